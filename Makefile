@@ -1,0 +1,33 @@
+PYTHON ?= python3.11
+BIN := .venv/bin
+INSTALLED := .venv/installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: demo test check bench docs clean
+
+demo: $(INSTALLED)  ## train, evaluate and predict on the built-in ICD-10-CM set
+	$(BIN)/hinet demo
+
+test: $(INSTALLED)  ## every test, doctests included
+	$(BIN)/python -m pytest -q
+
+check: $(INSTALLED)  ## format, lint, types, import layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(INSTALLED)  ## slow and heavy measurements; results land in benchmarks/results
+	$(BIN)/python benchmarks/taxonomy.py
+
+docs: $(INSTALLED)  ## write the command-line reference from the program itself
+	$(BIN)/typer hinet.cli utils docs --name hinet --output docs/cli.md
+
+clean:  ## everything that can be made again
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) install --constraint constraints.txt --editable '.[demo,bench,dev]'
+	touch $@

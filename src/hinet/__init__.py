@@ -1,0 +1,46 @@
+"""Classify things into a large hierarchy: exact best traces, probabilities you can trust, fast on a CPU."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hinet.data import Traces, load_icd10cm
+    from hinet.errors import FileError, HiNetError, LabelError, TaxonomyError
+    from hinet.taxonomy import Layers, Taxonomy
+
+__version__ = "0.1.0"
+
+# Public names and the rooms they live in; a room is imported when a name of it is first used.
+_HOMES = {
+    "FileError": "hinet.errors",
+    "HiNetError": "hinet.errors",
+    "LabelError": "hinet.errors",
+    "Layers": "hinet.taxonomy",
+    "Taxonomy": "hinet.taxonomy",
+    "TaxonomyError": "hinet.errors",
+    "Traces": "hinet.data",
+    "load_icd10cm": "hinet.data",
+}
+
+__all__ = [
+    "FileError",
+    "HiNetError",
+    "LabelError",
+    "Layers",
+    "Taxonomy",
+    "TaxonomyError",
+    "Traces",
+    "load_icd10cm",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'hinet' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

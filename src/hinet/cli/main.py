@@ -1,0 +1,49 @@
+"""The program ``hinet``: its commands, and errors as a person at a terminal should see them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from hinet import __version__
+from hinet.cli import demo, taxonomy
+from hinet.errors import HiNetError
+
+USAGE_ERROR = 2  # also what a wrong option exits with
+
+app = typer.Typer(
+    name="hinet",
+    help="Classify things into a large hierarchy.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(taxonomy.app, name="taxonomy")
+app.command("demo")(demo.demo)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hinet {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the program and exit: 0, 2 for what the user can mend, 130 when interrupted."""
+    try:
+        app(arguments)
+    except HiNetError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(USAGE_ERROR)

@@ -1,0 +1,103 @@
+"""The options every command takes that reads a hierarchy from a file."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:  # imported when a command runs, so that --help stays instant
+    from hinet.taxonomy import Taxonomy, TaxonomyFormat
+
+
+class FormatName(StrEnum):
+    """The formats a file may be in; a test holds them equal to the library's."""
+
+    table = "table"
+    edges = "edges"
+    paths = "paths"
+    labels = "labels"
+    json = "json"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A hierarchy file and how to read it."""
+
+    file: Path
+    format: TaxonomyFormat | str | None
+    encoding: str
+    root: str | None
+
+    def taxonomy(self) -> Taxonomy:
+        """Return the valid taxonomy in the file."""
+        from hinet.taxonomy import Taxonomy
+
+        return Taxonomy.from_file(self.file, format=self.format, encoding=self.encoding, root=self.root)
+
+
+def _option(name: str, help: str) -> Any:
+    return typer.Option(name, help=help, show_default=False)
+
+
+def _reading(
+    file: Annotated[Path, typer.Argument(help="The hierarchy; plain, .gz or .xz.", show_default=False)],
+    format: Annotated[
+        FormatName | None,
+        _option(
+            "--format",
+            "table (node and parent columns), edges (parent child), paths (ids from the root down), "
+            "labels (A > B > C), json (nested). Detected unless given.",
+        ),
+    ] = None,
+    sep: Annotated[str | None, _option("--sep", "Separator of the steps in 'labels', by default >.")] = None,
+    delimiter: Annotated[
+        str | None, _option("--delimiter", "Delimiter of a table: a character or 'tab'. Detected unless given.")
+    ] = None,
+    parent_sep: Annotated[
+        str | None, _option("--parent-sep", "Separator of several parents in one cell of a table.")
+    ] = None,
+    node_col: Annotated[
+        str | None, _option("--node-col", "Column of the node ids, by default node, id or the first column.")
+    ] = None,
+    parent_col: Annotated[
+        str | None, _option("--parent-col", "Column of the parents, by default parent or parents.")
+    ] = None,
+    root: Annotated[str | None, _option("--root", "The root, if it is not the only node without a parent.")] = None,
+    encoding: Annotated[str, typer.Option("--encoding", help="Encoding of the text.")] = "utf-8",
+) -> Reading:
+    """Return how to read; a setting given without a format names the format it belongs to."""
+    from hinet.taxonomy import LabelPaths, Table
+
+    chosen: TaxonomyFormat | str | None = None if format is None else format.value
+    if any(setting is not None for setting in (delimiter, parent_sep, node_col, parent_col)):
+        if sep is not None or format not in (None, FormatName.table):
+            raise typer.BadParameter("--delimiter, --parent-sep, --node-col and --parent-col go with --format table")
+        chosen = Table("\t" if delimiter in ("tab", "\\t") else delimiter, parent_sep, node_col, parent_col)
+    elif sep is not None:
+        if not sep or format not in (None, FormatName.labels):
+            raise typer.BadParameter("--sep goes with --format labels and is not empty")
+        chosen = LabelPaths(sep)
+    return Reading(file, chosen, encoding, root)
+
+
+def reads_hierarchy(command: Callable[..., None]) -> Callable[..., None]:
+    """Give ``command`` these options; it receives them as one ``reading``."""
+    shared = inspect.signature(_reading, eval_str=True).parameters
+    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "reading"]
+
+    def with_reading(**arguments: Any) -> None:
+        reading = _reading(**{name: arguments.pop(name) for name in shared})
+        command(reading=reading, **arguments)
+
+    file, *options = shared.values()
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (file, *own, *options)]
+    with_reading.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_reading.__annotations__ = {p.name: p.annotation for p in parameters}
+    with_reading.__name__, with_reading.__doc__ = command.__name__, command.__doc__
+    return with_reading

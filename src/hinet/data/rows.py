@@ -1,0 +1,64 @@
+"""Rows of text with their labels, and the split that needs no random numbers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hinet.errors import LabelError
+from hinet.ragged import Ints
+
+
+@dataclass(frozen=True)
+class LabelledRows:
+    """Texts and the label of each."""
+
+    texts: tuple[str, ...]
+    labels: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.texts) != len(self.labels):
+            raise LabelError(f"{len(self.texts):,} texts and {len(self.labels):,} labels; give one label a text")
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def take(self, rows: Ints) -> LabelledRows:
+        """Return the chosen rows, in the order chosen."""
+        chosen = rows.tolist()
+        return LabelledRows(tuple(self.texts[r] for r in chosen), tuple(self.labels[r] for r in chosen))
+
+
+def split_by_hash(rows: LabelledRows, shares: Mapping[str, float], rest: str) -> dict[str, LabelledRows]:
+    """Split rows into named parts by a hash of each row, the same on every machine and in any order of the rows.
+
+    Each part of ``shares`` gets about its share of the rows and ``rest`` what is left. Of every label one row,
+    that with the largest hash, goes to ``rest`` in any case, so that no label is without a row there.
+
+    >>> rows = LabelledRows(("a", "b", "c", "d"), ("x", "x", "y", "y"))
+    >>> {name: len(part) for name, part in split_by_hash(rows, {"test": 0.5}, "train").items()}
+    {'train': 3, 'test': 1}
+    """
+    order = _hashes(rows.texts, rows.labels)
+    part = np.full(len(rows), -1)
+    bound = 0.0
+    for number, share in enumerate(shares.values()):
+        part[(order >= bound) & (order < bound + share)] = number
+        bound += share
+    _, label = np.unique(np.array(rows.labels, object), return_inverse=True)
+    largest_first = np.lexsort((-order, label))
+    part[largest_first[np.unique(label[largest_first], return_index=True)[1]]] = -1
+    names = [rest, *shares]
+    return {name: rows.take(np.flatnonzero(part == number - 1)) for number, name in enumerate(names)}
+
+
+def _hashes(texts: Sequence[str], labels: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return a number in [0, 1) for every row that depends on its text and label alone."""
+    digests = b"".join(
+        hashlib.blake2b(f"{label}\0{text}".encode(), digest_size=8).digest()
+        for text, label in zip(texts, labels, strict=True)
+    )
+    return np.frombuffer(digests, ">u8") / 2.0**64

@@ -1,0 +1,253 @@
+"""Traces: paths through the layers, one type for truth and for prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.errors import LabelError, shown
+from hinet.ragged import Bools, Ints, freeze, gather, group_by, offsets_of, positions
+from hinet.taxonomy import VIRTUAL_ROOT, Layers
+
+MOST_PATHS_OF_A_LABEL = 10_000
+
+
+@dataclass(frozen=True, eq=False)
+class Traces:
+    """Rows of traces; each trace is a path of neurons from layer 1 down, its stop neuron left out.
+
+    A row has several traces if its label has several paths (traces that end in one node) or if it has several
+    labels (traces that end in different nodes). A trace without neurons ends at the root itself.
+
+    Attributes
+    ----------
+    layers : Layers
+        What the neurons belong to.
+    row_offsets : int array of shape (n + 1,)
+        The traces of row ``i`` are ``row_offsets[i]:row_offsets[i + 1]``.
+    offsets : int array of shape (t + 1,)
+        The neurons of trace ``j`` are ``neurons[offsets[j]:offsets[j + 1]]``.
+    neurons : int array of shape (total length of the traces,)
+        Positions in ``layers.node``.
+
+    Examples
+    --------
+    >>> from hinet.taxonomy import Taxonomy
+    >>> layers = Layers.of(Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat")]))
+    >>> traces = Traces.encode(layers, ["cat", "pet"])
+    >>> traces.paths()
+    [[('pet', 'cat')], [('pet',)]]
+    >>> traces.decode()
+    ['cat', 'pet']
+    """
+
+    layers: Layers
+    row_offsets: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    neurons: NDArray[np.int32]
+
+    def __post_init__(self) -> None:
+        freeze(self.row_offsets, self.offsets, self.neurons)
+
+    def __len__(self) -> int:
+        return len(self.row_offsets) - 1
+
+    # ------------------------------------------------------------------ from labels
+
+    @classmethod
+    def encode(cls, layers: Layers, labels: Sequence[str]) -> Traces:
+        """Encode one label a row, with every path of a label that has several.
+
+        Raises
+        ------
+        LabelError
+            If a label is unknown, cannot end a trace, or has too many paths to keep; names the row.
+        """
+        return cls._from_nodes(layers, layers.taxonomy.positions(labels), np.arange(len(labels) + 1))
+
+    @classmethod
+    def encode_sets(cls, layers: Layers, label_sets: Sequence[Iterable[str]]) -> Traces:
+        """Encode any number of labels a row, each with every path it has."""
+        rows = [list(dict.fromkeys(labels)) for labels in label_sets]
+        row_offsets = offsets_of(np.array([len(row) for row in rows], np.int64))
+        try:
+            nodes = layers.taxonomy.positions([label for row in rows for label in row])
+        except LabelError:
+            for number, row in enumerate(rows):
+                _check_row(layers, number, row)
+            raise
+        return cls._from_nodes(layers, nodes, row_offsets)
+
+    @classmethod
+    def encode_paths(cls, layers: Layers, paths: Sequence[Sequence[str]]) -> Traces:
+        """Encode one path of node ids a row, from below the root down, for DAGs where the path itself is known."""
+        lengths = np.array([len(path) for path in paths], np.int64)
+        offsets = offsets_of(lengths)
+        nodes = layers.taxonomy.positions([step for path in paths for step in path])
+        neurons = np.empty(len(nodes), np.int32)
+        above = np.zeros(len(paths), np.int64)
+        for step in range(int(lengths.max(initial=0))):
+            rows = np.flatnonzero(lengths > step)
+            places = offsets[rows] + step
+            above[rows] = neurons[places] = _follow(layers, above[rows], nodes[places], rows)
+        for row in np.flatnonzero(~layers.ends[above])[:1].tolist():
+            raise LabelError(f"row {row}: {_cannot_end(layers, layers.node[above[row]])}")
+        return cls(layers, np.arange(len(paths) + 1), offsets, neurons)
+
+    @classmethod
+    def _from_nodes(cls, layers: Layers, nodes: Ints, row_offsets: NDArray[np.int64]) -> Traces:
+        """Build from the nodes of all rows one after the other: each distinct label is traced once."""
+        distinct, inverse = np.unique(nodes, return_inverse=True)
+        lists, offsets, neurons, bad = _traces_of(layers, distinct)
+        if len(bad):
+            entry = int(np.flatnonzero(np.isin(nodes, bad))[0])
+            row = int(np.searchsorted(row_offsets, entry, side="right")) - 1
+            raise LabelError(f"row {row}: {_cannot_encode(layers, int(nodes[entry]))}")
+        wanted, counts = gather(np.arange(len(offsets) - 1), lists, inverse)
+        neurons, lengths = gather(neurons, offsets, wanted)
+        return cls(layers, offsets_of(counts)[row_offsets], offsets_of(lengths), np.asarray(neurons, dtype=np.int32))
+
+    # ------------------------------------------------------------------ to labels
+
+    @property
+    def end_neurons(self) -> NDArray[np.int32]:
+        """(t,) The last real neuron of every trace; neuron 0, the root, for a trace without neurons."""
+        ends = np.zeros(len(self.offsets) - 1, np.int32)
+        real = np.diff(self.offsets) > 0
+        ends[real] = self.neurons[self.offsets[1:][real] - 1]
+        return ends
+
+    @property
+    def end_nodes(self) -> NDArray[np.int32]:
+        """(t,) The node that every trace names."""
+        return self.layers.node[self.end_neurons]
+
+    def decode(self) -> list[str]:
+        """Return the label of every row; raise LabelError for a row that has none or several."""
+        labels = self.decode_sets()
+        for row, found in enumerate(labels):
+            if len(found) != 1:
+                raise LabelError(f"row {row}: {len(found)} labels where one is expected; use decode_sets")
+        return [found[0] for found in labels]
+
+    def decode_sets(self) -> list[tuple[str, ...]]:
+        """Return the labels of every row, in order; the traces of one label count once."""
+        ids = self.layers.taxonomy.ids
+        names = [ids[node] for node in self.end_nodes.tolist()]
+        bounds = self.row_offsets.tolist()
+        return [tuple(dict.fromkeys(names[s:e])) for s, e in pairwise(bounds)]
+
+    def paths(self) -> list[list[tuple[str, ...]]]:
+        """Return the traces of every row as paths of node ids below the root."""
+        ids = self.layers.taxonomy.ids
+        steps = [ids[node] for node in self.layers.node[self.neurons].tolist()]
+        bounds, rows = self.offsets.tolist(), self.row_offsets.tolist()
+        traces = [tuple(steps[s:e]) for s, e in pairwise(bounds)]
+        return [traces[s:e] for s, e in pairwise(rows)]
+
+
+def _traces_of(layers: Layers, labels: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return all traces of distinct labels (lists of traces, offsets, neurons), and the labels with none or too many.
+
+    Walks up from the end of every trace, a level at a time, splitting where a neuron has several parents;
+    each step points to the step below it, so that the finished traces are read off from the top down.
+    """
+    flat, offsets = layers.neurons_of
+    neurons, counts = gather(flat, offsets, labels)
+    owner = np.repeat(np.arange(len(labels)), counts)
+    can_end = layers.ends[neurons]
+    neurons, owner = neurons[can_end], owner[can_end]
+    paths = np.bincount(owner, layers.path_counts[neurons].astype(np.float64), len(labels))
+    bad = labels[(paths == 0) | (paths > MOST_PATHS_OF_A_LABEL)]
+    if len(bad):
+        empty = np.zeros(1, np.int64)
+        return empty, empty, empty[:0], bad
+
+    step_neuron, step_below = [neurons], [np.full(len(neurons), -1, np.int64)]
+    tops, top_owner, top_length = [], [], []
+    first, length = 0, 1  # number of the first step of this round, neurons of a trace that finishes in it
+    parents, parent_offsets = layers.parent_lists
+    at_root = neurons == 0  # a trace that ends at the root has no step at all
+    root_owner = owner[at_root]
+    while len(neurons):
+        above, splits = gather(parents, parent_offsets, neurons)
+        below = np.repeat(np.arange(len(neurons)) + first, splits)
+        owner = np.repeat(owner, splits)
+        done = above == 0
+        tops.append(below[done])
+        top_owner.append(owner[done])
+        top_length.append(np.full(int(done.sum()), length))
+        first, length = first + len(neurons), length + 1
+        neurons, owner, below = above[~done], owner[~done], below[~done]
+        step_neuron.append(neurons)
+        step_below.append(below)
+    return _read_off(
+        len(labels),
+        np.concatenate([root_owner, *top_owner]),
+        np.concatenate([np.zeros(len(root_owner), np.int64), *top_length]),
+        np.concatenate([np.full(len(root_owner), -1), *tops]),
+        np.concatenate(step_neuron),
+        np.concatenate(step_below),
+    )
+
+
+def _read_off(
+    labels: int, owner: Ints, lengths: Ints, tops: Ints, neuron: Ints, below: Ints
+) -> tuple[Ints, Ints, Ints, Ints]:
+    order, lists = group_by(owner, labels)
+    lengths, step = lengths[order], tops[order]
+    offsets = offsets_of(lengths)
+    neurons = np.empty(offsets[-1], np.int64)
+    live = np.flatnonzero(lengths > 0)
+    depth = 0
+    while len(live):
+        neurons[offsets[live] + depth] = neuron[step[live]]
+        step[live] = below[step[live]]
+        depth += 1
+        live = live[lengths[live] > depth]
+    return lists, offsets, neurons, np.zeros(0, np.int64)
+
+
+def _follow(layers: Layers, above: Ints, nodes: Ints, rows: Ints) -> Ints:
+    """Return the neuron of each of ``nodes`` among the options of the neurons ``above``."""
+    starts = layers.option_offsets[above]
+    lengths = layers.option_offsets[above + 1] - starts
+    options = layers.option_neuron[positions(starts, lengths)]
+    pair = np.repeat(np.arange(len(above)), lengths)
+    hit: Bools = (layers.node[options] == nodes[pair]) & (options > 0)
+    found = np.full(len(above), -1, np.int64)
+    found[pair[hit]] = options[hit]
+    for lost in np.flatnonzero(found < 0)[:1].tolist():
+        ids, parent = layers.taxonomy.ids, int(layers.node[above[lost]])
+        name = "the root" if parent == VIRTUAL_ROOT else shown(ids[parent])
+        raise LabelError(f"row {int(rows[lost])}: {shown(ids[int(nodes[lost])])} is not a child of {name}")
+    return found
+
+
+def _check_row(layers: Layers, number: int, labels: Sequence[Any]) -> None:
+    try:
+        for label in labels:
+            layers.taxonomy.position(label)
+    except LabelError as error:
+        raise LabelError(f"row {number}: label {error}") from None
+
+
+def _cannot_encode(layers: Layers, node: int) -> str:
+    flat, offsets = layers.neurons_of
+    neurons = flat[offsets[node] : offsets[node + 1]]
+    paths = int(layers.path_counts[neurons[layers.ends[neurons]]].sum())
+    if paths > MOST_PATHS_OF_A_LABEL:
+        name = shown(layers.taxonomy.ids[node])
+        return f"label {name} has {paths:,} paths, more than {MOST_PATHS_OF_A_LABEL:,}; give the path itself"
+    return _cannot_end(layers, node)
+
+
+def _cannot_end(layers: Layers, node: int | np.integer[Any]) -> str:
+    if node == VIRTUAL_ROOT:
+        return "the path is empty and no trace can end at a virtual root; name at least one node"
+    return f"no trace may end at {shown(layers.taxonomy.ids[int(node)])}; add it to the ends of the layers"

@@ -1,0 +1,67 @@
+"""Every error hinet raises on purpose, as one tree.
+
+::
+
+    HiNetError
+    ├── FileError        a file cannot be read or written as asked; names file and line
+    ├── TaxonomyError    a hierarchy contradicts itself; carries the list of problems
+    └── LabelError       a label or trace does not fit the taxonomy; names the row
+
+The command line and the server translate these for their users; the library knows neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+_LONGEST_SHOWN = 60
+_MOST_NAMES_COMPARED = 50_000
+
+
+class HiNetError(Exception):
+    """Root of all errors that a user of hinet can cause and mend."""
+
+
+class FileError(HiNetError):
+    """A file cannot be read or written as asked."""
+
+    def __init__(self, path: str | Path, message: str, line: int | None = None) -> None:
+        self.path = str(path)
+        self.line = line
+        where = self.path if line is None else f"{self.path}:{line}"
+        super().__init__(f"{where}: {message}")
+
+
+class TaxonomyError(HiNetError):
+    """A hierarchy contradicts itself."""
+
+
+class LabelError(HiNetError):
+    """A label or trace does not fit the taxonomy."""
+
+
+def shown(value: str) -> str:
+    """Quote ``value`` for a message, shortened so that it fits a line.
+
+    >>> shown("Sheep")
+    "'Sheep'"
+    """
+    return repr(value if len(value) <= _LONGEST_SHOWN else value[: _LONGEST_SHOWN - 1] + "…")
+
+
+def did_you_mean(value: str, known: Sequence[str] | Iterable[str]) -> str:
+    """Return ``"; did you mean 'Sheep'?"`` for the nearest known name, or nothing.
+
+    >>> did_you_mean("Sheeps", ["Cow", "Sheep"])
+    "; did you mean 'Sheep'?"
+    """
+    names = list(known)
+    stripped = value.strip()
+    if stripped != value and stripped in names:
+        return f"; did you mean {shown(stripped)}, without the blanks around it?"
+    if len(names) > _MOST_NAMES_COMPARED:  # a fuzzy match reads every name: too slow to be a courtesy
+        return ""
+    near = get_close_matches(value, names, n=1, cutoff=0.75)
+    return f"; did you mean {shown(near[0])}?" if near else ""

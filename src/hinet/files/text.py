@@ -1,0 +1,105 @@
+"""Bytes on disk become text that has been checked: decompressed, decoded, free of NUL bytes."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import io
+import lzma
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from hinet.errors import FileError
+
+LONGEST_LINE = 1_000_000  # characters; a longer line is a binary file or a lost line ending
+
+_GZIP = b"\x1f\x8b"
+_XZ = b"\xfd7zXZ\x00"
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+def read_text(path: str | Path, encoding: str = "utf-8") -> str:
+    """Return the whole text of a plain, ``.gz`` or ``.xz`` file, without its byte order mark.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be opened, is empty, is damaged, or is not text in ``encoding``; names the line.
+    """
+    data = _decompressed(path, _bytes_of(path)).removeprefix(codecs.BOM_UTF8)
+    if not data.strip():
+        raise FileError(path, "the file is empty")
+    if encoding.lower().replace("_", "-") in ("utf-8", "utf8"):
+        _refuse_binary(path, data)
+    try:
+        text = data.decode(encoding)
+    except LookupError:
+        raise FileError(path, f"unknown encoding {encoding!r}; try 'utf-8', 'latin-1' or 'utf-16'") from None
+    except UnicodeError as error:
+        start = getattr(error, "start", 0)
+        raise FileError(
+            path,
+            f"byte 0x{data[start]:02x} is not {encoding} text; "
+            "save the file as UTF-8 or name its encoding (such as latin-1)",
+            line=_line_at(data, start),
+        ) from None
+    if "\0" in text:
+        raise FileError(
+            path,
+            "NUL character; the file is not text in this encoding",
+            text[: text.index("\0")].count("\n") + 1,
+        )
+    return text
+
+
+def numbered_lines(path: str | Path, text: str) -> Iterator[tuple[int, str]]:
+    """Yield ``(line number, line)`` with the line ending kept, refusing lines no person wrote."""
+    # newline="" ends lines at \n, \r and \r\n alone; str.splitlines would also cut at rarer characters.
+    for number, line in enumerate(io.StringIO(text, newline=""), start=1):
+        if len(line) > LONGEST_LINE:
+            raise FileError(
+                path,
+                f"the line has {len(line):,} characters, more than {LONGEST_LINE:,}; "
+                "check the line endings and the format of the file",
+                line=number,
+            )
+        yield number, line
+
+
+def _bytes_of(path: str | Path) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except IsADirectoryError:
+        raise FileError(path, "is a folder; name a file in it") from None
+    except OSError as error:
+        raise FileError(path, f"cannot be read: {error.strerror}") from None
+    except ValueError as error:  # a NUL inside the path itself
+        raise FileError(repr(str(path)), f"cannot be read: {error}") from None
+
+
+def _decompressed(path: str | Path, data: bytes) -> bytes:
+    try:
+        if data.startswith(_GZIP):
+            return gzip.decompress(data)
+        if data.startswith(_XZ):
+            return lzma.decompress(data)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise FileError(path, f"the compressed data is damaged or cut short: {error}") from None
+    return data
+
+
+def _refuse_binary(path: str | Path, data: bytes) -> None:
+    if data.startswith(_UTF16):
+        raise FileError(path, "is UTF-16 text; save it as UTF-8 or name its encoding, utf-16", line=1)
+    nul = data.find(b"\0")
+    if nul >= 0:
+        raise FileError(
+            path,
+            "NUL byte: this is a binary file or not UTF-8 text; export it as UTF-8 text",
+            line=_line_at(data, nul),
+        )
+
+
+def _line_at(data: bytes, position: int) -> int:
+    return data.count(b"\n", 0, position) + 1

@@ -1,0 +1,76 @@
+"""Arithmetic on ragged arrays: many short lists held in one flat array and its offsets.
+
+List ``i`` of a ragged array is ``flat[offsets[i]:offsets[i + 1]]``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints: TypeAlias = NDArray[np.integer[Any]]
+Bools: TypeAlias = NDArray[np.bool_]
+
+
+def freeze(*arrays: NDArray[Any]) -> None:
+    """Make arrays read-only, for the frozen nouns that hold them."""
+    for array in arrays:
+        array.setflags(write=False)
+
+
+def offsets_of(lengths: Ints) -> NDArray[np.int64]:
+    """Return the offsets of lists with these ``lengths``.
+
+    >>> offsets_of(np.array([2, 0, 3])).tolist()
+    [0, 2, 2, 5]
+    """
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def positions(starts: Ints, lengths: Ints) -> NDArray[np.int64]:
+    """Return ``start, start + 1, …`` for each of several runs, one after the other.
+
+    >>> positions(np.array([7, 2]), np.array([2, 3])).tolist()
+    [7, 8, 2, 3, 4]
+    """
+    offsets = offsets_of(lengths)
+    return np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
+
+
+def gather(flat: Ints, offsets: Ints, lists: Ints) -> tuple[Ints, NDArray[np.int64]]:
+    """Return the chosen ``lists`` of a ragged array one after the other, and their lengths.
+
+    >>> values, lengths = gather(np.array([5, 6, 7, 8]), np.array([0, 2, 2, 4]), np.array([2, 0]))
+    >>> values.tolist(), lengths.tolist()
+    ([7, 8, 5, 6], [2, 2])
+    """
+    starts = offsets[lists].astype(np.int64)
+    lengths = offsets[lists + 1] - starts
+    return flat[positions(starts, lengths)], lengths
+
+
+def group_by(keys: Ints, groups: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return a stable order that sorts ``keys``, and the offsets of each of the ``groups`` in it.
+
+    >>> order, offsets = group_by(np.array([1, 0, 1]), 2)
+    >>> order.tolist(), offsets.tolist()
+    ([1, 0, 2], [0, 1, 3])
+    """
+    return np.argsort(keys, kind="stable"), offsets_of(np.bincount(keys, minlength=groups))
+
+
+def first_seen(values: Ints, scratch: Ints) -> Bools:
+    """Mark the first occurrence of each value; ``scratch`` has a cell for every possible value.
+
+    Takes time in the number of values only, so it may be called once a level.
+
+    >>> first_seen(np.array([4, 1, 4]), np.empty(5, np.int64)).tolist()
+    [True, True, False]
+    """
+    order = np.arange(len(values))
+    scratch[values[::-1]] = order[::-1]
+    return np.asarray(scratch[values] == order)

@@ -1,0 +1,29 @@
+"""The user's hierarchy: read, checked, and laid out as layers of neurons."""
+
+from hinet.taxonomy.check import Report, check
+from hinet.taxonomy.draft import Problem
+from hinet.taxonomy.drawing import draw
+from hinet.taxonomy.formats import FORMATS, Edges, IdPaths, LabelPaths, Table, TaxonomyFormat
+from hinet.taxonomy.layers import STOP, Layer, Layers
+from hinet.taxonomy.nested_json import NestedJson
+from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy, read_draft
+
+__all__ = [
+    "FORMATS",
+    "STOP",
+    "VIRTUAL_ROOT",
+    "Edges",
+    "IdPaths",
+    "LabelPaths",
+    "Layer",
+    "Layers",
+    "NestedJson",
+    "Problem",
+    "Report",
+    "Table",
+    "Taxonomy",
+    "TaxonomyFormat",
+    "check",
+    "draw",
+    "read_draft",
+]

@@ -1,0 +1,239 @@
+"""Lint for hierarchies: every error with its line, what looks odd, and a summary of the shape."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hinet.errors import did_you_mean, shown
+from hinet.ragged import Bools, Ints, group_by
+from hinet.taxonomy.draft import Draft, Problem, resolve
+from hinet.taxonomy.layers import Layers
+from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy
+
+WIDE = 1_000  # children; above it a level is usually missing
+
+_MOST_SUGGESTIONS = 20
+
+
+@dataclass(frozen=True)
+class RowLabels:
+    """The labels of every row of a data file, with the line of each row."""
+
+    path: str
+    lines: Sequence[int]
+    labels: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What :func:`check` found; ``summary`` is None where errors leave no hierarchy to sum up."""
+
+    source: str
+    problems: tuple[Problem, ...]
+    summary: dict[str, Any] | None
+
+    @property
+    def errors(self) -> tuple[Problem, ...]:
+        """The problems that must be mended before the hierarchy can be used."""
+        return tuple(problem for problem in self.problems if problem.severity == "error")
+
+    @property
+    def warnings(self) -> tuple[Problem, ...]:
+        """The problems that may be meant."""
+        return tuple(problem for problem in self.problems if problem.severity == "warning")
+
+
+def check(draft: Draft, *, source: str = "taxonomy", root: str | None = None, rows: Sequence[RowLabels] = ()) -> Report:
+    """Check a draft of a hierarchy, and the labels of data ``rows`` against it."""
+    graph = resolve(draft)
+    if any(problem.severity == "error" for problem in graph.problems):
+        return Report(source, graph.problems, None)
+    taxonomy = Taxonomy.from_graph(graph, draft.attributes, source=source, root=root)
+    line = _Lines(draft, graph.first_link)
+    problems = [
+        *graph.problems,
+        *_single_child_chains(taxonomy, line),
+        *_same_titles(taxonomy, line),
+        *_wide(taxonomy, line),
+        *_unreachable(taxonomy, line),
+    ]
+    summary = summarise(taxonomy)
+    if rows:
+        unknown, counts = _count_rows(taxonomy, rows)
+        problems += unknown
+        problems += _without_rows(taxonomy, counts, line)
+        summary["rows"] = _row_summary(taxonomy, counts)
+    return Report(source, tuple(problems), summary)
+
+
+def summarise(taxonomy: Taxonomy) -> dict[str, Any]:
+    """Return the shape of a taxonomy as plain numbers."""
+    children = np.diff(taxonomy.child_lists[1])
+    inner = children[children > 0]
+    parents = np.diff(taxonomy.parent_lists[1])
+    widest = int(children.argmax())
+    return {
+        "nodes": len(taxonomy),
+        "edges": len(taxonomy.edge_child),
+        "leaves": int(taxonomy.leaves.sum()),
+        "inner": len(inner),
+        "root": None if taxonomy.root == VIRTUAL_ROOT else taxonomy.ids[taxonomy.root],
+        "tops": len(taxonomy.tops),
+        "levels": taxonomy.height,
+        "kind": "tree" if taxonomy.is_tree else "DAG",
+        "several_parents": int((parents > 1).sum()),
+        "nodes_by_depth": _histogram(taxonomy.depth),
+        "leaves_by_depth": _histogram(taxonomy.depth[taxonomy.leaves]),
+        "neurons_by_layer": np.diff(Layers.of(taxonomy).layer_offsets)[1:].tolist(),
+        "branching": {
+            "mean": round(float(inner.mean()), 2) if len(inner) else 0.0,
+            "median": float(np.median(inner)) if len(inner) else 0.0,
+            "max": int(children.max()),
+            "widest": taxonomy.ids[widest] if children[widest] else None,
+        },
+    }
+
+
+class _Lines:
+    """The line that first names a node."""
+
+    def __init__(self, draft: Draft, first_link: Ints) -> None:
+        self._lines, self._first = draft.lines, first_link
+
+    def __call__(self, node: int) -> int | None:
+        link = int(self._first[node])
+        return None if self._lines is None or link < 0 else self._lines[link]
+
+
+def _histogram(depths: Ints) -> dict[int, int]:
+    return {depth: count for depth, count in sorted(Counter(depths.tolist()).items()) if depth >= 0}
+
+
+def _warning(code: str, message: str, line: int | None, *nodes: str) -> Problem:
+    return Problem("warning", code, message, line, nodes)
+
+
+def _single_child_chains(taxonomy: Taxonomy, line: _Lines) -> Iterator[Problem]:
+    only_child = np.diff(taxonomy.child_lists[1])[taxonomy.edge_parent] == 1
+    only_parent = np.diff(taxonomy.parent_lists[1])[taxonomy.edge_child] == 1
+    links = np.flatnonzero(only_child & only_parent)
+    below = np.full(len(taxonomy), -1)
+    below[taxonomy.edge_parent[links]] = taxonomy.edge_child[links]
+    heads = np.setdiff1d(taxonomy.edge_parent[links], taxonomy.edge_child[links])
+    for head in heads.tolist():
+        chain = [head]
+        while below[chain[-1]] >= 0:
+            chain.append(int(below[chain[-1]]))
+        names = [taxonomy.ids[node] for node in chain]
+        path = " > ".join(names if len(names) <= 6 else [*names[:3], "…", names[-1]])
+        yield _warning("single-child", f"single-child chain {path}: a step without a choice", line(head), *names)
+
+
+def _same_titles(taxonomy: Taxonomy, line: _Lines) -> Iterator[Problem]:
+    titles = [title.strip().casefold() for title in taxonomy.titles]
+    seen: dict[tuple[int, str], int] = {}
+    family = [
+        (parent, child)
+        for parent, child in zip(taxonomy.edge_parent.tolist(), taxonomy.edge_child.tolist(), strict=True)
+    ]
+    if taxonomy.root == VIRTUAL_ROOT:
+        family += [(VIRTUAL_ROOT, top) for top in taxonomy.tops.tolist()]
+    for parent, child in family:
+        if not titles[child]:
+            continue
+        first = seen.setdefault((parent, titles[child]), child)
+        if first != child:
+            under = "the root" if parent == VIRTUAL_ROOT else shown(taxonomy.ids[parent])
+            pair = f"{shown(taxonomy.ids[first])} and {shown(taxonomy.ids[child])}"
+            message = f"siblings {pair} under {under} have the same title {shown(taxonomy.titles[child])}"
+            yield _warning("same-title", message, line(child), taxonomy.ids[first], taxonomy.ids[child])
+
+
+def _wide(taxonomy: Taxonomy, line: _Lines) -> Iterator[Problem]:
+    children = np.diff(taxonomy.child_lists[1])
+    for node in np.flatnonzero(children > WIDE).tolist():
+        message = (
+            f"{shown(taxonomy.ids[node])} has {children[node]:,} children, more than {WIDE:,}; is a level missing?"
+        )
+        yield _warning("wide", message, line(node), taxonomy.ids[node])
+    if taxonomy.root == VIRTUAL_ROOT and len(taxonomy.tops) > WIDE:
+        yield _warning(
+            "wide",
+            f"{len(taxonomy.tops):,} nodes have no parent, more than {WIDE:,}; is a level missing?",
+            None,
+        )
+
+
+def _unreachable(taxonomy: Taxonomy, line: _Lines) -> Iterator[Problem]:
+    """Report what the root does not lead to, and lone nodes that turn a root into one top node of several."""
+    lost = np.flatnonzero(taxonomy.depth < 0).tolist()
+    for node in lost:
+        message = f"{shown(taxonomy.ids[node])} cannot be reached from the root; no trace will lead to it"
+        yield _warning("unreachable", message, line(node), taxonomy.ids[node])
+    if taxonomy.root != VIRTUAL_ROOT:
+        return
+    with_children = taxonomy.tops[~taxonomy.leaves[taxonomy.tops]]
+    if len(with_children) == 1 and len(taxonomy.tops) > 1:
+        root = taxonomy.ids[int(with_children[0])]
+        for node in taxonomy.tops[taxonomy.leaves[taxonomy.tops]].tolist():
+            message = (
+                f"{shown(taxonomy.ids[node])} has no parent and no child: it stands beside {shown(root)}, "
+                f"not below it; give it a parent, or name {shown(root)} as the root to leave it out"
+            )
+            yield _warning("unreachable", message, line(node), taxonomy.ids[node])
+
+
+def _count_rows(taxonomy: Taxonomy, rows: Iterable[RowLabels]) -> tuple[list[Problem], Ints]:
+    counts = np.zeros(len(taxonomy), np.int64)
+    problems = []
+    for table in rows:
+        for line, labels in zip(table.lines, table.labels, strict=True):
+            if not labels:
+                problems.append(Problem("error", "empty-label", "the row has no label", line, (), table.path))
+            for label in labels:
+                if label in taxonomy:
+                    counts[taxonomy.position(label)] += 1
+                    continue
+                hint = did_you_mean(label, taxonomy.ids) if len(problems) < _MOST_SUGGESTIONS else ""
+                message = f"label {shown(label)} is not in the taxonomy of {len(taxonomy):,} nodes{hint}"
+                problems.append(Problem("error", "unknown-label", message, line, (label,), table.path))
+    return problems, counts
+
+
+def _covered(taxonomy: Taxonomy, counts: Ints) -> Bools:
+    """Mark nodes with a row at them or below them."""
+    covered: Bools = counts > 0
+    depth = taxonomy.depth[taxonomy.edge_child]
+    placed = np.flatnonzero(depth >= 0)
+    order, offsets = group_by(depth[placed], taxonomy.height + 1)
+    for level in range(taxonomy.height, 0, -1):
+        edges = placed[order[offsets[level] : offsets[level + 1]]]
+        covered[taxonomy.edge_parent[edges[covered[taxonomy.edge_child[edges]]]]] = True
+    return covered
+
+
+def _without_rows(taxonomy: Taxonomy, counts: Ints, line: _Lines) -> Iterator[Problem]:
+    covered = _covered(taxonomy, counts)
+    below_empty = np.zeros(len(taxonomy), bool)
+    below_empty[taxonomy.edge_child[~covered[taxonomy.edge_parent]]] = True
+    for node in np.flatnonzero(~covered & ~below_empty).tolist():
+        message = f"no row is labelled {shown(taxonomy.ids[node])} or anything below it"
+        yield _warning("no-rows", message, line(node), taxonomy.ids[node])
+
+
+def _row_summary(taxonomy: Taxonomy, counts: Ints) -> dict[str, Any]:
+    used: Bools = counts > 0
+    inner = used & ~taxonomy.leaves
+    return {
+        "labels_given": int(counts.sum()),
+        "labels": int(used.sum()),
+        "labels_by_depth": _histogram(taxonomy.depth[used]),
+        "inner_labels": int(inner.sum()),
+        "given_at_inner_labels": int(counts[inner].sum()),
+        "nodes_without_rows": int((~_covered(taxonomy, counts)).sum()),
+    }

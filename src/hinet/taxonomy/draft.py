@@ -1,0 +1,280 @@
+"""A hierarchy as its source declares it, and the checks that turn it into a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.errors import did_you_mean, shown
+from hinet.ragged import Ints, first_seen, gather, group_by
+
+Severity = Literal["error", "warning"]
+
+UNWRITABLE = "has a character that no text file can hold (NUL or a lone surrogate)"
+
+_LONGEST_CYCLE_SHOWN = 20
+_MOST_SUGGESTIONS = 20  # a fuzzy look-up reads every id, so only the first few unknown ids get one
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One finding about a hierarchy: what is wrong, where, and what to do."""
+
+    severity: Severity
+    code: str
+    message: str
+    line: int | None = None
+    nodes: tuple[str, ...] = ()
+    path: str | None = None  # the file of the line, where it is not the hierarchy's own
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Links (node, parent) in the order of the source, not yet checked.
+
+    A table declares every node, so that a parent without a row of its own is an error;
+    edge lists and paths (``declares_nodes=False``) make a node by naming it.
+    """
+
+    nodes: list[str]
+    parents: list[str | None]
+    lines: list[int] | None = None
+    attributes: Mapping[str, list[str]] = field(default_factory=dict)
+    declares_nodes: bool = False
+    repeats_allowed: bool = True
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A checked hierarchy as arrays: nodes in order of first appearance, edges sorted by parent."""
+
+    ids: tuple[str, ...]
+    edge_parent: Ints  # (e,)
+    edge_child: Ints  # (e,)
+    first_link: Ints  # (n,) the link of the draft that names each node first
+    problems: tuple[Problem, ...]
+
+
+def resolve(draft: Draft) -> Graph:
+    """Check a draft and return its graph, with every problem found; links in error are left out."""
+    problems: list[Problem] = []
+    draft, self_parents = _split_self_parents(draft)
+    problems += self_parents
+    problems += _bad_ids(draft)
+    ids = tuple(name for name in dict.fromkeys(_names_in_order(draft)) if name)
+    index = {name: number for number, name in enumerate(ids)}
+
+    child = np.array([index.get(name, -1) for name in draft.nodes], np.int64)
+    parent = np.array([-1 if name is None else index.get(name, -2) for name in draft.parents], np.int64)
+    problems += _unknown_parents(draft, ids, np.flatnonzero(parent == -2))
+    problems += _repeats(draft, child, parent)
+    problems += _both_top_and_child(draft, child, parent)
+
+    edges = np.flatnonzero((child >= 0) & (parent >= 0))
+    edges = edges[_first_of_pairs(parent[edges], child[edges])]
+    edges = edges[np.argsort(parent[edges], kind="stable")]
+    edge_parent, edge_child = parent[edges].astype(np.int32), child[edges].astype(np.int32)
+    first_link = _first_links(child, len(ids))
+    problems += _cycles(draft, ids, edge_parent, edge_child, first_link)
+    return Graph(ids, edge_parent, edge_child, first_link, tuple(sorted(problems, key=_by_line)))
+
+
+def longest_depth(size: int, edge_parent: Ints, edge_child: Ints) -> NDArray[np.int32]:
+    """Return the length of the longest path to every node from a node without parents; -1 in or below a cycle."""
+    depth = np.full(size, -1, np.int32)
+    waiting = np.bincount(edge_child, minlength=size)  # parents not yet placed
+    order, offsets = group_by(edge_parent, size)
+    children = edge_child[order]
+    scratch = np.empty(size, np.int64)
+    level = np.flatnonzero(waiting == 0)
+    number = 0
+    while len(level):
+        depth[level] = number
+        below, _ = gather(children, offsets, level)
+        np.subtract.at(waiting, below, 1)
+        below = below[waiting[below] == 0]
+        level = below[first_seen(below, scratch)]
+        number += 1
+    return depth
+
+
+def _line(draft: Draft, link: int) -> int | None:
+    return None if draft.lines is None else draft.lines[link]
+
+
+def _by_line(problem: Problem) -> tuple[bool, int]:
+    return problem.severity != "error", problem.line or 0
+
+
+def _names_in_order(draft: Draft) -> Iterable[str | None]:
+    if draft.declares_nodes:
+        return draft.nodes
+    return chain.from_iterable(zip(draft.parents, draft.nodes, strict=True))
+
+
+def _split_self_parents(draft: Draft) -> tuple[Draft, list[Problem]]:
+    """Refuse nodes that are their own parents, except the one way some sources mark the root."""
+    own = [link for link, (node, parent) in enumerate(zip(draft.nodes, draft.parents, strict=True)) if node == parent]
+    if not own:
+        return draft, []
+    is_root = len(own) == 1 and _is_only_top(draft, draft.nodes[own[0]])
+    problems = [
+        Problem(
+            "warning" if is_root else "error",
+            "self-parent",
+            f"{shown(draft.nodes[link])} is its own parent; "
+            + ("taken as the mark of the root" if is_root else "leave the parent empty or name another"),
+            _line(draft, link),
+            (draft.nodes[link],),
+        )
+        for link in own
+    ]
+    parents = list(draft.parents)
+    for link in own:
+        parents[link] = None
+    return replace(draft, parents=parents), problems
+
+
+def _is_only_top(draft: Draft, node: str) -> bool:
+    has_parent = {n for n, p in zip(draft.nodes, draft.parents, strict=True) if p is not None and p != n}
+    tops = {name for name in chain(draft.nodes, draft.parents) if name is not None} - has_parent
+    return tops == {node} and len(has_parent) > 0
+
+
+def _bad_ids(draft: Draft) -> list[Problem]:
+    problems = [
+        Problem("error", "empty-id", "the node id is empty; give every node an id", _line(draft, link))
+        for link, name in enumerate(draft.nodes)
+        if not name.strip()
+    ]
+    if draft.lines is None:  # text from a file was checked as it was read
+        named = {*draft.nodes, *(p for p in draft.parents if p), *chain.from_iterable(draft.attributes.values())}
+        bad = sorted(name for name in named if not is_writable(name))
+        problems += [Problem("error", "bad-character", f"{shown(name)} {UNWRITABLE}", None, (name,)) for name in bad]
+    return problems
+
+
+def is_writable(name: str) -> bool:
+    """Return whether a text file can hold ``name`` and give it back."""
+    try:
+        return "\0" not in name and bool(name.isascii() or name.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _unknown_parents(draft: Draft, ids: Sequence[str], links: Ints) -> list[Problem]:
+    problems = []
+    missing = {draft.parents[link] for link in links}
+    for count, link in enumerate(links.tolist()):
+        name = draft.parents[link] or ""
+        hint = did_you_mean(name, ids) if count < _MOST_SUGGESTIONS else ""
+        if not hint and len(missing) == 1:
+            hint = f"; add a row for {shown(name)} with an empty parent"
+        message = f"the parent {shown(name)} of {shown(draft.nodes[link])} is not among the nodes{hint}"
+        problems.append(Problem("error", "unknown-parent", message, _line(draft, link), (draft.nodes[link], name)))
+    return problems
+
+
+def _repeats(draft: Draft, child: Ints, parent: Ints) -> list[Problem]:
+    """Report links said twice, and rows of one node that disagree about it."""
+    known = np.flatnonzero(child >= 0)
+    again = known[~_first_of_pairs(parent[known], child[known])]
+    severity: Severity = "warning" if draft.repeats_allowed else "error"
+    problems = []
+    if not (draft.repeats_allowed and draft.lines is None):
+        for link in again.tolist():
+            name = draft.nodes[link]
+            under = f" under {shown(draft.parents[link] or '')}" if draft.parents[link] else ""
+            code, what = ("repeated-edge", "edge") if draft.repeats_allowed else ("duplicate-id", "id")
+            message = f"duplicate {what}: {shown(name)}{under} was declared before; remove one"
+            problems.append(Problem(severity, code, message, _line(draft, link), (name,)))
+    first = _first_links(child, int(child.max(initial=-1)) + 1)
+    for column, cells in draft.attributes.items():
+        for link in np.flatnonzero((child >= 0) & (first[child] != np.arange(len(child)))).tolist():
+            before, now = cells[first[child[link]]], cells[link]
+            if before != now:
+                message = (
+                    f"duplicate id: {shown(draft.nodes[link])} has {column} {shown(now)} here "
+                    f"and {shown(before)} above; give each node its own id"
+                )
+                problems.append(Problem("error", "duplicate-id", message, _line(draft, link), (draft.nodes[link],)))
+    return problems
+
+
+def _both_top_and_child(draft: Draft, child: Ints, parent: Ints) -> list[Problem]:
+    if not draft.declares_nodes:
+        return []
+    has_parent = np.zeros(int(child.max(initial=-1)) + 1, bool)
+    has_parent[child[(child >= 0) & (parent != -1)]] = True
+    return [
+        Problem(
+            "error",
+            "duplicate-id",
+            f"{shown(draft.nodes[link])} stands here without a parent and elsewhere with one; keep one",
+            _line(draft, link),
+            (draft.nodes[link],),
+        )
+        for link in np.flatnonzero((child >= 0) & (parent == -1)).tolist()
+        if has_parent[child[link]]
+    ]
+
+
+def _first_of_pairs(left: Ints, right: Ints) -> NDArray[np.bool_]:
+    """Mark the first occurrence of every pair."""
+    if not len(left):
+        return np.zeros(0, bool)
+    key = (left.astype(np.int64) + 2) * (int(right.max()) + 2) + right
+    first = np.zeros(len(key), bool)
+    first[np.unique(key, return_index=True)[1]] = True
+    return first
+
+
+def _first_links(child: Ints, size: int) -> NDArray[np.int64]:
+    first = np.full(size, -1, np.int64)
+    links = np.flatnonzero(child >= 0)
+    first[child[links[::-1]]] = links[::-1]
+    return first
+
+
+def _cycles(draft: Draft, ids: Sequence[str], edge_parent: Ints, edge_child: Ints, first_link: Ints) -> list[Problem]:
+    """Report the cycles themselves: each node left over has a parent left over, so walking up must turn round."""
+    left = longest_depth(len(ids), edge_parent, edge_child) < 0
+    if not left.any():
+        return []
+    inside = left[edge_parent]
+    up = np.full(len(ids), -1, np.int64)
+    up[edge_child[inside][::-1]] = edge_parent[inside][::-1]
+    seen_in_walk = np.full(len(ids), -1, np.int64)
+    problems = []
+    for start in np.flatnonzero(left).tolist():
+        node = start
+        while seen_in_walk[node] < 0:
+            seen_in_walk[node] = start
+            node = int(up[node])
+        if seen_in_walk[node] == start:
+            problems.append(_cycle_problem(draft, ids, up, node, first_link))
+    return problems
+
+
+def _cycle_problem(draft: Draft, ids: Sequence[str], up: Ints, start: int, first_link: Ints) -> Problem:
+    cycle = [start]
+    while (node := int(up[cycle[-1]])) != start:
+        cycle.append(node)
+    cycle.reverse()  # from parent to child, as paths are written everywhere
+    first = cycle.index(min(cycle))
+    names = tuple(ids[node] for node in cycle[first:] + cycle[:first])
+    shown_names = [
+        *names[:_LONGEST_CYCLE_SHOWN],
+        *(["…"] if len(names) > _LONGEST_CYCLE_SHOWN else []),
+        names[0],
+    ]
+    links = [int(first_link[node]) for node in cycle if first_link[node] >= 0]
+    lines = sorted({draft.lines[link] for link in links}) if draft.lines else []
+    where = f" (lines {', '.join(map(str, lines[:_LONGEST_CYCLE_SHOWN]))})" if lines else ""
+    message = f"cycle of {len(names)}: {' > '.join(shown_names)}{where}; remove one of these links"
+    return Problem("error", "cycle", message, lines[0] if lines else None, names)

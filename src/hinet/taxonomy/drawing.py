@@ -1,0 +1,74 @@
+"""A taxonomy as lines of text, drawn as a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy
+
+MOST_CHILDREN = 40
+
+
+def draw(
+    taxonomy: Taxonomy, node: str | None = None, *, depth: int = 2, most_children: int = MOST_CHILDREN
+) -> Iterator[str]:
+    """Yield the lines of the tree below ``node``, by default the root, ``depth`` levels deep.
+
+    A node of a DAG is drawn below each of its parents.
+
+    >>> for line in draw(Taxonomy.from_paths([("A", "x"), ("A", "y"), ("B",)])):
+    ...     print(line)
+    (root)
+    ├── A
+    │   ├── A > x  x
+    │   └── A > y  y
+    └── B
+    """
+    flat, offsets = taxonomy.child_lists
+    start = taxonomy.root if node is None else taxonomy.position(node)
+    if node is not None:
+        yield from _ways_down(taxonomy, start)
+    yield _text(taxonomy, start)
+
+    def children_of(place: int) -> list[int]:
+        below = taxonomy.tops if place == VIRTUAL_ROOT else flat[offsets[place] : offsets[place + 1]]
+        return list(below.tolist())
+
+    stack: list[tuple[str, list[int], int]] = [("", children_of(start), 0)]  # indent, children, next one
+    while stack:
+        indent, children, number = stack.pop()
+        if number >= min(len(children), most_children):
+            if len(children) > most_children:
+                yield f"{indent}└── … {len(children) - most_children:,} more"
+            continue
+        stack.append((indent, children, number + 1))
+        last = number == len(children) - 1
+        place = children[number]
+        below = children_of(place)
+        hidden = f"  [{len(below):,} below]" if below and len(stack) >= depth else ""
+        yield f"{indent}{'└── ' if last else '├── '}{_text(taxonomy, place)}{hidden}"
+        if below and not hidden:
+            stack.append((indent + ("    " if last else "│   "), below, 0))
+
+
+def _text(taxonomy: Taxonomy, place: int) -> str:
+    if place == VIRTUAL_ROOT:
+        return "(root)"
+    name, title = taxonomy.ids[place], taxonomy.titles[place]
+    return f"{name}  {title}" if title and title != name else name
+
+
+def _ways_down(taxonomy: Taxonomy, place: int, most: int = 5) -> Iterator[str]:
+    """Yield the paths from the root to a node, each on a line, the node itself left out."""
+    flat, offsets = taxonomy.parent_lists
+    stack, found = [[place]], 0
+    while stack and found < most:
+        path = stack.pop()
+        parents = flat[offsets[path[-1]] : offsets[path[-1] + 1]].tolist()
+        if parents:
+            stack.extend([*path, parent] for parent in reversed(parents))
+        elif len(path) > 1:
+            yield "in " + " > ".join(taxonomy.ids[step] for step in reversed(path[1:]))
+            found += 1
+    if stack:
+        yield "in … further paths"

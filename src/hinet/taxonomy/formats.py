@@ -1,0 +1,210 @@
+"""The file formats a hierarchy comes in: each one turns checked text into a Draft."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from hinet.errors import FileError, shown
+from hinet.files import DelimitedTable, numbered_lines, parse_delimited
+from hinet.files.delimited import guess_delimiter
+from hinet.taxonomy.draft import Draft
+from hinet.taxonomy.nested_json import NestedJson
+from hinet.taxonomy.path_ids import named_path_draft
+
+NODE_COLUMNS = ("node", "id", "node_id", "code")
+PARENT_COLUMNS = ("parent", "parents", "parent_id", "parents_id", "parent_ids", "parent_code")
+PARENT_SEPARATORS = ("|", ";", ",", " ")
+
+
+class TaxonomyFormat(Protocol):
+    """Turns the text of a file into a draft of its hierarchy."""
+
+    def parse(self, path: str | Path, text: str) -> Draft:
+        """Return what the text declares; raise FileError with the line where it cannot be read."""
+        ...
+
+
+@dataclass(frozen=True)
+class Table:
+    """A CSV or TSV table with a node and a parent column; the other columns are attributes.
+
+    Several parents: repeated rows, or one cell cut at ``parent_sep``.
+    """
+
+    delimiter: str | None = None
+    parent_sep: str | None = None
+    node_column: str | None = None
+    parent_column: str | None = None
+
+    def parse(self, path: str | Path, text: str) -> Draft:
+        """Return a link for every (row, parent)."""
+        table = parse_delimited(path, text, self.delimiter)
+        parent_column = self.parent_column or _pick(table, PARENT_COLUMNS)
+        if parent_column is None:
+            raise FileError(path, _no_parent_column(table), line=1)
+        others = [name for name in table.columns if name != parent_column]
+        node_column = self.node_column or _pick(table, NODE_COLUMNS) or next(iter(others), parent_column)
+        if node_column == parent_column:
+            raise FileError(path, "node and parent are one column; a table needs one of each", line=1)
+        nodes, cells = table.column(node_column), table.column(parent_column)
+        if not nodes:
+            raise FileError(path, "the table has a header and no rows; add a row for every node", line=1)
+        separator = self.parent_sep if self.parent_sep is not None else _parent_separator(nodes, cells)
+        attributes = {name: table.column(name) for name in others if name != node_column}
+        parents: list[list[str | None]] = [_parents_in(cell, separator) for cell in cells]
+        rows = [row for row, cell in enumerate(parents) for _ in cell]
+        return Draft(
+            nodes=[nodes[row] for row in rows],
+            parents=[parent for cell in parents for parent in cell],
+            lines=[table.lines[row] for row in rows],
+            attributes={name: [column[row] for row in rows] for name, column in attributes.items()},
+            declares_nodes=True,
+            repeats_allowed=False,
+        )
+
+
+@dataclass(frozen=True)
+class Edges:
+    """An edge ``parent child`` a line, as in ``hierarchy.txt`` of LSHTC 2011 to 2014."""
+
+    def parse(self, path: str | Path, text: str) -> Draft:
+        """Return a link for every line."""
+        nodes: list[str] = []
+        parents: list[str | None] = []
+        lines: list[int] = []
+        for number, line in data_lines(path, text):
+            ends = line.split()
+            if len(ends) != 2:
+                raise FileError(path, f"expected 'parent child', got {len(ends)} words: {shown(line)}", line=number)
+            parents.append(ends[0])
+            nodes.append(ends[1])
+            lines.append(number)
+        return Draft(nodes, parents, lines)
+
+
+@dataclass(frozen=True)
+class IdPaths:
+    """A path of node ids a line, from the root down, as in ``cat_hier.txt`` of LSHTC 2010."""
+
+    def parse(self, path: str | Path, text: str) -> Draft:
+        """Return a link for every step; one id under two parents is one node of a DAG."""
+        numbered = list(data_lines(path, text))
+        return id_path_draft((line.split() for _, line in numbered), [number for number, _ in numbered])
+
+
+@dataclass(frozen=True)
+class LabelPaths:
+    """A path of names a line, such as ``A > B > C``; a node is known by its path, so a name may recur."""
+
+    sep: str | None = None
+
+    def parse(self, path: str | Path, text: str) -> Draft:
+        """Return a link for every prefix of every path."""
+        sep = self.sep or (" > " if " > " in text else ">")
+        mark = sep.strip() or sep
+        paths, lines = [], []
+        for number, line in data_lines(path, text):
+            steps = tuple(step.strip() for step in line.split(mark))
+            if not all(steps):
+                raise FileError(path, f"empty step between two {shown(mark)} in {shown(line)}; name it", line=number)
+            paths.append(steps)
+            lines.append(number)
+        return named_path_draft(paths, lines, sep)
+
+
+FORMATS: dict[str, type[TaxonomyFormat]] = {
+    "table": Table,
+    "edges": Edges,
+    "paths": IdPaths,
+    "labels": LabelPaths,
+    "json": NestedJson,
+}
+
+
+def detect(path: str | Path, text: str) -> TaxonomyFormat:
+    """Return the format the text is in, or raise FileError with what to name instead."""
+    if text.lstrip()[:1] in ("{", "["):
+        return NestedJson()
+    sample = data_lines(path, text)
+    number, first = next(sample, (1, ""))
+    delimiter = guess_delimiter(first)
+    header = {cell.strip().strip('"').casefold() for cell in first.split(delimiter)}
+    if delimiter and header & set(PARENT_COLUMNS):
+        return Table()
+    if ">" in text:
+        return LabelPaths()
+    if delimiter:
+        raise FileError(
+            path,
+            f"no column is called 'parent' in {shown(first)}; name the node and parent columns, "
+            "or the format if the file has no header",
+            line=number,
+        )
+    words = [first.split(), *(line.split() for _, line in sample)]
+    if all(len(line) == 2 for line in words):
+        return Edges()
+    if len({line[0] for line in words}) == 1 or all(word.isdigit() for line in words for word in line):
+        return IdPaths()
+    raise FileError(
+        path,
+        f"the format of a hierarchy is not recognised; the first line is {shown(first)}; "
+        f"name one of the formats {', '.join(FORMATS)}",
+        line=number,
+    )
+
+
+def data_lines(path: str | Path, text: str) -> Iterator[tuple[int, str]]:
+    """Yield numbered lines without blank ones and without the comments (#) at the head of the file."""
+    in_head = True
+    for number, line in numbered_lines(path, text):
+        stripped = line.strip()
+        if not stripped or (in_head and stripped.startswith("#")):
+            continue
+        in_head = False
+        yield number, stripped
+
+
+def id_path_draft(paths: Iterable[Sequence[str]], lines: Sequence[int] | None = None) -> Draft:
+    """Return a draft whose nodes are the steps of ``paths``, one node for one step wherever it stands."""
+    links: dict[tuple[str, str | None], int] = {}
+    for number, path in enumerate(paths):
+        for child, parent in zip(path, (None, *path), strict=False):
+            links.setdefault((child, parent), number)
+    return Draft(
+        nodes=[child for child, _ in links],
+        parents=[parent for _, parent in links],
+        lines=None if lines is None else [lines[number] for number in links.values()],
+    )
+
+
+def _pick(table: DelimitedTable, candidates: Sequence[str]) -> str | None:
+    by_name = {name.casefold(): name for name in reversed(table.columns)} | {name: name for name in table.columns}
+    return next((by_name[name] for name in candidates if name in by_name), None)
+
+
+def _no_parent_column(table: DelimitedTable) -> str:
+    columns = ", ".join(map(shown, table.columns[:12]))
+    return f"expected a column 'parent', got {columns}; name the node and parent columns"
+
+
+def _parents_in(cell: str, separator: str | None) -> list[str | None]:
+    if not cell.strip():
+        return [None]
+    if separator is None:
+        return [cell]
+    return [part.strip() for part in cell.split(separator) if part.strip()] or [None]
+
+
+def _parent_separator(nodes: Sequence[str], cells: Sequence[str]) -> str | None:
+    """Return the separator that cuts every cell that is no node into nodes, or None."""
+    known = set(nodes)
+    unknown = [cell for cell in cells if cell.strip() and cell not in known]
+    for separator in PARENT_SEPARATORS:
+        if unknown and all(
+            len(parts := _parents_in(cell, separator)) > 1 and known.issuperset(parts) for cell in unknown
+        ):
+            return separator
+    return None

@@ -1,0 +1,239 @@
+"""The taxonomy as the paper's layers of neurons: masked edges, sibling groups, a stop neuron per layer.
+
+Layer 0 holds the root alone. Layer ``l`` has one neuron for every node that ``l`` steps from the root lead to, so
+that a node of a DAG at two depths owns two neurons. A neuron at which a trace may end has an edge to the stop
+neuron of the layer below it; the layer after the last real one holds the stop neuron alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.errors import TaxonomyError, shown
+from hinet.ragged import Bools, Ints, first_seen, freeze, gather, group_by, offsets_of
+from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy
+
+STOP = -1
+MOST_NEURONS = 50_000_000  # about 2 GB of arrays; a DAG with many depths for each node may unroll to more
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One layer with the edges that enter it; its stop neuron, if any, is number ``len(nodes)``.
+
+    Attributes
+    ----------
+    nodes : int array of shape (w,)
+        Node of every neuron.
+    ends : bool array of shape (w,)
+        Whether a trace may end at the neuron, that is, whether it has an edge to the next layer's stop neuron.
+    edge_parent, edge_child : int arrays of shape (e,)
+        Allowed edges from neurons of the layer above to neurons of this one, sorted by parent, stop last.
+    group_offsets : int array of shape (w_above + 1,)
+        The sibling group of parent ``a`` is ``edge_child[group_offsets[a]:group_offsets[a + 1]]``.
+    has_stop : bool
+        Whether an edge leads to the stop neuron of this layer.
+    """
+
+    nodes: Ints
+    ends: Bools
+    edge_parent: Ints
+    edge_child: Ints
+    group_offsets: Ints
+    has_stop: bool
+
+    @property
+    def width(self) -> int:
+        """Number of neurons, the stop neuron included."""
+        return len(self.nodes) + self.has_stop
+
+
+@dataclass(frozen=True, eq=False)
+class Layers:
+    """All neurons in one numbering, layer after layer from the root, neuron 0.
+
+    Attributes
+    ----------
+    taxonomy : Taxonomy
+        Whose nodes the neurons stand for.
+    node : int array of shape (neurons,)
+        Node of every neuron; -1 for a virtual root.
+    ends : bool array of shape (neurons,)
+        Whether a trace may end at the neuron.
+    layer_offsets : int array of shape (h + 2,)
+        Neurons of layer ``l`` are ``layer_offsets[l]:layer_offsets[l + 1]``.
+    option_offsets : int array of shape (neurons + 1,)
+        The sibling group below neuron ``a`` is the options ``option_offsets[a]:option_offsets[a + 1]``.
+    option_neuron : int array of shape (options,)
+        The neuron an option leads to, or ``STOP``, which comes last in its group.
+
+    Examples
+    --------
+    >>> layers = Layers.of(Taxonomy.from_paths([("A", "x"), ("A", "y"), ("B",)]))
+    >>> layers.height, layers.count_traces()
+    (2, 4)
+    >>> [layer.edge_child.tolist() for layer in layers]  # the stop neuron comes after the real ones
+    [[0, 1], [0, 1, 2, 2], [0, 0]]
+    """
+
+    taxonomy: Taxonomy
+    node: NDArray[np.int32]
+    ends: Bools
+    layer_offsets: NDArray[np.int64]
+    option_offsets: NDArray[np.int64]
+    option_neuron: NDArray[np.int32]
+
+    def __post_init__(self) -> None:
+        freeze(self.node, self.ends, self.layer_offsets, self.option_offsets, self.option_neuron)
+
+    @classmethod
+    def of(cls, taxonomy: Taxonomy, ends: Iterable[str] | None = None) -> Layers:
+        """Unroll a taxonomy; ``ends`` names the nodes at which a trace may end, by default all below the root.
+
+        Leaves always end a trace. A root ends one only if ``ends`` names it.
+        """
+        may_end = _may_end(taxonomy, ends)
+        children, child_offsets = taxonomy.child_lists
+        scratch = np.empty(len(taxonomy), np.int64)
+        nodes = [np.array([taxonomy.root], np.int32)]
+        groups: list[NDArray[np.int64]] = []  # children of each neuron, without stop
+        targets: list[NDArray[np.int64]] = []  # the neuron each child is, in its own layer
+        below: Ints = taxonomy.tops.astype(np.int64)
+        lengths = np.array([len(below)])
+        total = 1
+        while len(below):
+            first = first_seen(below, scratch)
+            layer = below[first]
+            scratch[layer] = np.arange(len(layer))
+            groups.append(lengths)
+            targets.append(scratch[below] + total)
+            nodes.append(layer.astype(np.int32))
+            total += len(layer)
+            if total > MOST_NEURONS:
+                raise TaxonomyError(
+                    f"the DAG of {len(taxonomy):,} nodes unrolls into more than {MOST_NEURONS:,} neurons, "
+                    f"one for each depth of each node; it has reached depth {len(groups)}: remove shortcut edges"
+                )
+            below, lengths = gather(children, child_offsets, layer)
+        groups.append(lengths)
+        return cls._assembled(taxonomy, nodes, groups, targets, may_end)
+
+    @classmethod
+    def _assembled(
+        cls,
+        taxonomy: Taxonomy,
+        layer_nodes: list[NDArray[np.int32]],
+        groups: list[NDArray[np.int64]],
+        targets: list[NDArray[np.int64]],
+        may_end: Bools,
+    ) -> Layers:
+        node = np.concatenate(layer_nodes)
+        ends = may_end[node]
+        ends[0] = taxonomy.root != VIRTUAL_ROOT and may_end[taxonomy.root]
+        child_counts = np.concatenate(groups)  # (neurons,)
+        option_offsets = offsets_of(child_counts + ends)
+        option_neuron = np.full(option_offsets[-1], STOP, np.int32)
+        is_child = np.ones(len(option_neuron), bool)
+        is_child[option_offsets[1:][ends] - 1] = False
+        option_neuron[is_child] = np.concatenate(targets)
+        layer_offsets = offsets_of(np.array([len(nodes) for nodes in layer_nodes]))
+        return cls(taxonomy, node, ends, layer_offsets, option_offsets, option_neuron)
+
+    # ------------------------------------------------------------------ the layers one by one
+
+    @property
+    def height(self) -> int:
+        """Number of layers with real neurons below the root, ``h``."""
+        return len(self.layer_offsets) - 2
+
+    def layer(self, number: int) -> Layer:
+        """Return layer ``number``, 1 to ``h + 1``, with its neurons counted from 0."""
+        if not 1 <= number <= self.height + 1:
+            raise IndexError(f"layers are numbered 1 to {self.height + 1}, got {number}")
+        above, start = self.layer_offsets[number - 1 : number + 1].tolist()
+        end = int(self.layer_offsets[number + 1]) if number <= self.height else start
+        options = self.option_offsets[above : start + 1]
+        targets = self.option_neuron[options[0] : options[-1]]
+        stops = targets == STOP
+        return Layer(
+            nodes=self.node[start:end],
+            ends=self.ends[start:end],
+            edge_parent=np.repeat(np.arange(start - above, dtype=np.int32), np.diff(options)),
+            edge_child=np.where(stops, end - start, targets - start).astype(np.int32),
+            group_offsets=options - options[0],
+            has_stop=bool(stops.any()),
+        )
+
+    def __iter__(self) -> Iterator[Layer]:
+        return (self.layer(number) for number in range(1, self.height + 2))
+
+    def __len__(self) -> int:
+        return self.height + 1
+
+    # ------------------------------------------------------------------ neurons looked up
+
+    @cached_property
+    def depth(self) -> NDArray[np.int32]:
+        """(neurons,) The layer of every neuron."""
+        return np.repeat(np.arange(self.height + 1, dtype=np.int32), np.diff(self.layer_offsets))
+
+    @cached_property
+    def option_parent(self) -> NDArray[np.int32]:
+        """(options,) The neuron whose sibling group holds the option."""
+        return np.repeat(np.arange(len(self.node), dtype=np.int32), np.diff(self.option_offsets))
+
+    @cached_property
+    def parent_lists(self) -> tuple[Ints, Ints]:
+        """The parents of every neuron as a ragged array: flat and offsets."""
+        real = self.option_neuron != STOP
+        order, offsets = group_by(self.option_neuron[real], len(self.node))
+        return self.option_parent[real][order], offsets
+
+    @cached_property
+    def neurons_of(self) -> tuple[Ints, Ints]:
+        """The neurons of every node, shallow to deep, as a ragged array: flat and offsets."""
+        named = np.flatnonzero(self.node >= 0)
+        order, offsets = group_by(self.node[named], len(self.taxonomy))
+        return named[order], offsets
+
+    @cached_property
+    def path_counts(self) -> NDArray[Any]:
+        """(neurons,) Number of paths from the root, exact: Python integers where 64 bits are too few."""
+        counts: NDArray[Any] = np.zeros(len(self.node), np.float64)
+        self._pour_counts(counts)
+        exact: NDArray[Any] = np.zeros(len(self.node), np.int64 if counts.sum() < 2.0**53 else object)
+        self._pour_counts(exact)
+        return exact
+
+    def count_traces(self) -> int:
+        """Count the complete traces: paths from layer 1 to a stop neuron."""
+        return int(self.path_counts[self.ends].sum())
+
+    def _pour_counts(self, counts: NDArray[Any]) -> None:
+        counts[0] = 1
+        for above in range(self.height):
+            start, end = self.option_offsets[self.layer_offsets[above : above + 2]].tolist()
+            target = self.option_neuron[start:end]
+            real = target != STOP
+            np.add.at(counts, target[real], counts[self.option_parent[start:end][real]])
+
+
+def _may_end(taxonomy: Taxonomy, ends: Iterable[str] | None) -> Bools:
+    may_end = taxonomy.leaves.copy()
+    if ends is None:
+        may_end[:] = True
+        if taxonomy.root != VIRTUAL_ROOT:
+            may_end[taxonomy.root] = False
+        return may_end
+    chosen = taxonomy.positions(list(ends))
+    lost = chosen[taxonomy.depth[chosen] < 0]
+    if len(lost):
+        raise TaxonomyError(f"no trace can end at {shown(taxonomy.ids[lost[0]])}: the root does not lead to it")
+    may_end[chosen] = True
+    return may_end

@@ -1,0 +1,215 @@
+"""Nested JSON hierarchies, read without recursion so that no depth is too deep, with the line of every node.
+
+Two shapes are common and both are read: objects of children by name, ``{"A": {"B": {}, "C": null}, "D": ["E"]}``,
+and objects with a list of children, ``{"id": "1", "title": "A", "children": [{"id": "2", "title": "B"}]}``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hinet.errors import FileError, shown
+from hinet.taxonomy.draft import Draft
+from hinet.taxonomy.path_ids import PATH_SEP, path_id
+
+_TOKEN = re.compile(r'\s*(?:("(?:[^"\\]|\\.)*")|([{}\[\],:])|([^\s{}\[\],:"]+))')
+_OPENING = {"{": "}", "[": "]"}
+_CHILDREN = "children"
+_ID_KEYS = ("id", "node", "code")
+_TITLE_KEYS = ("title", "name", "label")
+
+
+@dataclass
+class _Value:
+    """A JSON value with its line: ``items`` of an object are (key, value), of an array ("", value)."""
+
+    line: int
+    kind: str  # "{", "[" or "" for a scalar
+    scalar: Any = None
+    items: list[tuple[str, _Value]] = field(default_factory=list)
+
+    def get(self, *keys: str) -> _Value | None:
+        return next((value for key in keys for name, value in self.items if name == key), None)
+
+
+@dataclass(frozen=True)
+class NestedJson:
+    """Nested JSON: objects of children by name, or objects with a list of ``children``."""
+
+    def parse(self, path: str | Path, text: str) -> Draft:
+        """Return a link for every nested value."""
+        root = _parse(path, text)
+        listed = _CHILDREN in text and _has_children_lists(root)
+        links = list(_walk_listed(path, root) if listed else _walk_named(path, root))
+        if not links:
+            raise FileError(path, "the JSON holds no node; nest the nodes as objects", line=1)
+        columns = dict.fromkeys(name for link in links for name in link[3])
+        return Draft(
+            nodes=[node for node, _, _, _ in links],
+            parents=[parent for _, parent, _, _ in links],
+            lines=[line for _, _, line, _ in links],
+            attributes={name: [link[3].get(name, "") for link in links] for name in columns},
+            declares_nodes=True,
+            repeats_allowed=False,
+        )
+
+
+_Link = tuple[str, str | None, int, dict[str, str]]
+
+
+def _has_children_lists(root: _Value) -> bool:
+    tops = [root] if root.kind == "{" else [value for _, value in root.items]
+    return any((value := top.get(_CHILDREN)) is not None and value.kind == "[" for top in tops)
+
+
+def _walk_named(path: str | Path, root: _Value) -> Iterator[_Link]:
+    stack: list[tuple[_Value, str | None]] = [(root, None)]
+    while stack:
+        value, parent = stack.pop()
+        inner = []
+        for key, child in value.items:
+            if value.kind == "[" and child.kind == "{":  # an array of objects: their keys are the children
+                inner.append((child, parent))
+                continue
+            name = key if value.kind == "{" else _text(path, child)
+            if not name.strip():
+                raise FileError(path, "the name of a node is empty; give every node a name", line=child.line)
+            node = path_id([name]) if parent is None else parent + PATH_SEP + path_id([name])
+            yield node, parent, child.line, {"title": name}
+            if value.kind == "{" and child.kind:
+                inner.append((child, node))
+            elif value.kind == "{" and child.scalar not in (None, ""):
+                raise FileError(
+                    path,
+                    f"expected the children of {shown(name)} as an object, an array or null, got {child.scalar!r}",
+                    line=child.line,
+                )
+        stack.extend(reversed(inner))
+
+
+def _walk_listed(path: str | Path, root: _Value) -> Iterator[_Link]:
+    stack: list[tuple[_Value, str | None]] = [(root, None)]
+    while stack:
+        value, parent = stack.pop()
+        if value.kind == "[":
+            stack.extend((child, parent) for _, child in reversed(value.items))
+            continue
+        identifier: str | None = None
+        title: str | None = None
+        if value.kind == "":
+            title = _text(path, value)
+            attributes = {"title": title}
+        else:
+            identifier, title = _field(path, value, _ID_KEYS), _field(path, value, _TITLE_KEYS)
+            attributes = {
+                k: _text(path, v) for k, v in value.items if not v.kind and k not in (*_ID_KEYS, *_TITLE_KEYS)
+            }
+            if title is not None:
+                attributes = {"title": title, **attributes}
+        if not identifier:
+            if not title or not title.strip():
+                raise FileError(path, "a node has neither an id nor a title; give it one", line=value.line)
+            identifier = path_id([title]) if parent is None else parent + PATH_SEP + path_id([title])
+        yield identifier, parent, value.line, attributes
+        below = value.get(_CHILDREN)
+        if below is not None and below.kind == "[":
+            stack.append((below, identifier))
+        elif below is not None and (below.kind or below.scalar is not None):
+            raise FileError(path, f"the children of {shown(identifier)} are not a list", line=below.line)
+
+
+def _field(path: str | Path, value: _Value, keys: tuple[str, ...]) -> str | None:
+    found = value.get(*keys)
+    return None if found is None else _text(path, found)
+
+
+def _text(path: str | Path, value: _Value) -> str:
+    if value.kind:
+        raise FileError(path, "expected a name, got a nested value", line=value.line)
+    if value.scalar is None:
+        return ""
+    return value.scalar if isinstance(value.scalar, str) else json.dumps(value.scalar)
+
+
+def _tokens(path: str | Path, text: str) -> Iterator[tuple[int, str]]:
+    line, place, end = 1, 0, len(text.rstrip())
+    while place < end:
+        match = _TOKEN.match(text, place)
+        if match is None:
+            raise FileError(path, f"not valid JSON near {shown(text[place : place + 20].strip())}", line=line)
+        token = match[match.lastindex or 0]
+        line += text.count("\n", place, match.end() - len(token))
+        yield line, token
+        line += token.count("\n")
+        place = match.end()
+
+
+def _scalar(path: str | Path, line: int, token: str) -> Any:
+    try:
+        return json.loads(token)
+    except json.JSONDecodeError as error:
+        raise FileError(path, f"not valid JSON: {shown(token)} ({error.msg})", line=line) from None
+
+
+def _parse(path: str | Path, text: str) -> _Value:
+    """Parse JSON with an explicit stack."""
+    tokens = _tokens(path, text)
+    open_values: list[_Value] = []
+    line, token = next(tokens)
+    while True:
+        # Here a value is due.
+        key = ""
+        holder = open_values[-1] if open_values else None
+        if holder is not None and holder.kind == "{":
+            key, line, token = _key(path, line, token, tokens)
+        value = _Value(line, token if token in _OPENING else "")
+        if holder is not None:
+            holder.items.append((key, value))
+        if value.kind:
+            open_values.append(value)
+            line, token = _next(path, tokens, line)
+            if token != _OPENING[value.kind]:
+                continue
+        else:
+            if token in "}],:":
+                raise FileError(path, f"not valid JSON: unexpected {shown(token)}", line=line)
+            value.scalar = _scalar(path, line, token)
+            if not open_values:
+                raise FileError(path, "the JSON is a single value; nest the nodes as objects", line=line)
+            line, token = _next(path, tokens, line)
+        while token != ",":
+            if token != _OPENING[open_values[-1].kind]:
+                raise FileError(
+                    path, f"not valid JSON: expected ',' or a closing bracket, got {shown(token)}", line=line
+                )
+            closed = open_values.pop()
+            if not open_values:
+                rest = next(tokens, None)
+                if rest is not None:
+                    raise FileError(path, f"not valid JSON: {shown(rest[1])} after its end", line=rest[0])
+                return closed
+            line, token = _next(path, tokens, line)
+        line, token = _next(path, tokens, line)
+
+
+def _key(path: str | Path, line: int, token: str, tokens: Iterator[tuple[int, str]]) -> tuple[str, int, str]:
+    if not token.startswith('"'):
+        raise FileError(path, f'not valid JSON: expected a name in "quotes", got {shown(token)}', line=line)
+    key = _scalar(path, line, token)
+    line, colon = _next(path, tokens, line)
+    if colon != ":":
+        raise FileError(path, f"not valid JSON: expected ':' after {shown(key)}, got {shown(colon)}", line=line)
+    value_line, value = _next(path, tokens, line)
+    return key, value_line, value
+
+
+def _next(path: str | Path, tokens: Iterator[tuple[int, str]], line: int) -> tuple[int, str]:
+    found = next(tokens, None)
+    if found is None:
+        raise FileError(path, "not valid JSON: the text ends before its brackets close", line=line)
+    return found

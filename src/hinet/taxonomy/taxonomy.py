@@ -1,0 +1,389 @@
+"""The user's hierarchy: named nodes, tree or DAG, under one root; frozen and valid by construction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.errors import FileError, LabelError, TaxonomyError, did_you_mean, shown
+from hinet.files import format_delimited, read_text, write_text
+from hinet.ragged import Bools, Ints, first_seen, freeze, gather, group_by
+from hinet.taxonomy.draft import UNWRITABLE, Draft, Graph, Problem, is_writable, longest_depth, resolve
+from hinet.taxonomy.formats import FORMATS, TaxonomyFormat, detect, id_path_draft
+from hinet.taxonomy.path_ids import named_path_draft
+
+TITLE_ATTRIBUTES = ("title", "name", "label", "description")
+VIRTUAL_ROOT = -1
+
+_KEY_COLUMNS = ("node", "parent")
+_MOST_PROBLEMS_SHOWN = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Taxonomy:
+    """A hierarchy of nodes with unique ids under one root.
+
+    A source with exactly one top node that has children means that node as the root: it is a node
+    at depth 0. Otherwise a virtual root stands above the top nodes, which are at depth 1.
+
+    Build one with :meth:`from_paths`, :meth:`from_edges`, :meth:`from_networkx` or :meth:`from_file`.
+
+    Attributes
+    ----------
+    ids : tuple of str
+        The node ids, in the order of the source.
+    edge_parent, edge_child : int arrays of shape (e,)
+        The edges as positions in ``ids``, sorted by parent; siblings in the order of the source.
+    attributes : mapping of str to tuple of str
+        Further columns of the source, a value a node.
+    root : int
+        Position of the root in ``ids``, or -1 for a virtual root.
+    depth : int array of shape (n,)
+        Length of the longest path from the root to every node; -1 where the root does not reach.
+
+    Examples
+    --------
+    >>> animals = Taxonomy.from_edges([("animal", "sheep"), ("animal", "cow"), ("cow", "calf")])
+    >>> animals.ids
+    ('animal', 'sheep', 'cow', 'calf')
+    >>> animals.children("animal")
+    ('sheep', 'cow')
+    >>> animals.is_tree, animals.depth.tolist()
+    (True, [0, 1, 1, 2])
+    """
+
+    ids: tuple[str, ...]
+    edge_parent: Ints
+    edge_child: Ints
+    attributes: Mapping[str, tuple[str, ...]]
+    root: int
+    depth: NDArray[np.int32]
+
+    def __post_init__(self) -> None:
+        freeze(self.edge_parent, self.edge_child, self.depth)
+
+    # ------------------------------------------------------------------ built from what users have
+
+    @classmethod
+    def from_paths(
+        cls,
+        paths: Iterable[Sequence[Any]],
+        *,
+        steps: Literal["names", "ids"] = "names",
+        root: str | None = None,
+    ) -> Taxonomy:
+        """Build from root-to-node paths; empty cells at the end of a path are padding.
+
+        With ``steps="names"`` a node is known by its whole path, so one name may stand under two parents and
+        the id of a node is its path, such as ``"A > B"``. With ``steps="ids"`` one step is one node
+        wherever it stands, so a step under two parents makes a DAG.
+
+        >>> Taxonomy.from_paths([("A", "x"), ("B", "x"), ("B", "")]).ids
+        ('A', 'A > x', 'B', 'B > x')
+        >>> Taxonomy.from_paths([("A", "x"), ("B", "x")], steps="ids").ids
+        ('A', 'x', 'B')
+        """
+        checked = [_unpadded(row, path) for row, path in enumerate(paths)]
+        draft = named_path_draft(checked, None) if steps == "names" else id_path_draft(checked)
+        return cls.from_draft(draft, root=root)
+
+    @classmethod
+    def from_edges(
+        cls,
+        edges: Iterable[tuple[Any, Any]],
+        *,
+        attributes: Mapping[str, Mapping[Any, Any]] | None = None,
+        root: str | None = None,
+    ) -> Taxonomy:
+        """Build from (parent, child) pairs; a parent of None, or "", makes the child a top node.
+
+        ``attributes`` maps an attribute to its value for each node that has one.
+
+        >>> Taxonomy.from_edges([(None, "A"), ("A", "B")], attributes={"title": {"B": "Bee"}}).titles
+        ('', 'Bee')
+        """
+        pairs = [(None if parent in (None, "") else str(parent), str(child)) for parent, child in edges]
+        taxonomy = cls.from_draft(Draft([child for _, child in pairs], [parent for parent, _ in pairs]), root=root)
+        columns = {
+            name: _attribute_column(taxonomy, name, {str(node): str(value) for node, value in values.items()})
+            for name, values in (attributes or {}).items()
+        }
+        return replace(taxonomy, attributes=MappingProxyType(columns))
+
+    @classmethod
+    def from_networkx(cls, graph: Any, *, root: str | None = None) -> Taxonomy:
+        """Build from a directed networkx graph with edges from parent to child; node attributes are kept."""
+        if not graph.is_directed():
+            raise TaxonomyError("the graph is not directed; use a networkx.DiGraph with edges from parent to child")
+        names: dict[str, dict[Any, Any]] = {}
+        for node, data in graph.nodes(data=True):
+            for name, value in data.items():
+                names.setdefault(str(name), {})[node] = value
+        tops = ((None, node) for node, degree in graph.in_degree() if degree == 0)
+        return cls.from_edges([*tops, *graph.edges()], attributes=names, root=root)
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | Path,
+        *,
+        format: TaxonomyFormat | str | None = None,
+        encoding: str = "utf-8",
+        root: str | None = None,
+    ) -> Taxonomy:
+        """Read a plain, ``.gz`` or ``.xz`` file; the format is detected unless it is given.
+
+        ``format`` is one of ``"table"``, ``"edges"``, ``"paths"``, ``"labels"``, ``"json"``, or a format with its
+        settings, such as ``Table(parent_sep=" ")``.
+
+        Raises
+        ------
+        FileError
+            If the file cannot be read; names the line.
+        TaxonomyError
+            If the hierarchy contradicts itself, such as by a cycle; names lines and nodes.
+        """
+        return cls.from_draft(read_draft(path, format=format, encoding=encoding), source=str(path), root=root)
+
+    @classmethod
+    def from_draft(cls, draft: Draft, *, source: str = "taxonomy", root: str | None = None) -> Taxonomy:
+        """Check a draft and build from it, or raise TaxonomyError with its problems."""
+        return cls.from_graph(resolve(draft), draft.attributes, source=source, root=root)
+
+    @classmethod
+    def from_graph(
+        cls,
+        graph: Graph,
+        attributes: Mapping[str, Sequence[str]],
+        *,
+        source: str = "taxonomy",
+        root: str | None = None,
+    ) -> Taxonomy:
+        """Build from a resolved graph; raise TaxonomyError if it holds errors."""
+        errors = [problem for problem in graph.problems if problem.severity == "error"]
+        if errors:
+            raise TaxonomyError(_told(source, errors))
+        if not graph.ids:
+            raise TaxonomyError(f"{source}: a taxonomy needs at least one node, got none")
+        columns = {
+            name: tuple(cells[link] if link >= 0 else "" for link in graph.first_link.tolist())
+            for name, cells in attributes.items()
+        }
+        top = _root_of(graph, source, root)
+        depth = _depth_below(graph, top)
+        return cls(graph.ids, graph.edge_parent, graph.edge_child, MappingProxyType(columns), top, depth)
+
+    # ------------------------------------------------------------------ looked up
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._positions
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.ids)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Taxonomy):
+            return NotImplemented
+        return (
+            self.ids == other.ids
+            and self.root == other.root
+            and dict(self.attributes) == dict(other.attributes)
+            and np.array_equal(self.edge_parent, other.edge_parent)
+            and np.array_equal(self.edge_child, other.edge_child)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        kind = "tree" if self.is_tree else "DAG"
+        return f"<Taxonomy: {kind} of {len(self):,} nodes, {int(self.leaves.sum()):,} leaves, height {self.height}>"
+
+    def position(self, node: str) -> int:
+        """Return the position of ``node`` in ``ids``, or raise LabelError with the nearest id."""
+        try:
+            return self._positions[node]
+        except KeyError:
+            raise LabelError(
+                f"{shown(str(node))} is not in the taxonomy of {len(self):,} nodes{did_you_mean(str(node), self.ids)}"
+            ) from None
+
+    def positions(self, nodes: Sequence[str]) -> NDArray[np.int64]:
+        """Return the position of every one of ``nodes``; the error names the first row that has none."""
+        found = self._positions
+        places = np.array([found.get(node, -1) for node in nodes], np.int64)
+        missing = np.flatnonzero(places < 0)
+        if len(missing):
+            row = int(missing[0])
+            more = f" ({len(missing) - 1:,} more rows have unknown labels)" if len(missing) > 1 else ""
+            try:
+                self.position(nodes[row])
+            except LabelError as error:
+                raise LabelError(f"row {row}: label {error}{more}") from None
+        return places
+
+    def children(self, node: str) -> tuple[str, ...]:
+        """Return the children of ``node`` in the order of the source."""
+        flat, offsets = self.child_lists
+        place = self.position(node)
+        return tuple(self.ids[child] for child in flat[offsets[place] : offsets[place + 1]].tolist())
+
+    def parents(self, node: str) -> tuple[str, ...]:
+        """Return the parents of ``node``; none for a top node."""
+        flat, offsets = self.parent_lists
+        place = self.position(node)
+        return tuple(self.ids[parent] for parent in flat[offsets[place] : offsets[place + 1]].tolist())
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """What to show of each node beside its id: the first attribute that is a title, else the ids."""
+        return next((self.attributes[name] for name in TITLE_ATTRIBUTES if name in self.attributes), self.ids)
+
+    @property
+    def height(self) -> int:
+        """Length of the longest path from the root."""
+        return int(self.depth.max())
+
+    @cached_property
+    def is_tree(self) -> bool:
+        """Whether no node has two parents."""
+        return len(self.edge_child) == 0 or int(np.bincount(self.edge_child).max()) == 1
+
+    @cached_property
+    def leaves(self) -> Bools:
+        """(n,) Whether a node has no children."""
+        return np.asarray(np.diff(self.child_lists[1]) == 0)
+
+    @cached_property
+    def child_lists(self) -> tuple[Ints, Ints]:
+        """The children of every node as a ragged array: flat and offsets."""
+        order, offsets = group_by(self.edge_parent, len(self))
+        return self.edge_child[order], offsets
+
+    @cached_property
+    def parent_lists(self) -> tuple[Ints, Ints]:
+        """The parents of every node as a ragged array: flat and offsets."""
+        order, offsets = group_by(self.edge_child, len(self))
+        return self.edge_parent[order], offsets
+
+    @cached_property
+    def tops(self) -> Ints:
+        """Positions of the nodes right below the root, in the order of the source."""
+        if self.root == VIRTUAL_ROOT:
+            return np.flatnonzero(np.diff(self.parent_lists[1]) == 0)
+        flat, offsets = self.child_lists
+        return flat[offsets[self.root] : offsets[self.root + 1]]
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.ids)}
+
+    # ------------------------------------------------------------------ written
+
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        """Yield a header and a row for every (node, parent), the table :meth:`write` writes."""
+        for name in _KEY_COLUMNS:
+            if name in self.attributes:
+                raise TaxonomyError(f"an attribute is called {name!r}, as a key column of the table; rename it")
+        yield (*_KEY_COLUMNS, *self.attributes)
+        columns = list(self.attributes.values())
+        flat, offsets = self.parent_lists
+        for place, (node, start, end) in enumerate(zip(self.ids, offsets, offsets[1:], strict=False)):
+            further = [column[place] for column in columns]
+            for parent in [self.ids[p] for p in flat[start:end].tolist()] or [""]:
+                yield (node, parent, *further)
+
+    def write(self, path: str | Path) -> None:
+        """Write a table of nodes and parents, tab-separated unless the name ends in ``.csv``."""
+        delimiter = "," if str(path).lower().endswith(".csv") else "\t"
+        write_text(path, format_delimited(self.rows(), delimiter))
+
+
+def read_draft(path: str | Path, *, format: TaxonomyFormat | str | None = None, encoding: str = "utf-8") -> Draft:
+    """Read a file as a draft of its hierarchy; the format is detected unless it is given."""
+    text = read_text(path, encoding)
+    if isinstance(format, str):
+        if format not in FORMATS:
+            raise FileError(path, f"unknown format {shown(format)}; use one of {', '.join(FORMATS)}")
+        format = FORMATS[format]()
+    return (format or detect(path, text)).parse(path, text)
+
+
+def _unpadded(row: int, path: Sequence[Any]) -> tuple[str, ...]:
+    if isinstance(path, str):
+        raise LabelError(f"row {row}: expected a path of steps, got the text {shown(path)}; cut it into a tuple")
+    steps = ["" if step is None else str(step) for step in path]
+    while steps and not steps[-1].strip():
+        steps.pop()
+    for place, step in enumerate(steps):
+        if not step.strip():
+            raise LabelError(f"row {row}: step {place} of the path {steps} is empty; only the end may be padded")
+    return tuple(steps)
+
+
+def _attribute_column(taxonomy: Taxonomy, name: str, values: Mapping[str, str]) -> tuple[str, ...]:
+    for node, value in values.items():
+        if node not in taxonomy:
+            raise TaxonomyError(f"attribute {shown(name)} names {shown(node)}, which is not a node of the edges")
+        if not is_writable(value):
+            raise TaxonomyError(f"attribute {shown(name)} of {shown(node)}: {shown(value)} {UNWRITABLE}")
+    return tuple(values.get(node, "") for node in taxonomy.ids)
+
+
+def _told(source: str, errors: Sequence[Problem]) -> str:
+    lines = [
+        f"{source}:{problem.line}: {problem.message}" if problem.line else f"{source}: {problem.message}"
+        for problem in errors[:_MOST_PROBLEMS_SHOWN]
+    ]
+    if len(errors) > _MOST_PROBLEMS_SHOWN:
+        lines.append(f"… and {len(errors) - _MOST_PROBLEMS_SHOWN:,} more; 'hinet taxonomy check' lists all")
+    return "\n".join(lines)
+
+
+def _root_of(graph: Graph, source: str, root: str | None) -> int:
+    has_parent = np.zeros(len(graph.ids), bool)
+    has_parent[graph.edge_child] = True
+    if root is None:
+        tops = np.flatnonzero(~has_parent)
+        return int(tops[0]) if len(tops) == 1 and len(graph.edge_parent) else VIRTUAL_ROOT
+    if root not in graph.ids:
+        raise TaxonomyError(f"{source}: the root {shown(root)} is not among the nodes{did_you_mean(root, graph.ids)}")
+    place = graph.ids.index(root)
+    if has_parent[place]:
+        raise TaxonomyError(f"{source}: the root {shown(root)} has a parent; name a node at the top")
+    return place
+
+
+def _depth_below(graph: Graph, root: int) -> NDArray[np.int32]:
+    size = len(graph.ids)
+    if root == VIRTUAL_ROOT:
+        return longest_depth(size, graph.edge_parent, graph.edge_child) + np.int32(1)
+    reached = reachable(size, graph.edge_parent, graph.edge_child, root)
+    inside = reached[graph.edge_parent]
+    depth = longest_depth(size, graph.edge_parent[inside], graph.edge_child[inside])
+    depth[~reached] = -1
+    return depth
+
+
+def reachable(size: int, edge_parent: Ints, edge_child: Ints, start: int) -> Bools:
+    """Mark the nodes that paths from ``start`` lead to, itself included."""
+    order, offsets = group_by(edge_parent, size)
+    children = edge_child[order]
+    reached = np.zeros(size, bool)
+    scratch = np.empty(size, np.int64)
+    level = np.array([start])
+    while len(level):
+        reached[level] = True
+        below, _ = gather(children, offsets, level)
+        below = below[~reached[below]]
+        level = below[first_seen(below, scratch)]
+    return reached

@@ -1,0 +1,238 @@
+"""The real executable on real files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hinet.cli.reading import FormatName
+from hinet.taxonomy import FORMATS
+
+HINET = Path(sys.executable).with_name("hinet")
+GOOD = "node,parent,title\nr,,Everything\na,r,Animals\nb,a,Sheep\nc,a,Cows\nd,r,Plants\n"
+
+
+def hinet(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [HINET, *map(str, arguments)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "COLUMNS": "100"},
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "good.csv").write_text(GOOD)
+    return tmp_path
+
+
+def test_check_prints_the_summary_and_exits_0(folder: Path) -> None:
+    done = hinet("taxonomy", "check", "good.csv", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "good.csv: tree of 5 nodes in 2 levels" in done.stdout
+    assert "no errors, 0 warnings" in done.stdout
+
+
+def test_check_lists_errors_and_exits_2(folder: Path) -> None:
+    (folder / "bad.csv").write_text(GOOD + "e,f,\nf,e,\ng,plants,\n")
+    done = hinet("taxonomy", "check", "bad.csv", cwd=folder)
+    assert done.returncode == 2
+    assert "bad.csv:7: cycle of 2: e > f > e (lines 7, 8)" in done.stdout
+    assert "bad.csv:9: the parent 'plants' of 'g' is not among the nodes" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_check_speaks_json(folder: Path) -> None:
+    (folder / "rows.tsv").write_text("text\tlabel\nwool\tb\nmilk\tcows\n")
+    done = hinet("taxonomy", "check", "good.csv", "--rows", "rows.tsv", "--json", cwd=folder)
+    assert done.returncode == 2
+    report = json.loads(done.stdout)
+    assert report["ok"] is False
+    assert report["summary"]["nodes_by_depth"] == {"0": 1, "1": 2, "2": 2}
+    assert [(error["path"], error["line"], error["code"]) for error in report["errors"]] == [
+        ("rows.tsv", 3, "unknown-label")
+    ]
+    assert [warning["nodes"] for warning in report["warnings"]] == [["c"], ["d"]]
+
+
+def test_rows_with_several_labels_and_another_column(folder: Path) -> None:
+    (folder / "rows.csv").write_text("text,codes\nwool,b|c\nleaf,d\n")
+    done = hinet(
+        "taxonomy", "check", "good.csv", "--rows", "rows.csv", "--label", "codes", "--label-sep", "|", cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    assert "3 different among 3 given" in done.stdout
+    missing = hinet("taxonomy", "check", "good.csv", "--rows", "rows.csv", cwd=folder)
+    assert missing.returncode == 2
+    assert missing.stderr.startswith("error: rows.csv:1: no column 'label' among 'text', 'codes'")
+
+
+def test_warnings_are_cut_unless_all_are_wanted(folder: Path) -> None:
+    (folder / "chains.csv").write_text("node,parent\nr,\n" + "".join(f"a{n},r\nb{n},a{n}\n" for n in range(9)))
+    assert "… 4 more (--all lists them)" in hinet("taxonomy", "check", "chains.csv", cwd=folder).stdout
+    assert hinet("taxonomy", "check", "chains.csv", "--all", cwd=folder).stdout.count("a step without a choice") == 9
+
+
+def test_show_draws_the_tree(folder: Path) -> None:
+    done = hinet("taxonomy", "show", "good.csv", cwd=folder)
+    assert done.stdout.splitlines() == [
+        "r  Everything",
+        "├── a  Animals",
+        "│   ├── b  Sheep",
+        "│   └── c  Cows",
+        "└── d  Plants",
+    ]
+    assert "├── a  Animals  [2 below]" in hinet("taxonomy", "show", "good.csv", "--depth", 1, cwd=folder).stdout
+    assert hinet("taxonomy", "show", "good.csv", "a", "--most", 1, cwd=folder).stdout.splitlines() == [
+        "in r",
+        "a  Animals",
+        "├── b  Sheep",
+        "└── … 1 more",
+    ]
+    unknown = hinet("taxonomy", "show", "good.csv", "Animals", cwd=folder)
+    assert unknown.returncode == 2
+    assert unknown.stderr.startswith("error: 'Animals' is not in the taxonomy of 5 nodes")
+
+
+def test_show_survives_depth_and_a_reader_that_leaves(folder: Path) -> None:
+    (folder / "chain.txt").write_text("".join(f"n{n} n{n + 1}\n" for n in range(5000)))
+    done = hinet("taxonomy", "show", "chain.txt", "--depth", 5000, cwd=folder)
+    assert done.stdout.count("\n") == 5001
+    piped = subprocess.run(
+        f"'{HINET}' taxonomy show chain.txt --depth 5000 | head -1",
+        shell=True,
+        cwd=folder,
+        capture_output=True,
+        check=False,
+    )
+    assert piped.stdout == b"n0\n"
+    assert piped.stderr == b""
+
+
+def test_convert_writes_a_table_that_reads_back(folder: Path) -> None:
+    (folder / "paths.txt").write_text("Food > Bread\nFood > Milk\n")
+    assert hinet("taxonomy", "convert", "paths.txt", "out.tsv", cwd=folder).returncode == 0
+    assert (folder / "out.tsv").read_text() == "node\tparent\ttitle\nFood\t\tFood\n" + "".join(
+        f"Food > {name}\tFood\t{name}\n" for name in ("Bread", "Milk")
+    ).replace("Food > Bread\tFood", "Food > Bread\tFood")
+    assert hinet("taxonomy", "check", "out.tsv", cwd=folder).returncode == 0
+
+
+def test_convert_leaves_an_old_file_whole_when_it_cannot_write(folder: Path) -> None:
+    done = hinet("taxonomy", "convert", "good.csv", "nowhere/out.tsv", cwd=folder)
+    assert done.returncode == 2
+    assert done.stderr == "error: nowhere/out.tsv: cannot be written: No such file or directory\n"
+    assert sorted(path.name for path in folder.iterdir()) == ["good.csv"]
+
+
+BAD_FILES = {
+    "empty": (b"", "the file is empty"),
+    "blank": (b" \n\n", "the file is empty"),
+    "binary": (b"node,parent\n\x89PNG\r\n\x1a\n\x00\x00", ":4: NUL byte"),
+    "columns": (b"name,above\na,b\n", ":1: no column is called 'parent'"),
+    "mixed": (
+        b"node,parent,title\na,,x\nb;a;y\n",
+        ":3: expected 3 cells separated by comma, got 1: 'b;a;y'; the line seems to use semicolon",
+    ),
+    "ragged": (b"node,parent\na,\nb,a,c\n", ":3: expected 2 cells separated by comma, got 3"),
+    "header alone": (b"node,parent\n", ":1: the table has a header and no rows"),
+    "BOM and nothing": (b"\xef\xbb\xbf", "the file is empty"),
+    "CRLF": (b"node,parent\r\na,\r\nb,x\r\n", ":3: the parent 'x' of 'b'"),
+    "NUL": (b"node,parent\na,\nb\x00,a\n", ":3: NUL byte"),
+    "long line": (b"node,parent\na,\n" + b"x" * 10_000_000 + b",a\n", ":3: the line has 10,000,003 characters"),
+    "long cell": (b"node,parent\na,\n" + b"x" * 200_000 + b",a\n", ":3: a cell is longer than"),
+    "latin-1": ("node,parent\na,\nb\u00e9,a\n".encode("latin-1"), ":3: byte 0xe9 is not utf-8 text"),
+    "UTF-16": ("node,parent\na,\n".encode("utf-16"), ":1: is UTF-16 text"),
+    "open quote": (b'node,parent\na,\n"b,a\nc,a\n', ':3: a cell opens with " and is never closed'),
+    "misplaced quote": (b'node,parent\na,\n"b"c,a\n', ":3: misplaced quote"),
+    "two columns alike": (b"node,parent,parent\na,,\n", ":1: two columns are called 'parent'"),
+    "prose": (b"once upon a time\nthere was a taxonomy\n", ":1: the format of a hierarchy is not recognised"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_bad_files_give_one_clear_error(folder: Path, case: str) -> None:
+    content, message = BAD_FILES[case]
+    (folder / "bad.csv").write_bytes(content)
+    done = hinet("taxonomy", "check", "bad.csv", cwd=folder)
+    said = done.stdout + done.stderr
+    assert done.returncode == 2
+    assert "bad.csv" + message in said.replace("bad.csv: the file", "bad.csvthe file")
+    assert "Traceback" not in said
+    assert len(said) < 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.csv"], "error: missing.csv: cannot be read: No such file or directory"),
+        (["."], "error: .: is a folder; name a file in it"),
+        (["good.csv", "--root", "z"], "error: good.csv: the root 'z' is not among the nodes"),
+        (["good.csv", "--encoding", "klingon"], "error: good.csv: unknown encoding 'klingon'"),
+        (["good.csv", "--format", "json"], "error: good.csv:1: not valid JSON"),
+        (["good.csv", "--format", "sql"], "Invalid value for '--format'"),
+        (["good.csv", "--sep", ">", "--format", "edges"], "--sep goes with --format labels"),
+        (["good.csv", "--parent-sep", "|", "--format", "edges"], "go with --format table"),
+        (["good.csv", "--delimiter", "ab"], "error: good.csv: a delimiter is one character, got 'ab'"),
+        ([], "Missing argument"),
+    ],
+)
+def test_bad_arguments_give_one_clear_error(folder: Path, arguments: list[str], message: str) -> None:
+    done = hinet("taxonomy", "check", *arguments, cwd=folder)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_without_permission_is_told(folder: Path) -> None:
+    (folder / "good.csv").chmod(0)
+    done = hinet("taxonomy", "check", "good.csv", cwd=folder)
+    assert done.returncode == 2
+    assert "Permission denied" in done.stderr
+
+
+def test_other_encodings_are_read_when_named(folder: Path) -> None:
+    (folder / "latin.csv").write_bytes("node,parent\na,\nb\u00e9,a\n".encode("latin-1"))
+    assert "b\u00e9" in hinet("taxonomy", "show", "latin.csv", "--encoding", "latin-1", cwd=folder).stdout
+    (folder / "wide.csv").write_bytes("node,parent\na,\nb\u00e9,a\n".encode("utf-16"))
+    assert "b\u00e9" in hinet("taxonomy", "show", "wide.csv", "--encoding", "utf-16", cwd=folder).stdout
+
+
+def test_the_formats_on_the_command_line_are_those_of_the_library() -> None:
+    assert [name.value for name in FormatName] == list(FORMATS)
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["taxonomy"], ["taxonomy", "check"], ["taxonomy", "show"], ["taxonomy", "convert"], ["demo"]]
+)
+def test_every_command_has_help(folder: Path, command: list[str]) -> None:
+    done = hinet(*command, "--help", cwd=folder)
+    assert done.returncode == 0
+    assert "Usage: hinet" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        "hinet taxonomy check categories.csv --rows products.csv --label category",
+        "hinet taxonomy show categories.csv Electronics --depth 3",
+        "hinet taxonomy convert cat_hier.txt categories.tsv",
+    ],
+)
+def test_the_examples_of_the_help_run(folder: Path, example: str) -> None:
+    (folder / "categories.csv").write_text("node,parent\nElectronics,\nRadio,Electronics\nTV,Electronics\n")
+    (folder / "products.csv").write_text("text,category\nbig screen,TV\n")
+    (folder / "cat_hier.txt").write_text("1 2 3\n1 2\n")
+    words = example.split()
+    helped = hinet(*words[1:3], "--help", cwd=folder)
+    assert example in " ".join(helped.stdout.split())
+    assert hinet(*words[1:], cwd=folder).returncode == 0

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from hinet import LabelError, Layers, Taxonomy, Traces
+from hinet.data import traces as traces_module
+from hinet.taxonomy import STOP
+from tests.strategies import all_traces, layered
+
+
+@st.composite
+def labelled(draw: st.DrawFn) -> tuple[Layers, list[list[str]]]:
+    layers = draw(layered())
+    ending = sorted({layers.taxonomy.ids[node] for node in layers.node[layers.ends]})
+    rows = draw(st.lists(st.lists(st.sampled_from(ending), max_size=3, unique=True), max_size=6))
+    return layers, rows
+
+
+@given(labelled())
+def test_decode_undoes_encode(case: tuple[Layers, list[list[str]]]) -> None:
+    layers, rows = case
+    assert Traces.encode_sets(layers, rows).decode_sets() == [tuple(row) for row in rows]
+    single = [row[0] for row in rows if row]
+    assert Traces.encode(layers, single).decode() == single
+
+
+@given(labelled())
+def test_a_label_keeps_all_its_paths_and_no_others(case: tuple[Layers, list[list[str]]]) -> None:
+    layers, rows = case
+    taxonomy = layers.taxonomy
+    root = taxonomy.ids[taxonomy.root] if taxonomy.root >= 0 else None
+    by_label: dict[str | None, list[tuple[str, ...]]] = {}
+    for path in all_traces(layers):
+        by_label.setdefault(path[-1] if path else root, []).append(path)
+    for row, paths in zip(rows, Traces.encode_sets(layers, rows).paths(), strict=True):
+        assert sorted(paths) == sorted(path for label in row for path in by_label[label])
+
+
+@given(labelled())
+def test_every_trace_steps_along_allowed_edges_and_ends_in_stop(case: tuple[Layers, list[list[str]]]) -> None:
+    layers, rows = case
+    traces = Traces.encode_sets(layers, rows)
+    for start, end in zip(traces.offsets, traces.offsets[1:], strict=False):
+        above = 0
+        for neuron in [*traces.neurons[start:end].tolist(), STOP]:
+            options = layers.option_neuron[layers.option_offsets[above] : layers.option_offsets[above + 1]]
+            assert neuron in options.tolist()
+            above = neuron
+
+
+@given(layered())
+def test_every_path_can_be_given_itself(layers: Layers) -> None:
+    paths = list(all_traces(layers))
+    assume(paths)
+    traces = Traces.encode_paths(layers, paths)
+    assert traces.paths() == [[path] for path in paths]
+    assert len(traces) == len(paths)
+
+
+def animals() -> Layers:
+    return Layers.of(Taxonomy.from_edges([("animal", "pet"), ("pet", "cat"), ("animal", "wild")]), ends=["cat", "wild"])
+
+
+def test_an_unknown_label_is_named_with_its_row_and_the_nearest_id() -> None:
+    with pytest.raises(
+        LabelError, match=r"row 1: label 'cats' is not in the taxonomy of 4 nodes; did you mean 'cat'\?"
+    ):
+        Traces.encode(animals(), ["cat", "cats"])
+    with pytest.raises(LabelError, match=r"row 2: label 'cats' .* did you mean 'cat'\?"):
+        Traces.encode_sets(animals(), [["cat", "wild"], [], ["cats"]])
+
+
+def test_a_label_that_may_not_end_a_trace_is_refused() -> None:
+    with pytest.raises(LabelError, match="row 1: no trace may end at 'pet'"):
+        Traces.encode(animals(), ["cat", "pet", "pet"])
+    with pytest.raises(LabelError, match="row 0: no trace may end at 'pet'"):
+        Traces.encode_paths(animals(), [["pet"]])
+    with pytest.raises(LabelError, match="row 1: no trace may end at 'animal'"):
+        Traces.encode_sets(animals(), [[], ["animal"]])
+
+
+def test_a_path_off_the_edges_is_refused() -> None:
+    with pytest.raises(LabelError, match="row 1: 'cat' is not a child of 'animal'"):
+        Traces.encode_paths(animals(), [["pet", "cat"], ["cat"]])
+    lone = Layers.of(Taxonomy.from_edges([(None, "a"), (None, "b"), ("b", "c")]))
+    with pytest.raises(LabelError, match="row 0: 'c' is not a child of the root"):
+        Traces.encode_paths(lone, [["c"]])
+    with pytest.raises(LabelError, match="row 0: the path is empty"):
+        Traces.encode_paths(lone, [[]])
+
+
+def test_decode_wants_one_label_a_row() -> None:
+    with pytest.raises(LabelError, match="row 1: 2 labels"):
+        Traces.encode_sets(animals(), [["cat"], ["cat", "wild"]]).decode()
+    with pytest.raises(LabelError, match="row 0: 0 labels"):
+        Traces.encode_sets(animals(), [[]]).decode()
+
+
+def test_a_label_with_too_many_paths_asks_for_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces_module, "MOST_PATHS_OF_A_LABEL", 8)
+    edges = [("top", f"0{a}") for a in range(3)]
+    edges += [(f"0{a}", f"1{b}") for a in range(3) for b in range(3)] + [(f"1{b}", "end") for b in range(3)]
+    layers = Layers.of(Taxonomy.from_edges(edges))
+    with pytest.raises(LabelError, match="row 0: label 'end' has 9 paths, more than 8; give the path itself"):
+        Traces.encode(layers, ["end"])
+    assert Traces.encode_paths(layers, [("01", "12", "end")]).decode() == ["end"]
+
+
+def test_no_rows_are_fine() -> None:
+    assert Traces.encode(animals(), []).decode() == []
+    assert Traces.encode_paths(animals(), []).paths() == []
+
+
+def test_a_deep_chain_is_encoded_without_recursion() -> None:
+    layers = Layers.of(Taxonomy.from_edges([(str(n), str(n + 1)) for n in range(5000)]))
+    traces = Traces.encode(layers, ["5000", "1"])
+    assert np.diff(traces.offsets).tolist() == [5000, 1]
+    assert traces.decode() == ["5000", "1"]

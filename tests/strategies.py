@@ -1,0 +1,63 @@
+"""Random hierarchies, and the slow and obvious ways to count what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypothesis import strategies as st
+
+from hinet import Layers, Taxonomy
+
+names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=8).filter(
+    lambda name: name.strip()
+)
+awkward_names = st.one_of(
+    names,
+    st.sampled_from(
+        ["a,b", "a\tb", 'say "no"', '"', "a > b", "A", "a\nb", "a\r", " lead", "trail ", "#x", "\ufeffb", "é", "|", "1"]
+    ),
+)
+
+
+@st.composite
+def edge_lists(draw: st.DrawFn, *, dag: bool, most: int = 9) -> list[tuple[str | None, str]]:
+    """Edges over distinct names in which a node comes after its parents."""
+    nodes = draw(st.lists(awkward_names, min_size=1, max_size=most, unique=True))
+    edges: list[tuple[str | None, str]] = []
+    for place, node in enumerate(nodes):
+        if dag and place:
+            parents = draw(st.lists(st.sampled_from(nodes[:place]), max_size=3, unique=True))
+        else:
+            parents = draw(st.lists(st.sampled_from(nodes[:place]), max_size=1)) if place else []
+        edges += [(parent, node) for parent in parents] or [(None, node)]
+    return edges
+
+
+@st.composite
+def taxonomies(draw: st.DrawFn, *, dag: bool | None = None) -> Taxonomy:
+    """A small tree or DAG."""
+    kind = draw(st.booleans()) if dag is None else dag
+    return Taxonomy.from_edges(draw(edge_lists(dag=kind)))
+
+
+@st.composite
+def layered(draw: st.DrawFn) -> Layers:
+    """A small tree or DAG as layers, with some inner nodes, and perhaps the root, that end traces."""
+    taxonomy = draw(taxonomies())
+    return Layers.of(taxonomy, ends=draw(st.lists(st.sampled_from(taxonomy.ids), unique=True)))
+
+
+def all_traces(layers: Layers) -> Iterator[tuple[str, ...]]:
+    """Every complete trace as a path of ids below the root, by walking the taxonomy itself."""
+    taxonomy = layers.taxonomy
+    ending = {taxonomy.ids[node] for neuron, node in enumerate(layers.node) if layers.ends[neuron] and node >= 0}
+    root = taxonomy.ids[taxonomy.root] if taxonomy.root >= 0 else None
+
+    def walk(node: str | None, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        if node in ending:
+            yield path
+        below = [n for n in taxonomy if not taxonomy.parents(n)] if node is None else taxonomy.children(node)
+        for child in below:
+            yield from walk(child, (*path, child))
+
+    return walk(root, ())

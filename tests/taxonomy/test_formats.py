@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import lzma
+from pathlib import Path
+
+import pytest
+
+from hinet import FileError, Taxonomy, TaxonomyError
+from hinet.taxonomy import FORMATS, LabelPaths, Table
+from hinet.taxonomy.formats import detect
+
+
+def read(tmp_path: Path, text: str, **options: object) -> Taxonomy:
+    path = tmp_path / "file.txt"
+    path.write_bytes(text.encode())
+    return Taxonomy.from_file(path, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("node\tparent\n1\t\n", "table"),
+        ("title,Parent,Node\nx,,1\n", "table"),
+        ("code;parents\n1;\n", "table"),
+        ("1 2\n2 3\n", "edges"),
+        ("1 2 3 20\n1 2\n", "paths"),
+        ("10 2 3\n11 5\n", "paths"),
+        ("# version 3\nFood\nFood > Bread & Butter\n", "labels"),
+        ('{"a": {}}', "json"),
+        (' [{"id": "a", "children": []}]', "json"),
+    ],
+)
+def test_formats_are_detected(text: str, expected: str) -> None:
+    assert type(detect("file", text)) is FORMATS[expected]
+
+
+@pytest.mark.parametrize("text", ["hello world again\nand more\n", "x,y\n1,2\n", "a\tb\tc\nd\te\tf\n"])
+def test_what_is_no_hierarchy_is_not_guessed(tmp_path: Path, text: str) -> None:
+    with pytest.raises(FileError, match=r"file.txt:1: .*(format|column)"):
+        read(tmp_path, text)
+
+
+def test_a_table_keeps_its_other_columns(tmp_path: Path) -> None:
+    taxonomy = read(tmp_path, 'node,parent,title,rank\n1,,"All, really",top\n2,1,Two,\n')
+    assert taxonomy.ids == ("1", "2")
+    assert dict(taxonomy.attributes) == {"title": ("All, really", "Two"), "rank": ("top", "")}
+    assert taxonomy.titles == ("All, really", "Two")
+
+
+def test_several_parents_by_rows_by_separator_and_by_guess(tmp_path: Path) -> None:
+    head = "node\tparent\nr\t\na\tr\nb\tr\n"
+    by_rows = read(tmp_path, head + "c\ta\nc\tb\n")
+    assert by_rows.parents("c") == ("a", "b")
+    assert by_rows == read(tmp_path, head + "c\ta|b\n", format=Table(parent_sep="|"))
+    assert by_rows == read(tmp_path, head + "c\ta b\n")
+    assert not by_rows.is_tree
+
+
+def test_a_separator_is_not_guessed_where_it_explains_only_some_cells(tmp_path: Path) -> None:
+    with pytest.raises(TaxonomyError, match=r"file.txt:5: the parent 'a x' of 'c'"):
+        read(tmp_path, "node\tparent\nr\t\na\tr\nb\tr\nc\ta x\nd\ta b\n")
+
+
+def test_columns_can_be_named(tmp_path: Path) -> None:
+    text = "above,below\n,1\n1,2\n"
+    assert read(tmp_path, text, format=Table(node_column="below", parent_column="above")).ids == ("1", "2")
+    with pytest.raises(FileError, match=r"file.txt:1: no column 'belo' among 'above', 'below'; did you mean 'below'\?"):
+        read(tmp_path, text, format=Table(node_column="belo", parent_column="above"))
+
+
+def test_edges_and_id_paths_share_nodes(tmp_path: Path) -> None:
+    assert read(tmp_path, "r a\nr b\na c\nb c\n").parents("c") == ("a", "b")
+    assert read(tmp_path, "r a c\nr b c\n").parents("c") == ("a", "b")
+    with pytest.raises(FileError, match=r"file.txt:2: expected 'parent child', got 3 words"):
+        read(tmp_path, "r a\nr b c\n", format="edges")
+
+
+def test_label_paths_take_any_separator(tmp_path: Path) -> None:
+    assert read(tmp_path, "Food > Bread\nFood>Milk\n").ids == ("Food", "Food > Bread", "Food > Milk")
+    assert read(tmp_path, "Food/Bread\nToys/Bread\n", format=LabelPaths("/")).ids == (
+        "Food",
+        "Food/Bread",
+        "Toys",
+        "Toys/Bread",
+    )
+    with pytest.raises(FileError, match=r"file.txt:2: empty step"):
+        read(tmp_path, "Food > Bread\nFood > > Milk\n")
+
+
+@pytest.mark.parametrize(
+    "nested",
+    [
+        {"A": {"x": {}, "y": None}, "B": {}},
+        {"A": ["x", "y"], "B": ""},
+        [{"title": "A", "children": [{"name": "x"}, "y"]}, {"title": "B"}],
+    ],
+)
+def test_nested_json_by_name(tmp_path: Path, nested: object) -> None:
+    taxonomy = read(tmp_path, json.dumps(nested, indent=1))
+    assert set(taxonomy.ids) == {"A", "A > x", "A > y", "B"}
+    assert dict(zip(taxonomy.ids, taxonomy.titles, strict=True))["A > x"] == "x"
+
+
+def test_nested_json_with_ids_may_be_a_dag(tmp_path: Path) -> None:
+    leaf = {"id": 9, "title": "shared", "rank": "leaf"}
+    root = {"id": "r", "title": "all", "children": [{"id": "a", "children": [leaf]}, {"id": "b", "children": [leaf]}]}
+    taxonomy = read(tmp_path, json.dumps(root))
+    assert taxonomy.parents("9") == ("a", "b")
+    assert taxonomy.attributes["rank"][taxonomy.position("9")] == "leaf"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"a": {}\n,}', r":2: .*expected a name in"),
+        ('{"a" {}}', r":1: .*expected ':' after 'a'"),
+        ('{"a": {}', r":1: .*ends before its brackets close"),
+        ('{"a": {}}\n{"b": {}}', r":2: .*after its end"),
+        ('{"a": \n nope}', r":2: .*'nope'"),
+        ('{"a": 3}', r":1: expected the children of 'a'"),
+        ('{"a": {"": {}}}', r":1: the name of a node is empty"),
+        ('{"a": [1, 2}', r":1: .*expected ',' or a closing bracket"),
+        ("[]", r":1: the JSON holds no node"),
+        ('[{"id": "a", "children": [{"rank": "x"}]}]', r":1: a node has neither an id nor a title"),
+        ('[{"id": "a", "children": [{"id": "b", "children": 5}]}]', r":1: the children of 'b' are not a list"),
+        ('{"a": "unclosed', r":1: not valid JSON"),
+    ],
+)
+def test_bad_json_names_its_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(FileError, match=message):
+        read(tmp_path, text)
+
+
+def test_repeated_json_names_are_told_with_the_line(tmp_path: Path) -> None:
+    with pytest.raises(TaxonomyError, match=r"file.txt:3: duplicate id: 'a'"):
+        read(tmp_path, '{"a": {},\n "b": {},\n "a": {}}')
+
+
+def test_json_of_any_depth_is_read(tmp_path: Path) -> None:
+    depth = 5000
+    listed = '{"id": "%d", "children": [' * depth % tuple(range(depth)) + "]}" * depth
+    assert read(tmp_path, listed).height == depth - 1
+    named = '{"x": ' * 1500 + "{}" + "}" * 1500
+    assert read(tmp_path, named).height == 1499
+
+
+def test_long_chains_are_read_from_every_line_format(tmp_path: Path) -> None:
+    steps = [str(step) for step in range(5000)]
+    assert read(tmp_path, "\n".join(f"{a} {b}" for a, b in itertools.pairwise(steps))).height == 4999
+    assert read(tmp_path, " ".join(steps)).height == 4999
+    table = "node,parent\n" + "\n".join(f"{b},{a}" for a, b in zip(["", *steps], steps, strict=False))
+    assert read(tmp_path, table).height == 4999
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, lzma.compress])
+def test_compressed_files_are_read_as_they_are(tmp_path: Path, compress: object) -> None:
+    path = tmp_path / "taxonomy.tsv.any"
+    path.write_bytes(compress(b"node\tparent\na\t\nb\ta\n"))  # type: ignore[operator]
+    assert Taxonomy.from_file(path).ids == ("a", "b")
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(FileError, match="damaged or cut short"):
+        Taxonomy.from_file(path)
+
+
+def test_bom_crlf_and_stray_quotes_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(b'\xef\xbb\xbfnode,parent,title\r\na,,"two\r\nlines"\r\nb,a,x\r\n')
+    assert Taxonomy.from_file(path).attributes["title"] == ("two\r\nlines", "x")
+    stray = read(tmp_path, 'node\tparent\ttitle\na\t\t"quoted" word\nb\ta\tonly "one\n')
+    assert stray.titles == ('"quoted" word', 'only "one')
+
+
+def test_a_self_parent_marks_the_root_only_if_nothing_else_does(tmp_path: Path) -> None:
+    assert read(tmp_path, "node\tparent\n1\t1\n2\t1\n").root == 0
+    with pytest.raises(TaxonomyError, match=r"file.txt:3: '2' is its own parent"):
+        read(tmp_path, "node\tparent\n1\t\n2\t2\n")
+    with pytest.raises(TaxonomyError, match=r"file.txt:2: '1' is its own parent"):
+        read(tmp_path, "node\tparent\n1\t1\n")

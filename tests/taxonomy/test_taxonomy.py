@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import networkx as nx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hinet import LabelError, Taxonomy, TaxonomyError
+from tests.strategies import awkward_names, taxonomies
+
+
+@given(
+    taxonomy=taxonomies(),
+    suffix=st.sampled_from([".csv", ".tsv"]),
+    titles=st.lists(st.one_of(awkward_names, st.just("")), min_size=9, max_size=9),
+)
+def test_write_and_read_gives_the_same_taxonomy(
+    tmp_path_factory: pytest.TempPathFactory, taxonomy: Taxonomy, suffix: str, titles: list[str]
+) -> None:
+    path = tmp_path_factory.mktemp("round") / f"taxonomy{suffix}"
+    with_titles = Taxonomy.from_edges(
+        [(None if parent == "" else parent, node) for node, parent in list(taxonomy.rows())[1:]],
+        attributes={"title": dict(zip(taxonomy.ids, titles, strict=False))},
+    )
+    for original in (taxonomy, with_titles):
+        original.write(path)
+        assert Taxonomy.from_file(path, format="table") == original
+
+
+@given(taxonomies())
+def test_networkx_gives_the_same_taxonomy(taxonomy: Taxonomy) -> None:
+    graph = nx.DiGraph()
+    graph.add_nodes_from(taxonomy.ids)
+    graph.add_edges_from((p, n) for n, p in list(taxonomy.rows())[1:] if p)
+    built = Taxonomy.from_networkx(graph)
+    assert set(built.ids) == set(taxonomy.ids)
+    assert all(set(built.parents(n)) == set(taxonomy.parents(n)) for n in taxonomy)
+    assert built.is_tree == taxonomy.is_tree
+    generations = {node: level for level, nodes in enumerate(nx.topological_generations(graph)) for node in nodes}
+    shift = 0 if taxonomy.root >= 0 else 1
+    assert {n: int(built.depth[built.position(n)]) - shift for n in built} == generations
+
+
+def test_networkx_attributes_and_numbers_become_text() -> None:
+    graph = nx.DiGraph([(1, 2), (1, 3)])
+    graph.nodes[2]["title"] = "two"
+    taxonomy = Taxonomy.from_networkx(graph)
+    assert taxonomy.ids == ("1", "2", "3")
+    assert taxonomy.titles == ("", "two", "")
+    with pytest.raises(TaxonomyError, match="not directed"):
+        Taxonomy.from_networkx(nx.Graph([(1, 2)]))
+
+
+def test_one_name_under_two_parents_is_two_nodes() -> None:
+    taxonomy = Taxonomy.from_paths([("A", "other"), ("B", "other"), ("B",)])
+    assert taxonomy.ids == ("A", "A > other", "B", "B > other")
+    assert taxonomy.titles == ("A", "other", "B", "other")
+    assert taxonomy.is_tree
+
+
+@given(st.lists(st.lists(awkward_names, min_size=1, max_size=4).map(tuple), min_size=1, max_size=6, unique=True))
+def test_every_path_of_names_has_its_own_id(paths: list[tuple[str, ...]]) -> None:
+    prefixes = {path[:length] for path in paths for length in range(1, len(path) + 1)}
+    assert len(Taxonomy.from_paths(paths)) == len(prefixes)
+
+
+def test_padding_is_allowed_at_the_end_of_a_path_only() -> None:
+    assert Taxonomy.from_paths([["A", "B", ""], ["C", None, None]]).ids == ("A", "A > B", "C")
+    with pytest.raises(LabelError, match="row 1: step 0"):
+        Taxonomy.from_paths([["A"], ["", "B"]])
+    with pytest.raises(LabelError, match="row 0: expected a path of steps, got the text 'A > B'"):
+        Taxonomy.from_paths(["A > B"])
+
+
+def test_the_only_top_node_with_children_is_the_root() -> None:
+    assert Taxonomy.from_edges([("r", "a")]).root == 0
+    assert Taxonomy.from_edges([("r", "a"), ("s", "b")]).root == -1
+    assert Taxonomy.from_edges([(None, "a")]).root == -1
+
+
+def test_a_root_can_be_chosen_and_leaves_the_rest_out_of_reach() -> None:
+    taxonomy = Taxonomy.from_edges([("r", "a"), (None, "lost"), ("lost", "found"), ("lost", "a")], root="r")
+    assert dict(zip(taxonomy.ids, taxonomy.depth.tolist(), strict=True)) == {"r": 0, "a": 1, "lost": -1, "found": -1}
+    with pytest.raises(TaxonomyError, match="root 'x' is not among the nodes"):
+        Taxonomy.from_edges([("r", "a")], root="x")
+    with pytest.raises(TaxonomyError, match="root 'a' has a parent"):
+        Taxonomy.from_edges([("r", "a")], root="a")
+
+
+def test_errors_in_python_values_are_told() -> None:
+    with pytest.raises(TaxonomyError, match="cycle of 3: a > b > c > a"):
+        Taxonomy.from_edges([("a", "b"), ("b", "c"), ("c", "a"), (None, "top")])
+    with pytest.raises(TaxonomyError, match="'b' is its own parent"):
+        Taxonomy.from_edges([("a", "b"), ("b", "b")])
+    with pytest.raises(TaxonomyError, match="at least one node"):
+        Taxonomy.from_edges([])
+    with pytest.raises(TaxonomyError, match="id is empty"):
+        Taxonomy.from_edges([("a", " ")])
+    with pytest.raises(TaxonomyError, match="no text file can hold"):
+        Taxonomy.from_edges([("a", "b\0")])
+    with pytest.raises(TaxonomyError, match="no text file can hold"):
+        Taxonomy.from_edges([("a", "\ud800")])
+    with pytest.raises(TaxonomyError, match="no text file can hold"):
+        Taxonomy.from_edges([("a", "b")], attributes={"title": {"b": "\0"}})
+    with pytest.raises(TaxonomyError, match="'z', which is not a node"):
+        Taxonomy.from_edges([("a", "b")], attributes={"title": {"z": "zed"}})
+
+
+def test_a_taxonomy_is_frozen(tmp_path: Path) -> None:
+    taxonomy = Taxonomy.from_edges([("a", "b")])
+    with pytest.raises(AttributeError):
+        taxonomy.root = 3  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        taxonomy.attributes["title"] = ("x", "y")  # type: ignore[index]
+    with pytest.raises(ValueError, match="read-only"):
+        taxonomy.edge_parent[0] = 1
+
+
+def test_looking_up_an_unknown_node_names_the_nearest() -> None:
+    with pytest.raises(LabelError, match=r"'Sheeps' is not in the taxonomy of 2 nodes; did you mean 'Sheep'\?"):
+        Taxonomy.from_edges([("Animal", "Sheep")]).children("Sheeps")
+
+
+def test_repr_tells_the_shape() -> None:
+    assert repr(Taxonomy.from_edges([("a", "b"), ("a", "c")])) == "<Taxonomy: tree of 3 nodes, 2 leaves, height 1>"
