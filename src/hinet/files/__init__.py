@@ -2,12 +2,12 @@
 
 from hinet.files.atomic import write_text
 from hinet.files.delimited import DelimitedTable, format_delimited, parse_delimited
-from hinet.files.text import numbered_lines, read_text
+from hinet.files.text import checked_lines, read_text
 
 __all__ = [
     "DelimitedTable",
+    "checked_lines",
     "format_delimited",
-    "numbered_lines",
     "parse_delimited",
     "read_text",
     "write_text",

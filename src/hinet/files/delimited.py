@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from hinet.errors import FileError, did_you_mean, shown
-from hinet.files.text import numbered_lines
+from hinet.files.text import checked_lines
 
 DELIMITERS = ("\t", ",", ";", "|")
 
@@ -22,24 +23,18 @@ class DelimitedTable:
     """A header and rows of equal width, with the line each row starts at."""
 
     path: str
-    columns: tuple[str, ...]
-    rows: list[list[str]]
+    columns: dict[str, Sequence[str]]
     lines: list[int]
 
-    def position(self, column: str) -> int:
-        """Return the place of ``column`` in every row."""
+    def column(self, column: str) -> Sequence[str]:
+        """Return the cells of ``column``, a cell a row."""
         if column not in self.columns:
             raise FileError(
                 self.path,
-                f"no column {shown(column)} among {_listed(self.columns)}{did_you_mean(column, self.columns)}",
+                f"no column {shown(column)} among {_listed(list(self.columns))}{did_you_mean(column, self.columns)}",
                 line=1,
             )
-        return self.columns.index(column)
-
-    def column(self, column: str) -> list[str]:
-        """Return the cells of ``column``, a cell a row."""
-        place = self.position(column)
-        return [row[place] for row in self.rows]
+        return self.columns[column]
 
 
 def guess_delimiter(header: str) -> str | None:
@@ -59,8 +54,7 @@ def parse_delimited(path: str | Path, text: str, delimiter: str | None = None) -
     a tab-separated text that breaks the rules is read without them.
     """
     if delimiter is None:
-        first = next((line for _, line in numbered_lines(path, text) if line.strip()), "")
-        delimiter = guess_delimiter(first) or ","
+        delimiter = guess_delimiter(text.lstrip().partition("\n")[0]) or ","
     if len(delimiter) != 1 or delimiter in '"\r\n':
         raise FileError(path, f"a delimiter is one character, got {shown(delimiter)}")
     try:
@@ -82,40 +76,34 @@ def _cell(text: str) -> str:
 
 
 def _table(path: str | Path, text: str, delimiter: str, quotes: bool) -> DelimitedTable:
-    records = _records(path, text, delimiter, quotes)
-    header_line, header = next(records, (1, []))
-    columns = tuple(name.strip() for name in header)
-    for name in columns:
-        if columns.count(name) > 1:
-            raise FileError(path, f"two columns are called {shown(name)}; rename one", line=header_line)
-    rows, lines = [], []
-    width = len(columns)
-    for line, row in records:
-        if len(row) != width:
-            raise FileError(path, _wrong_width(row, width, delimiter), line=line)
-        rows.append(row)
-        lines.append(line)
-    return DelimitedTable(str(path), columns, rows, lines)
+    records, lines = _records(path, text, delimiter, quotes)
+    names = [name.strip() for name in records[0]]
+    for name in names:
+        if names.count(name) > 1:
+            raise FileError(path, f"two columns are called {shown(name)}; rename one", line=lines[0])
+    width = len(names)
+    for line, record in zip(lines, records, strict=True):
+        if len(record) != width:
+            raise FileError(path, _wrong_width(record, width, delimiter), line=line)
+    cells: Iterable[Sequence[str]] = zip(*records[1:], strict=True) if len(records) > 1 else [()] * width
+    return DelimitedTable(str(path), dict(zip(names, cells, strict=True)), lines[1:])
 
 
-def _records(path: str | Path, text: str, delimiter: str, quotes: bool) -> Iterator[tuple[int, list[str]]]:
-    """Yield each record that is not blank with the line it starts at."""
-    reader = csv.reader(
-        (line for _, line in numbered_lines(path, text)),
-        delimiter=delimiter,
-        quoting=csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE,
-        strict=True,
-    )
-    while True:
-        start = reader.line_num + 1
-        try:
-            record = next(reader, None)
-        except csv.Error as error:
-            raise FileError(path, _csv_remedy(str(error)), line=start) from None
-        if record is None:
-            return
-        if record:
-            yield start, record
+def _records(path: str | Path, text: str, delimiter: str, quotes: bool) -> tuple[list[tuple[str, ...]], list[int]]:
+    """Return each record that is not blank, and the line each starts at."""
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
+    reader = csv.reader(checked_lines(path, text), delimiter=delimiter, quoting=quoting, strict=True)
+    records, lines = [], []
+    start = 1
+    try:
+        for record in reader:
+            if record:
+                records.append(tuple(record))  # unlike lists, tuples of text cost the garbage collector nothing
+                lines.append(start)
+            start = reader.line_num + 1
+    except csv.Error as error:
+        raise FileError(path, _csv_remedy(str(error)), line=start) from None
+    return records, lines
 
 
 def _csv_remedy(error: str) -> str:
@@ -126,7 +114,7 @@ def _csv_remedy(error: str) -> str:
     return f'misplaced quote ({error}); double a " that is part of the text and quote the whole cell'
 
 
-def _wrong_width(row: list[str], width: int, delimiter: str) -> str:
+def _wrong_width(row: Sequence[str], width: int, delimiter: str) -> str:
     name = _NAMES.get(delimiter, shown(delimiter))
     message = f"expected {width} cells separated by {name}, got {len(row)}: {shown(delimiter.join(row))}"
     other = guess_delimiter(delimiter.join(row).replace(delimiter, ""))

@@ -7,7 +7,6 @@ import gzip
 import io
 import lzma
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 from hinet.errors import FileError
@@ -53,18 +52,19 @@ def read_text(path: str | Path, encoding: str = "utf-8") -> str:
     return text
 
 
-def numbered_lines(path: str | Path, text: str) -> Iterator[tuple[int, str]]:
-    """Yield ``(line number, line)`` with the line ending kept, refusing lines no person wrote."""
+def checked_lines(path: str | Path, text: str) -> list[str]:
+    """Return the lines with their endings, refusing lines no person wrote."""
     # newline="" ends lines at \n, \r and \r\n alone; str.splitlines would also cut at rarer characters.
-    for number, line in enumerate(io.StringIO(text, newline=""), start=1):
-        if len(line) > LONGEST_LINE:
-            raise FileError(
-                path,
-                f"the line has {len(line):,} characters, more than {LONGEST_LINE:,}; "
-                "check the line endings and the format of the file",
-                line=number,
-            )
-        yield number, line
+    lines = io.StringIO(text, newline="").readlines()
+    if max(map(len, lines), default=0) > LONGEST_LINE:
+        number, line = next((n, line) for n, line in enumerate(lines, start=1) if len(line) > LONGEST_LINE)
+        raise FileError(
+            path,
+            f"the line has {len(line):,} characters, more than {LONGEST_LINE:,}; "
+            "check the line endings and the format of the file",
+            line=number,
+        )
+    return lines
 
 
 def _bytes_of(path: str | Path) -> bytes:

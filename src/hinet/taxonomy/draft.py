@@ -44,7 +44,7 @@ class Draft:
     nodes: list[str]
     parents: list[str | None]
     lines: list[int] | None = None
-    attributes: Mapping[str, list[str]] = field(default_factory=dict)
+    attributes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     declares_nodes: bool = False
     repeats_allowed: bool = True
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hinet.errors import FileError, shown
-from hinet.files import DelimitedTable, numbered_lines, parse_delimited
+from hinet.files import DelimitedTable, checked_lines, parse_delimited
 from hinet.files.delimited import guess_delimiter
 from hinet.taxonomy.draft import Draft
 from hinet.taxonomy.nested_json import NestedJson
@@ -54,11 +54,14 @@ class Table:
             raise FileError(path, "the table has a header and no rows; add a row for every node", line=1)
         separator = self.parent_sep if self.parent_sep is not None else _parent_separator(nodes, cells)
         attributes = {name: table.column(name) for name in others if name != node_column}
-        parents: list[list[str | None]] = [_parents_in(cell, separator) for cell in cells]
-        rows = [row for row, cell in enumerate(parents) for _ in cell]
+        if separator is None:
+            parents: list[str | None] = [cell if cell.strip() else None for cell in cells]
+            return Draft(list(nodes), parents, table.lines, attributes, declares_nodes=True, repeats_allowed=False)
+        split = [_parents_in(cell, separator) for cell in cells]
+        rows = [row for row, parts in enumerate(split) for _ in parts]
         return Draft(
             nodes=[nodes[row] for row in rows],
-            parents=[parent for cell in parents for parent in cell],
+            parents=[parent for parts in split for parent in parts],
             lines=[table.lines[row] for row in rows],
             attributes={name: [column[row] for row in rows] for name, column in attributes.items()},
             declares_nodes=True,
@@ -159,7 +162,7 @@ def detect(path: str | Path, text: str) -> TaxonomyFormat:
 def data_lines(path: str | Path, text: str) -> Iterator[tuple[int, str]]:
     """Yield numbered lines without blank ones and without the comments (#) at the head of the file."""
     in_head = True
-    for number, line in numbered_lines(path, text):
+    for number, line in enumerate(checked_lines(path, text), start=1):
         stripped = line.strip()
         if not stripped or (in_head and stripped.startswith("#")):
             continue
@@ -181,20 +184,18 @@ def id_path_draft(paths: Iterable[Sequence[str]], lines: Sequence[int] | None = 
 
 
 def _pick(table: DelimitedTable, candidates: Sequence[str]) -> str | None:
-    by_name = {name.casefold(): name for name in reversed(table.columns)} | {name: name for name in table.columns}
+    by_name = {name.casefold(): name for name in reversed(table.columns.keys())} | {
+        name: name for name in table.columns
+    }
     return next((by_name[name] for name in candidates if name in by_name), None)
 
 
 def _no_parent_column(table: DelimitedTable) -> str:
-    columns = ", ".join(map(shown, table.columns[:12]))
+    columns = ", ".join(map(shown, [*table.columns][:12]))
     return f"expected a column 'parent', got {columns}; name the node and parent columns"
 
 
-def _parents_in(cell: str, separator: str | None) -> list[str | None]:
-    if not cell.strip():
-        return [None]
-    if separator is None:
-        return [cell]
+def _parents_in(cell: str, separator: str) -> list[str | None]:
     return [part.strip() for part in cell.split(separator) if part.strip()] or [None]
 
 

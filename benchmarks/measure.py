@@ -1,0 +1,68 @@
+"""How benchmarks measure: each case alone in a fresh process, its seconds and peak memory, saved with the machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+DATA = Path(os.environ.get("HINET_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+Case = Callable[[], dict[str, Any]]
+
+
+class Stopwatch:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far, to the millisecond."""
+        return round(time.perf_counter() - self._start, 3)
+
+
+def run_alone(script: str, case: str) -> dict[str, Any]:
+    """Run one case of ``script`` in a fresh process and return what it measured, with its peak memory in GB."""
+    done = subprocess.run([sys.executable, script, "--case", case], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"case {case} failed:\n{done.stderr}")
+    measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return measured
+
+
+def answer_if_asked(cases: Mapping[str, Case]) -> None:
+    """In the fresh process of one case, run it, print what it measured, and exit."""
+    if len(sys.argv) == 3 and sys.argv[1] == "--case":
+        measured = cases[sys.argv[2]]()
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+        print(json.dumps({**measured, "peak_gb": round(peak, 3)}))
+        raise SystemExit
+
+
+def save(name: str, results: Mapping[str, Any]) -> None:
+    """Write results as JSON under ``benchmarks/results`` with what they were measured on."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout
+    header = {
+        "commit": commit.strip(),
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "processor": _processor(),
+    }
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps({**header, "results": results}, indent=2, ensure_ascii=False) + "\n")
+    print(f"saved {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

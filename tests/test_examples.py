@@ -1,0 +1,43 @@
+"""Every example runs, and what the docs say of the program is what the program says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_the_example_runs(example: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", example], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_the_command_line_reference_is_up_to_date(tmp_path: Path) -> None:
+    command = [Path(sys.executable).with_name("typer"), "hinet.cli", "utils", "docs", "--name", "hinet"]
+    subprocess.run([*command, "--output", tmp_path / "cli.md"], capture_output=True, check=True)
+    assert (tmp_path / "cli.md").read_text() == (ROOT / "docs" / "cli.md").read_text(), "run make docs"
+
+
+def test_figures_in_the_readme_are_the_committed_results() -> None:
+    readme = (ROOT / "README.md").read_text()
+    results = json.loads((ROOT / "benchmarks" / "results" / "taxonomy.json").read_text())["results"]
+    for case in ("ncbi", "million"):
+        row = results[case]
+        cells = f"| {row['nodes']:,} | {row['seconds']:.1f} | {row['peak_gb']:.2f} GB | {row['networkx_seconds_ratio']:.1f} times the time |"
+        assert cells in readme
+
+
+def test_links_in_the_docs_lead_somewhere() -> None:
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        for link in page.read_text().split("](")[1:]:
+            target = link.partition(")")[0].partition("#")[0]
+            assert "://" in target or (page.parent / target).exists(), f"{page.name}: {target}"
