@@ -32,8 +32,13 @@ def test_figures_in_the_readme_are_the_committed_results() -> None:
     results = json.loads((ROOT / "benchmarks" / "results" / "taxonomy.json").read_text())["results"]
     for case in ("ncbi", "million"):
         row = results[case]
-        cells = f"| {row['nodes']:,} | {row['seconds']:.1f} | {row['peak_gb']:.2f} GB | {row['networkx_seconds_ratio']:.1f} times the time |"
-        assert cells in readme
+        cells = (
+            f"{row['nodes']:,}",
+            f"{row['seconds']:.1f}",
+            f"{row['peak_gb']:.2f} GB",
+            f"{row['networkx_seconds_ratio']:.1f} times the time",
+        )
+        assert f"| {' | '.join(cells)} |" in readme
 
 
 def test_links_in_the_docs_lead_somewhere() -> None:
