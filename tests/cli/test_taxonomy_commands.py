@@ -181,6 +181,8 @@ def test_bad_files_give_one_clear_error(folder: Path, case: str) -> None:
         (["good.csv", "--format", "sql"], "Invalid value for '--format'"),
         (["good.csv", "--sep", ">", "--format", "edges"], "--sep goes with --format labels"),
         (["good.csv", "--parent-sep", "|", "--format", "edges"], "go with --format table"),
+        (["good.csv", "--parent-sep", ""], "must not be empty"),
+        (["good.csv", "--rows", "good.csv", "--label", "node", "--label-sep", ""], "--label-sep is empty"),
         (["good.csv", "--delimiter", "ab"], "error: good.csv: a delimiter is one character, got 'ab'"),
         ([], "Missing argument"),
     ],
@@ -236,3 +238,53 @@ def test_the_examples_of_the_help_run(folder: Path, example: str) -> None:
     helped = hinet(*words[1:3], "--help", cwd=folder)
     assert example in " ".join(helped.stdout.split())
     assert hinet(*words[1:], cwd=folder).returncode == 0
+
+
+def test_output_that_cannot_be_written_is_told(folder: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [HINET, "taxonomy", "check", "good.csv"],
+            cwd=folder,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr == "error: the output cannot be written: No space left on device\n"
+
+
+def test_a_terminal_without_the_characters_shows_others(folder: Path) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        [HINET, "taxonomy", "check", "good.csv"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "tree of 5 nodes" in done.stdout
+
+
+def test_standard_input_and_output(folder: Path) -> None:
+    done = subprocess.run(
+        [HINET, "taxonomy", "convert", "-", "-"], input=b"a b\n", cwd=folder, capture_output=True, check=False
+    )
+    assert done.stdout == b"node\tparent\na\t\nb\ta\n"
+    assert done.returncode == 0
+
+
+def test_json_is_json_even_for_unreadable_files(folder: Path) -> None:
+    (folder / "bad.csv").write_text("node,parent\na\n")
+    done = hinet("taxonomy", "check", "bad.csv", "--json", cwd=folder)
+    assert done.returncode == 2
+    report = json.loads(done.stdout)
+    assert (report["ok"], report["errors"][0]["line"], report["summary"]) == (False, 2, None)
+
+
+def test_lines_without_the_separator_are_noticed(folder: Path) -> None:
+    (folder / "labels.txt").write_text("Food > Bread\nFood > Milk\n")
+    done = hinet("taxonomy", "check", "labels.txt", "--sep", "/", cwd=folder)
+    assert "none of the 2 nodes has a parent; are format and separator right?" in done.stdout

@@ -31,13 +31,17 @@ def read(tmp_path: Path, text: str, **options: object) -> Taxonomy:
         ("# version 3\nFood\nFood > Bread & Butter\n", "labels"),
         ('{"a": {}}', "json"),
         (' [{"id": "a", "children": []}]', "json"),
+        ("sep=;\nnode;parent\n1;\n", "table"),
+        ("Parent ID,Name\n,1\n", "table"),
     ],
 )
 def test_formats_are_detected(text: str, expected: str) -> None:
     assert type(detect("file", text)) is FORMATS[expected]
 
 
-@pytest.mark.parametrize("text", ["hello world again\nand more\n", "x,y\n1,2\n", "a\tb\tc\nd\te\tf\n"])
+@pytest.mark.parametrize(
+    "text", ["hello world again\nand more\n", "x,y\n1,2\n", "a\tb\tc\nd\te\tf\n", "A :: B :: C\nA :: D\n"]
+)
 def test_what_is_no_hierarchy_is_not_guessed(tmp_path: Path, text: str) -> None:
     with pytest.raises(FileError, match=r"file.txt:1: .*(format|column)"):
         read(tmp_path, text)
@@ -179,3 +183,45 @@ def test_a_self_parent_marks_the_root_only_if_nothing_else_does(tmp_path: Path) 
         read(tmp_path, "node\tparent\n1\t\n2\t2\n")
     with pytest.raises(TaxonomyError, match=r"file.txt:2: '1' is its own parent"):
         read(tmp_path, "node\tparent\n1\t1\n")
+
+
+def test_known_nodes_are_not_cut_at_a_guessed_separator(tmp_path: Path) -> None:
+    taxonomy = read(tmp_path, "node,parent\nFood,\nDrink,\nFresh Food,Food\nMilk,Fresh Food\nSoup,Food Drink\n")
+    assert taxonomy.parents("Milk") == ("Fresh Food",)
+    assert taxonomy.parents("Soup") == ("Food", "Drink")
+
+
+def test_a_child_column_makes_the_rows_edges(tmp_path: Path) -> None:
+    assert read(tmp_path, "parent,child,weight\nFood,Bread,1\nFood,Milk,2\n").ids == ("Food", "Bread", "Milk")
+
+
+@pytest.mark.parametrize("text", ["Food & Drink\tBread\nBread\tRye bread\n", "Food & Drink,Bread\nBread,Rye bread\n"])
+def test_delimited_edges_may_have_blanks(tmp_path: Path, text: str) -> None:
+    assert read(tmp_path, text, format="edges").ids == ("Food & Drink", "Bread", "Rye bread")
+
+
+def test_spreadsheet_leftovers_are_passed_over(tmp_path: Path) -> None:
+    taxonomy = read(tmp_path, "sep=;\nnode;parent;title\na;;x\n;;\n   \nb;a;y\n")
+    assert taxonomy.titles == ("x", "y")
+    with pytest.raises(TaxonomyError, match=r"file.txt:6: the parent 'z' of 'b'"):
+        read(tmp_path, "sep=;\nnode;parent;title\na;;x\n;;\n   \nb;z;y\n")
+
+
+def test_a_flat_json_list_names_its_parents(tmp_path: Path) -> None:
+    flat = [{"id": 1, "parent": None, "name": "all"}, {"id": 2, "parent": 1, "name": "some"}]
+    taxonomy = read(tmp_path, json.dumps(flat))
+    assert taxonomy.parents("2") == ("1",)
+    assert dict(taxonomy.attributes) == {"title": ("all", "some")}
+
+
+@pytest.mark.parametrize(
+    ("parent", "hint"),
+    [
+        ("NULL", "leave the cell of a top node empty"),
+        ("b", r"did you mean 'b '\? They differ in the blanks"),
+        ("anchovy|bacon", "add a row for it, or name the separator"),
+    ],
+)
+def test_unknown_parents_come_with_a_remedy(tmp_path: Path, parent: str, hint: str) -> None:
+    with pytest.raises(TaxonomyError, match=f"file.txt:4: the parent .*{hint}"):
+        read(tmp_path, f"node,parent\na,\nb ,a\nc,{parent}\nd,elsewhere\n")

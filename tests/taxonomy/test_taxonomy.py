@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import gzip
+import os
+import subprocess
 from pathlib import Path
 
 import networkx as nx
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hinet import LabelError, Taxonomy, TaxonomyError
+from hinet import FileError, LabelError, Layers, Taxonomy, TaxonomyError, Traces
 from tests.strategies import awkward_names, taxonomies
 
 
@@ -70,7 +74,7 @@ def test_padding_is_allowed_at_the_end_of_a_path_only() -> None:
     assert Taxonomy.from_paths([["A", "B", ""], ["C", None, None]]).ids == ("A", "A > B", "C")
     with pytest.raises(LabelError, match="row 1: step 0"):
         Taxonomy.from_paths([["A"], ["", "B"]])
-    with pytest.raises(LabelError, match="row 0: expected a path of steps, got the text 'A > B'"):
+    with pytest.raises(LabelError, match="row 0: expected a path of steps, got 'A > B'"):
         Taxonomy.from_paths(["A > B"])
 
 
@@ -96,7 +100,7 @@ def test_errors_in_python_values_are_told() -> None:
         Taxonomy.from_edges([("a", "b"), ("b", "b")])
     with pytest.raises(TaxonomyError, match="at least one node"):
         Taxonomy.from_edges([])
-    with pytest.raises(TaxonomyError, match="id is empty"):
+    with pytest.raises(TaxonomyError, match="edge 0: the child of 'a' is empty"):
         Taxonomy.from_edges([("a", " ")])
     with pytest.raises(TaxonomyError, match="no text file can hold"):
         Taxonomy.from_edges([("a", "b\0")])
@@ -125,3 +129,51 @@ def test_looking_up_an_unknown_node_names_the_nearest() -> None:
 
 def test_repr_tells_the_shape() -> None:
     assert repr(Taxonomy.from_edges([("a", "b"), ("a", "c")])) == "<Taxonomy: tree of 3 nodes, 2 leaves, height 1>"
+
+
+def test_numbers_are_ids_and_missing_values_are_nothing() -> None:
+    taxonomy = Taxonomy.from_edges([(np.nan, 1), (1, 2), (np.int64(1), 3.5)], root=1)  # type: ignore[arg-type]
+    assert taxonomy.ids == ("1", "2", "3.5")
+    assert 2 in taxonomy
+    assert taxonomy.position(2) == 1  # type: ignore[arg-type]
+    assert Traces.encode(Layers.of(taxonomy), np.array([2, 2])).decode() == ["2", "2"]
+    padded = np.array([["Food", "Bread", np.nan], ["Food", None, ""]], dtype=object)
+    assert Taxonomy.from_paths(padded).ids == ("Food", "Food > Bread")
+    with pytest.raises(TaxonomyError, match="edge 1: the child of 'A' is empty"):
+        Taxonomy.from_edges([("A", "B"), ("A", None)])
+    with pytest.raises(TaxonomyError, match=r"edge 0: expected a pair \(parent, child\), got 'AB'"):
+        Taxonomy.from_edges(["AB"])  # type: ignore[list-item]
+    with pytest.raises(TaxonomyError, match="steps are 'names' or 'ids', got 'x'"):
+        Taxonomy.from_paths([("A",)], steps="x")  # type: ignore[arg-type]
+
+
+def test_paths_of_names_too_deep_for_ids_are_refused() -> None:
+    with pytest.raises(TaxonomyError, match="more than 100,000 characters"):
+        Taxonomy.from_paths([("x" * 30_000,) * 4])
+
+
+def test_the_ending_of_the_name_chooses_how_to_write(tmp_path: Path) -> None:
+    taxonomy = Taxonomy.from_edges([("a", "b,c")])
+    for name in ("t.tsv", "t.csv", "t.tsv.gz", "t.CSV.xz"):
+        taxonomy.write(tmp_path / name)
+        assert Taxonomy.from_file(tmp_path / name) == taxonomy
+    assert gzip.decompress((tmp_path / "t.tsv.gz").read_bytes()) == b"node\tparent\na\t\nb,c\ta\n"
+    with pytest.raises(FileError, match=r"t.json: a taxonomy is written as .tsv"):
+        taxonomy.write(tmp_path / "t.json")
+
+
+def test_writing_follows_links_keeps_permissions_and_writes_into_pipes(tmp_path: Path) -> None:
+    taxonomy = Taxonomy.from_edges([("a", "b")])
+    target, link, pipe = tmp_path / "t.tsv", tmp_path / "link.tsv", tmp_path / "pipe.tsv"
+    target.write_text("old")
+    target.chmod(0o600)
+    link.symlink_to(target)
+    taxonomy.write(link)
+    assert link.is_symlink()
+    assert Taxonomy.from_file(target) == taxonomy
+    assert target.stat().st_mode & 0o777 == 0o600
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
+    taxonomy.write(pipe)
+    assert reader.communicate()[0] == target.read_bytes()
+    assert pipe.is_fifo()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Annotated
 
@@ -42,8 +43,17 @@ def _options(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the program and exit: 0, 2 for what the user can mend, 130 when interrupted."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a character shows a question mark
     try:
-        app(arguments)
+        try:
+            app(arguments)
+        finally:
+            sys.stdout.flush()  # a full disk is found here, not when Python closes down
     except HiNetError as error:
         sys.stderr.write(f"error: {error}\n")
+        sys.exit(USAGE_ERROR)
+    except OSError as error:
+        sys.stderr.write(f"error: the output cannot be written: {error.strerror}\n")
+        sys.stdout = None  # what it still holds cannot go anywhere
         sys.exit(USAGE_ERROR)

@@ -46,7 +46,9 @@ def _option(name: str, help: str) -> Any:
 
 
 def _reading(
-    file: Annotated[Path, typer.Argument(help="The hierarchy; plain, .gz or .xz.", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(help="The hierarchy; plain, .gz or .xz; - for standard input.", show_default=False)
+    ],
     format: Annotated[
         FormatName | None,
         _option(
@@ -57,7 +59,8 @@ def _reading(
     ] = None,
     sep: Annotated[str | None, _option("--sep", "Separator of the steps in 'labels', by default >.")] = None,
     delimiter: Annotated[
-        str | None, _option("--delimiter", "Delimiter of a table: a character or 'tab'. Detected unless given.")
+        str | None,
+        _option("--delimiter", "Delimiter of a table or of edges: a character or 'tab'. Detected unless given."),
     ] = None,
     parent_sep: Annotated[
         str | None, _option("--parent-sep", "Separator of several parents in one cell of a table.")
@@ -72,13 +75,18 @@ def _reading(
     encoding: Annotated[str, typer.Option("--encoding", help="Encoding of the text.")] = "utf-8",
 ) -> Reading:
     """Return how to read; a setting given without a format names the format it belongs to."""
-    from hinet.taxonomy import LabelPaths, Table
+    from hinet.taxonomy import Edges, LabelPaths, Table
 
     chosen: TaxonomyFormat | str | None = None if format is None else format.value
-    if any(setting is not None for setting in (delimiter, parent_sep, node_col, parent_col)):
+    delimiter = "\t" if delimiter in ("tab", "\\t") else delimiter
+    if "" in (delimiter, parent_sep, node_col, parent_col):
+        raise typer.BadParameter("--delimiter, --parent-sep, --node-col and --parent-col must not be empty")
+    if format is FormatName.edges and delimiter is not None:
+        chosen = Edges(delimiter)
+    elif any(setting is not None for setting in (delimiter, parent_sep, node_col, parent_col)):
         if sep is not None or format not in (None, FormatName.table):
-            raise typer.BadParameter("--delimiter, --parent-sep, --node-col and --parent-col go with --format table")
-        chosen = Table("\t" if delimiter in ("tab", "\\t") else delimiter, parent_sep, node_col, parent_col)
+            raise typer.BadParameter("--parent-sep, --node-col and --parent-col go with --format table")
+        chosen = Table(delimiter, parent_sep, node_col, parent_col)
     elif sep is not None:
         if not sep or format not in (None, FormatName.labels):
             raise typer.BadParameter("--sep goes with --format labels and is not empty")

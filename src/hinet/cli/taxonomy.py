@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hinet.cli.reading import Reading, reads_hierarchy
+from hinet.errors import HiNetError
 
 if TYPE_CHECKING:  # the rooms are imported when a command runs, so that --help stays instant
     from hinet.taxonomy import Problem, Report
@@ -30,7 +31,8 @@ _TITLES = {
     "single-child": "single-child chains",
     "same-title": "siblings with the same title",
     "wide": "very wide nodes",
-    "unreachable": "nodes the root does not lead to",
+    "unreachable": "nodes beside the root or out of its reach",
+    "flat": "no hierarchy",
     "no-rows": "subtrees without rows",
 }
 
@@ -54,12 +56,18 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")] = False,
 ) -> None:
     """List errors with their lines, what looks odd, and a summary. Exit 0, or 2 on errors."""
+    from hinet.taxonomy import Problem, Report, read_draft
     from hinet.taxonomy import check as check_draft
-    from hinet.taxonomy import read_draft
 
-    draft = read_draft(reading.file, format=reading.format, encoding=reading.encoding)
-    labels = [_row_labels(path, label, label_sep, reading.encoding) for path in rows or []]
-    report = check_draft(draft, source=str(reading.file), root=reading.root, rows=labels)
+    try:
+        draft = read_draft(reading.file, format=reading.format, encoding=reading.encoding)
+        labels = [_row_labels(path, label, label_sep, reading.encoding) for path in rows or []]
+        report = check_draft(draft, source=str(reading.file), root=reading.root, rows=labels)
+    except HiNetError as error:
+        if not as_json:
+            raise
+        line, path = getattr(error, "line", None), getattr(error, "path", None)
+        report = Report(str(reading.file), (Problem("error", "unreadable", str(error), line, (), path),), None)
     if as_json:
         _print_json(report)
     else:
@@ -93,7 +101,7 @@ def convert(
     """Write the hierarchy as a table with the columns node and parent."""
     taxonomy = reading.taxonomy()
     taxonomy.write(out)
-    typer.echo(f"{out}: {len(taxonomy):,} nodes, {len(taxonomy.edge_child):,} edges")
+    typer.echo(f"{out}: {len(taxonomy):,} nodes, {len(taxonomy.edge_child):,} edges", err=True)
 
 
 def _row_labels(path: Path, column: str, separator: str | None, encoding: str) -> RowLabels:
@@ -102,6 +110,8 @@ def _row_labels(path: Path, column: str, separator: str | None, encoding: str) -
 
     table = parse_delimited(path, read_text(path, encoding))
     cells = table.column(column)
+    if separator == "":
+        raise typer.BadParameter("--label-sep is empty; give the character between two labels")
     split = [[cell] if separator is None else cell.split(separator) for cell in cells]
     return RowLabels(str(path), table.lines, [[label for label in row if label.strip()] for row in split])
 
@@ -141,9 +151,13 @@ def _print_report(report: Report, every: bool) -> None:
         for line in summary_lines(report.source, report.summary):
             console.print(Text(line))
     if report.errors:
-        console.print(Text(f"{len(report.errors):,} errors", style="bold red"))
+        console.print(Text(_counted(len(report.errors), "error"), style="bold red"))
     else:
-        console.print(Text(f"no errors, {len(report.warnings):,} warnings", style="green"))
+        console.print(Text(f"no errors, {_counted(len(report.warnings), 'warning')}", style="green"))
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number:,} {word}{'s' * (number != 1)}"
 
 
 def summary_lines(source: str, summary: dict[str, Any]) -> list[str]:
@@ -165,7 +179,8 @@ def summary_lines(source: str, summary: dict[str, Any]) -> list[str]:
         depths = ", ".join(f"{depth}: {count:,}" for depth, count in rows["labels_by_depth"].items())
         lines += [
             f"  labels      {rows['labels']:,} different among {rows['labels_given']:,} given; by depth {depths}",
-            f"  inner       {rows['inner_labels']:,} labels are inner nodes and hold {rows['given_at_inner_labels']:,}",
+            f"  inner       {rows['inner_labels']:,} labels are inner nodes, "
+            f"{rows['given_at_inner_labels']:,} times given",
             f"  no rows     {rows['nodes_without_rows']:,} nodes have no row at or below them",
         ]
     return lines

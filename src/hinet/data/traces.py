@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hinet.errors import LabelError, shown
 from hinet.ragged import Bools, Ints, freeze, gather, group_by, offsets_of, positions
-from hinet.taxonomy import VIRTUAL_ROOT, Layers
+from hinet.taxonomy import VIRTUAL_ROOT, Layers, path_id, unpadded
 
 MOST_PATHS_OF_A_LABEL = 10_000
 
@@ -34,6 +34,8 @@ class Traces:
         The neurons of trace ``j`` are ``neurons[offsets[j]:offsets[j + 1]]``.
     neurons : int array of shape (total length of the traces,)
         Positions in ``layers.node``.
+    log_p : float array of shape (t,), or None
+        Log probability (or score) of every trace, where it was predicted.
 
     Examples
     --------
@@ -50,6 +52,7 @@ class Traces:
     row_offsets: NDArray[np.int64]
     offsets: NDArray[np.int64]
     neurons: NDArray[np.int32]
+    log_p: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         freeze(self.row_offsets, self.offsets, self.neurons)
@@ -60,7 +63,7 @@ class Traces:
     # ------------------------------------------------------------------ from labels
 
     @classmethod
-    def encode(cls, layers: Layers, labels: Sequence[str]) -> Traces:
+    def encode(cls, layers: Layers, labels: Sequence[Any]) -> Traces:
         """Encode one label a row, with every path of a label that has several.
 
         Raises
@@ -68,7 +71,12 @@ class Traces:
         LabelError
             If a label is unknown, cannot end a trace, or has too many paths to keep; names the row.
         """
-        return cls._from_nodes(layers, layers.taxonomy.positions(labels), np.arange(len(labels) + 1))
+        if isinstance(labels, str):
+            raise LabelError(f"expected a list of labels, got the text {shown(labels)}; put it into a list")
+        for row, label in enumerate(labels):
+            if isinstance(label, (list, tuple, set, frozenset)):
+                raise LabelError(f"row {row}: expected one label, got {len(label)}; use encode_sets for several")
+        return cls.of_nodes(layers, layers.taxonomy.positions(labels))
 
     @classmethod
     def encode_sets(cls, layers: Layers, label_sets: Sequence[Iterable[str]]) -> Traces:
@@ -78,17 +86,34 @@ class Traces:
         try:
             nodes = layers.taxonomy.positions([label for row in rows for label in row])
         except LabelError:
-            for number, row in enumerate(rows):
-                _check_row(layers, number, row)
+            _name_unknown(layers, rows)
             raise
         return cls._from_nodes(layers, nodes, row_offsets)
 
     @classmethod
-    def encode_paths(cls, layers: Layers, paths: Sequence[Sequence[str]]) -> Traces:
-        """Encode one path of node ids a row, from below the root down, for DAGs where the path itself is known."""
-        lengths = np.array([len(path) for path in paths], np.int64)
+    def encode_paths(
+        cls, layers: Layers, paths: Sequence[Sequence[Any]], *, steps: Literal["ids", "names"] = "ids"
+    ) -> Traces:
+        """Encode one path a row, from below the root down; empty cells at the end of a path are padding.
+
+        With ``steps="names"`` the paths are those of a taxonomy built from paths of names, root included.
+
+        >>> from hinet.taxonomy import Taxonomy
+        >>> paths = [("Food", "Milk"), ("Toys", "")]
+        >>> layers = Layers.of(Taxonomy.from_paths(paths))
+        >>> Traces.encode_paths(layers, paths, steps="names").decode()
+        ['Food > Milk', 'Toys']
+        """
+        cut = [unpadded(row, path) for row, path in enumerate(paths)]
+        if steps == "names":
+            return cls.encode(layers, [path_id(path) for path in cut])
+        lengths = np.array([len(path) for path in cut], np.int64)
         offsets = offsets_of(lengths)
-        nodes = layers.taxonomy.positions([step for path in paths for step in path])
+        try:
+            nodes = layers.taxonomy.positions([step for path in cut for step in path])
+        except LabelError:
+            _name_unknown(layers, cut)
+            raise
         neurons = np.empty(len(nodes), np.int32)
         above = np.zeros(len(paths), np.int64)
         for step in range(int(lengths.max(initial=0))):
@@ -98,6 +123,25 @@ class Traces:
         for row in np.flatnonzero(~layers.ends[above])[:1].tolist():
             raise LabelError(f"row {row}: {_cannot_end(layers, layers.node[above[row]])}")
         return cls(layers, np.arange(len(paths) + 1), offsets, neurons)
+
+    @classmethod
+    def of_nodes(cls, layers: Layers, nodes: Ints) -> Traces:
+        """Encode one label a row, given as a position in the taxonomy."""
+        return cls._from_nodes(layers, nodes, np.arange(len(nodes) + 1))
+
+    @classmethod
+    def joined(cls, layers: Layers, parts: Sequence[Traces]) -> Traces:
+        """Return the rows of all parts one after the other."""
+        if not parts:
+            return cls.encode(layers, [])
+        scored = all(part.log_p is not None for part in parts)
+        return cls(
+            layers,
+            offsets_of(np.concatenate([np.diff(part.row_offsets) for part in parts])),
+            offsets_of(np.concatenate([np.diff(part.offsets) for part in parts])),
+            np.concatenate([part.neurons for part in parts]),
+            np.concatenate([part.log_p for part in parts if part.log_p is not None]) if scored else None,
+        )
 
     @classmethod
     def _from_nodes(cls, layers: Layers, nodes: Ints, row_offsets: NDArray[np.int64]) -> Traces:
@@ -126,6 +170,21 @@ class Traces:
     def end_nodes(self) -> NDArray[np.int32]:
         """(t,) The node that every trace names."""
         return self.layers.node[self.end_neurons]
+
+    def options(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the options every trace takes, its stop included, as a ragged array: flat and offsets."""
+        layers = self.layers
+        lengths = np.diff(self.offsets)
+        offsets = offsets_of(lengths + 1)
+        options = np.empty(offsets[-1], np.int64)
+        options[offsets[1:] - 1] = layers.option_offsets[self.end_neurons + 1] - 1  # stop is the last of its group
+        is_step = np.ones(len(options), bool)
+        is_step[offsets[1:] - 1] = False
+        above = np.zeros_like(self.neurons)
+        above[1:] = self.neurons[:-1]
+        above[self.offsets[:-1][lengths > 0]] = 0
+        options[is_step] = layers.options_between(above, self.neurons)
+        return options, offsets
 
     def decode(self) -> list[str]:
         """Return the label of every row; raise LabelError for a row that has none or several."""
@@ -229,12 +288,14 @@ def _follow(layers: Layers, above: Ints, nodes: Ints, rows: Ints) -> Ints:
     return found
 
 
-def _check_row(layers: Layers, number: int, labels: Sequence[Any]) -> None:
-    try:
-        for label in labels:
-            layers.taxonomy.position(label)
-    except LabelError as error:
-        raise LabelError(f"row {number}: label {error}") from None
+def _name_unknown(layers: Layers, rows: Sequence[Sequence[Any]]) -> None:
+    """Raise LabelError for the first row with a label that is not in the taxonomy."""
+    for number, labels in enumerate(rows):
+        try:
+            for label in labels:
+                layers.taxonomy.position(label)
+        except LabelError as error:
+            raise LabelError(f"row {number}: label {error}") from None
 
 
 def _cannot_encode(layers: Layers, node: int) -> str:
@@ -250,4 +311,7 @@ def _cannot_encode(layers: Layers, node: int) -> str:
 def _cannot_end(layers: Layers, node: int | np.integer[Any]) -> str:
     if node == VIRTUAL_ROOT:
         return "the path is empty and no trace can end at a virtual root; name at least one node"
-    return f"no trace may end at {shown(layers.taxonomy.ids[int(node)])}; add it to the ends of the layers"
+    name = shown(layers.taxonomy.ids[int(node)])
+    if layers.taxonomy.depth[int(node)] < 0:
+        return f"the root does not lead to {name}; give it a parent or another root"
+    return f"no trace may end at {name}; name it in the ends of the layers"

@@ -15,7 +15,8 @@ from hinet.files.text import checked_lines
 DELIMITERS = ("\t", ",", ";", "|")
 
 _NAMES = {"\t": "tab", ",": "comma", ";": "semicolon", "|": "bar", " ": "blank"}
-_NEEDS_QUOTES = re.compile(r'["\t,;|\r\n]|^\s|\s$')
+_NEEDS_QUOTES = re.compile(r'["\r\n]|^\s|\s$')
+_EXCEL_DELIMITER = re.compile(r"sep=(.)\r?\n")  # a first line that Excel writes and reads
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,12 @@ class DelimitedTable:
 
 
 def guess_delimiter(header: str) -> str | None:
-    """Return the delimiter that cuts ``header`` into most cells, or None if none cuts it.
+    """Return the delimiter that cuts ``header`` into most cells, a tab before all others, or None if none cuts it.
 
     >>> guess_delimiter("node;parent;title")
     ';'
     """
-    best = max(DELIMITERS, key=header.count)
+    best = "\t" if "\t" in header else max(DELIMITERS, key=header.count)
     return best if best in header else None
 
 
@@ -53,6 +54,9 @@ def parse_delimited(path: str | Path, text: str, delimiter: str | None = None) -
     Quotes follow the usual CSV rules. Many tab-separated files use none and have stray quotes in their cells:
     a tab-separated text that breaks the rules is read without them.
     """
+    if delimiter is None and (excel := _EXCEL_DELIMITER.match(text)):
+        delimiter = excel[1]
+        text = "\n" + text[excel.end() :]  # the blank line keeps the line numbers
     if delimiter is None:
         delimiter = guess_delimiter(text.lstrip().partition("\n")[0]) or ","
     if len(delimiter) != 1 or delimiter in '"\r\n':
@@ -67,16 +71,19 @@ def parse_delimited(path: str | Path, text: str, delimiter: str | None = None) -
 
 def format_delimited(rows: Iterable[Sequence[str]], delimiter: str) -> str:
     """Return rows as text that :func:`parse_delimited` reads back to the letter."""
-    return "".join(delimiter.join(map(_cell, row)) + "\n" for row in rows)
+    return "".join(delimiter.join(_cell(text, delimiter) for text in row) + "\n" for row in rows)
 
 
-def _cell(text: str) -> str:
+def _cell(text: str, delimiter: str) -> str:
     # The csv module leaves a lone carriage return unquoted when lines end in a newline.
-    return '"' + text.replace('"', '""') + '"' if _NEEDS_QUOTES.search(text) else text
+    quoted = delimiter in text or _NEEDS_QUOTES.search(text)
+    return '"' + text.replace('"', '""') + '"' if quoted else text
 
 
 def _table(path: str | Path, text: str, delimiter: str, quotes: bool) -> DelimitedTable:
     records, lines = _records(path, text, delimiter, quotes)
+    if not records:
+        raise FileError(path, "the file is empty")
     names = [name.strip() for name in records[0]]
     for name in names:
         if names.count(name) > 1:
@@ -97,7 +104,7 @@ def _records(path: str | Path, text: str, delimiter: str, quotes: bool) -> tuple
     start = 1
     try:
         for record in reader:
-            if record:
+            if any(map(str.strip, record)):  # blank lines, and the rows of empty cells that spreadsheets leave
                 records.append(tuple(record))  # unlike lists, tuples of text cost the garbage collector nothing
                 lines.append(start)
             start = reader.line_num + 1
@@ -120,7 +127,7 @@ def _wrong_width(row: Sequence[str], width: int, delimiter: str) -> str:
     other = guess_delimiter(delimiter.join(row).replace(delimiter, ""))
     if len(row) == 1 and other is not None:
         return f"{message}; the line seems to use {_NAMES[other]}: use one separator in the whole file"
-    return f"{message}; quote cells that contain the separator"
+    return f"{message}; quote a cell that contains the separator, with no blank before its quote"
 
 
 def _listed(columns: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ import codecs
 import gzip
 import io
 import lzma
+import sys
 import zlib
 from pathlib import Path
 
@@ -19,7 +20,7 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def read_text(path: str | Path, encoding: str = "utf-8") -> str:
-    """Return the whole text of a plain, ``.gz`` or ``.xz`` file, without its byte order mark.
+    """Return the whole text of a plain, ``.gz`` or ``.xz`` file, without its byte order mark; ``-`` is standard input.
 
     Raises
     ------
@@ -68,6 +69,8 @@ def checked_lines(path: str | Path, text: str) -> list[str]:
 
 
 def _bytes_of(path: str | Path) -> bytes:
+    if str(path) == "-":
+        return sys.stdin.buffer.read()
     try:
         return Path(path).read_bytes()
     except IsADirectoryError:

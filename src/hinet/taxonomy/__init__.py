@@ -6,7 +6,8 @@ from hinet.taxonomy.drawing import draw
 from hinet.taxonomy.formats import FORMATS, Edges, IdPaths, LabelPaths, Table, TaxonomyFormat
 from hinet.taxonomy.layers import STOP, Layer, Layers
 from hinet.taxonomy.nested_json import NestedJson
-from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy, read_draft
+from hinet.taxonomy.path_ids import path_id
+from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy, read_draft, unpadded
 
 __all__ = [
     "FORMATS",
@@ -25,5 +26,7 @@ __all__ = [
     "TaxonomyFormat",
     "check",
     "draw",
+    "path_id",
     "read_draft",
+    "unpadded",
 ]

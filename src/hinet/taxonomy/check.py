@@ -13,6 +13,7 @@ from hinet.errors import did_you_mean, shown
 from hinet.ragged import Bools, Ints, group_by
 from hinet.taxonomy.draft import Draft, Problem, resolve
 from hinet.taxonomy.layers import Layers
+from hinet.taxonomy.path_ids import PATH_SEP
 from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy
 
 WIDE = 1_000  # children; above it a level is usually missing
@@ -61,6 +62,7 @@ def check(draft: Draft, *, source: str = "taxonomy", root: str | None = None, ro
         *_same_titles(taxonomy, line),
         *_wide(taxonomy, line),
         *_unreachable(taxonomy, line),
+        *_flat(taxonomy),
     ]
     summary = summarise(taxonomy)
     if rows:
@@ -130,8 +132,14 @@ def _single_child_chains(taxonomy: Taxonomy, line: _Lines) -> Iterator[Problem]:
         while below[chain[-1]] >= 0:
             chain.append(int(below[chain[-1]]))
         names = [taxonomy.ids[node] for node in chain]
-        path = " > ".join(names if len(names) <= 6 else [*names[:3], "…", names[-1]])
+        path = _chain_shown(names)
         yield _warning("single-child", f"single-child chain {path}: a step without a choice", line(head), *names)
+
+
+def _chain_shown(names: list[str]) -> str:
+    if names[-1].startswith(names[0]) and PATH_SEP in names[-1]:  # the id of a named path is the whole chain already
+        return shown(names[-1])
+    return " > ".join(names if len(names) <= 6 else [*names[:3], "…", names[-1]])
 
 
 def _same_titles(taxonomy: Taxonomy, line: _Lines) -> Iterator[Problem]:
@@ -186,6 +194,13 @@ def _unreachable(taxonomy: Taxonomy, line: _Lines) -> Iterator[Problem]:
                 f"not below it; give it a parent, or name {shown(root)} as the root to leave it out"
             )
             yield _warning("unreachable", message, line(node), taxonomy.ids[node])
+
+
+def _flat(taxonomy: Taxonomy) -> Iterator[Problem]:
+    if len(taxonomy) > 1 and not len(taxonomy.edge_child):
+        yield _warning(
+            "flat", f"none of the {len(taxonomy):,} nodes has a parent; are format and separator right?", None
+        )
 
 
 def _count_rows(taxonomy: Taxonomy, rows: Iterable[RowLabels]) -> tuple[list[Problem], Ints]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal
 
@@ -17,6 +17,8 @@ Severity = Literal["error", "warning"]
 
 UNWRITABLE = "has a character that no text file can hold (NUL or a lone surrogate)"
 
+_NONE, _UNKNOWN, _REFUSED = -1, -2, -3  # parents of a link that are no node: a top, not found, the node itself
+_WORDS_FOR_NOTHING = {"null", "nan", "none", "na", "n/a", "-", "0", "-1", "\\n"}
 _LONGEST_CYCLE_SHOWN = 20
 _MOST_SUGGESTIONS = 20  # a fuzzy look-up reads every id, so only the first few unknown ids get one
 
@@ -63,15 +65,14 @@ class Graph:
 def resolve(draft: Draft) -> Graph:
     """Check a draft and return its graph, with every problem found; links in error are left out."""
     problems: list[Problem] = []
-    draft, self_parents = _split_self_parents(draft)
-    problems += self_parents
     problems += _bad_ids(draft)
     ids = tuple(name for name in dict.fromkeys(_names_in_order(draft)) if name)
     index = {name: number for number, name in enumerate(ids)}
 
     child = np.array([index.get(name, -1) for name in draft.nodes], np.int64)
-    parent = np.array([-1 if name is None else index.get(name, -2) for name in draft.parents], np.int64)
-    problems += _unknown_parents(draft, ids, np.flatnonzero(parent == -2))
+    parent = np.array([_NONE if name is None else index.get(name, _UNKNOWN) for name in draft.parents], np.int64)
+    problems += _self_parents(draft, child, parent)
+    problems += _unknown_parents(draft, ids, np.flatnonzero(parent == _UNKNOWN))
     problems += _repeats(draft, child, parent)
     problems += _both_top_and_child(draft, child, parent)
 
@@ -117,33 +118,27 @@ def _names_in_order(draft: Draft) -> Iterable[str | None]:
     return chain.from_iterable(zip(draft.parents, draft.nodes, strict=True))
 
 
-def _split_self_parents(draft: Draft) -> tuple[Draft, list[Problem]]:
-    """Refuse nodes that are their own parents, except the one way some sources mark the root."""
-    own = [link for link, (node, parent) in enumerate(zip(draft.nodes, draft.parents, strict=True)) if node == parent]
-    if not own:
-        return draft, []
-    is_root = len(own) == 1 and _is_only_top(draft, draft.nodes[own[0]])
-    problems = [
+def _self_parents(draft: Draft, child: Ints, parent: Ints) -> list[Problem]:
+    """Refuse nodes that are their own parents, except the one way some sources mark the root; unlinks them."""
+    own = np.flatnonzero((child == parent) & (child >= 0))
+    if not len(own):
+        return []
+    others = (child >= 0) & (parent >= 0) & (child != parent)
+    has_parent = np.zeros(int(max(child.max(), parent.max())) + 1, bool)
+    has_parent[child[others]] = True
+    is_root = len(own) == 1 and np.array_equal(np.flatnonzero(~has_parent), child[own]) and bool(others.any())
+    parent[own] = _NONE if is_root else _REFUSED
+    remedy = "taken as the mark of the root" if is_root else "leave the parent empty or name another"
+    return [
         Problem(
             "warning" if is_root else "error",
             "self-parent",
-            f"{shown(draft.nodes[link])} is its own parent; "
-            + ("taken as the mark of the root" if is_root else "leave the parent empty or name another"),
+            f"{shown(draft.nodes[link])} is its own parent; {remedy}",
             _line(draft, link),
             (draft.nodes[link],),
         )
-        for link in own
+        for link in own.tolist()
     ]
-    parents = list(draft.parents)
-    for link in own:
-        parents[link] = None
-    return replace(draft, parents=parents), problems
-
-
-def _is_only_top(draft: Draft, node: str) -> bool:
-    has_parent = {n for n, p in zip(draft.nodes, draft.parents, strict=True) if p is not None and p != n}
-    tops = {name for name in chain(draft.nodes, draft.parents) if name is not None} - has_parent
-    return tops == {node} and len(has_parent) > 0
 
 
 def _bad_ids(draft: Draft) -> list[Problem]:
@@ -172,12 +167,26 @@ def _unknown_parents(draft: Draft, ids: Sequence[str], links: Ints) -> list[Prob
     missing = {draft.parents[link] for link in links}
     for count, link in enumerate(links.tolist()):
         name = draft.parents[link] or ""
-        hint = did_you_mean(name, ids) if count < _MOST_SUGGESTIONS else ""
-        if not hint and len(missing) == 1:
-            hint = f"; add a row for {shown(name)} with an empty parent"
+        hint = _parent_hint(name, ids, alone=len(missing) == 1) if count < _MOST_SUGGESTIONS else ""
         message = f"the parent {shown(name)} of {shown(draft.nodes[link])} is not among the nodes{hint}"
         problems.append(Problem("error", "unknown-parent", message, _line(draft, link), (draft.nodes[link], name)))
     return problems
+
+
+def _parent_hint(name: str, ids: Sequence[str], *, alone: bool) -> str:
+    if name.strip().casefold() in _WORDS_FOR_NOTHING:
+        return "; leave the cell of a top node empty"
+    blank = next((known for known in ids if known != name and known.strip() == name.strip()), None)
+    if blank is not None:
+        return f"; did you mean {shown(blank)}? They differ in the blanks around them"
+    near = did_you_mean(name, ids)
+    if near:
+        return near
+    if alone:
+        return f"; add a row for {shown(name)} with an empty parent"
+    if any(separator in name for separator in "|;, "):
+        return "; add a row for it, or name the separator if the cell holds several parents (--parent-sep)"
+    return "; add a row for it"
 
 
 def _repeats(draft: Draft, child: Ints, parent: Ints) -> list[Problem]:
@@ -210,7 +219,7 @@ def _both_top_and_child(draft: Draft, child: Ints, parent: Ints) -> list[Problem
     if not draft.declares_nodes:
         return []
     has_parent = np.zeros(int(child.max(initial=-1)) + 1, bool)
-    has_parent[child[(child >= 0) & (parent != -1)]] = True
+    has_parent[child[(child >= 0) & (parent != _NONE)]] = True
     return [
         Problem(
             "error",
@@ -219,7 +228,7 @@ def _both_top_and_child(draft: Draft, child: Ints, parent: Ints) -> list[Problem
             _line(draft, link),
             (draft.nodes[link],),
         )
-        for link in np.flatnonzero((child >= 0) & (parent == -1)).tolist()
+        for link in np.flatnonzero((child >= 0) & (parent == _NONE)).tolist()
         if has_parent[child[link]]
     ]
 
@@ -228,7 +237,7 @@ def _first_of_pairs(left: Ints, right: Ints) -> NDArray[np.bool_]:
     """Mark the first occurrence of every pair."""
     if not len(left):
         return np.zeros(0, bool)
-    key = (left.astype(np.int64) + 2) * (int(right.max()) + 2) + right
+    key = (left.astype(np.int64) + 3) * (int(right.max()) + 2) + right
     first = np.zeros(len(key), bool)
     first[np.unique(key, return_index=True)[1]] = True
     return first
@@ -275,6 +284,6 @@ def _cycle_problem(draft: Draft, ids: Sequence[str], up: Ints, start: int, first
     ]
     links = [int(first_link[node]) for node in cycle if first_link[node] >= 0]
     lines = sorted({draft.lines[link] for link in links}) if draft.lines else []
-    where = f" (lines {', '.join(map(str, lines[:_LONGEST_CYCLE_SHOWN]))})" if lines else ""
+    where = f" (line{'s' * (len(lines) > 1)} {', '.join(map(str, lines[:_LONGEST_CYCLE_SHOWN]))})" if lines else ""
     message = f"cycle of {len(names)}: {' > '.join(shown_names)}{where}; remove one of these links"
     return Problem("error", "cycle", message, lines[0] if lines else None, names)

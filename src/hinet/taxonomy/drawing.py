@@ -34,7 +34,8 @@ def draw(
         below = taxonomy.tops if place == VIRTUAL_ROOT else flat[offsets[place] : offsets[place + 1]]
         return list(below.tolist())
 
-    stack: list[tuple[str, list[int], int]] = [("", children_of(start), 0)]  # indent, children, next one
+    # What is open: indent, children, number of the next child.
+    stack: list[tuple[str, list[int], int]] = [("", children_of(start), 0)] if depth else []
     while stack:
         indent, children, number = stack.pop()
         if number >= min(len(children), most_children):

@@ -14,9 +14,11 @@ from hinet.taxonomy.draft import Draft
 from hinet.taxonomy.nested_json import NestedJson
 from hinet.taxonomy.path_ids import named_path_draft
 
-NODE_COLUMNS = ("node", "id", "node_id", "code")
+NODE_COLUMNS = ("node", "child", "id", "node_id", "code")
 PARENT_COLUMNS = ("parent", "parents", "parent_id", "parents_id", "parent_ids", "parent_code")
 PARENT_SEPARATORS = ("|", ";", ",", " ")
+
+_NAME_COLUMNS = "name the node and parent columns (--node-col, --parent-col)"
 
 
 class TaxonomyFormat(Protocol):
@@ -31,7 +33,9 @@ class TaxonomyFormat(Protocol):
 class Table:
     """A CSV or TSV table with a node and a parent column; the other columns are attributes.
 
-    Several parents: repeated rows, or one cell cut at ``parent_sep``.
+    Several parents: repeated rows, or one cell cut at ``parent_sep``. Where it is not given, cells that are no node are
+    cut at ``|``, ``;``, ``,`` or a blank if that turns every such cell into nodes. Every node needs a row, unless the
+    node column is called ``child``: then the rows are edges.
     """
 
     delimiter: str | None = None
@@ -54,17 +58,19 @@ class Table:
             raise FileError(path, "the table has a header and no rows; add a row for every node", line=1)
         separator = self.parent_sep if self.parent_sep is not None else _parent_separator(nodes, cells)
         attributes = {name: table.column(name) for name in others if name != node_column}
+        declares_nodes = node_column.casefold() != "child"
         if separator is None:
             parents: list[str | None] = [cell if cell.strip() else None for cell in cells]
-            return Draft(list(nodes), parents, table.lines, attributes, declares_nodes=True, repeats_allowed=False)
-        split = [_parents_in(cell, separator) for cell in cells]
+            return Draft(list(nodes), parents, table.lines, attributes, declares_nodes, repeats_allowed=False)
+        known = set(nodes)
+        split = [[cell] if cell in known else _parents_in(cell, separator) for cell in cells]
         rows = [row for row, parts in enumerate(split) for _ in parts]
         return Draft(
             nodes=[nodes[row] for row in rows],
             parents=[parent for parts in split for parent in parts],
             lines=[table.lines[row] for row in rows],
             attributes={name: [column[row] for row in rows] for name, column in attributes.items()},
-            declares_nodes=True,
+            declares_nodes=declares_nodes,
             repeats_allowed=False,
         )
 
@@ -73,14 +79,18 @@ class Table:
 class Edges:
     """An edge ``parent child`` a line, as in ``hierarchy.txt`` of LSHTC 2011 to 2014."""
 
+    delimiter: str | None = None
+
     def parse(self, path: str | Path, text: str) -> Draft:
         """Return a link for every line."""
         nodes: list[str] = []
         parents: list[str | None] = []
         lines: list[int] = []
+        first = next((line for _, line in data_lines(path, text)), "")
+        delimiter = self.delimiter or (guess_delimiter(first) if "\t" in first or len(first.split()) != 2 else None)
         for number, line in data_lines(path, text):
-            ends = line.split()
-            if len(ends) != 2:
+            ends = [end.strip() for end in line.split(delimiter)]
+            if len(ends) != 2 or not all(ends):
                 raise FileError(path, f"expected 'parent child', got {len(ends)} words: {shown(line)}", line=number)
             parents.append(ends[0])
             nodes.append(ends[1])
@@ -110,7 +120,7 @@ class LabelPaths:
         mark = sep.strip() or sep
         paths, lines = [], []
         for number, line in data_lines(path, text):
-            steps = tuple(step.strip() for step in line.split(mark))
+            steps = tuple(step.strip() for step in line.removeprefix(mark).removesuffix(mark).split(mark))
             if not all(steps):
                 raise FileError(path, f"empty step between two {shown(mark)} in {shown(line)}; name it", line=number)
             paths.append(steps)
@@ -134,27 +144,27 @@ def detect(path: str | Path, text: str) -> TaxonomyFormat:
     sample = data_lines(path, text)
     number, first = next(sample, (1, ""))
     delimiter = guess_delimiter(first)
-    header = {cell.strip().strip('"').casefold() for cell in first.split(delimiter)}
-    if delimiter and header & set(PARENT_COLUMNS):
+    header = {_plain(cell) for cell in first.split(delimiter)}
+    if first.startswith("sep=") or (delimiter and header & set(PARENT_COLUMNS)):
         return Table()
     if ">" in text:
         return LabelPaths()
     if delimiter:
         raise FileError(
             path,
-            f"no column is called 'parent' in {shown(first)}; name the node and parent columns, "
-            "or the format if the file has no header",
+            f"no column is called 'parent' in {shown(first)}; {_NAME_COLUMNS}, or the format if the file has no header",
             line=number,
         )
     words = [first.split(), *(line.split() for _, line in sample)]
     if all(len(line) == 2 for line in words):
         return Edges()
-    if len({line[0] for line in words}) == 1 or all(word.isdigit() for line in words for word in line):
+    one_root = len({line[0] for line in words}) == 1 and all(len(set(line)) == len(line) for line in words)
+    if one_root or all(word.isdigit() for line in words for word in line):
         return IdPaths()
     raise FileError(
         path,
-        f"the format of a hierarchy is not recognised; the first line is {shown(first)}; "
-        f"name one of the formats {', '.join(FORMATS)}",
+        f"the format of a hierarchy is not recognised; the first line is {shown(first)}; name one of the formats "
+        f"{', '.join(FORMATS)}, or the separator of the steps if its lines are paths of names (--format, --sep)",
         line=number,
     )
 
@@ -190,13 +200,17 @@ def _pick(table: DelimitedTable, candidates: Sequence[str]) -> str | None:
     return next((by_name[name] for name in candidates if name in by_name), None)
 
 
+def _plain(name: str) -> str:
+    return name.strip().strip('"').casefold().replace(" ", "_").replace("-", "_")
+
+
 def _no_parent_column(table: DelimitedTable) -> str:
     columns = ", ".join(map(shown, [*table.columns][:12]))
-    return f"expected a column 'parent', got {columns}; name the node and parent columns"
+    return f"expected a column 'parent', got {columns}; {_NAME_COLUMNS}"
 
 
 def _parents_in(cell: str, separator: str) -> list[str | None]:
-    return [part.strip() for part in cell.split(separator) if part.strip()] or [None]
+    return [*dict.fromkeys(part.strip() for part in cell.split(separator) if part.strip())] or [None]
 
 
 def _parent_separator(nodes: Sequence[str], cells: Sequence[str]) -> str | None:
@@ -204,8 +218,6 @@ def _parent_separator(nodes: Sequence[str], cells: Sequence[str]) -> str | None:
     known = set(nodes)
     unknown = [cell for cell in cells if cell.strip() and cell not in known]
     for separator in PARENT_SEPARATORS:
-        if unknown and all(
-            len(parts := _parents_in(cell, separator)) > 1 and known.issuperset(parts) for cell in unknown
-        ):
+        if unknown and all(separator in cell and known.issuperset(_parents_in(cell, separator)) for cell in unknown):
             return separator
     return None

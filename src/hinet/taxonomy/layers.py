@@ -202,6 +202,21 @@ class Layers:
         order, offsets = group_by(self.node[named], len(self.taxonomy))
         return named[order], offsets
 
+    def options_between(self, parents: Ints, children: Ints) -> NDArray[np.int64]:
+        """Return the option that leads from each parent neuron to each child neuron; there must be one."""
+        keys, options = self._options_by_edge
+        wanted = parents.astype(np.int64) * len(self.node) + children
+        found = options[np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)]
+        assert np.array_equal(self.option_neuron[found], children)
+        return found
+
+    @cached_property
+    def _options_by_edge(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        real = np.flatnonzero(self.option_neuron != STOP)
+        keys = self.option_parent[real].astype(np.int64) * len(self.node) + self.option_neuron[real]
+        order = np.argsort(keys, kind="stable")
+        return keys[order], real[order]
+
     @cached_property
     def path_counts(self) -> NDArray[Any]:
         """(neurons,) Number of paths from the root, exact: Python integers where 64 bits are too few."""
@@ -231,7 +246,7 @@ def _may_end(taxonomy: Taxonomy, ends: Iterable[str] | None) -> Bools:
         if taxonomy.root != VIRTUAL_ROOT:
             may_end[taxonomy.root] = False
         return may_end
-    chosen = taxonomy.positions(list(ends))
+    chosen = np.array([taxonomy.position(node) for node in ends], np.int64)
     lost = chosen[taxonomy.depth[chosen] < 0]
     if len(lost):
         raise TaxonomyError(f"no trace can end at {shown(taxonomy.ids[lost[0]])}: the root does not lead to it")

@@ -1,7 +1,8 @@
 """Nested JSON hierarchies, read without recursion so that no depth is too deep, with the line of every node.
 
-Two shapes are common and both are read: objects of children by name, ``{"A": {"B": {}, "C": null}, "D": ["E"]}``,
-and objects with a list of children, ``{"id": "1", "title": "A", "children": [{"id": "2", "title": "B"}]}``.
+Three shapes are common and all are read: objects of children by name, ``{"A": {"B": {}, "C": null}, "D": ["E"]}``;
+objects with a list of children, ``{"id": "1", "title": "A", "children": [{"id": "2", "title": "B"}]}``; and a list of
+objects that name their parent, ``[{"id": "1", "parent": null}, {"id": "2", "parent": "1"}]``.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from hinet.taxonomy.path_ids import PATH_SEP, path_id
 _TOKEN = re.compile(r'\s*(?:("(?:[^"\\]|\\.)*")|([{}\[\],:])|([^\s{}\[\],:"]+))')
 _OPENING = {"{": "}", "[": "]"}
 _CHILDREN = "children"
+_PARENT = "parent"
 _ID_KEYS = ("id", "node", "code")
 _TITLE_KEYS = ("title", "name", "label")
 
@@ -44,8 +46,12 @@ class NestedJson:
     def parse(self, path: str | Path, text: str) -> Draft:
         """Return a link for every nested value."""
         root = _parse(path, text)
-        listed = _CHILDREN in text and _has_children_lists(root)
-        links = list(_walk_listed(path, root) if listed else _walk_named(path, root))
+        if root.kind == "[" and any(value.get(_PARENT) is not None for _, value in root.items):
+            links = list(_walk_flat(path, root))
+        elif _CHILDREN in text and _has_children_lists(root):
+            links = list(_walk_listed(path, root))
+        else:
+            links = list(_walk_named(path, root))
         if not links:
             raise FileError(path, "the JSON holds no node; nest the nodes as objects", line=1)
         columns = dict.fromkeys(name for link in links for name in link[3])
@@ -121,6 +127,21 @@ def _walk_listed(path: str | Path, root: _Value) -> Iterator[_Link]:
             stack.append((below, identifier))
         elif below is not None and (below.kind or below.scalar is not None):
             raise FileError(path, f"the children of {shown(identifier)} are not a list", line=below.line)
+
+
+def _walk_flat(path: str | Path, root: _Value) -> Iterator[_Link]:
+    for _, value in root.items:
+        identifier = _field(path, value, _ID_KEYS)
+        if not identifier:
+            raise FileError(path, "a node has no id; where nodes name their parent each needs one", line=value.line)
+        attributes = _attributes(path, value, _field(path, value, _TITLE_KEYS))
+        attributes.pop(_PARENT, None)
+        yield identifier, _field(path, value, (_PARENT,)) or None, value.line, attributes
+
+
+def _attributes(path: str | Path, value: _Value, title: str | None) -> dict[str, str]:
+    further = {k: _text(path, v) for k, v in value.items if not v.kind and k not in (*_ID_KEYS, *_TITLE_KEYS)}
+    return further if title is None else {"title": title, **further}
 
 
 def _field(path: str | Path, value: _Value, keys: tuple[str, ...]) -> str | None:

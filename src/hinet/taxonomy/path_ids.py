@@ -3,10 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+from hinet.errors import TaxonomyError, shown
 from hinet.taxonomy.draft import Draft
 
 PATH_SEP = " > "
+LONGEST_PATH_ID = 100_000  # characters; ids of all prefixes of a path take room in the square of its length
+
+_MISSING = ("NAType", "NaTType")  # what pandas puts into empty cells
+
+
+def as_id(value: Any) -> str:
+    """Return a value as a node id: text as it is, numbers as text, and nothing for what stands for nothing.
+
+    >>> as_id(7), as_id(None), as_id(float("nan"))
+    ('7', '', '')
+    """
+    if isinstance(value, str):
+        return str(value)
+    if value is None or value != value or type(value).__name__ in _MISSING:
+        return ""
+    return str(value)
 
 
 def path_id(names: Iterable[str], sep: str = PATH_SEP) -> str:
@@ -33,6 +51,11 @@ def named_path_draft(paths: Iterable[Sequence[str]], lines: Sequence[int] | None
         for name in path:
             step = path_id([name], sep)
             node = step if parent is None else parent + sep + step
+            if len(node) > LONGEST_PATH_ID:
+                raise TaxonomyError(
+                    f"path {number}: the id of {shown(name)}, its path of names, has more than {LONGEST_PATH_ID:,} "
+                    "characters; give nodes so deep ids of their own, in a table or as edges"
+                )
             if node not in seen:
                 seen.add(node)
                 nodes.append(node)

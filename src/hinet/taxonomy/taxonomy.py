@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from hinet.errors import FileError, LabelError, TaxonomyError, did_you_mean, shown
 from hinet.files import format_delimited, read_text, write_text
-from hinet.ragged import Bools, Ints, first_seen, freeze, gather, group_by
+from hinet.ragged import Bools, Ints, first_seen, freeze, gather, group_by, offsets_of
 from hinet.taxonomy.draft import UNWRITABLE, Draft, Graph, Problem, is_writable, longest_depth, resolve
 from hinet.taxonomy.formats import FORMATS, TaxonomyFormat, detect, id_path_draft
-from hinet.taxonomy.path_ids import named_path_draft
+from hinet.taxonomy.path_ids import as_id, named_path_draft
 
 TITLE_ATTRIBUTES = ("title", "name", "label", "description")
 VIRTUAL_ROOT = -1
@@ -90,7 +90,9 @@ class Taxonomy:
         >>> Taxonomy.from_paths([("A", "x"), ("B", "x")], steps="ids").ids
         ('A', 'x', 'B')
         """
-        checked = [_unpadded(row, path) for row, path in enumerate(paths)]
+        checked = [unpadded(row, path) for row, path in enumerate(paths)]
+        if steps not in ("names", "ids"):
+            raise TaxonomyError(f"steps are 'names' or 'ids', got {steps!r}")
         draft = named_path_draft(checked, None) if steps == "names" else id_path_draft(checked)
         return cls.from_draft(draft, root=root)
 
@@ -102,17 +104,17 @@ class Taxonomy:
         attributes: Mapping[str, Mapping[Any, Any]] | None = None,
         root: str | None = None,
     ) -> Taxonomy:
-        """Build from (parent, child) pairs; a parent of None, or "", makes the child a top node.
+        """Build from (parent, child) pairs; a parent of None, NaN or "" makes the child a top node.
 
         ``attributes`` maps an attribute to its value for each node that has one.
 
         >>> Taxonomy.from_edges([(None, "A"), ("A", "B")], attributes={"title": {"B": "Bee"}}).titles
         ('', 'Bee')
         """
-        pairs = [(None if parent in (None, "") else str(parent), str(child)) for parent, child in edges]
+        pairs = [_pair(number, edge) for number, edge in enumerate(edges)]
         taxonomy = cls.from_draft(Draft([child for _, child in pairs], [parent for parent, _ in pairs]), root=root)
         columns = {
-            name: _attribute_column(taxonomy, name, {str(node): str(value) for node, value in values.items()})
+            name: _attribute_column(taxonomy, name, {as_id(node): as_id(value) for node, value in values.items()})
             for name, values in (attributes or {}).items()
         }
         return replace(taxonomy, attributes=MappingProxyType(columns))
@@ -141,7 +143,7 @@ class Taxonomy:
         """Read a plain, ``.gz`` or ``.xz`` file; the format is detected unless it is given.
 
         ``format`` is one of ``"table"``, ``"edges"``, ``"paths"``, ``"labels"``, ``"json"``, or a format with its
-        settings, such as ``Table(parent_sep=" ")``.
+        settings, such as ``hinet.taxonomy.Table(parent_sep=" ")``.
 
         Raises
         ------
@@ -186,7 +188,7 @@ class Taxonomy:
         return len(self.ids)
 
     def __contains__(self, node: object) -> bool:
-        return node in self._positions
+        return as_id(node) in self._positions
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.ids)
@@ -210,17 +212,16 @@ class Taxonomy:
 
     def position(self, node: str) -> int:
         """Return the position of ``node`` in ``ids``, or raise LabelError with the nearest id."""
-        try:
-            return self._positions[node]
-        except KeyError:
-            raise LabelError(
-                f"{shown(str(node))} is not in the taxonomy of {len(self):,} nodes{did_you_mean(str(node), self.ids)}"
-            ) from None
+        name = as_id(node)
+        if name not in self._positions:
+            hint = did_you_mean(name, self.ids)
+            raise LabelError(f"{shown(name)} is not in the taxonomy of {len(self):,} nodes{hint}")
+        return self._positions[name]
 
     def positions(self, nodes: Sequence[str]) -> NDArray[np.int64]:
         """Return the position of every one of ``nodes``; the error names the first row that has none."""
         found = self._positions
-        places = np.array([found.get(node, -1) for node in nodes], np.int64)
+        places = np.array([found.get(as_id(node), -1) for node in nodes], np.int64)
         missing = np.flatnonzero(places < 0)
         if len(missing):
             row = int(missing[0])
@@ -242,6 +243,26 @@ class Taxonomy:
         flat, offsets = self.parent_lists
         place = self.position(node)
         return tuple(self.ids[parent] for parent in flat[offsets[place] : offsets[place + 1]].tolist())
+
+    def ancestor_lists(self, nodes: Ints) -> tuple[Ints, NDArray[np.int64]]:
+        """Return each of ``nodes`` with all its ancestors, the root left out, as a ragged array: flat and offsets.
+
+        >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "sheep"), ("cow", "calf")])
+        >>> flat, offsets = animals.ancestor_lists(animals.positions(["calf", "sheep"]))
+        >>> [[animals.ids[node] for node in flat[s:e]] for s, e in zip(offsets, offsets[1:])]
+        [['cow', 'calf'], ['sheep']]
+        """
+        flat, offsets = self.parent_lists
+        size = np.int64(len(self))
+        found = np.arange(len(nodes)) * size + nodes  # (place, ancestor) as one number
+        level = found
+        while len(level):
+            above, splits = gather(flat, offsets, level % size)
+            level = np.unique(np.repeat(level // size, splits) * size + above)
+            found = np.concatenate([found, level])
+        found = np.unique(found)
+        found = found[found % size != self.root] if self.root != VIRTUAL_ROOT else found
+        return found % size, offsets_of(np.bincount(found // size, minlength=len(nodes)))
 
     @property
     def titles(self) -> tuple[str, ...]:
@@ -303,9 +324,11 @@ class Taxonomy:
                 yield (node, parent, *further)
 
     def write(self, path: str | Path) -> None:
-        """Write a table of nodes and parents, tab-separated unless the name ends in ``.csv``."""
-        delimiter = "," if str(path).lower().endswith(".csv") else "\t"
-        write_text(path, format_delimited(self.rows(), delimiter))
+        """Write a table of nodes and parents: ``.tsv`` or ``.csv``, also with ``.gz`` or ``.xz``; ``-`` prints it."""
+        name = str(path).lower().removesuffix(".gz").removesuffix(".xz")
+        if not name.endswith((".csv", ".tsv", ".txt")) and str(path) != "-" and not Path(path).is_char_device():
+            raise FileError(path, "a taxonomy is written as .tsv, .csv or .txt, also with .gz or .xz; rename it")
+        write_text(path, format_delimited(self.rows(), "," if name.endswith(".csv") else "\t"))
 
 
 def read_draft(path: str | Path, *, format: TaxonomyFormat | str | None = None, encoding: str = "utf-8") -> Draft:
@@ -318,16 +341,26 @@ def read_draft(path: str | Path, *, format: TaxonomyFormat | str | None = None, 
     return (format or detect(path, text)).parse(path, text)
 
 
-def _unpadded(row: int, path: Sequence[Any]) -> tuple[str, ...]:
-    if isinstance(path, str):
-        raise LabelError(f"row {row}: expected a path of steps, got the text {shown(path)}; cut it into a tuple")
-    steps = ["" if step is None else str(step) for step in path]
+def unpadded(row: int, path: Sequence[Any]) -> tuple[str, ...]:
+    """Return a path as a tuple of ids without the empty cells at its end; the error names the row."""
+    if isinstance(path, str) or not hasattr(path, "__iter__"):
+        raise LabelError(f"row {row}: expected a path of steps, got {shown(str(path))}; cut it into a tuple")
+    steps = [as_id(step) for step in path]
     while steps and not steps[-1].strip():
         steps.pop()
     for place, step in enumerate(steps):
         if not step.strip():
             raise LabelError(f"row {row}: step {place} of the path {steps} is empty; only the end may be padded")
     return tuple(steps)
+
+
+def _pair(number: int, edge: tuple[Any, Any]) -> tuple[str | None, str]:
+    if isinstance(edge, str) or len(edge) != 2:
+        raise TaxonomyError(f"edge {number}: expected a pair (parent, child), got {shown(str(edge))}")
+    parent, child = as_id(edge[0]), as_id(edge[1])
+    if not child.strip():
+        raise TaxonomyError(f"edge {number}: the child of {shown(parent)} is empty; name every node")
+    return parent or None, child
 
 
 def _attribute_column(taxonomy: Taxonomy, name: str, values: Mapping[str, str]) -> tuple[str, ...]:
@@ -355,8 +388,10 @@ def _root_of(graph: Graph, source: str, root: str | None) -> int:
     if root is None:
         tops = np.flatnonzero(~has_parent)
         return int(tops[0]) if len(tops) == 1 and len(graph.edge_parent) else VIRTUAL_ROOT
+    root = as_id(root)
     if root not in graph.ids:
-        raise TaxonomyError(f"{source}: the root {shown(root)} is not among the nodes{did_you_mean(root, graph.ids)}")
+        hint = did_you_mean(root, graph.ids) or "; name a node without parents"
+        raise TaxonomyError(f"{source}: the root {shown(root)} is not among the nodes{hint}")
     place = graph.ids.index(root)
     if has_parent[place]:
         raise TaxonomyError(f"{source}: the root {shown(root)} has a parent; name a node at the top")
