@@ -1,11 +1,11 @@
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALLED := .venv/installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: demo test check bench docs clean
 
-demo: $(INSTALLED)  ## train, evaluate and predict on the built-in ICD-10-CM set
+demo: $(INSTALLED)  ## the built-in ICD-10-CM set: its taxonomy and sample rows
 	$(BIN)/hinet demo
 
 test: $(INSTALLED)  ## every test, doctests included
@@ -17,7 +17,7 @@ check: $(INSTALLED)  ## format, lint, types, import layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(INSTALLED)  ## slow and heavy measurements; results land in benchmarks/results
+bench: $(INSTALLED)  ## slow measurements, with HINET_DATA=folder of the data sets; results land in benchmarks/results
 	$(BIN)/python benchmarks/taxonomy.py
 
 docs: $(INSTALLED)  ## write the command-line reference from the program itself

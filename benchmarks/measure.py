@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-DATA = Path(os.environ.get("HINET_DATA", Path(__file__).parents[2] / "shared" / "data"))
+DATA = Path(os.environ.get("HINET_DATA", "data"))  # where a user has placed the data sets
 
 Case = Callable[[], dict[str, Any]]
 
@@ -44,14 +44,15 @@ def answer_if_asked(cases: Mapping[str, Case]) -> None:
     """In the fresh process of one case, run it, print what it measured, and exit."""
     if len(sys.argv) == 3 and sys.argv[1] == "--case":
         measured = cases[sys.argv[2]]()
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
         print(json.dumps({**measured, "peak_gb": round(peak, 3)}))
         raise SystemExit
 
 
 def save(name: str, results: Mapping[str, Any]) -> None:
     """Write results as JSON under ``benchmarks/results`` with what they were measured on."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout
+    described = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(described, capture_output=True, text=True, check=False).stdout
     header = {
         "commit": commit.strip(),
         "python": platform.python_version(),

@@ -30,7 +30,7 @@ def edge_lists(draw: st.DrawFn, *, dag: bool, most: int = 9) -> list[tuple[str |
         else:
             parents = draw(st.lists(st.sampled_from(nodes[:place]), max_size=1)) if place else []
         edges += [(parent, node) for parent in parents] or [(None, node)]
-    return edges
+    return draw(st.permutations(edges))
 
 
 @st.composite
@@ -43,14 +43,19 @@ def taxonomies(draw: st.DrawFn, *, dag: bool | None = None) -> Taxonomy:
 @st.composite
 def layered(draw: st.DrawFn) -> Layers:
     """A small tree or DAG as layers, with some inner nodes, and perhaps the root, that end traces."""
+    return draw(layered_with_ends())[0]
+
+
+@st.composite
+def layered_with_ends(draw: st.DrawFn) -> tuple[Layers, set[str]]:
+    """Layers as :func:`layered`, and the nodes at which a trace may end, by the rule itself."""
     taxonomy = draw(taxonomies())
-    return Layers.of(taxonomy, ends=draw(st.lists(st.sampled_from(taxonomy.ids), unique=True)))
+    chosen = draw(st.lists(st.sampled_from(taxonomy.ids), unique=True))
+    return Layers.of(taxonomy, ends=chosen), {*chosen, *(node for node in taxonomy if not taxonomy.children(node))}
 
 
-def all_traces(layers: Layers) -> Iterator[tuple[str, ...]]:
+def all_traces(taxonomy: Taxonomy, ending: set[str]) -> Iterator[tuple[str, ...]]:
     """Every complete trace as a path of ids below the root, by walking the taxonomy itself."""
-    taxonomy = layers.taxonomy
-    ending = {taxonomy.ids[node] for neuron, node in enumerate(layers.node) if layers.ends[neuron] and node >= 0}
     root = taxonomy.ids[taxonomy.root] if taxonomy.root >= 0 else None
 
     def walk(node: str | None, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 _LONGEST_SHOWN = 60
-_MOST_NAMES_COMPARED = 50_000
+_MOST_NAMES_COMPARED = 1_000
 
 
 class HiNetError(Exception):
@@ -35,7 +35,11 @@ class FileError(HiNetError):
 
 
 class TaxonomyError(HiNetError):
-    """A hierarchy contradicts itself."""
+    """A hierarchy contradicts itself; ``problems`` lists all that was found where a source was checked."""
+
+    def __init__(self, message: str, problems: Sequence[object] = ()) -> None:
+        self.problems = tuple(problems)
+        super().__init__(message)
 
 
 class LabelError(HiNetError):
@@ -51,7 +55,7 @@ def shown(value: str) -> str:
     return repr(value if len(value) <= _LONGEST_SHOWN else value[: _LONGEST_SHOWN - 1] + "…")
 
 
-def did_you_mean(value: str, known: Sequence[str] | Iterable[str]) -> str:
+def did_you_mean(value: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'Sheep'?"`` for the nearest known name, or nothing.
 
     >>> did_you_mean("Sheeps", ["Cow", "Sheep"])
@@ -61,7 +65,8 @@ def did_you_mean(value: str, known: Sequence[str] | Iterable[str]) -> str:
     stripped = value.strip()
     if stripped != value and stripped in names:
         return f"; did you mean {shown(stripped)}, without the blanks around it?"
-    if len(names) > _MOST_NAMES_COMPARED:  # a fuzzy match reads every name: too slow to be a courtesy
-        return ""
-    near = get_close_matches(value, names, n=1, cutoff=0.75)
+    # A fuzzy comparison is slow: only names of about the same length and the same first letter are compared.
+    start, slack = value[:1].casefold(), 2 + len(value) // 4
+    alike = [name for name in names if abs(len(name) - len(value)) <= slack and name[:1].casefold() == start]
+    near = get_close_matches(value[:200], alike[:_MOST_NAMES_COMPARED], n=1, cutoff=0.75)
     return f"; did you mean {shown(near[0])}?" if near else ""

@@ -5,7 +5,7 @@ List ``i`` of a ragged array is ``flat[offsets[i]:offsets[i + 1]]``.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,19 @@ Ints: TypeAlias = NDArray[np.integer[Any]]
 Bools: TypeAlias = NDArray[np.bool_]
 
 
+Array = TypeVar("Array", bound=NDArray[Any])
+
+
+def frozen(array: Array) -> Array:
+    """Make an array read-only, for the frozen noun that holds it."""
+    array.setflags(write=False)
+    return array
+
+
 def freeze(*arrays: NDArray[Any]) -> None:
-    """Make arrays read-only, for the frozen nouns that hold them."""
+    """Make several arrays read-only."""
     for array in arrays:
-        array.setflags(write=False)
+        frozen(array)
 
 
 def offsets_of(lengths: Ints) -> NDArray[np.int64]:

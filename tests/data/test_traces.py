@@ -8,14 +8,13 @@ from hypothesis import strategies as st
 from hinet import LabelError, Layers, Taxonomy, Traces
 from hinet.data import traces as traces_module
 from hinet.taxonomy import STOP
-from tests.strategies import all_traces, layered
+from tests.strategies import all_traces, layered_with_ends
 
 
 @st.composite
 def labelled(draw: st.DrawFn) -> tuple[Layers, list[list[str]]]:
-    layers = draw(layered())
-    ending = sorted({layers.taxonomy.ids[node] for node in layers.node[layers.ends]})
-    rows = draw(st.lists(st.lists(st.sampled_from(ending), max_size=3, unique=True), max_size=6))
+    layers, ending = draw(layered_with_ends())
+    rows = draw(st.lists(st.lists(st.sampled_from(sorted(ending)), max_size=3, unique=True), max_size=6))
     return layers, rows
 
 
@@ -33,7 +32,7 @@ def test_a_label_keeps_all_its_paths_and_no_others(case: tuple[Layers, list[list
     taxonomy = layers.taxonomy
     root = taxonomy.ids[taxonomy.root] if taxonomy.root >= 0 else None
     by_label: dict[str | None, list[tuple[str, ...]]] = {}
-    for path in all_traces(layers):
+    for path in all_traces(taxonomy, {label for row in rows for label in row}):
         by_label.setdefault(path[-1] if path else root, []).append(path)
     for row, paths in zip(rows, Traces.encode_sets(layers, rows).paths(), strict=True):
         assert sorted(paths) == sorted(path for label in row for path in by_label[label])
@@ -51,9 +50,10 @@ def test_every_trace_steps_along_allowed_edges_and_ends_in_stop(case: tuple[Laye
             above = neuron
 
 
-@given(layered())
-def test_every_path_can_be_given_itself(layers: Layers) -> None:
-    paths = list(all_traces(layers))
+@given(layered_with_ends())
+def test_every_path_can_be_given_itself(case: tuple[Layers, set[str]]) -> None:
+    layers, ending = case
+    paths = list(all_traces(layers.taxonomy, ending))
     assume(paths)
     traces = Traces.encode_paths(layers, paths)
     assert traces.paths() == [[path] for path in paths]
@@ -119,3 +119,30 @@ def test_a_deep_chain_is_encoded_without_recursion() -> None:
     traces = Traces.encode(layers, ["5000", "1"])
     assert np.diff(traces.offsets).tolist() == [5000, 1]
     assert traces.decode() == ["5000", "1"]
+
+
+def test_unknown_steps_and_padding_are_told_by_their_row() -> None:
+    with pytest.raises(
+        LabelError, match=r"row 1: label 'cats' is not in the taxonomy of 4 nodes; did you mean 'cat'\?"
+    ):
+        Traces.encode_paths(animals(), [["pet", "cat"], ["pet", "cats"]])
+    assert Traces.encode_paths(animals(), [["wild", ""], ["pet", "cat"]]).decode() == ["wild", "cat"]
+
+
+def test_what_is_no_list_of_labels_is_told() -> None:
+    with pytest.raises(LabelError, match="expected a list of labels, got the text 'cat'"):
+        Traces.encode(animals(), "cat")
+    with pytest.raises(LabelError, match="row 1: expected one label, got 2; use encode_sets"):
+        Traces.encode(animals(), ["cat", ["cat", "wild"]])
+
+
+def test_labels_out_of_reach_are_told_as_such() -> None:
+    layers = Layers.of(Taxonomy.from_edges([("r", "a"), (None, "lost")], root="r"))
+    with pytest.raises(LabelError, match="row 0: the root does not lead to 'lost'"):
+        Traces.encode(layers, ["lost"])
+
+
+def test_joined_parts_are_the_whole() -> None:
+    parts = [Traces.encode(animals(), ["cat"]), Traces.encode(animals(), []), Traces.encode(animals(), ["wild", "cat"])]
+    assert Traces.joined(animals(), parts).decode() == ["cat", "wild", "cat"]
+    assert Traces.joined(animals(), []).decode() == []

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hinet.taxonomy import Report, Table, check
+from hinet.taxonomy import layers as layers_module
 from hinet.taxonomy.check import WIDE, RowLabels
 from hinet.taxonomy.formats import Edges
 
@@ -125,3 +126,37 @@ def test_the_smallest_hierarchies_have_a_summary(nodes: int) -> None:
     assert report.summary is not None
     assert report.summary["nodes"] == nodes
     assert report.summary["levels"] == 1
+
+
+def test_a_cycle_names_the_lines_of_its_own_links() -> None:
+    report = checked("node,parent\nr,\ne,r\nf,e\nx,r\ne,f\n")
+    assert "e > f > e (lines 4, 6)" in report.errors[0].message
+
+
+def test_a_guessed_separator_and_a_long_cell_are_warned_of() -> None:
+    report = checked("node,parent\nr,\na,r\nb,r\nc,a|b\n")
+    assert found(report) == [("guessed-separator", 5)]
+    report = check(Table().parse("t.tsv", 'node\tparent\ttitle\nr\t\t\na\tr\t"inch\nb\tr\t12"\nc\tr\tC\n'))
+    assert found(report) == [("long-cell", 3)]
+
+
+def test_a_dag_too_large_to_unroll_is_still_summed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers_module, "MOST_NEURONS", 50)
+    report = check(Edges().parse("e.txt", "".join(f"n{n} n{n + s}\n" for n in range(20) for s in (1, 2))))
+    assert [problem.code for problem in report.warnings] == ["unrolls"]
+    assert report.summary is not None
+    assert report.summary["nodes"] == 22
+
+
+def test_leaves_are_counted_by_depth() -> None:
+    report = checked("node,parent\nr,\na,r\nb,r\nc,a\n")
+    assert report.summary is not None
+    assert report.summary["leaves_by_depth"] == {1: 1, 2: 1}
+
+
+def test_tops_beside_each_other_are_checked_too() -> None:
+    wide = "".join(f"w{number},,t{number}\n" for number in range(WIDE))
+    exactly = checked(f"node,parent,title\n{wide}x,w1,X\ny,w1,Y\n")
+    assert "wide" not in {code for code, _ in found(exactly)}
+    more = checked(f"node,parent,title\n{wide}one,,T1\nx,w1,X\ny,w1,Y\n")
+    assert {("wide", None), ("same-title", WIDE + 2)} <= set(found(more))

@@ -225,3 +225,46 @@ def test_a_flat_json_list_names_its_parents(tmp_path: Path) -> None:
 def test_unknown_parents_come_with_a_remedy(tmp_path: Path, parent: str, hint: str) -> None:
     with pytest.raises(TaxonomyError, match=f"file.txt:4: the parent .*{hint}"):
         read(tmp_path, f"node,parent\na,\nb ,a\nc,{parent}\nd,elsewhere\n")
+
+
+@pytest.mark.parametrize("text", ['{"a":\u00a0{}}', '{"a":\x0c{}}', '["a"]\x1c', '{"a": ' + "1" * 5000 + "}", "[1"])
+def test_what_json_refuses_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        json.loads(text)
+    with pytest.raises(FileError, match=r"file.txt:1: "):
+        read(tmp_path, text, format="json")
+
+
+def test_json_escapes_that_no_file_can_hold_are_refused(tmp_path: Path) -> None:
+    for escape in ("\\ud800", "\\u0000"):
+        with pytest.raises(FileError, match=r"file.txt:2: .*no text file can hold"):
+            read(tmp_path, '{"a": {},\n"' + escape + '": {}}')
+
+
+def test_json_nodes_may_be_told_again_by_their_id(tmp_path: Path) -> None:
+    shared = {"id": "s", "title": "Shared", "children": [{"id": "t"}]}
+    taxonomy = read(
+        tmp_path, json.dumps([{"id": "a", "children": [shared]}, {"id": "b", "children": [shared, {"id": "t"}]}])
+    )
+    assert taxonomy.parents("s") == ("a", "b")
+    bare = read(tmp_path, json.dumps([{"id": "a", "children": [{"id": "s"}]}, {"id": "b", "children": [shared]}]))
+    assert bare.titles[bare.position("s")] == "Shared"
+
+
+def test_json_objects_without_children_lists(tmp_path: Path) -> None:
+    assert read(tmp_path, '[{"id": "a"}, {"id": "b", "children": null}]').ids == ("a", "b")
+    assert read(tmp_path, '{"children": ["toys"], "adults": ["tools"]}').ids == (
+        "children",
+        "adults",
+        "children > toys",
+        "adults > tools",
+    )
+    assert dict(read(tmp_path, '[{"id": 1, "code": "x", "parent": null, "title": "T"}]').attributes) == {
+        "title": ("T",),
+        "code": ("x",),
+    }
+
+
+def test_json_lines_are_those_of_the_names(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match=r"file.txt:2: expected the children of 'b'"):
+        read(tmp_path, '{"a": {},\n"b":\n\n7}')

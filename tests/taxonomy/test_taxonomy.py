@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import copy
 import gzip
 import os
+import pickle
 import subprocess
 from pathlib import Path
 
@@ -25,9 +27,11 @@ def test_write_and_read_gives_the_same_taxonomy(
 ) -> None:
     path = tmp_path_factory.mktemp("round") / f"taxonomy{suffix}"
     with_titles = Taxonomy.from_edges(
-        [(None if parent == "" else parent, node) for node, parent in list(taxonomy.rows())[1:]],
+        [(None if parent == "" else parent, node) for node, parent in taxonomy.rows()],
         attributes={"title": dict(zip(taxonomy.ids, titles, strict=False))},
     )
+    told = dict(zip(with_titles.ids, with_titles.titles, strict=True))
+    assert told == dict(zip(taxonomy.ids, titles, strict=False))
     for original in (taxonomy, with_titles):
         original.write(path)
         assert Taxonomy.from_file(path, format="table") == original
@@ -37,7 +41,7 @@ def test_write_and_read_gives_the_same_taxonomy(
 def test_networkx_gives_the_same_taxonomy(taxonomy: Taxonomy) -> None:
     graph = nx.DiGraph()
     graph.add_nodes_from(taxonomy.ids)
-    graph.add_edges_from((p, n) for n, p in list(taxonomy.rows())[1:] if p)
+    graph.add_edges_from((p, n) for n, p in taxonomy.rows() if p)
     built = Taxonomy.from_networkx(graph)
     assert set(built.ids) == set(taxonomy.ids)
     assert all(set(built.parents(n)) == set(taxonomy.parents(n)) for n in taxonomy)
@@ -112,14 +116,54 @@ def test_errors_in_python_values_are_told() -> None:
         Taxonomy.from_edges([("a", "b")], attributes={"title": {"z": "zed"}})
 
 
-def test_a_taxonomy_is_frozen(tmp_path: Path) -> None:
+def test_a_taxonomy_is_frozen() -> None:
     taxonomy = Taxonomy.from_edges([("a", "b")])
     with pytest.raises(AttributeError):
         taxonomy.root = 3  # type: ignore[misc]
     with pytest.raises(TypeError):
         taxonomy.attributes["title"] = ("x", "y")  # type: ignore[index]
-    with pytest.raises(ValueError, match="read-only"):
-        taxonomy.edge_parent[0] = 1
+    for array in (taxonomy.edge_parent, taxonomy.leaves, taxonomy.child_lists[0], taxonomy.tops, taxonomy.depth):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+
+
+def test_a_taxonomy_can_be_pickled_and_copied() -> None:
+    taxonomy = Taxonomy.from_edges([("a", "b")], attributes={"title": {"a": "A"}})
+    assert pickle.loads(pickle.dumps(taxonomy)) == taxonomy
+    assert copy.deepcopy(taxonomy) == taxonomy
+
+
+def test_taxonomies_that_differ_in_anything_are_not_equal() -> None:
+    edges = [(None, "r"), ("r", "a"), ("r", "b"), (None, "s")]
+    one = Taxonomy.from_edges(edges)
+    assert one == Taxonomy.from_edges(edges)
+    assert one != Taxonomy.from_edges(edges, root="r")
+    assert one != Taxonomy.from_edges(edges, attributes={"title": {"a": "A"}})
+    assert one != Taxonomy.from_edges([*edges[:2], ("s", "b"), (None, "s")])
+    assert one != "taxonomy"
+
+
+def test_siblings_stand_in_the_order_of_the_nodes() -> None:
+    taxonomy = Taxonomy.from_edges([("p", "b"), ("q", "a"), ("q", "b"), ("p", "a")])
+    assert taxonomy.children("p") == taxonomy.children("q") == ("b", "a")
+
+
+def test_attributes_that_a_table_cannot_hold_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TaxonomyError, match="an attribute is called ' x'"):
+        Taxonomy.from_edges([("a", "b")], attributes={" x": {"a": "1"}})
+    with pytest.raises(TaxonomyError, match="an attribute is called 'parent'"):
+        Taxonomy.from_edges([("a", "b")], attributes={"parent": {"a": "1"}}).write(tmp_path / "t.tsv")
+    odd = Taxonomy.from_edges([("a", "b")], attributes={"a,b;c|d": {"a": "1"}})
+    for name in ("t.tsv", "t.csv"):
+        odd.write(tmp_path / name)
+        assert Taxonomy.from_file(tmp_path / name) == odd
+
+
+def test_many_errors_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("node,parent\n" + "".join(f"n{n},gone\n" for n in range(9)))
+    with pytest.raises(TaxonomyError, match="and 4 more errors") as caught:
+        Taxonomy.from_file(tmp_path / "t.csv")
+    assert len(caught.value.problems) == 9
 
 
 def test_looking_up_an_unknown_node_names_the_nearest() -> None:

@@ -1,4 +1,4 @@
-"""The command line: one file a command."""
+"""The command line: one file a group of commands."""
 
 from hinet.cli.main import app, main
 

@@ -26,6 +26,10 @@ _TITLES = {
     "empty-id": "empty ids",
     "duplicate-id": "duplicate ids",
     "repeated-edge": "repeated edges",
+    "bad-character": "names that no text file can hold",
+    "guessed-separator": "several parents in one cell",
+    "long-cell": "cells that run over several lines",
+    "unrolls": "layers",
     "unknown-label": "labels of rows that are not in the taxonomy",
     "empty-label": "rows without a label",
     "single-child": "single-child chains",
@@ -52,7 +56,7 @@ def check(
         str | None,
         typer.Option("--label-sep", help="Separator of several labels in one cell.", show_default=False),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="List every problem, not the first few of a kind.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="List every warning, not the first few of a kind.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")] = False,
 ) -> None:
     """List errors with their lines, what looks odd, and a summary. Exit 0, or 2 on errors."""
@@ -81,13 +85,18 @@ def check(
 def show(
     reading: Reading,
     node: Annotated[str | None, typer.Argument(help="Draw what is below this node.", show_default=False)] = None,
-    depth: Annotated[int, typer.Option("--depth", min=0, help="Levels to draw.")] = 2,
-    most: Annotated[int, typer.Option("--most", min=1, help="Children to draw of one node.")] = 40,
+    depth: Annotated[
+        int | None, typer.Option("--depth", min=0, help="Levels to draw, by default 2.", show_default=False)
+    ] = None,
+    most: Annotated[
+        int | None, typer.Option("--most", min=1, help="Children to draw of a node, by default 40.", show_default=False)
+    ] = None,
 ) -> None:
     """Draw the tree in the terminal."""
-    from hinet.taxonomy import draw
+    from hinet.taxonomy.drawing import DEPTH, MOST_CHILDREN, draw
 
     taxonomy = reading.taxonomy()
+    depth, most = DEPTH if depth is None else depth, MOST_CHILDREN if most is None else most
     for line in draw(taxonomy, node, depth=depth, most_children=most):
         typer.echo(line)
 
@@ -112,7 +121,7 @@ def _row_labels(path: Path, column: str, separator: str | None, encoding: str) -
     cells = table.column(column)
     if separator == "":
         raise typer.BadParameter("--label-sep is empty; give the character between two labels")
-    split = [[cell] if separator is None else cell.split(separator) for cell in cells]
+    split = [[cell] if separator is None else [part.strip() for part in cell.split(separator)] for cell in cells]
     return RowLabels(str(path), table.lines, [[label for label in row if label.strip()] for row in split])
 
 
@@ -141,12 +150,13 @@ def _print_report(report: Report, every: bool) -> None:
             by_code.setdefault(problem.code, []).append(problem)
         for code, group in by_code.items():
             console.print(Text(f"{word}: {_TITLES.get(code, code)} ({len(group):,})", style=style))
-            for problem in group if every else group[:_EXAMPLES_SHOWN]:
+            shown = group if every or word == "error" else group[:_EXAMPLES_SHOWN]
+            for problem in shown:
                 place = problem.path or report.source
                 where = f"{place}:{problem.line}: " if problem.line else ""
                 console.print(Text(f"  {where}{problem.message}"))
-            if not every and len(group) > _EXAMPLES_SHOWN:
-                console.print(Text(f"  … {len(group) - _EXAMPLES_SHOWN:,} more (--all lists them)"))
+            if len(group) > len(shown):
+                console.print(Text(f"  … {len(group) - len(shown):,} more (--all lists them)"))
     if report.summary is not None:
         for line in summary_lines(report.source, report.summary):
             console.print(Text(line))
@@ -165,7 +175,7 @@ def summary_lines(source: str, summary: dict[str, Any]) -> list[str]:
     branching = summary["branching"]
     widest = f", widest {branching['widest']!r}" if branching["widest"] is not None else ""
     lines = [
-        f"{source}: {summary['kind']} of {summary['nodes']:,} nodes in {summary['levels']} levels",
+        f"{source}: {summary['kind']} of {summary['nodes']:,} nodes in {_counted(summary['levels'], 'level')}",
         f"  root        {summary['root'] if summary['root'] is not None else '(virtual)'}, "
         f"{summary['tops']:,} nodes right below it",
         f"  edges       {summary['edges']:,}",

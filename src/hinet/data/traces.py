@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.errors import LabelError, shown
-from hinet.ragged import Bools, Ints, freeze, gather, group_by, offsets_of, positions
+from hinet.ragged import Ints, freeze, gather, group_by, offsets_of
 from hinet.taxonomy import VIRTUAL_ROOT, Layers, path_id, unpadded
 
 MOST_PATHS_OF_A_LABEL = 10_000
@@ -59,8 +59,6 @@ class Traces:
 
     def __len__(self) -> int:
         return len(self.row_offsets) - 1
-
-    # ------------------------------------------------------------------ from labels
 
     @classmethod
     def encode(cls, layers: Layers, labels: Sequence[Any]) -> Traces:
@@ -156,8 +154,6 @@ class Traces:
         neurons, lengths = gather(neurons, offsets, wanted)
         return cls(layers, offsets_of(counts)[row_offsets], offsets_of(lengths), np.asarray(neurons, dtype=np.int32))
 
-    # ------------------------------------------------------------------ to labels
-
     @property
     def end_neurons(self) -> NDArray[np.int32]:
         """(t,) The last real neuron of every trace; neuron 0, the root, for a trace without neurons."""
@@ -188,6 +184,9 @@ class Traces:
 
     def decode(self) -> list[str]:
         """Return the label of every row; raise LabelError for a row that has none or several."""
+        if (np.diff(self.row_offsets) == 1).all():
+            ids = self.layers.taxonomy.ids
+            return [ids[node] for node in self.end_nodes.tolist()]
         labels = self.decode_sets()
         for row, found in enumerate(labels):
             if len(found) != 1:
@@ -221,7 +220,8 @@ def _traces_of(layers: Layers, labels: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     owner = np.repeat(np.arange(len(labels)), counts)
     can_end = layers.ends[neurons]
     neurons, owner = neurons[can_end], owner[can_end]
-    paths = np.bincount(owner, layers.path_counts[neurons].astype(np.float64), len(labels))
+    most = np.minimum(layers.path_counts[neurons], MOST_PATHS_OF_A_LABEL + 1).astype(np.float64)
+    paths = np.bincount(owner, most, len(labels))
     bad = labels[(paths == 0) | (paths > MOST_PATHS_OF_A_LABEL)]
     if len(bad):
         empty = np.zeros(1, np.int64)
@@ -274,13 +274,7 @@ def _read_off(
 
 def _follow(layers: Layers, above: Ints, nodes: Ints, rows: Ints) -> Ints:
     """Return the neuron of each of ``nodes`` among the options of the neurons ``above``."""
-    starts = layers.option_offsets[above]
-    lengths = layers.option_offsets[above + 1] - starts
-    options = layers.option_neuron[positions(starts, lengths)]
-    pair = np.repeat(np.arange(len(above)), lengths)
-    hit: Bools = (layers.node[options] == nodes[pair]) & (options > 0)
-    found = np.full(len(above), -1, np.int64)
-    found[pair[hit]] = options[hit]
+    found = layers.children_at(above, nodes)
     for lost in np.flatnonzero(found < 0)[:1].tolist():
         ids, parent = layers.taxonomy.ids, int(layers.node[above[lost]])
         name = "the root" if parent == VIRTUAL_ROOT else shown(ids[parent])

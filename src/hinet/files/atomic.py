@@ -5,8 +5,8 @@ from __future__ import annotations
 import gzip
 import lzma
 import os
+import secrets
 import sys
-import tempfile
 from pathlib import Path
 
 from hinet.errors import FileError
@@ -30,6 +30,8 @@ def write_text(path: str | Path, text: str) -> None:
             _replace(target, data)
     except OSError as error:
         raise FileError(path, f"cannot be written: {error.strerror}") from None
+    except ValueError as error:  # a NUL inside the path itself
+        raise FileError(repr(str(path)), f"cannot be written: {error}") from None
 
 
 def _compressed(path: str | Path, data: bytes) -> bytes:
@@ -39,19 +41,14 @@ def _compressed(path: str | Path, data: bytes) -> bytes:
 
 
 def _replace(target: Path, data: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name[:40]}.", dir=target.parent)
+    temporary = target.with_name(f".{target.name[:40]}.{secrets.token_hex(8)}")
     try:
-        with os.fdopen(handle, "wb") as stream:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as stream:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        Path(temporary).chmod(target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_umask())
-        Path(temporary).replace(target)
+        if target.exists():
+            temporary.chmod(target.stat().st_mode & 0o7777)
+        temporary.replace(target)
     finally:
-        Path(temporary).unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+        temporary.unlink(missing_ok=True)

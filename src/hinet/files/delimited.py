@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,12 @@ DELIMITERS = ("\t", ",", ";", "|")
 
 _NAMES = {"\t": "tab", ",": "comma", ";": "semicolon", "|": "bar", " ": "blank"}
 _NEEDS_QUOTES = re.compile(r'["\r\n]|^\s|\s$')
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')
 _EXCEL_DELIMITER = re.compile(r"sep=(.)\r?\n")  # a first line that Excel writes and reads
+
+
+class _QuoteError(FileError):
+    """A cell breaks the rules of quoting."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +32,8 @@ class DelimitedTable:
     path: str
     columns: dict[str, Sequence[str]]
     lines: list[int]
+    header_line: int
+    long_records: list[int]  # lines of records that run over several lines, by a quoted line break
 
     def column(self, column: str) -> Sequence[str]:
         """Return the cells of ``column``, a cell a row."""
@@ -33,7 +41,7 @@ class DelimitedTable:
             raise FileError(
                 self.path,
                 f"no column {shown(column)} among {_listed(list(self.columns))}{did_you_mean(column, self.columns)}",
-                line=1,
+                line=self.header_line,
             )
         return self.columns[column]
 
@@ -44,8 +52,9 @@ def guess_delimiter(header: str) -> str | None:
     >>> guess_delimiter("node;parent;title")
     ';'
     """
-    best = "\t" if "\t" in header else max(DELIMITERS, key=header.count)
-    return best if best in header else None
+    bare = _QUOTED.sub("", header)
+    best = "\t" if "\t" in bare else max(DELIMITERS, key=bare.count)
+    return best if best in bare else None
 
 
 def parse_delimited(path: str | Path, text: str, delimiter: str | None = None) -> DelimitedTable:
@@ -58,59 +67,74 @@ def parse_delimited(path: str | Path, text: str, delimiter: str | None = None) -
         delimiter = excel[1]
         text = "\n" + text[excel.end() :]  # the blank line keeps the line numbers
     if delimiter is None:
-        delimiter = guess_delimiter(text.lstrip().partition("\n")[0]) or ","
+        first = next((line for line in checked_lines(path, text) if line.strip() and not line.startswith("#")), "")
+        delimiter = guess_delimiter(first) or ","
     if len(delimiter) != 1 or delimiter in '"\r\n':
         raise FileError(path, f"a delimiter is one character, got {shown(delimiter)}")
     try:
         return _table(path, text, delimiter, quotes=True)
-    except FileError:
-        if delimiter != "\t" or '"' not in text:
+    except _QuoteError:
+        if delimiter != "\t":
             raise
     return _table(path, text, delimiter, quotes=False)
 
 
-def format_delimited(rows: Iterable[Sequence[str]], delimiter: str) -> str:
-    """Return rows as text that :func:`parse_delimited` reads back to the letter."""
-    return "".join(delimiter.join(_cell(text, delimiter) for text in row) + "\n" for row in rows)
+def format_delimited(header: Sequence[str], rows: Iterable[Sequence[str]], delimiter: str) -> str:
+    """Return a table as text that :func:`parse_delimited` reads back to the letter."""
+    lines = (delimiter.join(_cell(text, delimiter) for text in row) + "\n" for row in rows)
+    head = delimiter.join(_cell(name, "".join(DELIMITERS)) for name in header)  # so that the delimiter can be guessed
+    return "".join([head, "\n", *lines])
 
 
-def _cell(text: str, delimiter: str) -> str:
+def _cell(text: str, delimiters: str) -> str:
     # The csv module leaves a lone carriage return unquoted when lines end in a newline.
-    quoted = delimiter in text or _NEEDS_QUOTES.search(text)
+    quoted = any(mark in text for mark in delimiters) or _NEEDS_QUOTES.search(text)
     return '"' + text.replace('"', '""') + '"' if quoted else text
 
 
 def _table(path: str | Path, text: str, delimiter: str, quotes: bool) -> DelimitedTable:
-    records, lines = _records(path, text, delimiter, quotes)
+    records, lines, long_records = _records(path, text, delimiter, quotes)
     if not records:
-        raise FileError(path, "the file is empty")
+        raise FileError(path, "the file is empty", line=1)
     names = [name.strip() for name in records[0]]
-    for name in names:
-        if names.count(name) > 1:
-            raise FileError(path, f"two columns are called {shown(name)}; rename one", line=lines[0])
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise FileError(path, f"two columns are called {shown(twice)}; rename one", line=lines[0])
     width = len(names)
     for line, record in zip(lines, records, strict=True):
         if len(record) != width:
             raise FileError(path, _wrong_width(record, width, delimiter), line=line)
     cells: Iterable[Sequence[str]] = zip(*records[1:], strict=True) if len(records) > 1 else [()] * width
-    return DelimitedTable(str(path), dict(zip(names, cells, strict=True)), lines[1:])
+    return DelimitedTable(str(path), dict(zip(names, cells, strict=True)), lines[1:], lines[0], long_records)
 
 
-def _records(path: str | Path, text: str, delimiter: str, quotes: bool) -> tuple[list[tuple[str, ...]], list[int]]:
-    """Return each record that is not blank, and the line each starts at."""
+def _records(
+    path: str | Path, text: str, delimiter: str, quotes: bool
+) -> tuple[list[tuple[str, ...]], list[int], list[int]]:
+    """Return each record that is not blank, the line each starts at, and the lines of those longer than a line.
+
+    Comments (#) at the head of the text are passed over, as they are in all formats of hierarchies.
+    """
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
     reader = csv.reader(checked_lines(path, text), delimiter=delimiter, quoting=quoting, strict=True)
-    records, lines = [], []
+    records: list[tuple[str, ...]] = []
+    lines: list[int] = []
+    long_records: list[int] = []
     start = 1
     try:
         for record in reader:
+            if reader.line_num > start:
+                long_records.append(start)
+            if not records and record and record[0].startswith("#"):
+                start = reader.line_num + 1
+                continue
             if any(map(str.strip, record)):  # blank lines, and the rows of empty cells that spreadsheets leave
                 records.append(tuple(record))  # unlike lists, tuples of text cost the garbage collector nothing
                 lines.append(start)
             start = reader.line_num + 1
     except csv.Error as error:
-        raise FileError(path, _csv_remedy(str(error)), line=start) from None
-    return records, lines
+        raise _QuoteError(path, _csv_remedy(str(error)), line=start) from None
+    return records, lines, long_records
 
 
 def _csv_remedy(error: str) -> str:

@@ -29,21 +29,15 @@ def read_text(path: str | Path, encoding: str = "utf-8") -> str:
     """
     data = _decompressed(path, _bytes_of(path)).removeprefix(codecs.BOM_UTF8)
     if not data.strip():
-        raise FileError(path, "the file is empty")
+        raise FileError(path, "the file is empty", line=1)
     if encoding.lower().replace("_", "-") in ("utf-8", "utf8"):
         _refuse_binary(path, data)
     try:
         text = data.decode(encoding)
-    except LookupError:
+    except (LookupError, ValueError) as error:
+        if isinstance(error, UnicodeError):
+            raise _not_text(path, data, encoding, error) from None
         raise FileError(path, f"unknown encoding {encoding!r}; try 'utf-8', 'latin-1' or 'utf-16'") from None
-    except UnicodeError as error:
-        start = getattr(error, "start", 0)
-        raise FileError(
-            path,
-            f"byte 0x{data[start]:02x} is not {encoding} text; "
-            "save the file as UTF-8 or name its encoding (such as latin-1)",
-            line=_line_at(data, start),
-        ) from None
     if "\0" in text:
         raise FileError(
             path,
@@ -51,6 +45,15 @@ def read_text(path: str | Path, encoding: str = "utf-8") -> str:
             text[: text.index("\0")].count("\n") + 1,
         )
     return text
+
+
+def _not_text(path: str | Path, data: bytes, encoding: str, error: UnicodeError) -> FileError:
+    start = getattr(error, "start", 0)
+    message = (
+        f"byte 0x{data[start]:02x} is not {encoding} text; "
+        "save the file as UTF-8 or name its encoding (such as latin-1)"
+    )
+    return FileError(path, message, line=_line_at(data, start))
 
 
 def checked_lines(path: str | Path, text: str) -> list[str]:
@@ -105,4 +108,5 @@ def _refuse_binary(path: str | Path, data: bytes) -> None:
 
 
 def _line_at(data: bytes, position: int) -> int:
-    return data.count(b"\n", 0, position) + 1
+    before = data[:position]
+    return before.count(b"\n") + before.count(b"\r") - before.count(b"\r\n") + 1

@@ -9,16 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from hinet.errors import did_you_mean, shown
+from hinet.errors import TaxonomyError, did_you_mean, shown
 from hinet.ragged import Bools, Ints, group_by
-from hinet.taxonomy.draft import Draft, Problem, resolve
+from hinet.taxonomy.draft import MOST_SUGGESTIONS, Draft, Problem, resolve
 from hinet.taxonomy.layers import Layers
 from hinet.taxonomy.path_ids import PATH_SEP
 from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy
 
 WIDE = 1_000  # children; above it a level is usually missing
-
-_MOST_SUGGESTIONS = 20
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ def check(draft: Draft, *, source: str = "taxonomy", root: str | None = None, ro
     graph = resolve(draft)
     if any(problem.severity == "error" for problem in graph.problems):
         return Report(source, graph.problems, None)
-    taxonomy = Taxonomy.from_graph(graph, draft.attributes, source=source, root=root)
+    taxonomy = Taxonomy.from_graph(graph, source=source, root=root)
     line = _Lines(draft, graph.first_link)
     problems = [
         *graph.problems,
@@ -64,7 +62,11 @@ def check(draft: Draft, *, source: str = "taxonomy", root: str | None = None, ro
         *_unreachable(taxonomy, line),
         *_flat(taxonomy),
     ]
-    summary = summarise(taxonomy)
+    try:
+        summary = summarise(taxonomy)
+    except TaxonomyError as error:  # a DAG too large to unroll: say so, and sum up the rest
+        problems.append(_warning("unrolls", str(error), None))
+        summary = _shape(taxonomy)
     if rows:
         unknown, counts = _count_rows(taxonomy, rows)
         problems += unknown
@@ -74,7 +76,11 @@ def check(draft: Draft, *, source: str = "taxonomy", root: str | None = None, ro
 
 
 def summarise(taxonomy: Taxonomy) -> dict[str, Any]:
-    """Return the shape of a taxonomy as plain numbers."""
+    """Return the shape of a taxonomy and of its layers as plain numbers."""
+    return {**_shape(taxonomy), "neurons_by_layer": np.diff(Layers.of(taxonomy).layer_offsets)[1:].tolist()}
+
+
+def _shape(taxonomy: Taxonomy) -> dict[str, Any]:
     children = np.diff(taxonomy.child_lists[1])
     inner = children[children > 0]
     parents = np.diff(taxonomy.parent_lists[1])
@@ -91,7 +97,6 @@ def summarise(taxonomy: Taxonomy) -> dict[str, Any]:
         "several_parents": int((parents > 1).sum()),
         "nodes_by_depth": _histogram(taxonomy.depth),
         "leaves_by_depth": _histogram(taxonomy.depth[taxonomy.leaves]),
-        "neurons_by_layer": np.diff(Layers.of(taxonomy).layer_offsets)[1:].tolist(),
         "branching": {
             "mean": round(float(inner.mean()), 2) if len(inner) else 0.0,
             "median": float(np.median(inner)) if len(inner) else 0.0,
@@ -143,6 +148,8 @@ def _chain_shown(names: list[str]) -> str:
 
 
 def _same_titles(taxonomy: Taxonomy, line: _Lines) -> Iterator[Problem]:
+    if taxonomy.titles is taxonomy.ids:
+        return
     titles = [title.strip().casefold() for title in taxonomy.titles]
     seen: dict[tuple[int, str], int] = {}
     family = [
@@ -211,11 +218,16 @@ def _count_rows(taxonomy: Taxonomy, rows: Iterable[RowLabels]) -> tuple[list[Pro
             if not labels:
                 problems.append(Problem("error", "empty-label", "the row has no label", line, (), table.path))
             for label in labels:
-                if label in taxonomy:
-                    counts[taxonomy.position(label)] += 1
+                if label in taxonomy and taxonomy.depth[node := taxonomy.position(label)] >= 0:
+                    counts[node] += 1
                     continue
-                hint = did_you_mean(label, taxonomy.ids) if len(problems) < _MOST_SUGGESTIONS else ""
-                message = f"label {shown(label)} is not in the taxonomy of {len(taxonomy):,} nodes{hint}"
+                hint = did_you_mean(label, taxonomy.ids) if len(problems) < MOST_SUGGESTIONS else ""
+                what = (
+                    "out of reach of the root"
+                    if label in taxonomy
+                    else f"not in the taxonomy of {len(taxonomy):,} nodes"
+                )
+                message = f"label {shown(label)} is {what}{hint}"
                 problems.append(Problem("error", "unknown-label", message, line, (label,), table.path))
     return problems, counts
 

@@ -15,12 +15,13 @@ from hinet.ragged import Ints, first_seen, gather, group_by
 
 Severity = Literal["error", "warning"]
 
-UNWRITABLE = "has a character that no text file can hold (NUL or a lone surrogate)"
+LONGEST_NAME = 100_000
+UNWRITABLE = f"has a character that no text file can hold (NUL or a lone surrogate) or over {LONGEST_NAME:,} of them"
 
 _NONE, _UNKNOWN, _REFUSED = -1, -2, -3  # parents of a link that are no node: a top, not found, the node itself
 _WORDS_FOR_NOTHING = {"null", "nan", "none", "na", "n/a", "-", "0", "-1", "\\n"}
 _LONGEST_CYCLE_SHOWN = 20
-_MOST_SUGGESTIONS = 20  # a fuzzy look-up reads every id, so only the first few unknown ids get one
+MOST_SUGGESTIONS = 20  # a fuzzy look-up reads every id, so only the first few unknown ids get one
 
 
 @dataclass(frozen=True)
@@ -49,23 +50,24 @@ class Draft:
     attributes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     declares_nodes: bool = False
     repeats_allowed: bool = True
+    problems: tuple[Problem, ...] = ()  # what the reader of the source already noticed
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A checked hierarchy as arrays: nodes in order of first appearance, edges sorted by parent."""
+    """A checked hierarchy as arrays: nodes in order of first appearance, edges sorted by parent and child."""
 
     ids: tuple[str, ...]
     edge_parent: Ints  # (e,)
     edge_child: Ints  # (e,)
-    first_link: Ints  # (n,) the link of the draft that names each node first
+    first_link: Ints  # (n,) the link of the draft that declares each node first, -1 for parents never declared
+    attributes: Mapping[str, tuple[str, ...]]
     problems: tuple[Problem, ...]
 
 
 def resolve(draft: Draft) -> Graph:
     """Check a draft and return its graph, with every problem found; links in error are left out."""
-    problems: list[Problem] = []
-    problems += _bad_ids(draft)
+    problems = [*draft.problems, *_bad_ids(draft)]
     ids = tuple(name for name in dict.fromkeys(_names_in_order(draft)) if name)
     index = {name: number for number, name in enumerate(ids)}
 
@@ -78,11 +80,18 @@ def resolve(draft: Draft) -> Graph:
 
     edges = np.flatnonzero((child >= 0) & (parent >= 0))
     edges = edges[_first_of_pairs(parent[edges], child[edges])]
-    edges = edges[np.argsort(parent[edges], kind="stable")]
+    edges = edges[np.lexsort((child[edges], parent[edges]))]
     edge_parent, edge_child = parent[edges].astype(np.int32), child[edges].astype(np.int32)
+    problems += _cycles(draft, ids, edge_parent, edge_child, edges)
     first_link = _first_links(child, len(ids))
-    problems += _cycles(draft, ids, edge_parent, edge_child, first_link)
-    return Graph(ids, edge_parent, edge_child, first_link, tuple(sorted(problems, key=_by_line)))
+    return Graph(
+        ids,
+        edge_parent,
+        edge_child,
+        first_link,
+        _attributes(draft, child, first_link),
+        tuple(sorted(problems, key=_by_line)),
+    )
 
 
 def longest_depth(size: int, edge_parent: Ints, edge_child: Ints) -> NDArray[np.int32]:
@@ -157,7 +166,7 @@ def _bad_ids(draft: Draft) -> list[Problem]:
 def is_writable(name: str) -> bool:
     """Return whether a text file can hold ``name`` and give it back."""
     try:
-        return "\0" not in name and bool(name.isascii() or name.encode())
+        return "\0" not in name and len(name) <= LONGEST_NAME and bool(name.isascii() or name.encode())
     except UnicodeEncodeError:
         return False
 
@@ -167,7 +176,7 @@ def _unknown_parents(draft: Draft, ids: Sequence[str], links: Ints) -> list[Prob
     missing = {draft.parents[link] for link in links}
     for count, link in enumerate(links.tolist()):
         name = draft.parents[link] or ""
-        hint = _parent_hint(name, ids, alone=len(missing) == 1) if count < _MOST_SUGGESTIONS else ""
+        hint = _parent_hint(name, ids, alone=len(missing) == 1) if count < MOST_SUGGESTIONS else ""
         message = f"the parent {shown(name)} of {shown(draft.nodes[link])} is not among the nodes{hint}"
         problems.append(Problem("error", "unknown-parent", message, _line(draft, link), (draft.nodes[link], name)))
     return problems
@@ -193,26 +202,40 @@ def _repeats(draft: Draft, child: Ints, parent: Ints) -> list[Problem]:
     """Report links said twice, and rows of one node that disagree about it."""
     known = np.flatnonzero(child >= 0)
     again = known[~_first_of_pairs(parent[known], child[known])]
-    severity: Severity = "warning" if draft.repeats_allowed else "error"
     problems = []
     if not (draft.repeats_allowed and draft.lines is None):
+        severity: Severity = "warning" if draft.repeats_allowed else "error"
+        code, what = ("repeated-edge", "edge") if draft.repeats_allowed else ("duplicate-id", "id")
         for link in again.tolist():
             name = draft.nodes[link]
             under = f" under {shown(draft.parents[link] or '')}" if draft.parents[link] else ""
-            code, what = ("repeated-edge", "edge") if draft.repeats_allowed else ("duplicate-id", "id")
             message = f"duplicate {what}: {shown(name)}{under} was declared before; remove one"
             problems.append(Problem(severity, code, message, _line(draft, link), (name,)))
     first = _first_links(child, int(child.max(initial=-1)) + 1)
-    for column, cells in draft.attributes.items():
-        for link in np.flatnonzero((child >= 0) & (first[child] != np.arange(len(child)))).tolist():
+    for link in known[first[child[known]] != known].tolist():
+        name = draft.nodes[link]
+        for column, cells in draft.attributes.items():
             before, now = cells[first[child[link]]], cells[link]
-            if before != now:
+            if before and now and before != now:
                 message = (
-                    f"duplicate id: {shown(draft.nodes[link])} has {column} {shown(now)} here "
-                    f"and {shown(before)} above; give each node its own id"
+                    f"duplicate id: {shown(name)} has {column} {shown(now)} here and {shown(before)} above; "
+                    "give each node its own id"
                 )
-                problems.append(Problem("error", "duplicate-id", message, _line(draft, link), (draft.nodes[link],)))
+                problems.append(Problem("error", "duplicate-id", message, _line(draft, link), (name,)))
     return problems
+
+
+def _attributes(draft: Draft, child: Ints, first_link: Ints) -> dict[str, tuple[str, ...]]:
+    """Return the attributes of every node, from the first link that has them."""
+    known = np.flatnonzero(child >= 0)
+    later = known[first_link[child[known]] != known].tolist()
+    columns = {}
+    for name, cells in draft.attributes.items():
+        column = [cells[link] if link >= 0 else "" for link in first_link.tolist()]
+        for link in later:
+            column[child[link]] = column[child[link]] or cells[link]
+        columns[name] = tuple(column)
+    return columns
 
 
 def _both_top_and_child(draft: Draft, child: Ints, parent: Ints) -> list[Problem]:
@@ -250,40 +273,37 @@ def _first_links(child: Ints, size: int) -> NDArray[np.int64]:
     return first
 
 
-def _cycles(draft: Draft, ids: Sequence[str], edge_parent: Ints, edge_child: Ints, first_link: Ints) -> list[Problem]:
+def _cycles(draft: Draft, ids: Sequence[str], edge_parent: Ints, edge_child: Ints, edge_link: Ints) -> list[Problem]:
     """Report the cycles themselves: each node left over has a parent left over, so walking up must turn round."""
     left = longest_depth(len(ids), edge_parent, edge_child) < 0
     if not left.any():
         return []
-    inside = left[edge_parent]
-    up = np.full(len(ids), -1, np.int64)
-    up[edge_child[inside][::-1]] = edge_parent[inside][::-1]
-    seen_in_walk = np.full(len(ids), -1, np.int64)
+    inside = np.flatnonzero(left[edge_parent])[::-1]
+    up = np.full(len(ids), -1, np.int64)  # the edge to walk up by
+    up[edge_child[inside]] = inside
+    walk_of = np.full(len(ids), -1, np.int64)
     problems = []
     for start in np.flatnonzero(left).tolist():
         node = start
-        while seen_in_walk[node] < 0:
-            seen_in_walk[node] = start
-            node = int(up[node])
-        if seen_in_walk[node] == start:
-            problems.append(_cycle_problem(draft, ids, up, node, first_link))
+        while walk_of[node] < 0:
+            walk_of[node] = start
+            node = int(edge_parent[up[node]])
+        if walk_of[node] == start:
+            edges = [int(up[node])]
+            while (above := int(edge_parent[edges[-1]])) != node:
+                edges.append(int(up[above]))
+            links = [int(edge_link[edge]) for edge in edges]
+            problems.append(_cycle_problem(draft, ids, [int(edge_child[edge]) for edge in edges], links))
     return problems
 
 
-def _cycle_problem(draft: Draft, ids: Sequence[str], up: Ints, start: int, first_link: Ints) -> Problem:
-    cycle = [start]
-    while (node := int(up[cycle[-1]])) != start:
-        cycle.append(node)
-    cycle.reverse()  # from parent to child, as paths are written everywhere
+def _cycle_problem(draft: Draft, ids: Sequence[str], upward: list[int], links: list[int]) -> Problem:
+    cycle = upward[::-1]  # from parent to child, as paths are written everywhere
     first = cycle.index(min(cycle))
     names = tuple(ids[node] for node in cycle[first:] + cycle[:first])
-    shown_names = [
-        *names[:_LONGEST_CYCLE_SHOWN],
-        *(["…"] if len(names) > _LONGEST_CYCLE_SHOWN else []),
-        names[0],
-    ]
-    links = [int(first_link[node]) for node in cycle if first_link[node] >= 0]
+    cut = ["…"] if len(names) > _LONGEST_CYCLE_SHOWN else []
+    path = " > ".join([*names[:_LONGEST_CYCLE_SHOWN], *cut, names[0]])
     lines = sorted({draft.lines[link] for link in links}) if draft.lines else []
     where = f" (line{'s' * (len(lines) > 1)} {', '.join(map(str, lines[:_LONGEST_CYCLE_SHOWN]))})" if lines else ""
-    message = f"cycle of {len(names)}: {' > '.join(shown_names)}{where}; remove one of these links"
+    message = f"cycle of {len(names)}: {path}{where}; remove one of these links"
     return Problem("error", "cycle", message, lines[0] if lines else None, names)

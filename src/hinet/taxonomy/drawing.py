@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy
 
+DEPTH = 2
 MOST_CHILDREN = 40
 
 
 def draw(
-    taxonomy: Taxonomy, node: str | None = None, *, depth: int = 2, most_children: int = MOST_CHILDREN
+    taxonomy: Taxonomy, node: str | None = None, *, depth: int = DEPTH, most_children: int = MOST_CHILDREN
 ) -> Iterator[str]:
     """Yield the lines of the tree below ``node``, by default the root, ``depth`` levels deep.
 
@@ -55,8 +56,12 @@ def draw(
 def _text(taxonomy: Taxonomy, place: int) -> str:
     if place == VIRTUAL_ROOT:
         return "(root)"
-    name, title = taxonomy.ids[place], taxonomy.titles[place]
+    name, title = _on_a_line(taxonomy.ids[place]), _on_a_line(taxonomy.titles[place])
     return f"{name}  {title}" if title and title != name else name
+
+
+def _on_a_line(text: str) -> str:
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
 def _ways_down(taxonomy: Taxonomy, place: int, most: int = 5) -> Iterator[str]:

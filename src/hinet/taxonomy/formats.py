@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Protocol
 from hinet.errors import FileError, shown
 from hinet.files import DelimitedTable, checked_lines, parse_delimited
 from hinet.files.delimited import guess_delimiter
-from hinet.taxonomy.draft import Draft
+from hinet.taxonomy.draft import Draft, Problem
 from hinet.taxonomy.nested_json import NestedJson
 from hinet.taxonomy.path_ids import named_path_draft
 
@@ -18,6 +19,7 @@ NODE_COLUMNS = ("node", "child", "id", "node_id", "code")
 PARENT_COLUMNS = ("parent", "parents", "parent_id", "parents_id", "parent_ids", "parent_code")
 PARENT_SEPARATORS = ("|", ";", ",", " ")
 
+_JSON_START = re.compile(r"""\s*(?:\{\s*["}]|\[\s*["{\[\]\d])""")
 _NAME_COLUMNS = "name the node and parent columns (--node-col, --parent-col)"
 
 
@@ -48,21 +50,33 @@ class Table:
         table = parse_delimited(path, text, self.delimiter)
         parent_column = self.parent_column or _pick(table, PARENT_COLUMNS)
         if parent_column is None:
-            raise FileError(path, _no_parent_column(table), line=1)
+            raise FileError(path, _no_parent_column(table), line=table.header_line)
         others = [name for name in table.columns if name != parent_column]
         node_column = self.node_column or _pick(table, NODE_COLUMNS) or next(iter(others), parent_column)
         if node_column == parent_column:
-            raise FileError(path, "node and parent are one column; a table needs one of each", line=1)
+            raise FileError(path, "node and parent are one column; a table needs one of each", line=table.header_line)
         nodes, cells = table.column(node_column), table.column(parent_column)
         if not nodes:
-            raise FileError(path, "the table has a header and no rows; add a row for every node", line=1)
-        separator = self.parent_sep if self.parent_sep is not None else _parent_separator(nodes, cells)
+            raise FileError(
+                path, "the table has a header and no rows; add a row for every node", line=table.header_line
+            )
+        problems = [
+            Problem("warning", "long-cell", "a quoted cell runs over several lines; is a quote misplaced?", line)
+            for line in table.long_records
+        ]
+        separator = self.parent_sep
+        known = set(nodes)
+        if separator is None and (separator := _parent_separator(known, cells)) is not None:
+            first = next(
+                line for line, cell in zip(table.lines, cells, strict=True) if cell.strip() and cell not in known
+            )
+            message = f"cells with several parents are cut at {shown(separator)}; name it to be sure (--parent-sep)"
+            problems.append(Problem("warning", "guessed-separator", message, first))
         attributes = {name: table.column(name) for name in others if name != node_column}
         declares_nodes = node_column.casefold() != "child"
         if separator is None:
             parents: list[str | None] = [cell if cell.strip() else None for cell in cells]
-            return Draft(list(nodes), parents, table.lines, attributes, declares_nodes, repeats_allowed=False)
-        known = set(nodes)
+            return Draft(list(nodes), parents, table.lines, attributes, declares_nodes, False, tuple(problems))
         split = [[cell] if cell in known else _parents_in(cell, separator) for cell in cells]
         rows = [row for row, parts in enumerate(split) for _ in parts]
         return Draft(
@@ -72,6 +86,7 @@ class Table:
             attributes={name: [column[row] for row in rows] for name, column in attributes.items()},
             declares_nodes=declares_nodes,
             repeats_allowed=False,
+            problems=tuple(problems),
         )
 
 
@@ -139,33 +154,36 @@ FORMATS: dict[str, type[TaxonomyFormat]] = {
 
 def detect(path: str | Path, text: str) -> TaxonomyFormat:
     """Return the format the text is in, or raise FileError with what to name instead."""
-    if text.lstrip()[:1] in ("{", "["):
+    if _JSON_START.match(text):
         return NestedJson()
-    sample = data_lines(path, text)
-    number, first = next(sample, (1, ""))
+    numbered = list(data_lines(path, text))
+    lines = [line for _, line in numbered]
+    first_number, first = numbered[0] if numbered else (1, "")
     delimiter = guess_delimiter(first)
     header = {_plain(cell) for cell in first.split(delimiter)}
     if first.startswith("sep=") or (delimiter and header & set(PARENT_COLUMNS)):
         return Table()
-    if ">" in text:
+    if 2 * sum(">" in line for line in lines) >= len(lines) > 0:
         return LabelPaths()
     if delimiter:
         raise FileError(
             path,
             f"no column is called 'parent' in {shown(first)}; {_NAME_COLUMNS}, or the format if the file has no header",
-            line=number,
+            line=first_number,
         )
-    words = [first.split(), *(line.split() for _, line in sample)]
-    if all(len(line) == 2 for line in words):
+    words = [line.split() for line in lines]
+    if 10 * sum(len(line) == 2 for line in words) >= 9 * len(words):  # the parser names the odd line, if there is one
         return Edges()
-    one_root = len({line[0] for line in words}) == 1 and all(len(set(line)) == len(line) for line in words)
-    if one_root or all(word.isdigit() for line in words for word in line):
+    one_root = (
+        len(words) > 1 and len({line[0] for line in words}) == 1 and all(len({*line}) == len(line) for line in words)
+    )
+    if one_root or (all(word.isdigit() for line in words for word in line) and max(map(len, words)) > 2):
         return IdPaths()
     raise FileError(
         path,
         f"the format of a hierarchy is not recognised; the first line is {shown(first)}; name one of the formats "
         f"{', '.join(FORMATS)}, or the separator of the steps if its lines are paths of names (--format, --sep)",
-        line=number,
+        line=first_number,
     )
 
 
@@ -213,9 +231,8 @@ def _parents_in(cell: str, separator: str) -> list[str | None]:
     return [*dict.fromkeys(part.strip() for part in cell.split(separator) if part.strip())] or [None]
 
 
-def _parent_separator(nodes: Sequence[str], cells: Sequence[str]) -> str | None:
+def _parent_separator(known: set[str], cells: Sequence[str]) -> str | None:
     """Return the separator that cuts every cell that is no node into nodes, or None."""
-    known = set(nodes)
     unknown = [cell for cell in cells if cell.strip() and cell not in known]
     for separator in PARENT_SEPARATORS:
         if unknown and all(separator in cell and known.issuperset(_parents_in(cell, separator)) for cell in unknown):

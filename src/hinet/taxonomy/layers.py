@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.errors import TaxonomyError, shown
-from hinet.ragged import Bools, Ints, first_seen, freeze, gather, group_by, offsets_of
+from hinet.ragged import Bools, Ints, first_seen, freeze, frozen, gather, group_by, offsets_of
 from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy
 
 STOP = -1
-MOST_NEURONS = 50_000_000  # about 2 GB of arrays; a DAG with many depths for each node may unroll to more
+MOST_NEURONS = 25_000_000  # about 2 GB while they are made; a DAG with many depths for each node may unroll to more
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +47,9 @@ class Layer:
     edge_child: Ints
     group_offsets: Ints
     has_stop: bool
+
+    def __post_init__(self) -> None:
+        freeze(self.nodes, self.ends, self.edge_parent, self.edge_child, self.group_offsets)
 
     @property
     def width(self) -> int:
@@ -145,8 +148,6 @@ class Layers:
         layer_offsets = offsets_of(np.array([len(nodes) for nodes in layer_nodes]))
         return cls(taxonomy, node, ends, layer_offsets, option_offsets, option_neuron)
 
-    # ------------------------------------------------------------------ the layers one by one
-
     @property
     def height(self) -> int:
         """Number of layers with real neurons below the root, ``h``."""
@@ -176,31 +177,44 @@ class Layers:
     def __len__(self) -> int:
         return self.height + 1
 
-    # ------------------------------------------------------------------ neurons looked up
-
     @cached_property
     def depth(self) -> NDArray[np.int32]:
         """(neurons,) The layer of every neuron."""
-        return np.repeat(np.arange(self.height + 1, dtype=np.int32), np.diff(self.layer_offsets))
+        return frozen(np.repeat(np.arange(self.height + 1, dtype=np.int32), np.diff(self.layer_offsets)))
 
     @cached_property
     def option_parent(self) -> NDArray[np.int32]:
         """(options,) The neuron whose sibling group holds the option."""
-        return np.repeat(np.arange(len(self.node), dtype=np.int32), np.diff(self.option_offsets))
+        return frozen(np.repeat(np.arange(len(self.node), dtype=np.int32), np.diff(self.option_offsets)))
 
     @cached_property
     def parent_lists(self) -> tuple[Ints, Ints]:
         """The parents of every neuron as a ragged array: flat and offsets."""
         real = self.option_neuron != STOP
         order, offsets = group_by(self.option_neuron[real], len(self.node))
-        return self.option_parent[real][order], offsets
+        return frozen(self.option_parent[real][order]), frozen(offsets)
 
     @cached_property
     def neurons_of(self) -> tuple[Ints, Ints]:
         """The neurons of every node, shallow to deep, as a ragged array: flat and offsets."""
         named = np.flatnonzero(self.node >= 0)
         order, offsets = group_by(self.node[named], len(self.taxonomy))
-        return named[order], offsets
+        return frozen(named[order]), frozen(offsets)
+
+    def children_at(self, parents: Ints, nodes: Ints) -> NDArray[np.int64]:
+        """Return the neuron of each node among the children of each parent neuron, or -1."""
+        keys, neurons = self._children_by_node
+        wanted = parents.astype(np.int64) * len(self.taxonomy) + nodes
+        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        return np.where(keys[place] == wanted, neurons[place], -1)
+
+    @cached_property
+    def _children_by_node(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        real = np.flatnonzero(self.option_neuron != STOP)
+        child = self.option_neuron[real]
+        keys = self.option_parent[real].astype(np.int64) * len(self.taxonomy) + self.node[child]
+        order = np.argsort(keys, kind="stable")
+        return keys[order], child[order]
 
     def options_between(self, parents: Ints, children: Ints) -> NDArray[np.int64]:
         """Return the option that leads from each parent neuron to each child neuron; there must be one."""
@@ -221,7 +235,8 @@ class Layers:
     def path_counts(self) -> NDArray[Any]:
         """(neurons,) Number of paths from the root, exact: Python integers where 64 bits are too few."""
         counts: NDArray[Any] = np.zeros(len(self.node), np.float64)
-        self._pour_counts(counts)
+        with np.errstate(over="ignore"):
+            self._pour_counts(counts)
         exact: NDArray[Any] = np.zeros(len(self.node), np.int64 if counts.sum() < 2.0**53 else object)
         self._pour_counts(exact)
         return exact

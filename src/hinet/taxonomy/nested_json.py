@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from hinet.errors import FileError, shown
-from hinet.taxonomy.draft import Draft
-from hinet.taxonomy.path_ids import PATH_SEP, path_id
+from hinet.taxonomy.draft import UNWRITABLE, Draft, is_writable
+from hinet.taxonomy.path_ids import LONGEST_PATH_ID, PATH_SEP, path_id
 
-_TOKEN = re.compile(r'\s*(?:("(?:[^"\\]|\\.)*")|([{}\[\],:])|([^\s{}\[\],:"]+))')
+_TOKEN = re.compile(r'[ \t\n\r]*(?:("(?:[^"\\]|\\.)*")|([{}\[\],:])|([^ \t\n\r{}\[\],:"]+))')
 _OPENING = {"{": "}", "[": "]"}
 _CHILDREN = "children"
 _PARENT = "parent"
@@ -46,14 +46,19 @@ class NestedJson:
     def parse(self, path: str | Path, text: str) -> Draft:
         """Return a link for every nested value."""
         root = _parse(path, text)
-        if root.kind == "[" and any(value.get(_PARENT) is not None for _, value in root.items):
+        tops = [root] if root.kind == "{" else [value for _, value in root.items]
+        described = any(_is_text(top.get(*_ID_KEYS, *_TITLE_KEYS)) for top in tops)
+        if described and root.kind == "[" and any(top.get(_PARENT) is not None for top in tops):
             links = list(_walk_flat(path, root))
-        elif _CHILDREN in text and _has_children_lists(root):
-            links = list(_walk_listed(path, root))
         else:
-            links = list(_walk_named(path, root))
+            links = list(_walk_listed(path, root) if described else _walk_named(path, root))
         if not links:
             raise FileError(path, "the JSON holds no node; nest the nodes as objects", line=1)
+        if described:  # a node of a DAG may be told again, whole or by its id, under each of its parents
+            told: dict[tuple[str, str | None], _Link] = {}
+            for link in links:
+                told.setdefault(link[:2], link)
+            links = list(told.values())
         columns = dict.fromkeys(name for link in links for name in link[3])
         return Draft(
             nodes=[node for node, _, _, _ in links],
@@ -68,9 +73,8 @@ class NestedJson:
 _Link = tuple[str, str | None, int, dict[str, str]]
 
 
-def _has_children_lists(root: _Value) -> bool:
-    tops = [root] if root.kind == "{" else [value for _, value in root.items]
-    return any((value := top.get(_CHILDREN)) is not None and value.kind == "[" for top in tops)
+def _is_text(value: _Value | None) -> bool:
+    return value is not None and not value.kind and isinstance(value.scalar, (str, int)) and value.scalar != ""
 
 
 def _walk_named(path: str | Path, root: _Value) -> Iterator[_Link]:
@@ -85,7 +89,7 @@ def _walk_named(path: str | Path, root: _Value) -> Iterator[_Link]:
             name = key if value.kind == "{" else _text(path, child)
             if not name.strip():
                 raise FileError(path, "the name of a node is empty; give every node a name", line=child.line)
-            node = path_id([name]) if parent is None else parent + PATH_SEP + path_id([name])
+            node = _path_id(path, parent, name, child.line)
             yield node, parent, child.line, {"title": name}
             if value.kind == "{" and child.kind:
                 inner.append((child, node))
@@ -120,7 +124,7 @@ def _walk_listed(path: str | Path, root: _Value) -> Iterator[_Link]:
         if not identifier:
             if not title or not title.strip():
                 raise FileError(path, "a node has neither an id nor a title; give it one", line=value.line)
-            identifier = path_id([title]) if parent is None else parent + PATH_SEP + path_id([title])
+            identifier = _path_id(path, parent, title, value.line)
         yield identifier, parent, value.line, attributes
         below = value.get(_CHILDREN)
         if below is not None and below.kind == "[":
@@ -135,13 +139,23 @@ def _walk_flat(path: str | Path, root: _Value) -> Iterator[_Link]:
         if not identifier:
             raise FileError(path, "a node has no id; where nodes name their parent each needs one", line=value.line)
         attributes = _attributes(path, value, _field(path, value, _TITLE_KEYS))
-        attributes.pop(_PARENT, None)
         yield identifier, _field(path, value, (_PARENT,)) or None, value.line, attributes
 
 
 def _attributes(path: str | Path, value: _Value, title: str | None) -> dict[str, str]:
-    further = {k: _text(path, v) for k, v in value.items if not v.kind and k not in (*_ID_KEYS, *_TITLE_KEYS)}
+    """Return the further fields of a node, but for those that say its id, title and place."""
+    named = {next((key for key in keys if value.get(key) is not None), "") for keys in (_ID_KEYS, _TITLE_KEYS)}
+    further = {k: _text(path, v) for k, v in value.items if not v.kind and k not in {*named, _PARENT, _CHILDREN}}
     return further if title is None else {"title": title, **further}
+
+
+def _path_id(path: str | Path, parent: str | None, name: str, line: int) -> str:
+    node = path_id([name]) if parent is None else parent + PATH_SEP + path_id([name])
+    if len(node) > LONGEST_PATH_ID:
+        raise FileError(
+            path, f"the path of names to {shown(name)} is too long for an id; give the nodes ids", line=line
+        )
+    return node
 
 
 def _field(path: str | Path, value: _Value, keys: tuple[str, ...]) -> str | None:
@@ -158,7 +172,7 @@ def _text(path: str | Path, value: _Value) -> str:
 
 
 def _tokens(path: str | Path, text: str) -> Iterator[tuple[int, str]]:
-    line, place, end = 1, 0, len(text.rstrip())
+    line, place, end = 1, 0, len(text.rstrip(" \t\n\r"))
     while place < end:
         match = _TOKEN.match(text, place)
         if match is None:
@@ -172,23 +186,26 @@ def _tokens(path: str | Path, text: str) -> Iterator[tuple[int, str]]:
 
 def _scalar(path: str | Path, line: int, token: str) -> Any:
     try:
-        return json.loads(token)
-    except json.JSONDecodeError as error:
-        raise FileError(path, f"not valid JSON: {shown(token)} ({error.msg})", line=line) from None
+        value = json.loads(token)
+    except ValueError as error:
+        raise FileError(path, f"not valid JSON: {shown(token)} ({error})", line=line) from None
+    if isinstance(value, str) and not is_writable(value):
+        raise FileError(path, f"{shown(value)} {UNWRITABLE}", line=line)
+    return value
 
 
 def _parse(path: str | Path, text: str) -> _Value:
     """Parse JSON with an explicit stack."""
     tokens = _tokens(path, text)
     open_values: list[_Value] = []
-    line, token = next(tokens)
+    line, token = _next(path, tokens, 1)
     while True:
         # Here a value is due.
-        key = ""
+        key, start = "", line
         holder = open_values[-1] if open_values else None
         if holder is not None and holder.kind == "{":
             key, line, token = _key(path, line, token, tokens)
-        value = _Value(line, token if token in _OPENING else "")
+        value = _Value(start, token if token in _OPENING else "")
         if holder is not None:
             holder.items.append((key, value))
         if value.kind:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hinet.errors import FileError, LabelError, TaxonomyError, did_you_mean, shown
 from hinet.files import format_delimited, read_text, write_text
-from hinet.ragged import Bools, Ints, first_seen, freeze, gather, group_by, offsets_of
+from hinet.ragged import Bools, Ints, first_seen, freeze, frozen, gather, group_by, offsets_of
 from hinet.taxonomy.draft import UNWRITABLE, Draft, Graph, Problem, is_writable, longest_depth, resolve
 from hinet.taxonomy.formats import FORMATS, TaxonomyFormat, detect, id_path_draft
 from hinet.taxonomy.path_ids import as_id, named_path_draft
@@ -40,7 +40,7 @@ class Taxonomy:
     ids : tuple of str
         The node ids, in the order of the source.
     edge_parent, edge_child : int arrays of shape (e,)
-        The edges as positions in ``ids``, sorted by parent; siblings in the order of the source.
+        The edges as positions in ``ids``, sorted by parent, then by child.
     attributes : mapping of str to tuple of str
         Further columns of the source, a value a node.
     root : int
@@ -68,8 +68,11 @@ class Taxonomy:
 
     def __post_init__(self) -> None:
         freeze(self.edge_parent, self.edge_child, self.depth)
+        object.__setattr__(self, "attributes", MappingProxyType(dict(self.attributes)))
 
-    # ------------------------------------------------------------------ built from what users have
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = (self.ids, self.edge_parent, self.edge_child, dict(self.attributes), self.root, self.depth)
+        return Taxonomy, fields  # a read-only mapping does not pickle
 
     @classmethod
     def from_paths(
@@ -117,7 +120,7 @@ class Taxonomy:
             name: _attribute_column(taxonomy, name, {as_id(node): as_id(value) for node, value in values.items()})
             for name, values in (attributes or {}).items()
         }
-        return replace(taxonomy, attributes=MappingProxyType(columns))
+        return replace(taxonomy, attributes=columns)
 
     @classmethod
     def from_networkx(cls, graph: Any, *, root: str | None = None) -> Taxonomy:
@@ -157,32 +160,18 @@ class Taxonomy:
     @classmethod
     def from_draft(cls, draft: Draft, *, source: str = "taxonomy", root: str | None = None) -> Taxonomy:
         """Check a draft and build from it, or raise TaxonomyError with its problems."""
-        return cls.from_graph(resolve(draft), draft.attributes, source=source, root=root)
+        return cls.from_graph(resolve(draft), source=source, root=root)
 
     @classmethod
-    def from_graph(
-        cls,
-        graph: Graph,
-        attributes: Mapping[str, Sequence[str]],
-        *,
-        source: str = "taxonomy",
-        root: str | None = None,
-    ) -> Taxonomy:
+    def from_graph(cls, graph: Graph, *, source: str = "taxonomy", root: str | None = None) -> Taxonomy:
         """Build from a resolved graph; raise TaxonomyError if it holds errors."""
         errors = [problem for problem in graph.problems if problem.severity == "error"]
         if errors:
-            raise TaxonomyError(_told(source, errors))
+            raise TaxonomyError(_told(source, errors), graph.problems)
         if not graph.ids:
             raise TaxonomyError(f"{source}: a taxonomy needs at least one node, got none")
-        columns = {
-            name: tuple(cells[link] if link >= 0 else "" for link in graph.first_link.tolist())
-            for name, cells in attributes.items()
-        }
         top = _root_of(graph, source, root)
-        depth = _depth_below(graph, top)
-        return cls(graph.ids, graph.edge_parent, graph.edge_child, MappingProxyType(columns), top, depth)
-
-    # ------------------------------------------------------------------ looked up
+        return cls(graph.ids, graph.edge_parent, graph.edge_child, graph.attributes, top, _depth_below(graph, top))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -282,25 +271,25 @@ class Taxonomy:
     @cached_property
     def leaves(self) -> Bools:
         """(n,) Whether a node has no children."""
-        return np.asarray(np.diff(self.child_lists[1]) == 0)
+        return frozen(np.asarray(np.diff(self.child_lists[1]) == 0))
 
     @cached_property
     def child_lists(self) -> tuple[Ints, Ints]:
         """The children of every node as a ragged array: flat and offsets."""
         order, offsets = group_by(self.edge_parent, len(self))
-        return self.edge_child[order], offsets
+        return frozen(self.edge_child[order]), frozen(offsets)
 
     @cached_property
     def parent_lists(self) -> tuple[Ints, Ints]:
         """The parents of every node as a ragged array: flat and offsets."""
         order, offsets = group_by(self.edge_child, len(self))
-        return self.edge_parent[order], offsets
+        return frozen(self.edge_parent[order]), frozen(offsets)
 
     @cached_property
     def tops(self) -> Ints:
         """Positions of the nodes right below the root, in the order of the source."""
         if self.root == VIRTUAL_ROOT:
-            return np.flatnonzero(np.diff(self.parent_lists[1]) == 0)
+            return frozen(np.flatnonzero(np.diff(self.parent_lists[1]) == 0))
         flat, offsets = self.child_lists
         return flat[offsets[self.root] : offsets[self.root + 1]]
 
@@ -308,14 +297,8 @@ class Taxonomy:
     def _positions(self) -> dict[str, int]:
         return {name: number for number, name in enumerate(self.ids)}
 
-    # ------------------------------------------------------------------ written
-
     def rows(self) -> Iterator[tuple[str, ...]]:
-        """Yield a header and a row for every (node, parent), the table :meth:`write` writes."""
-        for name in _KEY_COLUMNS:
-            if name in self.attributes:
-                raise TaxonomyError(f"an attribute is called {name!r}, as a key column of the table; rename it")
-        yield (*_KEY_COLUMNS, *self.attributes)
+        """Yield a row (node, parent, attributes) for every node and parent, as :meth:`write` writes them."""
         columns = list(self.attributes.values())
         flat, offsets = self.parent_lists
         for place, (node, start, end) in enumerate(zip(self.ids, offsets, offsets[1:], strict=False)):
@@ -328,7 +311,11 @@ class Taxonomy:
         name = str(path).lower().removesuffix(".gz").removesuffix(".xz")
         if not name.endswith((".csv", ".tsv", ".txt")) and str(path) != "-" and not Path(path).is_char_device():
             raise FileError(path, "a taxonomy is written as .tsv, .csv or .txt, also with .gz or .xz; rename it")
-        write_text(path, format_delimited(self.rows(), "," if name.endswith(".csv") else "\t"))
+        for key in _KEY_COLUMNS:
+            if key in self.attributes:
+                raise TaxonomyError(f"an attribute is called {key!r}, as a key column of the table; rename it")
+        header = (*_KEY_COLUMNS, *self.attributes)
+        write_text(path, format_delimited(header, self.rows(), "," if name.endswith(".csv") else "\t"))
 
 
 def read_draft(path: str | Path, *, format: TaxonomyFormat | str | None = None, encoding: str = "utf-8") -> Draft:
@@ -360,10 +347,12 @@ def _pair(number: int, edge: tuple[Any, Any]) -> tuple[str | None, str]:
     parent, child = as_id(edge[0]), as_id(edge[1])
     if not child.strip():
         raise TaxonomyError(f"edge {number}: the child of {shown(parent)} is empty; name every node")
-    return parent or None, child
+    return parent if parent.strip() else None, child
 
 
 def _attribute_column(taxonomy: Taxonomy, name: str, values: Mapping[str, str]) -> tuple[str, ...]:
+    if not name or name != name.strip() or not is_writable(name):
+        raise TaxonomyError(f"an attribute is called {shown(name)}; give it a name without blanks around it")
     for node, value in values.items():
         if node not in taxonomy:
             raise TaxonomyError(f"attribute {shown(name)} names {shown(node)}, which is not a node of the edges")
@@ -378,7 +367,7 @@ def _told(source: str, errors: Sequence[Problem]) -> str:
         for problem in errors[:_MOST_PROBLEMS_SHOWN]
     ]
     if len(errors) > _MOST_PROBLEMS_SHOWN:
-        lines.append(f"… and {len(errors) - _MOST_PROBLEMS_SHOWN:,} more; 'hinet taxonomy check' lists all")
+        lines.append(f"… and {len(errors) - _MOST_PROBLEMS_SHOWN:,} more errors")
     return "\n".join(lines)
 
 

@@ -1,0 +1,95 @@
+"""LSHTC's libSVM files: ``label[,label] feature:value ...`` a line, read without a loop over rows."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from hinet.errors import FileError, shown
+from hinet.files import read_text
+from hinet.ragged import offsets_of, positions
+
+INTERNAL_FEATURE = 0  # LSHTC numbers its documents with it; it says nothing of their content
+
+_LINE = re.compile(r"\s*-?\d+(\s*,\s*-?\d+)*(\s+\d+:[-+\d.eE]+)*\s*")
+
+
+@dataclass(frozen=True)
+class LibsvmRows:
+    """Rows of features with the labels of each."""
+
+    features: Any  # scipy.sparse.csr_array of float32, (n, largest feature + 1)
+    labels: tuple[tuple[str, ...], ...]
+
+
+def read_libsvm(path: str | Path) -> LibsvmRows:
+    """Read a libSVM file, plain, ``.gz`` or ``.xz``; features in any order, feature 0 left out.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read or a line is not ``label feature:value ...``; names the line.
+    """
+    text = read_text(path)
+    data = np.frombuffer(text.encode(), np.uint8)
+    ends = np.flatnonzero(data == ord("\n"))
+    if len(data) and data[-1] != ord("\n"):
+        ends = np.append(ends, len(data))
+    entries = np.bincount(np.searchsorted(ends, np.flatnonzero(data == ord(":"))), minlength=len(ends))
+    commas = np.bincount(np.searchsorted(ends, np.flatnonzero(data == ord(","))), minlength=len(ends))
+    starts = np.append(0, ends[:-1] + 1)
+    blank = _is_blank(data, starts, ends)
+    labels = np.where(blank, 0, commas + 1)
+    numbers = _numbers(text)
+    if numbers is None or len(numbers) != int((labels + 2 * entries).sum()):
+        raise _bad_line(path, text)
+    return _assembled(path, text, numbers, labels[~blank], entries[~blank])
+
+
+def _is_blank(data: NDArray[np.uint8], starts: NDArray[Any], ends: NDArray[Any]) -> NDArray[np.bool_]:
+    printed = np.append(0, np.cumsum(data > ord(" ")))
+    return np.asarray(printed[ends] == printed[starts])
+
+
+def _numbers(text: str) -> NDArray[np.float64] | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # NumPy warns where it stops at something that is no number
+        try:
+            return np.fromstring(text.translate({ord(":"): " ", ord(","): " "}), np.float64, sep=" ")
+        except (DeprecationWarning, ValueError):
+            return None
+
+
+def _assembled(
+    path: str | Path, text: str, numbers: NDArray[np.float64], labels: NDArray[Any], entries: NDArray[Any]
+) -> LibsvmRows:
+    starts = offsets_of(labels + 2 * entries)[:-1]
+    label_numbers = numbers[positions(starts, labels)]
+    places = positions(starts + labels, 2 * entries)
+    feature, value = numbers[places[0::2]], numbers[places[1::2]]
+    whole = (feature == np.floor(feature)) & (feature >= 0)
+    if not whole.all() or not np.isfinite(value).all() or (label_numbers != np.floor(label_numbers)).any():
+        raise _bad_line(path, text)
+    row = np.repeat(np.arange(len(labels)), entries)
+    kept = feature != INTERNAL_FEATURE
+    shape = (len(labels), int(feature.max(initial=0)) + 1)
+    pairs = (row[kept], feature[kept].astype(np.int64))
+    matrix = sp.csr_array(sp.coo_array((value[kept].astype(np.float32), pairs), shape=shape))
+    names = [str(int(number)) for number in label_numbers]
+    bounds = offsets_of(labels).tolist()
+    return LibsvmRows(matrix, tuple(tuple(names[s:e]) for s, e in pairwise(bounds)))
+
+
+def _bad_line(path: str | Path, text: str) -> FileError:
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip() and not _LINE.fullmatch(line):
+            return FileError(path, f"expected 'label feature:value ...', got {shown(line.strip())}", line=number)
+    return FileError(path, "expected lines of 'label feature:value ...'")

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hinet import FileError
+from hinet.files import atomic, write_text
+
+
+def test_an_old_file_stays_whole_until_the_new_one_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "file.txt"
+    write_text(target, "old")
+
+    def fail(_: int) -> None:
+        assert target.read_text() == "old"
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(atomic.os, "fsync", fail)
+    with pytest.raises(FileError, match="cannot be written: No space left on device"):
+        write_text(target, "new")
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_path_with_nul_is_told(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="cannot be written"):
+        write_text(str(tmp_path / "a\0b"), "text")
