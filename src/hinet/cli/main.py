@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from hinet import __version__
-from hinet.cli import demo, taxonomy
+from hinet.cli import compare, demo, taxonomy
 from hinet.errors import HiNetError
 
 USAGE_ERROR = 2  # also what a wrong option exits with
@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 app.add_typer(taxonomy.app, name="taxonomy")
 app.command("demo")(demo.demo)
+app.command("compare", epilog=compare.EXAMPLE)(compare.compare)
 
 
 def _print_version(wanted: bool) -> None:

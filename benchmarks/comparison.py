@@ -1,0 +1,68 @@
+"""Flat against hierarchical on NAICS and LSHTC: three seeds of each named model, and the ablation of our repairs.
+
+    HINET_DATA=folder python benchmarks/comparison.py [naics|lshtc] [--threads N]
+
+``HINET_DATA`` holds ``naics2022_index/`` and ``lshtc1_dryrun/``. Results: ``benchmarks/results/compare_*.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+
+from measure import DATA, RESULTS, save
+
+from hinet.cli.compare import print_outcomes
+from hinet.evaluation import ComparisonData, compare, summarise_outcomes
+from hinet.evaluation.comparison_data import TextColumns, lshtc_comparison, table_comparison
+from hinet.evaluation.plots import plot_comparison
+
+NAMED = ("flatten", "paper", "paper-masked", "default")
+ABLATION = [
+    "-".join(choice)
+    for choice in itertools.product(("chain", "skip"), ("level", "parent"), ("squared", "cross_entropy"), ("masked",))
+]
+PAPER_ROW = {"flatten": 39.2, "hinet": 41.4}  # the paper's own table: DMOZ with 11,947 classes, accuracy in percent
+
+
+def naics() -> ComparisonData:
+    folder = DATA / "naics2022_index"
+    columns = TextColumns(label="code", split="split")
+    return table_comparison(folder / "naics2022_index.tsv", columns, hierarchy=folder / "hierarchy.tsv")
+
+
+def lshtc() -> ComparisonData:
+    return lshtc_comparison(DATA / "lshtc1_dryrun" / "task2", "validation.txt")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("only", nargs="?", choices=("naics", "lshtc"))
+    parser.add_argument("--threads", type=int)
+    arguments = parser.parse_args()
+    for name, load in (("lshtc", lshtc), ("naics", naics)):
+        if arguments.only not in (None, name):
+            continue
+        data = load()
+        outcomes = compare(data, NAMED, seeds=(0, 1, 2), threads=arguments.threads)
+        ablation = compare(data, ABLATION, threads=arguments.threads)
+        print_outcomes(data, outcomes)
+        print_outcomes(data, ablation)
+        print(f"the paper's own row, on DMOZ with 11,947 classes: {PAPER_ROW}")
+        plot_comparison(outcomes, data.name, RESULTS / f"compare_{name}.png")
+        save(
+            f"compare_{name}",
+            {
+                "data": data.name,
+                "threads": arguments.threads,
+                "train_rows": len(data.train),
+                "test_rows": len(data.test),
+                "summary": summarise_outcomes(outcomes),
+                "ablation": summarise_outcomes(ablation),
+                "outcomes": [outcome.as_dict() for outcome in (*outcomes, *ablation)],
+            },
+        )
+
+
+if __name__ == "__main__":
+    main()

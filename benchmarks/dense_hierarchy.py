@@ -1,0 +1,142 @@
+"""The dense hierarchy, the paper's claim: a fully connected layered DAG has ``n^h`` traces and ``h n^2`` edges.
+
+    python benchmarks/dense_hierarchy.py
+
+Synthetic rows: a trace is drawn from a Markov chain over the layers, and the row holds a vector for each of its nodes
+side by side, with noise. The Bayes rate is that of the best trace under the true model, found by Viterbi. The networks
+never see that model. The Flatten Network would need a row of weights for every trace; its size is computed, not built.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from measure import RESULTS, Stopwatch, answer_if_asked, run_alone, save
+from numpy.typing import NDArray
+
+from hinet import Layers, Taxonomy, Traces
+from hinet.evaluation import accuracy
+from hinet.evaluation.plots import plot_parameters
+from hinet.network import DenseFeatures, HeadSettings, HiNet, Targets, paper
+from hinet.training import TrainingSettings, predict_traces, train
+
+LOOK, WIDTH = 32, 128  # numbers that show one node, units of the feature layer
+TRAIN, TEST = 150_000, 2_000
+EPOCHS = {"hinet": 12, "paper": 5}
+NOISE, PEAK = 0.25, 0.6  # standard deviation in a row; share of the likeliest step from each node
+
+
+def dense_layers(n: int, h: int) -> Layers:
+    edges: list[tuple[str | None, str]] = [(None, f"1.{node}") for node in range(n)]
+    edges += [(f"{level}.{a}", f"{level + 1}.{b}") for level in range(1, h) for a in range(n) for b in range(n)]
+    return Layers.of(Taxonomy.from_edges(edges), ends=())
+
+
+class World:
+    """The true model: where a trace goes next, and what its nodes look like."""
+
+    def __init__(self, n: int, h: int, seed: int = 0) -> None:
+        self.n, self.h = n, h
+        self.random = np.random.default_rng(seed)
+        looks = self.random.standard_normal((h, n, LOOK))
+        self.looks = looks / np.linalg.norm(looks, axis=2, keepdims=True)
+        steps = self.random.random((h - 1, n, n)) ** 8
+        steps *= (1 - PEAK) / steps.sum(2, keepdims=True)
+        for level in range(h - 1):
+            steps[level, np.arange(n), self.random.permutation(n)] += PEAK
+        self.steps = steps / steps.sum(2, keepdims=True)
+
+    def draw(self, rows: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Return rows of features and their traces."""
+        trace = np.empty((rows, self.h), np.int64)
+        trace[:, 0] = self.random.integers(self.n, size=rows)
+        for level in range(self.h - 1):
+            chance = self.steps[level].cumsum(1)[trace[:, level]]
+            trace[:, level + 1] = np.minimum((self.random.random((rows, 1)) > chance).sum(1), self.n - 1)
+        seen = np.concatenate([self.looks[level][trace[:, level]] for level in range(self.h)], axis=1)
+        return (seen + NOISE * self.random.standard_normal(seen.shape)).astype(np.float32), trace
+
+    def bayes(self, rows: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Return the best traces under the true model, by Viterbi."""
+        looks = rows.reshape(len(rows), self.h, LOOK) / NOISE**2
+        best, back = looks[:, 0] @ self.looks[0].T, []  # nodes of a level look equally long: no other term
+        for level in range(1, self.h):
+            routes = best[:, :, None] + np.log(self.steps[level - 1])  # (rows, above, here)
+            back.append(routes.argmax(1))
+            best = routes.max(1) + looks[:, level] @ self.looks[level].T
+        trace = [best.argmax(1)]
+        for above in reversed(back):
+            trace.append(above[np.arange(len(rows)), trace[-1]])
+        return np.stack(trace[::-1], axis=1)
+
+
+def as_traces(layers: Layers, traces: NDArray[np.int64]) -> Traces:
+    names = [[f"{level}.{node}" for level, node in enumerate(row, start=1)] for row in traces.tolist()]
+    return Traces.encode_paths(layers, names)
+
+
+def run(n: int, h: int) -> dict[str, Any]:
+    layers = dense_layers(n, h)
+    world = World(n, h)
+    train_rows, train_traces = world.draw(TRAIN)
+    test_rows, test_traces = world.draw(TEST)
+    truth = as_traces(layers, test_traces)
+    targets = Targets(as_traces(layers, train_traces))
+    results: dict[str, Any] = {"n": n, "h": h, "k": WIDTH, "traces": layers.count_traces(), "edges": h * n**2}
+    flat = layers.count_traces() * (WIDTH + 1)
+    results["flatten_output_parameters"] = flat
+    results["flatten_training_gb"] = round(flat * 4 * 4 / 1e9, 1)  # weights, gradient, two moments
+    results["bayes_accuracy"] = float((world.bayes(test_rows) == test_traces).all(1).mean())
+    for name, settings in (("hinet", HeadSettings(tied=True)), ("paper", paper())):
+        torch.manual_seed(0)
+        network = HiNet(DenseFeatures(h * LOOK, (512, WIDTH), dropout=0.0), layers, WIDTH, settings)
+        watch = Stopwatch()
+        train(
+            network,
+            train_rows,
+            targets,
+            TrainingSettings(epochs=EPOCHS[name], batch=256, dense_rate=2e-3),
+        )
+        results[f"{name}_train_seconds"] = watch.seconds
+        watch = Stopwatch()
+        predicted = predict_traces(network, layers, test_rows)
+        results[f"{name}_rows_per_second"] = round(TEST / watch.seconds)
+        results[f"{name}_accuracy"] = round(_whole_trace_accuracy(truth, predicted), 4)
+        results[f"{name}_label_accuracy"] = round(accuracy(truth, predicted), 4)
+        results[f"{name}_output_parameters"] = network.output_parameters()
+    return results
+
+
+def _whole_trace_accuracy(truth: Traces, predicted: Traces) -> float:
+    return float((truth.neurons.reshape(TEST, -1) == predicted.neurons.reshape(TEST, -1)).all(1).mean())
+
+
+CASES = {"n100 h3": lambda: run(100, 3), "n30 h5": lambda: run(30, 5)}
+
+
+def parameter_curve(n: int, k: int, heights: range) -> dict[str, list[int]]:
+    curve: dict[str, list[int]] = {"height": list(heights), "flatten": [], "paper": [], "hinet": []}
+    for h in heights:
+        curve["flatten"].append(n**h * (k + 1))
+        curve["paper"].append(k * n + (h - 1) * n**2 + n)
+        curve["hinet"].append(h * k * n + n + (h - 1) * n**2)
+    return curve
+
+
+def main() -> None:
+    answer_if_asked(CASES)
+    results: dict[str, Any] = {}
+    for case in CASES:
+        results[case] = run_alone(__file__, case)
+        print(case)
+        for name, value in results[case].items():
+            print(f"  {name:28} {value:,}")
+    results["parameters_n100"] = parameter_curve(100, WIDTH, range(1, 8))
+    plot_parameters(results["parameters_n100"], "Output parameters, n = 100", RESULTS / "dense_hierarchy.png")
+    save("dense_hierarchy", results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Flat against hierarchical on the same footing: the same rows, feature network, seed and budget for every model."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+from hinet.data import Traces
+from hinet.errors import HiNetError
+from hinet.evaluation.metrics import accuracy, hierarchical_f1, level_accuracy
+from hinet.taxonomy import Layers
+
+FLATTEN = "flatten"
+MODELS = (FLATTEN, "paper", "default")
+
+
+@dataclass(frozen=True)
+class ComparisonData:
+    """Rows to train and to judge models on."""
+
+    name: str
+    layers: Layers
+    train_rows: Any  # CSR, (n, f)
+    train: Traces
+    test_rows: Any
+    test: Traces
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one model did with one seed."""
+
+    model: str
+    seed: int
+    accuracy: float
+    hierarchical_f1: float
+    level_accuracy: list[float]
+    output_parameters: int
+    seconds_per_epoch: float
+    peak_gb: float
+    costs: list[float] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self)
+
+
+def head_settings(model: str) -> Any:
+    """Return the settings of a named model, or of choices such as ``skip-level-squared-masked``."""
+    from hinet.network import HeadSettings, default, paper
+
+    named = {"paper": paper(), "paper-masked": paper("masked"), "default": default()}
+    if model in named:
+        return named[model]
+    choices = model.split("-")
+    allowed = (("chain", "skip"), ("level", "parent"), ("squared", "cross_entropy"), ("dense", "masked"))
+    if len(choices) != 4 or any(choice not in of for choice, of in zip(choices, allowed, strict=True)):
+        raise HiNetError(
+            f"unknown model {model!r}; use {', '.join([FLATTEN, *named])} or wiring-normalisation-cost-mask"
+        )
+    return HeadSettings(*choices)  # type: ignore[arg-type]
+
+
+def compare(
+    data: ComparisonData,
+    models: Sequence[str] = MODELS,
+    *,
+    seeds: Sequence[int] = (0,),
+    width: int | None = None,
+    training: dict[str, Any] | None = None,
+    threads: int | None = None,
+) -> list[Outcome]:
+    """Train and judge every model with every seed, each in a process of its own so that its peak memory is its own."""
+    for model in models:
+        if model != FLATTEN:
+            head_settings(model)
+    return [_alone(data, model, seed, width, training or {}, threads) for model in models for seed in seeds]
+
+
+def summarise_outcomes(outcomes: Sequence[Outcome]) -> dict[str, dict[str, float]]:
+    """Return mean and spread (standard deviation) over the seeds of each model."""
+    summary = {}
+    for model in dict.fromkeys(outcome.model for outcome in outcomes):
+        chosen = [outcome for outcome in outcomes if outcome.model == model]
+        summary[model] = {
+            f"{name}_{what}": round(float(value), 5)
+            for name in ("accuracy", "hierarchical_f1", "seconds_per_epoch", "peak_gb")
+            for what, value in (
+                ("mean", statistics.fmean(getattr(o, name) for o in chosen)),
+                ("spread", statistics.stdev(getattr(o, name) for o in chosen) if len(chosen) > 1 else 0.0),
+            )
+        }
+        summary[model]["output_parameters"] = chosen[0].output_parameters
+    return summary
+
+
+def run_model(data: ComparisonData, model: str, seed: int, width: int | None, training: dict[str, Any]) -> Outcome:
+    """Train one model and judge it on the test rows."""
+    import torch
+
+    from hinet.network import FlattenNetwork, HiNet, SparseBag, Targets
+    from hinet.network.features import WIDTH
+    from hinet.training import TrainingSettings, predict_traces, progress_for_terminal, train
+
+    torch.manual_seed(seed)
+    width = width or WIDTH
+    targets = Targets(data.train)
+    bag = SparseBag(data.train_rows.shape[1], width)
+    network = (
+        FlattenNetwork.for_targets(bag, width, targets)
+        if model == FLATTEN
+        else HiNet(bag, data.layers, width, head_settings(model))
+    )
+    settings = TrainingSettings(**{**training, "seed": seed})
+    history = train(network, data.train_rows, targets, settings, progress=progress_for_terminal(f"{model} seed {seed}"))
+    predicted = predict_traces(network, data.layers, data.test_rows)
+    return Outcome(
+        model,
+        seed,
+        accuracy(data.test, predicted),
+        hierarchical_f1(data.test, predicted),
+        level_accuracy(data.test, predicted),
+        network.output_parameters(),
+        statistics.median(record.seconds for record in history),
+        _peak_gb(),
+        [record.cost for record in history],
+    )
+
+
+def _alone(
+    data: ComparisonData, model: str, seed: int, width: int | None, training: dict[str, Any], threads: int | None
+) -> Outcome:
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=_child, args=(there, data, model, seed, width, training, threads))
+    process.start()
+    there.close()
+    try:
+        answer = here.recv()
+    except EOFError:
+        process.join()
+        raise HiNetError(f"training {model} ended early (exit code {process.exitcode}); was memory short?") from None
+    finally:
+        if process.is_alive() and sys.exc_info()[0] is not None:
+            process.terminate()
+        process.join()
+    if isinstance(answer, HiNetError):
+        raise answer
+    assert isinstance(answer, Outcome)
+    return answer
+
+
+def _child(
+    there: Connection,
+    data: ComparisonData,
+    model: str,
+    seed: int,
+    width: int | None,
+    training: dict[str, Any],
+    threads: int | None,
+) -> None:
+    import torch
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        there.send(run_model(data, model, seed, width, training))
+    except HiNetError as error:
+        there.send(error)
+    except KeyboardInterrupt:  # the parent has heard it too
+        sys.exit(130)
+
+
+def _peak_gb() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak * (1 if sys.platform == "darwin" else 1024) / 1e9, 3)

@@ -1,0 +1,98 @@
+"""Rows for a comparison, from a table of texts or a folder of LSHTC files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hinet.data import LabelledRows, Traces, split_by_hash
+from hinet.data.lshtc import read_lshtc
+from hinet.data.tfidf import tfidf_counts, tfidf_texts
+from hinet.errors import HiNetError
+from hinet.evaluation.comparison import ComparisonData
+from hinet.files import parse_delimited, read_text
+from hinet.taxonomy import Layers, Taxonomy, path_id
+
+TEST_SHARE = 0.2  # of the rows, where nothing says which are for testing
+PATH_MARK = ">"
+
+LabelSets = Sequence[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class TextColumns:
+    """Which columns of a table hold what; ``split`` says ``train`` for training rows."""
+
+    text: str = "text"
+    label: str = "label"
+    label_sep: str | None = None
+    split: str | None = None
+
+
+def lshtc_comparison(folder: str | Path, test: str | None = None) -> ComparisonData:
+    """Read a folder of LSHTC files; ``test`` names the file to judge on."""
+    found = read_lshtc(folder, test)
+    train_rows, test_rows = tfidf_counts(found.train.features, found.test.features)
+    name = f"{Path(folder).resolve().name} {test or ''}".strip()
+    return _comparison(name, found.taxonomy, train_rows, found.train.labels, test_rows, found.test.labels)
+
+
+def table_comparison(
+    file: str | Path, columns: TextColumns, *, hierarchy: str | Path | None = None, test: str | Path | None = None
+) -> ComparisonData:
+    """Read a table of texts; test rows are those of ``test``, of the split column, or a fifth by hash.
+
+    Without a ``hierarchy`` the labels are paths of names such as ``A > B > C``.
+    """
+    parts = _parts(file, columns, test)
+    for name, part in parts.items():
+        if not len(part):
+            raise HiNetError(f"{file}: there are no {name} rows")
+    train_rows, test_rows = tfidf_texts(parts["train"].texts, parts["test"].texts)
+    train, test_labels = ([_cut(cell, columns.label_sep) for cell in parts[name].labels] for name in ("train", "test"))
+    if hierarchy is not None:
+        taxonomy = Taxonomy.from_file(hierarchy)
+    else:
+        taxonomy = Taxonomy.from_paths([_cut(label, PATH_MARK) for row in (*train, *test_labels) for label in row])
+        train, test_labels = _as_path_ids(train), _as_path_ids(test_labels)
+    return _comparison(Path(file).stem, taxonomy, train_rows, train, test_rows, test_labels)
+
+
+def _parts(file: str | Path, columns: TextColumns, test: str | Path | None) -> dict[str, LabelledRows]:
+    if columns.split is not None and test is not None:
+        raise HiNetError("a split column and a test file both say which rows are for testing; give one")
+    table = parse_delimited(file, read_text(file))
+    rows = LabelledRows(tuple(table.column(columns.text)), tuple(table.column(columns.label)))
+    if columns.split is not None:
+        is_train = np.array([cell == "train" for cell in table.column(columns.split)], bool)
+        return {"train": rows.take(np.flatnonzero(is_train)), "test": rows.take(np.flatnonzero(~is_train))}
+    if test is not None:
+        other = parse_delimited(test, read_text(test))
+        return {
+            "train": rows,
+            "test": LabelledRows(tuple(other.column(columns.text)), tuple(other.column(columns.label))),
+        }
+    return split_by_hash(rows, {"test": TEST_SHARE}, rest="train")
+
+
+def _cut(cell: str, separator: str | None) -> tuple[str, ...]:
+    return (cell,) if separator is None else tuple(part.strip() for part in cell.split(separator) if part.strip())
+
+
+def _as_path_ids(labels: LabelSets) -> list[tuple[str, ...]]:
+    return [tuple(path_id(_cut(label, PATH_MARK)) for label in row) for row in labels]
+
+
+def _comparison(
+    name: str, taxonomy: Taxonomy, train_rows: Any, train: LabelSets, test_rows: Any, test: LabelSets
+) -> ComparisonData:
+    """Encode the labels; a trace may end wherever one of them does."""
+    used = {label for row in (*train, *test) for label in row}
+    layers = Layers.of(taxonomy, ends=sorted(used & {*taxonomy}))
+    return ComparisonData(
+        name, layers, train_rows, Traces.encode_sets(layers, train), test_rows, Traces.encode_sets(layers, test)
+    )

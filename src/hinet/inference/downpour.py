@@ -1,0 +1,130 @@
+"""Downpour: the exact best traces of every row by one pass over the edges, max-product in log space.
+
+The score of a neuron is the best over its parents of their scores plus the log factor of the edge. The answer is the
+stop with the largest score over all levels, traced back. Ties go to the lowest parent, then to the shallowest stop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hinet.data import Traces
+from hinet.network import NeuronGraph
+from hinet.ragged import offsets_of
+
+NOTHING = -torch.inf
+
+
+@dataclass(frozen=True)
+class Poured:
+    """The best partial traces of every neuron: their scores, and where each came from (None where it cannot vary)."""
+
+    score: Tensor  # (neurons, ways, b)
+    parent: Tensor | None  # (neurons, ways, b)
+    parent_way: Tensor | None  # (neurons, ways, b)
+
+
+@torch.no_grad()
+def downpour(graph: NeuronGraph, scores: Tensor, k: int = 1) -> Traces:
+    """Return the ``k`` best traces of every row, best first; fewer where the taxonomy has fewer.
+
+    Parameters
+    ----------
+    graph : NeuronGraph
+        The layers the scores belong to.
+    scores : tensor of shape (options, b)
+        Log factor of every option: ``log p(child | parent)``, or ``log y(child)`` for softmaxes over layers.
+    """
+    poured = pour(graph, scores, 1 if graph.is_tree else k)
+    return _traced_back(graph, poured, *_best_stops(graph, poured, scores, k))
+
+
+def pour(graph: NeuronGraph, scores: Tensor, ways: int) -> Poured:
+    """Return the ``ways`` best partial traces of every neuron."""
+    batch = scores.shape[1]
+    score = scores.new_full((graph.neurons, ways, batch), NOTHING)
+    score[0, 0] = 0
+    came_from = (
+        None if graph.is_tree else torch.zeros(graph.neurons, ways, batch, dtype=torch.int32, device=scores.device)
+    )
+    came_way = None if graph.is_tree or ways == 1 else torch.zeros_like(came_from)  # type: ignore[arg-type]
+    for layer in range(1, graph.height + 1):
+        for number, edges in enumerate(graph.rounds(layer)):
+            poured = score[edges.parents] + scores[edges.options, None]  # (m, ways, b)
+            if came_from is None:
+                score[edges.children] = poured
+                continue
+            parent = edges.parents.to(torch.int32)[:, None, None].expand_as(poured)
+            if number == 0:
+                score[edges.children], came_from[edges.children] = poured, parent
+                if came_way is not None:
+                    came_way[edges.children] = _ranks(ways, poured)
+            elif came_way is None:
+                better = poured > score[edges.children]
+                score[edges.children] = torch.where(better, poured, score[edges.children])
+                came_from[edges.children] = torch.where(better, parent, came_from[edges.children])
+            else:
+                _merge(score, came_from, came_way, edges.children, poured, parent)
+    return Poured(score, came_from, came_way)
+
+
+def _merge(
+    score: Tensor, came_from: Tensor, came_way: Tensor, children: Tensor, poured: Tensor, parent: Tensor
+) -> None:
+    """Keep the best of the ways found so far and those of one more parent; earlier parents win ties."""
+    ways = poured.shape[1]
+    both = torch.cat([score[children], poured], 1)  # (m, 2 ways, b)
+    order = both.sort(dim=1, descending=True, stable=True).indices[:, :ways]
+    score[children] = both.gather(1, order)
+    came_from[children] = torch.cat([came_from[children], parent], 1).gather(1, order)
+    came_way[children] = torch.cat([came_way[children], _ranks(ways, poured)], 1).gather(1, order)
+
+
+def _ranks(ways: int, like: Tensor) -> Tensor:
+    return torch.arange(ways, dtype=torch.int32, device=like.device)[:, None].expand(like.shape)
+
+
+def _best_stops(graph: NeuronGraph, poured: Poured, scores: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return score, neuron and way of the ``k`` best complete traces of every row, each (k, b)."""
+    ways = poured.score.shape[1]
+    ended = poured.score[graph.stop_neurons] + scores[graph.stop_options, None]  # (stops, ways, b)
+    flat = ended.flatten(0, 1)  # (stops * ways, b), shallow stops first
+    values, places = [], []
+    for _ in range(min(k, len(flat))):
+        value, place = flat.max(dim=0)  # the first of equals
+        values.append(value)
+        places.append(place)
+        if k > 1:
+            flat.scatter_(0, place[None], NOTHING)
+    place = torch.stack(places)
+    return torch.stack(values), graph.stop_neurons[place // ways], place % ways
+
+
+def _traced_back(graph: NeuronGraph, poured: Poured, value: Tensor, neuron: Tensor, way: Tensor) -> Traces:
+    """Walk from every chosen stop back to the root."""
+    rows = torch.arange(neuron.shape[1], device=neuron.device).expand_as(neuron)
+    found = value > NOTHING  # a DAG may have fewer traces than k
+    keep = found.T.reshape(-1).cpu().numpy()
+    neuron, way, rows = (part.T.reshape(-1)[keep] for part in (neuron, way, rows))  # row after row
+    layers = graph.layers
+    lengths = layers.depth[neuron.cpu().numpy()].astype(np.int64)
+    offsets = offsets_of(lengths)
+    path = np.empty(offsets[-1], np.int32)
+    flat, starts = layers.parent_lists
+    for above in range(int(lengths.max(initial=0))):
+        live = np.flatnonzero(lengths > above)
+        which = torch.from_numpy(live).to(neuron.device)
+        here = neuron[which]
+        path[offsets[live + 1] - 1 - above] = here.cpu().numpy()
+        if poured.parent is None:
+            neuron[which] = torch.from_numpy(flat[starts[here.cpu().numpy()]].astype(np.int64)).to(neuron.device)
+        else:
+            neuron[which] = poured.parent[here, way[which], rows[which]].long()
+            if poured.parent_way is not None:
+                way[which] = poured.parent_way[here, way[which], rows[which]].long()
+    log_p = value.T.reshape(-1)[keep].double().cpu().numpy()
+    return Traces(layers, offsets_of(found.sum(0).cpu().numpy()), offsets, path, log_p)

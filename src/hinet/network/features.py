@@ -1,0 +1,97 @@
+"""Feature networks: what turns a row into the feature layer that the output layers read."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+WIDTH = 256  # k
+DROPOUT = 0.5
+LINEAR_SHARE = 0.5  # of the units of a sparse bag; the others are rectified
+BAG_STD = 0.06
+
+
+@dataclass(frozen=True)
+class SparseRows:
+    """Rows of a CSR matrix as tensors; never densified."""
+
+    indices: Tensor  # (nnz,)
+    offsets: Tensor  # (b,) where each row starts
+    values: Tensor  # (nnz,)
+
+    @classmethod
+    def of(cls, matrix: Any, start: int, end: int) -> SparseRows:
+        """Return rows ``start:end`` of a SciPy CSR matrix."""
+        low, high = int(matrix.indptr[start]), int(matrix.indptr[end])
+        return cls(
+            torch.from_numpy(matrix.indices[low:high].astype(np.int64)),
+            torch.from_numpy(matrix.indptr[start:end].astype(np.int64) - low),
+            torch.from_numpy(np.ascontiguousarray(matrix.data[low:high], np.float32)),
+        )
+
+    def to(self, device: torch.device) -> SparseRows:
+        """Return the rows on ``device``."""
+        return SparseRows(self.indices.to(device), self.offsets.to(device), self.values.to(device))
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+
+class SparseBag(nn.Module):
+    """A sparse row times an embedding per feature; half the units linear, half rectified; row-sparse gradients."""
+
+    def __init__(
+        self, features: int, width: int = WIDTH, *, dropout: float = DROPOUT, linear_share: float = LINEAR_SHARE
+    ) -> None:
+        super().__init__()
+        self.width = width
+        self.weight = nn.Parameter(torch.randn(features, width) * BAG_STD)
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.dropout = nn.Dropout(dropout)
+        self.linear_units = round(linear_share * width)
+
+    def forward(self, rows: SparseRows) -> Tensor:
+        """Return the feature layer, (b, k)."""
+        summed = functional.embedding_bag(
+            rows.indices,
+            self.weight,
+            rows.offsets,
+            mode="sum",
+            sparse=True,
+            per_sample_weights=rows.values.to(self.weight.dtype),
+        )
+        units = summed + self.bias  # (b, k)
+        linear, rectified = units[:, : self.linear_units], units[:, self.linear_units :]
+        dropped: Tensor = self.dropout(torch.cat([linear, rectified.relu()], dim=1))
+        return dropped
+
+
+class DenseFeatures(nn.Module):
+    """A multi-layer perceptron for dense rows."""
+
+    def __init__(self, features: int, widths: Sequence[int] = (WIDTH,), *, dropout: float = DROPOUT) -> None:
+        super().__init__()
+        self.width = widths[-1]
+        sizes = [features, *widths]
+        layers: list[nn.Module] = []
+        for before, after in itertools.pairwise(sizes):
+            layers += [nn.Linear(before, after), nn.ReLU(), nn.Dropout(dropout)]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return the feature layer, (b, k)."""
+        hidden: Tensor = self.layers(rows)
+        return hidden
+
+
+def dense_rows(matrix: NDArray[Any], start: int, end: int) -> Tensor:
+    """Return rows ``start:end`` of a dense array as a float tensor."""
+    return torch.from_numpy(np.ascontiguousarray(matrix[start:end], np.float32))

@@ -1,0 +1,308 @@
+"""Hierarchical output layers: the paper's network to the letter, and the repairs that make it win.
+
+A head is one of a small family of choices:
+
+- wiring: ``chain``, each layer reads the layer above it (the paper), or ``skip``, every layer reads the feature layer;
+- normalisation: ``level``, a softmax over each layer (the paper), or ``parent``, a softmax over each sibling group;
+- cost: ``squared`` (the paper) or ``cross_entropy``, summed over the levels of the true trace down to its stop;
+- mask, where a layer reads the one above it: ``dense`` weights, or ``masked``, one weight for each allowed edge.
+
+``skip`` adds the feature layer to what a layer reads. With ``parent`` the layer above already enters by the product
+``p(b | a) p(a)``, so there the logits read the feature layer alone.
+
+Scores are laid out as (options, b), a row for each edge: groups and layers are then runs of whole rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hinet.errors import HiNetError
+from hinet.network.graph import NeuronGraph
+from hinet.network.segments import segment_log_softmax, segment_logsumexp
+from hinet.network.targets import TargetBatch, Targets
+from hinet.taxonomy import Layers
+
+WEIGHT_STD = 0.05
+PRIOR_STRENGTH = 0.6
+UNSEEN_COUNT = 0.5  # rows of an option that occurs in none, so that its share is not zero
+MOST_DENSE_CELLS = 50_000_000  # weights between two layers: 200 MB, and four times that with gradient and optimiser
+
+
+@dataclass(frozen=True)
+class HeadSettings:
+    """Which of the family a head is; ``level_weights`` weigh the cost of each level, by default all 1."""
+
+    wiring: Literal["chain", "skip"] = "skip"
+    normalisation: Literal["level", "parent"] = "parent"
+    cost: Literal["squared", "cross_entropy"] = "cross_entropy"
+    mask: Literal["dense", "masked"] = "masked"
+    level_weights: tuple[float, ...] | None = None
+    prior_strength: float = 0.0  # of the logit adjustment, in training, by the share of each option in its group
+    tied: bool = False  # skip and parent only: the edges into a node of a DAG share their weights, not their biases
+
+
+def paper(mask: Literal["dense", "masked"] = "dense") -> HeadSettings:
+    """Return the paper to the letter: a chain of softmaxes over layers under squared error."""
+    return HeadSettings("chain", "level", "squared", mask)
+
+
+def default() -> HeadSettings:
+    """Return our default: sibling softmaxes that read the feature layer, cross entropy, adjusted logits."""
+    return HeadSettings(prior_strength=PRIOR_STRENGTH)
+
+
+class HierarchicalHead(nn.Module):
+    """Output layers over a taxonomy: scores for every option, and the cost of true traces."""
+
+    level_weights: Tensor
+
+    def __init__(self, layers: Layers, width: int, settings: HeadSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.width = width
+        self.graph = NeuronGraph(layers)
+        weights = settings.level_weights or (1.0,) * (layers.height + 1)
+        if len(weights) != layers.height + 1:
+            raise HiNetError(
+                f"{layers.height + 1} level weights are needed, the last stop's included; got {len(weights)}"
+            )
+        self.register_buffer("level_weights", torch.tensor([0.0, *weights]), persistent=False)
+
+    def learn_prior(self, targets: Targets) -> None:
+        """Look at how often each option is taken, before training; only heads that adjust their logits do."""
+
+    def option_scores(self, hidden: Tensor) -> Tensor:
+        """Return the log factor of every option, (options, b): what downpour multiplies along a trace."""
+        raise NotImplementedError
+
+    def cost(self, hidden: Tensor, targets: TargetBatch) -> Tensor:
+        """Return the cost of every row, (b,): the sum over levels, marginal over a label's traces, mean over labels."""
+        raise NotImplementedError
+
+    def output_parameters(self) -> int:
+        """Count the parameters of the output layers."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def _combined(self, log_p: Tensor, squares: Tensor | None, targets: TargetBatch) -> Tensor:
+        """Return row costs from the log factor of every step and, for squared error, its group's sum of squares."""
+        level = self.graph.option_layer[targets.step_option]
+        weight = self.level_weights[level].to(log_p.dtype)
+        if squares is None:
+            walked = _summed(weight * log_p, targets.step_trace, len(targets.step_counts))  # (traces,)
+            label_cost = -segment_logsumexp(walked, targets.trace_counts)
+        else:
+            error = weight * (squares - 2 * log_p.exp() + 1)  # |one-hot - p|^2 over the group of the step
+            walked = _summed(error, targets.step_trace, len(targets.step_counts))
+            label_cost = torch.segment_reduce(walked, "mean", lengths=targets.trace_counts, axis=0)
+        labels = torch.bincount(targets.label_row, minlength=targets.rows).clamp(min=1)
+        return _summed(label_cost, targets.label_row, targets.rows) / labels
+
+
+def build_head(layers: Layers, width: int, settings: HeadSettings | None = None) -> HierarchicalHead:
+    """Return the head of these settings, our default unless given."""
+    settings = settings or default()
+    if settings.wiring == "skip" and settings.normalisation == "parent":
+        return SiblingHead(layers, width, settings)
+    return LayerwiseHead(layers, width, settings)
+
+
+class SiblingHead(HierarchicalHead):
+    """A softmax over each sibling group, read from the feature layer: ``p(b | a) = softmax(W h + c)``.
+
+    Groups of one option are certain and own no weights. The cost computes only the groups on the true traces.
+
+    A row of weights belongs to an option, so that a child with two parents has two; ``tied`` heads have one for each
+    neuron instead (and one for each stop), which in a dense hierarchy is ``h k n + h n^2`` parameters, not ``h k n^2``.
+    """
+
+    group_row: Tensor
+    group_size: Tensor
+    group_start: Tensor
+    free_options: Tensor
+    free_sizes: Tensor
+    adjustment: Tensor
+    unit: Tensor  # (rows,) weights of each option, where they are tied
+
+    def __init__(self, layers: Layers, width: int, settings: HeadSettings) -> None:
+        super().__init__(layers, width, settings)
+        sizes = torch.from_numpy(layers.option_offsets.copy()).diff()  # (neurons,)
+        free = sizes > 1
+        rows = torch.where(free, sizes, 0)
+        self.register_buffer("group_row", rows.cumsum(0) - rows, persistent=False)  # first weight row of a group
+        self.register_buffer("group_size", sizes, persistent=False)
+        self.register_buffer("group_start", torch.from_numpy(layers.option_offsets[:-1].copy()), persistent=False)
+        self.register_buffer("free_options", torch.nonzero(free[self.graph.option_parent])[:, 0], persistent=False)
+        self.register_buffer("free_sizes", sizes[free], persistent=False)
+        units = len(self.free_options)
+        if settings.tied:
+            target = self.graph.option_neuron[self.free_options]
+            stops = -1 - torch.arange(units)  # each stop is a unit of its own
+            distinct, unit = torch.unique(torch.where(target < 0, stops, target), return_inverse=True)
+            units = len(distinct)
+            self.register_buffer("unit", unit, persistent=False)
+        self.weight = nn.Parameter(torch.randn(units, width) * WEIGHT_STD)  # (units, k)
+        self.bias = nn.Parameter(torch.zeros(len(self.free_options)))
+        self.register_buffer("adjustment", torch.zeros(len(self.free_options)), persistent=False)
+
+    def learn_prior(self, targets: Targets) -> None:
+        """Shift the training logits by the log share of each option in its group, so that rare options catch up."""
+        if not self.settings.prior_strength:
+            return
+        counts = targets.option_counts() + UNSEEN_COUNT  # (options,)
+        totals = torch.zeros(self.graph.neurons).index_add(0, self.graph.option_parent.cpu(), counts)
+        share = (counts / totals[self.graph.option_parent.cpu()]).log()
+        self.adjustment.copy_(self.settings.prior_strength * share[self.free_options.cpu()])
+
+    def option_scores(self, hidden: Tensor) -> Tensor:
+        """Return ``log p(option | parent)`` of every option, (options, b)."""
+        scores = hidden.new_zeros(self.graph.options, len(hidden))
+        if len(self.free_options) == 0:
+            return scores
+        if self.settings.tied:
+            logits = (self.weight @ hidden.T)[self.unit] + self.bias[:, None]  # (rows, b)
+        else:
+            logits = torch.addmm(self.bias[:, None], self.weight, hidden.T)
+        return scores.index_copy(0, self.free_options, segment_log_softmax(logits, self.free_sizes))
+
+    def cost(self, hidden: Tensor, targets: TargetBatch) -> Tensor:
+        """Return the cost of every row from the sibling groups on its traces alone."""
+        parent = self.graph.option_parent[targets.step_option]  # (steps,)
+        free = self.group_size[parent] > 1
+        log_p = hidden.new_zeros(len(parent))
+        squares = hidden.new_ones(len(parent))  # of a certain option: 1 - 2 + 1 = 0
+        if free.any():
+            step_group = parent[free]
+            key = targets.step_row[free] * self.graph.neurons + step_group
+            pairs, which = torch.unique(key, return_inverse=True)  # each (row, group) once
+            row, group = pairs // self.graph.neurons, pairs % self.graph.neurons
+            sizes = self.group_size[group]
+            starts = sizes.cumsum(0) - sizes
+            pair = torch.repeat_interleave(sizes)  # (m,) over the options of all pairs
+            weight_row = self.group_row[group][pair] + torch.arange(len(pair), device=pair.device) - starts[pair]
+            if self.settings.tied:  # few units and many options: every unit once, then looked up
+                logits = (self.weight @ hidden.T)[self.unit[weight_row], row[pair]]  # (m,)
+            else:
+                logits = (self.weight[weight_row] * hidden[row[pair]]).sum(1)
+            logits = logits + self.bias[weight_row]
+            logits = logits + self.adjustment[weight_row]
+            log_softmax = segment_log_softmax(logits, sizes)
+            taken = starts[which] + targets.step_option[free] - self.group_start[step_group]
+            log_p = log_p.index_put((free.nonzero()[:, 0],), log_softmax[taken])
+            if self.settings.cost == "squared":
+                sums = torch.segment_reduce(log_softmax.exp().square(), "sum", lengths=sizes, axis=0)
+                squares = squares.index_put((free.nonzero()[:, 0],), sums[which])
+        return self._combined(log_p, squares if self.settings.cost == "squared" else None, targets)
+
+
+class LayerwiseHead(HierarchicalHead):
+    """Layers computed one after the other, each from the posteriors above it and, with ``skip``, from the features."""
+
+    def __init__(self, layers: Layers, width: int, settings: HeadSettings) -> None:
+        super().__init__(layers, width, settings)
+        self.from_features = nn.ParameterList()
+        self.from_above = nn.ParameterList()
+        self.biases = nn.ParameterList()
+        self._units: list[int] = []
+        above = 1
+        for number, layer in enumerate(layers, start=1):
+            reads_features = number == 1 or settings.wiring == "skip"
+            outputs = layer.width if settings.normalisation == "level" else len(layer.edge_child)
+            rows = outputs if reads_features else 0
+            self.from_features.append(nn.Parameter(torch.randn(rows, width) * WEIGHT_STD))
+            self.biases.append(nn.Parameter(torch.zeros(rows if settings.wiring == "skip" else 0)))
+            self.from_above.append(self._weights_above(number, layer.width, above, len(layer.edge_child)))
+            self._units.append(layer.width)
+            self.register_buffer(
+                f"sizes_{number}", torch.from_numpy(layer.group_offsets.copy()).diff(), persistent=False
+            )
+            self.register_buffer(
+                f"parent_{number}", torch.from_numpy(layer.edge_parent.astype(np.int64)), persistent=False
+            )
+            self.register_buffer(
+                f"unit_{number}", torch.from_numpy(layer.edge_child.astype(np.int64)), persistent=False
+            )
+            above = len(layer.nodes)
+
+    def _weights_above(self, number: int, width: int, above: int, edges: int) -> nn.Parameter:
+        if number == 1:
+            return nn.Parameter(torch.zeros(0))
+        if self.settings.mask == "masked":
+            return nn.Parameter(torch.randn(edges))
+        if width * above > MOST_DENSE_CELLS:
+            raise HiNetError(
+                f"dense weights from layer {number - 1} to layer {number} are {width:,} x {above:,} = "
+                f"{width * above * 4 / 1e9:.1f} GB, and four times that in training; use mask='masked'"
+            )
+        return nn.Parameter(torch.randn(width, above) / above**0.5)
+
+    def option_scores(self, hidden: Tensor) -> Tensor:
+        """Return the log factor of every option, (options, b): ``log y`` of where it leads, or ``log p(b | a)``."""
+        return self._pass(hidden)[0]
+
+    def cost(self, hidden: Tensor, targets: TargetBatch) -> Tensor:
+        """Return the cost of every row, from a pass over all layers."""
+        scores, squares = self._pass(hidden)
+        row, option = targets.step_row, targets.step_option
+        log_p = scores[option, row]
+        if self.settings.cost == "cross_entropy":
+            return self._combined(log_p, None, targets)
+        by_level = self.settings.normalisation == "level"
+        group = self.graph.option_layer[option] - 1 if by_level else self.graph.option_parent[option]
+        return self._combined(log_p, squares[group, row], targets)
+
+    def _pass(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Return option scores (options, b) and the sums of squares of each softmax (layers or groups, b)."""
+        scores, squares = [], []
+        above = hidden.new_ones(1, len(hidden))  # (w, b) posteriors of the layer above
+        for number in range(1, self.graph.height + 2):
+            logits = self._logits(number, hidden, above)
+            unit = getattr(self, f"unit_{number}")
+            if self.settings.normalisation == "level":
+                log_y = logits.log_softmax(0)  # (w, b) the stop neuron last
+                scores.append(log_y[unit])
+                squares.append(log_y.exp().square().sum(0, keepdim=True))
+                above = log_y.exp()[: self._real(number)]
+            else:
+                sizes, parent = getattr(self, f"sizes_{number}"), getattr(self, f"parent_{number}")
+                log_p = segment_log_softmax(logits, sizes)  # (e, b)
+                scores.append(log_p)
+                squares.append(torch.segment_reduce(log_p.exp().square(), "sum", lengths=sizes, axis=0))
+                poured = above[parent] * log_p.exp()
+                above = _summed(poured, unit, self._units[number - 1])[: self._real(number)]
+        return torch.cat(scores), torch.cat(squares)
+
+    def _real(self, number: int) -> int:
+        if number > self.graph.height:
+            return 0
+        neurons = self.graph.layer_neurons[number]
+        return int(neurons.stop - neurons.start)
+
+    def _logits(self, number: int, hidden: Tensor, above: Tensor) -> Tensor:
+        """Return the logits of a layer: (w, b) of its neurons with ``level``, (e, b) of its edges with ``parent``."""
+        weight = self.from_features[number - 1]
+        unit, parent = getattr(self, f"unit_{number}"), getattr(self, f"parent_{number}")
+        by_level = self.settings.normalisation == "level"
+        logits: Tensor | None = weight @ hidden.T if len(weight) else None
+        if logits is not None and self.settings.wiring == "skip":
+            logits = logits + self.biases[number - 1][:, None]
+        if number > 1 and (by_level or self.settings.wiring == "chain"):
+            read = self.from_above[number - 1]
+            if self.settings.mask == "dense":
+                heard = read @ above if by_level else (read @ above)[unit]
+            else:
+                heard = read[:, None] * above[parent]
+                heard = _summed(heard, unit, self._units[number - 1]) if by_level else heard
+            logits = heard if logits is None else logits + heard
+        assert logits is not None
+        return logits
+
+
+def _summed(values: Tensor, place: Tensor, size: int) -> Tensor:
+    """Sum rows of ``values`` that share a ``place``; (m, ...) to (size, ...)."""
+    return values.new_zeros(size, *values.shape[1:]).index_add(0, place, values)

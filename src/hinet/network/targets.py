@@ -1,0 +1,81 @@
+"""Truth as the options it takes: which edges of the layers each row's traces walk along."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hinet.data import Traces
+from hinet.ragged import Ints, gather
+
+
+@dataclass(frozen=True)
+class TargetBatch:
+    """The steps of the traces of some rows: row -> labels -> traces -> steps, each list flat with its lengths.
+
+    A row with several labels has several entries in ``label_row``; a label with several paths several traces.
+    """
+
+    rows: int
+    label_row: Tensor  # (labels,) place of the row in the batch
+    label_node: Tensor  # (labels,) node of the taxonomy
+    trace_counts: Tensor  # (labels,) traces of each label
+    trace_row: Tensor  # (traces,)
+    step_counts: Tensor  # (traces,) steps of each trace, its stop included
+    step_trace: Tensor  # (steps,)
+    step_option: Tensor  # (steps,)
+
+    @property
+    def step_row(self) -> Tensor:
+        """(steps,) Place of the row of every step."""
+        return self.trace_row[self.step_trace]
+
+    def to(self, device: torch.device) -> TargetBatch:
+        """Return the batch on ``device``."""
+        moved = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return TargetBatch(self.rows, **moved)
+
+
+class Targets:
+    """The traces of a whole training set, ready to be cut into batches."""
+
+    def __init__(self, traces: Traces) -> None:
+        self.traces = traces
+        self._options, self._option_offsets = traces.options()
+        self._ends = traces.end_nodes
+
+    def __len__(self) -> int:
+        return len(self.traces)
+
+    def option_counts(self) -> Tensor:
+        """Return how many traces take each option, (options,)."""
+        options = len(self.traces.layers.option_neuron)
+        return torch.from_numpy(np.bincount(self._options, minlength=options).astype(np.float32))
+
+    def batch(self, rows: Ints) -> TargetBatch:
+        """Return the targets of the chosen rows; each must have a trace."""
+        traces, counts = gather(np.arange(len(self._ends)), self.traces.row_offsets, rows)
+        trace_row = np.repeat(np.arange(len(rows)), counts)
+        steps, step_counts = gather(self._options, self._option_offsets, traces)
+        # The traces of one label lie side by side in a row, as Traces encodes them.
+        ends = self._ends[traces]
+        starts = np.ones(len(traces), bool)
+        starts[1:] = (ends[1:] != ends[:-1]) | (trace_row[1:] != trace_row[:-1])
+        first = np.flatnonzero(starts)
+        return TargetBatch(
+            len(rows),
+            label_row=_tensor(trace_row[first]),
+            label_node=_tensor(ends[first]),
+            trace_counts=_tensor(np.diff(np.append(first, len(traces)))),
+            trace_row=_tensor(trace_row),
+            step_counts=_tensor(step_counts),
+            step_trace=_tensor(np.repeat(np.arange(len(traces)), step_counts)),
+            step_option=_tensor(steps),
+        )
+
+
+def _tensor(values: Ints) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values, np.int64))

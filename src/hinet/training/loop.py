@@ -1,0 +1,159 @@
+"""The torch training loop: shuffled mini-batches, two optimisers, a falling learning rate, early stopping."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hinet.errors import HiNetError
+from hinet.network import FlattenNetwork, HiNet, SparseBag, Targets
+from hinet.training.batches import check_rows, row_batch
+from hinet.training.progress import Progress, SilentProgress
+from hinet.training.row_adagrad import RowAdagrad
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How to train; the learning rates rise over a short warm-up, then fall linearly to zero."""
+
+    epochs: int = 20
+    batch: int = 64
+    dense_rate: float = 1e-3  # AdamW, for everything but the sparse bag
+    sparse_rate: float = 8.0  # row-wise Adagrad, for the sparse bag
+    weight_decay: float = 0.0
+    warm_up: float = 0.05  # share of the steps over which the rates rise
+    patience: int | None = None  # epochs without a better validation score after which to stop
+    seed: int = 0
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """What one epoch of training did."""
+
+    epoch: int
+    cost: float
+    valid_score: float | None
+    seconds: float
+    learning_rate: float
+
+
+def train(
+    network: HiNet | FlattenNetwork,
+    rows: Any,
+    targets: Targets,
+    settings: TrainingSettings | None = None,
+    *,
+    validate: Callable[[], float] | None = None,
+    progress: Progress | None = None,
+) -> list[EpochRecord]:
+    """Train ``network`` in place on CSR or dense ``rows`` and return the history.
+
+    With ``validate``, which returns a score that is better the larger, the weights of the best epoch are kept.
+    The same seed and number of threads give the same network on a CPU.
+
+    Raises
+    ------
+    HiNetError
+        If rows and targets do not fit, a row has no label, or a value is not finite; names the row.
+    """
+    settings, progress = settings or TrainingSettings(), progress or SilentProgress()
+    check_rows(rows, len(targets))
+    _check_labelled(targets)
+    torch.manual_seed(settings.seed)
+    random = np.random.default_rng(settings.seed)
+    network.to(settings.device)
+    network.learn_prior(targets)
+    steps = _Steps(network, settings, batches=-(-len(targets) // settings.batch))
+    history: list[EpochRecord] = []
+    best: tuple[float, int, dict[str, Tensor]] | None = None
+    progress.started(settings.epochs, len(targets))
+    try:
+        for epoch in range(1, settings.epochs + 1):
+            start = time.perf_counter()
+            cost = _train_epoch(network, rows, targets, settings, steps, random.permutation(len(targets)), progress)
+            network.eval()
+            score = validate() if validate is not None else None
+            history.append(EpochRecord(epoch, cost, score, time.perf_counter() - start, steps.rate))
+            progress.epoch_done(history[-1])
+            if score is not None and (best is None or score > best[0]):
+                best = score, epoch, copy.deepcopy(network.state_dict())
+            if best is not None and settings.patience is not None and epoch - best[1] >= settings.patience:
+                break
+    finally:
+        network.eval()
+        progress.finished()
+    if best is not None and best[1] != len(history):
+        network.load_state_dict(best[2])
+    return history
+
+
+def _train_epoch(
+    network: HiNet | FlattenNetwork,
+    rows: Any,
+    targets: Targets,
+    settings: TrainingSettings,
+    steps: _Steps,
+    order: np.ndarray[Any, np.dtype[np.int64]],
+    progress: Progress,
+) -> float:
+    """Train on all rows once, in ``order``, and return their mean cost."""
+    network.train()
+    shuffled = rows[order]  # so that every batch is a slice
+    device = torch.device(settings.device)
+    total = 0.0
+    for low in range(0, len(order), settings.batch):
+        high = min(low + settings.batch, len(order))
+        batch = row_batch(shuffled, low, high, settings.device)
+        cost = network.cost(batch, targets.batch(order[low:high]).to(device)).mean()
+        steps.descend(cost)
+        total += float(cost.detach()) * (high - low)
+        progress.advanced(high - low)
+    return total / len(order)
+
+
+class _Steps:
+    """The optimisers and the rate they go at: a short rise over the warm-up, then a fall to zero."""
+
+    def __init__(self, network: nn.Module, settings: TrainingSettings, batches: int) -> None:
+        sparse = [module.weight for module in network.modules() if isinstance(module, SparseBag)]
+        held = {id(parameter) for parameter in sparse}
+        dense = [p for p in network.parameters() if id(p) not in held and p.requires_grad and p.numel()]
+        self._optimisers: list[tuple[torch.optim.Optimizer, float]] = []
+        if dense:
+            adam = torch.optim.AdamW(dense, lr=settings.dense_rate, weight_decay=settings.weight_decay)
+            self._optimisers.append((adam, settings.dense_rate))
+        if sparse:
+            self._optimisers.append((RowAdagrad(sparse, lr=settings.sparse_rate), settings.sparse_rate))
+        self._taken, self._total, self._warm_up = 0, settings.epochs * batches, settings.warm_up
+        self.rate = 0.0  # share of the full rates, of the last step
+
+    def descend(self, cost: Tensor) -> None:
+        """Take a step down the gradient of ``cost``."""
+        share = self._taken / self._total
+        self.rate = min(1.0, (share + 1e-3) / (self._warm_up + 1e-3)) * (1.0 - share)
+        self._taken += 1
+        if not cost.requires_grad:  # a taxonomy without a choice
+            return
+        for optimiser, _ in self._optimisers:
+            optimiser.zero_grad()
+        cost.backward()  # type: ignore[no-untyped-call]
+        for optimiser, full in self._optimisers:
+            for group in optimiser.param_groups:
+                group["lr"] = full * self.rate
+            optimiser.step()
+
+
+def _check_labelled(targets: Targets) -> None:
+    if not len(targets):
+        raise HiNetError("there are no rows to train on")
+    empty = np.flatnonzero(np.diff(targets.traces.row_offsets) == 0)
+    if len(empty):
+        raise HiNetError(f"row {int(empty[0])}: no label to train on ({len(empty):,} such rows); leave these rows out")

@@ -1,0 +1,33 @@
+"""Predictions of a whole set of rows, batch by batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hinet.data import Traces
+from hinet.inference import downpour
+from hinet.network import FlattenNetwork, HiNet
+from hinet.taxonomy import Layers
+from hinet.training.batches import check_rows, row_batch
+
+BATCH_CELLS = 20_000_000  # scores held at once: 80 MB
+
+
+@torch.no_grad()
+def predict_traces(network: HiNet | FlattenNetwork, layers: Layers, rows: Any, *, k: int = 1) -> Traces:
+    """Return the best traces of every row, by downpour; of the flat network, the traces of its best label."""
+    check_rows(rows)
+    network.eval()
+    device = str(next(network.parameters()).device)
+    size = max(1, BATCH_CELLS // len(layers.option_neuron))
+    parts = []
+    for start in range(0, rows.shape[0], size):
+        batch = row_batch(rows, start, min(start + size, rows.shape[0]), device)
+        if isinstance(network, HiNet):
+            parts.append(downpour(network.head.graph, network.option_scores(batch), k))
+        else:
+            best = network.label_nodes[network.label_scores(batch).argmax(1)].cpu().numpy()
+            parts.append(Traces.of_nodes(layers, best))
+    return Traces.joined(layers, parts)

@@ -1,0 +1,91 @@
+"""``hinet compare`` with the real executable on small files."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HINET = Path(sys.executable).with_name("hinet")
+WORDS = {"tv": "screen", "radio": "sound", "rye": "dark", "milk": "white"}
+
+
+def hinet(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([HINET, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "categories.csv").write_text(
+        "node,parent\nelectronics,\nfood,\ntv,electronics\nradio,electronics\nrye,food\nmilk,food\n"
+    )
+    lines = [f"{word} thing {n},{label}" for n in range(12) for label, word in WORDS.items()]
+    (tmp_path / "products.csv").write_text("\n".join(["title,category", *lines]) + "\n")
+    return tmp_path
+
+
+def test_the_example_of_the_help_runs_and_saves_what_it_prints(folder: Path) -> None:
+    example = "compare products.csv --taxonomy categories.csv --text title --label category"
+    assert example in " ".join(hinet("compare", "--help", cwd=folder).stdout.split())
+    done = hinet(*example.split(), "--epochs", 30, "--width", 16, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    saved = json.loads((folder / "compare.json").read_text())
+    assert list(saved["summary"]) == ["flatten", "paper", "default"]
+    assert saved["train_rows"] + saved["test_rows"] == 48
+    by_model = {outcome["model"]: outcome for outcome in saved["outcomes"]}
+    assert by_model["default"]["accuracy"] == by_model["flatten"]["accuracy"] == 1.0
+    assert all(0 < outcome["peak_gb"] < 4 for outcome in saved["outcomes"])
+    assert f"{100 * by_model['paper']['accuracy']:.1f}" in done.stdout
+    assert (folder / "compare.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_folders_of_lshtc_files_and_paths_as_labels_are_read(folder: Path) -> None:
+    (folder / "cat_hier.txt").write_text("1 2 3\n1 2 4\n1 5\n")
+    (folder / "train.txt").write_text("3 0:1 7:1\n4 0:2 8:1\n5 0:3 9:1\n" * 4)
+    (folder / "validation.txt").write_text("3 0:1 7:2\n5 0:2 9:1\n")
+    options = ["--epochs", 2, "--width", 4, "--models", "default", "--out", "a.json", "--plot", "a.svg"]
+    assert hinet("compare", ".", *options, cwd=folder).returncode == 0
+    lines = [f"{word} {n},{('A' if n % 2 else 'B')} > {word}" for n in range(10) for word in ("x", "y")]
+    (folder / "paths.csv").write_text("\n".join(["text,label", *lines]) + "\n")
+    done = hinet("compare", "paths.csv", *options, cwd=folder)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["products.csv"], "error: products.csv:1: no column 'text' among 'title', 'category'"),
+        (["nothing.csv"], "error: nothing.csv: cannot be read"),
+        (
+            ["products.csv", "--text", "title", "--label", "category", "--models", "magic"],
+            "error: unknown model 'magic'",
+        ),
+        (
+            [
+                "products.csv",
+                "--text",
+                "title",
+                "--label",
+                "title",
+                "--taxonomy",
+                "categories.csv",
+                "--test",
+                "products.csv",
+            ],
+            "error: row 0: label ",
+        ),
+        (["blank.csv", "--test", "blank.csv"], "error: none of the 2 training texts has a word"),
+        (["empty"], "error: empty: the folder has no cat_hier.txt or hierarchy.txt"),
+    ],
+)
+def test_what_cannot_be_compared_is_told(folder: Path, arguments: list[str], message: str) -> None:
+    (folder / "empty").mkdir()
+    (folder / "blank.csv").write_text("text,label\n!,A\n?,B\n")
+    done = hinet("compare", *arguments, cwd=folder)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (folder / "compare.json").exists()

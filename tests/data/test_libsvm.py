@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hinet import FileError
+from hinet.data.libsvm import read_libsvm
+from hinet.data.lshtc import read_lshtc
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def test_rows_are_read_as_they_are_written(tmp_path: Path) -> None:
+    rows = read_libsvm(written(tmp_path, "x.txt", "29 0:202 7:1 3:2.5\n\n33, 4 0:1\n5,6,7 2:1e-1"))
+    assert rows.labels == (("29",), ("33", "4"), ("5", "6", "7"))
+    assert rows.features.toarray().tolist() == [
+        [0, 0, 0, 2.5, 0, 0, 0, 1],
+        [0] * 8,
+        [0, 0, pytest.approx(0.1), 0, 0, 0, 0, 0],
+    ]
+    assert rows.features.has_sorted_indices
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("1 2:3\nx 2:3\n", 2),
+        ("1 2:3\n1 2:\n", 2),
+        ("1 2:3\n4 5\n", 2),
+        ("1 -2:3\n", 1),
+        ("1 2:3 4\n", 1),
+        ("1.5 2:3\n", 1),
+        ("1 2.5:3\n", 1),
+    ],
+)
+def test_bad_lines_are_named(tmp_path: Path, text: str, line: int) -> None:
+    with pytest.raises(FileError, match=rf"x.txt:{line}: expected 'label feature:value ...'"):
+        read_libsvm(written(tmp_path, "x.txt", text))
+
+
+def test_a_folder_of_the_challenge(tmp_path: Path) -> None:
+    written(tmp_path, "cat_hier.txt", "1 2 3\n1 2 4\n")
+    (tmp_path / "task").mkdir()
+    written(tmp_path / "task", "train.txt", "3 0:1 10:1 20:2\n4 0:2 10:3\n")
+    written(tmp_path / "task", "test.txt", "3 0:1 20:1 99:1\n")
+    found = read_lshtc(tmp_path / "task")
+    assert len(found.taxonomy) == 4
+    assert found.train.features.toarray().tolist() == [[1, 2], [3, 0]]
+    assert found.test.features.toarray().tolist() == [[0, 1]]
+    with pytest.raises(FileError, match=r"other.txt: cannot be read"):
+        read_lshtc(tmp_path / "task", "other.txt")
+    with pytest.raises(FileError, match=r"no cat_hier.txt or hierarchy.txt"):
+        read_lshtc(tmp_path / "task" / "deeper")
