@@ -19,6 +19,11 @@ check: $(INSTALLED)  ## format, lint, types, import layers
 
 bench: $(INSTALLED)  ## slow measurements, with HINET_DATA=folder of the data sets; results land in benchmarks/results
 	$(BIN)/python benchmarks/taxonomy.py
+	$(BIN)/python benchmarks/downpour.py
+	$(BIN)/python benchmarks/icd_torch.py
+	$(BIN)/python benchmarks/dense_hierarchy.py
+	$(BIN)/python benchmarks/comparison.py
+	$(BIN)/python benchmarks/lshtc/run.py
 
 docs: $(INSTALLED)  ## write the command-line reference from the program itself
 	$(BIN)/typer hinet.cli utils docs --name hinet --output docs/cli.md

@@ -1,0 +1,52 @@
+"""One epoch on ICD-10-CM in torch, 19,608 labels, k = 256: seconds and peak memory of flat and hierarchical networks.
+
+python benchmarks/icd_torch.py
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from measure import answer_if_asked, run_alone, save
+
+from hinet import Layers, Traces, load_icd10cm
+from hinet.data.tfidf import tfidf_texts
+from hinet.evaluation.comparison import ComparisonData, run_model
+
+MOST_GB = 4.0
+
+
+def one_epoch(model: str) -> dict[str, Any]:
+    icd = load_icd10cm()
+    layers = Layers.of(icd.taxonomy, ends=sorted({*icd.train.labels}))
+    train_rows, test_rows = tfidf_texts(icd.train.texts, icd.valid.texts)
+    train, test = Traces.encode(layers, icd.train.labels), Traces.encode(layers, icd.valid.labels)
+    data = ComparisonData("ICD-10-CM", layers, train_rows, train, test_rows, test)
+    outcome = run_model(data, model, 0, None, {"epochs": 1, "batch": 256})
+    return {
+        "labels": len({*icd.train.labels}),
+        "rows": len(train),
+        "seconds_per_epoch": round(outcome.seconds_per_epoch, 1),
+        "output_parameters": outcome.output_parameters,
+        "valid_accuracy": round(outcome.accuracy, 4),
+        "valid_hierarchical_f1": round(outcome.hierarchical_f1, 4),
+    }
+
+
+CASES = {"default": lambda: one_epoch("default"), "flatten": lambda: one_epoch("flatten")}
+
+
+def main() -> None:
+    answer_if_asked(CASES)
+    results = {case: run_alone(__file__, case) for case in CASES}
+    ours, flat = results["default"], results["flatten"]
+    ours["flatten_seconds_ratio"] = round(flat["seconds_per_epoch"] / ours["seconds_per_epoch"], 2)
+    for case, row in results.items():
+        print(f"{case:10} " + "  ".join(f"{name} {value:,}" for name, value in row.items()))
+    save("icd_torch", results)
+    if max(row["peak_gb"] for row in results.values()) > MOST_GB:
+        raise SystemExit(f"missed: more than {MOST_GB} GB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""The comparison of the paper on real DMOZ files: see README.md beside this file for where to place them.
+
+HINET_DATA=folder python benchmarks/lshtc/run.py
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from comparison import PAPER_ROW
+from measure import DATA, save
+
+from hinet.cli.compare import print_outcomes
+from hinet.data.lshtc import TESTS, TRAIN
+from hinet.evaluation import compare, summarise_outcomes
+from hinet.evaluation.comparison_data import lshtc_comparison
+
+MODELS = ("flatten", "paper-masked", "default")  # dense weights between layers of thousands would not fit
+
+
+def main() -> None:
+    folders = sorted(path.parent for path in DATA.glob(f"lshtc*/**/{TRAIN}"))
+    if not folders:
+        raise SystemExit(f"no lshtc*/**/{TRAIN} below HINET_DATA={DATA}; README.md says how to place the files")
+    results = {}
+    for folder in folders:
+        for test in TESTS:
+            if (folder / test).exists():
+                data = lshtc_comparison(folder, test)
+                outcomes = compare(data, MODELS)
+                print_outcomes(data, outcomes)
+                results[f"{folder.relative_to(DATA)} {test}"] = summarise_outcomes(outcomes)
+    print(f"the paper's own row, on DMOZ with 11,947 classes: {PAPER_ROW}")
+    save("lshtc", results)
+
+
+if __name__ == "__main__":
+    main()
