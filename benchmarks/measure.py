@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from hinet.evaluation.comparison import peak_gb
 
 RESULTS = Path(__file__).parent / "results"
 DATA = Path(os.environ.get("HINET_DATA", "data"))  # where a user has placed the data sets
@@ -44,8 +45,7 @@ def answer_if_asked(cases: Mapping[str, Case]) -> None:
     """In the fresh process of one case, run it, print what it measured, and exit."""
     if len(sys.argv) == 3 and sys.argv[1] == "--case":
         measured = cases[sys.argv[2]]()
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-        print(json.dumps({**measured, "peak_gb": round(peak, 3)}))
+        print(json.dumps({**measured, "peak_gb": peak_gb()}))
         raise SystemExit
 
 

@@ -20,7 +20,7 @@ train_rows, new_rows = tfidf_texts(texts * 8, ["a red ball", "rye", "toys"])
 network = HiNet(SparseBag(train_rows.shape[1], 16), layers, 16)
 train(network, train_rows, Targets(truth), TrainingSettings(epochs=15, batch=8, dense_rate=1e-2))
 
-best = predict_traces(network, layers, new_rows, k=2)
+best = predict_traces(network, new_rows, k=2)
 for text, paths_found, start in zip(["a red ball", "rye", "toys"], best.paths(), best.row_offsets, strict=False):
     for place, path in enumerate(paths_found):
         print(f"{text:12} {np.exp(best.log_p[start + place]):.2f}  {' / '.join(path)}")

@@ -38,7 +38,8 @@ def test_the_example_of_the_help_runs_and_saves_what_it_prints(folder: Path) -> 
     by_model = {outcome["model"]: outcome for outcome in saved["outcomes"]}
     assert by_model["default"]["accuracy"] == by_model["flatten"]["accuracy"] == 1.0
     assert all(0 < outcome["peak_gb"] < 4 for outcome in saved["outcomes"])
-    assert f"{100 * by_model['paper']['accuracy']:.1f}" in done.stdout
+    row = next(line for line in done.stdout.splitlines() if line.startswith("│ paper "))
+    assert f"{100 * by_model['paper']['accuracy']:.1f}" == row.split("│")[2].strip()
     assert (folder / "compare.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -47,7 +48,12 @@ def test_folders_of_lshtc_files_and_paths_as_labels_are_read(folder: Path) -> No
     (folder / "train.txt").write_text("3 0:1 7:1\n4 0:2 8:1\n5 0:3 9:1\n" * 4)
     (folder / "validation.txt").write_text("3 0:1 7:2\n5 0:2 9:1\n")
     options = ["--epochs", 2, "--width", 4, "--models", "default", "--out", "a.json", "--plot", "a.svg"]
-    assert hinet("compare", ".", *options, cwd=folder).returncode == 0
+    lshtc = hinet("compare", ".", *options, "--seeds", 2, "--threads", 1, cwd=folder)
+    assert lshtc.returncode == 0, lshtc.stderr
+    saved = json.loads((folder / "a.json").read_text())
+    assert [outcome["seed"] for outcome in saved["outcomes"]] == [0, 1]
+    accuracies = [outcome["accuracy"] for outcome in saved["outcomes"]]
+    assert saved["summary"]["default"]["accuracy_mean"] == pytest.approx(sum(accuracies) / 2, abs=1e-5)
     lines = [f"{word} {n},{('A' if n % 2 else 'B')} > {word}" for n in range(10) for word in ("x", "y")]
     (folder / "paths.csv").write_text("\n".join(["text,label", *lines]) + "\n")
     done = hinet("compare", "paths.csv", *options, cwd=folder)
@@ -78,6 +84,9 @@ def test_folders_of_lshtc_files_and_paths_as_labels_are_read(folder: Path) -> No
             "error: row 0: label ",
         ),
         (["blank.csv", "--test", "blank.csv"], "error: none of the 2 training texts has a word"),
+        (["products.csv", "--plot", "nowhere/p.png"], "error: nowhere/p.png: cannot be written"),
+        (["products.csv", "--plot", "p.doc"], "error: p.doc: a plot is written as .png"),
+        (["products.csv", "--text", "title", "--label", "category", "--split", "title"], "there are no train rows"),
         (["empty"], "error: empty: the folder has no cat_hier.txt or hierarchy.txt"),
     ],
 )

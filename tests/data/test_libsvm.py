@@ -35,6 +35,10 @@ def test_rows_are_read_as_they_are_written(tmp_path: Path) -> None:
         ("1 2:3 4\n", 1),
         ("1.5 2:3\n", 1),
         ("1 2.5:3\n", 1),
+        ("1 2:3 4\n5 6:\n", 1),
+        ("1 2:3 9\n4:5\n", 1),
+        ("1 2,3:4\n", 1),
+        ("1 2:nan\n", 1),
     ],
 )
 def test_bad_lines_are_named(tmp_path: Path, text: str, line: int) -> None:
@@ -55,3 +59,13 @@ def test_a_folder_of_the_challenge(tmp_path: Path) -> None:
         read_lshtc(tmp_path / "task", "other.txt")
     with pytest.raises(FileError, match=r"no cat_hier.txt or hierarchy.txt"):
         read_lshtc(tmp_path / "task" / "deeper")
+
+
+def test_a_folder_without_features_is_told(tmp_path: Path) -> None:
+    written(tmp_path, "cat_hier.txt", "1 2 3\n1 2 4\n")
+    written(tmp_path, "train.txt", "3 0:1\n")
+    written(tmp_path, "test.txt", "3 0:1 99999999999:1\n")
+    with pytest.raises(FileError, match=r"train.txt: no row has a feature"):
+        read_lshtc(tmp_path)
+    written(tmp_path, "train.txt", "3 0:1 99999999999:1\n4 0:2 5:1\n")
+    assert read_lshtc(tmp_path).test.features.toarray().tolist() == [[0, 1]]

@@ -43,6 +43,8 @@ def test_levels_are_judged_one_by_one() -> None:
     predicted = Traces.encode(layers, ["d", "d", "d", "a"])
     assert level_accuracy(truth, predicted) == pytest.approx([3 / 4, 2 / 3, 0.0])
     assert level_accuracy(truth, truth) == [1.0, 1.0, 1.0]
+    rooted = Layers.of(layers.taxonomy, ends=[*layers.taxonomy])
+    assert level_accuracy(Traces.encode(rooted, ["c"]), Traces.encode(rooted, ["r"])) == [0.0, 0.0]
 
 
 def test_rows_must_be_the_same() -> None:

@@ -2,17 +2,15 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hinet import Layers, Taxonomy
+from hinet import HiNetError, Layers, Taxonomy
 from hinet.inference import downpour
 from hinet.inference.downpour import pour
 from hinet.network import HierarchicalHead, NeuronGraph
-from hinet.taxonomy import STOP
 from tests.network_strategies import enumerated, heads, hidden_rows
 from tests.strategies import layered
 
@@ -99,7 +97,14 @@ def test_rows_of_no_batch_and_of_a_chain() -> None:
     assert len(downpour(graph, scores[:, :0])) == 0
 
 
-def test_stop_is_the_last_option_everywhere() -> None:
-    layers = Layers.of(Taxonomy.from_edges([("r", "a"), ("a", "b")]))
-    graph = NeuronGraph(layers)
-    assert np.array_equal(layers.option_neuron[graph.stop_options.numpy()], [STOP] * len(graph.stop_options))
+def test_stop_is_the_last_option_of_its_group() -> None:
+    layers = Layers.of(Taxonomy.from_edges([("r", "a"), ("a", "b"), ("a", "c")]))
+    assert NeuronGraph(layers).stop_options.tolist() == (layers.option_offsets[1:][layers.ends] - 1).tolist()
+
+
+def test_a_score_that_is_no_number_is_told() -> None:
+    graph = NeuronGraph(Layers.of(Taxonomy.from_edges([("r", "a"), ("r", "b")])))
+    scores = torch.zeros(graph.options, 3)
+    scores[1, 2] = torch.nan
+    with pytest.raises(HiNetError, match="row 2 of the batch: a score is not a number"):
+        downpour(graph, scores)

@@ -6,8 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hinet.inference import marginals
-from hinet.inference.marginals import backward, forward
+from hinet.inference import backward, best_labels, forward, labels_above, marginals
 from hinet.network import HierarchicalHead
 from tests.network_strategies import PARENT, enumerated, heads, hidden_rows
 
@@ -47,3 +46,15 @@ def test_forward_times_backward_is_the_mass_that_ends_in_chosen_labels(
             if end >= 0 and chosen[end]:
                 mass[[0, *path]] += np.exp(score)
         assert through[:, row].tolist() == pytest.approx(mass.tolist())
+
+
+@given(heads(PARENT), st.floats(0.05, 0.9))
+def test_best_labels_and_labels_above_a_threshold(head: HierarchicalHead, threshold: float) -> None:
+    found = marginals(head.graph, head.option_scores(hidden_rows()).detach())
+    node, probability = best_labels(found, 2)
+    above = labels_above(found, threshold)
+    for row in range(3):
+        by_hand = sorted(found.label[:, row].tolist(), reverse=True)
+        assert probability[:, row].tolist() == by_hand[:2]
+        assert found.label[node[0, row], row] == by_hand[0]
+        assert found.label[above[row], row].tolist() == [p for p in by_hand if p >= threshold]

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hinet import HiNetError, Layers, Taxonomy, Traces
+from hinet.inference import downpour
 from hinet.network import HeadSettings, HierarchicalHead, Targets, build_head, default, paper
 from hinet.network import heads as heads_module
 from tests.network_strategies import FAMILY, PARENT, WIDTH, enumerated, heads, hidden_rows
@@ -117,13 +118,77 @@ class _CostOf(torch.nn.Module):
         return self.head.cost(hidden, targets)  # type: ignore[arg-type]
 
 
-def test_large_logits_stay_finite() -> None:
+@pytest.mark.parametrize("settings", FAMILY, ids=str)
+def test_large_logits_stay_finite(settings: HeadSettings) -> None:
     layers = Layers.of(Taxonomy.from_edges([("r", "a"), ("r", "b"), ("a", "c"), ("a", "d")]))
-    head = build_head(layers, WIDTH)
-    scores = head.option_scores(torch.full((2, WIDTH), 1e4))
-    assert scores.isfinite().all()
-    cost = head.cost(torch.full((2, WIDTH), 1e4), Targets(Traces.encode(layers, ["c", "b"])).batch(np.arange(2)))
+    head = build_head(layers, WIDTH, settings)
+    hidden = torch.full((2, WIDTH), 1e4, requires_grad=True)
+    assert head.option_scores(hidden).isfinite().all()
+    cost = head.cost(hidden, Targets(Traces.encode(layers, ["c", "b"])).batch(np.arange(2)))
+    cost.sum().backward()
     assert cost.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in head.parameters() if parameter.grad is not None)
+
+
+@pytest.mark.parametrize("settings", FAMILY, ids=str)
+def test_no_rows_cost_nothing(settings: HeadSettings) -> None:
+    layers = Layers.of(Taxonomy.from_edges([("r", "a"), ("r", "b"), ("a", "c"), ("a", "d")]))
+    head = build_head(layers, WIDTH, settings)
+    targets = Targets(Traces.encode(layers, ["c"])).batch(np.arange(0))
+    assert head.cost(torch.zeros(0, WIDTH), targets).shape == (0,)
+
+
+def test_the_prior_counts_rows_not_traces() -> None:
+    layers = Layers.of(Taxonomy.from_edges([("r", "a"), ("r", "b"), ("a", "c"), ("b", "c"), ("r", "z")]), ends=())
+    counts = Targets(Traces.encode(layers, ["c", "z", "z", "z"])).option_counts()
+    first = {
+        layers.taxonomy.ids[layers.node[layers.option_neuron[option]]]: float(counts[option]) for option in range(3)
+    }
+    assert first == {"a": 0.5, "b": 0.5, "z": 3.0}  # the row of c is shared by its two traces
+
+
+def test_the_prior_shifts_the_training_logits_and_nothing_else() -> None:
+    layers = Layers.of(Taxonomy.from_edges([("r", "a"), ("r", "z")]))
+    targets = Targets(Traces.encode(layers, ["a", "z", "z", "z"]))
+    head = build_head(layers, WIDTH, HeadSettings(prior_strength=1.0))
+    head.learn_prior(targets)
+    hidden, batch = torch.randn(4, WIDTH), targets.batch(np.arange(4))
+    logits = (head.weight @ hidden.T + head.bias[:, None]).detach()  # (2, 4): a, z
+    taken = [0, 1, 1, 1]
+    with torch.no_grad():
+        plain = -logits.log_softmax(0)[taken, range(4)]
+        torch.testing.assert_close(head.eval().cost(hidden, batch), plain)
+        shares = torch.tensor([1.5, 3.5]) / 5  # half a row more for every option
+        shifted = -(logits + shares.log()[:, None]).log_softmax(0)[taken, range(4)]
+        torch.testing.assert_close(head.train().cost(hidden, batch), shifted)
+        again = build_head(layers, WIDTH, HeadSettings(prior_strength=1.0))
+        again.load_state_dict(head.state_dict())
+        torch.testing.assert_close(again.eval().cost(hidden, batch), plain)
+
+
+def test_predicted_traces_in_any_order_are_targets_too() -> None:
+    layers = Layers.of(Taxonomy.from_edges([("r", "a"), ("r", "b"), ("a", "c"), ("b", "c")]))
+    head = build_head(layers, WIDTH).double()
+    hidden = hidden_rows(1)
+    found = downpour(head.graph, head.option_scores(hidden).detach(), 9)
+    encoded = Targets(Traces.encode_sets(layers, [found.decode_sets()[0]])).batch(np.arange(1))
+    torch.testing.assert_close(head.cost(hidden, Targets(found).batch(np.arange(1))), head.cost(hidden, encoded))
+
+
+def test_wide_groups_cost_the_same_in_either_way_of_computing() -> None:
+    layers = Layers.of(Taxonomy.from_edges([(None, f"n{number}") for number in range(300)]))
+    head = build_head(layers, WIDTH).double()
+    hidden, labels = hidden_rows(4), ["n5", "n7", "n5", "n299"]
+    targets = Targets(Traces.encode(layers, labels))
+    alone = [head.cost(hidden[row : row + 1], targets.batch(np.array([row]))) for row in range(4)]
+    torch.testing.assert_close(head.cost(hidden, targets.batch(np.arange(4))), torch.cat(alone))
+
+
+def test_settings_that_mean_nothing_are_refused() -> None:
+    with pytest.raises(HiNetError, match="wiring is one of chain, skip; got 'Skip'"):
+        HeadSettings(wiring="Skip")  # type: ignore[arg-type]
+    with pytest.raises(HiNetError, match="belong to wiring 'skip'"):
+        HeadSettings(wiring="chain", tied=True)
 
 
 def test_a_taxonomy_of_one_node_is_certain() -> None:
@@ -147,16 +212,16 @@ def test_dense_weights_that_would_not_fit_are_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr(heads_module, "MOST_DENSE_CELLS", 30)
     edges = [("r", str(a)) for a in range(4)] + [(str(a), f"{a}{b}") for a in range(4) for b in range(3)]
     layers = Layers.of(Taxonomy.from_edges(edges), ends=())
-    with pytest.raises(HiNetError, match=r"layer 1 to layer 2 are 12 x 4 = .* GB.*use mask='masked'"):
+    with pytest.raises(HiNetError, match=r"layer 1 to layer 2 are 12 x 4 = .* GB.*mask='masked'"):
         build_head(layers, WIDTH, paper())
 
 
 def test_level_weights_weigh_the_levels() -> None:
     layers = Layers.of(Taxonomy.from_edges([("r", "a"), ("r", "b"), ("a", "c"), ("a", "d")]))
-    targets = Targets(Traces.encode(layers, ["c"])).batch(np.arange(1))
+    targets = Targets(Traces.encode(layers, ["a"])).batch(np.arange(1))  # its stop is a choice, at level 2
     hidden = hidden_rows(1)
     costs = []
-    for weights in ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (1.0, 1.0, 1.0)):
+    for weights in ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (1.0, 1.0, 0.0)):
         torch.manual_seed(0)
         head = build_head(layers, WIDTH, HeadSettings(level_weights=weights)).double()
         costs.append(float(head.cost(hidden, targets).detach()))

@@ -49,7 +49,7 @@ def test_a_network_learns_what_can_be_learned(kind: str, dense: bool) -> None:
     history = train(model, x.toarray() if dense else x, targets, QUICK)
     assert history[-1].cost < history[0].cost / 3
     test_x, test_y = rows(seed=1)
-    predicted = predict_traces(model, layers(), test_x.toarray() if dense else test_x)
+    predicted = predict_traces(model, test_x.toarray() if dense else test_x)
     assert accuracy(Traces.encode(layers(), test_y), predicted) > 0.97
 
 
@@ -67,7 +67,7 @@ def test_any_module_can_be_the_feature_network() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(30, 8), torch.nn.Tanh())
     model = HiNet(module, layers(), 8)
     train(model, x.toarray(), targets, TrainingSettings(epochs=30, batch=16, dense_rate=2e-2))
-    assert accuracy(targets.traces, predict_traces(model, layers(), x.toarray())) > 0.97
+    assert accuracy(targets.traces, predict_traces(model, x.toarray())) > 0.97
 
 
 def test_one_seed_gives_one_network() -> None:
@@ -87,7 +87,7 @@ def test_rows_with_several_labels_train_on_their_mixture() -> None:
     torch.manual_seed(0)
     model = HiNet(SparseBag(3, 4, dropout=0.0), layers(), 4, HeadSettings())
     train(model, x, targets, TrainingSettings(epochs=60, batch=8, dense_rate=2e-2))
-    predicted = predict_traces(model, layers(), x[:1], k=2)
+    predicted = predict_traces(model, x[:1], k=2)
     assert set(predicted.decode_sets()[0]) == {"a", "c"}
     assert np.exp(predicted.log_p) == pytest.approx([0.5, 0.5], abs=0.05)
 
@@ -127,7 +127,7 @@ def test_empty_rows_are_rows() -> None:
     targets = Targets(Traces.encode(layers(), [*y, "a", "a", "a"]))
     model = network("default", targets)
     train(model, sp.csr_array(sp.vstack([x, blank])), targets, QUICK)
-    assert predict_traces(model, layers(), blank).decode() == ["a"] * 3
+    assert predict_traces(model, blank).decode() == ["a"] * 3
 
 
 def test_a_taxonomy_of_one_node_trains_and_predicts() -> None:
@@ -135,7 +135,7 @@ def test_a_taxonomy_of_one_node_trains_and_predicts() -> None:
     targets = Targets(Traces.encode(lone, ["only"] * 5))
     model = HiNet(SparseBag(3, 4), lone, 4)
     train(model, sp.csr_array(np.eye(5, 3, dtype=np.float32)), targets, TrainingSettings(epochs=1))
-    assert predict_traces(model, lone, sp.csr_array((2, 3), dtype=np.float32)).decode() == ["only"] * 2
+    assert predict_traces(model, sp.csr_array((2, 3), dtype=np.float32)).decode() == ["only"] * 2
 
 
 @pytest.mark.parametrize(
@@ -143,6 +143,7 @@ def test_a_taxonomy_of_one_node_trains_and_predicts() -> None:
     [
         (lambda x: x[:-1], "199 rows of features and 200 rows of labels"),
         (lambda x: x.tocsc(), "expected a CSR matrix, got CSC"),
+        (lambda x: x.tocoo(), "expected a CSR matrix, got COO"),
         (lambda x: "text", "expected a CSR matrix or a 2-D array of features, got str"),
     ],
 )
@@ -197,3 +198,79 @@ def test_row_adagrad_moves_only_the_rows_with_gradients() -> None:
     dense.grad = torch.zeros(4, 2).index_fill(0, torch.tensor([1]), 3.0)
     RowAdagrad([dense], lr=0.1, initial_accumulator=1e-12).step()
     torch.testing.assert_close(dense, weight)
+
+
+def test_a_cost_that_is_not_finite_ends_the_training() -> None:
+    x, y = rows()
+    targets = Targets(Traces.encode(layers(), y))
+    model = network("default", targets)
+    with torch.no_grad():
+        model.features.bias.fill_(torch.inf)  # type: ignore[union-attr,operator]
+    with pytest.raises(HiNetError, match="the cost is no longer finite"):
+        train(model, x, targets, QUICK)
+    with pytest.raises(HiNetError, match=r"row 0: feature 0 is 1e\+300"):
+        train(network("default", targets, dense=True), np.full((200, 30), 1e300), targets)
+
+
+def test_layers_must_be_the_same() -> None:
+    x, y = rows()
+    other = Layers.of(Taxonomy.from_edges([("r", label) for label in LABELS]))
+    with pytest.raises(HiNetError, match="different layers"):
+        train(HiNet(SparseBag(30, 4), layers(), 4), x, Targets(Traces.encode(other, y)))
+    train(HiNet(SparseBag(30, 4), layers(), 4), x, Targets(Traces.encode(layers(), y)), TrainingSettings(epochs=1))
+
+
+def test_an_interrupted_run_keeps_the_best_weights() -> None:
+    x, y = rows()
+    targets = Targets(Traces.encode(layers(), y))
+    model = network("default", targets)
+    scores = iter([0.5, float("nan"), 0.4])
+    kept: list[torch.Tensor] = []
+
+    def validate() -> float:
+        kept.append(model.head.weight.detach().clone())  # type: ignore[union-attr,operator]
+        score = next(scores, None)
+        if score is None:
+            raise KeyboardInterrupt
+        return score
+
+    with pytest.raises(KeyboardInterrupt):
+        train(model, x, targets, TrainingSettings(epochs=9), validate=validate)
+    assert torch.equal(model.head.weight, kept[0])  # type: ignore[union-attr,arg-type]
+
+
+def test_token_ids_go_through_sparse_embeddings() -> None:
+    random = np.random.default_rng(0)
+    label = random.integers(len(LABELS), size=120)
+    tokens = np.stack([label, random.integers(5, 30, size=120)], axis=1)
+    targets = Targets(Traces.encode(layers(), [LABELS[number] for number in label]))
+    torch.manual_seed(0)
+    model = HiNet(torch.nn.EmbeddingBag(30, 8, sparse=True), layers(), 8)
+    train(model, tokens, targets, TrainingSettings(epochs=20, batch=16, sparse_rate=1.0, dense_rate=1e-2))
+    assert accuracy(targets.traces, predict_traces(model, tokens)) > 0.97
+
+
+def test_labels_with_a_single_row_are_learned() -> None:
+    x = sp.csr_array(np.eye(len(LABELS), 30, dtype=np.float32))
+    targets = Targets(Traces.encode(layers(), LABELS))
+    model = network("default", targets)
+    train(model, x, targets, TrainingSettings(epochs=60, batch=4, dense_rate=1e-2))
+    assert predict_traces(model, x).decode() == LABELS
+
+
+def test_k_is_checked() -> None:
+    x, y = rows(3)
+    targets = Targets(Traces.encode(layers(), y))
+    for kind, k in (("default", 0), ("flatten", 2)):
+        with pytest.raises(HiNetError, match=f"got {k}"):
+            predict_traces(network(kind, targets), x, k=k)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_gpu_gives_what_the_cpu_gives() -> None:
+    x, y = rows()
+    targets = Targets(Traces.encode(layers(), y))
+    model = network("default", targets)
+    train(model, x, targets, TrainingSettings(epochs=3, device="cuda"))
+    on_gpu = predict_traces(model, x).decode()
+    assert predict_traces(model.cpu(), x).decode() == on_gpu

@@ -58,14 +58,11 @@ def compare(
     plot: Annotated[Path, typer.Option("--plot", help="Where to save the plot, .png or .svg.")] = Path("compare.png"),
 ) -> None:
     """Train flat and hierarchical networks with the same features, seeds and budget, and print how they do."""
-    import json
-
     from hinet.evaluation import compare as compare_models
-    from hinet.evaluation import summarise_outcomes
     from hinet.evaluation.comparison_data import TextColumns, lshtc_comparison, table_comparison
     from hinet.evaluation.plots import plot_comparison
-    from hinet.files import write_text
 
+    _check_outputs(out, plot)
     if data.is_dir():
         rows = lshtc_comparison(data, None if test is None else str(test))
     else:
@@ -79,17 +76,39 @@ def compare(
         threads=threads,
     )
     print_outcomes(rows, outcomes)
+    _save(rows, outcomes, out)
+    plot_comparison(outcomes, rows.name, plot)
+    typer.echo(f"saved {out} and {plot}")
+
+
+def _check_outputs(out: Path, plot: Path) -> None:
+    """Refuse what could not be written before minutes of training, not after."""
+    from hinet.errors import FileError
+    from hinet.evaluation.plots import require_matplotlib
+
+    require_matplotlib()
+    for path in (out, plot):
+        if not path.parent.is_dir():
+            raise FileError(path, "cannot be written: the folder does not exist")
+    if plot.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise FileError(plot, "a plot is written as .png, .svg or .pdf; rename it")
+
+
+def _save(data: ComparisonData, outcomes: list[Outcome], out: Path) -> None:
+    import json
+
+    from hinet.evaluation import summarise_outcomes
+    from hinet.files import write_text
+
     found = {
-        "data": rows.name,
-        "train_rows": len(rows.train),
-        "test_rows": len(rows.test),
-        "features": rows.train_rows.shape[1],
+        "data": data.name,
+        "train_rows": len(data.train),
+        "test_rows": len(data.test),
+        "features": data.train_rows.shape[1],
         "summary": summarise_outcomes(outcomes),
         "outcomes": [outcome.as_dict() for outcome in outcomes],
     }
     write_text(out, json.dumps(found, indent=2) + "\n")
-    plot_comparison(outcomes, rows.name, plot)
-    typer.echo(f"saved {out} and {plot}")
 
 
 def print_outcomes(data: ComparisonData, outcomes: list[Outcome]) -> None:

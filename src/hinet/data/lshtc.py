@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from hinet.data.libsvm import LibsvmRows, read_libsvm
 from hinet.errors import FileError
@@ -41,7 +42,9 @@ def read_lshtc(folder: str | Path, test: str | None = None) -> LshtcData:
     hierarchy = _first_file([place / name for name in HIERARCHIES] + [place.parent / name for name in HIERARCHIES])
     test_file = place / test if test is not None else _first_file([place / name for name in TESTS])
     train, tested = read_libsvm(place / TRAIN), read_libsvm(test_file)
-    used = np.flatnonzero(np.bincount(train.features.indices, minlength=train.features.shape[1]))
+    used = np.unique(train.features.indices)
+    if not len(used):
+        raise FileError(place / TRAIN, "no row has a feature other than the internal one, 0")
     return LshtcData(Taxonomy.from_file(hierarchy), _over(train, used), _over(tested, used))
 
 
@@ -54,7 +57,10 @@ def _first_file(candidates: list[Path]) -> Path:
 
 
 def _over(rows: LibsvmRows, features: Any) -> LibsvmRows:
+    """Return the rows with only the given features, numbered anew."""
     matrix = rows.features
-    if matrix.shape[1] <= features[-1]:
-        matrix.resize((matrix.shape[0], int(features[-1]) + 1))
-    return LibsvmRows(matrix[:, features].tocsr(), rows.labels)
+    place = np.minimum(np.searchsorted(features, matrix.indices), len(features) - 1)
+    kept = features[place] == matrix.indices
+    indptr = np.append(0, np.cumsum(kept))[matrix.indptr]
+    shape = (matrix.shape[0], len(features))
+    return LibsvmRows(sp.csr_array((matrix.data[kept], place[kept], indptr), shape=shape), rows.labels)

@@ -7,8 +7,9 @@ import resource
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from hinet.data import Traces
@@ -55,7 +56,12 @@ def head_settings(model: str) -> Any:
     """Return the settings of a named model, or of choices such as ``skip-level-squared-masked``."""
     from hinet.network import HeadSettings, default, paper
 
-    named = {"paper": paper(), "paper-masked": paper("masked"), "default": default()}
+    named = {
+        "paper": paper(),
+        "paper-masked": paper("masked"),
+        "default": default(),
+        "default-tied": replace(default(), tied=True),
+    }
     if model in named:
         return named[model]
     choices = model.split("-")
@@ -76,10 +82,15 @@ def compare(
     training: dict[str, Any] | None = None,
     threads: int | None = None,
 ) -> list[Outcome]:
-    """Train and judge every model with every seed, each in a process of its own so that its peak memory is its own."""
+    """Train and judge every model with every seed, each in a process of its own so that its peak memory is its own.
+
+    A model whose dense weights would not fit is refused before any training starts.
+    """
+    from hinet.network.heads import refuse_dense_weights
+
     for model in models:
         if model != FLATTEN:
-            head_settings(model)
+            refuse_dense_weights(data.layers, head_settings(model))
     return [_alone(data, model, seed, width, training or {}, threads) for model in models for seed in seeds]
 
 
@@ -119,7 +130,7 @@ def run_model(data: ComparisonData, model: str, seed: int, width: int | None, tr
     )
     settings = TrainingSettings(**{**training, "seed": seed})
     history = train(network, data.train_rows, targets, settings, progress=progress_for_terminal(f"{model} seed {seed}"))
-    predicted = predict_traces(network, data.layers, data.test_rows)
+    predicted = predict_traces(network, data.test_rows)
     return Outcome(
         model,
         seed,
@@ -128,7 +139,7 @@ def run_model(data: ComparisonData, model: str, seed: int, width: int | None, tr
         level_accuracy(data.test, predicted),
         network.output_parameters(),
         statistics.median(record.seconds for record in history),
-        _peak_gb(),
+        peak_gb(),
         [record.cost for record in history],
     )
 
@@ -146,11 +157,12 @@ def _alone(
     except EOFError:
         process.join()
         raise HiNetError(f"training {model} ended early (exit code {process.exitcode}); was memory short?") from None
+    except BaseException:
+        process.terminate()
+        raise
     finally:
-        if process.is_alive() and sys.exc_info()[0] is not None:
-            process.terminate()
         process.join()
-    if isinstance(answer, HiNetError):
+    if isinstance(answer, Exception):
         raise answer
     assert isinstance(answer, Outcome)
     return answer
@@ -171,12 +183,17 @@ def _child(
         torch.set_num_threads(threads)
     try:
         there.send(run_model(data, model, seed, width, training))
-    except HiNetError as error:
+    except Exception as error:
         there.send(error)
     except KeyboardInterrupt:  # the parent has heard it too
         sys.exit(130)
 
 
-def _peak_gb() -> float:
+def peak_gb() -> float:
+    """Return the peak memory of this process so far, in GB."""
+    status = Path("/proc/self/status")
+    if status.exists():  # elsewhere than here, a new process inherits the peak of its parent
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return round(int(line.split()[1]) * 1024 / 1e9, 3)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return round(peak * (1 if sys.platform == "darwin" else 1024) / 1e9, 3)

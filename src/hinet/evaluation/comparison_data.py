@@ -91,6 +91,10 @@ def _comparison(
     name: str, taxonomy: Taxonomy, train_rows: Any, train: LabelSets, test_rows: Any, test: LabelSets
 ) -> ComparisonData:
     """Encode the labels; a trace may end wherever one of them does."""
+    for part, labels in (("training", train), ("test", test)):
+        empty = next((row for row, found in enumerate(labels) if not found), None)
+        if empty is not None:
+            raise HiNetError(f"{part} row {empty} has no label; leave it out")
     used = {label for row in (*train, *test) for label in row}
     layers = Layers.of(taxonomy, ends=sorted(used & {*taxonomy}))
     return ComparisonData(

@@ -54,13 +54,11 @@ def level_accuracy(truth: Traces, predicted: Traces) -> list[float]:
         traces = np.flatnonzero(true_lengths > level)
         if not len(traces):
             break
-        row = rows[traces]
-        there = lengths[row] > level
-        place = np.minimum(predicted.offsets[first[row]] + level, max(len(predicted.neurons) - 1, 0))
-        same = there & (predicted.neurons[place] == truth.neurons[truth.offsets[traces] + level])
+        there = traces[lengths[rows[traces]] > level]
+        guessed = predicted.neurons[predicted.offsets[first[rows[there]]] + level]
         hit = np.zeros(len(truth), bool)
-        hit[row[same]] = True
-        shares.append(float(hit.sum() / len(np.unique(row))))
+        hit[rows[there][guessed == truth.neurons[truth.offsets[there] + level]]] = True
+        shares.append(float(hit.sum() / len(np.unique(rows[traces]))))
     return shares
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ def plot_comparison(outcomes: Sequence[Outcome], title: str, path: str | Path) -
     places = np.arange(len(models))
     for number, (name, label) in enumerate((("accuracy", "accuracy"), ("hierarchical_f1", "hierarchical F1"))):
         values = [[100 * getattr(o, name) for o in outcomes if o.model == model] for model in models]
-        means, spreads = [np.mean(v) for v in values], [np.std(v) for v in values]
+        means, spreads = [np.mean(v) for v in values], [np.std(v, ddof=1) if len(v) > 1 else 0.0 for v in values]
         drawn = bars.bar(places + 0.4 * number - 0.2, means, 0.38, yerr=spreads, label=label, capsize=3)
         bars.bar_label(drawn, fmt="%.1f", fontsize=8, padding=2)
     bars.set_xticks(places, models, rotation=20 if len(models) > 3 else 0, ha="right" if len(models) > 3 else "center")
@@ -56,11 +57,16 @@ def plot_parameters(curve: Mapping[str, Sequence[int]], title: str, path: str | 
     plt.close(figure)
 
 
+def require_matplotlib() -> None:
+    """Raise HiNetError with the remedy if matplotlib is not installed."""
+    if find_spec("matplotlib") is None:
+        raise HiNetError("plots need matplotlib; install it with: pip install 'hinet[plot]'")
+
+
 def _pyplot() -> Any:
-    try:
-        import matplotlib
-    except ImportError:
-        raise HiNetError("plots need matplotlib; install it with: pip install 'hinet[plot]'") from None
+    require_matplotlib()
+    import matplotlib
+
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 

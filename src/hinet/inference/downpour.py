@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hinet.data import Traces
+from hinet.errors import HiNetError
 from hinet.network import NeuronGraph
 from hinet.ragged import offsets_of
 
@@ -39,6 +40,9 @@ def downpour(graph: NeuronGraph, scores: Tensor, k: int = 1) -> Traces:
     scores : tensor of shape (options, b)
         Log factor of every option: ``log p(child | parent)``, or ``log y(child)`` for softmaxes over layers.
     """
+    if scores.isnan().any():
+        row = int(scores.isnan().any(0).nonzero()[0])
+        raise HiNetError(f"row {row} of the batch: a score is not a number; check the features and weights")
     poured = pour(graph, scores, 1 if graph.is_tree else k)
     return _traced_back(graph, poured, *_best_stops(graph, poured, scores, k))
 

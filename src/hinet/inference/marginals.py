@@ -36,6 +36,19 @@ def marginals(graph: NeuronGraph, scores: Tensor) -> Marginals:
     return Marginals(neuron, _by_node(graph, neuron), _by_node(graph, ended, graph.stop_neurons))
 
 
+def best_labels(found: Marginals, k: int = 1) -> tuple[Tensor, Tensor]:
+    """Return the ``k`` most probable labels of every row, as nodes of the taxonomy, and their probabilities, (k, b)."""
+    probability, node = found.label.topk(min(k, len(found.label)), dim=0)
+    return node, probability
+
+
+def labels_above(found: Marginals, threshold: float) -> list[Tensor]:
+    """Return for every row the labels with at least this probability, the most probable first."""
+    order = found.label.argsort(dim=0, descending=True, stable=True)
+    counts = (found.label >= threshold).sum(0).tolist()
+    return [order[:count, row] for row, count in enumerate(counts)]
+
+
 def forward(graph: NeuronGraph, scores: Tensor) -> Tensor:
     """Return the probability that a trace passes every neuron, (neurons, b)."""
     mass = [scores.new_ones(1, scores.shape[1])]

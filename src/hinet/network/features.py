@@ -93,5 +93,7 @@ class DenseFeatures(nn.Module):
 
 
 def dense_rows(matrix: NDArray[Any], start: int, end: int) -> Tensor:
-    """Return rows ``start:end`` of a dense array as a float tensor."""
-    return torch.from_numpy(np.ascontiguousarray(matrix[start:end], np.float32))
+    """Return rows ``start:end`` of a dense array as a tensor; whole numbers, such as tokens, stay whole."""
+    chosen = np.asarray(matrix[start:end])
+    whole = np.issubdtype(chosen.dtype, np.integer)
+    return torch.from_numpy(np.ascontiguousarray(chosen, np.int64 if whole else np.float32))

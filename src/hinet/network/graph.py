@@ -48,10 +48,6 @@ class NeuronGraph(nn.Module):
         self.options = len(layers.option_neuron)
         self.is_tree = int(np.diff(layers.parent_lists[1]).max(initial=0)) <= 1
         self.layer_neurons = [slice(s, e) for s, e in pairwise(layers.layer_offsets.tolist())]
-        into = layers.option_offsets[layers.layer_offsets]
-        self.layer_options = [
-            slice(s, e) for s, e in pairwise(into.tolist())
-        ]  # place l holds the options that leave layer l
         stops = np.flatnonzero(layers.option_neuron == STOP)
         self._keep("neuron_node", layers.node)
         self._keep("option_neuron", layers.option_neuron)

@@ -34,6 +34,14 @@ UNSEEN_COUNT = 0.5  # rows of an option that occurs in none, so that its share i
 MOST_DENSE_CELLS = 50_000_000  # weights between two layers: 200 MB, and four times that with gradient and optimiser
 
 
+_CHOICES = {
+    "wiring": ("chain", "skip"),
+    "normalisation": ("level", "parent"),
+    "cost": ("squared", "cross_entropy"),
+    "mask": ("dense", "masked"),
+}
+
+
 @dataclass(frozen=True)
 class HeadSettings:
     """Which of the family a head is; ``level_weights`` weigh the cost of each level, by default all 1."""
@@ -45,6 +53,13 @@ class HeadSettings:
     level_weights: tuple[float, ...] | None = None
     prior_strength: float = 0.0  # of the logit adjustment, in training, by the share of each option in its group
     tied: bool = False  # skip and parent only: the edges into a node of a DAG share their weights, not their biases
+
+    def __post_init__(self) -> None:
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise HiNetError(f"{name} is one of {', '.join(allowed)}; got {getattr(self, name)!r}")
+        if (self.tied or self.prior_strength) and (self.wiring, self.normalisation) != ("skip", "parent"):
+            raise HiNetError("tied weights and a prior belong to wiring 'skip' with normalisation 'parent'")
 
 
 def paper(mask: Literal["dense", "masked"] = "dense") -> HeadSettings:
@@ -99,7 +114,8 @@ class HierarchicalHead(nn.Module):
         else:
             error = weight * (squares - 2 * log_p.exp() + 1)  # |one-hot - p|^2 over the group of the step
             walked = _summed(error, targets.step_trace, len(targets.step_counts))
-            label_cost = torch.segment_reduce(walked, "mean", lengths=targets.trace_counts, axis=0)
+            label_cost = _summed(walked, torch.repeat_interleave(targets.trace_counts), len(targets.trace_counts))
+            label_cost = label_cost / targets.trace_counts
         labels = torch.bincount(targets.label_row, minlength=targets.rows).clamp(min=1)
         return _summed(label_cost, targets.label_row, targets.rows) / labels
 
@@ -185,12 +201,14 @@ class SiblingHead(HierarchicalHead):
             starts = sizes.cumsum(0) - sizes
             pair = torch.repeat_interleave(sizes)  # (m,) over the options of all pairs
             weight_row = self.group_row[group][pair] + torch.arange(len(pair), device=pair.device) - starts[pair]
-            if self.settings.tied:  # few units and many options: every unit once, then looked up
-                logits = (self.weight @ hidden.T)[self.unit[weight_row], row[pair]]  # (m,)
+            unit = self.unit[weight_row] if self.settings.tied else weight_row
+            if self.settings.tied or len(pair) > len(self.weight):  # many options: every unit once, then looked up
+                logits = (self.weight @ hidden.T)[unit, row[pair]]  # (m,)
             else:
-                logits = (self.weight[weight_row] * hidden[row[pair]]).sum(1)
+                logits = (self.weight[unit] * hidden[row[pair]]).sum(1)
             logits = logits + self.bias[weight_row]
-            logits = logits + self.adjustment[weight_row]
+            if self.training:
+                logits = logits + self.adjustment[weight_row]
             log_softmax = segment_log_softmax(logits, sizes)
             taken = starts[which] + targets.step_option[free] - self.group_start[step_group]
             log_p = log_p.index_put((free.nonzero()[:, 0],), log_softmax[taken])
@@ -200,10 +218,26 @@ class SiblingHead(HierarchicalHead):
         return self._combined(log_p, squares if self.settings.cost == "squared" else None, targets)
 
 
+def refuse_dense_weights(layers: Layers, settings: HeadSettings) -> None:
+    """Raise HiNetError if the head has dense weights between layers that would not fit."""
+    if settings.mask != "dense" or (settings.wiring, settings.normalisation) == ("skip", "parent"):
+        return
+    above = 1
+    for number, layer in enumerate(layers, start=1):
+        if number > 1 and layer.width * above > MOST_DENSE_CELLS:
+            raise HiNetError(
+                f"dense weights from layer {number - 1} to layer {number} are {layer.width:,} x {above:,} = "
+                f"{layer.width * above * 4 / 1e9:.1f} GB, and four times that in training; mask them instead: "
+                "mask='masked', or the model paper-masked"
+            )
+        above = len(layer.nodes)
+
+
 class LayerwiseHead(HierarchicalHead):
     """Layers computed one after the other, each from the posteriors above it and, with ``skip``, from the features."""
 
     def __init__(self, layers: Layers, width: int, settings: HeadSettings) -> None:
+        refuse_dense_weights(layers, settings)
         super().__init__(layers, width, settings)
         self.from_features = nn.ParameterList()
         self.from_above = nn.ParameterList()
@@ -234,11 +268,6 @@ class LayerwiseHead(HierarchicalHead):
             return nn.Parameter(torch.zeros(0))
         if self.settings.mask == "masked":
             return nn.Parameter(torch.randn(edges))
-        if width * above > MOST_DENSE_CELLS:
-            raise HiNetError(
-                f"dense weights from layer {number - 1} to layer {number} are {width:,} x {above:,} = "
-                f"{width * above * 4 / 1e9:.1f} GB, and four times that in training; use mask='masked'"
-            )
         return nn.Parameter(torch.randn(width, above) / above**0.5)
 
     def option_scores(self, hidden: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ class HiNet(nn.Module):
     def __init__(self, features: nn.Module, layers: Layers, width: int, settings: HeadSettings | None = None) -> None:
         super().__init__()
         self.features = features
+        self.layers = layers
         self.head = build_head(layers, width, settings)
 
     def learn_prior(self, targets: Targets) -> None:
@@ -49,6 +50,7 @@ class FlattenNetwork(nn.Module):
     def __init__(self, features: nn.Module, layers: Layers, width: int, labels: Ints) -> None:
         super().__init__()
         self.features = features
+        self.layers = layers
         nodes = np.unique(labels)
         place = np.full(len(layers.taxonomy), -1, np.int64)
         place[nodes] = np.arange(len(nodes))

@@ -21,6 +21,8 @@ def segment_log_softmax(values: Tensor, lengths: Tensor) -> Tensor:
 
 def segment_logsumexp(values: Tensor, lengths: Tensor) -> Tensor:
     """Log of the sum of exponentials along dim 0 within runs of ``lengths`` rows; (m, ...) to (segments, ...)."""
+    if len(lengths) == 0:
+        return values[:0]
     top = torch.segment_reduce(values.detach(), "max", lengths=lengths, axis=0)
     top = torch.where(top.isfinite(), top, torch.zeros_like(top))
     shifted = values - top.repeat_interleave(lengths, 0, output_size=len(values))

@@ -51,16 +51,20 @@ class Targets:
         return len(self.traces)
 
     def option_counts(self) -> Tensor:
-        """Return how many traces take each option, (options,)."""
-        options = len(self.traces.layers.option_neuron)
-        return torch.from_numpy(np.bincount(self._options, minlength=options).astype(np.float32))
+        """Return how many rows take each option, (options,); a row is shared by its labels and their traces."""
+        batch = self.batch(np.arange(len(self)))
+        labels = torch.bincount(batch.label_row, minlength=batch.rows)[batch.label_row]
+        share = (1 / (labels * batch.trace_counts)).repeat_interleave(batch.trace_counts)  # (traces,)
+        counts = torch.zeros(len(self.traces.layers.option_neuron))
+        return counts.index_add(0, batch.step_option, share[batch.step_trace].float())
 
     def batch(self, rows: Ints) -> TargetBatch:
         """Return the targets of the chosen rows; each must have a trace."""
         traces, counts = gather(np.arange(len(self._ends)), self.traces.row_offsets, rows)
         trace_row = np.repeat(np.arange(len(rows)), counts)
+        together = np.lexsort((self._ends[traces], trace_row))  # the traces of one label side by side
+        traces, trace_row = traces[together], trace_row[together]
         steps, step_counts = gather(self._options, self._option_offsets, traces)
-        # The traces of one label lie side by side in a row, as Traces encodes them.
         ends = self._ends[traces]
         starts = np.ones(len(traces), bool)
         starts[1:] = (ends[1:] != ends[:-1]) | (trace_row[1:] != trace_row[:-1])

@@ -171,6 +171,15 @@ class Layers:
             has_stop=bool(stops.any()),
         )
 
+    def same_as(self, other: Layers) -> bool:
+        """Return whether the neurons of both stand for the same nodes with the same options."""
+        return self is other or (
+            self.taxonomy.ids == other.taxonomy.ids
+            and np.array_equal(self.node, other.node)
+            and np.array_equal(self.option_offsets, other.option_offsets)
+            and np.array_equal(self.option_neuron, other.option_neuron)
+        )
+
     def __iter__(self) -> Iterator[Layer]:
         return (self.layer(number) for number in range(1, self.height + 2))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 import torch
 from torch import Tensor
 
@@ -15,7 +16,7 @@ from hinet.network.features import dense_rows
 
 def is_sparse(rows: Any) -> bool:
     """Return whether rows are a SciPy sparse matrix or array."""
-    return hasattr(rows, "indptr")
+    return bool(scipy.sparse.issparse(rows))
 
 
 def check_rows(rows: Any, expected: int | None = None) -> None:
@@ -26,7 +27,9 @@ def check_rows(rows: Any, expected: int | None = None) -> None:
         raise HiNetError(f"expected a CSR matrix or a 2-D array of features, got {type(rows).__name__}")
     if expected is not None and rows.shape[0] != expected:
         raise HiNetError(f"{rows.shape[0]:,} rows of features and {expected:,} rows of labels; give one label a row")
-    bad = np.flatnonzero(~np.isfinite(rows.data if is_sparse(rows) else np.asarray(rows).ravel()))
+    with np.errstate(over="ignore"):  # what is too large for the network's numbers is not finite either
+        values = np.asarray(rows.data if is_sparse(rows) else rows).astype(np.float32).ravel()
+    bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
         if is_sparse(rows):
             row, column = int(np.searchsorted(rows.indptr, bad[0], side="right")) - 1, int(rows.indices[bad[0]])

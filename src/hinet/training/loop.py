@@ -42,7 +42,7 @@ class EpochRecord:
     cost: float
     valid_score: float | None
     seconds: float
-    learning_rate: float
+    rate_share: float  # of the full learning rates, at its last step
 
 
 def train(
@@ -67,6 +67,8 @@ def train(
     settings, progress = settings or TrainingSettings(), progress or SilentProgress()
     check_rows(rows, len(targets))
     _check_labelled(targets)
+    if not network.layers.same_as(targets.traces.layers):
+        raise HiNetError("the network and the targets have different layers; build both from the same Layers")
     torch.manual_seed(settings.seed)
     random = np.random.default_rng(settings.seed)
     network.to(settings.device)
@@ -83,15 +85,15 @@ def train(
             score = validate() if validate is not None else None
             history.append(EpochRecord(epoch, cost, score, time.perf_counter() - start, steps.rate))
             progress.epoch_done(history[-1])
-            if score is not None and (best is None or score > best[0]):
+            if score is not None and score == score and (best is None or score > best[0]):
                 best = score, epoch, copy.deepcopy(network.state_dict())
             if best is not None and settings.patience is not None and epoch - best[1] >= settings.patience:
                 break
     finally:
         network.eval()
         progress.finished()
-    if best is not None and best[1] != len(history):
-        network.load_state_dict(best[2])
+        if best is not None:  # also when the run is broken off
+            network.load_state_dict(best[2])
     return history
 
 
@@ -113,6 +115,8 @@ def _train_epoch(
         high = min(low + settings.batch, len(order))
         batch = row_batch(shuffled, low, high, settings.device)
         cost = network.cost(batch, targets.batch(order[low:high]).to(device)).mean()
+        if not cost.isfinite():
+            raise HiNetError("the cost is no longer finite; lower the learning rates or scale the features")
         steps.descend(cost)
         total += float(cost.detach()) * (high - low)
         progress.advanced(high - low)
@@ -123,7 +127,11 @@ class _Steps:
     """The optimisers and the rate they go at: a short rise over the warm-up, then a fall to zero."""
 
     def __init__(self, network: nn.Module, settings: TrainingSettings, batches: int) -> None:
-        sparse = [module.weight for module in network.modules() if isinstance(module, SparseBag)]
+        sparse = [
+            module.weight
+            for module in network.modules()
+            if isinstance(module, SparseBag) or (isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse)
+        ]
         held = {id(parameter) for parameter in sparse}
         dense = [p for p in network.parameters() if id(p) not in held and p.requires_grad and p.numel()]
         self._optimisers: list[tuple[torch.optim.Optimizer, float]] = []

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from hinet.data import Traces
+from hinet.errors import HiNetError
 from hinet.inference import downpour
 from hinet.network import FlattenNetwork, HiNet
-from hinet.taxonomy import Layers
 from hinet.training.batches import check_rows, row_batch
 
 BATCH_CELLS = 20_000_000  # scores held at once: 80 MB
 
 
 @torch.no_grad()
-def predict_traces(network: HiNet | FlattenNetwork, layers: Layers, rows: Any, *, k: int = 1) -> Traces:
-    """Return the best traces of every row, by downpour; of the flat network, the traces of its best label."""
+def predict_traces(network: HiNet | FlattenNetwork, rows: Any, *, k: int = 1) -> Traces:
+    """Return the ``k`` best traces of every row, by downpour; of the flat network, the traces of its best label.
+
+    In a DAG the best trace need not end at the most probable label, whose probability is a sum over its traces: for
+    that see :func:`hinet.inference.best_labels`.
+    """
     check_rows(rows)
+    if k < 1 or (k > 1 and isinstance(network, FlattenNetwork)):
+        raise HiNetError(f"k is at least 1, and 1 for the flat network; got {k}")
+    layers = network.layers
     network.eval()
     device = str(next(network.parameters()).device)
-    size = max(1, BATCH_CELLS // len(layers.option_neuron))
+    tree = int(np.diff(layers.parent_lists[1]).max(initial=0)) <= 1
+    size = max(1, BATCH_CELLS // (len(layers.option_neuron) * (1 if tree else k)))
     parts = []
     for start in range(0, rows.shape[0], size):
         batch = row_batch(rows, start, min(start + size, rows.shape[0]), device)

@@ -34,7 +34,7 @@ class RowAdagrad(torch.optim.Optimizer):
     def _step_rows(self, parameter: Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]
         if not state:
-            state["sum"] = torch.full((len(parameter),), group["initial_accumulator"], device=parameter.device)
+            state["sum"] = parameter.new_full((len(parameter),), group["initial_accumulator"])
         gradient = parameter.grad
         assert gradient is not None
         if gradient.is_sparse:
@@ -44,4 +44,5 @@ class RowAdagrad(torch.optim.Optimizer):
             rows, values = torch.arange(len(gradient), device=gradient.device), gradient
         accumulated = state["sum"][rows] + values.square().mean(1)
         state["sum"][rows] = accumulated
-        parameter.index_add_(0, rows, values / accumulated.sqrt()[:, None], alpha=-group["lr"])
+        root = accumulated.sqrt().clamp(min=torch.finfo(values.dtype).tiny)  # a row that never had a gradient stays
+        parameter.index_add_(0, rows, (values / root[:, None]).to(parameter.dtype), alpha=-group["lr"])
