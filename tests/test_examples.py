@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -25,20 +24,6 @@ def test_the_command_line_reference_is_up_to_date(tmp_path: Path) -> None:
     command = [Path(sys.executable).with_name("typer"), "hinet.cli", "utils", "docs", "--name", "hinet"]
     subprocess.run([*command, "--output", tmp_path / "cli.md"], capture_output=True, check=True)
     assert (tmp_path / "cli.md").read_text() == (ROOT / "docs" / "cli.md").read_text(), "run make docs"
-
-
-def test_figures_in_the_readme_are_the_committed_results() -> None:
-    readme = (ROOT / "README.md").read_text()
-    results = json.loads((ROOT / "benchmarks" / "results" / "taxonomy.json").read_text())["results"]
-    for case in ("ncbi", "million"):
-        row = results[case]
-        cells = (
-            f"{row['nodes']:,}",
-            f"{row['seconds']:.1f}",
-            f"{row['peak_gb']:.2f} GB",
-            f"{row['networkx_seconds_ratio']:.1f} times the time",
-        )
-        assert f"| {' | '.join(cells)} |" in readme
 
 
 def test_links_in_the_docs_lead_somewhere() -> None:

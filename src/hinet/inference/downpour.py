@@ -40,8 +40,9 @@ def downpour(graph: NeuronGraph, scores: Tensor, k: int = 1) -> Traces:
     scores : tensor of shape (options, b)
         Log factor of every option: ``log p(child | parent)``, or ``log y(child)`` for softmaxes over layers.
     """
-    if scores.isnan().any():
-        row = int(scores.isnan().any(0).nonzero()[0])
+    lost = scores.sum(0).isnan().nonzero()
+    if len(lost):
+        row = int(lost[0])
         raise HiNetError(f"row {row} of the batch: a score is not a number; check the features and weights")
     poured = pour(graph, scores, 1 if graph.is_tree else k)
     return _traced_back(graph, poured, *_best_stops(graph, poured, scores, k))
@@ -58,15 +59,17 @@ def pour(graph: NeuronGraph, scores: Tensor, ways: int) -> Poured:
     came_way = None if graph.is_tree or ways == 1 else torch.zeros_like(came_from)  # type: ignore[arg-type]
     for layer in range(1, graph.height + 1):
         for number, edges in enumerate(graph.rounds(layer)):
-            poured = score[edges.parents] + scores[edges.options, None]  # (m, ways, b)
+            poured = score[edges.parents] + scores[edges.options][:, None]  # (m, ways, b)
+            if number == 0:  # the first edge into each neuron of the layer, in their order
+                here = graph.layer_neurons[layer]
+                score[here] = poured
             if came_from is None:
-                score[edges.children] = poured
                 continue
             parent = edges.parents.to(torch.int32)[:, None, None].expand_as(poured)
             if number == 0:
-                score[edges.children], came_from[edges.children] = poured, parent
+                came_from[here] = parent
                 if came_way is not None:
-                    came_way[edges.children] = _ranks(ways, poured)
+                    came_way[here] = _ranks(ways, poured)
             elif came_way is None:
                 better = poured > score[edges.children]
                 score[edges.children] = torch.where(better, poured, score[edges.children])
@@ -95,7 +98,7 @@ def _ranks(ways: int, like: Tensor) -> Tensor:
 def _best_stops(graph: NeuronGraph, poured: Poured, scores: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return score, neuron and way of the ``k`` best complete traces of every row, each (k, b)."""
     ways = poured.score.shape[1]
-    ended = poured.score[graph.stop_neurons] + scores[graph.stop_options, None]  # (stops, ways, b)
+    ended = poured.score[graph.stop_neurons] + scores[graph.stop_options][:, None]  # (stops, ways, b)
     flat = ended.flatten(0, 1)  # (stops * ways, b), shallow stops first
     values, places = [], []
     for _ in range(min(k, len(flat))):

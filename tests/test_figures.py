@@ -1,0 +1,78 @@
+"""Every figure in README and docs is that of a committed benchmark result."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+
+def results(name: str) -> Any:
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())["results"]
+
+
+def percent(row: dict[str, float], name: str, *, spread: bool) -> str:
+    mean = f"{100 * row[f'{name}_mean']:.1f}"
+    return f"{mean} ± {100 * row[f'{name}_spread']:.1f}" if spread else mean
+
+
+def both(row: dict[str, float], *, spread: bool) -> str:
+    return " / ".join(percent(row, name, spread=spread) for name in ("accuracy", "hierarchical_f1"))
+
+
+def test_the_taxonomy_table_of_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for case in ("ncbi", "million"):
+        row = results("taxonomy")[case]
+        cells = (
+            f"{row['nodes']:,}",
+            f"{row['seconds']:.1f}",
+            f"{row['peak_gb']:.2f} GB",
+            f"{row['networkx_seconds_ratio']:.1f} times the time",
+        )
+        assert f"| {' | '.join(cells)} |" in readme
+
+
+def test_the_comparison_table_of_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    names = {"flatten": "Flatten Network", "paper": "the paper to the letter", "default": "our default"}
+    naics, lshtc = results("compare_naics")["summary"], results("compare_lshtc")["summary"]
+    for model, name in names.items():
+        assert f"| {name} | {both(naics[model], spread=True)} | {both(lshtc[model], spread=True)} |" in readme
+
+
+def test_our_default_beats_the_flatten_network() -> None:
+    for name in ("compare_naics", "compare_lshtc"):
+        summary = results(name)["summary"]
+        assert summary["default"]["hierarchical_f1_mean"] > summary["flatten"]["hierarchical_f1_mean"]
+        assert summary["default"]["accuracy_mean"] >= summary["flatten"]["accuracy_mean"]
+
+
+def test_the_ablation_table_of_the_mathematics() -> None:
+    page = (ROOT / "docs" / "mathematics.md").read_text()
+    naics, lshtc = results("compare_naics"), results("compare_lshtc")
+    for part, spread in (("summary", True), ("ablation", False)):
+        for model in lshtc[part]:
+            cells = (
+                f"| {model} | {both(naics[part][model], spread=spread)} | {both(lshtc[part][model], spread=spread)} |"
+            )
+            assert cells in page
+
+
+def test_the_dense_hierarchy_table_of_the_mathematics() -> None:
+    page = (ROOT / "docs" / "mathematics.md").read_text()
+    small, tall = results("dense_hierarchy")["n100 h3"], results("dense_hierarchy")["n30 h5"]
+    for name, key in (("Bayes rate", "bayes_accuracy"), ("hinet", "hinet_accuracy"), ("paper", "paper_accuracy")):
+        assert f"| {name} | {100 * small[key]:.1f} | {100 * tall[key]:.1f} |" in page
+    for name, key in (("hinet", "hinet"), ("paper", "paper"), ("Flatten Network", "flatten")):
+        count = f"{key}_output_parameters"
+        assert f"| output parameters, {name} | {small[count]:,} | {tall[count]:,} |" in page
+
+
+def test_rows_per_edge_in_the_decision() -> None:
+    page = (ROOT / "docs" / "decisions" / "0004-rows-per-edge.md").read_text()
+    summary = results("compare_wordnet")["summary"]
+    assert f"{both(summary['default'], spread=False)} (per edge)" in page
+    assert f"{both(summary['default-tied'], spread=False)} (tied)" in page
