@@ -55,7 +55,7 @@ def test_the_ablation_table_of_the_mathematics() -> None:
     naics, lshtc = results("compare_naics"), results("compare_lshtc")
     for part, spread in (("summary", True), ("ablation", False)):
         for model in lshtc[part]:
-            cells = [both(data[part][model], spread=spread) if model in data[part] else "–" for data in (naics, lshtc)]
+            cells = [both(data[part][model], spread=spread) if model in data[part] else "-" for data in (naics, lshtc)]
             assert f"| {model} | {' | '.join(cells)} |" in page
 
 
