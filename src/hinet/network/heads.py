@@ -31,6 +31,7 @@ from hinet.taxonomy import Layers
 WEIGHT_STD = 0.05
 PRIOR_STRENGTH = 0.6
 UNSEEN_COUNT = 0.5  # rows of an option that occurs in none, so that its share is not zero
+MOST_GATHERED_CELLS = 8_000_000  # weights gathered for the groups of a batch: 32 MB
 MOST_DENSE_CELLS = 50_000_000  # weights between two layers: 200 MB, and four times that with gradient and optimiser
 
 
@@ -202,8 +203,9 @@ class SiblingHead(HierarchicalHead):
             pair = torch.repeat_interleave(sizes)  # (m,) over the options of all pairs
             weight_row = self.group_row[group][pair] + torch.arange(len(pair), device=pair.device) - starts[pair]
             unit = self.unit[weight_row] if self.settings.tied else weight_row
-            if self.settings.tied or len(pair) > len(self.weight):  # many options: every unit once, then looked up
-                logits = (self.weight @ hidden.T)[unit, row[pair]]  # (m,)
+            if self.settings.tied or len(pair) * self.width > MOST_GATHERED_CELLS:  # every unit once, then looked up
+                place = unit * len(hidden) + row[pair]
+                logits = (self.weight @ hidden.T).flatten().index_select(0, place)  # (m,)
             else:
                 logits = (self.weight[unit] * hidden[row[pair]]).sum(1)
             logits = logits + self.bias[weight_row]
