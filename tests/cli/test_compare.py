@@ -81,7 +81,7 @@ def test_folders_of_lshtc_files_and_paths_as_labels_are_read(folder: Path) -> No
                 "--test",
                 "products.csv",
             ],
-            "error: row 0: label ",
+            "error: products.csv:2: label 'screen thing 0' is not in the taxonomy of 6 nodes",
         ),
         (["blank.csv", "--test", "blank.csv"], "error: none of the 2 training texts has a word"),
         (["products.csv", "--plot", "nowhere/p.png"], "error: nowhere/p.png: cannot be written"),

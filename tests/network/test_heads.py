@@ -166,6 +166,13 @@ def test_the_prior_shifts_the_training_logits_and_nothing_else() -> None:
         torch.testing.assert_close(again.eval().cost(hidden, batch), plain)
 
 
+def test_options_without_rows_get_no_head_start() -> None:
+    layers = Layers.of(Taxonomy.from_edges([("r", "a"), ("r", "b"), ("r", "unseen")]))
+    head = build_head(layers, WIDTH, HeadSettings(prior_strength=1.0))
+    head.learn_prior(Targets(Traces.encode(layers, ["a", "b", "b"])))
+    assert head.adjustment.tolist() == pytest.approx([np.log(1.5 / 4.5), np.log(2.5 / 4.5), 0.0])
+
+
 def test_predicted_traces_in_any_order_are_targets_too() -> None:
     layers = Layers.of(Taxonomy.from_edges([("r", "a"), ("r", "b"), ("a", "c"), ("b", "c")]))
     head = build_head(layers, WIDTH).double()

@@ -143,6 +143,8 @@ def test_a_taxonomy_of_one_node_trains_and_predicts() -> None:
     [
         (lambda x: x[:-1], "199 rows of features and 200 rows of labels"),
         (lambda x: x.tocsc(), "expected a CSR matrix, got CSC"),
+        (lambda x: x[:, :3], "the network was made for 30 features, got 3"),
+        (lambda x: x.toarray(), "the network reads sparse rows, got a dense array"),
         (lambda x: x.tocoo(), "expected a CSR matrix, got COO"),
         (lambda x: "text", "expected a CSR matrix or a 2-D array of features, got str"),
     ],

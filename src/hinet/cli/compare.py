@@ -33,7 +33,9 @@ def compare(
     test: Annotated[
         Path | None,
         typer.Option(
-            "--test", help="File of test rows. Without it or --split, a fifth of the rows.", show_default=False
+            "--test",
+            help="File of test rows. Without it or --split: about a fifth, by hash, or a folder's validation.txt.",
+            show_default=False,
         ),
     ] = None,
     models: Annotated[
@@ -55,7 +57,9 @@ def compare(
         int | None, typer.Option("--threads", min=1, help="Threads, by default all.", show_default=False)
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="Where to save the figures as JSON.")] = Path("compare.json"),
-    plot: Annotated[Path, typer.Option("--plot", help="Where to save the plot, .png or .svg.")] = Path("compare.png"),
+    plot: Annotated[Path, typer.Option("--plot", help="Where to save the plot: .png, .svg or .pdf.")] = Path(
+        "compare.png"
+    ),
 ) -> None:
     """Train flat and hierarchical networks with the same features, seeds and budget, and print how they do."""
     from hinet.evaluation import compare as compare_models

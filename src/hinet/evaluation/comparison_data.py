@@ -12,9 +12,9 @@ import numpy as np
 from hinet.data import LabelledRows, Traces, split_by_hash
 from hinet.data.lshtc import read_lshtc
 from hinet.data.tfidf import tfidf_counts, tfidf_texts
-from hinet.errors import HiNetError
+from hinet.errors import FileError, HiNetError, did_you_mean, shown
 from hinet.evaluation.comparison import ComparisonData
-from hinet.files import parse_delimited, read_text
+from hinet.files import DelimitedTable, parse_delimited, read_text
 from hinet.taxonomy import Layers, Taxonomy, path_id
 
 TEST_SHARE = 0.2  # of the rows, where nothing says which are for testing
@@ -48,35 +48,47 @@ def table_comparison(
 
     Without a ``hierarchy`` the labels are paths of names such as ``A > B > C``.
     """
-    parts = _parts(file, columns, test)
+    taxonomy = None if hierarchy is None else Taxonomy.from_file(hierarchy)
+    parts = _parts(file, columns, test, taxonomy)
     for name, part in parts.items():
         if not len(part):
-            raise HiNetError(f"{file}: there are no {name} rows")
+            raise HiNetError(f"{file}: there are no {name} rows; say which rows are for testing")
     train_rows, test_rows = tfidf_texts(parts["train"].texts, parts["test"].texts)
     train, test_labels = ([_cut(cell, columns.label_sep) for cell in parts[name].labels] for name in ("train", "test"))
-    if hierarchy is not None:
-        taxonomy = Taxonomy.from_file(hierarchy)
-    else:
+    if taxonomy is None:
         taxonomy = Taxonomy.from_paths([_cut(label, PATH_MARK) for row in (*train, *test_labels) for label in row])
         train, test_labels = _as_path_ids(train), _as_path_ids(test_labels)
     return _comparison(Path(file).stem, taxonomy, train_rows, train, test_rows, test_labels)
 
 
-def _parts(file: str | Path, columns: TextColumns, test: str | Path | None) -> dict[str, LabelledRows]:
+def _parts(
+    file: str | Path, columns: TextColumns, test: str | Path | None, taxonomy: Taxonomy | None
+) -> dict[str, LabelledRows]:
     if columns.split is not None and test is not None:
         raise HiNetError("a split column and a test file both say which rows are for testing; give one")
     table = parse_delimited(file, read_text(file))
-    rows = LabelledRows(tuple(table.column(columns.text)), tuple(table.column(columns.label)))
+    rows = _rows(table, columns, taxonomy)
     if columns.split is not None:
         is_train = np.array([cell == "train" for cell in table.column(columns.split)], bool)
         return {"train": rows.take(np.flatnonzero(is_train)), "test": rows.take(np.flatnonzero(~is_train))}
     if test is not None:
-        other = parse_delimited(test, read_text(test))
-        return {
-            "train": rows,
-            "test": LabelledRows(tuple(other.column(columns.text)), tuple(other.column(columns.label))),
-        }
+        return {"train": rows, "test": _rows(parse_delimited(test, read_text(test)), columns, taxonomy)}
     return split_by_hash(rows, {"test": TEST_SHARE}, rest="train")
+
+
+def _rows(table: DelimitedTable, columns: TextColumns, taxonomy: Taxonomy | None) -> LabelledRows:
+    """Return texts and labels of a table; a label that is missing or unknown is told with its line."""
+    rows = LabelledRows(tuple(table.column(columns.text)), tuple(table.column(columns.label)))
+    for line, cell in zip(table.lines, rows.labels, strict=True):
+        labels = _cut(cell, columns.label_sep)
+        if not any(label.strip() for label in labels):
+            raise FileError(table.path, "the row has no label; label it or leave it out", line=line)
+        for label in labels:
+            if taxonomy is not None and label not in taxonomy:
+                hint = did_you_mean(label, taxonomy.ids)
+                message = f"label {shown(label)} is not in the taxonomy of {len(taxonomy):,} nodes{hint}"
+                raise FileError(table.path, message, line=line)
+    return rows
 
 
 def _cut(cell: str, separator: str | None) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ from hinet.taxonomy import Layers
 
 WEIGHT_STD = 0.05
 PRIOR_STRENGTH = 0.6
-UNSEEN_COUNT = 0.5  # rows of an option that occurs in none, so that its share is not zero
+SMOOTHING = 0.5  # rows added to every option before shares are taken
 MOST_GATHERED_CELLS = 8_000_000  # weights gathered for the groups of a batch: 32 MB
 MOST_DENSE_CELLS = 50_000_000  # weights between two layers: 200 MB, and four times that with gradient and optimiser
 
@@ -171,10 +171,13 @@ class SiblingHead(HierarchicalHead):
         """Shift the training logits by the log share of each option in its group, so that rare options catch up."""
         if not self.settings.prior_strength:
             return
-        counts = targets.option_counts() + UNSEEN_COUNT  # (options,)
+        seen = targets.option_counts()
+        counts = seen + SMOOTHING  # (options,)
         totals = torch.zeros(self.graph.neurons).index_add(0, self.graph.option_parent.cpu(), counts)
         share = (counts / totals[self.graph.option_parent.cpu()]).log()
-        self.adjustment.copy_(self.settings.prior_strength * share[self.free_options.cpu()])
+        # An option without rows gets no head start: it must be learned down like any wrong answer.
+        shift = torch.where(seen > 0, self.settings.prior_strength * share, torch.zeros_like(share))
+        self.adjustment.copy_(shift[self.free_options.cpu()])
 
     def option_scores(self, hidden: Tensor) -> Tensor:
         """Return ``log p(option | parent)`` of every option, (options, b)."""

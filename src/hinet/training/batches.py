@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hinet.errors import HiNetError
-from hinet.network import SparseRows
+from hinet.network import SparseBag, SparseRows
 from hinet.network.features import dense_rows
 
 
@@ -38,6 +38,16 @@ def check_rows(rows: Any, expected: int | None = None) -> None:
             row, column = divmod(int(bad[0]), rows.shape[1])
             value = rows[row, column]
         raise HiNetError(f"row {row}: feature {column} is {value}; replace missing and infinite values")
+
+
+def check_width(network: nn.Module, rows: Any) -> None:
+    """Raise HiNetError if rows do not have the features the network was made for, where that can be known."""
+    for module in network.modules():
+        if isinstance(module, SparseBag):
+            if not is_sparse(rows):
+                raise HiNetError("the network reads sparse rows, got a dense array; use a CSR matrix or DenseFeatures")
+            if rows.shape[1] != len(module.weight):
+                raise HiNetError(f"the network was made for {len(module.weight):,} features, got {rows.shape[1]:,}")
 
 
 def row_batch(rows: Any, start: int, end: int, device: str) -> SparseRows | Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hinet.errors import HiNetError
 from hinet.network import FlattenNetwork, HiNet, SparseBag, Targets
-from hinet.training.batches import check_rows, row_batch
+from hinet.training.batches import check_rows, check_width, row_batch
 from hinet.training.progress import Progress, SilentProgress
 from hinet.training.row_adagrad import RowAdagrad
 
@@ -66,6 +66,7 @@ def train(
     """
     settings, progress = settings or TrainingSettings(), progress or SilentProgress()
     check_rows(rows, len(targets))
+    check_width(network, rows)
     _check_labelled(targets)
     if not network.layers.same_as(targets.traces.layers):
         raise HiNetError("the network and the targets have different layers; build both from the same Layers")

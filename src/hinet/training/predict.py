@@ -11,7 +11,7 @@ from hinet.data import Traces
 from hinet.errors import HiNetError
 from hinet.inference import downpour
 from hinet.network import FlattenNetwork, HiNet
-from hinet.training.batches import check_rows, row_batch
+from hinet.training.batches import check_rows, check_width, row_batch
 
 BATCH_CELLS = 20_000_000  # scores held at once: 80 MB
 
@@ -24,6 +24,7 @@ def predict_traces(network: HiNet | FlattenNetwork, rows: Any, *, k: int = 1) ->
     that see :func:`hinet.inference.best_labels`.
     """
     check_rows(rows)
+    check_width(network, rows)
     if k < 1 or (k > 1 and isinstance(network, FlattenNetwork)):
         raise HiNetError(f"k is at least 1, and 1 for the flat network; got {k}")
     layers = network.layers
