@@ -46,7 +46,7 @@ class NeuronGraph(nn.Module):
         self.height = layers.height
         self.neurons = len(layers.node)
         self.options = len(layers.option_neuron)
-        self.is_tree = int(np.diff(layers.parent_lists[1]).max(initial=0)) <= 1
+        self.is_tree = layers.is_tree
         self.layer_neurons = [slice(s, e) for s, e in pairwise(layers.layer_offsets.tolist())]
         stops = np.flatnonzero(layers.option_neuron == STOP)
         self._keep("neuron_node", layers.node)

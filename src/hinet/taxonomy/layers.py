@@ -204,6 +204,11 @@ class Layers:
         return frozen(self.option_parent[real][order]), frozen(offsets)
 
     @cached_property
+    def is_tree(self) -> bool:
+        """Whether every neuron has one parent, so that a trace is known by its end."""
+        return int(np.diff(self.parent_lists[1]).max(initial=0)) <= 1
+
+    @cached_property
     def neurons_of(self) -> tuple[Ints, Ints]:
         """The neurons of every node, shallow to deep, as a ragged array: flat and offsets."""
         named = np.flatnonzero(self.node >= 0)

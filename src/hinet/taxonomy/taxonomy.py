@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from hinet.errors import FileError, LabelError, TaxonomyError, did_you_mean, shown
 from hinet.files import format_delimited, read_text, write_text
-from hinet.ragged import Bools, Ints, first_seen, freeze, frozen, gather, group_by, offsets_of
-from hinet.taxonomy.draft import UNWRITABLE, Draft, Graph, Problem, is_writable, longest_depth, resolve
+from hinet.ragged import Bools, Ints, freeze, frozen, gather, group_by, offsets_of
+from hinet.taxonomy.draft import UNWRITABLE, Draft, Graph, Problem, is_writable, longest_depth, reachable, resolve
 from hinet.taxonomy.formats import FORMATS, TaxonomyFormat, detect, id_path_draft
 from hinet.taxonomy.path_ids import as_id, named_path_draft
 
@@ -396,18 +396,3 @@ def _depth_below(graph: Graph, root: int) -> NDArray[np.int32]:
     depth = longest_depth(size, graph.edge_parent[inside], graph.edge_child[inside])
     depth[~reached] = -1
     return depth
-
-
-def reachable(size: int, edge_parent: Ints, edge_child: Ints, start: int) -> Bools:
-    """Mark the nodes that paths from ``start`` lead to, itself included."""
-    order, offsets = group_by(edge_parent, size)
-    children = edge_child[order]
-    reached = np.zeros(size, bool)
-    scratch = np.empty(size, np.int64)
-    level = np.array([start])
-    while len(level):
-        reached[level] = True
-        below, _ = gather(children, offsets, level)
-        below = below[~reached[below]]
-        level = below[first_seen(below, scratch)]
-    return reached

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 
 from hinet.data import Traces
@@ -30,8 +29,7 @@ def predict_traces(network: HiNet | FlattenNetwork, rows: Any, *, k: int = 1) ->
     layers = network.layers
     network.eval()
     device = str(next(network.parameters()).device)
-    tree = int(np.diff(layers.parent_lists[1]).max(initial=0)) <= 1
-    size = max(1, BATCH_CELLS // (len(layers.option_neuron) * (1 if tree else k)))
+    size = max(1, BATCH_CELLS // (len(layers.option_neuron) * (1 if layers.is_tree else k)))
     parts = []
     for start in range(0, rows.shape[0], size):
         batch = row_batch(rows, start, min(start + size, rows.shape[0]), device)
