@@ -117,7 +117,8 @@ def run_model(data: ComparisonData, model: str, seed: int, width: int | None, tr
 
     from hinet.network import FlattenNetwork, HiNet, SparseBag, Targets
     from hinet.network.features import WIDTH
-    from hinet.training import TrainingSettings, predict_traces, progress_for_terminal, train
+    from hinet.progress import progress_for_terminal
+    from hinet.training import TrainingSettings, predict_traces, train
 
     torch.manual_seed(seed)
     width = width or WIDTH

@@ -1,6 +1,6 @@
 """Files on disk: checked text, delimited columns with their line numbers, writes that are all or nothing."""
 
-from hinet.files.atomic import write_text
+from hinet.files.atomic import write_bytes, write_text
 from hinet.files.delimited import DelimitedTable, format_delimited, parse_delimited
 from hinet.files.text import checked_lines, read_text
 
@@ -10,5 +10,6 @@ __all__ = [
     "format_delimited",
     "parse_delimited",
     "read_text",
+    "write_bytes",
     "write_text",
 ]

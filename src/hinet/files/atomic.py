@@ -21,7 +21,11 @@ def write_text(path: str | Path, text: str) -> None:
     if str(path) == "-":
         sys.stdout.write(text)
         return
-    data = _compressed(path, text.encode())
+    write_bytes(path, _compressed(path, text.encode()))
+
+
+def write_bytes(path: str | Path, data: bytes) -> None:
+    """Write ``data`` as it is, all or nothing, as :func:`write_text` does."""
     try:
         target = Path(path).resolve()
         if target.exists() and not target.is_file():

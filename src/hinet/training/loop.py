@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hinet.data.matrices import check_rows
 from hinet.errors import HiNetError
 from hinet.network import FlattenNetwork, HiNet, SparseBag, Targets
-from hinet.training.batches import check_rows, check_width, row_batch
-from hinet.training.progress import Progress, SilentProgress
+from hinet.progress import EpochRecord, Progress, SilentProgress
+from hinet.training.batches import check_width, row_batch
 from hinet.training.row_adagrad import RowAdagrad
 
 
@@ -32,17 +33,6 @@ class TrainingSettings:
     patience: int | None = None  # epochs without a better validation score after which to stop
     seed: int = 0
     device: str = "cpu"
-
-
-@dataclass(frozen=True)
-class EpochRecord:
-    """What one epoch of training did."""
-
-    epoch: int
-    cost: float
-    valid_score: float | None
-    seconds: float
-    rate_share: float  # of the full learning rates, at its last step
 
 
 def train(
@@ -84,7 +74,7 @@ def train(
             cost = _train_epoch(network, rows, targets, settings, steps, random.permutation(len(targets)), progress)
             network.eval()
             score = validate() if validate is not None else None
-            history.append(EpochRecord(epoch, cost, score, time.perf_counter() - start, steps.rate))
+            history.append(EpochRecord(epoch, settings.epochs, cost, score, time.perf_counter() - start, steps.rate))
             progress.epoch_done(history[-1])
             if score is not None and score == score and (best is None or score > best[0]):
                 best = score, epoch, copy.deepcopy(network.state_dict())

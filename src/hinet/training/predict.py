@@ -7,10 +7,11 @@ from typing import Any
 import torch
 
 from hinet.data import Traces
+from hinet.data.matrices import check_rows
 from hinet.errors import HiNetError
 from hinet.inference import downpour
 from hinet.network import FlattenNetwork, HiNet
-from hinet.training.batches import check_rows, check_width, row_batch
+from hinet.training.batches import check_width, row_batch
 
 BATCH_CELLS = 20_000_000  # scores held at once: 80 MB
 

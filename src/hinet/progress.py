@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Protocol, TextIO
+from dataclasses import dataclass
+from typing import Protocol, TextIO
 
-if TYPE_CHECKING:
-    from hinet.training.loop import EpochRecord
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """What one epoch of training did."""
+
+    epoch: int
+    epochs: int  # that are planned
+    cost: float
+    valid_score: float | None
+    seconds: float
+    rate_share: float  # of the full learning rates, at its last step
+    part: str = ""  # which of several experts, where each is trained by itself
 
 
 class Progress(Protocol):
     """Hears of the start, of every batch and epoch, and of the end of a training run."""
+
+    def said(self, text: str) -> None:
+        """Hear something worth knowing, such as the memory a run will take."""
 
     def started(self, epochs: int, rows: int) -> None:
         """Hear that a run of so many epochs over so many rows begins."""
@@ -27,6 +41,9 @@ class Progress(Protocol):
 
 class SilentProgress:
     """Says nothing."""
+
+    def said(self, text: str) -> None:
+        """Say nothing of it."""
 
     def started(self, epochs: int, rows: int) -> None:
         """Say nothing of the start."""
@@ -47,15 +64,15 @@ class LineProgress(SilentProgress):
     def __init__(self, name: str = "", stream: TextIO | None = None) -> None:
         self._prefix = f"{name}: " if name else ""
         self._stream = stream or sys.stderr
-        self._epochs = 0
 
-    def started(self, epochs: int, rows: int) -> None:
-        """Remember how many epochs there will be."""
-        self._epochs = epochs
+    def said(self, text: str) -> None:
+        """Write it as a line."""
+        self._stream.write(f"{self._prefix}{text}\n")
+        self._stream.flush()
 
     def epoch_done(self, record: EpochRecord) -> None:
         """Write the line of an epoch."""
-        self._stream.write(f"{self._prefix}{describe(record, self._epochs)}\n")
+        self._stream.write(f"{self._prefix}{describe(record)}\n")
         self._stream.flush()
 
 
@@ -68,11 +85,13 @@ class RichProgress:
 
         self._bars = Bars(console=Console(stderr=True), transient=True)
         self._name = name
-        self._epochs = 0
+
+    def said(self, text: str) -> None:
+        """Write it above the bar."""
+        self._bars.console.print(f"{self._name}: {text}" if self._name else text, highlight=False)
 
     def started(self, epochs: int, rows: int) -> None:
         """Show the bar."""
-        self._epochs = epochs
         self._bars.start()
         self._task = self._bars.add_task(self._name or "training", total=epochs * rows)
 
@@ -83,7 +102,7 @@ class RichProgress:
     def epoch_done(self, record: EpochRecord) -> None:
         """Write the line of an epoch above the bar."""
         prefix = f"{self._name}: " if self._name else ""
-        self._bars.console.print(prefix + describe(record, self._epochs), highlight=False)
+        self._bars.console.print(prefix + describe(record), highlight=False)
 
     def finished(self) -> None:
         """Take the bar away."""
@@ -95,7 +114,8 @@ def progress_for_terminal(name: str = "") -> Progress:
     return RichProgress(name) if sys.stderr.isatty() else LineProgress(name)
 
 
-def describe(record: EpochRecord, epochs: int) -> str:
+def describe(record: EpochRecord) -> str:
     """Return an epoch as one line."""
     score = f"  valid {record.valid_score:.4f}" if record.valid_score is not None else ""
-    return f"epoch {record.epoch}/{epochs}  cost {record.cost:.4f}{score}  {record.seconds:.1f} s"
+    part = f"{record.part}  " if record.part else ""
+    return f"{part}epoch {record.epoch}/{record.epochs}  cost {record.cost:.4f}{score}  {record.seconds:.1f} s"

@@ -1,0 +1,6 @@
+"""Texts as CSR rows of weighted n-grams."""
+
+from hinet.data.text.features import TextFeatures
+from hinet.data.text.settings import TextSettings
+
+__all__ = ["TextFeatures", "TextSettings"]

@@ -1,0 +1,176 @@
+"""The steps of a fit: hash blocks of rows side by side, count the rows of each n-gram, keep some, and name them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from hinet.data.text.incoming import TextBlock, as_arrow, in_blocks, normalised
+from hinet.data.text.kernels import Grams, Lookup, hash_rows, locate
+from hinet.data.text.settings import FIRST_TEXTS, SHORT_TEXT_CHAR_NGRAMS, SHORT_TEXT_WORDS, Sizes, TextSettings
+from hinet.data.text.vocabulary import (
+    RowCounts,
+    Vocabulary,
+    kept_features,
+    learnt_lookup,
+    no_row_counts,
+    spelt,
+)
+from hinet.errors import HiNetError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def thread_count(threads: int | None) -> int:
+    """Return the number of threads asked for, or one for each core."""
+    if threads is None:
+        return os.cpu_count() or 1
+    if threads < 1:
+        raise HiNetError(f"threads: expected at least 1, got {threads}; None takes one for each core")
+    return threads
+
+
+def side_by_side(work: Callable[[Item], Result], items: Sequence[Item], threads: int) -> list[Result]:
+    """Return ``work`` of every item, in their order; one item costs no thread."""
+    if threads == 1 or len(items) < 2:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(min(threads, len(items))) as pool:
+        return list(pool.map(work, items))
+
+
+@dataclass(frozen=True, eq=False)
+class HashedBlock:
+    """A block of rows with its n-grams of words and of characters."""
+
+    block: TextBlock
+    words: Grams
+    chars: Grams
+
+    @classmethod
+    def of(cls, block: TextBlock, settings: TextSettings) -> HashedBlock:
+        """Hash the rows of a block; "auto" must be resolved."""
+        assert settings.char_ngrams != "auto"
+        return cls(block, _grams(block, False, settings.word_ngrams), _grams(block, True, settings.char_ngrams))
+
+
+def _grams(block: TextBlock, chars: bool, sizes: Sizes | None) -> Grams:
+    if sizes is None:
+        nothing = np.empty(0, np.int32)
+        return Grams(np.zeros(len(block.offsets), np.int64), np.empty(0, np.uint64), nothing, nothing)
+    return Grams(*hash_rows(block.text, block.offsets, block.classes, chars, *sizes))
+
+
+def arrow_chunks(chunks: Iterable[Any]) -> Iterator[pa.ChunkedArray]:
+    """Yield chunks of texts as Arrow arrays; errors count the rows of all chunks."""
+    row = 0
+    for chunk in chunks:
+        array = as_arrow(chunk, row)
+        row += len(array)
+        yield array
+
+
+def resolved(
+    arrays: Iterator[pa.ChunkedArray], settings: TextSettings
+) -> tuple[Iterable[pa.ChunkedArray], TextSettings]:
+    """Return the same arrays, and the settings with "auto" decided by the first texts, however they are chunked."""
+    if settings.char_ngrams != "auto":
+        return arrays, settings
+    first: list[pa.ChunkedArray] = []
+    texts, words = 0, 0
+    while texts < FIRST_TEXTS and (array := next(arrays, None)) is not None:
+        first.append(array)
+        sample = array.slice(0, FIRST_TEXTS - texts)
+        texts += len(sample)
+        for block in in_blocks(sample, 1):
+            words += int(_grams(normalised(block), False, (1, 1)).times.sum())
+    short = words < SHORT_TEXT_WORDS * texts or settings.word_ngrams is None
+    return chain(first, arrays), replace(settings, char_ngrams=SHORT_TEXT_CHAR_NGRAMS if short else None)
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """How many texts there are, and in how many of them each n-gram of words and of characters is."""
+
+    texts: int
+    words: RowCounts
+    chars: RowCounts
+
+    @classmethod
+    def of(cls, hashed: HashedBlock, settings: TextSettings) -> Counts:
+        """Count a block of rows."""
+        texts = len(hashed.block.offsets) - 1
+        return cls(texts, *(RowCounts.of(grams, settings.hash_bits) for grams in (hashed.words, hashed.chars)))
+
+    @classmethod
+    def total(cls, counts: Sequence[Counts], threads: int) -> Counts:
+        """Return the sum of counts; neighbours are added first, so that each sum is of like sizes."""
+        if not counts:
+            return cls(0, no_row_counts(), no_row_counts())
+        while len(counts) > 1:
+            pairs = [counts[at : at + 2] for at in range(0, len(counts), 2)]
+            counts = side_by_side(lambda pair: pair[0] + pair[1] if len(pair) == 2 else pair[0], pairs, threads)
+        return counts[0]
+
+    def __len__(self) -> int:
+        return len(self.words) + len(self.chars)
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(self.texts + other.texts, self.words + other.words, self.chars + other.chars)
+
+
+def hashed_and_counted(
+    array: pa.ChunkedArray, settings: TextSettings, threads: int
+) -> tuple[list[HashedBlock], Counts]:
+    """Hash the rows of an array block by block, and count the rows of each n-gram."""
+
+    def work(block: pa.LargeStringArray) -> tuple[HashedBlock, Counts]:
+        hashed = HashedBlock.of(normalised(block), settings)
+        return hashed, Counts.of(hashed, settings)
+
+    done = side_by_side(work, in_blocks(array, threads), threads)
+    return [hashed for hashed, _ in done], Counts.total([counts for _, counts in done], threads)
+
+
+def learnt_lookups(counts: Counts, settings: TextSettings) -> tuple[Lookup, Lookup]:
+    """Return the lookups of words and of characters, or tell why no feature is left."""
+    if not counts.texts:
+        raise HiNetError("there are no training texts; features are learnt from at least one")
+    if not len(counts):
+        raise HiNetError(f"none of the {counts.texts:,} training texts has a word; is it the right column?")
+    word_kept, char_kept = kept_features(counts.words, counts.chars, settings)
+    if not (word_kept.any() or char_kept.any()):
+        raise HiNetError(
+            f"no feature is in at least {settings.min_df} of the {counts.texts:,} training texts; give a lower min_df"
+        )
+    return (
+        learnt_lookup(counts.words, word_kept, counts.texts, settings.hash_bits if settings.word_ngrams else None),
+        learnt_lookup(counts.chars, char_kept, counts.texts, settings.hash_bits if settings.char_ngrams else None),
+    )
+
+
+def named(
+    words: Lookup, chars: Lookup, blocks: Sequence[TextBlock], hashed: Callable[[int], HashedBlock], threads: int
+) -> tuple[Vocabulary, Vocabulary]:
+    """Return the features with their names in these blocks; ``hashed`` gives the n-grams of a block by number."""
+    starts = np.cumsum([0, *(len(block.text) for block in blocks)])
+    word_places, char_places = np.empty(len(words.idf), np.int64), np.empty(len(chars.idf), np.int64)
+
+    def locate_block(number: int) -> None:
+        # Threads may write the same place: any occurrence of an n-gram spells the same name.
+        grams = hashed(number)
+        locate(grams.words, words, starts[number], word_places)
+        locate(grams.chars, chars, starts[number], char_places)
+
+    side_by_side(locate_block, range(len(blocks)), threads)
+    return (
+        Vocabulary(words, spelt(blocks, word_places, False, words.hashes)),
+        Vocabulary(chars, spelt(blocks, char_places, True, chars.hashes)),
+    )

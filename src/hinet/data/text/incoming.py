@@ -1,0 +1,157 @@
+"""Texts as users bring them -> normalised UTF-8 in blocks of rows, or an error that names the row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hinet.data.text.characters import character_classes
+from hinet.data.text.kernels import Bytes, Ints64
+from hinet.errors import HiNetError, shown
+
+# Blocks large enough to be worth a thread, and small enough for their n-grams to be sorted near the cache.
+MOST_BLOCK_BYTES = 4_000_000
+LEAST_BLOCK_BYTES = 50_000
+BLOCKS_PER_THREAD = 4
+MOST_TEXT_BYTES = 1 << 28  # places within a block are counted in 32 bits, and n-grams need some tens of bytes each
+
+_REMEDY = "leave the row out, or give an empty text"
+
+
+@dataclass(frozen=True)
+class TextBlock:
+    """Some rows of text, normalised: compatible forms made one (NFKC) and lower case, as UTF-8."""
+
+    text: Bytes
+    offsets: Ints64  # (n + 1,)
+    classes: Bytes
+
+
+def as_arrow(texts: Any, first_row: int = 0) -> pa.ChunkedArray:
+    """Return the texts of any supported container as an Arrow array of large strings, without a null."""
+    if isinstance(texts, str | bytes):
+        raise HiNetError(f"expected a list of texts, got one text {shown(str(texts))}; put it into a list")
+    try:
+        array = _arrow_form(texts)
+    except (pa.ArrowException, UnicodeEncodeError, TypeError, ValueError):
+        raise _row_error(texts, first_row) from None
+    if not len(array):
+        return pa.chunked_array([], pa.large_string())
+    if pa.types.is_dictionary(array.type):
+        array = pa.chunked_array([_decoded(chunk) for chunk in array.chunks])
+    kind = array.type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+        raise _row_error(texts, first_row, array)
+    array = array.cast(pa.large_string())
+    if array.null_count:
+        raise _row_error(texts, first_row, array)
+    return array
+
+
+def _arrow_form(texts: Any) -> pa.ChunkedArray:
+    if isinstance(texts, pa.ChunkedArray):
+        return texts
+    if hasattr(texts, "__arrow_c_stream__"):  # Series of polars and of pandas
+        return pa.chunked_array(texts)
+    if not (isinstance(texts, list | tuple) or hasattr(texts, "__arrow_c_array__")):
+        if not (isinstance(texts, Sequence) or hasattr(texts, "__array__")):
+            raise TypeError
+        texts = np.asarray(texts)
+    array = pa.array(texts)
+    return array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
+
+
+def _decoded(chunk: pa.DictionaryArray) -> pa.Array:
+    values = chunk.dictionary
+    if pa.types.is_string_view(values.type):  # which Arrow cannot take from
+        values = values.cast(pa.large_string())
+    return values.take(chunk.indices)
+
+
+def _row_error(texts: Any, first_row: int, array: pa.ChunkedArray | None = None) -> HiNetError:
+    """Return the error for the first row that is no text; only now are rows looked at one by one."""
+    kind = type(texts).__name__
+    if array is None and hasattr(texts, "__array__"):
+        texts = np.asarray(texts)
+    if isinstance(texts, list | tuple) or (isinstance(texts, np.ndarray) and texts.ndim == 1):
+        for row, text in enumerate(texts, first_row):
+            if not isinstance(text, str):
+                got = "None" if text is None else f"{type(text).__name__} {shown(str(text))[1:-1]}"
+                return HiNetError(f"row {row}: expected a text, got {got}; {_REMEDY}")
+            if not _encodable(text):
+                remedy = "read the file with errors='replace'"
+                return HiNetError(f"row {row}: the text {shown(text)} has half of a surrogate pair; {remedy}")
+    if array is not None and array.null_count and not pa.types.is_null(array.type):
+        row = first_row + pc.index(pc.is_null(array), True).as_py()
+        return HiNetError(f"row {row}: expected a text, got a null; {_REMEDY}")
+    got = f"an array of type {array.type}" if array is not None else kind
+    return HiNetError(
+        f"expected a list of texts, or an array or series of strings, got {got}; a stream of lists goes to fit_chunks"
+    )
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def in_blocks(texts: pa.ChunkedArray, threads: int) -> list[pa.LargeStringArray]:
+    """Cut texts into blocks of whole rows that together keep all threads busy."""
+    total = sum(_byte_range(chunk)[1] for chunk in texts.chunks)
+    aim = min(max(total // (BLOCKS_PER_THREAD * threads), LEAST_BLOCK_BYTES), MOST_BLOCK_BYTES)
+    return [block for chunk in texts.chunks if len(chunk) for block in _blocks_of(chunk, aim)]
+
+
+def _blocks_of(chunk: pa.LargeStringArray, aim: int) -> Iterator[pa.LargeStringArray]:
+    offsets = _offsets(chunk)
+    marks = np.arange(offsets[0] + aim, offsets[-1], aim)
+    cuts = np.unique(np.concatenate(([0], np.searchsorted(offsets, marks, side="right") - 1, [len(chunk)])))
+    for start, stop in pairwise(cuts.tolist()):
+        yield chunk.slice(start, stop - start)
+
+
+def _offsets(array: pa.LargeStringArray) -> Ints64:
+    buffer = array.buffers()[1]
+    return np.frombuffer(buffer, np.int64)[array.offset : array.offset + len(array) + 1]
+
+
+def _byte_range(array: pa.LargeStringArray) -> tuple[int, int]:
+    """Return the first byte of an array's texts in its buffer, and their number."""
+    if not len(array):
+        return 0, 0
+    offsets = _offsets(array)
+    return int(offsets[0]), int(offsets[-1] - offsets[0])
+
+
+def normalised(block: pa.LargeStringArray) -> TextBlock:
+    """Return the rows of a block with compatible forms made one (NFKC) and in lower case."""
+    text, offsets = _raw(block)
+    ascii_only = not len(text) or int(text.max()) < 0x80
+    if ascii_only:
+        text = text + ((text >= ord("A")) & (text <= ord("Z"))) * np.uint8(32)
+    else:
+        try:
+            text, offsets = _raw(pc.utf8_lower(pc.utf8_normalize(block, form="NFKC")))
+        except pa.ArrowInvalid:
+            raise HiNetError("a text is not valid UTF-8; decode it with the encoding it was written in") from None
+        text = text.copy()  # kernels are compiled for arrays that may be written to
+    longest = int(np.diff(offsets).max(initial=0))
+    if longest > MOST_TEXT_BYTES:
+        raise HiNetError(f"a text of {longest:,} bytes is too long, at most {MOST_TEXT_BYTES:,}; cut it into parts")
+    return TextBlock(text, offsets, character_classes(ascii_only))
+
+
+def _raw(array: pa.LargeStringArray) -> tuple[Bytes, Ints64]:
+    start, size = _byte_range(array)
+    if not size:
+        return np.empty(0, np.uint8), np.zeros(len(array) + 1, np.int64)
+    return np.frombuffer(array.buffers()[2], np.uint8)[start : start + size], _offsets(array) - start

@@ -1,0 +1,120 @@
+"""What becomes a feature of a text, and what it weighs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, TypeAlias
+
+from hinet.errors import HiNetError, did_you_mean
+
+Sizes: TypeAlias = tuple[int, int]
+
+LONGEST_NGRAM = 16
+MOST_HASH_BITS = 26  # 256 MB of weights for each kind
+
+# With char_ngrams="auto", texts get character n-grams where the first texts have fewer words than this on average.
+SHORT_TEXT_WORDS = 20
+SHORT_TEXT_CHAR_NGRAMS: Sizes = (3, 5)
+FIRST_TEXTS = 10_000
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """Which n-grams of a text are features, and how they are weighed.
+
+    Parameters
+    ----------
+    word_ngrams
+        Shortest and longest run of words; ``None`` for no words. A word is a run of letters, digits and ``_``.
+    char_ngrams
+        Shortest and longest run of characters within blank-separated words, padded with a blank on both sides; ``None``
+        for none. ``"auto"`` chooses 3 to 5 if the first 10,000 texts of a fit have fewer than 20 words on average, and
+        none otherwise.
+    char_weight
+        Length of the block of character n-grams before the whole row is brought to length 1; words have length 1.
+    min_df
+        Features found in fewer rows are dropped.
+    max_features
+        Of more features than this, those found in the most rows are kept; among equals, words before characters and
+        then the lower hash.
+    hash_bits
+        Instead of a vocabulary, ``2**hash_bits`` features for words and as many for characters, found by hash. Features
+        may share a number, have no names, and those of fewer than ``min_df`` rows weigh nothing.
+    sublinear
+        A feature counts ``1 + log(times)`` in a row instead of ``times``.
+    keep_names
+        Keep the n-grams as text, to explain predictions.
+
+    Examples
+    --------
+    >>> TextSettings(word_ngrams=(1, 3)).char_ngrams
+    'auto'
+    """
+
+    word_ngrams: Sizes | None = (1, 2)
+    char_ngrams: Sizes | Literal["auto"] | None = "auto"
+    char_weight: float = 0.5
+    min_df: int = 2
+    max_features: int | None = None
+    hash_bits: int | None = None
+    sublinear: bool = True
+    keep_names: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "word_ngrams", _sizes("word_ngrams", self.word_ngrams))
+        if self.char_ngrams != "auto":
+            object.__setattr__(self, "char_ngrams", _sizes("char_ngrams", self.char_ngrams))
+        if self.word_ngrams is None and self.char_ngrams is None:
+            raise HiNetError("word_ngrams and char_ngrams are both None; without n-grams a text has no features")
+        if not (isinstance(self.char_weight, int | float) and 0 < self.char_weight < float("inf")):
+            raise HiNetError(
+                f"char_weight: expected a number above 0, got {self.char_weight!r}; "
+                "for no character n-grams give char_ngrams=None"
+            )
+        _at_least_one("min_df", self.min_df, "1 keeps every feature")
+        if self.max_features is not None:
+            _at_least_one("max_features", self.max_features, "None sets no limit")
+        if self.hash_bits is not None:
+            _at_least_one("hash_bits", self.hash_bits, "None keeps a vocabulary")
+            if self.hash_bits > MOST_HASH_BITS:
+                raise HiNetError(f"hash_bits: expected at most {MOST_HASH_BITS}, got {self.hash_bits}; 20 is common")
+            if self.max_features is not None:
+                raise HiNetError(
+                    "max_features and hash_bits are both given; hash_bits alone sets the number of features"
+                )
+
+    @property
+    def has_names(self) -> bool:
+        """Whether features get names: hashed ones have none."""
+        return self.keep_names and self.hash_bits is None
+
+    def described(self) -> dict[str, Any]:
+        """Return the settings as plain values for JSON."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_described(cls, described: Mapping[str, Any]) -> TextSettings:
+        """Return the settings that ``described`` gave."""
+        known = [field.name for field in fields(cls)]
+        for name in described:
+            if name not in known:
+                raise HiNetError(f"unknown text setting {name!r}{did_you_mean(name, known)}")
+        return cls(**described)
+
+
+def _sizes(name: str, given: Any) -> Sizes | None:
+    if given is None:
+        return None
+    if isinstance(given, tuple | list) and len(given) == 2 and all(type(size) is int for size in given):
+        shortest, longest = given
+        if 1 <= shortest <= longest <= LONGEST_NGRAM:
+            return shortest, longest
+    raise HiNetError(
+        f"{name}: expected the shortest and longest length, such as (1, 2), at most {LONGEST_NGRAM}, got {given!r}"
+    )
+
+
+def _at_least_one(name: str, given: Any, remedy: str) -> None:
+    if type(given) is not int or given < 1:
+        raise HiNetError(f"{name}: expected a whole number of at least 1, got {given!r}; {remedy}")

@@ -1,0 +1,127 @@
+"""From the n-grams of rows to a vocabulary: how many rows have each, which are kept, what they weigh, their names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hinet.data.text.incoming import TextBlock
+from hinet.data.text.kernels import (
+    Bytes,
+    Floats,
+    Grams,
+    Hashes,
+    Ints32,
+    Ints64,
+    Lookup,
+    count_runs,
+    merge_counts,
+    row_buckets,
+    run_starts,
+    spell,
+)
+from hinet.data.text.settings import TextSettings
+from hinet.ragged import Bools, freeze
+
+HASH_BITS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class RowCounts:
+    """In how many rows each n-gram is, by rising hash; with ``hash_bits``, by the highest bits of the hash."""
+
+    hashes: Hashes
+    rows: Ints32
+
+    @classmethod
+    def of(cls, grams: Grams, hash_bits: int | None) -> RowCounts:
+        """Count the rows of some n-grams."""
+        if hash_bits is None:
+            hashes = np.sort(grams.hashes)
+        else:
+            hashes = np.sort(row_buckets(grams.offsets, grams.hashes, np.uint64(HASH_BITS - hash_bits)))
+        return cls(*count_runs(hashes))
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def __add__(self, other: RowCounts) -> RowCounts:
+        return RowCounts(*merge_counts(self.hashes, self.rows, other.hashes, other.rows))
+
+
+def no_row_counts() -> RowCounts:
+    """Return the counts of no rows."""
+    return RowCounts(np.empty(0, np.uint64), np.empty(0, np.int32))
+
+
+@dataclass(frozen=True, eq=False)
+class Names:
+    """The n-grams of features as UTF-8, one after the other."""
+
+    text: Bytes
+    offsets: Ints64  # (features + 1,)
+
+    def __post_init__(self) -> None:
+        freeze(self.text, self.offsets)
+
+    def __getitem__(self, feature: int) -> str:
+        return self.text[self.offsets[feature] : self.offsets[feature + 1]].tobytes().decode()
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """The features of one kind, words or characters: where they are found, what they weigh, and their names if kept."""
+
+    lookup: Lookup
+    names: Names | None
+
+    def __len__(self) -> int:
+        return len(self.lookup.idf)
+
+
+def kept_features(words: RowCounts, chars: RowCounts, settings: TextSettings) -> tuple[Bools, Bools]:
+    """Mark the n-grams of words and of characters that ``min_df`` and ``max_features`` leave."""
+    rows = np.concatenate((words.rows, chars.rows))
+    kept = rows >= settings.min_df
+    if settings.max_features is not None and kept.sum() > settings.max_features:
+        # A stable sort leaves equals in their order: words before characters, and each by hash.
+        most_rows = np.argsort(-rows, kind="stable")[: settings.max_features]
+        kept = np.zeros(len(rows), np.bool_)
+        kept[most_rows] = True
+    return kept[: len(words)], kept[len(words) :]
+
+
+def learnt_lookup(counts: RowCounts, kept: Bools, texts: int, hash_bits: int | None) -> Lookup:
+    """Return the lookup of the kept n-grams, weighed by how many of the texts have them."""
+    rows = counts.rows[kept].astype(np.float64)
+    idf = (np.log((1 + texts) / (1 + rows)) + 1).astype(np.float32)  # as if one more text had every feature
+    if hash_bits is None:
+        return vocabulary_lookup(counts.hashes[kept], idf)
+    buckets = np.zeros(1 << hash_bits, np.float32)
+    buckets[counts.hashes[kept].astype(np.int64)] = idf
+    return bucket_lookup(buckets)
+
+
+def vocabulary_lookup(hashes: Hashes, idf: Floats) -> Lookup:
+    """Return the lookup of features with rising hashes."""
+    bits = len(hashes).bit_length() + 1  # twice as many runs as features or more: most runs have one feature or none
+    shift = np.uint64(HASH_BITS - bits)
+    return Lookup(hashes, run_starts(hashes, shift, (1 << bits) + 1), shift, idf)
+
+
+def bucket_lookup(idf: Floats) -> Lookup:
+    """Return the lookup of ``2**bits`` features that are numbered by the highest bits of the hash."""
+    bits = (len(idf) - 1).bit_length()
+    return Lookup(np.empty(0, np.uint64), np.empty(0, np.int32), np.uint64(HASH_BITS - bits), idf)
+
+
+def spelt(blocks: Sequence[TextBlock], places: Ints64, chars: bool, hashes: Hashes) -> Names:
+    """Return the names of features that start at these places of the text of all blocks, one after the other."""
+    text = np.concatenate([block.text for block in blocks])
+    starts = np.cumsum([0, *(len(block.text) for block in blocks)])
+    row_ends = np.concatenate([block.offsets[1:] + start for block, start in zip(blocks, starts, strict=False)])
+    stops = row_ends[np.searchsorted(row_ends, places, side="right")]
+    classes = max((block.classes for block in blocks), key=len)
+    return Names(*spell(text, places, stops, classes, chars, hashes))

@@ -1,0 +1,232 @@
+"""The experts of the fused model as plain arrays: what training fills and search reads.
+
+- *deep*: a sparse row times an embedding for each feature, half the units rectified, then a row of weights for each
+  option: the arrays of :class:`hinet.network.SparseBag` and :class:`hinet.network.SiblingHead`, under the same names.
+- *wide*: a weight for each feature and option that were seen together.
+- *flat*: a deep expert over all labels at once, pooled into the sibling groups.
+- *prototypes*: the mean row of each label, compared by cosine, pooled in the same way.
+
+The logits of an option are a weighted sum over the experts. Where an expert scores labels, an option counts as the log
+of the summed exponentials of the labels below it, so that each expert by itself is a proper distribution over labels.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from hinet.ragged import offsets_of
+from hinet.taxonomy import STOP, Layers
+
+Floats = NDArray[np.float32]
+WEIGHT = np.dtype([("row", np.int32), ("weight", np.float32)])
+
+
+class DeepExpert(NamedTuple):
+    """A low-rank expert; ``weight`` and ``bias`` have a row for each output."""
+
+    embedding: Floats  # (f, k)
+    embedding_bias: Floats  # (k,)
+    weight: Floats  # (rows, k)
+    bias: Floats  # (rows,)
+    slope: Floats  # (k,) of a hidden unit below zero: 1 for a linear unit, 0 for a rectified one
+
+    @classmethod
+    def start(cls, features: int, rows: int, width: int, random: np.random.Generator) -> DeepExpert:
+        """Return an untrained expert; the first half of its units is linear."""
+        return cls(
+            random.standard_normal((features, width), dtype=np.float32) * np.float32(EMBEDDING_STD),
+            np.zeros(width, np.float32),
+            random.standard_normal((rows, width), dtype=np.float32) * np.float32(WEIGHT_STD),
+            np.zeros(rows, np.float32),
+            (np.arange(width) < linear_units(width)).astype(np.float32),
+        )
+
+    @classmethod
+    def none(cls, features: int, rows: int) -> DeepExpert:
+        """Return an expert without hidden units, whose logits are all zero."""
+        units = np.zeros(0, np.float32)
+        inputs, outputs = np.zeros((features, 0), np.float32), np.zeros((rows, 0), np.float32)
+        return cls(inputs, units, outputs, np.zeros(rows, np.float32), units)
+
+    @classmethod
+    def joined(cls, members: list[DeepExpert]) -> DeepExpert:
+        """Return one expert whose logits are the mean of its members': their units side by side, linear ones first."""
+        if len(members) == 1:
+            return members[0]
+        slope = np.concatenate([member.slope for member in members])
+        order = np.argsort(-slope, kind="stable")
+        share = np.float32(1 / len(members))
+        return cls(
+            _side_by_side([member.embedding for member in members], order),
+            np.concatenate([member.embedding_bias for member in members])[order],
+            _side_by_side([member.weight for member in members], order) * share,
+            np.stack([member.bias for member in members]).sum(0) * share,
+            slope[order],
+        )
+
+    @property
+    def width(self) -> int:
+        """Number of hidden units, ``k``."""
+        return int(self.embedding.shape[1])
+
+
+class WideExpert(NamedTuple):
+    """A sparse expert, group by group: a slot for each feature a group knows.
+
+    The slots of group ``g`` are ``slot_offsets[g]:slot_offsets[g + 1]``; the weights of slot ``s`` are
+    ``weight_offsets[s]:weight_offsets[s + 1]``, for some of the group's rows. Features are known by another number, the
+    frequent ones first, so that slots that are used often lie side by side; features hashed together share it.
+    """
+
+    known_as: NDArray[np.int32]  # (f,) the number each feature is known by
+    slot_offsets: NDArray[np.int64]  # (neurons + 1,)
+    feature: NDArray[np.int32]  # (slots,) the number of each slot's feature, in order
+    weight_offsets: NDArray[np.int64]  # (slots + 1,)
+    weights: NDArray[np.void]  # (weights,) of dtype WEIGHT: the output row, and its weight
+    bias: Floats  # (rows,)
+
+    @classmethod
+    def none(cls, features: int, neurons: int, rows: int) -> WideExpert:
+        """Return an expert without weights, whose logits are all zero."""
+        nothing, offsets = np.zeros(0, np.int32), np.zeros(neurons + 1, np.int64)
+        bias = np.zeros(rows, np.float32)
+        return cls(
+            np.arange(features, dtype=np.int32), offsets, nothing, np.zeros(1, np.int64), np.zeros(0, WEIGHT), bias
+        )
+
+    def pruned(self, usual: NDArray[np.float64], least: float) -> WideExpert:
+        """Return the expert without weights that usually add less than ``least`` to a logit.
+
+        ``usual`` is the usual value of each feature, by the number the expert knows it by.
+        """
+        slot = np.repeat(np.arange(len(self.feature)), np.diff(self.weight_offsets))
+        kept = np.abs(self.weights["weight"]) * usual[self.feature[slot]] >= least
+        counts = np.bincount(slot[kept], minlength=len(self.feature))
+        live = counts > 0
+        return self._replace(
+            slot_offsets=offsets_of(live.astype(np.int64))[self.slot_offsets],
+            feature=self.feature[live],
+            weight_offsets=offsets_of(counts[live]),
+            weights=self.weights[kept],
+        )
+
+    def matrix(self) -> sp.csr_array:
+        """Return the weights as a sparse matrix, (features, rows)."""
+        known = np.repeat(self.feature, np.diff(self.weight_offsets))
+        shape = (int(self.known_as.max(initial=-1)) + 1, len(self.bias))
+        return sp.csr_array((self.weights["weight"], (known, self.weights["row"])), shape=shape)[self.known_as]
+
+
+class Prototypes(NamedTuple):
+    """The mean rows of labels, feature by feature: those of ``f`` are ``offsets[f]:offsets[f + 1]``."""
+
+    offsets: NDArray[np.int64]  # (f + 1,)
+    label: NDArray[np.int32]  # (values,)
+    value: Floats  # (values,)
+
+    @classmethod
+    def none(cls, features: int) -> Prototypes:
+        """Return no prototypes."""
+        return cls(np.zeros(features + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
+
+
+class LabelSpans(NamedTuple):
+    """The labels in an order in which those below any option stand side by side; of a tree only."""
+
+    neuron: NDArray[np.int64]  # (labels,) where each label ends
+    first: NDArray[np.int64]  # (options,) the labels below an option are first:last
+    last: NDArray[np.int64]  # (options,)
+
+    @classmethod
+    def of(cls, layers: Layers) -> LabelSpans:
+        """Return the spans of the labels of a tree."""
+        below = np.zeros(len(layers.node), np.int64)  # labels at or below each neuron
+        below[layers.ends] = 1
+        parent = np.zeros(len(layers.node), np.int64)
+        real = layers.option_neuron != STOP
+        parent[layers.option_neuron[real]] = layers.option_parent[real]
+        for start, end in _layers_upwards(layers):
+            np.add.at(below, parent[start:end], below[start:end])
+        size = np.ones(len(layers.option_neuron), np.int64)
+        size[real] = below[layers.option_neuron[real]]
+        first = np.empty(len(size), np.int64)
+        span_start = np.zeros(len(layers.node), np.int64)
+        running = np.concatenate([[0], np.cumsum(size)])
+        for start, end in _layers_downwards(layers):
+            low, high = layers.option_offsets[start], layers.option_offsets[end]
+            group = layers.option_parent[low:high]
+            within = running[low:high] - running[layers.option_offsets[group]]
+            first[low:high] = span_start[group] + within
+            target = layers.option_neuron[low:high]
+            child = target != STOP
+            span_start[target[child]] = first[low:high][child]
+        stops = np.flatnonzero(~real)
+        neuron = np.empty(len(stops), np.int64)
+        neuron[first[stops]] = layers.option_parent[stops]
+        return cls(neuron, first, first + size)
+
+    @classmethod
+    def none(cls, layers: Layers) -> LabelSpans:
+        """Return no spans, for a model without experts on labels."""
+        nothing = np.zeros(len(layers.option_neuron), np.int64)
+        return cls(np.zeros(0, np.int64), nothing, nothing)
+
+
+class Mix(NamedTuple):
+    """The weight of each expert in the logits."""
+
+    deep: float
+    wide: float
+    flat: float
+    prototypes: float
+
+
+class Experts(NamedTuple):
+    """All that the logits of a row are computed from; an expert that is not used has no arrays and no weight."""
+
+    deep: DeepExpert
+    wide: WideExpert
+    flat: DeepExpert
+    prototypes: Prototypes
+    spans: LabelSpans
+    mix: Floats  # (4,) as in Mix
+
+
+EMBEDDING_STD = 0.06
+WEIGHT_STD = 0.05
+
+
+def linear_units(width: int) -> int:
+    """Return how many of the hidden units are linear."""
+    return (width + 1) // 2
+
+
+def _side_by_side(blocks: list[Floats], order: NDArray[np.int64]) -> Floats:
+    """Return blocks of columns side by side, in the given order of columns, row by row in memory."""
+    joined = np.empty((len(blocks[0]), len(order)), np.float32)
+    place = np.argsort(order)
+    start = 0
+    for block in blocks:
+        joined[:, place[start : start + block.shape[1]]] = block
+        start += block.shape[1]
+    return joined
+
+
+def _layers_downwards(layers: Layers) -> list[tuple[int, int]]:
+    bounds = layers.layer_offsets.tolist()
+    return list(pairwise(bounds))
+
+
+def _layers_upwards(layers: Layers) -> list[tuple[int, int]]:
+    """Return the neurons of each layer below the root, the deepest first."""
+    return _layers_downwards(layers)[:0:-1]
+
+
+def nbytes(expert: Any) -> int:
+    """Return the bytes that the arrays of an expert take."""
+    return sum(array.nbytes for array in expert)

@@ -1,0 +1,349 @@
+"""Training of the fused model: every expert on its own cost, side by side, then mixed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.data import Traces
+from hinet.data.matrices import SparseMatrix, check_rows, is_sparse
+from hinet.engine.checkpoints import Checkpoints, fingerprint_of
+from hinet.engine.deep import DeepTask
+from hinet.engine.experts import DeepExpert, Experts, Floats, LabelSpans, Prototypes, WideExpert
+from hinet.engine.goals import END, GoalArrays, Goals
+from hinet.engine.groups import Groups
+from hinet.engine.memory import plan_memory
+from hinet.engine.mixing import learned_mix, usual_mix
+from hinet.engine.model import FusedModel
+from hinet.engine.patterns import known_as, prototypes
+from hinet.engine.settings import EngineSettings
+from hinet.engine.tasks import Arrays, Task, TrainingRows
+from hinet.engine.wide import WidePlan, WideTraining, wide_training
+from hinet.errors import HiNetError
+from hinet.progress import EpochRecord, Progress, SilentProgress
+
+SMOOTHING = 0.5  # rows added to every option before shares are taken
+TEMPERATURES = (20.0, 40.0)  # lengths of prototypes that are tried
+LEAST_GAIN = 0.002  # in the cost of validation rows, for prototypes to be worth their while
+
+
+@dataclass(frozen=True)
+class ValidationRows:
+    """Rows that are not trained on: the mix is learned from them, and patience looks at them."""
+
+    rows: Any  # CSR
+    traces: Traces
+
+
+def fit(
+    rows: Any,
+    traces: Traces,
+    settings: EngineSettings | None = None,
+    *,
+    valid: ValidationRows | None = None,
+    sample_weight: NDArray[np.floating[Any]] | None = None,
+    progress: Progress | None = None,
+    checkpoint: str | Path | None = None,
+) -> FusedModel:
+    """Train a model on CSR ``rows`` towards the labels of ``traces``.
+
+    The result depends on the settings and the data alone, not on the number of threads. With ``checkpoint``, a folder,
+    finished epochs are kept there, and a run that was broken off goes on from them to the same result.
+
+    Raises
+    ------
+    HiNetError
+        If rows and labels do not fit, a value is not finite, or training would take more than the memory limit.
+    """
+    settings, progress = settings or EngineSettings(), progress or SilentProgress()
+    plan = _Plan(rows, traces, settings, sample_weight, valid)
+    progress.said(str(plan.memory))
+    plan.memory.check(settings.memory_limit)
+    kept = None if checkpoint is None else Checkpoints(Path(checkpoint), plan.fingerprint())
+    runner = _Runner(plan.tasks(), plan.train.row_count, settings, progress, kept, plan.valid_cost)
+    runner.run()
+    return plan.mixed(runner.history)
+
+
+class _Plan:
+    """The data in the form kernels read, the experts to be, and how they become a model."""
+
+    def __init__(
+        self,
+        rows: Any,
+        traces: Traces,
+        settings: EngineSettings,
+        sample_weight: NDArray[np.floating[Any]] | None,
+        valid: ValidationRows | None,
+    ) -> None:
+        self.settings = settings
+        self.layers = traces.layers
+        self.features = int(rows.shape[1]) if getattr(rows, "ndim", 0) == 2 else 0
+        self.goals = _checked_goals(rows, traces, self.layers)
+        if sample_weight is not None:
+            self.goals = self.goals.weighted(_checked_weights(sample_weight, len(traces)))
+        self.valid = None
+        if valid is not None:
+            if valid.rows.shape[1] != self.features:
+                raise HiNetError(
+                    f"validation rows have {valid.rows.shape[1]:,} features and training rows {self.features:,}"
+                )
+            goals = _checked_goals(valid.rows, valid.traces, self.layers, "validation ")
+            self.valid = SparseMatrix.of(valid.rows), goals
+        self.groups = Groups.of(self.layers)
+        matrix = SparseMatrix.of(rows)
+        counts = self.goals.option_counts()
+        self.train = TrainingRows.of(matrix, self.goals.arrays, self.groups, self._adjustment(counts))
+        self.members = settings.members_for(self.train.row_count)
+        self.wide = self._wide_training(matrix)
+        labels = int(self.layers.ends.sum())
+        self.spans = LabelSpans.of(self.layers) if self.layers.is_tree else LabelSpans.none(self.layers)
+        self.has_flat = settings.wants_flat(labels, self.train.row_count, self.layers.is_tree)
+        self.memory = plan_memory(
+            features=self.features,
+            outputs=self.groups.rows,
+            width=settings.width,
+            wide_weights=self.wide.weights if self.wide else 0,
+            wide_scratch=self.wide.scratch if self.wide else 0,
+            labels=labels if self.has_flat else 0,
+            flat_width=settings.flat_width,
+        )
+
+    def _adjustment(self, counts: NDArray[np.float64]) -> Floats:
+        """Return the shift of the training logits: the log share of each option, none for options without rows."""
+        group, option = self.groups.row_groups(), self.groups.row_options()
+        smooth = counts[option] + SMOOTHING
+        share = np.log(smooth / np.bincount(group, smooth, len(self.layers.node))[group])
+        return np.where(counts[option] > 0, self.settings.prior_strength * share, 0).astype(np.float32)
+
+    def _wide_training(self, matrix: SparseMatrix) -> WideTraining | None:
+        settings = self.settings
+        if not settings.wide:
+            return None
+        known = known_as(matrix, self.features, settings.wide_buckets)
+        plan = WidePlan(
+            known,
+            int(known.max(initial=-1)) + 1,
+            settings.epochs_of_wide(self.train.row_count),
+            settings.wide_rate,
+            settings.wide_slot,
+            settings.seed,
+            settings.thread_count,
+        )
+        renamed = matrix._replace(indices=known[matrix.indices])
+        return wide_training(self.train._replace(rows=renamed), self.goals, plan)
+
+    def fingerprint(self) -> str:
+        """Return what a checkpoint is recognised by."""
+        matrix = self.train.rows
+        return fingerprint_of([self.settings.shaping(), self.features, *matrix, *self.goals.arrays])
+
+    def tasks(self) -> list[Task]:
+        """Return the work to do, the longest first."""
+        self._deep = [self._deep_task(f"deep {number + 1}", number) for number in range(self.members)]
+        self._flat = [self._flat_task()] if self.has_flat else []
+        tasks: list[Task] = [*self._deep, *self._flat, *(self.wide.tasks() if self.wide else ())]
+        return sorted(tasks, key=lambda task: -task.work())
+
+    def _deep_task(self, name: str, number: int) -> DeepTask:
+        settings = self.settings
+        width = settings.width // self.members
+        random = np.random.default_rng([settings.seed, number, 1 << 20])
+        return DeepTask(
+            name,
+            self.train,
+            DeepExpert.start(self.features, self.groups.rows, width, random),
+            settings.epochs_of_deep(self.train.row_count),
+            settings.deep_rate,
+            settings.deep_slot,
+            settings.dropout,
+            (settings.seed, number),
+        )
+
+    def _flat_task(self) -> DeepTask:
+        settings, labels = self.settings, len(self.spans.neuron)
+        random = np.random.default_rng([settings.seed, 1 << 10, 1 << 20])
+        return DeepTask(
+            "flat",
+            _flat_rows(self.train, self.goals, self.spans, settings.prior_strength),
+            DeepExpert.start(self.features, labels, settings.flat_width, random),
+            settings.epochs_of_deep(self.train.row_count),
+            settings.deep_rate,
+            settings.deep_slot,
+            settings.dropout,
+            (settings.seed, 1 << 10),
+        )
+
+    def valid_cost(self, task: Task) -> float | None:
+        """Return the cost of the validation rows by the task's expert alone; of the wide expert, nothing."""
+        if self.valid is None or not isinstance(task, DeepTask):
+            return None
+        experts = self._experts([task.expert], []) if task in self._deep else self._experts([], [task.expert])
+        experts = experts._replace(mix=np.array([task in self._deep, 0, task not in self._deep, 0], np.float32))
+        rows, goals = self.valid
+        return learned_mix(rows, goals, self.groups, experts)[1]
+
+    def _experts(self, deep: list[DeepExpert], flat: list[DeepExpert]) -> Experts:
+        outputs, labels = self.groups.rows, len(self.spans.neuron)
+        return Experts(
+            DeepExpert.joined(deep) if deep else DeepExpert.none(self.features, outputs),
+            WideExpert.none(self.features, len(self.layers.node), outputs),
+            DeepExpert.joined(flat) if flat else DeepExpert.none(self.features, labels),
+            Prototypes.none(self.features),
+            self.spans,
+            usual_mix(wide=self.settings.wide, flat=bool(flat)),
+        )
+
+    def mixed(self, history: list[EpochRecord]) -> FusedModel:
+        """Return the model of the trained experts, mixed as the validation rows have it."""
+        experts = self._experts([task.expert for task in self._deep], [task.expert for task in self._flat])
+        if self.wide is not None:
+            experts = experts._replace(wide=self._pruned(self.wide.expert()))
+        if self.valid is not None and len(self.valid[1]):
+            experts = self._tuned(experts)
+        return FusedModel(self.layers, experts, tuple(history))
+
+    def _pruned(self, wide: WideExpert) -> WideExpert:
+        """Drop weights that hardly count, going by the mean of each feature where it is not zero."""
+        known = wide.known_as[self.train.rows.indices]
+        counts = np.bincount(known, minlength=len(wide.known_as))
+        usual = np.bincount(known, np.abs(self.train.rows.data), len(wide.known_as)) / np.maximum(counts, 1)
+        return wide.pruned(usual, self.settings.wide_prune)
+
+    def _tuned(self, experts: Experts) -> Experts:
+        """Mix the experts by the validation rows, with prototypes where these help."""
+        assert self.valid is not None
+        rows, goals = self.valid
+        mix, least = learned_mix(rows, goals, self.groups, experts)
+        best = experts._replace(mix=mix)
+        for temperature in TEMPERATURES if self.layers.is_tree else ():
+            known = prototypes(self.train.rows, self.features, self.goals, self.spans, temperature)
+            start = np.array([*experts.mix[:3], 0.2], np.float32)
+            tried = experts._replace(prototypes=known, mix=start)
+            mix, cost = learned_mix(rows, goals, self.groups, tried)
+            if mix[3] and cost < least - LEAST_GAIN:
+                best, least = tried._replace(mix=mix), cost
+        return best
+
+
+def _flat_rows(train: TrainingRows, goals: Goals, spans: LabelSpans, prior_strength: float) -> TrainingRows:
+    """Return the rows with their labels as the options of one group."""
+    arrays = goals.arrays
+    labels = len(spans.neuron)
+    label_of_neuron = np.full(len(goals.layers.node), -1, np.int64)
+    label_of_neuron[spans.neuron] = np.arange(labels)
+    label = label_of_neuron[arrays.step_group[arrays.step_offsets[1:] - 1]]  # of each goal
+    steps = np.arange(len(label) + 1)
+    flat = GoalArrays(
+        arrays.row_offsets, arrays.entry_goal, arrays.entry_share,
+        steps, np.zeros(len(label), np.int64), steps, label, np.full(len(label), END, np.int64),
+    )  # fmt: skip
+    group = Groups(np.array([0, labels]), np.full(labels, -1, np.int32), np.array([0, labels]))
+    counts = np.bincount(label[arrays.entry_goal], arrays.entry_share, labels)
+    share = np.log((counts + SMOOTHING) / (counts + SMOOTHING).sum())
+    shift = np.where(counts > 0, prior_strength * (share - share.max()), 0).astype(np.float32)
+    return TrainingRows.of(train.rows, flat, group, shift)
+
+
+def _checked_goals(rows: Any, traces: Traces, layers: Any, kind: str = "") -> Goals:
+    if not is_sparse(rows):
+        raise HiNetError(f"the fused engine reads {kind}rows of a CSR matrix, got {type(rows).__name__}")
+    check_rows(rows, len(traces))
+    if not len(traces):
+        raise HiNetError(f"there are no {kind}rows")
+    if not traces.layers.same_as(layers):
+        raise HiNetError(f"the {kind}rows have other layers than the training rows; build both from the same Layers")
+    empty = np.flatnonzero(np.diff(traces.row_offsets) == 0)
+    if len(empty):
+        raise HiNetError(f"{kind}row {int(empty[0])}: no label ({len(empty):,} such rows); leave these rows out")
+    return Goals.of(traces)
+
+
+def _checked_weights(weights: NDArray[np.floating[Any]], rows: int) -> NDArray[np.float64]:
+    checked = np.asarray(weights, np.float64)
+    if checked.shape != (rows,):
+        raise HiNetError(f"{rows:,} rows and sample weights of shape {checked.shape}; give one weight a row")
+    bad = np.flatnonzero(~(np.isfinite(checked) & (checked >= 0)))
+    if len(bad):
+        raise HiNetError(f"row {int(bad[0])}: sample weight {checked[bad[0]]}; weights are finite and not negative")
+    return checked
+
+
+class _StoppedError(Exception):
+    """Raised in a task that is to stop, because the run was broken off."""
+
+
+class _Runner:
+    """Runs tasks in a pool of threads: progress, patience, checkpoints, and an end when the run is broken off."""
+
+    def __init__(
+        self,
+        tasks: list[Task],
+        rows: int,
+        settings: EngineSettings,
+        progress: Progress,
+        checkpoints: Checkpoints | None,
+        valid_cost: Callable[[Task], float | None],
+    ) -> None:
+        self._tasks, self._rows, self._settings, self._progress = tasks, rows, settings, progress
+        self._checkpoints, self._valid_cost = checkpoints, valid_cost
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self.history: list[EpochRecord] = []
+
+    def run(self) -> None:
+        """Run all tasks to their end."""
+        self._progress.started(sum(task.epochs for task in self._tasks), self._rows)
+        try:
+            with ThreadPoolExecutor(self._settings.thread_count) as pool:
+                futures = [pool.submit(self._run_task, task) for task in self._tasks]
+                try:
+                    for future in as_completed(futures):
+                        future.result()
+                except BaseException:
+                    self._stop.set()
+                    pool.shutdown(wait=True, cancel_futures=True)
+                    raise
+        finally:
+            self._progress.finished()
+
+    def _run_task(self, task: Task) -> None:
+        done = 0 if self._checkpoints is None else self._checkpoints.resume(task)
+        best: tuple[float, int, Arrays] | None = None
+        for epoch in range(done, task.epochs):
+            start = time.perf_counter()
+            cost = task.run_epoch(epoch, self._advance)
+            if not np.isfinite(cost):
+                raise HiNetError(f"the cost of {task.name} is no longer finite; scale the features to length 1")
+            score = None
+            if self._settings.patience is not None and (valid := self._valid_cost(task)) is not None:
+                score = -valid
+                if best is None or score > best[0]:
+                    best = score, epoch, {name: array.copy() for name, array in task.state().items()}
+            if self._checkpoints is not None:
+                self._checkpoints.keep(task, epoch + 1)
+            seconds, rate = time.perf_counter() - start, 1 - (epoch + 1) / task.epochs
+            self._record(EpochRecord(epoch + 1, task.epochs, cost, score, seconds, rate, task.name))
+            if best is not None and self._settings.patience is not None and epoch - best[1] >= self._settings.patience:
+                break
+        if best is not None:
+            task.restore(best[2])
+
+    def _advance(self, rows: int) -> None:
+        with self._lock:
+            if self._stop.is_set():
+                raise _StoppedError
+            self._progress.advanced(rows)
+
+    def _record(self, record: EpochRecord) -> None:
+        with self._lock:
+            self.history.append(record)
+            self._progress.epoch_done(record)

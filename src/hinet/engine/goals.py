@@ -1,0 +1,231 @@
+"""What rows are trained towards: labels as the options that lead to them, with every path of a label at once.
+
+A label of a DAG may have more paths than can be listed. Its goal is the part of the layers between the root and the
+neurons the label ends at: one step for each neuron on the way, with the options of its group that lead on to the
+label. The probability of the label, the sum over all its traces, is then a forward sum over these steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.data import Traces
+from hinet.errors import LabelError, shown
+from hinet.ragged import Ints, freeze, gather, offsets_of
+from hinet.taxonomy import Layers
+
+END = -1  # what a take leads to when it stops at the label
+
+
+class GoalArrays(NamedTuple):
+    """Goals as kernels read them: rows -> entries -> goals -> steps -> takes."""
+
+    row_offsets: NDArray[np.int64]  # (n + 1,) entries of each row
+    entry_goal: NDArray[np.int64]  # (entries,) one for each label of a row
+    entry_share: NDArray[np.float32]  # (entries,) weight of the label in the cost
+    step_offsets: NDArray[np.int64]  # (goals + 1,) steps of each goal, parents before children
+    step_group: NDArray[np.int64]  # (steps,) the neuron whose group is chosen from
+    take_offsets: NDArray[np.int64]  # (steps + 1,) the options that lead to the label
+    take_option: NDArray[np.int64]  # (takes,) place in the group
+    take_next: NDArray[np.int64]  # (takes,) step the option leads to, counted within the goal, or END
+
+
+@dataclass(frozen=True, eq=False)
+class Goals:
+    """The labels of all rows, each as the steps and options that lead to it.
+
+    Examples
+    --------
+    >>> from hinet import Layers, Taxonomy, Traces
+    >>> layers = Layers.of(Taxonomy.from_edges([("a", "c"), ("b", "c")]))
+    >>> goals = Goals.of(Traces.encode(layers, ["c", "b"]))
+    >>> len(goals), np.diff(goals.arrays.step_offsets).tolist()  # c: the root, a, b and c itself; b: the root and b
+    (2, [4, 2])
+    """
+
+    layers: Layers
+    arrays: GoalArrays
+
+    def __post_init__(self) -> None:
+        freeze(*self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays.row_offsets) - 1
+
+    @classmethod
+    def of(cls, traces: Traces) -> Goals:
+        """Return the goals of traces: whole labels, or single paths where these were given.
+
+        Raises
+        ------
+        LabelError
+            If a row has some, but not all, of the paths of a label that has several; names the row.
+        """
+        layers = traces.layers
+        ends = traces.end_nodes
+        row = np.repeat(np.arange(len(traces)), np.diff(traces.row_offsets))
+        if layers.is_tree:
+            return cls.of_labels(layers, ends.astype(np.int64), traces.row_offsets)
+        order = np.lexsort((ends, row))
+        first = np.ones(len(order), bool)
+        first[1:] = (np.diff(ends[order]) != 0) | (np.diff(row[order]) != 0)
+        entries = order[first]
+        given = np.diff(np.append(np.flatnonzero(first), len(order)))
+        row_offsets = offsets_of(np.bincount(row[entries], minlength=len(traces)))
+        whole = given == _paths_of(layers, ends[entries])
+        partial = np.flatnonzero(~whole & (given > 1))
+        if len(partial):
+            entry = entries[partial[0]]
+            name = shown(layers.taxonomy.ids[int(ends[entry])])
+            raise LabelError(
+                f"row {int(row[entry])}: {int(given[partial[0]])} of the paths of label {name} are given; "
+                "give one path, or the label alone for all of them"
+            )
+        return cls._assembled(layers, traces, entries, whole, row_offsets)
+
+    @classmethod
+    def of_labels(cls, layers: Layers, nodes: Ints, row_offsets: NDArray[np.int64]) -> Goals:
+        """Return the goals of labels, given as positions in the taxonomy, all rows one after the other."""
+        distinct, goal = np.unique(nodes, return_inverse=True)
+        steps = _whole_labels(layers, distinct)
+        return cls._with_shares(layers, row_offsets, goal, steps)
+
+    @classmethod
+    def _assembled(cls, layers: Layers, traces: Traces, entries: Ints, whole: Ints, row_offsets: Ints) -> Goals:
+        """Join goals that are whole labels with goals that are single paths."""
+        distinct, which = np.unique(traces.end_nodes[entries[whole]], return_inverse=True)
+        goal = np.empty(len(entries), np.int64)
+        goal[whole] = which
+        paths = entries[~whole]
+        goal[~whole] = len(distinct) + np.arange(len(paths))
+        return cls._with_shares(
+            layers, row_offsets, goal, _joined(_whole_labels(layers, distinct), _chains(traces, paths))
+        )
+
+    @classmethod
+    def _with_shares(cls, layers: Layers, row_offsets: Ints, goal: Ints, steps: _Steps) -> Goals:
+        counts = np.diff(row_offsets)
+        share = np.repeat(1.0 / np.maximum(counts, 1), counts).astype(np.float32)
+        return cls(layers, GoalArrays(np.array(row_offsets, np.int64), goal.astype(np.int64), share, *steps))
+
+    def weighted(self, weights: NDArray[np.floating]) -> Goals:
+        """Return the same goals with the cost of every row times its weight."""
+        share = self.arrays.entry_share * np.repeat(weights, np.diff(self.arrays.row_offsets)).astype(np.float32)
+        return Goals(self.layers, self.arrays._replace(entry_share=share))
+
+    def take(self, rows: Ints) -> Goals:
+        """Return the goals of the chosen rows."""
+        arrays = self.arrays
+        entries, counts = gather(np.arange(len(arrays.entry_goal)), arrays.row_offsets, rows)
+        chosen = arrays._replace(
+            row_offsets=offsets_of(counts),
+            entry_goal=arrays.entry_goal[entries],
+            entry_share=arrays.entry_share[entries],
+        )
+        return Goals(self.layers, chosen)
+
+    def option_counts(self) -> NDArray[np.float64]:
+        """Return how much of the rows takes each option, (options,); a label's options of a group share it evenly."""
+        arrays = self.arrays
+        goals = len(arrays.step_offsets) - 1
+        mass = np.bincount(arrays.entry_goal, arrays.entry_share, goals)
+        takes = np.diff(arrays.take_offsets)
+        step_mass = np.repeat(mass, np.diff(arrays.step_offsets)) / takes
+        counts = np.zeros(len(self.layers.option_neuron))
+        np.add.at(counts, self.take_options(), np.repeat(step_mass, takes))
+        return counts
+
+    def take_options(self) -> NDArray[np.int64]:
+        """Return the option of every take, counted over all groups, (takes,)."""
+        arrays = self.arrays
+        start = self.layers.option_offsets[arrays.step_group]
+        return np.repeat(start, np.diff(arrays.take_offsets)) + arrays.take_option
+
+
+class _Steps(NamedTuple):
+    """The steps of several goals."""
+
+    step_offsets: NDArray[np.int64]
+    step_group: NDArray[np.int64]
+    take_offsets: NDArray[np.int64]
+    take_option: NDArray[np.int64]
+    take_next: NDArray[np.int64]
+
+
+def _paths_of(layers: Layers, nodes: Ints) -> NDArray[np.float64]:
+    """Return the number of paths of each label."""
+    flat, offsets = layers.neurons_of
+    neurons, counts = gather(flat, offsets, nodes)
+    owner = np.repeat(np.arange(len(nodes)), counts)
+    paths = np.where(layers.ends[neurons], layers.path_counts[neurons], 0).astype(np.float64)
+    return np.bincount(owner, paths, len(nodes)).astype(np.float64)
+
+
+def _whole_labels(layers: Layers, labels: Ints) -> _Steps:
+    """Return for each label the neurons between the root and its ends: found from the deepest layer up."""
+    flat, offsets = layers.neurons_of
+    ends, counts = gather(flat, offsets, labels)
+    end_label = np.repeat(np.arange(len(labels)), counts)
+    can_end = layers.ends[ends]
+    ends, end_label = ends[can_end].astype(np.int64), end_label[can_end]
+    width = np.int64(len(layers.node))
+    parents, parent_offsets = layers.parent_lists
+    end_keys = end_label * width + ends
+    end_depth = layers.depth[ends]
+    steps: list[NDArray[np.int64]] = []  # of each layer, as label * width + neuron
+    edges: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []  # keys of the steps they lead from and to
+    from_below = np.zeros(0, np.int64)
+    for depth in range(int(end_depth.max(initial=-1)), -1, -1):
+        keys = np.unique(np.concatenate([from_below, end_keys[end_depth == depth]]))
+        steps.append(keys)
+        label, neuron = keys // width, keys % width
+        above, splits = gather(parents, parent_offsets, neuron)
+        from_below = np.repeat(label, splits) * width + above
+        edges.append((from_below, np.repeat(keys, splits)))
+    step_keys = np.sort(np.concatenate([np.zeros(0, np.int64), *steps]))
+    start = np.concatenate([end_keys, *[edge[0] for edge in edges]])
+    target = np.concatenate([np.full(len(end_keys), END), *[edge[1] for edge in edges]])
+    return _sorted_takes(layers, step_keys, start, target, len(labels))
+
+
+def _sorted_takes(layers: Layers, step_keys: Ints, start: Ints, target: Ints, goals: int) -> _Steps:
+    """Return the steps with their takes, from the keys of the steps each take leads from and to."""
+    width = np.int64(len(layers.node))
+    order = np.lexsort((target % width, start))
+    start, target = start[order], target[order]
+    stops = target == END
+    neuron = start % width
+    option = layers.option_offsets[neuron + 1] - 1  # stop is the last of its group
+    option[~stops] = layers.options_between(neuron[~stops], target[~stops] % width)
+    step_offsets = offsets_of(np.bincount(step_keys // width, minlength=goals))
+    step = np.searchsorted(step_keys, target[~stops])
+    following = np.full(len(target), END, np.int64)
+    following[~stops] = step - step_offsets[target[~stops] // width]
+    takes = np.bincount(np.searchsorted(step_keys, start), minlength=len(step_keys))
+    return _Steps(step_offsets, step_keys % width, offsets_of(takes), option - layers.option_offsets[neuron], following)
+
+
+def _chains(traces: Traces, chosen: Ints) -> _Steps:
+    """Return each of the chosen traces as a goal of its own: one option a step."""
+    options, offsets = traces.options()
+    flat, lengths = gather(options, offsets, chosen)
+    group = traces.layers.option_parent[flat].astype(np.int64)
+    step_offsets = offsets_of(lengths)
+    following = np.arange(len(flat)) - np.repeat(step_offsets[:-1], lengths) + 1
+    following[step_offsets[1:] - 1] = END
+    place = flat - traces.layers.option_offsets[group]
+    return _Steps(step_offsets, group, np.arange(len(flat) + 1), place, following)
+
+
+def _joined(first: _Steps, second: _Steps) -> _Steps:
+    return _Steps(
+        offsets_of(np.concatenate([np.diff(first.step_offsets), np.diff(second.step_offsets)])),
+        np.concatenate([first.step_group, second.step_group]),
+        offsets_of(np.concatenate([np.diff(first.take_offsets), np.diff(second.take_offsets)])),
+        np.concatenate([first.take_option, second.take_option]),
+        np.concatenate([first.take_next, second.take_next]),
+    )

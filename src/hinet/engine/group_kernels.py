@@ -1,0 +1,182 @@
+"""Kernels that train the wide expert a sibling group at a time, where groups do not depend on each other.
+
+If every label has a single path, the groups of a wide expert share neither weights nor posteriors: each is a small
+problem of its own. Training one to its end before the next keeps its weights in the processor's cache, and lets any
+number of threads work on different groups with the same result.
+
+A *visit* is a row that passes through a group on the way to a label; visits are sorted by group, then by option.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hinet.compiled import kernel
+
+F4 = np.float32
+CERTAIN = F4(1e-3)  # a group all of whose gradients are below this is not worth an update
+BIAS_RATE = F4(0.05)  # rate of the biases, as a share of the weights' rate
+MIX = np.uint64(0x9E3779B97F4A7C15)
+WEIGHT = np.dtype([("option", np.int32), ("weight", np.float32), ("slot", np.float32)])
+
+
+@kernel
+def count_weights(rows, visits, features, first, last):
+    """Return how many features, and how many pairs of feature and option, each of the groups ``first:last`` sees."""
+    seen = np.full(features, -1, np.int64)
+    counts = np.zeros((2, last - first), np.int64)
+    stamp = 0
+    for group in range(first, last):
+        option = -1
+        before = stamp
+        for visit in range(visits.offsets[group], visits.offsets[group + 1]):
+            if visits.option[visit] != option:
+                option = visits.option[visit]
+                stamp += 1
+            row = visits.row[visit]
+            for entry in range(rows.indptr[row], rows.indptr[row + 1]):
+                if seen[rows.indices[entry]] != stamp:
+                    counts[0, group - first] += seen[rows.indices[entry]] <= before
+                    counts[1, group - first] += 1
+                    seen[rows.indices[entry]] = stamp
+    return counts
+
+
+@kernel
+def train_groups(rows, visits, groups, chosen, adjustment, plan, features, out, bias):
+    """Train the ``chosen`` groups, each to its end, and write their weights out; return the cost of the last epochs.
+
+    ``plan`` is the number of epochs, the rate, what slots start from, and the seed. The features of group ``g`` go to
+    ``out`` from ``slot_offsets[g]`` on, in order, and their weights from ``group_weights[g]`` on.
+    """
+    epochs, rate, first_slot, seed = plan
+    local = np.full(features, -1, np.int32)  # number of a feature within the group at hand
+    cost = 0.0
+    for group in chosen:
+        begin, end = visits.offsets[group], visits.offsets[group + 1]
+        size = groups.first_row[group + 1] - groups.first_row[group]
+        if begin == end or size == 0:
+            continue
+        total = 0
+        for visit in range(begin, end):
+            total += rows.indptr[visits.row[visit] + 1] - rows.indptr[visits.row[visit]]
+        entry_local = np.empty(total, np.int32)
+        entry_start = np.empty(end - begin, np.int64)
+        known = np.empty(min(total, features), np.int32)  # feature of each local number
+        last_option = np.empty(len(known), np.int32)
+        counts = np.zeros(len(known) + 1, np.int64)
+        count, place = 0, 0
+        for visit in range(begin, end):
+            entry_start[visit - begin] = place
+            row = visits.row[visit]
+            for entry in range(rows.indptr[row], rows.indptr[row + 1]):
+                feature = rows.indices[entry]
+                number = local[feature]
+                if number < 0:
+                    number = count
+                    local[feature] = count
+                    known[count] = feature
+                    last_option[count] = -1
+                    count += 1
+                if last_option[number] != visits.option[visit]:
+                    last_option[number] = visits.option[visit]
+                    counts[number + 1] += 1
+                entry_local[place] = number
+                place += 1
+        for number in range(count):
+            counts[number + 1] += counts[number]
+        weights = np.empty(counts[count], WEIGHT)
+        last_option[:count] = -1
+        filled = counts[:count].copy()
+        for visit in range(begin, end):
+            start = entry_start[visit - begin]
+            row = visits.row[visit]
+            for entry in range(rows.indptr[row + 1] - rows.indptr[row]):
+                number = entry_local[start + entry]
+                if last_option[number] != visits.option[visit]:
+                    last_option[number] = visits.option[visit]
+                    weights[filled[number]].option = visits.option[visit]
+                    weights[filled[number]].weight = 0
+                    weights[filled[number]].slot = first_slot
+                    filled[number] += 1
+        cost += _train_group(
+            rows, visits, group, size, groups.first_row[group], adjustment, epochs, rate, seed,
+            entry_local, entry_start, counts, weights, bias,
+        )  # fmt: skip
+        slot, target = out.slot_offsets[group], out.group_weights[group]
+        for number in np.argsort(known[:count]):
+            local[known[number]] = -1
+            out.feature[slot] = known[number]
+            for place in range(counts[number], counts[number + 1]):
+                out.weights[target].row = groups.first_row[group] + weights[place].option
+                out.weights[target].weight = weights[place].weight
+                target += 1
+            slot += 1
+            out.weight_offsets[slot] = target
+    return cost
+
+
+@kernel
+def _train_group(
+    rows, visits, group, size, base, adjustment, epochs, rate, seed, entry_local, entry_start, offsets, weights, bias
+):
+    """Train one group by Adagrad, over its visits in another random order each epoch; return the last epoch's cost."""
+    begin = visits.offsets[group]
+    count = visits.offsets[group + 1] - begin
+    order = np.arange(count)
+    state = (np.uint64(seed) + np.uint64(1)) * MIX + np.uint64(group + 1) * np.uint64(0xBF58476D1CE4E5B9)
+    logits = np.empty(size, np.float32)
+    bias_slots = np.ones(size, np.float32)
+    cost = 0.0
+    for epoch in range(epochs):
+        for place in range(count - 1, 0, -1):  # Fisher and Yates
+            state ^= state << np.uint64(13)
+            state ^= state >> np.uint64(7)
+            state ^= state << np.uint64(17)
+            other = np.int64((state >> np.uint64(11)) % np.uint64(place + 1))
+            order[place], order[other] = order[other], order[place]
+        cost = 0.0
+        for position in range(count):
+            step = F4(rate * (1 - (epoch * count + position) / (epochs * count)))
+            visit = begin + order[position]
+            start = entry_start[order[position]]
+            low = rows.indptr[visits.row[visit]]
+            values = rows.indptr[visits.row[visit] + 1] - low
+            for option in range(size):
+                logits[option] = bias[base + option] + adjustment[base + option]
+            for entry in range(values):
+                value = rows.data[low + entry]
+                number = entry_local[start + entry]
+                for place in range(offsets[number], offsets[number + 1]):
+                    logits[weights[place].option] += value * weights[place].weight
+            top = logits[0]
+            for option in range(1, size):
+                top = max(top, logits[option])
+            total = F4(0)
+            own = visits.option[visit]
+            cost -= visits.share[visit] * (logits[own] - top)
+            for option in range(size):
+                logits[option] = np.exp(logits[option] - top)
+                total += logits[option]
+            cost += visits.share[visit] * np.log(total)
+            scale = visits.share[visit] / total
+            steepest = F4(0)
+            for option in range(size):
+                logits[option] *= scale
+            logits[own] -= visits.share[visit]
+            for option in range(size):
+                steepest = max(steepest, abs(logits[option]))
+            if steepest < CERTAIN:
+                continue
+            for option in range(size):
+                bias_slots[option] += logits[option] * logits[option]
+                bias[base + option] -= BIAS_RATE * step * logits[option] / np.sqrt(bias_slots[option])
+            for entry in range(values):
+                value = rows.data[low + entry]
+                number = entry_local[start + entry]
+                for place in range(offsets[number], offsets[number + 1]):
+                    slope = value * logits[weights[place].option]
+                    slot = weights[place].slot + slope * slope
+                    weights[place].slot = slot
+                    weights[place].weight -= step * slope / np.sqrt(slot)
+    return cost

@@ -1,0 +1,58 @@
+"""How much each expert counts: learned on validation rows, or sane without them."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.optimize import minimize
+
+from hinet.data.matrices import SparseMatrix
+from hinet.engine.experts import Experts, Floats, Mix
+from hinet.engine.goals import Goals
+from hinet.engine.groups import Groups
+from hinet.engine.search_kernels import expert_logits
+from hinet.engine.training_kernels import mixed_cost, most_of_a_row
+
+MOST_ROWS = 4_000  # validation rows looked at
+DECAY = 1e-3  # pulls the weights towards the start, for few rows or experts that agree
+LEAST = 1e-3  # smaller weights are none: the expert is not worth asking
+
+
+def usual_mix(*, wide: bool, flat: bool) -> Floats:
+    """Return the mix without validation rows."""
+    if flat:
+        chosen = Mix(0.4, 0.2, 0.4, 0.0) if wide else Mix(0.5, 0.0, 0.5, 0.0)
+    else:
+        chosen = Mix(0.5, 0.5, 0.0, 0.0) if wide else Mix(1.0, 0.0, 0.0, 0.0)
+    return np.array(chosen, np.float32)
+
+
+def learned_mix(rows: SparseMatrix, goals: Goals, groups: Groups, experts: Experts) -> tuple[Floats, float]:
+    """Return the mix with the least cost on validation rows, and that cost; starts from the experts' own mix."""
+    entry_row = np.repeat(np.arange(len(goals)), np.diff(goals.arrays.row_offsets))
+    if len(entry_row) > MOST_ROWS:  # evenly over the rows
+        chosen = np.linspace(0, len(entry_row) - 1, MOST_ROWS).astype(np.int64)
+    else:
+        chosen = np.arange(len(entry_row))
+    alone = goals.arrays._replace(
+        row_offsets=np.arange(len(chosen) + 1),
+        entry_goal=goals.arrays.entry_goal[chosen],
+        entry_share=goals.arrays.entry_share[chosen],
+    )
+    said = expert_logits(rows, entry_row[chosen], alone, groups, experts)
+    mine = np.ones(len(groups.first_row) - 1, bool)
+    most = most_of_a_row(alone, groups)
+    start = experts.mix.astype(np.float64)
+    used = start != 0
+
+    def cost(mix: np.ndarray) -> tuple[float, np.ndarray]:
+        full = np.zeros(len(start))
+        full[used] = mix
+        value, gradient = mixed_cost(alone, groups, most, mine, said, full)
+        away = mix - start[used]
+        count = max(len(chosen), 1)
+        return value / count + DECAY * float(away @ away), gradient[used] / count + 2 * DECAY * away
+
+    found = minimize(cost, start[used], jac=True, method="L-BFGS-B", bounds=[(0, None)] * int(used.sum()))
+    mix = np.zeros(len(start), np.float32)
+    mix[used] = np.where(found.x < LEAST, 0, found.x)
+    return mix, float(found.fun)

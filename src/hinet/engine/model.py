@@ -1,0 +1,165 @@
+"""The fused model: its experts over the layers of a taxonomy, as arrays that can be kept and taken up again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.engine.experts import (
+    WEIGHT,
+    DeepExpert,
+    Experts,
+    LabelSpans,
+    Mix,
+    Prototypes,
+    WideExpert,
+    linear_units,
+    nbytes,
+)
+from hinet.engine.groups import Groups
+from hinet.errors import HiNetError
+from hinet.progress import EpochRecord
+from hinet.taxonomy import Layers
+
+# Names of the arrays; those of the deep expert are the torch modules' own.
+_DEEP = {
+    "embedding": "features.weight",
+    "embedding_bias": "features.bias",
+    "weight": "head.weight",
+    "bias": "head.bias",
+    "slope": "features.slope",
+}
+_HALVED = (
+    "features.weight",
+    "head.weight",
+    "flat.features.weight",
+    "flat.head.weight",
+    "wide.weight",
+    "prototypes.value",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class FusedModel:
+    """Experts over the sibling groups of some layers, ready to be searched.
+
+    ``to_arrays`` and ``from_arrays`` turn it into named arrays and back; see :class:`~hinet.engine.search.Search` for
+    predictions.
+    """
+
+    layers: Layers
+    experts: Experts
+    history: tuple[EpochRecord, ...] = field(default=(), repr=False)
+
+    @cached_property
+    def groups(self) -> Groups:
+        """The sibling groups as arrays."""
+        return Groups.of(self.layers)
+
+    @property
+    def features(self) -> int:
+        """Number of features of a row."""
+        return len(self.experts.deep.embedding)
+
+    @property
+    def mix(self) -> Mix:
+        """The weight of each expert."""
+        return Mix(*self.experts.mix.tolist())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the arrays take."""
+        return sum(nbytes(expert) for expert in self.experts[:4])
+
+    @property
+    def outputs(self) -> int:
+        """Number of rows of output weights: those of the groups, and of the labels if an expert scores labels."""
+        scored = sum(bool(weight) for weight in self.experts.mix[2:])
+        return self.groups.rows + scored * len(self.experts.spans.neuron)
+
+    def to_arrays(self, *, half: bool = False) -> dict[str, NDArray[Any]]:
+        """Return the model as named arrays; with ``half`` its weights in half precision, at half the room."""
+        arrays: dict[str, NDArray[Any]] = {"mix": self.experts.mix}
+        arrays |= {_DEEP[name]: array for name, array in self.experts.deep._asdict().items()}
+        wide = self.experts.wide._asdict()
+        weights = wide.pop("weights")
+        arrays |= {f"wide.{name}": array for name, array in wide.items()}
+        arrays |= {f"wide.{name}": np.ascontiguousarray(weights[name]) for name in ("row", "weight")}
+        arrays |= {f"flat.{_DEEP[name]}": array for name, array in self.experts.flat._asdict().items()}
+        arrays |= {f"prototypes.{name}": array for name, array in self.experts.prototypes._asdict().items()}
+        if half:
+            arrays |= {name: _halved(name, arrays[name]) for name in _HALVED}
+        return arrays
+
+    @classmethod
+    def from_arrays(cls, layers: Layers, arrays: Mapping[str, NDArray[Any]]) -> FusedModel:
+        """Return the model of some layers and named arrays; experts that are missing are not used.
+
+        A network of torch modules gives these arrays by its ``state_dict``.
+        """
+        groups = Groups.of(layers)
+        missing = [name for name in ("features.weight", "head.weight", "head.bias") if name not in arrays]
+        if missing:
+            raise HiNetError(
+                f"the arrays have no {missing[0]!r}; they are not those of a deep expert over sibling groups"
+            )
+        features = len(arrays["features.weight"])
+        spans = LabelSpans.of(layers) if layers.is_tree else LabelSpans.none(layers)
+        labels = len(spans.neuron)
+        has_wide = "wide.weight" in arrays
+        usual = np.array([0.5, 0.5, 0, 0] if has_wide else [1.0, 0, 0, 0], np.float32)
+        experts = Experts(
+            _deep(arrays, ""),
+            _wide(arrays) if has_wide else WideExpert.none(features, len(layers.node), groups.rows),
+            _deep(arrays, "flat.") if "flat.head.weight" in arrays else DeepExpert.none(features, labels),
+            _prototypes(arrays) if "prototypes.value" in arrays else Prototypes.none(features),
+            spans,
+            np.array(arrays.get("mix", usual), np.float32),
+        )
+        if len(experts.deep.bias) != groups.rows:
+            raise HiNetError(
+                f"the arrays have {len(experts.deep.bias):,} rows of output weights, the layers {groups.rows:,}; "
+                "they belong to another taxonomy"
+            )
+        return cls(layers, experts)
+
+
+def _deep(arrays: Mapping[str, NDArray[Any]], prefix: str) -> DeepExpert:
+    width = arrays[f"{prefix}features.weight"].shape[1]
+    halves = np.arange(width) < linear_units(width)
+    found = {name: arrays.get(prefix + key, halves) for name, key in _DEEP.items()}
+    return DeepExpert(**{name: np.ascontiguousarray(array, np.float32) for name, array in found.items()})
+
+
+def _wide(arrays: Mapping[str, NDArray[Any]]) -> WideExpert:
+    weights = np.empty(len(arrays["wide.weight"]), WEIGHT)
+    for name in ("row", "weight"):
+        weights[name] = arrays[f"wide.{name}"]
+    return WideExpert(
+        np.ascontiguousarray(arrays["wide.known_as"], np.int32),
+        np.ascontiguousarray(arrays["wide.slot_offsets"], np.int64),
+        np.ascontiguousarray(arrays["wide.feature"], np.int32),
+        np.ascontiguousarray(arrays["wide.weight_offsets"], np.int64),
+        weights,
+        np.ascontiguousarray(arrays["wide.bias"], np.float32),
+    )
+
+
+def _prototypes(arrays: Mapping[str, NDArray[Any]]) -> Prototypes:
+    kinds = {"offsets": np.int64, "label": np.int32, "value": np.float32}
+    return Prototypes(
+        **{name: np.ascontiguousarray(arrays[f"prototypes.{name}"], kind) for name, kind in kinds.items()}
+    )
+
+
+def _halved(name: str, array: NDArray[Any]) -> NDArray[np.float16]:
+    with np.errstate(over="ignore"):
+        halved = array.astype(np.float16)
+    if not np.isfinite(halved).all():
+        raise HiNetError(f"{name} has values too large for half precision; keep the model in full")
+    return halved

@@ -1,0 +1,75 @@
+"""Which features go with which outputs: the pattern of the wide expert's weights, and the prototypes of labels."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from hinet.data.matrices import SparseMatrix
+from hinet.engine.experts import LabelSpans, Prototypes
+from hinet.engine.goals import Goals
+from hinet.engine.groups import Groups
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def seen_together(
+    rows: SparseMatrix, features: int, goals: Goals, groups: Groups
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Return the output rows on the way of some training row with each feature: offsets by feature, sorted rows."""
+    arrays = goals.arrays
+    row_of_option = np.full(len(groups.option_neuron), -1, np.int64)
+    row_of_option[groups.row_options()] = np.arange(groups.rows)
+    take_row = row_of_option[goals.take_options()]
+    count = len(arrays.step_offsets) - 1
+    goal_of_take = np.repeat(np.arange(count), np.diff(arrays.take_offsets[arrays.step_offsets]))
+    owns = take_row >= 0
+    goal_rows = _pattern(goal_of_take[owns], take_row[owns], (count, groups.rows))
+    by_goal = _by_goal(rows, features, goals)
+    found = (by_goal.T.tocsr() @ goal_rows).tocsr()
+    found.sort_indices()
+    return found.indptr.astype(np.int64), found.indices.astype(np.int32)
+
+
+def prototypes(rows: SparseMatrix, features: int, goals: Goals, spans: LabelSpans, temperature: float) -> Prototypes:
+    """Return the mean row of each label, of length ``temperature``."""
+    by_goal = _by_goal(rows, features, goals, values=True)
+    arrays = goals.arrays
+    label_of_neuron = np.full(len(goals.layers.node), -1, np.int64)
+    label_of_neuron[spans.neuron] = np.arange(len(spans.neuron))
+    last_step = arrays.step_offsets[1:] - 1  # of a tree: the step that ends the trace
+    label = label_of_neuron[arrays.step_group[last_step]]
+    by_label = (_pattern(label, np.arange(len(label)), (len(spans.neuron), len(label))) @ by_goal).tocsr()
+    length = np.sqrt(np.bincount(np.repeat(np.arange(by_label.shape[0]), np.diff(by_label.indptr)), by_label.data**2))
+    length = np.pad(length, (0, by_label.shape[0] - len(length)))
+    scale = temperature / np.maximum(length, 1e-12)
+    by_label.data *= np.repeat(scale, np.diff(by_label.indptr)).astype(np.float32)
+    by_feature = by_label.T.tocsr()
+    by_feature.sort_indices()
+    return Prototypes(by_feature.indptr.astype(np.int64), by_feature.indices.astype(np.int32), by_feature.data)
+
+
+def known_as(rows: SparseMatrix, features: int, buckets: int | None) -> NDArray[np.int32]:
+    """Return a number for each feature, the most frequent first; hashed into ``buckets``, where there are more."""
+    hashed = np.arange(features)
+    if buckets is not None and buckets < features:
+        mixed = np.arange(1, features + 1, dtype=np.uint64) * GOLDEN
+        hashed = ((mixed >> np.uint64(32)) % np.uint64(buckets)).astype(np.int64)
+    counts = np.bincount(hashed, np.bincount(rows.indices, minlength=features))
+    rank = np.empty(len(counts), np.int32)
+    rank[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
+    return rank[hashed]
+
+
+def _by_goal(rows: SparseMatrix, features: int, goals: Goals, *, values: bool = False) -> sp.csr_array:
+    """Return the sum of the rows of each goal; without ``values``, how many have each feature."""
+    arrays = goals.arrays
+    row_of_entry = np.repeat(np.arange(len(goals)), np.diff(arrays.row_offsets))
+    members = _pattern(arrays.entry_goal, row_of_entry, (len(arrays.step_offsets) - 1, len(goals)))
+    data = rows.data if values else np.ones(len(rows.data), np.float32)
+    return (members @ sp.csr_array((data, rows.indices, rows.indptr), shape=(len(goals), features))).tocsr()
+
+
+def _pattern(row: NDArray[np.int64], column: NDArray[np.int64], shape: tuple[int, int]) -> sp.csr_array:
+    return sp.csr_array((np.ones(len(row), np.float32), (row, column)), shape=shape)

@@ -1,0 +1,198 @@
+"""Answers of a fused model: exact best traces, labels and nodes, found without scoring the whole taxonomy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.data import Traces
+from hinet.data.matrices import SparseMatrix, check_rows, is_sparse
+from hinet.engine.model import FusedModel
+from hinet.engine.search_kernels import best_labels, best_nodes, best_traces, best_traces_together
+from hinet.errors import HiNetError
+from hinet.ragged import gather, offsets_of
+
+BLOCK = 4_096  # rows that a thread takes at a time, at most
+LEAST_BLOCK = 64  # fewer are not worth another thread
+FEW = 16  # rows that are searched one by one
+FLOOR = 1e-4  # probability below which a neuron is left aside at first
+TYPICAL_F1 = 0.8  # the hierarchical F1 that `expected_f1` reckons with, unless told
+
+Decoding = Literal["map", "expected_f1", "label"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """Answers to rows.
+
+    Attributes
+    ----------
+    traces : Traces
+        The traces of every row, the best first.
+    log_p : float array, as long as ``traces.neurons``
+        Log probability of the path down to each neuron; in a tree, of the node itself.
+    touched : int array of shape (n,)
+        How many rows of output weights were looked at for each row.
+    """
+
+    traces: Traces
+    log_p: NDArray[np.float64]
+    touched: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.traces)
+
+
+@dataclass(frozen=True)
+class FoundNodes:
+    """A node for every row, its probability summed over its paths, and the output rows looked at."""
+
+    nodes: NDArray[np.int64]  # positions in the taxonomy
+    probability: NDArray[np.float64]
+    touched: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+
+@dataclass(frozen=True)
+class Search:
+    """Finds answers by a model; holds no state, so any number of threads may ask at once.
+
+    Many rows are cut into blocks for ``threads`` threads, by default one a core. Few rows are answered in the
+    caller's own thread.
+    """
+
+    model: FusedModel
+    threads: int | None = None
+
+    def traces(self, rows: Any, k: int = 1, *, least: float = 0.0) -> Found:
+        """Return the ``k`` best traces of every row, exactly; those less probable than ``least`` are left out."""
+        if k < 1:
+            raise HiNetError(f"k is at least 1; got {k}")
+        matrix = self._checked(rows)
+        lowest = np.log(least) if least > 0 else -np.inf
+        layers = self.model.layers
+        parts = self._in_blocks(matrix, lambda block: self._best_traces(block, k, lowest))
+        joined = [np.concatenate(part) for part in zip(*parts, strict=True)]
+        counts, lengths, trace_log_p, neurons, neuron_log_p, touched = joined
+        traces = Traces(layers, offsets_of(counts), offsets_of(lengths), neurons, trace_log_p)
+        return Found(traces, neuron_log_p, touched)
+
+    def _best_traces(self, block: SparseMatrix, k: int, lowest: float) -> list[NDArray[Any]]:
+        """Search the rows of a block together, if they are many, and by themselves those that need more room."""
+        groups, experts = self.model.groups, self.model.experts
+        if len(block.indptr) - 1 < FEW:
+            return list(best_traces(block, groups, experts, k, lowest))
+        found = list(best_traces_together(block, groups, experts, k, lowest, self.model.features))
+        left = np.flatnonzero(found[0] < 0)
+        if not len(left):
+            return found
+        alone = best_traces(_chosen(block, left), groups, experts, k, lowest)
+        return _interleaved(found, list(alone), left)
+
+    def labels(self, rows: Any) -> FoundNodes:
+        """Return the most probable label of every row, summed over all its traces; exact in trees and DAGs."""
+        experts, groups, node_of = self.model.experts, self.model.groups, self._node_of
+        return self._nodes(rows, lambda block: best_labels(block, groups, experts, node_of, FLOOR))
+
+    def as_deep_as_sure(self, rows: Any, least: float) -> FoundNodes:
+        """Return the deepest node whose probability is at least ``least``, or a top node if there is none."""
+        if not 0 < least <= 1:
+            raise HiNetError(f"the least probability is more than 0 and at most 1; got {least}")
+        return self._by_nodes(rows, least, True)
+
+    def expected_f1(self, rows: Any, f1: float = TYPICAL_F1) -> FoundNodes:
+        """Return the node with the best expected hierarchical F1, over many rows on which it is about ``f1``.
+
+        That node has the largest sum over itself and its ancestors of ``P(ancestor) - f1 / 2``.
+        """
+        if not 0 < f1 <= 1:
+            raise HiNetError(f"f1 is more than 0 and at most 1; got {f1}")
+        return self._by_nodes(rows, f1 / 2, False)
+
+    def decode(self, rows: Any, decoding: Decoding = "map") -> FoundNodes:
+        """Return a node for every row: of the best trace, of the best expected F1, or the best label."""
+        if decoding == "label":
+            return self.labels(rows)
+        if decoding == "expected_f1":
+            return self.expected_f1(rows)
+        if decoding != "map":
+            raise HiNetError(f"decoding is map, expected_f1 or label; got {decoding!r}")
+        found = self.traces(rows)
+        assert found.traces.log_p is not None
+        return FoundNodes(found.traces.end_nodes.astype(np.int64), np.exp(found.traces.log_p), found.touched)
+
+    def _by_nodes(self, rows: Any, cut: float, surest: bool) -> FoundNodes:
+        experts, groups = self.model.experts, self.model.groups
+        flat, offsets = self._ancestors
+        depth = self.model.layers.taxonomy.depth.astype(np.int64)
+        return self._nodes(
+            rows, lambda block: best_nodes(block, groups, experts, self._node_of, flat, offsets, depth, cut, surest)
+        )
+
+    def _nodes(self, rows: Any, answer: Callable[[SparseMatrix], Any]) -> FoundNodes:
+        parts = self._in_blocks(self._checked(rows), answer)
+        return FoundNodes(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+    @cached_property
+    def _node_of(self) -> NDArray[np.int64]:
+        return self.model.layers.node.astype(np.int64)
+
+    @cached_property
+    def _ancestors(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Every node with its ancestors, the root left out, as a ragged array."""
+        taxonomy = self.model.layers.taxonomy
+        flat, offsets = taxonomy.ancestor_lists(np.arange(len(taxonomy)))
+        return np.asarray(flat, np.int64), np.asarray(offsets, np.int64)
+
+    def _checked(self, rows: Any) -> SparseMatrix:
+        if not is_sparse(rows):
+            raise HiNetError(f"the model reads rows of a CSR matrix, got {type(rows).__name__}")
+        check_rows(rows)
+        if rows.shape[1] != self.model.features:
+            raise HiNetError(f"the model was trained on {self.model.features:,} features, got {rows.shape[1]:,}")
+        return SparseMatrix.of(rows)
+
+    def _in_blocks(self, matrix: SparseMatrix, answer: Callable[[SparseMatrix], Any]) -> list[Any]:
+        """Answer blocks of rows, side by side if there are several."""
+        count = len(matrix.indptr) - 1
+        threads = self.threads or os.cpu_count() or 1
+        size = min(BLOCK, max(LEAST_BLOCK, -(-count // threads)))
+        blocks = [_block(matrix, start, min(start + size, count)) for start in range(0, max(count, 1), size)]
+        threads = min(threads, len(blocks))
+        if threads == 1:
+            return [answer(block) for block in blocks]
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(answer, blocks))
+
+
+def _chosen(matrix: SparseMatrix, rows: NDArray[np.int64]) -> SparseMatrix:
+    places, lengths = gather(np.arange(len(matrix.indices)), matrix.indptr, rows)
+    return SparseMatrix(offsets_of(lengths), matrix.indices[places], matrix.data[places])
+
+
+def _interleaved(most: list[NDArray[Any]], rest: list[NDArray[Any]], left: NDArray[np.int64]) -> list[NDArray[Any]]:
+    """Return answers with those of the rows ``left`` out put in their places."""
+    counts, touched = most[0].copy(), most[5].copy()
+    counts[left], touched[left] = rest[0], rest[5]
+    first = np.where(most[0] < 0, 0, most[0])
+    owner = np.concatenate([np.repeat(np.arange(len(first)), first), np.repeat(left, rest[0])])
+    traces = np.argsort(owner, kind="stable")
+    lengths = np.concatenate([most[1], rest[1]])
+    flat, _ = gather(np.arange(int(lengths.sum())), offsets_of(lengths), traces)
+    log_p = np.concatenate([most[2], rest[2]])[traces]
+    neurons, neuron_log_p = (np.concatenate([most[part], rest[part]])[flat] for part in (3, 4))
+    return [counts, lengths[traces], log_p, neurons, neuron_log_p, touched]
+
+
+def _block(matrix: SparseMatrix, start: int, end: int) -> SparseMatrix:
+    low, high = matrix.indptr[start], matrix.indptr[end]
+    return SparseMatrix(matrix.indptr[start : end + 1] - low, matrix.indices[low:high], matrix.data[low:high])

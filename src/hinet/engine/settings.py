@@ -1,0 +1,122 @@
+"""How the fused engine trains: every default of it has its home here."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+
+from hinet.errors import HiNetError
+
+MOST_DEEP_EPOCHS = 10
+MOST_WIDE_EPOCHS = 6
+MOST_MEMBERS = 2
+FEW_ROWS = 40_000
+MOST_FLAT_LABELS = 2_048
+LEAST_FLAT_ROWS = 8  # rows a label
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """What to train and how; the defaults are one recipe for every data set.
+
+    Attributes
+    ----------
+    width : int
+        Hidden units of the deep expert.
+    members : int, optional
+        How many separately trained members the hidden units belong to; by default two if there are few rows.
+    dropout : float
+        Share of the hidden units that are left out, at random, for each row.
+    deep_epochs, wide_epochs : int, optional
+        By default fewer the more rows there are.
+    wide : bool
+        Whether to train the wide expert.
+    wide_prune : float
+        After training, weights of the wide expert that usually add less than this to a logit are dropped.
+    wide_buckets : int, optional
+        Hash the features of the wide expert into so many, to save memory.
+    flat : bool, optional
+        Whether to train the flat expert; by default if there are few labels with many rows each, and the taxonomy
+        is a tree.
+    prior_strength : float
+        Of the logit adjustment, by the share of each option in its group.
+    patience : int, optional
+        Epochs of an expert without a lower cost of the validation rows after which it stops, the best epoch kept.
+    seed : int
+        The same seed gives the same model, whatever the number of threads.
+    threads : int, optional
+        By default one for each core.
+    memory_limit : float, optional
+        In GB; a model that would take more to train is refused before training starts.
+    """
+
+    width: int = 256
+    members: int | None = None
+    dropout: float = 0.3
+    deep_rate: float = 0.1
+    deep_slot: float = 1e-2  # what the sums of squared gradients start from: smaller makes the first steps huge
+    deep_epochs: int | None = None
+    wide: bool = True
+    wide_rate: float = 3.0
+    wide_slot: float = 0.05
+    wide_epochs: int | None = None
+    wide_prune: float = 0.1
+    wide_buckets: int | None = None
+    flat: bool | None = None
+    flat_width: int = 192
+    prior_strength: float = 0.3
+    patience: int | None = None
+    seed: int = 0
+    threads: int | None = None
+    memory_limit: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("width", "flat_width"):
+            _at_least(name, getattr(self, name), 1)
+        for name in ("members", "deep_epochs", "wide_epochs", "wide_buckets", "patience", "threads"):
+            if getattr(self, name) is not None:
+                _at_least(name, getattr(self, name), 1)
+        if self.width % (self.members or MOST_MEMBERS):
+            raise HiNetError(
+                f"width {self.width} is not a multiple of members {self.members or MOST_MEMBERS}; make it one"
+            )
+        if not 0 <= self.dropout < 1:
+            raise HiNetError(f"dropout is at least 0 and less than 1; got {self.dropout}")
+        for name in ("deep_rate", "deep_slot", "wide_rate", "wide_slot"):
+            if not getattr(self, name) > 0:
+                raise HiNetError(f"{name} is larger than 0; got {getattr(self, name)}")
+
+    def members_for(self, rows: int) -> int:
+        """Return how many members train on so many rows."""
+        return self.members or (MOST_MEMBERS if rows < FEW_ROWS else 1)
+
+    def epochs_of_deep(self, rows: int) -> int:
+        """Return how often the deep expert goes over so many rows."""
+        return self.deep_epochs or min(MOST_DEEP_EPOCHS, max(5, round(800_000 / rows)))
+
+    def epochs_of_wide(self, rows: int) -> int:
+        """Return how often the wide expert goes over so many rows."""
+        return self.wide_epochs or min(MOST_WIDE_EPOCHS, max(3, round(300_000 / rows)))
+
+    def wants_flat(self, labels: int, rows: int, is_tree: bool) -> bool:
+        """Return whether to train the flat expert on so many rows of so many labels."""
+        if self.flat is None:
+            return is_tree and labels <= MOST_FLAT_LABELS and rows >= LEAST_FLAT_ROWS * labels
+        if self.flat and not is_tree:
+            raise HiNetError("the flat expert is for trees; leave it out for a DAG")
+        return self.flat
+
+    @property
+    def thread_count(self) -> int:
+        """Number of threads to use."""
+        return self.threads or os.cpu_count() or 1
+
+    def shaping(self) -> dict[str, object]:
+        """Return the settings that the trained model depends on."""
+        free = {"threads", "memory_limit"}
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in free}
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise HiNetError(f"{name} is at least {least}; got {value}")

@@ -1,0 +1,70 @@
+"""The work of training one expert: what a runner needs to know of it, and what all experts share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.data.matrices import SparseMatrix
+from hinet.engine.experts import Floats
+from hinet.engine.goals import GoalArrays
+from hinet.engine.groups import Groups
+from hinet.engine.training_kernels import most_of_a_row
+
+CHUNK = 4_096  # rows between two looks at whether to go on
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class TrainingRows(NamedTuple):
+    """The rows an expert trains on, towards goals in some groups, with its shift of the training logits."""
+
+    rows: SparseMatrix
+    goals: GoalArrays
+    groups: Groups
+    most: tuple[int, int, int]  # groups, options and steps of a row
+    adjustment: Floats  # (output rows,)
+
+    @classmethod
+    def of(cls, rows: SparseMatrix, goals: GoalArrays, groups: Groups, adjustment: Floats) -> TrainingRows:
+        """Return the rows, with the most that one of them needs counted."""
+        return cls(rows, goals, groups, most_of_a_row(goals, groups), adjustment)
+
+    @property
+    def row_count(self) -> int:
+        """Number of rows, ``n``."""
+        return len(self.rows.indptr) - 1
+
+
+class Task(Protocol):
+    """Trains one expert, or a part of one."""
+
+    name: str
+    epochs: int
+
+    def work(self) -> float:
+        """Return about how much there is to do, to start the longest first."""
+
+    def run_epoch(self, epoch: int, advance: Callable[[int], None]) -> float:
+        """Go over all rows once and return their mean cost; ``advance`` hears of rows done and may raise to stop."""
+
+    def state(self) -> Arrays:
+        """Return the arrays that an epoch changes."""
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take up a state."""
+
+
+def over_chunks(
+    order: NDArray[np.int64], advance: Callable[[int], None], train: Callable[[NDArray[np.int64], int], float]
+) -> float:
+    """Train on the rows of ``order`` a chunk at a time and return their mean cost."""
+    cost = 0.0
+    for first in range(0, len(order), CHUNK):
+        chunk = order[first : first + CHUNK]
+        cost += train(chunk, first)
+        advance(len(chunk))
+    return cost / max(len(order), 1)

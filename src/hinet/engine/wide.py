@@ -1,0 +1,307 @@
+"""Training of the wide expert: group by group where groups are independent, row by row where paths couple them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.engine.experts import WEIGHT, Floats, WideExpert
+from hinet.engine.goals import Goals
+from hinet.engine.group_kernels import count_weights, train_groups
+from hinet.engine.patterns import seen_together
+from hinet.engine.tasks import Arrays, Task, TrainingRows, over_chunks
+from hinet.engine.training_kernels import find_weights, train_wide
+from hinet.ragged import offsets_of, positions
+
+PARTS = 8  # of the independent groups
+IN_TRAINING = np.dtype([("row", np.int32), ("weight", np.float32), ("slot", np.float32)])
+
+
+@dataclass(frozen=True)
+class WidePlan:
+    """How to train the wide expert."""
+
+    known_as: NDArray[np.int32]  # (f,) the number that each feature is known by in the rows
+    features: int  # numbers there are
+    epochs: int
+    rate: float
+    slot: float
+    seed: int
+    threads: int
+
+
+class WideTraining(Protocol):
+    """The wide expert in the making."""
+
+    weights: int  # how many there will be
+    scratch: int  # bytes needed besides, while it trains
+
+    def tasks(self) -> list[Task]:
+        """Return the work to do."""
+
+    def expert(self) -> WideExpert:
+        """Return the expert, when the work is done."""
+
+
+def wide_training(data: TrainingRows, goals: Goals, plan: WidePlan) -> WideTraining:
+    """Return the way to train the wide expert: group by group if every label has a single path."""
+    single = len(goals.arrays.take_option) == len(goals.arrays.step_group)
+    return IndependentGroups(data, plan) if single else CoupledGroups(data, goals, plan)
+
+
+class Visits(NamedTuple):
+    """Rows that pass through groups on the way to their labels, sorted by group, then by option."""
+
+    row: NDArray[np.int64]
+    option: NDArray[np.int32]
+    share: Floats
+    offsets: NDArray[np.int64]  # (neurons + 1,)
+
+    @classmethod
+    def of(cls, data: TrainingRows) -> Visits:
+        """Return the visits of all groups with a choice."""
+        goals, groups = data.goals, data.groups
+        lengths = np.diff(goals.step_offsets)[goals.entry_goal]
+        step = positions(goals.step_offsets[goals.entry_goal], lengths)
+        step = step[free := np.diff(groups.first_row)[goals.step_group[step]] > 0]
+        entry = np.repeat(np.arange(len(goals.entry_goal)), lengths)[free]
+        row_of_entry = np.repeat(np.arange(data.row_count), np.diff(goals.row_offsets))
+        group, option = goals.step_group[step], goals.take_option[goals.take_offsets[step]]
+        order = np.lexsort((option, group))
+        return cls(
+            row_of_entry[entry][order],
+            option[order].astype(np.int32),
+            goals.entry_share[entry][order],
+            offsets_of(np.bincount(group, minlength=len(groups.first_row) - 1)),
+        )
+
+
+class _Trained(NamedTuple):
+    """The weights of a wide expert, filled in as groups are trained."""
+
+    slot_offsets: NDArray[np.int64]  # (neurons + 1,)
+    group_weights: NDArray[np.int64]  # (neurons + 1,) where the weights of each group begin
+    feature: NDArray[np.int32]
+    weight_offsets: NDArray[np.int64]
+    weights: NDArray[np.void]
+
+
+class IndependentGroups:
+    """The wide expert of labels with single paths: parts of its groups, in any number of threads."""
+
+    def __init__(self, data: TrainingRows, plan: WidePlan) -> None:
+        self._data, self._plan = data, plan
+        self._visits = Visits.of(data)
+        neurons = len(data.groups.first_row) - 1
+        self._slots, self._counts = count_weights(data.rows, self._visits, plan.features, 0, neurons)
+        self.weights = int(self._counts.sum())
+        busiest = int(self._counts.max(initial=0))
+        self.scratch = plan.threads * (4 * len(data.rows.indices) + 12 * busiest) + 12 * int(self._slots.sum())
+
+    def tasks(self) -> list[Task]:
+        """Return parts of like size."""
+        slot_offsets = offsets_of(self._slots)
+        slots = int(slot_offsets[-1])
+        self._trained = _Trained(
+            slot_offsets,
+            offsets_of(self._counts),
+            np.empty(slots, np.int32),
+            np.zeros(slots + 1, np.int64),
+            np.empty(self.weights, WEIGHT),
+        )
+        self._bias = np.zeros(self._data.groups.first_row[-1], np.float32)
+        traffic = np.diff(self._visits.offsets) * np.sqrt(np.diff(self._data.groups.first_row))
+        part = _shared_out(traffic, PARTS)
+        chosen = [np.flatnonzero((part == number) & (traffic > 0)) for number in range(PARTS)]
+        return [
+            _GroupsTask(f"wide {number + 1}", self._data, self._visits, groups, self._plan, self._trained, self._bias)
+            for number, groups in enumerate(chosen)
+            if len(groups)
+        ]
+
+    def expert(self) -> WideExpert:
+        """Return the trained weights."""
+        slot_offsets, _, feature, weight_offsets, weights = self._trained
+        return WideExpert(self._plan.known_as, slot_offsets, feature, weight_offsets, weights, self._bias)
+
+
+@dataclass
+class _GroupsTask:
+    """Trains some groups of the wide expert, each to its end: one epoch, as far as others can see."""
+
+    name: str
+    data: TrainingRows
+    visits: Visits
+    groups: NDArray[np.int64]
+    plan: WidePlan
+    trained: _Trained
+    bias: Floats
+    epochs: int = 1
+
+    def work(self) -> float:
+        """Return about how much there is to do."""
+        visits = np.diff(self.visits.offsets)[self.groups].sum()
+        return float(self.plan.epochs * visits * 600.0 * len(self.data.rows.indices) / max(self.data.row_count, 1))
+
+    def run_epoch(self, epoch: int, advance: Callable[[int], None]) -> float:
+        """Train the groups; the cost is that of their last epochs."""
+        visits, rows = np.diff(self.visits.offsets), max(self.data.row_count, 1)
+        plan = (self.plan.epochs, self.plan.rate, self.plan.slot, self.plan.seed)
+        cost, done, told = 0.0, 0, 0
+        whole = max(int(visits[self.groups].sum()), 1)
+        for chunk in np.array_split(self.groups, min(len(self.groups), 16)):
+            cost += float(
+                train_groups(
+                    self.data.rows, self.visits, self.data.groups, chunk, self.data.adjustment, plan,
+                    self.plan.features, self.trained, self.bias,
+                )
+            )  # fmt: skip
+            done += int(visits[chunk].sum())
+            advance(rows * done // whole - told)
+            told = rows * done // whole
+        return cost / rows
+
+    def state(self) -> Arrays:
+        """Return the features, weights and biases of the groups."""
+        slots, weights, rows = self._own()
+        return {
+            "feature": self.trained.feature[slots],
+            "weight_offset": self.trained.weight_offsets[slots + 1],
+            "row": self.trained.weights["row"][weights],
+            "weight": self.trained.weights["weight"][weights],
+            "bias": self.bias[rows],
+        }
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take up features, weights and biases."""
+        slots, weights, rows = self._own()
+        self.trained.feature[slots] = state["feature"]
+        self.trained.weight_offsets[slots + 1] = state["weight_offset"]
+        self.trained.weights["row"][weights] = state["row"]
+        self.trained.weights["weight"][weights] = state["weight"]
+        self.bias[rows] = state["bias"]
+
+    def _own(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        def runs(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+            return positions(offsets[self.groups], offsets[self.groups + 1] - offsets[self.groups])
+
+        return runs(self.trained.slot_offsets), runs(self.trained.group_weights), runs(self.data.groups.first_row)
+
+
+class CoupledGroups:
+    """The wide expert where a label's paths share its rows by their probability: all groups of a row at once."""
+
+    def __init__(self, data: TrainingRows, goals: Goals, plan: WidePlan) -> None:
+        self._data, self._plan = data, plan
+        self._offsets, self._rows = seen_together(data.rows, plan.features, goals, data.groups)
+        self.weights = len(self._rows)
+        steps = np.diff(data.goals.step_offsets)[data.goals.entry_goal]
+        entry_row = np.repeat(np.arange(data.row_count), np.diff(data.goals.row_offsets))
+        self.scratch = 4 * int((np.diff(data.rows.indptr)[entry_row] * steps).sum()) + 12 * self.weights
+
+    def tasks(self) -> list[Task]:
+        """Return the one task."""
+        weights = np.zeros(self.weights, IN_TRAINING)
+        weights["row"] = self._rows
+        weights["slot"] = self._plan.slot
+        self._task = _CoupledTask("wide", self._data, self._offsets, weights, self._plan)
+        return [self._task]
+
+    def expert(self) -> WideExpert:
+        """Return the trained weights, sorted by group and feature."""
+        weights, groups = self._task.weights, self._data.groups
+        feature = np.repeat(np.arange(len(self._offsets) - 1), np.diff(self._offsets))
+        group = groups.row_groups()[weights["row"]]
+        order = np.lexsort((feature, group))
+        feature, group = feature[order], group[order]
+        first = np.ones(len(order), bool)
+        first[1:] = (np.diff(feature) != 0) | (np.diff(group) != 0)
+        starts = np.flatnonzero(first)
+        sorted_weights = np.empty(len(order), WEIGHT)
+        for name in ("row", "weight"):
+            sorted_weights[name] = weights[name][order]
+        return WideExpert(
+            self._plan.known_as,
+            offsets_of(np.bincount(group[starts], minlength=len(groups.first_row) - 1)),
+            feature[starts].astype(np.int32),
+            np.append(starts, len(order)),
+            sorted_weights,
+            self._task.bias,
+        )
+
+
+class _CoupledTask:
+    """Trains all groups of the wide expert by Adagrad, row by row."""
+
+    def __init__(
+        self,
+        name: str,
+        data: TrainingRows,
+        offsets: NDArray[np.int64],
+        weights: NDArray[np.void],
+        plan: WidePlan,
+    ) -> None:
+        self.name, self.epochs, self.weights = name, plan.epochs, weights
+        self._data, self._offsets, self._plan = data, offsets, plan
+        outputs = int(data.groups.first_row[-1])
+        self.bias, self._bias_slots = np.zeros(outputs, np.float32), np.ones(outputs, np.float32)
+        self._mine = np.ones(len(data.groups.first_row) - 1, bool)
+        self._found: tuple[NDArray[np.int32], NDArray[np.int64]] | None = None
+
+    def work(self) -> float:
+        """Return about how much there is to do."""
+        steps = len(self._data.goals.step_group) / max(len(self._data.goals.step_offsets) - 1, 1)
+        return float(self.epochs * steps * 600.0 * len(self._data.rows.indices))
+
+    def run_epoch(self, epoch: int, advance: Callable[[int], None]) -> float:
+        """Go over all rows once, in an order that the seed and the epoch decide."""
+        rows, goals, groups, most, adjustment = self._data
+        if self._found is None:
+            self._found = find_weights(rows, goals, groups, most, self._mine, self._offsets, self.weights)
+        places, begins = self._found
+        order = np.random.default_rng([self._plan.seed, 1 << 11, epoch]).permutation(self._data.row_count)
+        rates = tuple(self._plan.rate * (1 - done / self.epochs) for done in (epoch, epoch + 1))
+
+        def train(chunk: NDArray[np.int64], first: int) -> float:
+            return float(
+                train_wide(
+                    rows, chunk, first, len(order), goals, groups, most, self._mine, adjustment,
+                    places, begins, self._offsets, self.weights, self.bias, self._bias_slots, rates,
+                )
+            )  # fmt: skip
+
+        cost = over_chunks(order, advance, train)
+        if epoch + 1 == self.epochs:
+            self._found = None  # room for others
+        return cost
+
+    def state(self) -> Arrays:
+        """Return weights, slots and biases."""
+        return {
+            "weight": self.weights["weight"],
+            "slot": self.weights["slot"],
+            "bias": self.bias,
+            "bias_slot": self._bias_slots,
+        }
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take up weights, slots and biases."""
+        for name, array in self.state().items():
+            array[...] = state[name]
+
+
+def _shared_out(traffic: NDArray[np.float64], parts: int) -> NDArray[np.int64]:
+    """Return a part for every group so that the traffic of the parts is alike: the busiest to the least loaded."""
+    part = np.zeros(len(traffic), np.int64)
+    load = np.zeros(parts)
+    busy = np.argsort(-traffic, kind="stable")
+    most = 1_000 * parts
+    for group in busy[:most].tolist():
+        part[group] = load.argmin()
+        load[part[group]] += traffic[group]
+    part[busy[most:]] = np.arange(max(len(busy) - most, 0)) % parts
+    return part

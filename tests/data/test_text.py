@@ -1,0 +1,448 @@
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.preprocessing import normalize
+
+from hinet import load_icd10cm
+from hinet.data.text import TextFeatures, TextSettings, incoming
+from hinet.data.text.characters import character_classes
+from hinet.data.text.kernels import BLANK, WORD
+from hinet.errors import HiNetError
+
+WORDS = TextSettings(char_ngrams=None)
+BOTH = TextSettings(char_ngrams=(3, 5))
+
+# Letters that grow, shrink or change class when normalised; blanks that str.split knows; words that come back.
+alphabet = st.sampled_from(
+    [*"aabbc  _1-.,AÉéßﬁ½①İΣς漢字ﾊ\u0301\u00a0\u2003\u0085\x1c\U0001d538🙂\u200b"]
+) | st.characters(exclude_categories=["Cs"])
+some_texts = st.lists(st.text(alphabet, max_size=30), min_size=1, max_size=12)
+
+
+@pytest.fixture(scope="module")
+def icd() -> list[str]:
+    return list(load_icd10cm().train.texts[:3000])
+
+
+def seen_by_both(texts: Sequence[str]) -> list[str]:
+    normal: list[str] = pc.utf8_lower(pc.utf8_normalize(pa.array(texts, pa.string()), form="NFKC")).to_pylist()
+    return normal
+
+
+def word_oracle(sizes: tuple[int, int] = (1, 2), **options: Any) -> TfidfVectorizer:
+    return TfidfVectorizer(
+        ngram_range=sizes, token_pattern=r"(?u)\b\w+\b", sublinear_tf=True, lowercase=False, **options
+    )
+
+
+def char_oracle(sizes: tuple[int, int] = (3, 5), **options: Any) -> TfidfVectorizer:
+    return TfidfVectorizer(ngram_range=sizes, analyzer="char_wb", sublinear_tf=True, lowercase=False, **options)
+
+
+def aligned(features: TextFeatures, rows: Any, names: Sequence[str]) -> Any:
+    """Return rows with their columns in the order of these names, which must be all."""
+    column = {name: number for number, name in enumerate(features.names(range(features.count)))}
+    assert sorted(column) == sorted(names)
+    return rows[:, [column[name] for name in names]]
+
+
+def assert_same(ours: Any, theirs: Any) -> None:
+    assert ours.shape == theirs.shape
+    assert ours.nnz == theirs.nnz
+    assert abs(ours - theirs).max() < 1e-6 if ours.nnz else True
+
+
+def assert_identical(rows: Any, others: Any) -> None:
+    for name in ("data", "indices", "indptr"):
+        assert getattr(rows, name).tobytes() == getattr(others, name).tobytes()
+        assert getattr(rows, name).dtype == getattr(others, name).dtype
+    assert rows.shape == others.shape
+
+
+def state(features: TextFeatures) -> dict[str, Any]:
+    arrays = {name: (array.dtype.str, array.tobytes()) for name, array in features.to_arrays().items()}
+    return {**arrays, **features.describe()}
+
+
+def fitted(texts: Any, chosen: TextSettings, **options: Any) -> tuple[TextFeatures, Any] | None:
+    try:
+        return TextFeatures.fit_transform(texts, chosen, **options)
+    except HiNetError:
+        return None
+
+
+def oracle_rows(oracle: TfidfVectorizer, texts: Sequence[str]) -> Any:
+    try:
+        return oracle.fit_transform(texts)
+    except ValueError:  # no feature is left
+        return None
+
+
+@pytest.mark.parametrize("min_df", [1, 2, 5])
+def test_words_of_real_texts_are_those_of_scikit_learn(icd: list[str], min_df: int) -> None:
+    features, rows = TextFeatures.fit_transform(icd, TextSettings(char_ngrams=None, min_df=min_df))
+    oracle = word_oracle(min_df=min_df)
+    theirs = oracle.fit_transform(seen_by_both(icd))
+    assert_same(aligned(features, rows, oracle.get_feature_names_out()), theirs)
+
+
+def test_characters_of_real_texts_are_those_of_scikit_learn(icd: list[str]) -> None:
+    features, rows = TextFeatures.fit_transform(icd, TextSettings(word_ngrams=None, char_ngrams=(3, 5)))
+    oracle = char_oracle(min_df=2)
+    theirs = oracle.fit_transform(seen_by_both(icd))
+    assert_same(aligned(features, rows, [f"[{name}]" for name in oracle.get_feature_names_out()]), theirs)
+
+
+def test_both_kinds_are_weighed_blocks_of_a_row_of_length_one(icd: list[str]) -> None:
+    train, other = icd[:1000], [*icd[1000:1500], "", "?", "zyzzyva"]
+    features = TextFeatures.fit(train, TextSettings(char_ngrams=(3, 5), char_weight=0.5))
+    words, chars = word_oracle(min_df=2).fit(seen_by_both(train)), char_oracle(min_df=2).fit(seen_by_both(train))
+    theirs = [words.transform(seen_by_both(other)), 0.5 * chars.transform(seen_by_both(other))]
+    names = [*words.get_feature_names_out(), *(f"[{name}]" for name in chars.get_feature_names_out())]
+    assert_same(aligned(features, features.transform(other), names), normalize(sp.hstack(theirs)))
+
+
+@given(some_texts, st.integers(1, 3), st.integers(0, 2), st.integers(1, 2))
+def test_words_of_any_texts_are_those_of_scikit_learn(texts: list[str], short: int, more: int, min_df: int) -> None:
+    sizes = short, short + more
+    oracle = word_oracle(sizes, min_df=min_df)
+    theirs = oracle_rows(oracle, seen_by_both(texts))
+    ours = fitted(texts, TextSettings(word_ngrams=sizes, char_ngrams=None, min_df=min_df))
+    assert (ours is None) == (theirs is None)
+    if ours is not None:
+        assert_same(aligned(*ours, oracle.get_feature_names_out()), theirs)
+
+
+@given(some_texts, st.integers(1, 6), st.integers(0, 3), st.integers(1, 2))
+def test_characters_of_any_texts_are_those_of_scikit_learn(
+    texts: list[str], short: int, more: int, min_df: int
+) -> None:
+    sizes = short, short + more
+    oracle = char_oracle(sizes, min_df=min_df)
+    theirs = oracle_rows(oracle, seen_by_both(texts))
+    ours = fitted(texts, TextSettings(word_ngrams=None, char_ngrams=sizes, min_df=min_df))
+    assert (ours is None) == (theirs is None)
+    if ours is not None:
+        assert_same(aligned(*ours, [f"[{name}]" for name in oracle.get_feature_names_out()]), theirs)
+
+
+def test_characters_have_the_classes_of_re() -> None:
+    every = [chr(code) for code in range(sys.maxunicode + 1)]
+    classes = character_classes(ascii_only=False)
+    assert [bool(re.match(r"\w", char)) for char in every] == (classes == WORD).tolist()
+    assert [char.isspace() for char in every] == (classes == BLANK).tolist()
+    assert character_classes(ascii_only=True).tolist() == classes[:128].tolist()
+
+
+@given(some_texts, st.sampled_from([WORDS, BOTH, TextSettings(), TextSettings(hash_bits=5, char_ngrams=(2, 3))]))
+def test_rows_are_canonical_and_of_length_one_or_empty(texts: list[str], chosen: TextSettings) -> None:
+    result = fitted(texts, chosen)
+    if result is None:
+        return
+    features, rows = result
+    assert rows.dtype == np.float32
+    assert rows.indices.dtype == np.int32
+    assert rows.shape == (len(texts), features.count)
+    for start, stop in zip(rows.indptr, rows.indptr[1:], strict=False):
+        assert (np.diff(rows.indices[start:stop]) > 0).all()
+    lengths = np.sqrt(rows.multiply(rows).sum(axis=1))
+    assert np.allclose(lengths[np.diff(rows.indptr) > 0], 1, atol=1e-5)
+    assert (rows.data > 0).all()
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut even a few texts into several blocks."""
+    monkeypatch.setattr(incoming, "LEAST_BLOCK_BYTES", 200)
+    monkeypatch.setattr(incoming, "MOST_BLOCK_BYTES", 2_000)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("chosen", [TextSettings(), WORDS, TextSettings(hash_bits=10), TextSettings(max_features=300)])
+def test_threads_and_chunks_change_nothing(icd: list[str], chosen: TextSettings) -> None:
+    texts = [*icd[:400], "", "Ménière's ½ ﬁx", *icd[2000:2200]]
+    features, rows = TextFeatures.fit_transform(texts, chosen, threads=1)
+    whole = state(features)
+    for threads in (2, 5):
+        again, same_rows = TextFeatures.fit_transform(texts, chosen, threads=threads)
+        assert state(again) == whole
+        assert_identical(same_rows, rows)
+        assert_identical(again.transform(texts, threads=threads), rows)
+    for size in (1, 37, 401):
+        chunks = [texts[start : start + size] for start in range(0, len(texts), size)]
+        streamed = TextFeatures.fit_chunks(iter([[], *chunks]), chosen, threads=2)
+        assert state(streamed) == whole
+        assert_identical(sp.vstack([streamed.transform(chunk) for chunk in chunks], format="csr"), rows)
+    assert state(TextFeatures.fit(texts, chosen)) == whole
+
+
+def test_the_order_of_texts_changes_no_feature(icd: list[str]) -> None:
+    features, rows = TextFeatures.fit_transform(icd[:500], BOTH)
+    turned, turned_rows = TextFeatures.fit_transform(icd[:500][::-1], BOTH)
+    assert state(turned) == state(features)
+    assert_identical(turned_rows[::-1], rows)
+
+
+@pytest.mark.parametrize("chosen", [BOTH, WORDS, TextSettings(hash_bits=8), TextSettings(keep_names=False)])
+def test_saved_features_come_back_exactly(icd: list[str], chosen: TextSettings) -> None:
+    features, rows = TextFeatures.fit_transform(icd[:300], chosen)
+    described = json.loads(json.dumps(features.describe()))
+    arrays = {name: np.frombuffer(array.tobytes(), array.dtype) for name, array in features.to_arrays().items()}
+    restored = TextFeatures.from_arrays(arrays, described)
+    assert state(restored) == state(features)
+    assert restored.settings == features.settings
+    assert_identical(restored.transform(icd[:300]), rows)
+    if features.settings.has_names:
+        assert restored.names(range(restored.count)) == features.names(range(features.count))
+
+
+def test_saved_features_that_do_not_fit_are_told() -> None:
+    features = TextFeatures.fit(["a b", "a b"], WORDS)
+    arrays, described = features.to_arrays(), features.describe()
+    with pytest.raises(HiNetError, match=r"lack words\.idf"):
+        TextFeatures.from_arrays({name: array for name, array in arrays.items() if name != "words.idf"}, described)
+    with pytest.raises(HiNetError, match=r"words\.hashes and words\.idf do not fit together"):
+        TextFeatures.from_arrays({**arrays, "words.idf": arrays["words.idf"][1:]}, described)
+    with pytest.raises(HiNetError, match=r"words\.hashes and words\.idf do not fit together"):
+        TextFeatures.from_arrays({**arrays, "words.hashes": arrays["words.hashes"][::-1]}, described)
+    with pytest.raises(HiNetError, match=r"words\.names has not one name for each feature"):
+        TextFeatures.from_arrays({**arrays, "words.name_offsets": arrays["words.name_offsets"][1:]}, described)
+    with pytest.raises(HiNetError, match="unknown text setting 'min_fd'; did you mean 'min_df'"):
+        TextFeatures.from_arrays(arrays, {**described, "settings": {"min_fd": 3}})
+
+
+def test_many_hash_bits_are_a_vocabulary_with_other_numbers(icd: list[str]) -> None:
+    texts = icd[:40]
+    features, rows = TextFeatures.fit_transform(texts, BOTH)
+    hashed, hashed_rows = TextFeatures.fit_transform(texts, TextSettings(char_ngrams=(3, 5), hash_bits=24))
+    assert hashed.count == 2**25
+    used = np.unique(hashed_rows.indices)
+    assert len(used) == features.count
+    # Both number by hash, so the used columns come in the same order.
+    assert_identical(
+        sp.csr_array(
+            (hashed_rows.data, np.searchsorted(used, hashed_rows.indices).astype(np.int32), hashed_rows.indptr),
+            rows.shape,
+        ),
+        rows,
+    )
+
+
+@given(some_texts, st.integers(1, 3))
+def test_hashed_features_are_the_vocabulary_with_columns_added_up(texts: list[str], bits: int) -> None:
+    plain = TextSettings(char_ngrams=None, min_df=1, sublinear=False)
+    result = fitted(texts, plain)
+    if result is None:
+        return
+    features, _ = result
+    hashed, rows = TextFeatures.fit_transform(texts, TextSettings(**{**plain.described(), "hash_bits": bits}))
+    assert rows.shape == (len(texts), 2**bits)
+    bucket = (features.to_arrays()["words.hashes"] >> np.uint64(64 - bits)).astype(np.int64)
+    names = features.names(range(features.count))
+    counter = TfidfVectorizer(
+        ngram_range=(1, 2), token_pattern=r"(?u)\b\w+\b", lowercase=False, use_idf=False, norm=None
+    )
+    counts = counter.fit_transform(seen_by_both(texts))[:, [counter.vocabulary_[name] for name in names]]
+    added = counts @ sp.csr_array((np.ones(len(bucket)), (np.arange(len(bucket)), bucket)), (len(bucket), 2**bits))
+    in_rows = np.diff(sp.csc_array(added).indptr)
+    idf = np.log((1 + len(texts)) / (1 + in_rows)) + 1
+    assert_same(rows, sp.csr_array(normalize(added.multiply(idf).tocsr())))
+    assert hashed.to_arrays()["words.idf"][in_rows > 0] == pytest.approx(idf[in_rows > 0])
+    with pytest.raises(HiNetError, match="no names"):
+        hashed.names([0])
+
+
+def test_min_df_counts_rows_and_max_features_keeps_the_most_frequent() -> None:
+    texts = ["a a a b c", "b c d", "c", "D"]
+    chosen = {"word_ngrams": (1, 1), "char_ngrams": None}
+    every = {1: "abcd", 2: "bcd", 3: "c"}
+    for min_df, names in every.items():
+        features = TextFeatures.fit(texts, TextSettings(**chosen, min_df=min_df))
+        assert sorted(features.names(range(features.count))) == list(names)
+    for most, kept in ((1, {"c"}), (2, {"c"}), (3, {"b", "c", "d"}), (9, set("abcd"))):
+        features = TextFeatures.fit(texts, TextSettings(**chosen, min_df=1, max_features=most))
+        names = features.names(range(features.count))
+        assert len(names) == min(most, 4)
+        assert kept <= set(names)
+        assert (np.diff(features.to_arrays()["words.hashes"].astype(float)) > 0).all()
+    # Among equals the words stay before characters.
+    features = TextFeatures.fit(["ab", "ab"], TextSettings(char_ngrams=(3, 5), max_features=1))
+    assert features.names([0]) == ["ab"]
+
+
+def test_auto_chooses_characters_for_short_texts() -> None:
+    short, long = ["one two three"] * 4, ["word " * 20] * 4
+    assert TextFeatures.fit(short).settings.char_ngrams == (3, 5)
+    assert TextFeatures.fit(long).settings.char_ngrams is None
+    assert TextFeatures.fit(long, TextSettings(char_ngrams=(3, 3))).settings.char_ngrams == (3, 3)
+    assert TextFeatures.fit(long, TextSettings(word_ngrams=None)).settings.char_ngrams == (3, 5)
+    assert TextFeatures.fit(["word " * 19, "word " * 20]).settings.char_ngrams == (3, 5)
+
+
+def test_auto_looks_at_the_first_texts_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hinet.data.text.fitting.FIRST_TEXTS", 3)
+    texts = ["one", "two one", "two", *["word " * 200] * 5]
+    for chunks in ([texts], [texts[:1], texts[1:2], texts[2:]], [texts[:2], texts[2:]]):
+        assert TextFeatures.fit_chunks(iter(chunks)).settings.char_ngrams == (3, 5)
+    assert TextFeatures.fit_chunks(iter([texts[::-1]])).settings.char_ngrams is None
+
+
+def test_empty_and_unknown_texts_are_empty_rows() -> None:
+    features, rows = TextFeatures.fit_transform(["", "a b", "a b", " \t", "!?"], WORDS)
+    assert np.diff(rows.indptr).tolist() == [0, 3, 3, 0, 0]
+    assert features.transform(["", "zebra", "a zebra"]).nnz == 1
+    nothing = features.transform([])
+    assert nothing.shape == (0, features.count)
+
+
+def test_a_word_that_fills_a_long_text_is_counted() -> None:
+    features, rows = TextFeatures.fit_transform(
+        ["echo " * 5000 + "a", "echo a"], TextSettings(word_ngrams=(1, 1), char_ngrams=None)
+    )
+    times = 1 + np.log(5000)
+    echo = features.names([0, 1]).index("echo")
+    assert rows[[0], [echo]][0] == pytest.approx(times / np.hypot(times, 1))
+
+
+def series(texts: list[str]) -> Any:
+    """Return a series that only speaks Arrow's protocol, as those of polars and pandas do."""
+
+    class Series:
+        def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+            return pa.chunked_array([pa.array(texts, pa.string_view())]).__arrow_c_stream__(requested_schema)
+
+    return Series()
+
+
+class OnlyNumpy:
+    def __init__(self, texts: list[Any]) -> None:
+        self.texts = texts
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.array(self.texts, object)
+
+
+CONTAINERS: dict[str, Callable[[list[str]], Any]] = {
+    "tuple": tuple,
+    "object array": lambda texts: np.array(texts, object),
+    "unicode array": np.array,
+    "string": lambda texts: pa.array(texts, pa.string()),
+    "large string": lambda texts: pa.array(texts, pa.large_string()),
+    "string view": lambda texts: pa.array(texts, pa.string_view()),
+    "dictionary": lambda texts: pa.array(texts).dictionary_encode(),
+    "dictionary of views": lambda texts: pa.DictionaryArray.from_arrays(
+        pa.array(range(len(texts)), pa.uint32()), pa.array(texts, pa.string_view())
+    ),
+    "sliced": lambda texts: pa.array(["before", None, *texts, "after"]).slice(2, len(texts)),
+    "sliced large": lambda texts: pa.array(["befóre", *texts, "after"], pa.large_string()).slice(1, len(texts)),
+    "chunked": lambda texts: pa.chunked_array([texts[:1], [], texts[1:7], texts[7:]], pa.string()),
+    "sliced chunked": lambda texts: pa.chunked_array([["x", *texts[:3]], texts[3:]]).slice(1),
+    "arrow stream": series,
+    "array protocol": OnlyNumpy,
+}
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("extra", [[], ["Ménière's disease, ½", ""]], ids=["ascii", "unicode"])
+def test_every_container_gives_the_same(icd: list[str], container: str, extra: list[str]) -> None:
+    texts = [*icd[:20], *extra, *icd[20:40]]
+    features, rows = TextFeatures.fit_transform(texts, BOTH)
+    again, same_rows = TextFeatures.fit_transform(CONTAINERS[container](texts), BOTH)
+    assert state(again) == state(features)
+    assert_identical(same_rows, rows)
+    assert_identical(features.transform(CONTAINERS[container](texts)), rows)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["a", None], "row 1: expected a text, got None; leave the row out"),
+        (["a", "b", float("nan")], "row 2: expected a text, got float nan; leave the row out"),
+        ([3], "row 0: expected a text, got int 3"),
+        (["a", b"b"], "row 1: expected a text, got bytes b'b'"),
+        ([b"b"], "row 0: expected a text, got bytes b'b'"),
+        (["a", ["b"]], r"row 1: expected a text, got list \['b'\]"),
+        (["a", "\ud800"], r"row 1: the text '\\ud800' has half of a surrogate pair"),
+        (np.array(["a", np.nan], object), "row 1: expected a text, got float nan"),
+        (OnlyNumpy(["a", 3]), "row 1: expected a text, got int 3"),
+        (np.array([1.5]), "row 0: expected a text, got float64 1.5"),
+        (np.array([["a"]]), "expected a list of texts, or an array or series of strings, got ndarray"),
+        (pa.array(["a", None]), "row 1: expected a text, got a null"),
+        (pa.array([1]), "got an array of type int64"),
+        (pa.array([1]).dictionary_encode(), "got an array of type int64"),
+        (pa.array(["a", None, "a"]).dictionary_encode(), "row 1: expected a text, got a null"),
+        ("a text", "expected a list of texts, got one text 'a text'; put it into a list"),
+        (iter(["a"]), "got list_iterator; a stream of lists goes to fit_chunks"),
+        (None, "got NoneType"),
+    ],
+)
+def test_what_is_no_text_is_told_with_its_row(texts: Any, message: str) -> None:
+    with pytest.raises(HiNetError, match=message):
+        TextFeatures.fit_transform(texts)
+
+
+def test_rows_of_chunks_are_counted_through() -> None:
+    with pytest.raises(HiNetError, match="row 3: expected a text, got None"):
+        TextFeatures.fit_chunks([["a", "b"], ["a", None]])
+
+
+def test_text_that_is_not_utf8_is_told() -> None:
+    broken = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"a\xff")]
+    )
+    with pytest.raises(HiNetError, match="not valid UTF-8"):
+        TextFeatures.fit(broken, TextSettings(min_df=1, char_ngrams=None))
+
+
+@pytest.mark.parametrize("fit", [TextFeatures.fit, TextFeatures.fit_transform])
+def test_texts_without_features_are_told(fit: Callable[..., Any]) -> None:
+    with pytest.raises(HiNetError, match="there are no training texts"):
+        fit([])
+    with pytest.raises(HiNetError, match="none of the 2 training texts has a word; is it the right column"):
+        fit(["", " "])
+    with pytest.raises(HiNetError, match="no feature is in at least 2 of the 2 training texts; give a lower min_df"):
+        fit(["red", "blau"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"word_ngrams": (2, 1)}, r"word_ngrams: expected the shortest and longest length, such as \(1, 2\)"),
+        ({"char_ngrams": (0, 3)}, r"char_ngrams: expected .* got \(0, 3\)"),
+        ({"char_ngrams": "all"}, r"char_ngrams: expected .* got 'all'"),
+        ({"word_ngrams": None, "char_ngrams": None}, "without n-grams a text has no features"),
+        ({"char_weight": 0}, "char_weight: expected a number above 0, got 0; for no character n-grams"),
+        ({"min_df": 0}, "min_df: expected a whole number of at least 1, got 0"),
+        ({"min_df": 0.5}, "min_df: expected a whole number of at least 1, got 0.5"),
+        ({"max_features": 0}, "max_features: .* None sets no limit"),
+        ({"hash_bits": 40}, "hash_bits: expected at most 26, got 40"),
+        ({"hash_bits": 8, "max_features": 9}, "hash_bits alone sets the number of features"),
+    ],
+)
+def test_settings_that_make_no_sense_are_told(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(HiNetError, match=message):
+        TextSettings(**wrong)
+
+
+def test_names_and_threads_are_checked() -> None:
+    features = TextFeatures.fit(["a b", "a b"], WORDS)
+    with pytest.raises(HiNetError, match="expected features from 0 to 2, got 1 to 3"):
+        features.names([1, 3])
+    with pytest.raises(HiNetError, match="fit with keep_names=True"):
+        TextFeatures.fit(["a b", "a b"], TextSettings(keep_names=False)).names([0])
+    with pytest.raises(HiNetError, match="threads: expected at least 1, got 0"):
+        features.transform(["a"], threads=0)
