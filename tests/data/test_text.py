@@ -289,7 +289,7 @@ def test_auto_chooses_characters_for_short_texts() -> None:
     assert TextFeatures.fit(long).settings.char_ngrams is None
     assert TextFeatures.fit(long, TextSettings(char_ngrams=(3, 3))).settings.char_ngrams == (3, 3)
     assert TextFeatures.fit(long, TextSettings(word_ngrams=None)).settings.char_ngrams == (3, 5)
-    assert TextFeatures.fit(["word " * 19, "word " * 20]).settings.char_ngrams == (3, 5)
+    assert TextFeatures.fit(["word " * 7, "word " * 8]).settings.char_ngrams == (3, 5)
 
 
 def test_auto_looks_at_the_first_texts_only(monkeypatch: pytest.MonkeyPatch) -> None:

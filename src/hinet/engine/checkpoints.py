@@ -5,16 +5,24 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from hinet.engine.tasks import Arrays, Task
 from hinet.errors import FileError
-from hinet.files import write_bytes
+from hinet.files import read_arrays, write_arrays
+
+BEST = "best."
+
+
+class Best(NamedTuple):
+    """The best epoch of a task by its validation rows, and its state then."""
+
+    score: float
+    epoch: int
+    state: Arrays
 
 
 @dataclass(frozen=True)
@@ -27,30 +35,30 @@ class Checkpoints:
     folder: Path
     fingerprint: str
 
-    def keep(self, task: Task, epochs_done: int) -> None:
-        """Write the state of a task; a reader sees the state before it or this one, never a part."""
+    def keep(self, task: Task, epochs_done: int, best: Best | None = None) -> None:
+        """Write the state of a task, and its best; a reader sees the state before it or this one, never a part."""
         self.folder.mkdir(parents=True, exist_ok=True)
         told = {"epochs_done": str(epochs_done), "fingerprint": self.fingerprint}
-        state = {name: np.ascontiguousarray(array) for name, array in task.state().items()}
-        write_bytes(self._file(task), save(state, told))
+        arrays = task.state()
+        if best is not None:
+            told |= {"best_score": repr(best.score), "best_epoch": str(best.epoch)}
+            arrays = {**arrays, **{BEST + name: array for name, array in best.state.items()}}
+        write_arrays(self._file(task), arrays, told)
 
-    def resume(self, task: Task) -> int:
-        """Restore the state of a task if there is one, and return how many of its epochs are done."""
+    def resume(self, task: Task) -> tuple[int, Best | None]:
+        """Restore the state of a task if there is one; return how many of its epochs are done, and its best."""
         path = self._file(task)
         if not path.exists():
-            return 0
-        try:
-            with safe_open(path, framework="numpy") as file:
-                told = file.metadata()
-                if told.get("fingerprint") != self.fingerprint:
-                    raise FileError(
-                        path, "the checkpoint is of other rows or settings; remove the folder to start anew"
-                    )
-                arrays: Arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 not a mapping
-        except SafetensorError as error:
-            raise FileError(path, f"the checkpoint cannot be read ({error}); remove it to start anew") from None
+            return 0, None
+        arrays, told = read_arrays(path)
+        if told.get("fingerprint") != self.fingerprint:
+            raise FileError(path, "the checkpoint is of other rows or settings; remove the folder to start anew")
         task.restore(arrays)
-        return int(told["epochs_done"])
+        best = None
+        if "best_epoch" in told:
+            state = {name.removeprefix(BEST): array for name, array in arrays.items() if name.startswith(BEST)}
+            best = Best(float(told["best_score"]), int(told["best_epoch"]), state)
+        return int(told["epochs_done"]), best
 
     def _file(self, task: Task) -> Path:
         return self.folder / f"{task.name.replace(' ', '-')}.safetensors"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix, check_rows, is_sparse
-from hinet.engine.checkpoints import Checkpoints, fingerprint_of
+from hinet.engine.checkpoints import Best, Checkpoints, fingerprint_of
 from hinet.engine.deep import DeepTask
 from hinet.engine.experts import DeepExpert, Experts, Floats, LabelSpans, Prototypes, WideExpert
 from hinet.engine.goals import END, GoalArrays, Goals
@@ -24,8 +24,8 @@ from hinet.engine.memory import plan_memory
 from hinet.engine.mixing import learned_mix, usual_mix
 from hinet.engine.model import FusedModel
 from hinet.engine.patterns import known_as, prototypes
-from hinet.engine.settings import EngineSettings
-from hinet.engine.tasks import Arrays, Task, TrainingRows
+from hinet.engine.settings import MOST_FLAT_LABELS, EngineSettings
+from hinet.engine.tasks import Task, TrainingRows
 from hinet.engine.wide import WidePlan, WideTraining, wide_training
 from hinet.errors import HiNetError
 from hinet.progress import EpochRecord, Progress, SilentProgress
@@ -92,11 +92,11 @@ class _Plan:
             self.goals = self.goals.weighted(_checked_weights(sample_weight, len(traces)))
         self.valid = None
         if valid is not None:
+            goals = _checked_goals(valid.rows, valid.traces, self.layers, "validation ")
             if valid.rows.shape[1] != self.features:
                 raise HiNetError(
                     f"validation rows have {valid.rows.shape[1]:,} features and training rows {self.features:,}"
                 )
-            goals = _checked_goals(valid.rows, valid.traces, self.layers, "validation ")
             self.valid = SparseMatrix.of(valid.rows), goals
         self.groups = Groups.of(self.layers)
         matrix = SparseMatrix.of(rows)
@@ -105,8 +105,8 @@ class _Plan:
         self.members = settings.members_for(self.train.row_count)
         self.wide = self._wide_training(matrix)
         labels = int(self.layers.ends.sum())
-        self.spans = LabelSpans.of(self.layers) if self.layers.is_tree else LabelSpans.none(self.layers)
-        self.has_flat = settings.wants_flat(labels, self.train.row_count, self.layers.is_tree)
+        self.spans = LabelSpans.of(self.layers) if self.layers.taxonomy.is_tree else LabelSpans.none(self.layers)
+        self.has_flat = settings.wants_flat(labels, self.train.row_count, self.layers.taxonomy.is_tree)
         self.memory = plan_memory(
             features=self.features,
             outputs=self.groups.rows,
@@ -143,8 +143,10 @@ class _Plan:
 
     def fingerprint(self) -> str:
         """Return what a checkpoint is recognised by."""
-        matrix = self.train.rows
-        return fingerprint_of([self.settings.shaping(), self.features, *matrix, *self.goals.arrays])
+        parts = [self.settings.shaping(), self.features, *self.groups, *self.train.rows, *self.goals.arrays]
+        if self.valid is not None and self.settings.patience is not None:
+            parts += [*self.valid[0], *self.valid[1].arrays]
+        return fingerprint_of(parts)
 
     def tasks(self) -> list[Task]:
         """Return the work to do, the longest first."""
@@ -224,7 +226,8 @@ class _Plan:
         rows, goals = self.valid
         mix, least = learned_mix(rows, goals, self.groups, experts)
         best = experts._replace(mix=mix)
-        for temperature in TEMPERATURES if self.layers.is_tree else ():
+        few = 0 < len(self.spans.neuron) <= MOST_FLAT_LABELS  # all labels are scored for every row
+        for temperature in TEMPERATURES if few else ():
             known = prototypes(self.train.rows, self.features, self.goals, self.spans, temperature)
             start = np.array([*experts.mix[:3], 0.2], np.float32)
             tried = experts._replace(prototypes=known, mix=start)
@@ -316,26 +319,26 @@ class _Runner:
             self._progress.finished()
 
     def _run_task(self, task: Task) -> None:
-        done = 0 if self._checkpoints is None else self._checkpoints.resume(task)
-        best: tuple[float, int, Arrays] | None = None
+        patience = self._settings.patience
+        done, best = (0, None) if self._checkpoints is None else self._checkpoints.resume(task)
         for epoch in range(done, task.epochs):
+            if best is not None and patience is not None and epoch - best.epoch > patience:
+                break
             start = time.perf_counter()
             cost = task.run_epoch(epoch, self._advance)
             if not np.isfinite(cost):
                 raise HiNetError(f"the cost of {task.name} is no longer finite; scale the features to length 1")
             score = None
-            if self._settings.patience is not None and (valid := self._valid_cost(task)) is not None:
+            if patience is not None and (valid := self._valid_cost(task)) is not None:
                 score = -valid
-                if best is None or score > best[0]:
-                    best = score, epoch, {name: array.copy() for name, array in task.state().items()}
+                if best is None or score > best.score:
+                    best = Best(score, epoch, {name: array.copy() for name, array in task.state().items()})
             if self._checkpoints is not None:
-                self._checkpoints.keep(task, epoch + 1)
+                self._checkpoints.keep(task, epoch + 1, best)
             seconds, rate = time.perf_counter() - start, 1 - (epoch + 1) / task.epochs
             self._record(EpochRecord(epoch + 1, task.epochs, cost, score, seconds, rate, task.name))
-            if best is not None and self._settings.patience is not None and epoch - best[1] >= self._settings.patience:
-                break
         if best is not None:
-            task.restore(best[2])
+            task.restore(best.state)
 
     def _advance(self, rows: int) -> None:
         with self._lock:

@@ -68,7 +68,7 @@ class Goals:
         layers = traces.layers
         ends = traces.end_nodes
         row = np.repeat(np.arange(len(traces)), np.diff(traces.row_offsets))
-        if layers.is_tree:
+        if layers.taxonomy.is_tree:
             return cls.of_labels(layers, ends.astype(np.int64), traces.row_offsets)
         order = np.lexsort((ends, row))
         first = np.ones(len(order), bool)

@@ -109,7 +109,7 @@ class FusedModel:
                 f"the arrays have no {missing[0]!r}; they are not those of a deep expert over sibling groups"
             )
         features = len(arrays["features.weight"])
-        spans = LabelSpans.of(layers) if layers.is_tree else LabelSpans.none(layers)
+        spans = LabelSpans.of(layers) if layers.taxonomy.is_tree else LabelSpans.none(layers)
         labels = len(spans.neuron)
         has_wide = "wide.weight" in arrays
         usual = np.array([0.5, 0.5, 0, 0] if has_wide else [1.0, 0, 0, 0], np.float32)

@@ -63,11 +63,13 @@ def known_as(rows: SparseMatrix, features: int, buckets: int | None) -> NDArray[
 
 
 def _by_goal(rows: SparseMatrix, features: int, goals: Goals, *, values: bool = False) -> sp.csr_array:
-    """Return the sum of the rows of each goal; without ``values``, how many have each feature."""
+    """Return the sum of the rows of each goal by their shares; without ``values``, how many have each feature."""
     arrays = goals.arrays
     row_of_entry = np.repeat(np.arange(len(goals)), np.diff(arrays.row_offsets))
     members = _pattern(arrays.entry_goal, row_of_entry, (len(arrays.step_offsets) - 1, len(goals)))
     data = rows.data if values else np.ones(len(rows.data), np.float32)
+    if values:
+        members = sp.csr_array((arrays.entry_share, (arrays.entry_goal, row_of_entry)), shape=members.shape)
     return (members @ sp.csr_array((data, rows.indices, rows.indptr), shape=(len(goals), features))).tocsr()
 
 

@@ -417,6 +417,7 @@ def open_entry(row, entry, groups, together, k, log_p, scored):
     made, heap, found = together.entries[row], together.heap[row], together.found[row]
     if made + size > ROOM:
         together.answers[row] = -1
+        together.heap[row] = 0  # which ends its search
         return False
     heap_score, heap_entry, best = together.heap_score[row], together.heap_entry[row], together.best[row]
     above = together.score[row, entry]
@@ -677,6 +678,9 @@ def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, dept
     count = len(rows.indptr) - 1
     reading, spreading = reading_for(groups, experts), spreading_for(groups)
     node_mass = np.zeros(len(depth))
+    tops = groups.option_offsets[1]  # neurons right below the root
+    if groups.option_neuron[tops - 1] == STOP:
+        tops -= 1
     chosen = np.empty(count, np.int64)
     probability = np.empty(count, np.float64)
     touched = np.zeros(count, np.int64)
@@ -689,7 +693,8 @@ def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, dept
             node_mass[node_of[neuron]] += spreading.mass[neuron]
         best, value, first = -1, 0.0, -1
         for place in range(1, reached):
-            node = node_of[spreading.reached[place]]
+            neuron = spreading.reached[place]
+            node = node_of[neuron]
             mass = node_mass[node]
             if surest:
                 gain = depth[node] + mass if mass >= cut else -1.0
@@ -699,11 +704,11 @@ def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, dept
                     gain += node_mass[ancestors[above]] - cut
             if gain > value:
                 best, value = node, gain
-            if first < 0 or (depth[node] == depth[first] and mass > node_mass[first]):
+            if neuron <= tops and (first < 0 or mass > node_mass[first]):
                 first = node
         if best < 0:
             best = first
-        chosen[row] = best
+        chosen[row] = best if best >= 0 else node_of[0]
         probability[row] = node_mass[best] if best >= 0 else 1.0
         for place in range(1, reached):
             node_mass[node_of[spreading.reached[place]]] = 0

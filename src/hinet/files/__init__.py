@@ -1,5 +1,6 @@
 """Files on disk: checked text, delimited columns with their line numbers, writes that are all or nothing."""
 
+from hinet.files.arrays import read_arrays, write_arrays
 from hinet.files.atomic import write_bytes, write_text
 from hinet.files.delimited import DelimitedTable, format_delimited, parse_delimited
 from hinet.files.text import checked_lines, read_text
@@ -9,7 +10,9 @@ __all__ = [
     "checked_lines",
     "format_delimited",
     "parse_delimited",
+    "read_arrays",
     "read_text",
+    "write_arrays",
     "write_bytes",
     "write_text",
 ]

@@ -1,6 +1,7 @@
-"""Torch modules: feature networks, hierarchical heads, the Flatten Network."""
+"""Torch modules: feature networks, hierarchical heads, the Flatten Network, the fused model."""
 
 from hinet.network.features import DenseFeatures, SparseBag, SparseRows
+from hinet.network.fused import FusedNetwork, WideHead, from_fused, to_fused
 from hinet.network.graph import NeuronGraph
 from hinet.network.heads import HeadSettings, HierarchicalHead, build_head, default, paper
 from hinet.network.models import FlattenNetwork, HiNet
@@ -9,6 +10,7 @@ from hinet.network.targets import TargetBatch, Targets
 __all__ = [
     "DenseFeatures",
     "FlattenNetwork",
+    "FusedNetwork",
     "HeadSettings",
     "HiNet",
     "HierarchicalHead",
@@ -17,7 +19,10 @@ __all__ = [
     "SparseRows",
     "TargetBatch",
     "Targets",
+    "WideHead",
     "build_head",
     "default",
+    "from_fused",
     "paper",
+    "to_fused",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,7 +57,7 @@ class SparseBag(nn.Module):
         self.weight = nn.Parameter(torch.randn(features, width) * BAG_STD)
         self.bias = nn.Parameter(torch.zeros(width))
         self.dropout = nn.Dropout(dropout)
-        self.linear_units = round(linear_share * width)
+        self.linear_units = math.floor(linear_share * width + 0.5)
 
     def forward(self, rows: SparseRows) -> Tensor:
         """Return the feature layer, (b, k)."""

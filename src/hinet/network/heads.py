@@ -179,16 +179,27 @@ class SiblingHead(HierarchicalHead):
         shift = torch.where(seen > 0, self.settings.prior_strength * share, torch.zeros_like(share))
         self.adjustment.copy_(shift[self.free_options.cpu()])
 
-    def option_scores(self, hidden: Tensor) -> Tensor:
-        """Return ``log p(option | parent)`` of every option, (options, b)."""
-        scores = hidden.new_zeros(self.graph.options, len(hidden))
+    @property
+    def option_weight(self) -> Tensor:
+        """(rows, k) The weights of every option that has rivals, those of tied options repeated."""
+        return self.weight[self.unit] if self.settings.tied else self.weight
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits of every option that has rivals, (rows, b)."""
+        if self.settings.tied:
+            return (self.weight @ hidden.T)[self.unit] + self.bias[:, None]
+        return torch.addmm(self.bias[:, None], self.weight, hidden.T)
+
+    def normalised(self, logits: Tensor) -> Tensor:
+        """Turn the logits of options that have rivals, (rows, b), into ``log p`` of every option, (options, b)."""
+        scores = logits.new_zeros(self.graph.options, logits.shape[1])
         if len(self.free_options) == 0:
             return scores
-        if self.settings.tied:
-            logits = (self.weight @ hidden.T)[self.unit] + self.bias[:, None]  # (rows, b)
-        else:
-            logits = torch.addmm(self.bias[:, None], self.weight, hidden.T)
         return scores.index_copy(0, self.free_options, segment_log_softmax(logits, self.free_sizes))
+
+    def option_scores(self, hidden: Tensor) -> Tensor:
+        """Return ``log p(option | parent)`` of every option, (options, b)."""
+        return self.normalised(self.logits(hidden))
 
     def cost(self, hidden: Tensor, targets: TargetBatch) -> Tensor:
         """Return the cost of every row from the sibling groups on its traces alone."""

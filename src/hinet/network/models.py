@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hinet.errors import HiNetError
+from hinet.network.graph import NeuronGraph
 from hinet.network.heads import WEIGHT_STD, HeadSettings, build_head
 from hinet.network.targets import TargetBatch, Targets
 from hinet.ragged import Ints
@@ -23,6 +24,11 @@ class HiNet(nn.Module):
         self.features = features
         self.layers = layers
         self.head = build_head(layers, width, settings)
+
+    @property
+    def graph(self) -> NeuronGraph:
+        """The layers as tensors."""
+        return self.head.graph
 
     def learn_prior(self, targets: Targets) -> None:
         """Let the head look at how often each option is taken, before training."""

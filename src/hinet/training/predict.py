@@ -10,14 +10,14 @@ from hinet.data import Traces
 from hinet.data.matrices import check_rows
 from hinet.errors import HiNetError
 from hinet.inference import downpour
-from hinet.network import FlattenNetwork, HiNet
+from hinet.network import FlattenNetwork, FusedNetwork, HiNet
 from hinet.training.batches import check_width, row_batch
 
 BATCH_CELLS = 20_000_000  # scores held at once: 80 MB
 
 
 @torch.no_grad()
-def predict_traces(network: HiNet | FlattenNetwork, rows: Any, *, k: int = 1) -> Traces:
+def predict_traces(network: HiNet | FusedNetwork | FlattenNetwork, rows: Any, *, k: int = 1) -> Traces:
     """Return the ``k`` best traces of every row, by downpour; of the flat network, the traces of its best label.
 
     In a DAG the best trace need not end at the most probable label, whose probability is a sum over its traces: for
@@ -34,9 +34,9 @@ def predict_traces(network: HiNet | FlattenNetwork, rows: Any, *, k: int = 1) ->
     parts = []
     for start in range(0, rows.shape[0], size):
         batch = row_batch(rows, start, min(start + size, rows.shape[0]), device)
-        if isinstance(network, HiNet):
-            parts.append(downpour(network.head.graph, network.option_scores(batch), k))
-        else:
+        if isinstance(network, FlattenNetwork):
             best = network.label_nodes[network.label_scores(batch).argmax(1)].cpu().numpy()
             parts.append(Traces.of_nodes(layers, best))
+        else:
+            parts.append(downpour(network.graph, network.option_scores(batch), k))
     return Traces.joined(layers, parts)

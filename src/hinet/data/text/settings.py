@@ -14,9 +14,9 @@ LONGEST_NGRAM = 16
 MOST_HASH_BITS = 26  # 256 MB of weights for each kind
 
 # With char_ngrams="auto", texts get character n-grams where the first texts have fewer words than this on average.
-SHORT_TEXT_WORDS = 20
+SHORT_TEXT_WORDS = 8  # above it, character n-grams multiply the features of a row, and the training time, too much
 SHORT_TEXT_CHAR_NGRAMS: Sizes = (3, 5)
-FIRST_TEXTS = 10_000
+FIRST_TEXTS = 100_000
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class TextSettings:
         Shortest and longest run of words; ``None`` for no words. A word is a run of letters, digits and ``_``.
     char_ngrams
         Shortest and longest run of characters within blank-separated words, padded with a blank on both sides; ``None``
-        for none. ``"auto"`` chooses 3 to 5 if the first 10,000 texts of a fit have fewer than 20 words on average, and
+        for none. ``"auto"`` chooses 3 to 5 if the first 100,000 texts of a fit have fewer than 8 words on average, and
         none otherwise.
     char_weight
         Length of the block of character n-grams before the whole row is brought to length 1; words have length 1.

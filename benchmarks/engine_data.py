@@ -1,0 +1,151 @@
+"""The rows that the fused engine is measured on: CSR, labels and layers, by our own text kernels."""
+
+from __future__ import annotations
+
+import csv
+import lzma
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from measure import DATA
+
+from hinet import Layers, Taxonomy, Traces, load_icd10cm
+from hinet.data.lshtc import read_lshtc
+from hinet.data.text import TextFeatures
+from hinet.data.tfidf import tfidf_counts
+from hinet.engine import ValidationRows
+
+HELD_OUT = 10  # of LSHTC, where the validation rows are what we report on, every tenth training row is held out
+
+Labels = Sequence[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of features with the labels of each."""
+
+    rows: Any
+    labels: Labels
+
+    def take(self, chosen: Any) -> Part:
+        """Return the rows that are chosen by a mask."""
+        return Part(self.rows[chosen], [self.labels[row] for row in np.flatnonzero(chosen).tolist()])
+
+
+@dataclass(frozen=True)
+class EngineData:
+    """A data set: training rows, rows to be judged on, and validation rows where there are any."""
+
+    layers: Layers
+    train: Part
+    test: Part
+    valid: Part | None = None
+
+    def traces(self, part: Part) -> Traces:
+        """Return the labels of a part as traces."""
+        return Traces.encode_sets(self.layers, part.labels)
+
+    @property
+    def validation(self) -> ValidationRows | None:
+        """The validation rows as training takes them."""
+        return None if self.valid is None else ValidationRows(self.valid.rows, self.traces(self.valid))
+
+    def path(self, label: str) -> tuple[str, ...]:
+        """Return the path of a label of a tree from below the root; LSHTC's node 1, above nearly all, is a root."""
+        taxonomy = self.layers.taxonomy
+        path = [label]
+        while parents := taxonomy.parents(path[-1]):
+            path.append(parents[0])
+        return tuple(path[::-1][path[-1] == "1" :])
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Raw texts and labels, as a user has them."""
+
+    taxonomy: Taxonomy
+    train: tuple[Sequence[str], Labels]
+    test: tuple[Sequence[str], Labels]
+    valid: tuple[Sequence[str], Labels] = ((), ())
+
+    def vectorised(self) -> tuple[EngineData, TextFeatures]:
+        """Turn texts into rows, the features those of the training texts."""
+        features, rows = TextFeatures.fit_transform(self.train[0])
+        parts = [Part(features.transform(texts), labels) for texts, labels in (self.test, self.valid) if labels]
+        return _data(self.taxonomy, Part(rows, self.train[1]), *parts), features
+
+
+def naics_texts() -> Texts:
+    rows = _table(DATA / "naics2022_index" / "naics2022_index.tsv")
+    parts = {
+        name: ([row["text"] for row in rows if (row["split"] == "train") == (name == "train")],
+               [(row["code"],) for row in rows if (row["split"] == "train") == (name == "train")])
+        for name in ("train", "test")
+    }  # fmt: skip
+    return Texts(Taxonomy.from_file(DATA / "naics2022_index" / "hierarchy.tsv"), **parts)
+
+
+def icd_texts() -> Texts:
+    icd = load_icd10cm()
+    train, test, valid = (
+        (part.texts, [(label,) for label in part.labels]) for part in (icd.train, icd.test, icd.valid)
+    )
+    return Texts(icd.taxonomy, train, test, valid)
+
+
+def wikitaxa_texts() -> Texts:
+    folder = DATA / "wikitaxa"
+    parts = {}
+    for name in ("train", "test", "valid"):
+        rows = _table(folder / f"{name}.tsv.xz")
+        parts[name] = [row["text"] for row in rows], [(row["label"],) for row in rows]
+    return Texts(Taxonomy.from_file(folder / "hierarchy.tsv"), **parts)
+
+
+def wordnet_texts() -> Texts:
+    folder = DATA / "wordnet_nouns"
+    parts = {}
+    for name in ("train", "test"):
+        rows = _table(folder / f"{name}.tsv.xz")
+        parts[name] = [row["text"] for row in rows], [tuple(row["labels"].split()) for row in rows]
+    return Texts(Taxonomy.from_file(folder / "hierarchy.tsv"), **parts)
+
+
+def lshtc(test: str = "validation.txt") -> EngineData:
+    """Return LSHTC's dry run, judged on ``test``; validation rows are the file of that name, or held-out rows."""
+    folder = DATA / "lshtc1_dryrun" / "task2"
+    read = read_lshtc(folder, test)
+    train_rows, test_rows = tfidf_counts(read.train.features, read.test.features)
+    train, judged = Part(train_rows, _sets(read.train.labels)), Part(test_rows, _sets(read.test.labels))
+    if test == "validation.txt":
+        held = np.arange(len(train.labels)) % HELD_OUT == 0
+        return _data(read.taxonomy, train.take(~held), judged, train.take(held))
+    validation = read_lshtc(folder, "validation.txt")
+    valid_rows = tfidf_counts(validation.train.features, validation.test.features)[1]
+    return _data(read.taxonomy, train, judged, Part(valid_rows, _sets(validation.test.labels)))
+
+
+def joined(first: Part, second: Part) -> Part:
+    """Return the rows of both."""
+    return Part(sp.vstack([first.rows, second.rows], format="csr"), [*first.labels, *second.labels])
+
+
+def _data(taxonomy: Taxonomy, train: Part, test: Part, valid: Part | None = None) -> EngineData:
+    parts = [train, test] if valid is None else [train, test, valid]
+    ends = {label for part in parts for labels in part.labels for label in labels}
+    return EngineData(Layers.of(taxonomy, ends=sorted(ends)), train, test, valid)
+
+
+def _sets(labels: Sequence[Any]) -> Labels:
+    return [(label,) if isinstance(label, str) else tuple(label) for label in labels]
+
+
+def _table(path: Path) -> list[dict[str, str]]:
+    csv.field_size_limit(1 << 30)
+    data = path.read_bytes()
+    text = (lzma.decompress(data) if path.suffix == ".xz" else data).decode()
+    return list(csv.DictReader(text.split("\n"), delimiter="\t", quoting=csv.QUOTE_NONE))

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hinet import compiled
+
+MODULE = """
+from hinet.compiled import kernel
+
+@kernel
+def doubled(x):
+    return tripled(x) - x
+
+@kernel
+def tripled(x):
+    return 3 * x
+"""
+PROGRAM = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("hinet.tiny", sys.argv[1])
+tiny = importlib.util.module_from_spec(spec)
+sys.modules["hinet.tiny"] = tiny
+spec.loader.exec_module(tiny)
+print(tiny.doubled(21), tiny.tripled(2), len(tiny.doubled.stats.cache_hits), len(tiny.doubled.stats.cache_misses))
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    """A module of two kernels, one of which calls the other."""
+    path = tmp_path / "source" / "tiny.py"
+    path.parent.mkdir()
+    path.write_text(MODULE)
+    return path
+
+
+def run(module: Path, **environment: str) -> tuple[str, str]:
+    """Use the kernels in a process of its own; return what it says on both streams."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(module)],
+        env={**{k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"}, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+def test_kernels_are_compiled_once_and_kept_where_the_user_wants_them(tiny: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    told = "hinet: compiling for this machine; this is kept and happens once\n"
+    assert run(tiny, NUMBA_CACHE_DIR=str(kept)) == ("42 6 0 1\n", told)
+    files = sorted(path for path in kept.rglob("*") if path.is_file())
+    assert {path.suffix for path in files} == {".nbi", ".nbc"}
+    assert all(path.parent.name.startswith("hinet-") for path in files)  # a folder for each state of the sources
+    assert run(tiny, NUMBA_CACHE_DIR=str(kept)) == ("42 6 1 0\n", "")
+    assert sorted(path for path in kept.rglob("*") if path.is_file()) == files
+    assert [path.name for path in tiny.parent.rglob("*.nb?")] == []
+
+
+def test_kernels_are_kept_beside_their_source_if_nothing_is_said(tiny: Path) -> None:
+    run(tiny)
+    assert {path.suffix for path in tiny.parent.rglob("hinet-*/*")} == {".nbi", ".nbc"}
+    assert run(tiny) == ("42 6 1 0\n", "")
+
+
+def test_kernels_run_where_nothing_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(function: object) -> None:
+        raise RuntimeError("cannot cache function: no locator available")
+
+    monkeypatch.setattr(compiled, "_KernelCache", refused)
+    halved = compiled.kernel(_halved)
+    assert halved(4.0) == 2.0
+    assert not halved.stats.cache_path  # type: ignore[attr-defined]
+
+
+def test_kernels_know_nan_and_infinity() -> None:
+    assert compiled.kernel(_is_lost)(float("nan"))
+    assert not compiled.kernel(_is_lost)(float("inf"))
+
+
+def _halved(x: float) -> float:
+    return x / 2
+
+
+def _is_lost(x: float) -> bool:
+    return x != x

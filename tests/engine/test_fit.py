@@ -1,0 +1,537 @@
+from __future__ import annotations
+
+import io
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from hinet import FileError, HiNetError, Layers, Taxonomy, Traces
+from hinet.data.matrices import SparseMatrix
+from hinet.engine import EngineSettings, FusedModel, Goals, Search, ValidationRows, fit
+from hinet.engine.experts import LabelSpans
+from hinet.engine.mixing import learned_mix, usual_mix
+from hinet.engine.patterns import prototypes
+from hinet.progress import EpochRecord, LineProgress, SilentProgress
+
+FEATURES = 40
+QUICK = EngineSettings(width=16, flat_width=8, threads=2)
+TREE = [
+    *[("r", top) for top in "abc"],
+    *[(top, f"{top}{child}") for top in "ab" for child in range(4)],
+    *[("a0", f"a0{child}") for child in range(3)],
+]
+DAG = [("r", "a"), ("r", "b"), ("b", "c"), ("b", "d"), ("d", "e"), ("d", "f"), ("a", "f"), ("a", "d"), ("a", "g")]
+
+
+def layers_of(kind: str) -> Layers:
+    """A tree of 15 nodes below the root, or a DAG, in which inner nodes are labels as well."""
+    return Layers.of(Taxonomy.from_edges(TREE if kind == "tree" else DAG))
+
+
+def labels_of(layers: Layers) -> list[str]:
+    return [node for node in layers.taxonomy if node != "r"]
+
+
+def rows_of(labels: list[str], layers: Layers, seed: int = 0) -> sp.csr_array:
+    """Rows of length 1 in which each label has a feature of its own among noise."""
+    random = np.random.default_rng(seed)
+    dense = (random.random((len(labels), FEATURES)) < 0.1).astype(np.float32)
+    names = labels_of(layers)
+    dense[:, : len(names)] = 0
+    dense[np.arange(len(labels)), [names.index(label) for label in labels]] = 2
+    return sp.csr_array(dense / np.linalg.norm(dense, axis=1, keepdims=True))
+
+
+def data(kind: str = "tree", count: int = 300, seed: int = 0) -> tuple[sp.csr_array, Traces, list[str]]:
+    layers = layers_of(kind)
+    names = labels_of(layers)
+    labels = [names[number] for number in np.random.default_rng([seed, 1]).integers(len(names), size=count)]
+    return rows_of(labels, layers, seed), Traces.encode(layers, labels), labels
+
+
+def accuracy(model: FusedModel, rows: sp.csr_array, labels: list[str]) -> float:
+    ids = model.layers.taxonomy.ids
+    found = Search(model).labels(rows)
+    return float(np.mean([ids[node] == label for node, label in zip(found.nodes, labels, strict=True)]))
+
+
+def assert_identical(first: FusedModel, second: FusedModel) -> None:
+    one, other = first.to_arrays(), second.to_arrays()
+    assert one.keys() == other.keys()
+    for name in one:
+        assert one[name].dtype == other[name].dtype, name
+        np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+def differ(first: FusedModel, second: FusedModel, name: str) -> bool:
+    return not np.array_equal(first.to_arrays()[name], second.to_arrays()[name])
+
+
+@pytest.fixture(scope="module", params=["tree", "dag"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def trained(kind: str) -> FusedModel:
+    rows, traces, _ = data(kind)
+    return fit(rows, traces, QUICK)
+
+
+def test_a_model_learns_what_can_be_learned(trained: FusedModel, kind: str) -> None:
+    rows, _, labels = data(kind)
+    assert accuracy(trained, rows, labels) > 0.95
+    rows, _, labels = data(kind, seed=1)
+    assert accuracy(trained, rows, labels) > 0.9
+    assert (trained.mix.flat > 0) == (kind == "tree")
+
+
+@pytest.mark.parametrize("expert", range(4), ids=["deep", "wide", "flat", "prototypes"])
+def test_every_expert_knows_the_labels_by_itself(expert: int) -> None:
+    rows, traces, labels = data("tree")
+    model = fit(rows, traces, QUICK)
+    experts, alone = model.experts, np.zeros(4, np.float32)
+    alone[expert] = 1
+    if expert == 3:
+        known = prototypes(SparseMatrix.of(rows), FEATURES, Goals.of(traces), experts.spans, 20.0)
+        experts = experts._replace(prototypes=known)
+    assert accuracy(FusedModel(model.layers, experts._replace(mix=alone)), rows, labels) > 0.9
+
+
+def test_rows_with_several_labels_are_shared_among_them(kind: str) -> None:
+    layers = layers_of(kind)
+    names = labels_of(layers)[:2]
+    rows = sp.csr_array(np.ones((60, 3), np.float32) / np.sqrt(np.float32(3)))
+    model = fit(rows, Traces.encode_sets(layers, [names] * 60), QUICK)
+    found = Search(model).traces(rows[[0]], 2).traces
+    assert set(found.decode_sets()[0]) == set(names)
+    assert np.exp(found.log_p) == pytest.approx([0.5, 0.5], abs=0.1)
+
+
+def test_the_number_of_threads_changes_nothing(trained: FusedModel, kind: str) -> None:
+    rows, traces, _ = data(kind)
+    for threads in (1, 3):
+        assert_identical(fit(rows, traces, _with(QUICK, threads=threads)), trained)
+
+
+def test_another_seed_gives_another_model(trained: FusedModel, kind: str) -> None:
+    rows, traces, _ = data(kind)
+    other = fit(rows, traces, _with(QUICK, seed=1))
+    assert all(differ(trained, other, name) for name in ("features.weight", "wide.weight"))
+
+
+def test_rows_of_weight_zero_teach_nothing(kind: str) -> None:
+    rows, _, labels = data(kind)
+    layers = layers_of(kind)
+    names = labels_of(layers)
+    wrong = [names[(names.index(label) + 1) % len(names)] for label in labels]
+    both, traces = sp.csr_array(sp.vstack([rows, rows, rows])), Traces.encode(layers, labels + wrong + wrong)
+    weights = np.repeat([1.0, 0.0, 0.0], len(labels))
+    assert accuracy(fit(both, traces, QUICK), rows, labels) < 0.5
+    assert accuracy(fit(both, traces, QUICK, sample_weight=weights), rows, labels) > 0.95
+    valid_rows, valid_traces, _ = data(kind, 60, 5)
+    valid = ValidationRows(valid_rows, valid_traces)
+    assert accuracy(fit(both, traces, QUICK, sample_weight=weights, valid=valid), rows, labels) > 0.95
+
+
+def test_prototypes_follow_the_weights_of_rows() -> None:
+    """A row of weight zero adds nothing to the mean of its label."""
+    rows, traces, _ = data("tree", 20)
+    spans, goals = LabelSpans.of(traces.layers), Goals.of(traces)
+    half = np.arange(20) < 10
+    weighted = prototypes(SparseMatrix.of(rows), FEATURES, goals.weighted(half.astype(float)), spans, 20.0)
+    first = prototypes(SparseMatrix.of(rows[:10]), FEATURES, goals.take(np.arange(10)), spans, 20.0)
+    shape = (FEATURES, len(spans.neuron))
+    dense = [sp.csr_array((made.value, made.label, made.offsets), shape=shape).toarray() for made in (weighted, first)]
+    np.testing.assert_allclose(*dense, rtol=1e-5, atol=1e-5)
+
+
+def test_heavier_rows_win() -> None:
+    layers = layers_of("tree")
+    rows = sp.csr_array(np.full((90, 2), np.sqrt(0.5), np.float32))
+    labels = ["a1"] * 60 + ["b1"] * 30
+    traces = Traces.encode(layers, labels)
+    for weight, winner in ((1.0, "a1"), (8.0, "b1")):
+        weights = np.where(np.array(labels) == "b1", weight, 1.0)
+        model = fit(rows, traces, _with(QUICK, prior_strength=0.0), sample_weight=weights)
+        assert Search(model).traces(rows[[0]]).traces.decode() == [winner]
+
+
+def test_patience_stops_early_and_keeps_the_best() -> None:
+    rows, traces, _ = data("dag")
+    valid_rows, _, _ = data("dag", 60, 5)
+    random_traces = data("dag", 60, 6)[1]  # which nobody can learn, so that more training only costs
+    settings = _with(QUICK, members=1, wide=False, deep_epochs=10, patience=2)
+    model = fit(rows, traces, settings, valid=ValidationRows(valid_rows, random_traces))
+    scores = [record.valid_score for record in model.history]
+    assert 2 < len(scores) < 10
+    best = int(np.argmax(scores))
+    assert len(scores) == best + 1 + 2
+    deep = model.experts._replace(mix=np.array([1, 0, 0, 0], np.float32))
+    goals = Goals.of(random_traces)
+    assert -learned_mix(SparseMatrix.of(valid_rows), goals, model.groups, deep)[1] == pytest.approx(scores[best])
+
+
+def test_validation_rows_decide_the_mix(trained: FusedModel, kind: str) -> None:
+    rows, traces, _ = data(kind)
+    valid_rows, valid_traces, valid_labels = data(kind, 100, 5)
+    model = fit(rows, traces, QUICK, valid=ValidationRows(valid_rows, valid_traces))
+    usual = usual_mix(wide=True, flat=kind == "tree")
+    np.testing.assert_array_equal(trained.experts.mix, usual)
+    assert not np.allclose(model.experts.mix, usual, atol=1e-2)
+    assert accuracy(model, valid_rows, valid_labels) > 0.9
+    groups, goals, matrix = model.groups, Goals.of(valid_traces), SparseMatrix.of(valid_rows)
+
+    def cost(experts: Any) -> float:
+        found = Search(FusedModel(model.layers, experts)).traces(valid_rows, 1_000).traces
+        assert found.log_p is not None
+        total = 0.0
+        for row, label in enumerate(valid_labels):
+            traces = range(int(found.row_offsets[row]), int(found.row_offsets[row + 1]))
+            node = model.layers.taxonomy.position(label)
+            total -= np.log(sum(np.exp(found.log_p[trace]) for trace in traces if found.end_nodes[trace] == node))
+        return total / len(valid_labels)
+
+    assert cost(model.experts) < cost(model.experts._replace(mix=trained.experts.mix))
+    assert learned_mix(matrix, goals, groups, trained.experts)[1] < cost(trained.experts) + 1e-3
+
+
+@pytest.mark.parametrize("patience", [None, 1])
+def test_validation_rows_of_one_label_are_enough(kind: str, patience: int | None) -> None:
+    rows, traces, labels = data(kind)
+    layers = layers_of(kind)
+    chosen = [row for row, label in enumerate(labels) if label == "a"][:1]
+    valid = ValidationRows(rows[chosen], Traces.encode(layers, ["a"]))
+    model = fit(rows, traces, _with(QUICK, patience=patience, deep_epochs=3), valid=valid)
+    assert np.isfinite(model.experts.mix).all()
+    assert Search(model).labels(rows[chosen]).nodes.tolist() == [layers.taxonomy.position("a")]
+
+
+class BreaksOff(SilentProgress):
+    """Is interrupted after some steps."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def advanced(self, rows: int) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("after", [0, 3, 11, 19])
+def test_a_run_that_was_broken_off_goes_on_to_the_same_model(
+    trained: FusedModel, kind: str, after: int, tmp_path: Path
+) -> None:
+    rows, traces, _ = data(kind)
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        fit(rows, traces, QUICK, progress=BreaksOff(after), checkpoint=tmp_path / "run")
+    assert threading.active_count() == before
+    model = fit(rows, traces, QUICK, checkpoint=tmp_path / "run")
+    assert_identical(model, trained)
+    assert after == 0 or len(model.history) < len(trained.history)
+    again = fit(rows, traces, QUICK, checkpoint=tmp_path / "run", progress=BreaksOff(0))  # nothing is left to do
+    assert_identical(again, trained)
+    assert again.history == ()
+
+
+@pytest.mark.parametrize("after", [2, 4, 6])
+def test_a_patient_run_that_was_broken_off_goes_on_to_the_same_model(after: int, tmp_path: Path) -> None:
+    rows, traces, _ = data("dag")
+    valid = ValidationRows(data("dag", 60, 5)[0], data("dag", 60, 6)[1])
+    settings = _with(QUICK, members=1, wide=False, deep_epochs=10, patience=2)
+    expected = fit(rows, traces, settings, valid=valid)
+    stopped = len(expected.history)
+    assert stopped < 10
+    if after < stopped:
+        with pytest.raises(KeyboardInterrupt):
+            fit(rows, traces, settings, valid=valid, progress=BreaksOff(after), checkpoint=tmp_path)
+    else:
+        fit(rows, traces, settings, valid=valid, checkpoint=tmp_path)
+    model = fit(rows, traces, settings, valid=valid, checkpoint=tmp_path)
+    assert_identical(model, expected)
+
+
+@pytest.fixture
+def broken_off(tmp_path: Path) -> Path:
+    """The checkpoint of a run that was interrupted."""
+    rows, traces, _ = data()
+    with pytest.raises(KeyboardInterrupt):
+        fit(rows, traces, QUICK, progress=BreaksOff(8), checkpoint=tmp_path)
+    assert list(tmp_path.iterdir())
+    return tmp_path
+
+
+def test_a_checkpoint_of_another_run_is_refused(broken_off: Path) -> None:
+    rows, traces, labels = data()
+    layers = traces.layers
+    more = Layers.of(Taxonomy.from_edges([*TREE, ("a0", "a03")]))
+    for other in (
+        (rows, traces, _with(QUICK, seed=3)),
+        (rows * np.float32(0.5), traces, QUICK),
+        (rows, Traces.encode(layers, labels[::-1]), QUICK),
+        (rows, Traces.encode(more, labels), QUICK),
+    ):
+        with pytest.raises(FileError, match="of other rows or settings; remove the folder"):
+            fit(*other, checkpoint=broken_off)
+    fit(rows, traces, _with(QUICK, threads=1, memory_limit=9.0), checkpoint=broken_off)  # which change no model
+
+
+def test_a_checkpoint_of_another_taxonomy_is_refused(tmp_path: Path) -> None:
+    """Even if the new node changes neither the numbers of neurons nor the way to any label that has rows."""
+    rows, _, labels = data()
+    chosen = [row for row, label in enumerate(labels) if label != "a02"]
+    given = [labels[row] for row in chosen]
+    fit(rows[chosen], Traces.encode(layers_of("tree"), given), QUICK, checkpoint=tmp_path)
+    more = Layers.of(Taxonomy.from_edges([*TREE, ("a02", "a020")]))
+    with pytest.raises(FileError, match="remove the folder to start anew"):
+        fit(rows[chosen], Traces.encode(more, given), QUICK, checkpoint=tmp_path)
+
+
+def test_validation_rows_that_patience_looks_at_belong_to_a_checkpoint(tmp_path: Path) -> None:
+    rows, traces, _ = data()
+    first, second = (ValidationRows(*data(count=40, seed=seed)[:2]) for seed in (5, 6))
+    fit(rows, traces, QUICK, valid=first, checkpoint=tmp_path / "hasty")
+    fit(rows, traces, QUICK, valid=second, checkpoint=tmp_path / "hasty")  # only the mix looks at them
+    patient = _with(QUICK, patience=2)
+    fit(rows, traces, patient, valid=first, checkpoint=tmp_path / "patient")
+    with pytest.raises(FileError, match="remove the folder to start anew"):
+        fit(rows, traces, patient, valid=second, checkpoint=tmp_path / "patient")
+
+
+def test_weights_belong_to_a_checkpoint(broken_off: Path) -> None:
+    rows, traces, labels = data()
+    with pytest.raises(FileError, match="of other rows or settings; remove the folder"):
+        fit(rows, traces, QUICK, sample_weight=np.full(len(labels), 2.0), checkpoint=broken_off)
+
+
+def test_a_checkpoint_that_was_cut_off_is_named(broken_off: Path) -> None:
+    rows, traces, _ = data()
+    path = sorted(broken_off.iterdir())[0]
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(FileError, match=rf"{path.name}.*damaged"):
+        fit(rows, traces, QUICK, checkpoint=broken_off)
+
+
+class Listens(SilentProgress):
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def said(self, text: str) -> None:
+        self.heard.append(text)
+
+    def started(self, epochs: int, rows: int) -> None:
+        self.heard.append(f"started {epochs} {rows}")
+
+    def advanced(self, rows: int) -> None:
+        self.heard.append("advanced")
+
+    def epoch_done(self, record: EpochRecord) -> None:
+        self.heard.append(f"{record.part} {record.epoch}/{record.epochs}")
+
+    def finished(self) -> None:
+        self.heard.append("finished")
+
+
+def test_too_little_memory_is_refused_before_training() -> None:
+    rows, traces, _ = data()
+    listens = Listens()
+    with pytest.raises(
+        HiNetError, match=r"takes 0\.00 GB.*memory_limit=1e-06 GB; lower width.*wide_buckets.*wide=False"
+    ):
+        fit(rows, traces, _with(QUICK, memory_limit=1e-6), progress=listens)
+    assert len(listens.heard) == 1
+    assert listens.heard[0].startswith("training takes 0.00 GB")
+    fit(rows, traces, _with(QUICK, memory_limit=1.0, deep_epochs=1, wide_epochs=1))
+
+
+def test_progress_hears_of_every_expert() -> None:
+    rows, traces, _ = data()
+    listens = Listens()
+    model = fit(rows, traces, _with(QUICK, deep_epochs=2), progress=listens)
+    epochs = [f"{record.part} {record.epoch}/{record.epochs}" for record in model.history]
+    assert [heard for heard in listens.heard if "/" in heard] == epochs
+    assert sorted(epochs)[:6] == [f"{part} {epoch}/2" for part in ("deep 1", "deep 2", "flat") for epoch in (1, 2)]
+    assert listens.heard[1] == f"started {len(epochs)} 300"
+    assert listens.heard[-1] == "finished"
+    stream = io.StringIO()
+    fit(rows, traces, _with(QUICK, deep_epochs=2), progress=LineProgress("m", stream))
+    lines = stream.getvalue().splitlines()
+    assert lines[0].startswith("m: training takes 0.00 GB: weights")
+    assert {line.split("  ")[0] for line in lines[1:]} == {f"m: {epoch.rsplit(' ', 1)[0]}" for epoch in epochs}
+
+
+def test_hashed_features_take_less_room_and_still_learn(trained: FusedModel, kind: str) -> None:
+    rows, traces, labels = data(kind)
+    model = fit(rows, traces, _with(QUICK, wide_buckets=12))
+    assert model.experts.wide.known_as.max() < 12
+    assert len(model.experts.wide.weights) < len(trained.experts.wide.weights)
+    assert accuracy(model, rows, labels) > 0.9
+    np.testing.assert_array_equal(model.experts.deep.embedding, trained.experts.deep.embedding)
+
+
+def test_a_model_is_its_arrays(trained: FusedModel, kind: str) -> None:
+    rows, _, labels = data(kind)
+    again = FusedModel.from_arrays(trained.layers, trained.to_arrays())
+    assert_identical(again, trained)
+    first, second = Search(trained).traces(rows, 3), Search(again).traces(rows, 3)
+    np.testing.assert_array_equal(first.traces.log_p, second.traces.log_p)
+    np.testing.assert_array_equal(first.traces.neurons, second.traces.neurons)
+    arrays = trained.to_arrays(half=True)
+    assert arrays["head.weight"].dtype == np.float16
+    halved = FusedModel.from_arrays(trained.layers, arrays)
+    assert accuracy(halved, rows, labels) > 0.95
+    np.testing.assert_allclose(
+        Search(halved).labels(rows).probability, Search(trained).labels(rows).probability, atol=0.02
+    )
+    for name, array in trained.to_arrays().items():
+        np.testing.assert_allclose(halved.to_arrays()[name], array, rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+def test_arrays_that_do_not_fit_are_refused(trained: FusedModel) -> None:
+    arrays = trained.to_arrays()
+    other = Layers.of(Taxonomy.from_edges([("r", "x"), ("r", "y")]))
+    with pytest.raises(HiNetError, match="they belong to another taxonomy"):
+        FusedModel.from_arrays(other, arrays)
+    with pytest.raises(HiNetError, match=r"no 'head\.bias'"):
+        FusedModel.from_arrays(trained.layers, {name: array for name, array in arrays.items() if name != "head.bias"})
+    arrays["head.weight"] = arrays["head.weight"] * np.float32(1e9)
+    with pytest.raises(HiNetError, match=r"head\.weight has values too large for half precision; keep"):
+        FusedModel.from_arrays(trained.layers, arrays).to_arrays(half=True)
+
+
+def test_experts_can_be_left_out(kind: str) -> None:
+    rows, traces, labels = data(kind)
+    model = fit(rows, traces, _with(QUICK, wide=False, flat=False))
+    assert model.mix == (1, 0, 0, 0)
+    assert len(model.experts.wide.weights) == 0
+    assert accuracy(model, rows, labels) > 0.9
+    if kind == "tree":
+        assert fit(rows, traces, _with(QUICK, flat=True, wide=False)).mix == (0.5, 0, 0.5, 0)
+        few, few_traces, _ = data(kind, 50)
+        assert fit(few, few_traces, QUICK).mix.flat == 0  # too few rows a label
+        assert fit(few, few_traces, _with(QUICK, flat=True)).mix.flat > 0
+    else:
+        with pytest.raises(HiNetError, match="the flat expert is for trees; leave it out for a DAG"):
+            fit(rows, traces, _with(QUICK, flat=True))
+
+
+@pytest.mark.parametrize("root", [True, False])
+@pytest.mark.parametrize("with_valid", [True, False])
+def test_a_taxonomy_of_one_label_trains_and_predicts(root: bool, with_valid: bool) -> None:
+    edges = [(None, "only")] if root else [("r", "middle"), ("middle", "only")]
+    layers = Layers.of(Taxonomy.from_edges(edges), ends=["only"])
+    rows, traces = sp.csr_array(np.eye(20, 4, dtype=np.float32)), Traces.encode(layers, ["only"] * 20)
+    settings = _with(QUICK, patience=1 if with_valid else None)
+    model = fit(rows, traces, settings, valid=ValidationRows(rows, traces) if with_valid else None)
+    found = Search(model).traces(rows, 3)
+    assert found.traces.decode() == ["only"] * 20
+    assert found.traces.log_p.tolist() == [0.0] * 20
+    assert Search(model).labels(rows).probability.tolist() == [1.0] * 20
+
+
+def test_nodes_without_rows_are_legal(kind: str) -> None:
+    layers = layers_of(kind)
+    labels = ["a", "f" if kind == "dag" else "a01"] * 30
+    rows = rows_of(labels, layers)
+    model = fit(rows, Traces.encode(layers, labels), QUICK)
+    assert accuracy(model, rows, labels) == 1
+
+
+def test_empty_rows_are_rows(kind: str) -> None:
+    rows, _, labels = data(kind)
+    blank = sp.csr_array((40, FEATURES), dtype=np.float32)
+    model = fit(sp.csr_array(sp.vstack([rows, blank])), Traces.encode(layers_of(kind), labels + ["b"] * 40), QUICK)
+    assert accuracy(model, blank, ["b"] * 40) == 1
+    nothing = fit(blank, Traces.encode(layers_of(kind), ["b"] * 40), QUICK)
+    assert accuracy(nothing, blank, ["b"] * 40) == 1
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda x: x[:-1], "299 rows of features and 300 rows of labels; give one label a row"),
+        (lambda x: x.toarray(), "reads rows of a CSR matrix, got ndarray"),
+        (lambda x: x.tocsc(), r"expected a CSR matrix, got CSC; convert it with \.tocsr"),
+        (lambda x: "text", "reads rows of a CSR matrix, got str"),
+        (
+            lambda x: x.multiply(sp.csr_array(([np.nan], ([7], [x[[7]].indices[0]])), x.shape)).tocsr() + x,
+            "row 7: feat",
+        ),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(spoil: Any, message: str) -> None:
+    rows, traces, _ = data()
+    with pytest.raises(HiNetError, match=message):
+        fit(spoil(rows), traces, QUICK)
+    with pytest.raises(HiNetError, match=message.replace("reads rows", "reads validation rows")):
+        fit(rows, traces, QUICK, valid=ValidationRows(spoil(rows), traces))
+
+
+def test_labels_that_do_not_fit_are_refused() -> None:
+    rows, traces, labels = data()
+    layers = traces.layers
+    with pytest.raises(HiNetError, match="there are no rows"):
+        fit(rows[:0], Traces.encode(layers, []), QUICK)
+    with pytest.raises(HiNetError, match="there are no validation rows"):
+        fit(rows, traces, QUICK, valid=ValidationRows(rows[:0], Traces.encode(layers, [])))
+    without = Traces.encode_sets(layers, [["a"], [], ["b"], []])
+    with pytest.raises(HiNetError, match=r"^row 1: no label \(2 such rows\); leave these rows out"):
+        fit(rows[:4], without, QUICK)
+    with pytest.raises(HiNetError, match=r"^validation row 1: no label"):
+        fit(rows, traces, QUICK, valid=ValidationRows(rows[:4], without))
+    other = Layers.of(Taxonomy.from_edges([("r", label) for label in labels_of(layers)]))
+    with pytest.raises(HiNetError, match="other layers than the training rows; build both from the same Layers"):
+        fit(rows, traces, QUICK, valid=ValidationRows(rows, Traces.encode(other, labels)))
+    with pytest.raises(HiNetError, match="validation rows have 39 features and training rows 40"):
+        fit(rows, traces, QUICK, valid=ValidationRows(rows[:, :39], traces))
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.ones(299), r"300 rows and sample weights of shape \(299,\); give one weight a row"),
+        (np.where(np.arange(300) == 5, np.nan, 1), "row 5: sample weight nan; weights are finite"),
+        (np.where(np.arange(300) == 6, np.inf, 1), "row 6: sample weight inf"),
+        (np.where(np.arange(300) == 7, -1.0, 1), r"row 7: sample weight -1\.0; weights are finite and not negative"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(weights: Any, message: str) -> None:
+    rows, traces, _ = data()
+    with pytest.raises(HiNetError, match=message):
+        fit(rows, traces, QUICK, sample_weight=weights)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"width": 0}, "width is at least 1; got 0"),
+        ({"width": 15}, "width 15 is not a multiple of members 2"),
+        ({"dropout": 1.0}, "dropout is at least 0 and less than 1"),
+        ({"wide_rate": 0.0}, "wide_rate is larger than 0"),
+        ({"patience": 0}, "patience is at least 1"),
+        ({"threads": 0}, "threads is at least 1"),
+        ({"wide_buckets": 0}, "wide_buckets is at least 1"),
+    ],
+)
+def test_settings_out_of_range_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(HiNetError, match=message):
+        EngineSettings(**given)
+
+
+def test_a_cost_that_is_not_finite_ends_the_training() -> None:
+    rows, traces, _ = data()
+    before = threading.active_count()
+    with pytest.raises(HiNetError, match="no longer finite; scale the features"):
+        fit(rows, traces, _with(QUICK, deep_rate=1e38))
+    assert threading.active_count() == before
+
+
+def _with(settings: EngineSettings, **changed: Any) -> EngineSettings:
+    return replace(settings, **changed)
