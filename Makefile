@@ -22,6 +22,8 @@ bench: $(INSTALLED)  ## slow measurements, with HINET_DATA=folder of the data se
 	$(BIN)/python benchmarks/downpour.py
 	$(BIN)/python benchmarks/icd_torch.py
 	$(BIN)/python benchmarks/dense_hierarchy.py
+	$(BIN)/python benchmarks/vectorise.py
+	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/comparison.py
 	$(BIN)/python benchmarks/lshtc/run.py
 
