@@ -145,7 +145,7 @@ def _sets(labels: Sequence[Any]) -> Labels:
 
 
 def _table(path: Path) -> list[dict[str, str]]:
-    csv.field_size_limit(1 << 30)
-    data = path.read_bytes()
-    text = (lzma.decompress(data) if path.suffix == ".xz" else data).decode()
-    return list(csv.DictReader(text.split("\n"), delimiter="\t", quoting=csv.QUOTE_NONE))
+    """Return the rows of a table without quoting."""
+    with lzma.open(path, "rb") if path.suffix == ".xz" else path.open("rb") as stream:
+        lines = (line.decode().rstrip("\r\n") for line in stream)
+        return list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))

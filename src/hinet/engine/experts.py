@@ -19,7 +19,6 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from hinet.ragged import offsets_of
 from hinet.taxonomy import STOP, Layers
 
 Floats = NDArray[np.float32]
@@ -97,22 +96,6 @@ class WideExpert(NamedTuple):
         bias = np.zeros(rows, np.float32)
         return cls(
             np.arange(features, dtype=np.int32), offsets, nothing, np.zeros(1, np.int64), np.zeros(0, WEIGHT), bias
-        )
-
-    def pruned(self, usual: NDArray[np.float64], least: float) -> WideExpert:
-        """Return the expert without weights that usually add less than ``least`` to a logit.
-
-        ``usual`` is the usual value of each feature, by the number the expert knows it by.
-        """
-        slot = np.repeat(np.arange(len(self.feature)), np.diff(self.weight_offsets))
-        kept = np.abs(self.weights["weight"]) * usual[self.feature[slot]] >= least
-        counts = np.bincount(slot[kept], minlength=len(self.feature))
-        live = counts > 0
-        return self._replace(
-            slot_offsets=offsets_of(live.astype(np.int64))[self.slot_offsets],
-            feature=self.feature[live],
-            weight_offsets=offsets_of(counts[live]),
-            weights=self.weights[kept],
         )
 
     def matrix(self) -> sp.csr_array:

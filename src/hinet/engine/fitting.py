@@ -19,6 +19,7 @@ from hinet.engine.checkpoints import Best, Checkpoints, fingerprint_of
 from hinet.engine.deep import DeepTask
 from hinet.engine.experts import DeepExpert, Experts, Floats, LabelSpans, Prototypes, WideExpert
 from hinet.engine.goals import END, GoalArrays, Goals
+from hinet.engine.group_kernels import prune_slots
 from hinet.engine.groups import Groups
 from hinet.engine.memory import plan_memory
 from hinet.engine.mixing import learned_mix, usual_mix
@@ -64,6 +65,8 @@ def fit(
         If rows and labels do not fit, a value is not finite, or training would take more than the memory limit.
     """
     settings, progress = settings or EngineSettings(), progress or SilentProgress()
+    if settings.patience is not None and valid is None:
+        raise HiNetError("patience looks at validation rows; give some, or leave it out")
     plan = _Plan(rows, traces, settings, sample_weight, valid)
     progress.said(str(plan.memory))
     plan.memory.check(settings.memory_limit)
@@ -215,10 +218,15 @@ class _Plan:
 
     def _pruned(self, wide: WideExpert) -> WideExpert:
         """Drop weights that hardly count, going by the mean of each feature where it is not zero."""
-        known = wide.known_as[self.train.rows.indices]
+        known, values = wide.known_as[self.train.rows.indices], self.train.rows.data
         counts = np.bincount(known, minlength=len(wide.known_as))
-        usual = np.bincount(known, np.abs(self.train.rows.data), len(wide.known_as)) / np.maximum(counts, 1)
-        return wide.pruned(usual, self.settings.wide_prune)
+        usual = np.bincount(known, np.abs(values), len(counts)) / np.maximum(counts, 1)
+        feature, offsets, weights, before = prune_slots(
+            wide.feature, wide.weight_offsets, wide.weights, usual, self.settings.wide_prune
+        )
+        return wide._replace(
+            slot_offsets=before[wide.slot_offsets], feature=feature, weight_offsets=offsets, weights=weights
+        )
 
     def _tuned(self, experts: Experts) -> Experts:
         """Mix the experts by the validation rows, with prototypes where these help."""

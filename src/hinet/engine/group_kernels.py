@@ -180,3 +180,35 @@ def _train_group(
                     weights[place].slot = slot
                     weights[place].weight -= step * slope / np.sqrt(slot)
     return cost
+
+
+@kernel
+def prune_slots(feature, weight_offsets, weights, usual, least):
+    """Return features, offsets and weights without the weights that usually add less than ``least`` to a logit.
+
+    Also returns how many of the slots before each slot are left. Takes no room but that of the result.
+    """
+    slots = len(feature)
+    before = np.zeros(slots + 1, np.int64)
+    kept = 0
+    for slot in range(slots):
+        some = False
+        for place in range(weight_offsets[slot], weight_offsets[slot + 1]):
+            if abs(weights[place].weight) * usual[feature[slot]] >= least:
+                kept += 1
+                some = True
+        before[slot + 1] = before[slot] + some
+    new_feature = np.empty(before[slots], feature.dtype)
+    new_offsets = np.zeros(before[slots] + 1, np.int64)
+    new_weights = np.empty(kept, weights.dtype)
+    target = 0
+    for slot in range(slots):
+        if before[slot + 1] > before[slot]:
+            new_feature[before[slot]] = feature[slot]
+            for place in range(weight_offsets[slot], weight_offsets[slot + 1]):
+                if abs(weights[place].weight) * usual[feature[slot]] >= least:
+                    new_weights[target].row = weights[place].row
+                    new_weights[target].weight = weights[place].weight
+                    target += 1
+            new_offsets[before[slot] + 1] = target
+    return new_feature, new_offsets, new_weights, before

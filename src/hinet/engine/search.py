@@ -77,6 +77,7 @@ class Search:
         """Return the ``k`` best traces of every row, exactly; those less probable than ``least`` are left out."""
         if k < 1:
             raise HiNetError(f"k is at least 1; got {k}")
+        k = min(k, self.model.layers.count_traces())
         matrix = self._checked(rows)
         lowest = np.log(least) if least > 0 else -np.inf
         layers = self.model.layers
@@ -99,7 +100,10 @@ class Search:
         return _interleaved(found, list(alone), left)
 
     def labels(self, rows: Any) -> FoundNodes:
-        """Return the most probable label of every row, summed over all its traces; exact in trees and DAGs."""
+        """Return the most probable label of every row, summed over all its traces; exact in trees and DAGs.
+
+        Its probability leaves out what could not change the answer, so that it may be a little too low.
+        """
         experts, groups, node_of = self.model.experts, self.model.groups, self._node_of
         return self._nodes(rows, lambda block: best_labels(block, groups, experts, node_of, FLOOR))
 
