@@ -74,3 +74,21 @@ def test_rows_per_edge_in_the_decision() -> None:
     summary = results("compare_wordnet")["summary"]
     assert f"{both(summary['default'], spread=False)} (per edge)" in page
     assert f"{both(summary['default-tied'], spread=False)} (tied)" in page
+
+
+def test_the_engine_table_of_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    found = results("engine")
+    for name in ("naics", "icd", "wikitaxa", "lshtc"):
+        row = found[f"{name}, ours"]
+        cells = (
+            f"{100 * row['accuracy']:.1f} / {100 * row['hierarchical_f1']:.1f}",
+            f"{row['train_seconds']:.1f} s",
+            f"{row['rows_per_second']:,}",
+            f"{100 * row['touched_share']:.2f}%",
+        )
+        assert f"| {' | '.join(cells)} |" in readme
+    for name in ("icd", "wikitaxa"):
+        assert f"in {found[f'{name}, end to end']['seconds']:.0f} s" in readme
+    assert f"{found['ratios']['flatten_epoch_ratio']:.0f} times as fast" in readme
+    assert f"{100 * found['wordnet']['top1_label']:.1f}% of first answers" in readme
