@@ -7,6 +7,7 @@ So the taxonomy holds the codes that have codes below them, and a label may be a
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -65,7 +66,9 @@ class _Entry:
 
 def _icd_package() -> ModuleType:
     try:
-        return import_module("simple_icd_10_cm")  # only when the set is asked for: importing it takes seconds
+        with warnings.catch_warnings():  # the package reads its files in a way that Python deprecates
+            warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
+            return import_module("simple_icd_10_cm")  # only when the set is asked for: importing it takes seconds
     except ImportError:
         raise HiNetError(
             "the built-in ICD-10-CM set needs the package simple-icd-10-cm; install it with: pip install 'hinet[demo]'"
