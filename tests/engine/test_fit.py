@@ -357,7 +357,8 @@ def test_progress_hears_of_every_expert() -> None:
     model = fit(rows, traces, _with(QUICK, deep_epochs=2), progress=listens)
     epochs = [f"{record.part} {record.epoch}/{record.epochs}" for record in model.history]
     assert [heard for heard in listens.heard if "/" in heard] == epochs
-    assert sorted(epochs)[:6] == [f"{part} {epoch}/2" for part in ("deep 1", "deep 2", "flat") for epoch in (1, 2)]
+    parts = ("deep 1", "deep 2", "flat 1", "flat 2")
+    assert sorted(epochs)[:8] == [f"{part} {epoch}/2" for part in parts for epoch in (1, 2)]
     assert listens.heard[1] == f"started {len(epochs)} 300"
     assert listens.heard[-1] == "finished"
     stream = io.StringIO()
@@ -512,7 +513,6 @@ def test_weights_that_do_not_fit_are_refused(weights: Any, message: str) -> None
     ("given", "message"),
     [
         ({"width": 0}, "width is at least 1; got 0"),
-        ({"width": 15}, "width 15 is not a multiple of members 2"),
         ({"dropout": 1.0}, "dropout is at least 0 and less than 1"),
         ({"wide_rate": 0.0}, "wide_rate is larger than 0"),
         ({"patience": 0}, "patience is at least 1"),

@@ -14,21 +14,25 @@ from numpy.typing import NDArray
 
 from hinet import HiNetError, Layers, Taxonomy, Traces
 from hinet.data.matrices import SparseMatrix
-from hinet.engine import DeepExpert, EngineSettings, Experts, FusedModel, Goals, Groups, Search, ValidationRows, fit
-from hinet.engine.deep import _DeepSlots
+from hinet.engine import (
+    DeepExpert,
+    EngineSettings,
+    Experts,
+    FusedModel,
+    Goals,
+    Groups,
+    Search,
+    ValidationRows,
+    coupled_kernels,
+    deep_kernels,
+    fit,
+)
+from hinet.engine.coupled_kernels import find_weights, train_wide
+from hinet.engine.deep import DeepSlots
+from hinet.engine.deep_kernels import train_deep
 from hinet.engine.experts import WEIGHT, LabelSpans, Prototypes, WideExpert, linear_units
 from hinet.engine.search_kernels import expert_logits
 from hinet.engine.tasks import TrainingRows
-from hinet.engine.training_kernels import (
-    DEEP_BIAS_RATE,
-    DEEP_CERTAIN,
-    HIDDEN_BIAS_RATE,
-    WIDE_BIAS_RATE,
-    WIDE_CERTAIN,
-    find_weights,
-    train_deep,
-    train_wide,
-)
 from hinet.engine.wide import IN_TRAINING, IndependentGroups, WidePlan
 from hinet.inference import best_labels, downpour, marginals
 from hinet.network import (
@@ -249,7 +253,7 @@ def deep_step(deep: DeepExpert, rows: sp.csr_array, goals: Goals, adjustment: ND
     """Train on the first row alone, with slots so large that a step is the gradient."""
     data = TrainingRows.of(SparseMatrix.of(rows), goals.arrays, Groups.of(goals.layers), adjustment)
     moved = DeepExpert(*(array.copy() for array in deep))
-    slots = _DeepSlots(np.full(FEATURES, HUGE, np.float32), np.full(len(deep.bias), HUGE, np.float32))
+    slots = DeepSlots(np.full(FEATURES, HUGE, np.float32), np.full(len(deep.bias), HUGE, np.float32))
     mine = np.ones(len(data.groups.first_row) - 1, bool)
     cost = train_deep(
         data.rows, np.array([0]), 0, 1, data.goals, data.groups, data.most, mine, adjustment,
@@ -258,9 +262,9 @@ def deep_step(deep: DeepExpert, rows: sp.csr_array, goals: Goals, adjustment: ND
     return DeepStep(
         cost,
         deep.weight - moved.weight,
-        (deep.bias - moved.bias) / DEEP_BIAS_RATE,
+        (deep.bias - moved.bias) / deep_kernels.BIAS_RATE,
         deep.embedding - moved.embedding,
-        (deep.embedding_bias - moved.embedding_bias) / (HIDDEN_BIAS_RATE * np.float32(RATE)),
+        (deep.embedding_bias - moved.embedding_bias) / (deep_kernels.HIDDEN_BIAS_RATE * np.float32(RATE)),
     )
 
 
@@ -334,8 +338,8 @@ def test_the_deep_kernel_goes_down_the_gradient(most: int, data: st.DataObject) 
     )
     assert found.cost == pytest.approx(cost.item(), rel=1e-4, abs=1e-4)
     slopes = slopes_of(cost, logits)
-    assume(not ((slopes.abs() - float(DEEP_CERTAIN)).abs() < 1e-6).any())
-    slopes = torch.where(slopes.abs() > float(DEEP_CERTAIN), slopes, 0)  # the others are left out on purpose
+    assume(not ((slopes.abs() - float(deep_kernels.CERTAIN)).abs() < 1e-6).any())
+    slopes = torch.where(slopes.abs() > float(deep_kernels.CERTAIN), slopes, 0)  # the others are left out on purpose
     parameters = (network.head.weight, network.head.bias, network.features.weight, network.features.bias)
     for moved, gradient in zip(found[1:], torch.autograd.grad(logits, parameters, slopes), strict=True):
         np.testing.assert_allclose(moved, gradient.to_dense(), **CLOSE)
@@ -353,8 +357,8 @@ def without_certain_groups(slopes: torch.Tensor, groups: Groups) -> torch.Tensor
     group = torch.from_numpy(groups.row_groups())
     steepest = torch.zeros(len(groups.first_row) - 1, dtype=slopes.dtype)
     steepest = steepest.scatter_reduce(0, group, slopes[:, 0].abs(), "amax")
-    assume(not ((steepest - float(WIDE_CERTAIN)).abs() < 1e-6).any())
-    return torch.where(steepest[group][:, None] >= float(WIDE_CERTAIN), slopes, 0)
+    assume(not ((steepest - float(coupled_kernels.CERTAIN)).abs() < 1e-6).any())
+    return torch.where(steepest[group][:, None] >= float(coupled_kernels.CERTAIN), slopes, 0)
 
 
 @pytest.mark.parametrize("most", [1, 3], ids=["one label", "several labels"])
@@ -388,7 +392,7 @@ def test_the_wide_kernel_goes_down_the_gradient(most: int, data: st.DataObject) 
     slopes = without_certain_groups(slopes_of(cost, logits), groups)
     by_weight, by_bias = torch.autograd.grad(logits, (network.wide.weight, network.wide.bias), slopes)
     np.testing.assert_allclose(matrix.data - weights["weight"], by_weight, **CLOSE)
-    np.testing.assert_allclose((wide.bias - bias) / WIDE_BIAS_RATE, by_bias, **CLOSE)
+    np.testing.assert_allclose((wide.bias - bias) / coupled_kernels.BIAS_RATE, by_bias, **CLOSE)
 
 
 @given(cases(2))
@@ -419,7 +423,7 @@ def test_groups_trained_by_themselves_go_down_the_gradient(case: Case) -> None:
         slopes = without_certain_groups(slopes_of(cost, logits), groups)
         gradients = torch.autograd.grad(logits, parameters, slopes)
         with torch.no_grad():
-            for number, share in enumerate((1.0, float(WIDE_BIAS_RATE))):
+            for number, share in enumerate((1.0, float(coupled_kernels.BIAS_RATE))):
                 slots[number] += gradients[number].square()
                 step = share * rate * (1 - epoch / epochs)
                 parameters[number] -= step * gradients[number] / slots[number].sqrt()
@@ -471,7 +475,7 @@ def test_what_the_engine_trains_torch_answers(tree: bool, wide: bool) -> None:
     layers = small_layers(tree=tree)
     rows, traces = labelled_rows(layers, 0)
     valid = ValidationRows(*labelled_rows(layers, 2))
-    settings = EngineSettings(width=2 * WIDTH, flat_width=3, wide=wide, flat=tree and wide, deep_epochs=4, threads=1)
+    settings = EngineSettings(width=WIDTH, flat_width=3, wide=wide, flat=tree and wide, deep_epochs=4, threads=1)
     model = fit(rows, traces, settings, valid=valid if wide else None)
     assert model.experts.deep.slope.sum() == 2 * linear_units(WIDTH)
     new_rows, _ = labelled_rows(layers, 1)

@@ -30,6 +30,11 @@ class SparseMatrix(NamedTuple):
             np.ascontiguousarray(rows.data, np.float32),
         )
 
+    @property
+    def row_count(self) -> int:
+        """Number of rows, ``n``."""
+        return len(self.indptr) - 1
+
 
 def is_sparse(rows: Any) -> bool:
     """Return whether rows are a SciPy sparse matrix or array."""

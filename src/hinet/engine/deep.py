@@ -1,71 +1,168 @@
-"""Training of a deep expert: row-wise Adagrad on the groups of each row, an epoch at a time."""
+"""Training of deep experts: row-wise Adagrad, an epoch at a time, towards sibling groups or towards all labels."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.engine.experts import DeepExpert, Floats
+from hinet.data.matrices import SparseMatrix
+from hinet.engine.deep_kernels import train_deep, train_flat
+from hinet.engine.experts import DeepExpert, Floats, LabelSpans
+from hinet.engine.goals import Goals
 from hinet.engine.tasks import Arrays, TrainingRows, over_chunks
-from hinet.engine.training_kernels import train_deep
 
 DROPS = 1 << 16  # dropout factors made for an epoch
 
 
-class _DeepSlots(NamedTuple):
+@dataclass(frozen=True)
+class DeepPlan:
+    """How deep experts train."""
+
+    epochs: int
+    rate: float
+    slot: float  # what the sums of squared gradients start from
+    dropout: float
+
+
+class DeepSlots(NamedTuple):
     """Sums of squared gradients, one for each row of weights."""
 
     embedding: Floats
     weight: Floats
 
 
-@dataclass
-class DeepTask:
-    """Trains a deep expert by row-wise Adagrad, the rate falling linearly to zero."""
+class Lesson(Protocol):
+    """Rows with what a deep expert is to say of them."""
 
-    name: str
-    data: TrainingRows
-    expert: DeepExpert
-    epochs: int
-    rate: float
-    slot: float
-    dropout: float
-    seeds: tuple[int, ...]
+    rows: SparseMatrix
 
-    def __post_init__(self) -> None:
-        self._slots = _DeepSlots(
-            np.full(len(self.expert.embedding), self.slot, np.float32),
-            np.full(len(self.expert.bias), self.slot, np.float32),
+    def outputs(self) -> float:
+        """Return about how many output rows an epoch touches."""
+
+    def train(
+        self,
+        chunk: NDArray[np.int64],
+        first: int,
+        expert: DeepExpert,
+        slots: DeepSlots,
+        drops: Floats,
+        rates: tuple[float, float],
+    ) -> float:
+        """Train on the rows of ``chunk``, the ``first``-th on of an epoch, and return their summed cost."""
+
+
+class GroupLesson:
+    """Each row has goals in the sibling groups of the taxonomy."""
+
+    def __init__(self, data: TrainingRows) -> None:
+        self.rows, self._data = data.rows, data
+        self._mine = np.ones(len(data.groups.first_row) - 1, bool)
+
+    def outputs(self) -> float:
+        """Return about how many output rows an epoch touches."""
+        goals, groups = self._data.goals, self._data.groups
+        return 5.0 * self.rows.row_count * float(np.diff(groups.first_row)[goals.step_group].mean())
+
+    def train(
+        self,
+        chunk: NDArray[np.int64],
+        first: int,
+        expert: DeepExpert,
+        slots: DeepSlots,
+        drops: Floats,
+        rates: tuple[float, float],
+    ) -> float:
+        """Train on the rows of ``chunk``, the ``first``-th on of an epoch, and return their summed cost."""
+        rows, goals, groups, most, adjustment = self._data
+        return float(
+            train_deep(
+                rows,
+                chunk,
+                first,
+                rows.row_count,
+                goals,
+                groups,
+                most,
+                self._mine,
+                adjustment,
+                expert,
+                slots,
+                drops,
+                rates,
+            )
         )
-        self._mine = np.ones(len(self.data.groups.first_row) - 1, bool)
+
+
+class LabelTargets(NamedTuple):
+    """The labels of each row: those of row ``i`` are ``offsets[i]:offsets[i + 1]``, each with its share."""
+
+    offsets: NDArray[np.int64]
+    label: NDArray[np.int64]
+    share: Floats
+
+    @classmethod
+    def of(cls, goals: Goals, spans: LabelSpans) -> LabelTargets:
+        """Return the targets of the goals of a tree, labels in the order of the spans."""
+        arrays = goals.arrays
+        label_of_neuron = np.full(len(goals.layers.node), -1, np.int64)
+        label_of_neuron[spans.neuron] = np.arange(len(spans.neuron))
+        label = label_of_neuron[arrays.step_group[arrays.step_offsets[1:] - 1]]  # of each goal
+        return cls(arrays.row_offsets, label[arrays.entry_goal], arrays.entry_share.astype(np.float32))
+
+
+class LabelLesson:
+    """Each row has some of all the labels, as if they were one large group."""
+
+    def __init__(self, rows: SparseMatrix, targets: LabelTargets, adjustment: Floats) -> None:
+        self.rows, self._targets, self._adjustment = rows, targets, adjustment
+
+    def outputs(self) -> float:
+        """Return about how many output rows an epoch touches."""
+        return float(self.rows.row_count * len(self._adjustment))
+
+    def train(
+        self,
+        chunk: NDArray[np.int64],
+        first: int,
+        expert: DeepExpert,
+        slots: DeepSlots,
+        drops: Floats,
+        rates: tuple[float, float],
+    ) -> float:
+        """Train on the rows of ``chunk``, the ``first``-th on of an epoch, and return their summed cost."""
+        rows, targets, adjustment = self.rows, self._targets, self._adjustment
+        return float(train_flat(rows, chunk, first, rows.row_count, targets, adjustment, expert, slots, drops, rates))
+
+
+class DeepTask:
+    """Trains a deep expert, the rate falling linearly to zero."""
+
+    def __init__(self, name: str, lesson: Lesson, expert: DeepExpert, plan: DeepPlan, seeds: tuple[int, ...]) -> None:
+        self.name, self.expert, self.epochs = name, expert, plan.epochs
+        self._lesson, self._plan, self._seeds = lesson, plan, seeds
+        self._slots = DeepSlots(
+            np.full(len(expert.embedding), plan.slot, np.float32),
+            np.full(len(expert.bias), plan.slot, np.float32),
+        )
 
     def work(self) -> float:
         """Return about how much there is to do."""
-        rows, goals, groups = self.data[:3]
-        options = np.diff(groups.first_row)[goals.step_group[: 10 * len(goals.step_offsets)]].sum()
-        outputs = options / max(min(len(goals.step_group), 10 * len(goals.step_offsets)), 1) * 5
-        return float(3.0 * self.epochs * self.expert.width * (len(rows.indices) + outputs * self.data.row_count))
+        return 3.0 * self.epochs * self.expert.width * (len(self._lesson.rows.indices) + self._lesson.outputs())
 
     def run_epoch(self, epoch: int, advance: Callable[[int], None]) -> float:
         """Go over all rows once, in an order that the seeds and the epoch decide."""
-        rows, goals, groups, most, adjustment = self.data
-        random = np.random.default_rng([*self.seeds, epoch])
-        order = random.permutation(self.data.row_count)
-        kept = 1 - self.dropout
+        random = np.random.default_rng([*self._seeds, epoch])
+        order = random.permutation(self._lesson.rows.row_count)
+        kept = 1 - self._plan.dropout
         drops = ((random.random(DROPS + self.expert.width, np.float32) < kept) / kept).astype(np.float32)
-        rates = tuple(self.rate * (1 - done / self.epochs) for done in (epoch, epoch + 1))
+        start, end = (self._plan.rate * (1 - done / self.epochs) for done in (epoch, epoch + 1))
 
         def train(chunk: NDArray[np.int64], first: int) -> float:
-            return float(
-                train_deep(
-                    rows, chunk, first, len(order), goals, groups, most, self._mine, adjustment,
-                    self.expert, self._slots, drops, rates,
-                )
-            )  # fmt: skip
+            return self._lesson.train(chunk, first, self.expert, self._slots, drops, (start, end))
 
         return over_chunks(order, advance, train)
 

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix, check_rows, is_sparse
 from hinet.engine.checkpoints import Best, Checkpoints, fingerprint_of
-from hinet.engine.deep import DeepTask
+from hinet.engine.deep import DeepPlan, DeepTask, GroupLesson, LabelLesson, LabelTargets, Lesson
 from hinet.engine.experts import DeepExpert, Experts, Floats, LabelSpans, Prototypes, WideExpert
-from hinet.engine.goals import END, GoalArrays, Goals
-from hinet.engine.group_kernels import prune_slots
+from hinet.engine.goals import Goals
+from hinet.engine.group_kernels import mean_sizes, prune_slots
 from hinet.engine.groups import Groups
 from hinet.engine.memory import plan_memory
 from hinet.engine.mixing import learned_mix, usual_mix
@@ -31,6 +31,7 @@ from hinet.engine.wide import WidePlan, WideTraining, wide_training
 from hinet.errors import HiNetError
 from hinet.progress import EpochRecord, Progress, SilentProgress
 
+FLAT_SEEDS = 1 << 10  # the seeds of flat experts, apart from those of deep ones
 SMOOTHING = 0.5  # rows added to every option before shares are taken
 TEMPERATURES = (20.0, 40.0)  # lengths of prototypes that are tried
 LEAST_GAIN = 0.002  # in the cost of validation rows, for prototypes to be worth their while
@@ -106,6 +107,7 @@ class _Plan:
         counts = self.goals.option_counts()
         self.train = TrainingRows.of(matrix, self.goals.arrays, self.groups, self._adjustment(counts))
         self.members = settings.members_for(self.train.row_count)
+        self.width = settings.width_for(self.members)
         self.wide = self._wide_training(matrix)
         labels = int(self.layers.ends.sum())
         self.spans = LabelSpans.of(self.layers) if self.layers.taxonomy.is_tree else LabelSpans.none(self.layers)
@@ -113,11 +115,11 @@ class _Plan:
         self.memory = plan_memory(
             features=self.features,
             outputs=self.groups.rows,
-            width=settings.width,
+            width=self.width * self.members,
             wide_weights=self.wide.weights if self.wide else 0,
             wide_scratch=self.wide.scratch if self.wide else 0,
             labels=labels if self.has_flat else 0,
-            flat_width=settings.flat_width,
+            flat_width=settings.flat_width * self.members,
         )
 
     def _adjustment(self, counts: NDArray[np.float64]) -> Floats:
@@ -153,39 +155,34 @@ class _Plan:
 
     def tasks(self) -> list[Task]:
         """Return the work to do, the longest first."""
-        self._deep = [self._deep_task(f"deep {number + 1}", number) for number in range(self.members)]
-        self._flat = [self._flat_task()] if self.has_flat else []
+        self._deep, self._flat = self._deep_tasks(), self._flat_tasks()
         tasks: list[Task] = [*self._deep, *self._flat, *(self.wide.tasks() if self.wide else ())]
         return sorted(tasks, key=lambda task: -task.work())
 
-    def _deep_task(self, name: str, number: int) -> DeepTask:
-        settings = self.settings
-        width = settings.width // self.members
-        random = np.random.default_rng([settings.seed, number, 1 << 20])
-        return DeepTask(
-            name,
-            self.train,
-            DeepExpert.start(self.features, self.groups.rows, width, random),
-            settings.epochs_of_deep(self.train.row_count),
-            settings.deep_rate,
-            settings.deep_slot,
-            settings.dropout,
-            (settings.seed, number),
-        )
+    def _deep_tasks(self) -> list[DeepTask]:
+        lesson, width = GroupLesson(self.train), self.width
+        outputs = self.groups.rows
+        return [self._deep_task(f"deep {number + 1}", lesson, outputs, width, number) for number in range(self.members)]
 
-    def _flat_task(self) -> DeepTask:
+    def _flat_tasks(self) -> list[DeepTask]:
+        if not self.has_flat:
+            return []
         settings, labels = self.settings, len(self.spans.neuron)
-        random = np.random.default_rng([settings.seed, 1 << 10, 1 << 20])
-        return DeepTask(
-            "flat",
-            _flat_rows(self.train, self.goals, self.spans, settings.prior_strength),
-            DeepExpert.start(self.features, labels, settings.flat_width, random),
-            settings.epochs_of_deep(self.train.row_count),
-            settings.deep_rate,
-            settings.deep_slot,
-            settings.dropout,
-            (settings.seed, 1 << 10),
+        targets = LabelTargets.of(self.goals, self.spans)
+        adjustment = _adjustment_of_labels(
+            np.bincount(targets.label, targets.share, labels).astype(float), settings.prior_strength
         )
+        lesson = LabelLesson(self.train.rows, targets, adjustment)
+        width, members = settings.flat_width, range(self.members)
+        return [self._deep_task(f"flat {at + 1}", lesson, labels, width, FLAT_SEEDS + at) for at in members]
+
+    def _deep_task(self, name: str, lesson: Lesson, outputs: int, width: int, number: int) -> DeepTask:
+        settings = self.settings
+        epochs = settings.epochs_of_deep(self.train.row_count)
+        plan = DeepPlan(epochs, settings.deep_rate, settings.deep_slot, settings.dropout)
+        random = np.random.default_rng([settings.seed, number, 1 << 20])
+        expert = DeepExpert.start(self.features, outputs, width, random)
+        return DeepTask(name, lesson, expert, plan, (settings.seed, number))
 
     def valid_cost(self, task: Task) -> float | None:
         """Return the cost of the validation rows by the task's expert alone; of the wide expert, nothing."""
@@ -218,9 +215,7 @@ class _Plan:
 
     def _pruned(self, wide: WideExpert) -> WideExpert:
         """Drop weights that hardly count, going by the mean of each feature where it is not zero."""
-        known, values = wide.known_as[self.train.rows.indices], self.train.rows.data
-        counts = np.bincount(known, minlength=len(wide.known_as))
-        usual = np.bincount(known, np.abs(values), len(counts)) / np.maximum(counts, 1)
+        usual = mean_sizes(self.train.rows, wide.known_as)
         feature, offsets, weights, before = prune_slots(
             wide.feature, wide.weight_offsets, wide.weights, usual, self.settings.wide_prune
         )
@@ -245,23 +240,10 @@ class _Plan:
         return best
 
 
-def _flat_rows(train: TrainingRows, goals: Goals, spans: LabelSpans, prior_strength: float) -> TrainingRows:
-    """Return the rows with their labels as the options of one group."""
-    arrays = goals.arrays
-    labels = len(spans.neuron)
-    label_of_neuron = np.full(len(goals.layers.node), -1, np.int64)
-    label_of_neuron[spans.neuron] = np.arange(labels)
-    label = label_of_neuron[arrays.step_group[arrays.step_offsets[1:] - 1]]  # of each goal
-    steps = np.arange(len(label) + 1)
-    flat = GoalArrays(
-        arrays.row_offsets, arrays.entry_goal, arrays.entry_share,
-        steps, np.zeros(len(label), np.int64), steps, label, np.full(len(label), END, np.int64),
-    )  # fmt: skip
-    group = Groups(np.array([0, labels]), np.full(labels, -1, np.int32), np.array([0, labels]))
-    counts = np.bincount(label[arrays.entry_goal], arrays.entry_share, labels)
+def _adjustment_of_labels(counts: NDArray[np.float64], strength: float) -> Floats:
+    """Return the shift of the training logits of labels with so many rows, none for labels without rows."""
     share = np.log((counts + SMOOTHING) / (counts + SMOOTHING).sum())
-    shift = np.where(counts > 0, prior_strength * (share - share.max()), 0).astype(np.float32)
-    return TrainingRows.of(train.rows, flat, group, shift)
+    return np.where(counts > 0, strength * (share - share.max()), 0).astype(np.float32)
 
 
 def _checked_goals(rows: Any, traces: Traces, layers: Any, kind: str = "") -> Goals:

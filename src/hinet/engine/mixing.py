@@ -7,10 +7,10 @@ from scipy.optimize import minimize
 
 from hinet.data.matrices import SparseMatrix
 from hinet.engine.experts import Experts, Floats, Mix
+from hinet.engine.goal_kernels import mixed_cost, most_of_a_row
 from hinet.engine.goals import Goals
 from hinet.engine.groups import Groups
 from hinet.engine.search_kernels import expert_logits
-from hinet.engine.training_kernels import mixed_cost, most_of_a_row
 
 MOST_ROWS = 4_000  # validation rows looked at
 DECAY = 1e-3  # pulls the weights towards the start, for few rows or experts that agree
@@ -20,7 +20,7 @@ LEAST = 1e-3  # smaller weights are none: the expert is not worth asking
 def usual_mix(*, wide: bool, flat: bool) -> Floats:
     """Return the mix without validation rows."""
     if flat:
-        chosen = Mix(0.4, 0.2, 0.4, 0.0) if wide else Mix(0.5, 0.0, 0.5, 0.0)
+        chosen = Mix(0.4, 0.1, 0.4, 0.0) if wide else Mix(0.5, 0.0, 0.5, 0.0)
     else:
         chosen = Mix(0.5, 0.5, 0.0, 0.0) if wide else Mix(1.0, 0.0, 0.0, 0.0)
     return np.array(chosen, np.float32)

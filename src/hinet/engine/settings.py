@@ -9,8 +9,10 @@ from hinet.errors import HiNetError
 
 MOST_DEEP_EPOCHS = 10
 MOST_WIDE_EPOCHS = 6
-MOST_MEMBERS = 2
-FEW_ROWS = 40_000
+MEMBERS = 2
+MANY_ROWS = 100_000
+WIDTH = 256
+WIDTH_OF_MEMBER = 192
 MOST_FLAT_LABELS = 2_048
 LEAST_FLAT_ROWS = 8  # rows a label
 
@@ -21,10 +23,13 @@ class EngineSettings:
 
     Attributes
     ----------
-    width : int
-        Hidden units of the deep expert.
     members : int, optional
-        How many separately trained members the hidden units belong to; by default two if there are few rows.
+        How many deep experts, and flat ones, are trained from different starts and averaged; by default two, and one
+        if there are many rows.
+    width : int, optional
+        Hidden units of each member of the deep expert; by default more if there is but one.
+    flat_width : int
+        Hidden units of each member of the flat expert.
     dropout : float
         Share of the hidden units that are left out, at random, for each row.
     deep_epochs, wide_epochs : int, optional
@@ -50,8 +55,8 @@ class EngineSettings:
         In GB; a model that would take more to train is refused before training starts.
     """
 
-    width: int = 256
     members: int | None = None
+    width: int | None = None
     dropout: float = 0.3
     deep_rate: float = 0.1
     deep_slot: float = 1e-2  # what the sums of squared gradients start from: smaller makes the first steps huge
@@ -60,10 +65,10 @@ class EngineSettings:
     wide_rate: float = 3.0
     wide_slot: float = 0.05
     wide_epochs: int | None = None
-    wide_prune: float = 0.1
+    wide_prune: float = 0.03
     wide_buckets: int | None = None
     flat: bool | None = None
-    flat_width: int = 192
+    flat_width: int = 128
     prior_strength: float = 0.3
     patience: int | None = None
     seed: int = 0
@@ -71,15 +76,10 @@ class EngineSettings:
     memory_limit: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("width", "flat_width"):
-            _at_least(name, getattr(self, name), 1)
-        for name in ("members", "deep_epochs", "wide_epochs", "wide_buckets", "patience", "threads"):
+        counts = ("members", "width", "flat_width", "deep_epochs", "wide_epochs", "wide_buckets", "patience", "threads")
+        for name in counts:
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), 1)
-        if self.width % (self.members or MOST_MEMBERS):
-            raise HiNetError(
-                f"width {self.width} is not a multiple of members {self.members or MOST_MEMBERS}; make it one"
-            )
         if not 0 <= self.dropout < 1:
             raise HiNetError(f"dropout is at least 0 and less than 1; got {self.dropout}")
         for name in ("deep_rate", "deep_slot", "wide_rate", "wide_slot"):
@@ -88,7 +88,11 @@ class EngineSettings:
 
     def members_for(self, rows: int) -> int:
         """Return how many members train on so many rows."""
-        return self.members or (MOST_MEMBERS if rows < FEW_ROWS else 1)
+        return self.members or (MEMBERS if rows < MANY_ROWS else 1)
+
+    def width_for(self, members: int) -> int:
+        """Return the hidden units of each of so many members."""
+        return self.width or (WIDTH if members == 1 else WIDTH_OF_MEMBER)
 
     def epochs_of_deep(self, rows: int) -> int:
         """Return how often the deep expert goes over so many rows."""

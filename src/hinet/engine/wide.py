@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hinet.engine.coupled_kernels import find_weights, train_wide
 from hinet.engine.experts import WEIGHT, Floats, WideExpert
 from hinet.engine.goals import Goals
 from hinet.engine.group_kernels import count_weights, train_groups
 from hinet.engine.patterns import seen_together
 from hinet.engine.tasks import Arrays, Task, TrainingRows, over_chunks
-from hinet.engine.training_kernels import find_weights, train_wide
 from hinet.ragged import offsets_of, positions
 
 PARTS = 8  # of the independent groups
