@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hinet import FileError
-from hinet.files import atomic, write_text
+from hinet.files import atomic, new_folder, write_text
 
 
 def test_an_old_file_stays_whole_until_the_new_one_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,3 +26,24 @@ def test_an_old_file_stays_whole_until_the_new_one_is_complete(tmp_path: Path, m
 def test_a_path_with_nul_is_told(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="cannot be written"):
         write_text(str(tmp_path / "a\0b"), "text")
+
+
+def test_a_folder_is_there_when_it_is_complete_and_not_before(tmp_path: Path) -> None:
+    target = tmp_path / "folder"
+    with new_folder(target) as unfinished:
+        (unfinished / "file.txt").write_text("new")
+        assert not target.exists()
+    assert [file.name for file in tmp_path.rglob("*")] == ["folder", "file.txt"]
+    with pytest.raises(FileError, match="exists already; name a new folder"), new_folder(target):
+        pass
+    assert (target / "file.txt").read_text() == "new"
+
+
+def test_a_folder_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def fail(unfinished: Path) -> None:
+        (unfinished / "file.txt").write_text("half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(FileError, match="cannot be written: No space left"), new_folder(tmp_path / "a") as unfinished:
+        fail(unfinished)
+    assert not list(tmp_path.iterdir())

@@ -3,12 +3,14 @@
 from hinet.files.arrays import read_arrays, write_arrays
 from hinet.files.atomic import write_bytes, write_text
 from hinet.files.delimited import DelimitedTable, format_delimited, parse_delimited
+from hinet.files.folders import new_folder
 from hinet.files.text import checked_lines, read_text
 
 __all__ = [
     "DelimitedTable",
     "checked_lines",
     "format_delimited",
+    "new_folder",
     "parse_delimited",
     "read_arrays",
     "read_text",
