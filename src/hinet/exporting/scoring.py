@@ -1,0 +1,185 @@
+"""What our models compute, in ONNX operations; scores are laid out as (outputs, b), as everywhere in hinet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor, nn
+
+from hinet.engine import DeepExpert, Groups
+from hinet.engine.experts import Floats, LabelSpans
+from hinet.errors import HiNetError
+from hinet.exporting.graph import GraphInMaking
+from hinet.network import DenseFeatures
+from hinet.ragged import Bools, Ints, offsets_of
+from hinet.taxonomy import STOP, Layers
+
+_ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "Relu", nn.Tanh: "Tanh", nn.Sigmoid: "Sigmoid"}
+_WITHOUT_EFFECT = (nn.Dropout, nn.Identity)
+
+
+class PaddedRows(NamedTuple):
+    """Sparse rows side by side, all as long as the longest; their padding has the value 0."""
+
+    feature: str  # (b, longest)
+    value: str  # (b, 1, longest)
+
+
+def sparse_input(graph: GraphInMaking) -> PaddedRows:
+    """Declare sparse rows as inputs: ``row``, ``feature`` and ``value`` of each entry, in any order, and ``rows``.
+
+    Sums by scattering would be shorter, but onnxruntime's ScatterND adds in several threads without a lock, and its
+    ScatterElements takes ten times as long.
+    """
+    row, feature = graph.input("row", "int64", ["entries"]), graph.input("feature", "int64", ["entries"])
+    value, rows = graph.input("value", "float32", ["entries"]), graph.input("rows", "int64", [])
+    zero, one, axis = graph.constant(0), graph.constant(1), graph.constant([0])
+    entries = graph.add("Shape", row)
+    count = graph.add("Unsqueeze", rows, axis)  # (1,)
+    row, order = graph.add_several("TopK", 2, row, entries, axis=0, largest=0, sorted=1)
+    ones = graph.add("Expand", one, entries)
+    lengths = graph.add("ScatterElements", graph.zeros(count, np.int64), row, ones, axis=0, reduction="add")
+    longest = graph.add("ReduceMax", graph.add("Concat", lengths, axis, axis=0), keepdims=1)  # (1,), 0 without rows
+    first = graph.add("Gather", graph.add("CumSum", lengths, zero, exclusive=1), row)  # entry of its row, (entries,)
+    within = graph.add("Sub", graph.add("Range", zero, graph.add("Squeeze", entries, axis), one), first)
+    place = graph.add("Add", graph.add("Mul", row, longest), within)
+    cells = graph.add("Mul", count, longest)
+    padded = []
+    shapes = [[count, longest], [count, graph.constant([1]), longest]]
+    for values, kind, shape in zip((feature, value), (np.int64, np.float32), shapes, strict=True):
+        sorted_values = graph.add("Gather", values, order)
+        flat = graph.add("ScatterElements", graph.zeros(cells, kind), place, sorted_values, axis=0)
+        padded.append(graph.add("Reshape", flat, graph.add("Concat", *shape, axis=0), allowzero=1))
+    return PaddedRows(*padded)
+
+
+def bag(graph: GraphInMaking, rows: PaddedRows, expert: DeepExpert) -> str:
+    """Return the hidden units of a deep expert, (b, k)."""
+    embedded = graph.add("Gather", graph.constant(expert.embedding), rows.feature)  # (b, longest, k)
+    summed = graph.add("Squeeze", graph.add("MatMul", rows.value, embedded), graph.constant([1]))  # (b, k)
+    return graph.add(
+        "PRelu", graph.add("Add", summed, graph.constant(expert.embedding_bias)), graph.constant(expert.slope)
+    )
+
+
+def perceptron(graph: GraphInMaking, features: nn.Module) -> str:
+    """Return the feature layer of dense rows, the input ``x``, (b, k).
+
+    Raises
+    ------
+    HiNetError
+        If the network has modules that are not known here.
+    """
+    steps = list(_steps(features))
+    readers = [step for step in steps if isinstance(step, nn.Linear)]
+    hidden = graph.input("x", "float32", ["rows", readers[0].in_features if readers else "features"])
+    for step in steps:
+        if isinstance(step, nn.Linear):
+            hidden = graph.add("MatMul", hidden, graph.constant(array_of(step.weight).T))
+            if step.bias is not None:
+                hidden = graph.add("Add", hidden, graph.constant(array_of(step.bias)))
+        elif type(step) in _ACTIVATIONS:
+            hidden = graph.add(_ACTIVATIONS[type(step)], hidden)
+    return hidden
+
+
+def linear(graph: GraphInMaking, hidden: str, weight: Floats, bias: Floats) -> str:
+    """Return the outputs that read the feature layer, (outputs, b)."""
+    return graph.add("Gemm", graph.constant(weight), hidden, graph.constant(bias[:, None]), transB=1)
+
+
+def pooled(graph: GraphInMaking, layers: Layers, spans: LabelSpans, scores: str) -> str:
+    """Turn the scores of the labels of a tree, (labels, b), into those of options, (options, b).
+
+    An option counts as the log of the summed exponentials of the labels below it, summed layer by layer, upwards.
+    """
+    bounds = layers.option_offsets[layers.layer_offsets].tolist()
+    parts: list[str] = []
+    below: list[str] = []  # the sums of the groups of the layer below
+    for layer in reversed(range(layers.height + 1)):
+        start, end = bounds[layer], bounds[layer + 1]
+        target = layers.option_neuron[start:end]
+        stops = np.flatnonzero(target == STOP)
+        source = target - layers.layer_offsets[layer + 1] + len(stops)
+        source[stops] = np.arange(len(stops))
+        ending = [graph.add("Gather", scores, graph.constant(spans.first[start + stops]))] if len(stops) else []
+        here = graph.add("Gather", _side_by_side(graph, ending + below), graph.constant(source))
+        parts.insert(0, here)
+        sizes = np.diff(layers.option_offsets[layers.layer_offsets[layer] : layers.layer_offsets[layer + 1] + 1])
+        below = [_group_logsumexp(graph, here, sizes)]
+    return _side_by_side(graph, parts)
+
+
+def normalised(graph: GraphInMaking, groups: Groups, logits: str, hidden: str) -> str:
+    """Turn the logits of options that have rivals, (rows, b), into ``log p`` of every option, (options, b)."""
+    sizes = np.diff(groups.first_row)
+    options = np.full(len(groups.option_neuron), groups.rows)  # the certain ones are all the one row of zeros
+    options[groups.row_options()] = np.arange(groups.rows)
+    batch = graph.add("Shape", hidden, start=0, end=1)
+    certain = graph.zeros(graph.add("Concat", graph.constant([1]), batch, axis=0))  # (1, b)
+    if not groups.rows:
+        return graph.add("Gather", certain, graph.constant(options))
+    free = sizes[sizes > 0]
+    totals = _group_logsumexp(graph, logits, free)
+    log_p = graph.add("Sub", logits, graph.add("Gather", totals, graph.constant(np.repeat(np.arange(len(free)), free))))
+    return graph.add("Gather", graph.add("Concat", log_p, certain, axis=0), graph.constant(options))
+
+
+def array_of(tensor: Tensor) -> Floats:
+    """Return a tensor as an array of single precision."""
+    return np.asarray(tensor.detach().cpu().numpy(), np.float32)
+
+
+def _steps(features: nn.Module) -> Iterator[nn.Module]:
+    """Yield the modules that a feature network applies one after the other."""
+    if isinstance(features, DenseFeatures):
+        features = features.layers
+    if type(features) is nn.Sequential:
+        for part in features:
+            yield from _steps(part)
+    elif type(features) in (nn.Linear, *_ACTIVATIONS, *_WITHOUT_EFFECT):
+        yield features
+    else:
+        raise HiNetError(
+            "the export knows SparseBag, DenseFeatures and nn.Sequential of nn.Linear and activations; "
+            f"the feature network has {type(features).__name__}; export that by torch.onnx, and here the same "
+            "network with nn.Identity() as its features"
+        )
+
+
+def _group_logsumexp(graph: GraphInMaking, scores: str, sizes: Ints) -> str:
+    """Return the log of the summed exponentials of runs of so many rows, (groups, b).
+
+    Runs of about the same size are gathered into one block, as wide as the next power of two, so that there are few.
+    """
+    starts = offsets_of(sizes)[:-1]
+    width = 2 ** np.ceil(np.log2(sizes)).astype(np.int64)
+    parts, order = [], []
+    for wide in np.unique(width).tolist():
+        chosen = np.flatnonzero(width == wide)
+        order.append(chosen)
+        within = np.arange(wide)
+        real = within < sizes[chosen, None]  # (groups, wide); what pads a run is its first row, counted as nothing
+        index = graph.constant(starts[chosen, None] + np.where(real, within, 0))
+        block = graph.add("Gather", scores, index)  # (groups, wide, b)
+        parts.append(
+            _block_logsumexp(graph, block, real) if wide > 1 else graph.add("Squeeze", block, graph.constant([1]))
+        )
+    place = np.argsort(np.concatenate(order))
+    return graph.add("Gather", _side_by_side(graph, parts), graph.constant(place))
+
+
+def _block_logsumexp(graph: GraphInMaking, block: str, real: Bools) -> str:
+    axis = graph.constant([1])
+    top = graph.add("ReduceMax", block, axis, keepdims=1)  # (groups, 1, b)
+    shares = graph.add("Exp", graph.add("Sub", block, top))
+    if not real.all():
+        shares = graph.add("Mul", shares, graph.constant(real[:, :, None].astype(np.float32)))
+    total = graph.add("Log", graph.add("ReduceSum", shares, axis, keepdims=1))
+    return graph.add("Squeeze", graph.add("Add", total, top), axis)
+
+
+def _side_by_side(graph: GraphInMaking, parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else graph.add("Concat", *parts, axis=0)
