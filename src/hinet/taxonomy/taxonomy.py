@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import repeat
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -210,7 +211,12 @@ class Taxonomy:
     def positions(self, nodes: Sequence[str]) -> NDArray[np.int64]:
         """Return the position of every one of ``nodes``; the error names the first row that has none."""
         found = self._positions
-        places = np.array([found.get(as_id(node), -1) for node in nodes], np.int64)
+        try:
+            places = np.fromiter(map(found.get, nodes, repeat(-1)), np.int64, len(nodes))  # text is its own id
+        except TypeError:  # a value that no mapping takes
+            places = np.full(len(nodes), -1)
+        for row in np.flatnonzero(places < 0).tolist():
+            places[row] = found.get(as_id(nodes[row]), -1)
         missing = np.flatnonzero(places < 0)
         if len(missing):
             row = int(missing[0])
