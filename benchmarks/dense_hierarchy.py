@@ -17,8 +17,8 @@ from measure import RESULTS, Stopwatch, answer_if_asked, run_alone, save
 from numpy.typing import NDArray
 
 from hinet import Layers, Taxonomy, Traces
-from hinet.evaluation import accuracy
 from hinet.evaluation.plots import plot_parameters
+from hinet.metrics import accuracy
 from hinet.network import HeadSettings, HiNet, Targets, paper
 from hinet.training import TrainingSettings, predict_traces, train
 

@@ -27,8 +27,8 @@ from measure import RESULTS, Case, Stopwatch, answer_if_asked, run_alone, save
 from hinet import Layers, Taxonomy, Traces
 from hinet.engine import EngineSettings, Experts, FusedModel, Search, ValidationRows, fit
 from hinet.engine.experts import DeepExpert, LabelSpans, Prototypes, WideExpert
-from hinet.evaluation.metrics import accuracy
 from hinet.files import write_arrays
+from hinet.metrics import accuracy
 
 SEEDS = (0, 1, 2)
 TEXTS = {"naics": naics_texts, "icd": icd_texts, "wikitaxa": wikitaxa_texts}

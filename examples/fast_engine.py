@@ -5,7 +5,7 @@ import numpy as np
 from hinet import Layers, Traces, load_icd10cm
 from hinet.data.text import TextFeatures
 from hinet.engine import EngineSettings, FusedModel, Search, fit
-from hinet.evaluation import accuracy
+from hinet.metrics import accuracy
 
 icd = load_icd10cm()
 train, test = icd.train.take(np.arange(4_000)), icd.test.take(np.arange(400))

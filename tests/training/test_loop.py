@@ -8,7 +8,7 @@ import scipy.sparse as sp
 import torch
 
 from hinet import HiNetError, Layers, Taxonomy, Traces
-from hinet.evaluation import accuracy
+from hinet.metrics import accuracy
 from hinet.network import DenseFeatures, FlattenNetwork, HeadSettings, HiNet, SparseBag, Targets, default, paper
 from hinet.progress import EpochRecord, LineProgress
 from hinet.training import RowAdagrad, TrainingSettings, predict_traces, train

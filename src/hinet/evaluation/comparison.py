@@ -14,7 +14,7 @@ from typing import Any
 
 from hinet.data import Traces
 from hinet.errors import HiNetError
-from hinet.evaluation.metrics import accuracy, hierarchical_f1, level_accuracy
+from hinet.metrics import accuracy, hierarchical_f1, level_accuracy
 from hinet.taxonomy import Layers
 
 FLATTEN = "flatten"

@@ -1,0 +1,159 @@
+"""Metrics that compare labels as they are: exactly, label by label, level by level, or among several candidates."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.errors import HiNetError
+from hinet.metrics.ancestry import Common
+from hinet.metrics.cases import (
+    Cases,
+    Labels,
+    check_lengths,
+    check_predicted,
+    label_lists,
+    predicted_labels,
+    taxonomy_of,
+    true_labels,
+)
+from hinet.ragged import Bools, Ints
+from hinet.taxonomy import Taxonomy
+
+Average: TypeAlias = Literal["micro", "macro"]
+
+
+def accuracy(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> float:
+    """Return the share of rows whose predicted label is among the true ones.
+
+    >>> from hinet import Taxonomy
+    >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
+    >>> accuracy(["cat", "dog"], ["cat", "cat"], taxonomy=animals)
+    0.5
+    """
+    return case_accuracy(Cases.of(y_true, y_pred, taxonomy))
+
+
+def correct(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> Bools:
+    """Return for each row whether its predicted label is among the true ones.
+
+    >>> from hinet import Taxonomy
+    >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
+    >>> correct([("cat", "dog"), "cow"], ["dog", "pet"], taxonomy=animals).tolist()
+    [True, False]
+    """
+    known = taxonomy_of(y_true, y_pred, taxonomy)
+    nodes, offsets = true_labels(y_true, known)
+    predicted = predicted_labels(y_pred, known)
+    check_lengths(len(offsets) - 1, len(predicted))
+    return _any_in_row(nodes == np.repeat(predicted, np.diff(offsets)), offsets)
+
+
+def top_k_accuracy(
+    y_true: Labels, candidates: Labels, k: int | None = None, *, taxonomy: Taxonomy | None = None
+) -> float:
+    """Return the share of rows with a true label among their first ``k`` candidates, or among all of them.
+
+    Candidates are the traces of a row, the best first, or a list of node ids for each row; a row may have fewer than k.
+
+    >>> from hinet import Taxonomy
+    >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
+    >>> top_k_accuracy(["cat", "cow"], [["dog", "cat"], ["pet", "dog", "cow"]], k=2, taxonomy=animals)
+    0.5
+    """
+    if k is not None and k < 1:
+        raise HiNetError(f"k is at least 1; got {k}")
+    known = taxonomy_of(y_true, candidates, taxonomy)
+    true_nodes, true_offsets = true_labels(y_true, known)
+    nodes, offsets = label_lists(candidates, known, "y_pred")
+    check_lengths(len(true_offsets) - 1, len(offsets) - 1)
+    check_predicted(offsets)
+    lengths, size = np.diff(offsets), np.int64(len(known))
+    rows = np.arange(len(lengths))
+    true = np.repeat(rows, np.diff(true_offsets)) * size + true_nodes  # ascending
+    wanted = np.repeat(rows, lengths) * size + nodes
+    hit = true[np.minimum(np.searchsorted(true, wanted), len(true) - 1)] == wanted
+    if k is not None:
+        hit &= np.arange(len(nodes)) - np.repeat(offsets[:-1], lengths) < k
+    return float(_any_in_row(hit, offsets).mean())
+
+
+def label_f1(y_true: Labels, y_pred: Labels, *, average: Average = "micro", taxonomy: Taxonomy | None = None) -> float:
+    """Return the F1 over labels, blind to the hierarchy.
+
+    Micro counts hits, wrong predictions and missed labels over all rows; with one true label a row it is the
+    accuracy. Macro is the plain mean over all labels that are true or predicted somewhere, so that rare labels weigh
+    as much as frequent ones.
+
+    >>> from hinet import Taxonomy
+    >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
+    >>> round(label_f1(["cat", "cat", "dog"], ["cat", "cat", "cat"], average="macro", taxonomy=animals), 3)
+    0.4
+    """
+    check_average(average)
+    return case_label_f1(Cases.of(y_true, y_pred, taxonomy), average)
+
+
+def level_accuracy(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> list[float]:
+    """Return for each level the share of the rows with a true node there that are right there.
+
+    The nodes of a label at level ``l`` are those of the label and its ancestors whose depth (the longest way from the
+    root) is ``l``: one in a tree, at least one down to the label's own depth in a DAG. A row is right at a level if its
+    predicted and true labels have a node there in common. A prediction that stops above a level is wrong there.
+
+    >>> from hinet import Taxonomy
+    >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
+    >>> level_accuracy(["cat", "dog", "cow"], ["cat", "cat", "pet"], taxonomy=animals)
+    [0.6666666666666666, 0.5]
+    """
+    cases = Cases.of(y_true, y_pred, taxonomy)
+    return level_shares(cases, [common.level_hits() for common in Common.of_all(cases)])
+
+
+def check_average(average: str) -> None:
+    """Refuse averages other than those of :data:`Average`."""
+    if average not in ("micro", "macro"):
+        raise HiNetError(f"average is 'micro' or 'macro'; got {average!r}")
+
+
+def case_accuracy(cases: Cases) -> float:
+    """Return the accuracy over cases."""
+    return cases.mean(_hits(cases))
+
+
+def case_label_f1(cases: Cases, average: Average) -> float:
+    """Return the F1 over labels of cases."""
+    size = len(cases.taxonomy)
+    hits = _counted(cases.predicted, cases.counts * _hits(cases), size)  # (n,) of each label
+    predicted = _counted(cases.predicted, cases.counts, size)
+    true = _counted(cases.true_nodes, np.repeat(cases.counts, np.diff(cases.offsets)), size)
+    total = true + predicted
+    if average == "micro":
+        return float(2 * hits.sum() / total.sum())
+    seen = total > 0
+    return float((2 * hits[seen] / total[seen]).mean())
+
+
+def level_shares(cases: Cases, hits: list[NDArray[np.int64]]) -> list[float]:
+    """Return the level accuracy of cases from the hits at each level of some cases at a time."""
+    depth = cases.taxonomy.depth[cases.true_nodes]
+    deepest = np.maximum.reduceat(depth, cases.offsets[:-1])
+    ending = _counted(deepest, cases.counts, int(deepest.max()) + 1)
+    there = np.cumsum(ending[::-1])[::-1][1:]  # rows with a true node at each level
+    return [float(share) for share in np.sum(hits, axis=0)[: len(there)] / there]
+
+
+def _hits(cases: Cases) -> Bools:
+    same = cases.true_nodes == np.repeat(cases.predicted, np.diff(cases.offsets))
+    return _any_in_row(same, cases.offsets)
+
+
+def _any_in_row(marked: Bools, offsets: Ints) -> Bools:
+    """Return whether any element of each list is marked; no list is empty."""
+    return np.asarray(np.logical_or.reduceat(marked, offsets[:-1]))
+
+
+def _counted(values: Ints, weights: Ints, size: int) -> NDArray[np.float64]:
+    return np.asarray(np.bincount(values, weights, size), np.float64)

@@ -1,0 +1,140 @@
+"""All label metrics at once, and metrics as scorers for scikit-learn's model selection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from hinet.errors import HiNetError, did_you_mean
+from hinet.metrics.ancestry import Common
+from hinet.metrics.cases import Cases, Labels
+from hinet.metrics.hierarchical import (
+    case_shares,
+    depth_of_agreement,
+    hierarchical_f1,
+    hierarchical_precision,
+    hierarchical_recall,
+    lca_f1,
+    lca_precision,
+    lca_recall,
+    tree_distance,
+)
+from hinet.metrics.labels import accuracy, case_accuracy, case_label_f1, label_f1, level_shares
+from hinet.taxonomy import Taxonomy
+
+
+@dataclass(frozen=True)
+class LabelReport:
+    """Every label metric of the same rows, each as its function says."""
+
+    accuracy: float
+    label_f1: float
+    label_f1_macro: float
+    hierarchical_precision: float
+    hierarchical_recall: float
+    hierarchical_f1: float
+    hierarchical_precision_macro: float
+    hierarchical_recall_macro: float
+    hierarchical_f1_macro: float
+    lca_precision: float
+    lca_recall: float
+    lca_f1: float
+    tree_distance: float
+    depth_of_agreement: float
+    level_accuracy: tuple[float, ...]
+
+
+def label_report(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> LabelReport:
+    """Return every label metric, at little more than the price of one.
+
+    >>> from hinet import Taxonomy
+    >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
+    >>> report = label_report(["cat", "dog"], ["cat", "cat"], taxonomy=animals)
+    >>> report.accuracy, report.hierarchical_f1, report.tree_distance, report.level_accuracy
+    (0.5, 0.75, 1.0, (1.0, 0.5))
+    """
+    cases = Cases.of(y_true, y_pred, taxonomy)
+    parts = [
+        (
+            common.set_sizes(),
+            common.lowest_sizes(),
+            common.least_distance(),
+            common.greatest_depth(),
+            common.level_hits(),
+        )
+        for common in Common.of_all(cases)
+    ]
+    *columns, hits = zip(*parts, strict=True)
+    sets, lowest, distance, depth = (np.concatenate(column) for column in columns)
+    return LabelReport(
+        case_accuracy(cases),
+        case_label_f1(cases, "micro"),
+        case_label_f1(cases, "macro"),
+        *case_shares(cases, sets, "micro"),
+        *case_shares(cases, sets, "macro"),
+        *case_shares(cases, lowest, "macro"),
+        cases.mean(distance),
+        cases.mean(depth),
+        tuple(level_shares(cases, list(hits))),
+    )
+
+
+def _negated(metric: Callable[..., float], *args: Any, **kwargs: Any) -> float:
+    return -metric(*args, **kwargs)
+
+
+SCORES: Mapping[str, Callable[..., float]] = MappingProxyType(
+    {
+        "accuracy": accuracy,
+        "label_f1": label_f1,
+        "label_f1_macro": partial(label_f1, average="macro"),
+        "hierarchical_precision": hierarchical_precision,
+        "hierarchical_recall": hierarchical_recall,
+        "hierarchical_f1": hierarchical_f1,
+        "hierarchical_precision_macro": partial(hierarchical_precision, average="macro"),
+        "hierarchical_recall_macro": partial(hierarchical_recall, average="macro"),
+        "hierarchical_f1_macro": partial(hierarchical_f1, average="macro"),
+        "lca_precision": lca_precision,
+        "lca_recall": lca_recall,
+        "lca_f1": lca_f1,
+        "neg_tree_distance": partial(_negated, tree_distance),
+        "depth_of_agreement": depth_of_agreement,
+    }
+)
+"""What can be a scorer, by name; greater is better, so that a distance is negated and called ``neg_`` for it."""
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A metric as scikit-learn asks for it: called with a fitted estimator, rows and labels; greater is better."""
+
+    name: str
+
+    def __call__(self, estimator: Any, X: Any, y: Labels) -> float:  # noqa: N803 - scikit-learn's name
+        """Return the score of what the estimator predicts for ``X``."""
+        taxonomy = getattr(estimator, "taxonomy_", None)
+        if taxonomy is None:
+            raise HiNetError(
+                f"the scorer {self.name!r} needs a fitted estimator with a taxonomy_, got {type(estimator).__name__}"
+            )
+        return SCORES[self.name](y, estimator.predict(X), taxonomy=taxonomy)
+
+
+def scorer(name: str) -> Scorer:
+    """Return a metric as a scorer for ``cross_val_score`` and ``GridSearchCV``, for estimators with ``taxonomy_``.
+
+    Names are those of the metrics, with ``_macro`` for that average and, as in scikit-learn, ``neg_`` where less is
+    better: see :data:`SCORES`.
+
+    >>> scorer("hierarchical_f1")
+    Scorer(name='hierarchical_f1')
+    """
+    if name not in SCORES:
+        hint = did_you_mean(name, SCORES) or f"; choose of {', '.join(SCORES)}"
+        raise HiNetError(f"there is no scorer {name!r}{hint}")
+    return Scorer(name)

@@ -1,0 +1,99 @@
+"""Whatever truth and prediction come as, they are judged alike, and what cannot be judged is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from hinet import LabelError, Layers, Taxonomy, Traces
+from hinet.metrics import accuracy, hierarchical_f1, label_report
+from hinet.metrics.cases import Cases
+from tests.metrics.oracle import Rows, judged
+
+TREE = Taxonomy.from_edges([("r", "a"), ("r", "b"), ("a", "7")])
+
+
+@given(judged())
+def test_traces_and_ids_are_judged_alike(rows: Rows) -> None:
+    taxonomy, truth, predicted = rows
+    layers = Layers.of(taxonomy, ends=taxonomy.ids)
+    encoded, guesses = Traces.encode_sets(layers, truth), Traces.encode(layers, predicted)
+    report = label_report(truth, predicted, taxonomy=taxonomy)
+    assert label_report(encoded, guesses) == report
+    assert label_report(truth, guesses) == report
+    assert label_report([set(true) for true in truth], np.array(predicted, object), taxonomy=taxonomy) == report
+
+
+@given(judged())
+def test_cases_stand_for_all_rows(rows: Rows) -> None:
+    taxonomy, truth, predicted = rows
+    cases = Cases.of(truth * 3, predicted * 3, taxonomy)
+    wanted = {(frozenset(true), guess) for true, guess in zip(truth, predicted, strict=True)}
+    assert len(cases) == len(wanted)
+    assert cases.counts.sum() == 3 * len(truth)
+    names = np.array(taxonomy.ids, object)
+    labels = [frozenset(names[cases.true_nodes[s:e]]) for s, e in zip(cases.offsets, cases.offsets[1:], strict=False)]
+    assert set(zip(labels, names[cases.predicted], strict=True)) == wanted
+
+
+@given(judged())
+def test_rows_may_be_repeated_and_shuffled(rows: Rows) -> None:
+    taxonomy, truth, predicted = rows
+    once = label_report(truth, predicted, taxonomy=taxonomy)
+    again = label_report((truth * 2)[::-1], (predicted * 2)[::-1], taxonomy=taxonomy)
+    for name, value in vars(once).items():
+        assert vars(again)[name] == pytest.approx(value)
+
+
+def test_numbers_are_ids_and_rows_may_mix_one_and_several() -> None:
+    assert accuracy([7, ("a", "b")], np.array(["7", "b"]), taxonomy=TREE) == 1.0
+
+
+def test_a_prediction_is_the_first_trace() -> None:
+    layers = Layers.of(TREE)
+    assert accuracy(["a", "a"], Traces.encode_sets(layers, [["a", "b"], ["b", "a"]])) == 0.5
+
+
+def test_what_the_root_does_not_reach_is_no_ancestor() -> None:
+    taxonomy = Taxonomy.from_edges([("r", "a"), ("r", "b"), ("q", "a"), ("q", "b")], root="r")
+    assert hierarchical_f1(["a"], ["b"], taxonomy=taxonomy) == 0.0
+    with pytest.raises(LabelError, match=r"y_pred: row 0: the root does not lead to 'q'; name a node below the root"):
+        accuracy(["a"], ["q"], taxonomy=taxonomy)
+
+
+@pytest.mark.parametrize(
+    ("y_true", "y_pred", "message"),
+    [
+        (["a", "b"], ["a"], "2 true rows and 1 predicted ones; they must be the same rows"),
+        ([], [], "there are no rows to judge; give at least one"),
+        (["a", "A1"], ["a", "b"], "y_true: row 1: label 'A1' is not in the taxonomy of 4 nodes"),
+        (["a", ("b", "bb")], ["a", "b"], "y_true: row 1: label 'bb' is not in the taxonomy of 4 nodes"),
+        (["a", "b"], ["a", "c"], "y_pred: row 1: label 'c' is not in the taxonomy of 4 nodes"),
+        (["a", "b"], ["a", None], "y_pred: row 1: nothing is predicted, got None; give every row a label"),
+        (["a", float("nan")], ["a", "b"], "y_true: row 1: there is no true label, got nan; give every row a label"),
+        (["a", ()], ["a", "b"], "y_true: row 1: there is no true label; leave rows without labels out"),
+        (["a", "b"], ["a", ["b", "7"]], "y_pred: row 1: expected one label, got 2; name the best one"),
+        ("ab", ["a", "b"], "y_true: expected Traces or a list of labels, got 'ab'; put it into a list"),
+        (["a"], 3, "y_pred: expected Traces or a list of labels, got '3'; put it into a list"),
+    ],
+)
+def test_what_cannot_be_judged_is_named(y_true: Any, y_pred: Any, message: str) -> None:
+    with pytest.raises(LabelError) as raised:
+        accuracy(y_true, y_pred, taxonomy=TREE)
+    assert str(raised.value).startswith(message)
+
+
+def test_traces_that_cannot_be_judged_are_named() -> None:
+    layers = Layers.of(TREE)
+    both = Traces.encode(layers, ["a", "b"])
+    with pytest.raises(LabelError, match="row 1: nothing is predicted"):
+        accuracy(both, Traces.encode_sets(layers, [["a"], []]))
+    with pytest.raises(LabelError, match="row 1: there is no true label"):
+        accuracy(Traces.encode_sets(layers, [["a"], []]), both)
+    with pytest.raises(LabelError, match="say of which hierarchy, with taxonomy="):
+        accuracy(["a"], ["a"])
+    with pytest.raises(LabelError, match="speak of two taxonomies"):
+        accuracy(both, both, taxonomy=Taxonomy.from_edges([("r", "a"), ("r", "b")]))
