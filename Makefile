@@ -19,6 +19,7 @@ check: $(INSTALLED)  ## format, lint, types, import layers
 
 bench: $(INSTALLED)  ## slow measurements, with HINET_DATA=folder of the data sets; results land in benchmarks/results
 	$(BIN)/python benchmarks/taxonomy.py
+	$(BIN)/python benchmarks/metrics.py
 	$(BIN)/python benchmarks/downpour.py
 	$(BIN)/python benchmarks/icd_torch.py
 	$(BIN)/python benchmarks/dense_hierarchy.py
