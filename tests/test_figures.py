@@ -92,3 +92,14 @@ def test_the_engine_table_of_the_readme() -> None:
         assert f"in {found[f'{name}, end to end']['seconds']:.0f} s" in readme
     assert f"{found['ratios']['flatten_epoch_ratio']:.0f} times as fast" in readme
     assert f"{100 * found['wordnet']['top1_label']:.1f}% of first answers" in readme
+
+
+def test_the_speed_of_the_metrics() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    found = results("metrics")
+    ids, six = found["ids"], found["six measures"]
+    assert f"all {ids['nodes']:,} ICD-10-CM codes" in page
+    assert f"take {ids['seconds']:.1f} s and {ids['peak_gb']:.2f} GB from node ids" in page
+    assert f"{found['traces']['seconds']:.1f} s from `Traces`" in page
+    assert f"HiClass 5.0.8 {six['seconds_ratio']:.0f} times as long" in page
+    assert six["values"] == found["six measures, hiclass"]["values"]
