@@ -21,7 +21,7 @@ from hinet.data.icd10cm import _entries, _icd_package
 
 ROWS = 1_000_000
 FEW = 20_000
-RIGHT = 0.6  # share of rows whose prediction is the truth; the others are any node: nearly all cases differ
+RIGHT = 0.6  # share of rows whose prediction is the truth; the others are any node, hardly two the same
 BARS = {"ids": (10.0, 2.0), "traces": (10.0, 2.0)}  # seconds, GB
 SIX = [(name, average) for average in ("micro", "macro") for name in ("precision", "recall", "f1")]
 
