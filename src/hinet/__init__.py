@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hinet.classifier import HiNetClassifier, load
     from hinet.data import Traces, load_icd10cm
     from hinet.errors import FileError, HiNetError, LabelError, TaxonomyError
     from hinet.taxonomy import Layers, Taxonomy
@@ -15,23 +16,27 @@ __version__ = "0.1.0"
 # Public names and the rooms they live in; a room is imported when a name of it is first used.
 _HOMES = {
     "FileError": "hinet.errors",
+    "HiNetClassifier": "hinet.classifier",
     "HiNetError": "hinet.errors",
     "LabelError": "hinet.errors",
     "Layers": "hinet.taxonomy",
     "Taxonomy": "hinet.taxonomy",
     "TaxonomyError": "hinet.errors",
     "Traces": "hinet.data",
+    "load": "hinet.classifier",
     "load_icd10cm": "hinet.data",
 }
 
 __all__ = [
     "FileError",
+    "HiNetClassifier",
     "HiNetError",
     "LabelError",
     "Layers",
     "Taxonomy",
     "TaxonomyError",
     "Traces",
+    "load",
     "load_icd10cm",
 ]
 

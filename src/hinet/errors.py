@@ -20,8 +20,8 @@ _LONGEST_SHOWN = 60
 _MOST_NAMES_COMPARED = 1_000
 
 
-class HiNetError(Exception):
-    """Root of all errors that a user of hinet can cause and mend."""
+class HiNetError(ValueError):
+    """Root of all errors that a user of hinet can cause and mend; a ValueError, as callers of such libraries expect."""
 
 
 class FileError(HiNetError):

@@ -60,3 +60,16 @@ def check_rows(rows: Any, expected: int | None = None) -> None:
             row, column = divmod(int(bad[0]), rows.shape[1])
             value = rows[row, column]
         raise HiNetError(f"row {row}: feature {column} is {value}; replace missing and infinite values")
+
+
+def checked_weights(weights: NDArray[np.floating[Any]], rows: int) -> NDArray[np.float64]:
+    """Return one finite weight a row, none below zero, or raise HiNetError."""
+    checked = np.asarray(weights, np.float64)
+    if checked.shape != (rows,):
+        raise HiNetError(f"{rows:,} rows and sample weights of shape {checked.shape}; give one weight a row")
+    bad = np.flatnonzero(~(np.isfinite(checked) & (checked >= 0)))
+    if len(bad):
+        raise HiNetError(f"row {int(bad[0])}: sample weight {checked[bad[0]]}; weights are finite and not negative")
+    if rows and not checked.any():
+        raise HiNetError("all sample weights are zero; give at least one row a weight")
+    return checked

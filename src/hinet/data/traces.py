@@ -154,6 +154,13 @@ class Traces:
         neurons, lengths = gather(neurons, offsets, wanted)
         return cls(layers, offsets_of(counts)[row_offsets], offsets_of(lengths), np.asarray(neurons, dtype=np.int32))
 
+    def take(self, rows: NDArray[Any]) -> Traces:
+        """Return the chosen rows, by a mask or by number."""
+        wanted, counts = gather(np.arange(len(self.offsets) - 1), self.row_offsets, np.arange(len(self))[rows])
+        neurons, lengths = gather(self.neurons, self.offsets, wanted)
+        log_p = None if self.log_p is None else self.log_p[wanted]
+        return Traces(self.layers, offsets_of(counts), offsets_of(lengths), np.asarray(neurons, dtype=np.int32), log_p)
+
     @property
     def end_neurons(self) -> NDArray[np.int32]:
         """(t,) The last real neuron of every trace; neuron 0, the root, for a trace without neurons."""

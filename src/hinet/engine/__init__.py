@@ -5,10 +5,11 @@ from hinet.engine.fitting import ValidationRows, fit
 from hinet.engine.goals import Goals
 from hinet.engine.groups import Groups
 from hinet.engine.model import FusedModel
-from hinet.engine.search import Found, FoundNodes, Search
+from hinet.engine.search import Decoding, Found, FoundNodes, Search
 from hinet.engine.settings import EngineSettings
 
 __all__ = [
+    "Decoding",
     "DeepExpert",
     "EngineSettings",
     "Experts",

@@ -19,9 +19,12 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from hinet.engine.groups import Groups
+from hinet.ragged import offsets_of
 from hinet.taxonomy import STOP, Layers
 
 Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
 WEIGHT = np.dtype([("row", np.int32), ("weight", np.float32)])
 
 
@@ -68,6 +71,10 @@ class DeepExpert(NamedTuple):
             slope[order],
         )
 
+    def copied(self) -> DeepExpert:
+        """Return an expert with arrays of its own."""
+        return DeepExpert(*(array.copy() for array in self))
+
     @property
     def width(self) -> int:
         """Number of hidden units, ``k``."""
@@ -96,6 +103,28 @@ class WideExpert(NamedTuple):
         bias = np.zeros(rows, np.float32)
         return cls(
             np.arange(features, dtype=np.int32), offsets, nothing, np.zeros(1, np.int64), np.zeros(0, WEIGHT), bias
+        )
+
+    @classmethod
+    def of(
+        cls, known_as: NDArray[np.int32], feature: Ints, row: Ints, weight: Floats, groups: Groups, bias: Floats
+    ) -> WideExpert:
+        """Return the expert of weights in any order, given the number of the feature and the output row of each."""
+        group = groups.row_groups()[row]
+        order = np.lexsort((row, feature, group))
+        feature, group = feature[order], group[order]
+        first = np.ones(len(order), bool)
+        first[1:] = (np.diff(feature) != 0) | (np.diff(group) != 0)
+        starts = np.flatnonzero(first)
+        weights = np.empty(len(order), WEIGHT)
+        weights["row"], weights["weight"] = row[order], weight[order]
+        return cls(
+            known_as,
+            offsets_of(np.bincount(group[starts], minlength=len(groups.first_row) - 1)),
+            feature[starts].astype(np.int32),
+            np.append(starts, len(order)),
+            weights,
+            bias,
         )
 
     def matrix(self) -> sp.csr_array:

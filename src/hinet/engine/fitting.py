@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data import Traces
-from hinet.data.matrices import SparseMatrix, check_rows, is_sparse
+from hinet.data.matrices import SparseMatrix, check_rows, checked_weights, is_sparse
+from hinet.engine.carrying import awake
 from hinet.engine.checkpoints import Best, Checkpoints, fingerprint_of
 from hinet.engine.deep import DeepPlan, DeepTask, GroupLesson, LabelLesson, LabelTargets, Lesson
 from hinet.engine.experts import DeepExpert, Experts, Floats, LabelSpans, Prototypes, WideExpert
@@ -52,13 +53,15 @@ def fit(
     *,
     valid: ValidationRows | None = None,
     sample_weight: NDArray[np.floating[Any]] | None = None,
+    start: FusedModel | None = None,
     progress: Progress | None = None,
     checkpoint: str | Path | None = None,
 ) -> FusedModel:
     """Train a model on CSR ``rows`` towards the labels of ``traces``.
 
     The result depends on the settings and the data alone, not on the number of threads. With ``checkpoint``, a folder,
-    finished epochs are kept there, and a run that was broken off goes on from them to the same result.
+    finished epochs are kept there, and a run that was broken off goes on from them to the same result. With ``start``,
+    a model over the same layers, training goes on from it: its experts learn from these rows, its shape stays.
 
     Raises
     ------
@@ -68,7 +71,9 @@ def fit(
     settings, progress = settings or EngineSettings(), progress or SilentProgress()
     if settings.patience is not None and valid is None:
         raise HiNetError("patience looks at validation rows; give some, or leave it out")
-    plan = _Plan(rows, traces, settings, sample_weight, valid)
+    if start is not None and checkpoint is not None:
+        raise HiNetError("training that goes on from a model keeps no checkpoint; leave one of the two out")
+    plan = _Plan(rows, traces, settings, sample_weight, valid, start)
     progress.said(str(plan.memory))
     plan.memory.check(settings.memory_limit)
     kept = None if checkpoint is None else Checkpoints(Path(checkpoint), plan.fingerprint())
@@ -87,13 +92,14 @@ class _Plan:
         settings: EngineSettings,
         sample_weight: NDArray[np.floating[Any]] | None,
         valid: ValidationRows | None,
+        start: FusedModel | None,
     ) -> None:
-        self.settings = settings
+        self.settings, self.start = settings, start
         self.layers = traces.layers
         self.features = int(rows.shape[1]) if getattr(rows, "ndim", 0) == 2 else 0
         self.goals = _checked_goals(rows, traces, self.layers)
         if sample_weight is not None:
-            self.goals = self.goals.weighted(_checked_weights(sample_weight, len(traces)))
+            self.goals = self.goals.weighted(checked_weights(sample_weight, len(traces)))
         self.valid = None
         if valid is not None:
             goals = _checked_goals(valid.rows, valid.traces, self.layers, "validation ")
@@ -102,16 +108,22 @@ class _Plan:
                     f"validation rows have {valid.rows.shape[1]:,} features and training rows {self.features:,}"
                 )
             self.valid = SparseMatrix.of(valid.rows), goals
+        if start is not None:
+            self._check_start(start)
         self.groups = Groups.of(self.layers)
         matrix = SparseMatrix.of(rows)
         counts = self.goals.option_counts()
         self.train = TrainingRows.of(matrix, self.goals.arrays, self.groups, self._adjustment(counts))
-        self.members = settings.members_for(self.train.row_count)
-        self.width = settings.width_for(self.members)
+        self.members = 1 if start is not None else settings.members_for(self.train.row_count)
+        self.width = settings.width_for(self.members) if start is None else start.experts.deep.width
         self.wide = self._wide_training(matrix)
         labels = int(self.layers.ends.sum())
         self.spans = LabelSpans.of(self.layers) if self.layers.taxonomy.is_tree else LabelSpans.none(self.layers)
-        self.has_flat = settings.wants_flat(labels, self.train.row_count, self.layers.taxonomy.is_tree)
+        self.has_flat = (
+            settings.wants_flat(labels, self.train.row_count, self.layers.taxonomy.is_tree)
+            if start is None
+            else start.mix.flat > 0
+        )
         self.memory = plan_memory(
             features=self.features,
             outputs=self.groups.rows,
@@ -122,6 +134,12 @@ class _Plan:
             flat_width=settings.flat_width * self.members,
         )
 
+    def _check_start(self, start: FusedModel) -> None:
+        if not start.layers.same_as(self.layers):
+            raise HiNetError("the model to go on from has other layers than the rows; carry it over to them first")
+        if start.features != self.features:
+            raise HiNetError(f"the model to go on from has {start.features:,} features, the rows {self.features:,}")
+
     def _adjustment(self, counts: NDArray[np.float64]) -> Floats:
         """Return the shift of the training logits: the log share of each option, none for options without rows."""
         group, option = self.groups.row_groups(), self.groups.row_options()
@@ -131,9 +149,10 @@ class _Plan:
 
     def _wide_training(self, matrix: SparseMatrix) -> WideTraining | None:
         settings = self.settings
-        if not settings.wide:
+        before = None if self.start is None else self.start.experts.wide
+        if not settings.wide or (self.start is not None and not self.start.mix.wide):
             return None
-        known = known_as(matrix, self.features, settings.wide_buckets)
+        known = known_as(matrix, self.features, settings.wide_buckets) if before is None else before.known_as
         plan = WidePlan(
             known,
             int(known.max(initial=-1)) + 1,
@@ -144,7 +163,7 @@ class _Plan:
             settings.thread_count,
         )
         renamed = matrix._replace(indices=known[matrix.indices])
-        return wide_training(self.train._replace(rows=renamed), self.goals, plan)
+        return wide_training(self.train._replace(rows=renamed), self.goals, plan, before)
 
     def fingerprint(self) -> str:
         """Return what a checkpoint is recognised by."""
@@ -162,7 +181,8 @@ class _Plan:
     def _deep_tasks(self) -> list[DeepTask]:
         lesson, width = GroupLesson(self.train), self.width
         outputs = self.groups.rows
-        return [self._deep_task(f"deep {number + 1}", lesson, outputs, width, number) for number in range(self.members)]
+        before = None if self.start is None else self.start.experts.deep
+        return [self._deep_task(f"deep {at + 1}", lesson, outputs, width, at, before) for at in range(self.members)]
 
     def _flat_tasks(self) -> list[DeepTask]:
         if not self.has_flat:
@@ -174,14 +194,17 @@ class _Plan:
         )
         lesson = LabelLesson(self.train.rows, targets, adjustment)
         width, members = settings.flat_width, range(self.members)
-        return [self._deep_task(f"flat {at + 1}", lesson, labels, width, FLAT_SEEDS + at) for at in members]
+        before = None if self.start is None else awake(self.start.experts.flat, np.unique(targets.label))
+        return [self._deep_task(f"flat {at + 1}", lesson, labels, width, FLAT_SEEDS + at, before) for at in members]
 
-    def _deep_task(self, name: str, lesson: Lesson, outputs: int, width: int, number: int) -> DeepTask:
+    def _deep_task(
+        self, name: str, lesson: Lesson, outputs: int, width: int, number: int, before: DeepExpert | None
+    ) -> DeepTask:
         settings = self.settings
         epochs = settings.epochs_of_deep(self.train.row_count)
         plan = DeepPlan(epochs, settings.deep_rate, settings.deep_slot, settings.dropout)
         random = np.random.default_rng([settings.seed, number, 1 << 20])
-        expert = DeepExpert.start(self.features, outputs, width, random)
+        expert = DeepExpert.start(self.features, outputs, width, random) if before is None else before.copied()
         return DeepTask(name, lesson, expert, plan, (settings.seed, number))
 
     def valid_cost(self, task: Task) -> float | None:
@@ -208,8 +231,11 @@ class _Plan:
         """Return the model of the trained experts, mixed as the validation rows have it."""
         experts = self._experts([task.expert for task in self._deep], [task.expert for task in self._flat])
         if self.wide is not None:
-            experts = experts._replace(wide=self._pruned(self.wide.expert()))
-        if self.valid is not None and len(self.valid[1]):
+            wide = self.wide.expert()
+            experts = experts._replace(wide=self._pruned(wide) if self.start is None else wide)
+        if self.start is not None:  # what other rows taught it stays, prototypes and mix included
+            experts = experts._replace(prototypes=self.start.experts.prototypes, mix=self.start.experts.mix)
+        elif self.valid is not None and len(self.valid[1]):
             experts = self._tuned(experts)
         return FusedModel(self.layers, experts, tuple(history))
 
@@ -258,16 +284,6 @@ def _checked_goals(rows: Any, traces: Traces, layers: Any, kind: str = "") -> Go
     if len(empty):
         raise HiNetError(f"{kind}row {int(empty[0])}: no label ({len(empty):,} such rows); leave these rows out")
     return Goals.of(traces)
-
-
-def _checked_weights(weights: NDArray[np.floating[Any]], rows: int) -> NDArray[np.float64]:
-    checked = np.asarray(weights, np.float64)
-    if checked.shape != (rows,):
-        raise HiNetError(f"{rows:,} rows and sample weights of shape {checked.shape}; give one weight a row")
-    bad = np.flatnonzero(~(np.isfinite(checked) & (checked >= 0)))
-    if len(bad):
-        raise HiNetError(f"row {int(bad[0])}: sample weight {checked[bad[0]]}; weights are finite and not negative")
-    return checked
 
 
 class _StoppedError(Exception):

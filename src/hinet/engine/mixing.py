@@ -28,31 +28,56 @@ def usual_mix(*, wide: bool, flat: bool) -> Floats:
 
 def learned_mix(rows: SparseMatrix, goals: Goals, groups: Groups, experts: Experts) -> tuple[Floats, float]:
     """Return the mix with the least cost on validation rows, and that cost; starts from the experts' own mix."""
-    entry_row = np.repeat(np.arange(len(goals)), np.diff(goals.arrays.row_offsets))
-    if len(entry_row) > MOST_ROWS:  # evenly over the rows
-        chosen = np.linspace(0, len(entry_row) - 1, MOST_ROWS).astype(np.int64)
-    else:
-        chosen = np.arange(len(entry_row))
-    alone = goals.arrays._replace(
-        row_offsets=np.arange(len(chosen) + 1),
-        entry_goal=goals.arrays.entry_goal[chosen],
-        entry_share=goals.arrays.entry_share[chosen],
-    )
-    said = expert_logits(rows, entry_row[chosen], alone, groups, experts)
-    mine = np.ones(len(groups.first_row) - 1, bool)
-    most = most_of_a_row(alone, groups)
+    heard = _Heard(rows, goals, groups, experts)
     start = experts.mix.astype(np.float64)
     used = start != 0
 
     def cost(mix: np.ndarray) -> tuple[float, np.ndarray]:
         full = np.zeros(len(start))
         full[used] = mix
-        value, gradient = mixed_cost(alone, groups, most, mine, said, full)
+        value, gradient = heard.cost(full)
         away = mix - start[used]
-        count = max(len(chosen), 1)
-        return value / count + DECAY * float(away @ away), gradient[used] / count + 2 * DECAY * away
+        return value + DECAY * float(away @ away), gradient[used] + 2 * DECAY * away
 
     found = minimize(cost, start[used], jac=True, method="L-BFGS-B", bounds=[(0, None)] * int(used.sum()))
     mix = np.zeros(len(start), np.float32)
     mix[used] = np.where(found.x < LEAST, 0, found.x)
     return mix, float(found.fun)
+
+
+def learned_sharpness(rows: SparseMatrix, goals: Goals, groups: Groups, experts: Experts) -> float:
+    """Return the factor of all logits, the inverse of a temperature, with the least cost on held-out rows."""
+    heard = _Heard(rows, goals, groups, experts)
+    mix = experts.mix.astype(np.float64)
+
+    def cost(log_factor: np.ndarray) -> tuple[float, np.ndarray]:
+        factor = float(np.exp(log_factor[0]))
+        value, gradient = heard.cost(factor * mix)
+        return value, np.array([factor * float(gradient @ mix)])
+
+    found = minimize(cost, np.zeros(1), jac=True, method="L-BFGS-B", bounds=[(-4, 4)])
+    return float(np.exp(found.x[0]))
+
+
+class _Heard:
+    """What every expert says of the options on the way to the labels of some rows, heard once."""
+
+    def __init__(self, rows: SparseMatrix, goals: Goals, groups: Groups, experts: Experts) -> None:
+        entry_row = np.repeat(np.arange(len(goals)), np.diff(goals.arrays.row_offsets))
+        chosen = np.arange(len(entry_row))
+        if len(entry_row) > MOST_ROWS:  # evenly over the rows
+            chosen = np.linspace(0, len(entry_row) - 1, MOST_ROWS).astype(np.int64)
+        self._goals = goals.arrays._replace(
+            row_offsets=np.arange(len(chosen) + 1),
+            entry_goal=goals.arrays.entry_goal[chosen],
+            entry_share=goals.arrays.entry_share[chosen],
+        )
+        self._groups, self._count = groups, max(len(chosen), 1)
+        self._said = expert_logits(rows, entry_row[chosen], self._goals, groups, experts)
+        self._mine = np.ones(len(groups.first_row) - 1, bool)
+        self._most = most_of_a_row(self._goals, groups)
+
+    def cost(self, mix: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return the mean cost of a mix, and its gradient."""
+        value, gradient = mixed_cost(self._goals, self._groups, self._most, self._mine, self._said, mix)
+        return float(value) / self._count, gradient / self._count

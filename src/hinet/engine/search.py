@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from hinet.data import Traces
@@ -98,6 +99,16 @@ class Search:
             return found
         alone = best_traces(_chosen(block, left), groups, experts, k, lowest)
         return _interleaved(found, list(alone), left)
+
+    def label_probabilities(self, rows: Any, least: float = 0.0) -> sp.csr_array:
+        """Return the probability of every node to be the label, (n, nodes), by its traces of at least ``least``."""
+        traces = self.traces(rows, self.model.layers.count_traces(), least=least).traces
+        assert traces.log_p is not None
+        row = np.repeat(np.arange(len(traces)), np.diff(traces.row_offsets))
+        shape = (len(traces), len(self.model.layers.taxonomy))
+        found = sp.csr_array((np.exp(traces.log_p), (row, traces.end_nodes)), shape=shape)
+        found.sum_duplicates()
+        return found
 
     def labels(self, rows: Any) -> FoundNodes:
         """Return the most probable label of every row, summed over all its traces; exact in trees and DAGs.

@@ -47,10 +47,12 @@ class WideTraining(Protocol):
         """Return the expert, when the work is done."""
 
 
-def wide_training(data: TrainingRows, goals: Goals, plan: WidePlan) -> WideTraining:
-    """Return the way to train the wide expert: group by group if every label has a single path."""
+def wide_training(data: TrainingRows, goals: Goals, plan: WidePlan, start: WideExpert | None = None) -> WideTraining:
+    """Return the way to train the wide expert: group by group if every label has a single path and it starts anew."""
     single = len(goals.arrays.take_option) == len(goals.arrays.step_group)
-    return IndependentGroups(data, plan) if single else CoupledGroups(data, goals, plan)
+    if single and start is None:
+        return IndependentGroups(data, plan)
+    return CoupledGroups(data, goals, plan, start)
 
 
 class Visits(NamedTuple):
@@ -195,9 +197,15 @@ class _GroupsTask:
 class CoupledGroups:
     """The wide expert where a label's paths share its rows by their probability: all groups of a row at once."""
 
-    def __init__(self, data: TrainingRows, goals: Goals, plan: WidePlan) -> None:
+    def __init__(self, data: TrainingRows, goals: Goals, plan: WidePlan, start: WideExpert | None = None) -> None:
         self._data, self._plan = data, plan
-        self._offsets, self._rows = seen_together(data.rows, plan.features, goals, data.groups)
+        offsets, rows = seen_together(data.rows, plan.features, goals, data.groups)
+        self._start = np.zeros(len(rows), np.float32)
+        self._bias = np.zeros(data.groups.rows, np.float32)
+        if start is not None:
+            offsets, rows, self._start = _joined_pattern(offsets, rows, start, data.groups.rows)
+            self._bias = start.bias.copy()
+        self._offsets, self._rows = offsets, rows
         self.weights = len(self._rows)
         steps = np.diff(data.goals.step_offsets)[data.goals.entry_goal]
         entry_row = np.repeat(np.arange(data.row_count), np.diff(data.goals.row_offsets))
@@ -207,31 +215,17 @@ class CoupledGroups:
         """Return the one task."""
         weights = np.zeros(self.weights, IN_TRAINING)
         weights["row"] = self._rows
+        weights["weight"] = self._start
         weights["slot"] = self._plan.slot
-        self._task = _CoupledTask("wide", self._data, self._offsets, weights, self._plan)
+        self._task = _CoupledTask("wide", self._data, self._offsets, weights, self._bias, self._plan)
         return [self._task]
 
     def expert(self) -> WideExpert:
         """Return the trained weights, sorted by group and feature."""
-        weights, groups = self._task.weights, self._data.groups
+        weights = self._task.weights
         feature = np.repeat(np.arange(len(self._offsets) - 1), np.diff(self._offsets))
-        group = groups.row_groups()[weights["row"]]
-        order = np.lexsort((feature, group))
-        feature, group = feature[order], group[order]
-        first = np.ones(len(order), bool)
-        first[1:] = (np.diff(feature) != 0) | (np.diff(group) != 0)
-        starts = np.flatnonzero(first)
-        sorted_weights = np.empty(len(order), WEIGHT)
-        for name in ("row", "weight"):
-            sorted_weights[name] = weights[name][order]
-        return WideExpert(
-            self._plan.known_as,
-            offsets_of(np.bincount(group[starts], minlength=len(groups.first_row) - 1)),
-            feature[starts].astype(np.int32),
-            np.append(starts, len(order)),
-            sorted_weights,
-            self._task.bias,
-        )
+        row = weights["row"].astype(np.int64)
+        return WideExpert.of(self._plan.known_as, feature, row, weights["weight"], self._data.groups, self._task.bias)
 
 
 class _CoupledTask:
@@ -243,12 +237,12 @@ class _CoupledTask:
         data: TrainingRows,
         offsets: NDArray[np.int64],
         weights: NDArray[np.void],
+        bias: Floats,
         plan: WidePlan,
     ) -> None:
         self.name, self.epochs, self.weights = name, plan.epochs, weights
         self._data, self._offsets, self._plan = data, offsets, plan
-        outputs = int(data.groups.first_row[-1])
-        self.bias, self._bias_slots = np.zeros(outputs, np.float32), np.ones(outputs, np.float32)
+        self.bias, self._bias_slots = bias, np.ones(len(bias), np.float32)
         self._mine = np.ones(len(data.groups.first_row) - 1, bool)
         self._found: tuple[NDArray[np.int32], NDArray[np.int64]] | None = None
 
@@ -292,6 +286,20 @@ class _CoupledTask:
         """Take up weights, slots and biases."""
         for name, array in self.state().items():
             array[...] = state[name]
+
+
+def _joined_pattern(
+    offsets: NDArray[np.int64], rows: NDArray[np.int32], start: WideExpert, outputs: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32], Floats]:
+    """Return the pairs of feature and output row of a pattern and of an expert, with the weights of the expert."""
+    new = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)) * np.int64(outputs) + rows
+    feature = np.repeat(start.feature, np.diff(start.weight_offsets)).astype(np.int64)
+    old = feature * outputs + start.weights["row"]
+    pairs = np.union1d(new, old)
+    weights = np.zeros(len(pairs), np.float32)
+    weights[np.searchsorted(pairs, old)] = start.weights["weight"]
+    counts = np.bincount(pairs // outputs, minlength=len(offsets) - 1)
+    return offsets_of(counts), (pairs % outputs).astype(np.int32), weights
 
 
 def _shared_out(traffic: NDArray[np.float64], parts: int) -> NDArray[np.int64]:

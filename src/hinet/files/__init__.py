@@ -1,6 +1,6 @@
 """Files on disk: checked text, delimited columns with their line numbers, writes that are all or nothing."""
 
-from hinet.files.arrays import read_arrays, write_arrays
+from hinet.files.arrays import map_arrays, read_arrays, write_arrays
 from hinet.files.atomic import write_bytes, write_text
 from hinet.files.delimited import DelimitedTable, format_delimited, parse_delimited
 from hinet.files.folders import new_folder
@@ -10,6 +10,7 @@ __all__ = [
     "DelimitedTable",
     "checked_lines",
     "format_delimited",
+    "map_arrays",
     "new_folder",
     "parse_delimited",
     "read_arrays",

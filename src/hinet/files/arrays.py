@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -39,3 +40,41 @@ def read_arrays(path: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str, st
         raise FileError(path, f"the arrays cannot be read ({error}); the file is damaged or of another kind") from None
     except OSError as error:
         raise FileError(path, f"cannot be read: {error.strerror or error}") from None
+
+
+_KINDS = {
+    "BOOL": np.bool_, "U8": np.uint8, "I8": np.int8, "U16": np.uint16, "I16": np.int16, "U32": np.uint32,
+    "I32": np.int32, "U64": np.uint64, "I64": np.int64, "F16": np.float16, "F32": np.float32, "F64": np.float64,
+}  # fmt: skip
+
+
+def map_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a file, mapped into memory: read when they are first touched, shared by processes.
+
+    They may be written to, which leaves the file as it is: kernels are compiled for arrays that may.
+
+    Raises
+    ------
+    FileError
+        If the file is missing, cut off, or no file of arrays.
+    """
+    try:
+        file = np.memmap(path, np.uint8, mode="c")
+    except (OSError, ValueError) as error:  # an empty file cannot be mapped
+        raise FileError(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        start = 8 + int.from_bytes(file[:8].tobytes(), "little")
+        header = json.loads(file[8:start].tobytes())
+        header.pop("__metadata__", None)
+        return {name: _mapped(file[start:], told) for name, told in header.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, UnicodeDecodeError):
+        raise FileError(path, "the arrays cannot be read; the file is damaged or of another kind") from None
+
+
+def _mapped(data: NDArray[np.uint8], told: Mapping[str, Any]) -> NDArray[Any]:
+    low, high = told["data_offsets"]
+    kind = np.dtype(_KINDS[told["dtype"]])
+    if not 0 <= low <= high <= len(data) or high - low != kind.itemsize * int(np.prod(told["shape"], dtype=np.int64)):
+        raise ValueError
+    array = np.ndarray(told["shape"], kind, data.data, low) if high > low else np.empty(told["shape"], kind)
+    return array if array.flags.aligned else array.copy()

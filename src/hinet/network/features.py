@@ -58,6 +58,14 @@ class SparseBag(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width))
         self.dropout = nn.Dropout(dropout)
         self.linear_units = math.floor(linear_share * width + 0.5)
+        self._linear_share = linear_share
+
+    def shape(self) -> dict[str, Any]:
+        """Return what to build the same from."""
+        return {
+            "features": len(self.weight), "width": self.width, "dropout": self.dropout.p,
+            "linear_share": self._linear_share,
+        }  # fmt: skip
 
     def forward(self, rows: SparseRows) -> Tensor:
         """Return the feature layer, (b, k)."""
@@ -86,6 +94,11 @@ class DenseFeatures(nn.Module):
         for before, after in itertools.pairwise(sizes):
             layers += [nn.Linear(before, after), nn.ReLU(), nn.Dropout(dropout)]
         self.layers = nn.Sequential(*layers)
+        self._shape = {"features": features, "widths": tuple(widths), "dropout": dropout}
+
+    def shape(self) -> dict[str, Any]:
+        """Return what to build the same from."""
+        return dict(self._shape)
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return the feature layer, (b, k)."""

@@ -6,7 +6,7 @@ from hinet.taxonomy.drawing import draw
 from hinet.taxonomy.formats import FORMATS, Edges, IdPaths, LabelPaths, Table, TaxonomyFormat
 from hinet.taxonomy.layers import STOP, Layer, Layers
 from hinet.taxonomy.nested_json import NestedJson
-from hinet.taxonomy.path_ids import path_id
+from hinet.taxonomy.path_ids import as_id, path_id
 from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy, read_draft, unpadded
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Table",
     "Taxonomy",
     "TaxonomyFormat",
+    "as_id",
     "check",
     "draw",
     "path_id",

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hinet.data.matrices import check_rows
+from hinet.data.matrices import check_rows, checked_weights
 from hinet.errors import HiNetError
 from hinet.network import FlattenNetwork, HiNet, SparseBag, Targets
 from hinet.progress import EpochRecord, Progress, SilentProgress
@@ -41,12 +42,14 @@ def train(
     targets: Targets,
     settings: TrainingSettings | None = None,
     *,
+    sample_weight: NDArray[np.floating[Any]] | None = None,
     validate: Callable[[], float] | None = None,
     progress: Progress | None = None,
 ) -> list[EpochRecord]:
     """Train ``network`` in place on CSR or dense ``rows`` and return the history.
 
-    With ``validate``, which returns a score that is better the larger, the weights of the best epoch are kept.
+    The cost of a row counts by its ``sample_weight``. With ``validate``, which returns a score that is better the
+    larger, the weights of the best epoch are kept.
     The same seed and number of threads give the same network on a CPU.
 
     Raises
@@ -65,13 +68,15 @@ def train(
     network.to(settings.device)
     network.learn_prior(targets)
     steps = _Steps(network, settings, batches=-(-len(targets) // settings.batch))
+    weights = None if sample_weight is None else torch.from_numpy(checked_weights(sample_weight, len(targets))).float()
     history: list[EpochRecord] = []
     best: tuple[float, int, dict[str, Tensor]] | None = None
     progress.started(settings.epochs, len(targets))
     try:
         for epoch in range(1, settings.epochs + 1):
             start = time.perf_counter()
-            cost = _train_epoch(network, rows, targets, settings, steps, random.permutation(len(targets)), progress)
+            order = random.permutation(len(targets))
+            cost = _train_epoch(network, rows, targets, weights, settings, steps, order, progress)
             network.eval()
             score = validate() if validate is not None else None
             history.append(EpochRecord(epoch, settings.epochs, cost, score, time.perf_counter() - start, steps.rate))
@@ -92,6 +97,7 @@ def _train_epoch(
     network: HiNet | FlattenNetwork,
     rows: Any,
     targets: Targets,
+    weights: Tensor | None,
     settings: TrainingSettings,
     steps: _Steps,
     order: np.ndarray[Any, np.dtype[np.int64]],
@@ -105,7 +111,8 @@ def _train_epoch(
     for low in range(0, len(order), settings.batch):
         high = min(low + settings.batch, len(order))
         batch = row_batch(shuffled, low, high, settings.device)
-        cost = network.cost(batch, targets.batch(order[low:high]).to(device)).mean()
+        costs = network.cost(batch, targets.batch(order[low:high]).to(device))
+        cost = (costs if weights is None else costs * weights[order[low:high]].to(device)).mean()
         if not cost.isfinite():
             raise HiNetError("the cost is no longer finite; lower the learning rates or scale the features")
         steps.descend(cost)

@@ -1,0 +1,81 @@
+"""What a classifier answers: whole traces with the probability of every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.data import Traces
+from hinet.engine import Found
+from hinet.taxonomy import Taxonomy
+
+
+class Trace(NamedTuple):
+    """A path from the top down to a label.
+
+    ``probabilities`` fall from step to step: each is that of the path down to there. ``probability`` is that of the
+    whole trace, which also stops at its last step.
+    """
+
+    label: str
+    steps: tuple[str, ...]
+    probabilities: tuple[float, ...]
+    probability: float
+
+
+@dataclass(frozen=True, eq=False)
+class PredictedTraces(Sequence[list[Trace]]):
+    """For every row its best traces, the best first; ``traces`` and ``log_p`` have all of them as arrays."""
+
+    found: Found
+
+    @property
+    def traces(self) -> Traces:
+        """The traces as arrays."""
+        return self.found.traces
+
+    @property
+    def log_p(self) -> NDArray[np.float64]:
+        """Log probability of every trace."""
+        assert self.found.traces.log_p is not None
+        return self.found.traces.log_p
+
+    @property
+    def taxonomy(self) -> Taxonomy:
+        """Whose nodes the steps are."""
+        return self.found.traces.layers.taxonomy
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    @overload
+    def __getitem__(self, row: int) -> list[Trace]: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> list[list[Trace]]: ...
+
+    def __getitem__(self, row: int | slice) -> list[Trace] | list[list[Trace]]:
+        if isinstance(row, slice):
+            return [self._row(at) for at in range(*row.indices(len(self)))]
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
+        return self._row(row % len(self))
+
+    def __iter__(self) -> Iterator[list[Trace]]:
+        return (self._row(row) for row in range(len(self)))
+
+    def _row(self, row: int) -> list[Trace]:
+        traces = self.found.traces
+        return [self._trace(at) for at in range(traces.row_offsets[row], traces.row_offsets[row + 1])]
+
+    def _trace(self, at: int) -> Trace:
+        traces, ids = self.found.traces, self.taxonomy.ids
+        part = slice(traces.offsets[at], traces.offsets[at + 1])
+        steps = tuple(ids[node] for node in traces.layers.node[traces.neurons[part]].tolist())
+        along = tuple(np.exp(self.found.log_p[part]).tolist())
+        label = steps[-1] if steps else ids[self.taxonomy.root]
+        return Trace(label, steps, along, float(np.exp(self.log_p[at])))

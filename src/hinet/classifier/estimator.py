@@ -1,0 +1,604 @@
+"""``HiNetClassifier``: fit, predict, probabilities, whole traces, confidence, explanations."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+
+from hinet.classifier.answers import PredictedTraces
+from hinet.classifier.bundle import load_fitted, save_fitted
+from hinet.classifier.confidence import Calibration, calibration_error, promise_for, sharpness_for
+from hinet.classifier.continuing import continued, moved_to
+from hinet.classifier.explaining import Explanation, explained
+from hinet.classifier.fitted import Fitted
+from hinet.classifier.fitting import Choices, Lesson, as_sparse, engine_for, fit_fused, fit_torch
+from hinet.classifier.inputs import Features, Kind, MatrixInput, kind_of, learnt_text
+from hinet.classifier.labels import NOTHING, LabelForm, read_labels
+from hinet.data import Traces
+from hinet.data.matrices import check_rows, checked_weights
+from hinet.data.text import TextSettings
+from hinet.engine import Decoding, Found, ValidationRows
+from hinet.errors import HiNetError, LabelError, shown
+from hinet.evaluation.risk import CERTAINTY, Promise
+from hinet.metrics import accuracy, hierarchical_f1
+from hinet.progress import Progress, SilentProgress, progress_for_terminal
+from hinet.taxonomy import Taxonomy
+
+MOST_DENSE_CELLS = 50_000_000  # of predicted probabilities: 400 MB; beyond that they are sparse
+LEAST_SPARSE = 1e-5  # smaller probabilities are left out where they are sparse
+
+
+class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Classifies rows into the nodes of a hierarchy.
+
+    Parameters
+    ----------
+    taxonomy : Taxonomy or path, optional
+        The hierarchy whose node ids the labels are. Without one it is inferred: from paths, the tree they span; from
+        plain labels, all of them side by side.
+    engine : {"auto", "fused", "torch"}
+        The fused CPU engine for texts and sparse rows; torch for dense rows, a ``network`` or a GPU.
+    text : TextSettings, optional
+        Which n-grams of texts are features.
+    decoding : {"map", "expected_f1", "label"}
+        What ``predict`` answers: the label of the most probable trace; the node with the best expected hierarchical
+        F1; the most probable label, which differs from the first in a DAG.
+    class_weight : dict or "balanced", optional
+        Weight of the rows of each label, as in scikit-learn.
+    validation_fraction : float, optional
+        Share of the rows held out, never the only row of a label: the mix of experts, or the best epoch, is chosen on
+        them. ``fit`` also takes validation rows of their own.
+    width, members, epochs, dropout, wide, flat, prior_strength, patience, memory_limit
+        Settings of the engine, see :class:`hinet.engine.EngineSettings`; None leaves its default.
+    network : torch.nn.Module, optional
+        A feature network of your own, from a batch of rows to (rows, units).
+    device : str, optional
+        Such as ``"cuda"``; by default dense rows train on a GPU if there is one.
+    checkpoint : path, optional
+        A folder for finished epochs of the fused engine; a run that was broken off goes on from them.
+    random_state : int
+        The same seed gives the same model; with torch also the number of threads must be the same.
+    n_jobs : int, optional
+        Threads, by default one a core.
+    verbose : bool
+        Whether to show progress.
+
+    Attributes
+    ----------
+    taxonomy_ : Taxonomy
+        The hierarchy.
+    classes_ : array
+        The labels that can be predicted.
+    history_ : tuple of EpochRecord
+        What each epoch of training did.
+
+    Examples
+    --------
+    >>> texts = ["rye bread", "white bread", "whole milk", "skimmed milk", "toy car", "toy train"]
+    >>> paths = [("Food", "Bread")] * 2 + [("Food", "Milk")] * 2 + [("Toys",)] * 2
+    >>> classifier = HiNetClassifier().fit(texts, paths)
+    >>> classifier.predict(["brown bread"])[0]
+    ('Food', 'Bread')
+    """
+
+    def __init__(
+        self,
+        taxonomy: Taxonomy | str | Path | None = None,
+        *,
+        engine: Literal["auto", "fused", "torch"] = "auto",
+        text: TextSettings | None = None,
+        decoding: Decoding = "map",
+        class_weight: Any = None,
+        validation_fraction: float | None = None,
+        width: int | None = None,
+        members: int | None = None,
+        epochs: int | None = None,
+        dropout: float | None = None,
+        wide: bool = True,
+        flat: bool | None = None,
+        prior_strength: float | None = None,
+        patience: int | None = None,
+        memory_limit: float | None = None,
+        network: Any = None,
+        device: str | None = None,
+        checkpoint: str | Path | None = None,
+        random_state: int = 0,
+        n_jobs: int | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.taxonomy = taxonomy
+        self.engine = engine
+        self.text = text
+        self.decoding = decoding
+        self.class_weight = class_weight
+        self.validation_fraction = validation_fraction
+        self.width = width
+        self.members = members
+        self.epochs = epochs
+        self.dropout = dropout
+        self.wide = wide
+        self.flat = flat
+        self.prior_strength = prior_strength
+        self.patience = patience
+        self.memory_limit = memory_limit
+        self.network = network
+        self.device = device
+        self.checkpoint = checkpoint
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    # Training
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, valid: tuple[Any, Any] | None = None) -> Self:
+        """Learn from rows and their labels.
+
+        Parameters
+        ----------
+        X : texts, CSR matrix or 2-D array
+            A list, Arrow array, pandas or polars column of texts; or features.
+        y : labels
+            One a row: a node id, a path from the top (a tuple, or a row of a 2-D array with empty cells at its end), or
+            any label if there is no taxonomy; several as a set.
+        sample_weight : array of shape (n,), optional
+            How much each row counts.
+        valid : pair of rows and labels, optional
+            Validation rows.
+
+        Raises
+        ------
+        HiNetError
+            If rows or labels cannot be used; names the row and the remedy.
+        """
+        return self._fit(X, y, sample_weight, valid)
+
+    def _fit(
+        self, X: Any, y: Any, sample_weight: Any, valid: tuple[Any, Any] | None = None, form: LabelForm | None = None
+    ) -> Self:
+        kind = kind_of(X)
+        checked = self._checked(X, kind, reset=True)
+        count = _count(checked)
+        y = _checked_labels(y, count)
+        if form is None:
+            form, traces = read_labels(y, self._given_taxonomy())
+        else:
+            traces = form.encode(y)
+        engine = engine_for(kind, self.engine, self.network, self.device)
+        weights = self._weights(sample_weight, y, count)
+        chosen = self._held_out(traces.end_nodes, traces.row_offsets)
+        held = None
+        if valid is not None:
+            held = self._checked(valid[0], kind), form.encode(valid[1])
+        elif chosen is not None:
+            held = _take(checked, chosen), form.encode(_take(y, chosen))
+            checked, traces = _take(checked, ~chosen), form.encode(_take(y, ~chosen))
+            weights = None if weights is None else weights[~chosen]
+        features, rows = self._learnt(checked, kind, scaled=engine == "torch" and self.network is None)
+        held_rows = None if held is None else ValidationRows(features.rows(held[0]), held[1])
+        self._train(Lesson(rows, traces, weights, held_rows), features, form, engine)
+        return self
+
+    def _train(self, lesson: Lesson, features: Features, form: LabelForm, engine: str) -> None:
+        progress: Progress = progress_for_terminal() if self.verbose else SilentProgress()
+        if engine == "fused":
+            lesson = as_sparse(lesson)
+            model = fit_fused(lesson, self._choices(), progress, _text_of(self.checkpoint))
+            fitted = Fitted(features, form, model, self.n_jobs, model.history, lesson.fingerprint())
+        else:
+            network, history = fit_torch(lesson, self._choices(), self.network, self.device, progress)
+            fitted = Fitted(features, form, network, self.n_jobs, tuple(history), lesson.fingerprint())
+        self._take_up(fitted)
+        self.metrics_ = {} if lesson.valid is None else {"validation": self._judged(lesson.valid)}
+
+    def _take_up(self, fitted: Fitted) -> None:
+        """Become a classifier that knows this."""
+        self.fitted_ = fitted
+        self.classes_ = fitted.classes
+        self.taxonomy_ = fitted.form.taxonomy
+        self.history_ = fitted.history
+        self.n_iter_ = max((record.epoch for record in fitted.history), default=0)
+        for name in ("calibration_", "min_confidence_"):
+            if hasattr(self, name):
+                delattr(self, name)
+
+    def _judged(self, valid: ValidationRows) -> dict[str, float]:
+        predicted = self.fitted_.search.traces(valid.rows).traces
+        scores = {
+            "accuracy": accuracy(valid.traces, predicted),
+            "hierarchical_f1": hierarchical_f1(valid.traces, predicted),
+        }
+        return {"rows": len(predicted), **scores}
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Learn from more rows, keeping what was learned; the first call is a fit.
+
+        Labels may be new: their nodes join the taxonomy (the given one must know them). The features of texts stay
+        those of the first rows; with ``TextSettings(hash_bits=20)`` new words count as well.
+
+        Parameters
+        ----------
+        classes : labels, optional
+            All labels there will be, for a first call whose rows do not have them all.
+        """
+        if not self.__sklearn_is_fitted__():
+            return self._first_fit(X, y, classes, sample_weight)
+        kind = kind_of(X)
+        checked = self._checked(X, kind)
+        count = _count(checked)
+        y = _checked_labels(y, count)
+        fitted = self._widened(y)
+        rows = fitted.features.rows(checked)
+        weights = self._weights(sample_weight, y, count)
+        lesson = Lesson(rows, fitted.form.encode(y), weights)
+        self._take_up(continued(fitted, lesson, self._choices(), self.device))
+        return self
+
+    def _first_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
+        if classes is None:
+            return self.fit(X, y, sample_weight)
+        form, _ = read_labels([*_listed(classes), *_listed(y)], self._given_taxonomy())
+        return self._fit(X, y, sample_weight, form=form)
+
+    def _widened(self, y: Any) -> Fitted:
+        """Return what is known, carried over to a taxonomy that has all labels of ``y``."""
+        fitted = self.fitted_
+        with contextlib.suppress(LabelError):
+            fitted.form.encode(y)
+            return fitted
+        return moved_to(fitted, fitted.form.widened(y))
+
+    def update_taxonomy(self, taxonomy: Taxonomy | str | Path, renamed: Mapping[str, str] | None = None) -> Self:
+        """Go over to a changed taxonomy and keep what was learned.
+
+        Nodes are known by their ids; ``renamed`` maps old ids to new ones. A node that moved takes its weights along,
+        a removed one is forgotten, and a new one starts from its siblings until rows teach it more. Branches that did
+        not change answer as before.
+        """
+        check_is_fitted(self)
+        new = taxonomy if isinstance(taxonomy, Taxonomy) else Taxonomy.from_file(taxonomy)
+        self._take_up(moved_to(self.fitted_, self.fitted_.form.in_taxonomy(new, renamed or {}), renamed))
+        if self.taxonomy is not None:
+            self.taxonomy = new
+        return self
+
+    def _choices(self) -> Choices:
+        return Choices(
+            self.width, self.members, self.epochs, self.dropout, self.wide, self.flat, self.prior_strength,
+            self.patience, _seed(self.random_state), self.n_jobs, self.memory_limit,
+        )  # fmt: skip
+
+    def _given_taxonomy(self) -> Taxonomy | None:
+        if self.taxonomy is None or isinstance(self.taxonomy, Taxonomy):
+            return self.taxonomy
+        return Taxonomy.from_file(self.taxonomy)
+
+    def _learnt(self, checked: Any, kind: Kind, *, scaled: bool) -> tuple[Features, Any]:
+        if kind == "text":
+            return learnt_text(checked, self.text, self.n_jobs)
+        columns = tuple(map(str, getattr(self, "feature_names_in_", ())))
+        features = MatrixInput.learnt(checked, columns, scaled=scaled and kind == "dense")
+        return features, features.rows(checked)
+
+    def _weights(self, sample_weight: Any, y: Any, count: int) -> NDArray[np.float64] | None:
+        weights = None if sample_weight is None else checked_weights(sample_weight, count)
+        if self.class_weight is None:
+            return weights
+        by_class: NDArray[np.float64] = compute_sample_weight(self.class_weight, np.asarray(y))
+        return by_class if weights is None else weights * by_class
+
+    def _held_out(self, end_nodes: NDArray[np.int32], row_offsets: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+        """Return which rows to hold out: a share of them, but of every label one row stays."""
+        if self.validation_fraction is None:
+            return None
+        if not 0 < self.validation_fraction < 1:
+            raise HiNetError(f"validation_fraction is between 0 and 1; got {self.validation_fraction}")
+        random = np.random.default_rng(_seed(self.random_state))
+        rows = len(row_offsets) - 1
+        order = random.permutation(rows)
+        chosen = np.zeros(rows, bool)
+        first_label = end_nodes[row_offsets[:-1]]
+        _, first = np.unique(first_label[order], return_index=True)
+        free = np.ones(rows, bool)
+        free[first] = False
+        chosen[order[free][: round(self.validation_fraction * rows)]] = True
+        return chosen if chosen.any() else None
+
+    # Answers
+
+    def predict(self, X: Any, min_confidence: float | Literal["calibrated"] | None = None) -> NDArray[Any]:
+        """Return a label for every row, in the form of the training labels.
+
+        With ``min_confidence`` it is the deepest node with at least that probability, which may be an inner node, or
+        nothing (None, or an empty path) if not even a top node has it. ``"calibrated"`` takes the threshold that
+        :meth:`calibrate` found for its risk.
+        """
+        rows = self._rows(X)
+        search, form = self.fitted_.search, self.fitted_.form
+        if min_confidence is None:
+            return form.decode(search.decode(rows, self.decoding).nodes)
+        least = self._threshold() if min_confidence == "calibrated" else float(min_confidence)
+        found = search.as_deep_as_sure(rows, least)
+        return form.decode(np.where(found.probability >= least, found.nodes, NOTHING))
+
+    def predict_traces(self, X: Any, k: int = 1) -> PredictedTraces:
+        """Return the ``k`` most probable traces of every row, exactly, with the probability of every step."""
+        return PredictedTraces(self.fitted_.search.traces(self._rows(X), k))
+
+    def predict_proba(self, X: Any) -> Any:
+        """Return the probability of every label, (n, classes).
+
+        Dense if it has at most 50 million cells; else a CSR array of the probabilities of at least 1e-5.
+        """
+        rows = self._rows(X)
+        nodes = self.fitted_.form.label_nodes
+        dense = rows.shape[0] * len(nodes) <= MOST_DENSE_CELLS
+        found = self.fitted_.search.label_probabilities(rows, 0.0 if dense else LEAST_SPARSE)[:, nodes]
+        return found.toarray() if dense else sp.csr_array(found)
+
+    def predict_log_proba(self, X: Any) -> Any:
+        """Return the log of the probability of every label, (n, classes); of a CSR array, of what it holds."""
+        found = self.predict_proba(X)
+        if sp.issparse(found):
+            found.data = np.log(found.data)
+            return found
+        with np.errstate(divide="ignore"):
+            return np.log(found)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the share of rows whose predicted label is right, or one of several right ones."""
+        rows, truth = self._rows(X), self._truth(X, y)
+        found = self.fitted_.search.decode(rows, self.decoding)
+        right = np.zeros(len(truth), bool)
+        owner = np.repeat(np.arange(len(truth)), np.diff(truth.row_offsets))
+        right[owner[truth.end_nodes == found.nodes[owner]]] = True
+        return float(np.average(right, weights=sample_weight)) if len(right) else 0.0
+
+    def calibrate(self, X: Any, y: Any, *, risk: float | None = None, certainty: float = CERTAINTY) -> Calibration:
+        """Scale the probabilities to held-out rows and, for a wished ``risk``, find the least confidence to ask for.
+
+        Temperature scaling divides all logits by one number, so that probabilities mean what they say. With ``risk``,
+        one half of the rows gives the temperature and the other the threshold ``min_confidence_``: among the answers
+        of ``predict(X, min_confidence="calibrated")``, at most a share of ``risk`` is wrong, with ``certainty`` over
+        draws of the held-out rows, for rows from the same source (see :mod:`hinet.evaluation.risk`). An answer is
+        right if it is a label of the row or above one. The held-out rows must not have been trained on.
+
+        Raises
+        ------
+        HiNetError
+            If the rows are too few to promise the risk; the classifier is left as it was.
+        """
+        rows, truth = self._rows(X), self._truth(X, y)
+        if len(truth) < 2:
+            raise HiNetError(f"{len(truth)} held-out rows; calibration needs at least two")
+        first = np.arange(len(truth)) % 2 == 0 if risk is not None else np.ones(len(truth), bool)
+        before = self.fitted_
+        factor = sharpness_for(before, rows[first], truth.take(first))
+        after = before.sharpened(factor)
+        promise = None
+        if risk is not None:
+            promise = promise_for(after, rows[~first], truth.take(~first), risk, certainty)
+        error_before, error_after = (calibration_error(fitted, rows, truth) for fitted in (before, after))
+        self.fitted_ = after
+        self._take_up_calibration(Calibration(1 / factor, error_before, error_after, len(truth), promise))
+        return self.calibration_
+
+    def _take_up_calibration(self, calibration: Calibration) -> None:
+        self.calibration_ = calibration
+        if calibration.promise is not None:
+            self.min_confidence_ = calibration.promise.threshold
+
+    def _threshold(self) -> float:
+        if not hasattr(self, "min_confidence_"):
+            raise HiNetError("no risk was calibrated; call calibrate(X, y, risk=...) first, or name a min_confidence")
+        return float(self.min_confidence_)
+
+    def explain(self, x: Any, label: Any = None, *, most: int = 10) -> Explanation:
+        """Tell what pushed a row down its best trace, or down that of ``label``.
+
+        For every step with a choice: which features pushed to the chosen node against its strongest rival, at ``most``
+        so many listed, all adding up to the difference of their logits.
+
+        Parameters
+        ----------
+        x : text, or one row of features
+            What to explain.
+        label : optional
+            A label, in the form of the training labels.
+        """
+        check_is_fitted(self)
+        row = self._rows([x] if isinstance(x, str) else x.reshape(1, -1) if getattr(x, "ndim", 2) == 1 else x)
+        if row.shape[0] != 1:
+            raise HiNetError(f"expected one row to explain, got {row.shape[0]:,}; give them one by one")
+        found = self.fitted_.search.traces(row)
+        if label is not None:
+            wanted = self.fitted_.form.encode([label])
+            found = _trace_of(self.fitted_.search, row, wanted)
+        return explained(self.fitted_, row, found.traces, PredictedTraces(found)[0][0], most)
+
+    def _truth(self, X: Any, y: Any) -> Any:
+        return self.fitted_.form.encode(_checked_labels(y, _count(X)))
+
+    def _rows(self, X: Any) -> Any:
+        """Return rows as the model reads them."""
+        check_is_fitted(self)
+        kind = self.fitted_.features.kind
+        given = kind_of(X)
+        if (kind == "text") != (given == "text"):
+            expected = "texts" if kind == "text" else "rows of numbers"
+            raise HiNetError(f"the classifier was trained on {expected}, got {type(X).__name__}; give it the same")
+        checked = self._checked(X, given)
+        rows = self.fitted_.features.rows(checked)
+        if kind != "text" and self.fitted_.engine == "fused" and not sp.issparse(rows):
+            rows = sp.csr_array(rows)
+        return rows
+
+    def _checked(self, X: Any, kind: Kind, *, reset: bool = False) -> Any:
+        """Return texts as they are, and numbers as a checked matrix."""
+        if isinstance(X, str):
+            raise HiNetError(f"expected a list of texts, got one text {shown(X)}; put it into a list")
+        if kind == "text":
+            return X
+        checked = validate_data(
+            self,
+            X,
+            reset=reset,
+            accept_sparse="csr",
+            dtype=np.float32,
+            ensure_all_finite=False,
+            accept_large_sparse=True,
+        )
+        check_rows(checked)
+        return checked
+
+    # Keeping
+
+    def save(self, path: str | Path, *, half: bool = False) -> None:
+        """Write the fitted classifier to a folder: plain files, no pickle; with ``half`` weights in half precision.
+
+        An older model in the folder is replaced by one rename, so that a save which is broken off leaves it whole.
+        """
+        check_is_fitted(self)
+        told = {
+            "parameters": _plain_parameters(self.get_params(deep=False)),
+            "metrics": self.metrics_,
+            "calibration": asdict(self.calibration_) if hasattr(self, "calibration_") else None,
+            "input_features": getattr(self, "n_features_in_", None),
+        }
+        save_fitted(self.fitted_, path, told, half=half)
+
+    @classmethod
+    def load(cls, path: str | Path, *, network: Any = None) -> Self:
+        """Return the classifier that was saved to a folder; a feature network of your own is given again.
+
+        Raises
+        ------
+        FileError
+            If it is no saved model, of another format, or a file of it is missing, cut off or edited.
+        """
+        fitted, manifest = load_fitted(path, network)
+        parameters = dict(manifest["parameters"])
+        if parameters["text"] is not None:
+            parameters["text"] = TextSettings.from_described(parameters["text"])
+        if parameters["taxonomy"] is not None:
+            parameters["taxonomy"] = fitted.form.taxonomy
+        loaded = cls(**parameters, network=network)
+        loaded._take_up(replace(fitted, threads=loaded.n_jobs))
+        loaded.metrics_ = manifest["metrics"]
+        if manifest["input_features"] is not None:
+            loaded.n_features_in_ = manifest["input_features"]
+        if isinstance(fitted.features, MatrixInput) and fitted.features.columns:
+            loaded.feature_names_in_ = np.array(fitted.features.columns, object)
+        if manifest["calibration"] is not None:
+            loaded._take_up_calibration(_restored_calibration(manifest["calibration"]))
+        return loaded
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Return whether it was fitted."""
+        return hasattr(self, "fitted_")
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn that texts and sparse rows are welcome."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.string = True
+        return tags
+
+
+def load(path: str | Path, *, network: Any = None) -> HiNetClassifier:
+    """Return the classifier that was saved to a folder; see :meth:`HiNetClassifier.load`."""
+    return HiNetClassifier.load(path, network=network)
+
+
+def _trace_of(search: Any, row: Any, wanted: Traces) -> Found:
+    """Return the best trace of a row among those that end at a label."""
+    k = 16
+    while True:
+        found = search.traces(row, k)
+        ends = np.flatnonzero(found.traces.end_nodes == wanted.end_nodes[0])
+        if len(ends):
+            at = int(ends[0])
+            part = slice(found.traces.offsets[at], found.traces.offsets[at + 1])
+            log_p = found.traces.log_p[at : at + 1]
+            one = Traces(wanted.layers, np.array([0, 1]), np.array([0, part.stop - part.start]),
+                         found.traces.neurons[part], log_p)  # fmt: skip
+            return Found(one, found.log_p[part], found.touched)
+        k *= 8
+
+
+def _count(X: Any) -> int:
+    return int(X.shape[0]) if hasattr(X, "shape") else len(X)
+
+
+def _checked_labels(y: Any, count: int) -> Any:
+    """Return labels in a container with a length, one label a row."""
+    if y is None:
+        raise HiNetError("the classifier requires y to be passed, but the target y is None; give one label a row")
+    if not hasattr(y, "__len__"):
+        y = np.asarray(y)
+    if len(y) != count:
+        raise HiNetError(f"{count:,} rows and {len(y):,} labels; give one label a row")
+    kind = getattr(getattr(y, "dtype", None), "kind", "")
+    if kind == "f" and not np.isfinite(y).all():
+        row = int(np.flatnonzero(~np.isfinite(np.asarray(y).ravel()))[0])
+        value = "infinity" if np.isinf(np.asarray(y).ravel()[row]) else "NaN"
+        raise LabelError(f"row {row}: Input y contains {value}; leave the row out or name its label")
+    if kind in ("i", "u", "f", "b") and np.ndim(y) == 2 and y.shape[1] == 1:
+        y = column_or_1d(y, warn=True)
+    if kind and np.ndim(y) == 1:
+        check_classification_targets(y)
+    return y
+
+
+def _take(values: Any, chosen: NDArray[np.bool_]) -> Any:
+    """Return the chosen rows of any container."""
+    if hasattr(values, "filter") and hasattr(values, "type"):  # Arrow
+        return values.filter(chosen)
+    if hasattr(values, "to_numpy"):
+        values = values.to_numpy()
+    if hasattr(values, "shape"):
+        return values[chosen]
+    return [values[row] for row in np.flatnonzero(chosen).tolist()]
+
+
+def _listed(labels: Any) -> list[Any]:
+    return list(labels.tolist() if hasattr(labels, "tolist") else labels)
+
+
+def _seed(random_state: Any) -> int:
+    if random_state is None:
+        return 0
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(1 << 31))
+    return int(random_state)
+
+
+def _text_of(path: str | Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _plain_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return parameters as plain values for JSON; the taxonomy is kept elsewhere, a network of one's own is not."""
+    plain = {name: value for name, value in parameters.items() if name != "network"}
+    plain["taxonomy"] = None if plain["taxonomy"] is None else "taxonomy"
+    plain["text"] = None if plain["text"] is None else plain["text"].described()
+    plain["checkpoint"] = None
+    weight = plain["class_weight"]
+    plain["class_weight"] = weight if weight is None or isinstance(weight, str) else None
+    plain["random_state"] = _seed(plain["random_state"])
+    return plain
+
+
+def _restored_calibration(told: dict[str, Any]) -> Calibration:
+    promise = told["promise"]
+    return Calibration(**{**told, "promise": None if promise is None else Promise(**promise)})

@@ -1,0 +1,62 @@
+"""All that a fitted classifier knows, in one place: features, the form of labels, the model and its answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.classifier.inputs import Features
+from hinet.classifier.labels import LabelForm
+from hinet.engine import FusedModel, Search
+from hinet.progress import EpochRecord
+
+if TYPE_CHECKING:
+    from hinet.network import HiNet
+    from hinet.training.network_search import NetworkSearch
+
+Engine = Literal["fused", "torch"]
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A trained model with what turns rows into features, and nodes into labels."""
+
+    features: Features
+    form: LabelForm
+    model: FusedModel | HiNet
+    threads: int | None = None
+    history: tuple[EpochRecord, ...] = ()
+    fingerprint: dict[str, Any] = field(default_factory=dict)  # of the training data
+
+    @property
+    def engine(self) -> Engine:
+        """Which engine the model belongs to."""
+        return "fused" if isinstance(self.model, FusedModel) else "torch"
+
+    @cached_property
+    def search(self) -> Search | NetworkSearch:
+        """What answers rows."""
+        if isinstance(self.model, FusedModel):
+            return Search(self.model, self.threads)
+        from hinet.training.network_search import NetworkSearch
+
+        return NetworkSearch(self.model)
+
+    @cached_property
+    def classes(self) -> NDArray[Any]:
+        """The labels that can be predicted, as the user writes them."""
+        return self.form.decode(self.form.label_nodes)
+
+    def sharpened(self, factor: float) -> Fitted:
+        """Return the same with all logits multiplied by ``factor``, the inverse of a temperature."""
+        if isinstance(self.model, FusedModel):
+            experts = self.model.experts
+            mix = (experts.mix * factor).astype(np.float32)
+            return replace(self, model=replace(self.model, experts=experts._replace(mix=mix)))
+        from hinet.training.temperature import sharpened
+
+        return replace(self, model=sharpened(self.model, factor))

@@ -1,0 +1,137 @@
+"""Every form of ``X`` that users bring -> the rows an engine reads: texts to CSR, CSR as it is, dense rows scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.data.matrices import is_sparse
+from hinet.data.text import TextFeatures, TextSettings
+
+Kind = Literal["text", "sparse", "dense"]
+
+
+class Features(Protocol):
+    """What was learnt from the training rows to turn rows into what an engine reads."""
+
+    @property
+    def kind(self) -> Kind:
+        """What the rows are."""
+
+    def rows(self, X: Any) -> Any:
+        """Return checked input as CSR or dense rows."""
+
+    def names(self, features: NDArray[np.int64]) -> list[str]:
+        """Return the names of features by number."""
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that are kept on disk."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return what else is kept, as plain values for JSON."""
+
+
+@dataclass(frozen=True, eq=False)
+class TextInput:
+    """Rows are texts."""
+
+    features: TextFeatures
+    threads: int | None = None
+    kind: Kind = "text"
+
+    def rows(self, X: Any) -> Any:
+        """Return texts as CSR rows."""
+        return self.features.transform(X, self.threads)
+
+    def names(self, features: NDArray[np.int64]) -> list[str]:
+        """Return the n-grams of features, or their numbers if names were not kept."""
+        if self.features.settings.has_names:
+            return self.features.names(features)
+        return [f"feature {number}" for number in features.tolist()]
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that are kept on disk."""
+        return self.features.to_arrays()
+
+    def describe(self) -> dict[str, Any]:
+        """Return what else is kept, as plain values for JSON."""
+        return self.features.describe()
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixInput:
+    """Rows are numbers: CSR rows are taken as they are, dense columns brought to mean 0 and deviation 1."""
+
+    kind: Kind
+    mean: NDArray[np.float32]  # (f,) empty if rows are taken as they are
+    scale: NDArray[np.float32]  # (f,)
+    columns: tuple[str, ...] = ()
+
+    @classmethod
+    def learnt(cls, X: Any, columns: tuple[str, ...], *, scaled: bool) -> MatrixInput:
+        """Return what to do with rows such as these."""
+        if not scaled:
+            nothing = np.zeros(0, np.float32)
+            return cls("sparse" if is_sparse(X) else "dense", nothing, nothing, columns)
+        mean, deviation = X.mean(0, dtype=np.float64), X.std(0, dtype=np.float64)
+        deviation[deviation < 1e-12 * np.maximum(np.abs(mean), 1)] = 1
+        return cls("dense", mean.astype(np.float32), (1 / deviation).astype(np.float32), columns)
+
+    def rows(self, X: Any) -> Any:
+        """Return rows as the engine reads them."""
+        return (X - self.mean) * self.scale if len(self.mean) else X
+
+    def names(self, features: NDArray[np.int64]) -> list[str]:
+        """Return the names of columns, or their numbers."""
+        return [self.columns[at] if self.columns else f"feature {at}" for at in features.tolist()]
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that are kept on disk."""
+        return {"mean": self.mean, "scale": self.scale}
+
+    def describe(self) -> dict[str, Any]:
+        """Return what else is kept, as plain values for JSON."""
+        return {"columns": list(self.columns)}
+
+
+def restored(kind: Kind, arrays: Mapping[str, NDArray[Any]], described: Mapping[str, Any]) -> Features:
+    """Return the features that gave these arrays and this description."""
+    if kind == "text":
+        return TextInput(TextFeatures.from_arrays(arrays, described))
+    mean, scale = (np.array(arrays[name], np.float32) for name in ("mean", "scale"))
+    return MatrixInput(kind, mean, scale, tuple(described["columns"]))
+
+
+def kind_of(X: Any) -> Kind:
+    """Return whether rows are texts, a sparse matrix or dense numbers."""
+    if is_sparse(X):
+        return "sparse"
+    return "text" if _is_text(X) else "dense"
+
+
+def _is_text(X: Any) -> bool:
+    """Return whether ``X`` is a column of text, looking at its type or its first value."""
+    if isinstance(X, str):
+        return True  # one text, which the text features refuse with a remedy
+    if hasattr(X, "ndim") and X.ndim != 1:
+        return False
+    if hasattr(X, "dtype") and getattr(X.dtype, "kind", "O") in "biufc":
+        return False
+    if hasattr(X, "type") and not hasattr(X, "dtype"):  # Arrow
+        return "string" in str(X.type)
+    if hasattr(X, "columns") or not hasattr(X, "__len__") or not hasattr(X, "__getitem__"):
+        return False
+    if not len(X):
+        return isinstance(X, list)
+    first = next((value for value in X if value is not None), "")
+    return isinstance(first, (str, bytes))
+
+
+def learnt_text(X: Any, settings: TextSettings | None, threads: int | None) -> tuple[TextInput, Any]:
+    """Learn the features of training texts, and return them with the rows."""
+    features, rows = TextFeatures.fit_transform(X, settings, threads)
+    return TextInput(features, threads), rows

@@ -1,0 +1,164 @@
+"""Answers of a torch network in the same terms as those of the fused engine, by full passes over all options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hinet.data import Traces
+from hinet.data.matrices import check_rows
+from hinet.engine import Decoding, Found, FoundNodes
+from hinet.engine.search import TYPICAL_F1
+from hinet.errors import HiNetError
+from hinet.inference import Marginals, downpour, marginals
+from hinet.network import HiNet
+from hinet.ragged import offsets_of
+from hinet.training.batches import check_width, row_batch
+from hinet.training.predict import BATCH_CELLS
+
+
+@dataclass(frozen=True)
+class NetworkSearch:
+    """Answers of a network whose head gives probabilities within sibling groups, batch by batch."""
+
+    network: HiNet
+
+    def traces(self, rows: Any, k: int = 1, *, least: float = 0.0) -> Found:
+        """Return the ``k`` best traces of every row; those less probable than ``least`` are left out."""
+        if k < 1:
+            raise HiNetError(f"k is at least 1; got {k}")
+        layers = self.network.layers
+        k = min(k, layers.count_traces())
+        parts, along = [], []
+        for scores in self._scores(rows, ways=1 if layers.is_tree else k):
+            found = _likely(downpour(self.network.graph, scores, k), least)
+            parts.append(found)
+            along.append(_log_p_along(found, scores))
+        touched = np.full(rows.shape[0], len(self.network.layers.option_neuron), np.int64)
+        return Found(Traces.joined(layers, parts), np.concatenate([np.zeros(0), *along]), touched)
+
+    def label_probabilities(self, rows: Any, least: float = 0.0) -> sp.csr_array:
+        """Return the probability of every node to be the label, (n, nodes), where it is at least ``least``."""
+        blocks = []
+        for found in self._marginals(rows):
+            label = found.label.T.cpu().numpy()
+            blocks.append(sp.csr_array(np.where(label >= least, label, 0)))
+        empty = sp.csr_array((0, len(self.network.layers.taxonomy)))
+        return sp.csr_array(sp.vstack([empty, *blocks], format="csr"))
+
+    def labels(self, rows: Any) -> FoundNodes:
+        """Return the most probable label of every row, summed over all its traces."""
+        return self._nodes(rows, lambda found: found.label)
+
+    def as_deep_as_sure(self, rows: Any, least: float) -> FoundNodes:
+        """Return the deepest node whose probability is at least ``least``, or a top node if there is none."""
+        depth = torch.from_numpy(self.network.layers.taxonomy.depth.copy())[:, None]
+
+        def deepest(found: Marginals) -> Tensor:
+            sure = (found.node >= least) & (depth > 0)
+            return torch.where(sure, depth + 1.0, 0.0) + torch.where(depth > 0, found.node, 0.0) / 2
+
+        return self._nodes(rows, deepest)
+
+    def expected_f1(self, rows: Any, f1: float = TYPICAL_F1) -> FoundNodes:
+        """Return the node with the best expected hierarchical F1, over many rows on which it is about ``f1``."""
+
+        def gain(found: Marginals) -> Tensor:
+            gains = found.node - f1 / 2
+            below = torch.from_numpy(self.network.layers.taxonomy.depth.copy())[:, None] > 0
+            return torch.where(below, torch.sparse.mm(self._ancestors, gains), -torch.inf)
+
+        return self._nodes(rows, gain)
+
+    def decode(self, rows: Any, decoding: Decoding = "map") -> FoundNodes:
+        """Return a node for every row: of the best trace, of the best expected F1, or the best label."""
+        if decoding == "label":
+            return self.labels(rows)
+        if decoding == "expected_f1":
+            return self.expected_f1(rows)
+        if decoding != "map":
+            raise HiNetError(f"decoding is map, expected_f1 or label; got {decoding!r}")
+        found = self.traces(rows)
+        assert found.traces.log_p is not None
+        return FoundNodes(found.traces.end_nodes.astype(np.int64), np.exp(found.traces.log_p), found.touched)
+
+    def _nodes(self, rows: Any, score: Any) -> FoundNodes:
+        """Return the node with the largest score of every row, with its own probability."""
+        nodes, probability = [], []
+        for found in self._marginals(rows):
+            scores = score(found)
+            best = scores.argmax(0)
+            chances = found.label if scores is found.label else found.node
+            nodes.append(best.cpu().numpy())
+            probability.append(chances.gather(0, best[None])[0].cpu().numpy().astype(np.float64))
+        touched = np.full(rows.shape[0], len(self.network.layers.option_neuron), np.int64)
+        empty = np.zeros(0)
+        return FoundNodes(
+            np.concatenate([empty.astype(np.int64), *nodes]), np.concatenate([empty, *probability]), touched
+        )
+
+    @cached_property
+    def _ancestors(self) -> Tensor:
+        """A sparse matrix that sums over a node and its ancestors, the root left out."""
+        taxonomy = self.network.layers.taxonomy
+        flat, offsets = taxonomy.ancestor_lists(np.arange(len(taxonomy)))
+        owner = np.repeat(np.arange(len(taxonomy)), np.diff(offsets))
+        places = torch.from_numpy(np.stack([owner, np.asarray(flat, np.int64)]))
+        shape = (len(taxonomy), len(taxonomy))
+        return torch.sparse_coo_tensor(places, torch.ones(places.shape[1]), shape).coalesce()
+
+    def _marginals(self, rows: Any) -> Iterator[Marginals]:
+        for scores in self._scores(rows):
+            yield marginals(self.network.graph, scores)
+
+    @torch.no_grad()
+    def _scores(self, rows: Any, ways: int = 1) -> Iterator[Tensor]:
+        """Yield the log probability of every option in its group, (options, b), for batches of rows."""
+        check_rows(rows)
+        check_width(self.network, rows)
+        self.network.eval()
+        device = str(next(self.network.parameters()).device)
+        size = max(1, BATCH_CELLS // (len(self.network.layers.option_neuron) * ways))
+        for start in range(0, rows.shape[0], size):
+            batch = row_batch(rows, start, min(start + size, rows.shape[0]), device)
+            yield self.network.option_scores(batch).cpu()
+
+
+def _likely(found: Traces, least: float) -> Traces:
+    """Leave out the traces less probable than ``least``."""
+    if least <= 0:
+        return found
+    assert found.log_p is not None
+    kept = found.log_p >= np.log(least)
+    rows = np.repeat(np.arange(len(found)), np.diff(found.row_offsets))
+    lengths = np.diff(found.offsets)
+    return Traces(
+        found.layers,
+        offsets_of(np.bincount(rows[kept], minlength=len(found))),
+        offsets_of(lengths[kept]),
+        found.neurons[np.repeat(kept, lengths)],
+        found.log_p[kept],
+    )
+
+
+def _log_p_along(found: Traces, scores: Tensor) -> NDArray[np.float64]:
+    """Return the log probability of the path down to each neuron of the traces of a batch."""
+    options, offsets = found.options()
+    rows = np.repeat(np.arange(len(found)), np.diff(found.row_offsets))
+    lengths = np.diff(offsets)
+    steps = scores.numpy()[options, np.repeat(rows, lengths)].astype(np.float64)
+    running = np.cumsum(steps)
+    before = np.concatenate([[0.0], running])[offsets[:-1]]
+    along = running - np.repeat(before, lengths)
+    is_stop = np.zeros(len(options), bool)
+    is_stop[offsets[1:] - 1] = True
+    above: NDArray[np.float64] = along[~is_stop]
+    return above

@@ -1,0 +1,24 @@
+"""The temperature of a torch network: one factor for all its logits."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+
+from hinet.network import HiNet
+
+
+def sharpened(network: HiNet, factor: float) -> HiNet:
+    """Return a copy whose logits are multiplied by ``factor``; its feature network is shared."""
+    features = network.features
+    network.features = torch.nn.Identity()  # not copied
+    try:
+        copied = copy.deepcopy(network)
+    finally:
+        network.features = features
+    copied.features = features
+    with torch.no_grad():
+        for parameter in copied.head.parameters():
+            parameter.mul_(factor)
+    return copied

@@ -1,0 +1,125 @@
+"""More rows and changed taxonomies keep what was learned; branches that did not change answer the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hinet import HiNetError, LabelError, Taxonomy
+from hinet.data.text import TextSettings
+from tests.classifier.data import EDGES, PATHS, numbers, small, taxonomy, texts
+
+TEXTS, LABELS = texts(90)
+NEW, TRUE = texts(40, seed=1)
+ENGINES = ["fused", "torch"]
+EVERY = [{}, {"flat": True}, {"engine": "torch"}]
+
+
+def ids(settings: dict[str, Any]) -> str:
+    return next(iter(settings), "fused")
+
+
+def probabilities(classifier: Any, rows: list[str]) -> dict[str, np.ndarray]:
+    return dict(zip(classifier.classes_.tolist(), classifier.predict_proba(rows).T, strict=True))
+
+
+@pytest.mark.parametrize("settings", EVERY, ids=ids)
+def test_a_new_node_leaves_other_branches_as_they_were(settings: dict[str, Any]) -> None:
+    classifier = small(taxonomy=taxonomy(), **settings).fit(TEXTS, LABELS)
+    before = probabilities(classifier, NEW)
+    classifier.update_taxonomy(Taxonomy.from_edges([*EDGES, ("food", "eggs")]))
+    after = probabilities(classifier, NEW)
+    np.testing.assert_allclose(after["toy"], before["toy"], rtol=1e-5)
+    np.testing.assert_allclose(
+        after["bread"] + after["milk"] + after["eggs"], before["bread"] + before["milk"], rtol=1e-5
+    )
+    np.testing.assert_allclose(after["bread"] * before["milk"], after["milk"] * before["bread"], rtol=1e-3, atol=1e-6)
+    assert after["eggs"].max() < 0.5
+    assert classifier.score(NEW, TRUE) > 0.9
+    assert "eggs" in classifier.taxonomy
+
+
+@pytest.mark.parametrize("settings", EVERY, ids=ids)
+def test_renamed_nodes_keep_their_weights(settings: dict[str, Any]) -> None:
+    classifier = small(taxonomy=taxonomy(), **settings).fit(TEXTS, LABELS)
+    before = probabilities(classifier, NEW)
+    renamed = Taxonomy.from_edges([("all", "meals"), ("all", "game"), ("meals", "milk"), ("meals", "loaves")])
+    classifier.update_taxonomy(renamed, renamed={"food": "meals", "bread": "loaves", "toy": "game"})
+    after = probabilities(classifier, NEW)
+    for old, new in (("bread", "loaves"), ("milk", "milk"), ("toy", "game")):
+        np.testing.assert_allclose(after[new], before[old], rtol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_moved_and_removed_nodes(engine: Any) -> None:
+    deep = Taxonomy.from_edges([("r", "a"), ("r", "b"), ("a", "bread"), ("a", "milk"), ("b", "toy"), ("b", "tool")])
+    labels = ["tool" if at % 7 == 0 and label == "toy" else label for at, label in enumerate(LABELS)]
+    classifier = small(taxonomy=deep, engine=engine).fit(TEXTS, labels)
+    before = probabilities(classifier, NEW)
+    moved = Taxonomy.from_edges([("r", "a"), ("r", "b"), ("a", "bread"), ("b", "milk"), ("b", "toy"), ("a", "jam")])
+    classifier.update_taxonomy(moved)
+    assert set(classifier.classes_) == {"bread", "milk", "toy", "jam"}
+    toy = np.array([label == "toy" for label in TRUE])
+    found = probabilities(classifier, NEW)
+    assert (found["toy"][toy] > 0.5).mean() > 0.8
+    assert len(before) == 4
+    np.testing.assert_allclose(sum(found.values()), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_only_child_gets_a_sibling(engine: Any) -> None:
+    single = Taxonomy.from_edges([("r", "a"), ("a", "bread"), ("r", "toy")])
+    rows = [(text, label) for text, label in zip(TEXTS, LABELS, strict=True) if label != "milk"]
+    classifier = small(taxonomy=single, engine=engine).fit(*map(list, zip(*rows, strict=True)))
+    before = probabilities(classifier, NEW)
+    classifier.update_taxonomy(Taxonomy.from_edges([("r", "a"), ("a", "bread"), ("a", "cake"), ("r", "toy")]))
+    after = probabilities(classifier, NEW)
+    np.testing.assert_allclose(after["toy"], before["toy"], rtol=1e-5)
+    assert (after["bread"] > 10 * after["cake"]).all()
+
+
+@pytest.mark.parametrize("settings", EVERY, ids=ids)
+def test_more_rows_teach_a_new_node(settings: dict[str, Any]) -> None:
+    text = TextSettings(min_df=1, hash_bits=12, char_ngrams=None)
+    classifier = small(taxonomy=taxonomy(), text=text, epochs=20, **settings).fit(TEXTS, LABELS)
+    classifier.update_taxonomy(Taxonomy.from_edges([*EDGES, ("food", "eggs")]))
+    more = [f"{word} eggs hen" for word in ("fresh", "brown", "large")] * 6
+    classifier.partial_fit([*more, *TEXTS[:30]], ["eggs"] * len(more) + LABELS[:30])
+    assert (classifier.predict(["hen eggs", "brown eggs"]) == "eggs").all()
+    assert classifier.score(NEW, TRUE) > 0.85
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_partial_fits_start_and_go_on(engine: Any) -> None:
+    classifier = small(taxonomy=taxonomy(), engine=engine)
+    for low in range(0, 90, 30):
+        classifier.partial_fit(TEXTS[low : low + 30], LABELS[low : low + 30])
+    assert classifier.score(NEW, TRUE) > 0.8
+
+
+def test_labels_that_come_later_join_an_inferred_taxonomy() -> None:
+    plain = small().partial_fit(TEXTS, LABELS).partial_fit(["puzzle doll"] * 8, ["doll"] * 8)
+    assert plain.classes_.tolist() == ["bread", "doll", "milk", "toy"]
+    paths = small().partial_fit(TEXTS, [PATHS[label] for label in LABELS])
+    paths.partial_fit(["car train"] * 8, [("toy", "wheels")] * 8)
+    assert ("toy", "wheels") in paths.classes_.tolist()
+    assert set(PATHS.values()) <= set(paths.classes_.tolist())
+    first = small().partial_fit(TEXTS, LABELS, classes=["bread", "milk", "toy", "doll"])
+    assert first.classes_.tolist() == ["bread", "doll", "milk", "toy"]
+
+
+def test_what_cannot_be_continued_is_said() -> None:
+    classifier = small(taxonomy=taxonomy()).fit(TEXTS, LABELS)
+    with pytest.raises(LabelError, match="row 1: label 'eggs' is not in the taxonomy"):
+        classifier.partial_fit(NEW[:2], ["bread", "eggs"])
+    with pytest.raises(HiNetError, match="2 rows and 1 labels"):
+        classifier.partial_fit(NEW[:2], ["bread"])
+    with pytest.raises(LabelError, match="'flour' is not in the taxonomy"):
+        classifier.update_taxonomy(taxonomy(), renamed={"flour": "bread"})
+    with pytest.raises(HiNetError, match="the taxonomy was inferred from the labels"):
+        small().fit(TEXTS, LABELS).update_taxonomy(taxonomy())
+    rows, labels = numbers()
+    with pytest.raises(ValueError, match="features"):
+        small().fit(rows, labels).partial_fit(rows[:, :2], labels)

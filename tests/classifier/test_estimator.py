@@ -1,0 +1,270 @@
+"""Every form of rows and labels goes in and comes back; what cannot be used is refused with its row and a remedy."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+
+from hinet import HiNetClassifier, HiNetError, LabelError, Taxonomy
+from hinet.data.text import TextSettings
+from tests.classifier.data import PATHS, numbers, small, taxonomy, texts
+
+TEXTS, LABELS = texts()
+NEW, TRUE = texts(40, seed=1)
+
+
+@pytest.mark.parametrize(
+    "container",
+    [list, tuple, np.array, lambda rows: np.array(rows, object), pa.array, lambda rows: pa.chunked_array([rows])],
+    ids=["list", "tuple", "array", "objects", "Arrow", "chunked"],
+)
+def test_texts_come_in_any_container(container: Any) -> None:
+    expected = small(taxonomy=taxonomy()).fit(TEXTS, LABELS).predict(NEW)
+    found = small(taxonomy=taxonomy()).fit(container(TEXTS), LABELS)
+    assert found.predict(container(NEW)).tolist() == expected.tolist()
+    assert found.score(container(NEW), TRUE) > 0.9
+
+
+def test_sparse_and_dense_rows_give_what_texts_give() -> None:
+    vectoriser = TfidfVectorizer()
+    rows, new = vectoriser.fit_transform(TEXTS), vectoriser.transform(NEW)
+    sparse = small(taxonomy=taxonomy()).fit(rows, LABELS)
+    assert sparse.score(new, TRUE) > 0.9
+    fused = small(taxonomy=taxonomy(), engine="fused").fit(rows.toarray(), LABELS)
+    np.testing.assert_array_equal(fused.predict_proba(new.toarray()), sparse.predict_proba(sp.csr_array(new)))
+    assert small(taxonomy=taxonomy(), epochs=None).fit(rows.toarray(), LABELS).score(new.toarray(), TRUE) > 0.9
+
+
+def padded(labels: list[str]) -> np.ndarray:
+    return np.array([(*PATHS[label], "")[:2] for label in labels], object)
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["taxonomy", "inferred"])
+def test_paths_come_back_as_paths(given: bool) -> None:
+    paths = [PATHS[label] for label in LABELS]
+    found = small(taxonomy=taxonomy() if given else None).fit(TEXTS, paths)
+    assert found.predict(TEXTS).tolist() == paths
+    assert sorted(found.classes_.tolist()) == sorted(set(paths))
+    assert found.score(NEW, [PATHS[label] for label in TRUE]) > 0.9
+    table = small(taxonomy=taxonomy() if given else None).fit(TEXTS, padded(LABELS))
+    assert table.predict(TEXTS).tolist() == padded(LABELS).tolist()
+    lists = small(taxonomy=taxonomy() if given else None).fit(TEXTS, [list(path) for path in paths])
+    assert lists.predict(TEXTS).tolist() == paths
+
+
+def test_a_name_may_stand_under_two_parents() -> None:
+    paths = [("food", "other") if label == "bread" else ("toy", "other") for label in LABELS]
+    found = small().fit(TEXTS, paths)
+    assert found.predict(TEXTS).tolist() == paths
+    assert found.taxonomy_.ids == ("food", "food > other", "toy", "toy > other") or len(found.taxonomy_) == 4
+
+
+@pytest.mark.parametrize("kind", [str, int, float, bool], ids=lambda kind: kind.__name__)
+def test_plain_labels_keep_their_kind(kind: Any) -> None:
+    values = {str: ["x", "y", "z"], int: [7, -1, 30], float: [1.0, 2.0, 3.0], bool: [True, False, True]}[kind]
+    labels = [dict(zip(("bread", "milk", "toy"), values, strict=True))[label] for label in LABELS]
+    for y in (labels, np.array(labels)):
+        found = small().fit(TEXTS, y)
+        assert found.predict(TEXTS).tolist() == labels
+        assert found.classes_.tolist() == sorted(set(labels))
+        assert found.predict_proba(TEXTS).shape == (len(TEXTS), len(set(labels)))
+
+
+def test_node_ids_may_be_numbers() -> None:
+    number = {"all": 1, "food": 2, "bread": 3, "milk": 4, "toy": 5}
+    edges = [(1, 2), (2, 3), (2, 4), (1, 5)]
+    labels = np.array([number[label] for label in LABELS])
+    found = small(taxonomy=Taxonomy.from_edges(edges)).fit(TEXTS, labels)
+    assert found.predict(TEXTS).tolist() == labels.tolist()
+    assert found.predict(TEXTS).dtype.kind == "i"
+
+
+def test_labels_may_end_at_inner_nodes_and_be_several() -> None:
+    labels: list[Any] = ["food" if label == "milk" else label for label in LABELS]
+    found = small(taxonomy=taxonomy()).fit(TEXTS, labels)
+    assert found.predict(TEXTS).tolist() == labels
+    several = [{"bread", "milk"} if label == "bread" else label for label in LABELS]
+    mixed = small(taxonomy=taxonomy()).fit(TEXTS, several)
+    bread = mixed.predict_proba([TEXTS[LABELS.index("bread")]])[0]
+    assert bread[mixed.classes_.tolist().index("milk")] == pytest.approx(0.5, abs=0.2)
+    assert mixed.score(TEXTS, several) > 0.9
+    paths = small().fit(
+        TEXTS, [{PATHS["bread"], PATHS["milk"]} if label == "bread" else PATHS[label] for label in LABELS]
+    )
+    assert paths.predict([TEXTS[LABELS.index("toy")]]).tolist() == [("toy",)]
+
+
+def test_nodes_without_rows_are_legal() -> None:
+    wide = Taxonomy.from_edges([*((a, b) for a, b in [("all", "food"), ("all", "toy")]), ("food", "bread"),
+                                ("food", "milk"), ("food", "eggs"), ("all", "tools"), ("tools", "saw")])  # fmt: skip
+    found = small(taxonomy=wide).fit(TEXTS, LABELS)
+    assert set(found.classes_) == {"bread", "milk", "eggs", "saw", "toy"}
+    assert found.score(NEW, TRUE) > 0.9
+
+
+@pytest.mark.parametrize("engine", ["fused", "torch"])
+def test_probabilities_agree_with_each_other(engine: Any) -> None:
+    dag = Taxonomy.from_edges(
+        [("all", "food"), ("all", "gifts"), ("food", "bread"), ("food", "milk"), ("gifts", "bread"), ("gifts", "toy")]
+    )
+    found = small(taxonomy=dag, engine=engine).fit(TEXTS, LABELS)
+    probability = found.predict_proba(NEW)
+    np.testing.assert_allclose(probability.sum(1), 1, rtol=1e-5)
+    np.testing.assert_allclose(found.predict_log_proba(NEW), np.log(probability))
+    traces = found.predict_traces(NEW, k=4)
+    for row, best in enumerate(traces):
+        by_label = dict.fromkeys(found.classes_.tolist(), 0.0)
+        for trace in best:
+            by_label[trace.label] += trace.probability
+            assert list(trace.probabilities) == sorted(trace.probabilities, reverse=True)
+            assert trace.probability == pytest.approx(trace.probabilities[-1])
+        np.testing.assert_allclose(list(by_label.values()), probability[row], rtol=1e-4, atol=1e-6)
+        assert [trace.probability for trace in best] == sorted((t.probability for t in best), reverse=True)
+    by_label = clone(found).set_params(decoding="label").fit(TEXTS, LABELS)
+    assert (by_label.predict(NEW) == found.classes_[probability.argmax(1)]).all()
+
+
+def test_large_probabilities_are_sparse(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = small(taxonomy=taxonomy()).fit(TEXTS, LABELS)
+    dense = found.predict_proba(NEW)
+    monkeypatch.setattr("hinet.classifier.estimator.MOST_DENSE_CELLS", 10)
+    sparse = found.predict_proba(NEW)
+    assert isinstance(sparse, sp.csr_array)
+    np.testing.assert_allclose(sparse.toarray(), np.where(dense >= 1e-5, dense, 0), atol=1e-9)
+    np.testing.assert_allclose(found.predict_log_proba(NEW).data, np.log(sparse.data))
+
+
+@pytest.mark.parametrize("engine", ["fused", "torch"])
+def test_answers_get_shallower_with_the_confidence_asked_for(engine: Any) -> None:
+    found = small(taxonomy=taxonomy(), engine=engine, epochs=2).fit(TEXTS, LABELS)
+    unsure = [*NEW, "nothing known"]
+    depth = {None: 0, "food": 1, "toy": 1, "bread": 2, "milk": 2}
+    before = None
+    for least in (0.1, 0.6, 0.9, 0.999999):
+        answers = found.predict(unsure, min_confidence=least)
+        depths = [depth[answer] for answer in answers]
+        if before is not None:
+            assert all(now <= then for now, then in zip(depths, before, strict=True))
+        before = depths
+    assert before == [0] * len(unsure)
+    empty = small().fit(TEXTS, [PATHS[label] for label in LABELS]).predict(["nothing known"], min_confidence=0.99999)
+    assert empty.tolist() == [()]
+
+
+def test_a_user_of_scikit_learn_feels_at_home() -> None:
+    scores = cross_val_score(small(taxonomy=taxonomy()), TEXTS, LABELS, cv=3)
+    assert scores.mean() > 0.8
+    grid = GridSearchCV(small(taxonomy=taxonomy()), {"width": [8, 16], "wide": [True, False]}, cv=2)
+    assert grid.fit(TEXTS, LABELS).best_score_ > 0.8
+    pipe = make_pipeline(TfidfVectorizer(), small(taxonomy=taxonomy()))
+    assert pipe.fit(TEXTS, LABELS).score(NEW, TRUE) > 0.9
+    fitted = small(taxonomy=taxonomy()).fit(TEXTS, LABELS)
+    assert clone(fitted).get_params()["width"] == 16
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict_proba(NEW), fitted.predict_proba(NEW))
+
+
+@pytest.mark.parametrize("engine", ["fused", "torch"])
+def test_the_same_seed_gives_the_same_model(engine: Any) -> None:
+    first, second = (small(taxonomy=taxonomy(), engine=engine).fit(TEXTS, LABELS) for _ in range(2))
+    np.testing.assert_array_equal(first.predict_proba(NEW), second.predict_proba(NEW))
+    other = small(taxonomy=taxonomy(), engine=engine, random_state=1).fit(TEXTS, LABELS)
+    assert not np.array_equal(first.predict_proba(NEW), other.predict_proba(NEW))
+
+
+@pytest.mark.parametrize("engine", ["fused", "torch"])
+def test_weights_of_rows_and_classes_count(engine: Any) -> None:
+    both = [*TEXTS, *TEXTS]
+    labels = [*LABELS, *["toy"] * len(TEXTS)]
+    light, heavy = np.ones(len(both)), np.ones(len(both))
+    light[len(TEXTS) :], heavy[len(TEXTS) :] = 0.01, 100
+    rows = small(taxonomy=taxonomy(), engine=engine)
+    assert (clone(rows).fit(both, labels, light).predict(TEXTS) == LABELS).mean() > 0.9
+    assert (clone(rows).fit(both, labels, heavy).predict(TEXTS) == "toy").mean() > 0.9
+    by_class = clone(rows).set_params(class_weight={"toy": 100.0, "bread": 1.0, "milk": 1.0})
+    assert (by_class.fit(both, labels).predict(TEXTS) == "toy").mean() > 0.9
+
+
+def test_validation_rows_are_held_out_or_given() -> None:
+    held = small(taxonomy=taxonomy(), validation_fraction=0.3).fit(TEXTS, LABELS)
+    assert held.metrics_["validation"]["rows"] == round(0.3 * len(TEXTS))
+    given = small(taxonomy=taxonomy()).fit(TEXTS, LABELS, valid=(NEW, TRUE))
+    assert given.metrics_["validation"]["accuracy"] == given.score(NEW, TRUE)
+    few = small(taxonomy=taxonomy(), validation_fraction=0.9).fit(TEXTS[:12], LABELS[:12])
+    assert set(LABELS[:12]) <= set(few.classes_)
+
+
+def test_a_network_of_ones_own() -> None:
+    import torch
+
+    rows, labels = numbers()
+    own = torch.nn.Sequential(torch.nn.Linear(4, 12), torch.nn.Tanh())
+    found = small(taxonomy=taxonomy(), network=own, epochs=60).fit(rows, labels)
+    assert found.score(rows, labels) > 0.9
+    assert found.fitted_.model.features is not own
+
+
+BAD: list[tuple[str, Any, Any, dict[str, Any], str]] = [
+    ("lengths", TEXTS, LABELS[:-1], {}, "60 rows and 59 labels; give one label a row"),
+    ("unknown label", TEXTS, [*LABELS[:-1], "breadd"], {}, r"row 59: label 'breadd' is not in .*did you mean 'bread'"),
+    ("no texts", [], [], {}, "no rows|empty"),
+    ("one text", "bread", ["bread"], {}, "put it into a list"),
+    ("a number", [*TEXTS[:3], 4], LABELS[:4], {}, "row 3"),
+    ("nothing", [*TEXTS[:3], None], LABELS[:4], {}, "row 3"),
+    ("no label", TEXTS, [*LABELS[:5], None, *LABELS[6:]], {}, "row 5"),
+    ("too deep", TEXTS, [("food", "bread", "rye")] + [PATHS[label] for label in LABELS[1:]], {}, "row 0.*'rye'"),
+    ("no child", TEXTS, [("toy", "bread")] + [PATHS[label] for label in LABELS[1:]], {}, "row 0: 'bread' is not a child"),
+    ("mixed", TEXTS, [("toy",), *LABELS[1:]], {}, "row 1.*mix paths"),
+    ("empty path", TEXTS, [()] + [PATHS[label] for label in LABELS[1:]], {}, "row 0: the path is empty"),
+    ("engine", TEXTS, LABELS, {"engine": "jax"}, "engine is 'auto', 'fused' or 'torch'; got 'jax'"),
+    ("fraction", TEXTS, LABELS, {"validation_fraction": 1.5}, "validation_fraction is between 0 and 1; got 1.5"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "y", "settings", "message"), [case[1:] for case in BAD], ids=[case[0] for case in BAD]
+)
+def test_what_cannot_be_used_is_named(rows: Any, y: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(HiNetError, match=message):
+        small(taxonomy=taxonomy(), **settings).fit(rows, y)
+
+
+def test_bad_numbers_are_named() -> None:
+    rows, labels = numbers()
+    rows[7, 2] = np.nan
+    with pytest.raises(HiNetError, match="row 7: feature 2 is nan; replace missing"):
+        small().fit(rows, labels)
+    with pytest.raises(HiNetError, match="row 7: feature 2 is nan"):
+        small().fit(sp.csr_array(rows), labels)
+    good = small().fit(np.nan_to_num(rows), labels)
+    with pytest.raises(ValueError, match="5 features"):
+        good.predict(np.zeros((2, 5)))
+    with pytest.raises(HiNetError, match="trained on rows of numbers, got list"):
+        good.predict(["a text"])
+    with pytest.raises(HiNetError, match="row 1: sample weight nan"):
+        small().fit(np.nan_to_num(rows), labels, sample_weight=[1, np.nan, *[1] * 88])
+    fitted = small(taxonomy=taxonomy()).fit(TEXTS, LABELS)
+    with pytest.raises(HiNetError, match="trained on texts, got ndarray"):
+        fitted.predict(np.zeros((2, 5)))
+    with pytest.raises(LabelError, match="row 1: label 'cheese' is not in the taxonomy"):
+        fitted.score(NEW[:2], ["bread", "cheese"])
+    with pytest.raises(HiNetError, match="k is at least 1"):
+        fitted.predict_traces(NEW, k=0)
+
+
+def test_text_settings_and_engine_settings_reach_their_rooms() -> None:
+    found = small(taxonomy=taxonomy(), text=TextSettings(char_ngrams=None, min_df=1), wide=False).fit(TEXTS, LABELS)
+    assert found.fitted_.model.mix.wide == 0
+    assert found.fitted_.features.features.settings.char_ngrams is None
+    assert {record.epochs for record in found.history_} == {8}
+    with pytest.raises(HiNetError, match="memory_limit"):
+        HiNetClassifier(taxonomy(), memory_limit=1e-6).fit(TEXTS, LABELS)
