@@ -123,7 +123,7 @@ def test_swapped_files_are_refused(tmp_path: Path) -> None:
     first, second = saved(tmp_path / "first"), tmp_path / "second"
     small(taxonomy=taxonomy(), random_state=5).fit(TEXTS, LABELS).save(second)
     shutil.copy(the_file(second, "model"), the_file(first, "model"))
-    with pytest.raises(FileError, match="was changed|bytes instead"):
+    with pytest.raises(FileError, match=r"was changed|bytes instead"):
         load(first)
 
 
@@ -150,7 +150,7 @@ def test_edited_manifests_are_refused(edit: Any, message: str, tmp_path: Path) -
 def test_folders_that_hold_no_model(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="cannot be loaded: no such folder"):
         load(tmp_path / "nowhere")
-    with pytest.raises(FileError, match="it has no manifest.json, so it is no saved model"):
+    with pytest.raises(FileError, match=r"it has no manifest\.json, so it is no saved model"):
         load(tmp_path)
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(FileError, match="the manifest cannot be read"):

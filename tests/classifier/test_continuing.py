@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from hinet import HiNetError, LabelError, Taxonomy
-from hinet.data.text import TextSettings
 from tests.classifier.data import EDGES, PATHS, numbers, small, taxonomy, texts
 
 TEXTS, LABELS = texts(90)
 NEW, TRUE = texts(40, seed=1)
 ENGINES = ["fused", "torch"]
-EVERY = [{}, {"flat": True}, {"engine": "torch"}]
+EVERY = [{}, {"flat": True}, {"engine": "torch", "epochs": None}]
 
 
 def ids(settings: dict[str, Any]) -> str:
@@ -28,7 +27,7 @@ def probabilities(classifier: Any, rows: list[str]) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("settings", EVERY, ids=ids)
 def test_a_new_node_leaves_other_branches_as_they_were(settings: dict[str, Any]) -> None:
     classifier = small(taxonomy=taxonomy(), **settings).fit(TEXTS, LABELS)
-    before = probabilities(classifier, NEW)
+    before, score = probabilities(classifier, NEW), classifier.score(NEW, TRUE)
     classifier.update_taxonomy(Taxonomy.from_edges([*EDGES, ("food", "eggs")]))
     after = probabilities(classifier, NEW)
     np.testing.assert_allclose(after["toy"], before["toy"], rtol=1e-5)
@@ -37,7 +36,7 @@ def test_a_new_node_leaves_other_branches_as_they_were(settings: dict[str, Any])
     )
     np.testing.assert_allclose(after["bread"] * before["milk"], after["milk"] * before["bread"], rtol=1e-3, atol=1e-6)
     assert after["eggs"].max() < 0.5
-    assert classifier.score(NEW, TRUE) > 0.9
+    assert classifier.score(NEW, TRUE) >= score
     assert "eggs" in classifier.taxonomy
 
 
@@ -56,15 +55,14 @@ def test_renamed_nodes_keep_their_weights(settings: dict[str, Any]) -> None:
 def test_moved_and_removed_nodes(engine: Any) -> None:
     deep = Taxonomy.from_edges([("r", "a"), ("r", "b"), ("a", "bread"), ("a", "milk"), ("b", "toy"), ("b", "tool")])
     labels = ["tool" if at % 7 == 0 and label == "toy" else label for at, label in enumerate(LABELS)]
-    classifier = small(taxonomy=deep, engine=engine).fit(TEXTS, labels)
+    classifier = small(taxonomy=deep, engine=engine, epochs=None).fit(TEXTS, labels)
     before = probabilities(classifier, NEW)
     moved = Taxonomy.from_edges([("r", "a"), ("r", "b"), ("a", "bread"), ("b", "milk"), ("b", "toy"), ("a", "jam")])
     classifier.update_taxonomy(moved)
     assert set(classifier.classes_) == {"bread", "milk", "toy", "jam"}
-    toy = np.array([label == "toy" for label in TRUE])
     found = probabilities(classifier, NEW)
-    assert (found["toy"][toy] > 0.5).mean() > 0.8
-    assert len(before) == 4
+    np.testing.assert_allclose(found["bread"] + found["jam"], before["bread"] + before["milk"], rtol=1e-5)
+    np.testing.assert_allclose(found["milk"] + found["toy"], before["toy"] + before["tool"], rtol=1e-5)
     np.testing.assert_allclose(sum(found.values()), 1, rtol=1e-5)
 
 
@@ -82,13 +80,15 @@ def test_an_only_child_gets_a_sibling(engine: Any) -> None:
 
 @pytest.mark.parametrize("settings", EVERY, ids=ids)
 def test_more_rows_teach_a_new_node(settings: dict[str, Any]) -> None:
-    text = TextSettings(min_df=1, hash_bits=12, char_ngrams=None)
-    classifier = small(taxonomy=taxonomy(), text=text, epochs=20, **settings).fit(TEXTS, LABELS)
-    classifier.update_taxonomy(Taxonomy.from_edges([*EDGES, ("food", "eggs")]))
-    more = [f"{word} eggs hen" for word in ("fresh", "brown", "large")] * 6
-    classifier.partial_fit([*more, *TEXTS[:30]], ["eggs"] * len(more) + LABELS[:30])
-    assert (classifier.predict(["hen eggs", "brown eggs"]) == "eggs").all()
-    assert classifier.score(NEW, TRUE) > 0.85
+    rest = [at for at, text in enumerate(TEXTS) if "crust" not in text]
+    classifier = small(taxonomy=taxonomy(), **{"epochs": 20, **settings}).fit(TEXTS, LABELS)
+    classifier.update_taxonomy(Taxonomy.from_edges([*EDGES, ("food", "pizza")]))
+    more = ["crust", "crust cow", "crust crust rye", "car crust"] * 8
+    rows, labels = [*more, *(TEXTS[at] for at in rest)], ["pizza"] * len(more) + [LABELS[at] for at in rest]
+    classifier.partial_fit(rows, labels)
+    assert (classifier.predict(["crust", "crust cow"]) == "pizza").all()
+    others = [at for at, text in enumerate(NEW) if "crust" not in text]
+    assert classifier.score([NEW[at] for at in others], [TRUE[at] for at in others]) > 0.85
 
 
 @pytest.mark.parametrize("engine", ENGINES)

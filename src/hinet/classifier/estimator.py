@@ -224,7 +224,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Learn from more rows, keeping what was learned; the first call is a fit.
 
         Labels may be new: their nodes join the taxonomy (the given one must know them). The features of texts stay
-        those of the first rows; with ``TextSettings(hash_bits=20)`` new words count as well.
+        those of the first rows: words that come later only are not known.
 
         Parameters
         ----------

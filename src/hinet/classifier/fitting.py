@@ -131,7 +131,7 @@ def train_network(
     from hinet.training import TrainingSettings, predict_traces, train
 
     usual = TrainingSettings()
-    epochs = choices.epochs or _epochs_for(len(lesson.traces), usual.batch, is_sparse(lesson.rows), usual.epochs)
+    epochs = choices.epochs or _epochs_for(len(lesson.traces), usual.batch, usual.epochs)
     chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
     rate = usual.dense_rate if is_sparse(lesson.rows) else DENSE_RATE
     settings = TrainingSettings(
@@ -187,9 +187,7 @@ def _feature_network(rows: Any, choices: Choices, network: Any) -> tuple[Any, in
     return mine, int(layer.shape[1])
 
 
-def _epochs_for(rows: int, batch: int, sparse: bool, usual: int) -> int:
+def _epochs_for(rows: int, batch: int, usual: int) -> int:
     """Return enough epochs for a network to learn from few rows."""
-    if sparse:
-        return usual
     batches = -(-rows // batch)
     return min(MOST_EPOCHS, max(usual, -(-LEAST_STEPS // batches)))

@@ -14,11 +14,11 @@ from hinet.data import Traces
 from hinet.data.matrices import check_rows
 from hinet.engine import DeepExpert, FusedModel, Groups, Mix, Search
 from hinet.errors import HiNetError
-from hinet.evaluation import accuracy
 from hinet.exporting import scoring
 from hinet.exporting.decode import FORMAT
 from hinet.exporting.graph import GraphInMaking, require_onnx
 from hinet.files import new_folder
+from hinet.metrics import accuracy
 from hinet.network import FlattenNetwork, HiNet, SparseBag
 from hinet.network.heads import SiblingHead
 from hinet.ragged import gather, offsets_of
