@@ -25,6 +25,7 @@ bench: $(INSTALLED)  ## slow measurements, with HINET_DATA=folder of the data se
 	$(BIN)/python benchmarks/dense_hierarchy.py
 	$(BIN)/python benchmarks/vectorise.py
 	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/classifier.py
 	$(BIN)/python benchmarks/comparison.py
 	$(BIN)/python benchmarks/lshtc/run.py
 

@@ -55,7 +55,7 @@ def test_renamed_nodes_keep_their_weights(settings: dict[str, Any]) -> None:
 def test_moved_and_removed_nodes(engine: Any) -> None:
     deep = Taxonomy.from_edges([("r", "a"), ("r", "b"), ("a", "bread"), ("a", "milk"), ("b", "toy"), ("b", "tool")])
     labels = ["tool" if at % 7 == 0 and label == "toy" else label for at, label in enumerate(LABELS)]
-    classifier = small(taxonomy=deep, engine=engine, epochs=None).fit(TEXTS, labels)
+    classifier = small(taxonomy=deep, engine=engine, epochs=None, flat=False).fit(TEXTS, labels)
     before = probabilities(classifier, NEW)
     moved = Taxonomy.from_edges([("r", "a"), ("r", "b"), ("a", "bread"), ("b", "milk"), ("b", "toy"), ("a", "jam")])
     classifier.update_taxonomy(moved)

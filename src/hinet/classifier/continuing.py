@@ -16,7 +16,7 @@ from hinet.engine import FusedModel, fit
 from hinet.engine.carrying import UNLIKELY, Carried, carried
 from hinet.taxonomy import Layers, Taxonomy
 
-EPOCHS_OF_MORE_ROWS = 3  # enough to learn them, few enough to forget little
+EPOCHS_OF_MORE_ROWS = 4  # enough to learn them, few enough to forget little
 
 
 def moved_to(fitted: Fitted, form: LabelForm, renamed: Mapping[str, str] | None = None) -> Fitted:

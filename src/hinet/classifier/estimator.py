@@ -24,14 +24,15 @@ from hinet.classifier.explaining import Explanation, explained
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.fitting import Choices, Lesson, as_sparse, engine_for, fit_fused, fit_torch
 from hinet.classifier.inputs import Features, Kind, MatrixInput, kind_of, learnt_text
-from hinet.classifier.labels import NOTHING, LabelForm, read_labels
+from hinet.classifier.labels import NOTHING, LabelForm, Truth, read_labels
 from hinet.data import Traces
 from hinet.data.matrices import check_rows, checked_weights
 from hinet.data.text import TextSettings
 from hinet.engine import Decoding, Found, ValidationRows
 from hinet.errors import HiNetError, LabelError, shown
 from hinet.evaluation.risk import CERTAINTY, Promise
-from hinet.metrics import accuracy, hierarchical_f1
+from hinet.exporting import Exported, export_onnx
+from hinet.metrics import hierarchical_f1
 from hinet.progress import Progress, SilentProgress, progress_for_terminal
 from hinet.taxonomy import Taxonomy
 
@@ -179,14 +180,17 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         chosen = self._held_out(traces.end_nodes, traces.row_offsets)
         held = None
         if valid is not None:
-            held = self._checked(valid[0], kind), form.encode(valid[1])
+            held = self._checked(valid[0], kind), form.truth(_checked_labels(valid[1], _count(valid[0])))
         elif chosen is not None:
-            held = _take(checked, chosen), form.encode(_take(y, chosen))
+            held = _take(checked, chosen), form.truth(_take(y, chosen))
             checked, traces = _take(checked, ~chosen), form.encode(_take(y, ~chosen))
             weights = None if weights is None else weights[~chosen]
         features, rows = self._learnt(checked, kind, scaled=engine == "torch" and self.network is None)
-        held_rows = None if held is None else ValidationRows(features.rows(held[0]), held[1])
-        self._train(Lesson(rows, traces, weights, held_rows), features, form, engine)
+        held_rows = None if held is None else features.rows(held[0])
+        valid_rows = None if held is None else _predictable(form, held_rows, held[1])
+        self._train(Lesson(rows, traces, weights, valid_rows), features, form, engine)
+        if held is not None:
+            self.metrics_["validation"] = self._judged(held_rows, held[1])
         return self
 
     def _train(self, lesson: Lesson, features: Features, form: LabelForm, engine: str) -> None:
@@ -199,7 +203,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             network, history = fit_torch(lesson, self._choices(), self.network, self.device, progress)
             fitted = Fitted(features, form, network, self.n_jobs, tuple(history), lesson.fingerprint())
         self._take_up(fitted)
-        self.metrics_ = {} if lesson.valid is None else {"validation": self._judged(lesson.valid)}
+        self.metrics_: dict[str, Any] = {}
 
     def _take_up(self, fitted: Fitted) -> None:
         """Become a classifier that knows this."""
@@ -212,13 +216,13 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if hasattr(self, name):
                 delattr(self, name)
 
-    def _judged(self, valid: ValidationRows) -> dict[str, float]:
-        predicted = self.fitted_.search.traces(valid.rows).traces
-        scores = {
-            "accuracy": accuracy(valid.traces, predicted),
-            "hierarchical_f1": hierarchical_f1(valid.traces, predicted),
-        }
-        return {"rows": len(predicted), **scores}
+    def _judged(self, rows: Any, truth: Truth) -> dict[str, float]:
+        if self.fitted_.engine == "fused" and not sp.issparse(rows):
+            rows = sp.csr_array(rows)
+        predicted = self.fitted_.search.decode(rows, self.decoding).nodes
+        labels = [self.taxonomy_.ids[node] for node in predicted.tolist()]
+        f1 = hierarchical_f1(truth.ids(), labels, taxonomy=self.taxonomy_)
+        return {"rows": len(truth), "accuracy": float(truth.are_right(predicted).mean()), "hierarchical_f1": f1}
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Learn from more rows, keeping what was learned; the first call is a fit.
@@ -359,9 +363,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the share of rows whose predicted label is right, or one of several right ones."""
         rows, truth = self._rows(X), self._truth(X, y)
         found = self.fitted_.search.decode(rows, self.decoding)
-        right = np.zeros(len(truth), bool)
-        owner = np.repeat(np.arange(len(truth)), np.diff(truth.row_offsets))
-        right[owner[truth.end_nodes == found.nodes[owner]]] = True
+        right = truth.are_right(found.nodes)
         return float(np.average(right, weights=sample_weight)) if len(right) else 0.0
 
     def calibrate(self, X: Any, y: Any, *, risk: float | None = None, certainty: float = CERTAINTY) -> Calibration:
@@ -426,8 +428,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             found = _trace_of(self.fitted_.search, row, wanted)
         return explained(self.fitted_, row, found.traces, PredictedTraces(found)[0][0], most)
 
-    def _truth(self, X: Any, y: Any) -> Any:
-        return self.fitted_.form.encode(_checked_labels(y, _count(X)))
+    def _truth(self, X: Any, y: Any) -> Truth:
+        return self.fitted_.form.truth(_checked_labels(y, _count(X)))
 
     def _rows(self, X: Any) -> Any:
         """Return rows as the model reads them."""
@@ -476,6 +478,26 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "input_features": getattr(self, "n_features_in_", None),
         }
         save_fitted(self.fitted_, path, told, half=half)
+
+    def export_onnx(self, folder: str | Path, X: Any = None, y: Any = None) -> Exported:
+        """Write the scores as an ONNX graph, with a decoder that needs NumPy alone, to a new folder.
+
+        The graph reads features: of texts, the rows that ``features_of`` gives. Experts that do not fit into a graph
+        are left out; with rows and labels, the returned report says what that costs.
+        """
+        check_is_fitted(self)
+        if (X is None) != (y is None):
+            raise HiNetError("give both rows and labels to judge the export by, or neither")
+        if X is None:
+            return export_onnx(self.fitted_.model, folder)
+        rows, truth = self._rows(X), self._truth(X, y)
+        able = self.fitted_.form.predictable(truth)
+        traces = self.fitted_.form.traces_of(truth.take(able))
+        return export_onnx(self.fitted_.model, folder, rows[np.flatnonzero(able)], traces)
+
+    def features_of(self, X: Any) -> Any:
+        """Return rows as the model reads them: texts as CSR, dense rows scaled."""
+        return self._rows(X)
 
     @classmethod
     def load(cls, path: str | Path, *, network: Any = None) -> Self:
@@ -534,6 +556,12 @@ def _trace_of(search: Any, row: Any, wanted: Traces) -> Found:
                          found.traces.neurons[part], log_p)  # fmt: skip
             return Found(one, found.log_p[part], found.touched)
         k *= 8
+
+
+def _predictable(form: LabelForm, rows: Any, truth: Truth) -> ValidationRows | None:
+    """Return the validation rows whose labels can be predicted: the others cannot tell experts apart."""
+    able = np.flatnonzero(form.predictable(truth))
+    return ValidationRows(rows[able], form.traces_of(truth.take(able))) if len(able) else None
 
 
 def _count(X: Any) -> int:

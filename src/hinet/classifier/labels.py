@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -25,10 +26,45 @@ from numpy.typing import NDArray
 
 from hinet.data import Traces
 from hinet.errors import HiNetError, LabelError, shown
+from hinet.ragged import gather, offsets_of
 from hinet.taxonomy import Layers, Taxonomy, as_id, path_id, unpadded
 
 Form = Literal["plain", "ids", "paths", "table"]
 NOTHING = -1  # the node of a row without an answer
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """The true labels of rows, as nodes of the taxonomy, whether the classifier can predict them or not."""
+
+    taxonomy: Taxonomy
+    offsets: NDArray[np.int64]  # (n + 1,)
+    nodes: NDArray[np.int64]  # those of row i are offsets[i]:offsets[i + 1]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def take(self, rows: NDArray[Any]) -> Truth:
+        """Return the chosen rows, by a mask or by number."""
+        nodes, counts = gather(self.nodes, self.offsets, np.arange(len(self))[rows])
+        return Truth(self.taxonomy, offsets_of(counts), nodes.astype(np.int64))
+
+    def are_right(self, nodes: NDArray[np.int64], *, or_above: bool = False) -> NDArray[np.bool_]:
+        """Return whether the node of every row is one of its labels or, if wished, above one."""
+        owner = np.repeat(np.arange(len(self)), np.diff(self.offsets))
+        labels = self.nodes
+        if or_above:
+            distinct, inverse = np.unique(labels, return_inverse=True)
+            above, counts = gather(*self.taxonomy.ancestor_lists(distinct), inverse)
+            labels, owner = above.astype(np.int64), np.repeat(owner, counts)
+        right = np.zeros(len(self), bool)
+        right[owner[labels == nodes[owner]]] = True
+        return right
+
+    def ids(self) -> list[tuple[str, ...]]:
+        """Return the labels of every row by their ids."""
+        names = [self.taxonomy.ids[node] for node in self.nodes.tolist()]
+        return [tuple(names[start:end]) for start, end in pairwise(self.offsets.tolist())]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +102,33 @@ class LabelForm:
         if self.form in ("paths", "table") and not self.named:
             return Traces.encode_paths(self.layers, rows)
         return Traces.encode(self.layers, [self._id(at, row) for at, row in enumerate(rows)])
+
+    def truth(self, y: Any) -> Truth:
+        """Return labels as nodes, those among them that no training row had; raises LabelError, which names the row."""
+        rows, _ = _rows_of(y)
+        several = [self._ids(at, row) for at, row in enumerate(rows)]
+        offsets = offsets_of(np.array([len(ids) for ids in several], np.int64))
+        names = [name for ids in several for name in ids]
+        unknown = next((at for at, name in enumerate(names) if name not in self.taxonomy), None)
+        if unknown is None:
+            return Truth(self.taxonomy, offsets, self.taxonomy.positions(names))
+        row = int(np.searchsorted(offsets, unknown, side="right")) - 1
+        try:
+            self.taxonomy.position(names[unknown])
+        except LabelError as error:
+            raise LabelError(f"row {row}: label {error}") from None
+        raise AssertionError
+
+    def predictable(self, truth: Truth) -> NDArray[np.bool_]:
+        """Return which rows have labels that can all be predicted."""
+        unknown = ~np.isin(truth.nodes, self.label_nodes)
+        owner = np.repeat(np.arange(len(truth)), np.diff(truth.offsets))
+        able: NDArray[np.bool_] = np.bincount(owner[unknown], minlength=len(truth)) == 0
+        return able
+
+    def traces_of(self, truth: Truth) -> Traces:
+        """Return labels that can all be predicted as traces."""
+        return Traces.encode_sets(self.layers, truth.ids())
 
     def _ids(self, at: int, row: Any) -> list[str]:
         return sorted(self._id(at, label) for label in _several(row))

@@ -33,6 +33,7 @@ from hinet.errors import HiNetError
 from hinet.progress import EpochRecord, Progress, SilentProgress
 
 FLAT_SEEDS = 1 << 10  # the seeds of flat experts, apart from those of deep ones
+SLOT_OF_LEARNED = 2.0  # smaller lets new rows overwrite old ones, larger keeps them from being learned
 SMOOTHING = 0.5  # rows added to every option before shares are taken
 TEMPERATURES = (20.0, 40.0)  # lengths of prototypes that are tried
 LEAST_GAIN = 0.002  # in the cost of validation rows, for prototypes to be worth their while
@@ -134,6 +135,10 @@ class _Plan:
             flat_width=settings.flat_width * self.members,
         )
 
+    def _slot(self, usual: float) -> float:
+        """Return what sums of squared gradients start from: more if the weights have learned already."""
+        return usual if self.start is None else max(usual, SLOT_OF_LEARNED)
+
     def _check_start(self, start: FusedModel) -> None:
         if not start.layers.same_as(self.layers):
             raise HiNetError("the model to go on from has other layers than the rows; carry it over to them first")
@@ -158,7 +163,7 @@ class _Plan:
             int(known.max(initial=-1)) + 1,
             settings.epochs_of_wide(self.train.row_count),
             settings.wide_rate,
-            settings.wide_slot,
+            self._slot(settings.wide_slot),
             settings.seed,
             settings.thread_count,
         )
@@ -202,7 +207,7 @@ class _Plan:
     ) -> DeepTask:
         settings = self.settings
         epochs = settings.epochs_of_deep(self.train.row_count)
-        plan = DeepPlan(epochs, settings.deep_rate, settings.deep_slot, settings.dropout)
+        plan = DeepPlan(epochs, settings.deep_rate, self._slot(settings.deep_slot), settings.dropout)
         random = np.random.default_rng([settings.seed, number, 1 << 20])
         expert = DeepExpert.start(self.features, outputs, width, random) if before is None else before.copied()
         return DeepTask(name, lesson, expert, plan, (settings.seed, number))

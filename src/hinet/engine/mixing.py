@@ -45,20 +45,6 @@ def learned_mix(rows: SparseMatrix, goals: Goals, groups: Groups, experts: Exper
     return mix, float(found.fun)
 
 
-def learned_sharpness(rows: SparseMatrix, goals: Goals, groups: Groups, experts: Experts) -> float:
-    """Return the factor of all logits, the inverse of a temperature, with the least cost on held-out rows."""
-    heard = _Heard(rows, goals, groups, experts)
-    mix = experts.mix.astype(np.float64)
-
-    def cost(log_factor: np.ndarray) -> tuple[float, np.ndarray]:
-        factor = float(np.exp(log_factor[0]))
-        value, gradient = heard.cost(factor * mix)
-        return value, np.array([factor * float(gradient @ mix)])
-
-    found = minimize(cost, np.zeros(1), jac=True, method="L-BFGS-B", bounds=[(-4, 4)])
-    return float(np.exp(found.x[0]))
-
-
 class _Heard:
     """What every expert says of the options on the way to the labels of some rows, heard once."""
 

@@ -1,0 +1,154 @@
+"""The classifier from texts to a saved model: calibration on test rows, loading, ONNX scores against our own.
+
+    HINET_DATA=folder python benchmarks/classifier.py [case ...]
+
+Every case runs alone in a fresh process. Results: ``benchmarks/results/classifier.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from engine_data import Texts, icd_texts, naics_texts
+from measure import RESULTS, Case, Stopwatch, answer_if_asked, run_alone, save
+
+from hinet import HiNetClassifier
+from hinet.metrics import expected_calibration_error, hierarchical_f1, level_calibration_error
+
+HELD_OUT = 0.2  # of the training rows, where a set has no validation rows
+RISK = 0.05
+LOADING = """
+import sys, time
+start = time.perf_counter()
+from hinet import load
+classifier = load(sys.argv[1])
+loaded = time.perf_counter()
+classifier.predict(["a text"])
+print(loaded - start, time.perf_counter() - start)
+"""
+
+
+def parts(texts: Texts) -> tuple[Any, Any, Any]:
+    """Return training, held-out and test rows as texts and labels."""
+    (train, labels), (test, truth), (held, held_labels) = (
+        (list(rows), [label[0] for label in names]) for rows, names in (texts.train, texts.test, texts.valid)
+    )
+    if not held:
+        chosen = np.random.default_rng(0).random(len(train)) < HELD_OUT
+        held, held_labels = _taken(train, chosen), _taken(labels, chosen)
+        train, labels = _taken(train, ~chosen), _taken(labels, ~chosen)
+    return (train, labels), (held, held_labels), (test, truth)
+
+
+def _taken(values: list[str], chosen: Any) -> list[str]:
+    return [values[row] for row in np.flatnonzero(chosen).tolist()]
+
+
+def judged(classifier: HiNetClassifier, texts: list[str], truth: list[str]) -> dict[str, Any]:
+    """Return how probabilities stand to what is right, of labels and level by level."""
+    found = classifier.predict_traces(texts)
+    right = np.array(found.traces.decode()) == np.array(truth)
+    levels = level_calibration_error(truth, found.traces, found.found.log_p)
+    return {
+        "calibration_error": round(expected_calibration_error(np.minimum(np.exp(found.log_p), 1), right), 4),
+        "calibration_error_by_level": [round(level, 4) for level in levels],
+    }
+
+
+def calibration(texts: Texts) -> dict[str, Any]:
+    """Measure calibration and risk on test rows, everything chosen on held-out rows."""
+    train, held, test = parts(texts)
+    classifier = HiNetClassifier(texts.taxonomy).fit(*train)
+    before = judged(classifier, *test)
+    accuracy = classifier.score(*test)
+    chosen = classifier.calibrate(*held, risk=RISK)
+    answers = classifier.predict(test[0], min_confidence="calibrated")
+    given = np.array([answer is not None for answer in answers])
+    right = classifier._truth(*test).are_right(
+        np.array([-1 if answer is None else classifier.taxonomy_.position(answer) for answer in answers]), or_above=True
+    )
+    return {
+        "accuracy": round(accuracy, 4),
+        "before": before,
+        "after": judged(classifier, *test),
+        "accuracy_after": round(classifier.score(*test), 4),
+        "temperature": round(chosen.temperature, 3),
+        "risk_wished": RISK,
+        "threshold": chosen.promise.threshold if chosen.promise else None,
+        "answered": round(float(given.mean()), 4),
+        "error_of_answers": round(float(1 - right[given].mean()), 4),
+    }
+
+
+def keeping() -> dict[str, Any]:
+    """Measure a model of ICD-10-CM on disk: its size, a load in a fresh process, and its scores as an ONNX graph."""
+    texts = icd_texts()
+    train, held, test = parts(texts)
+    classifier = HiNetClassifier(texts.taxonomy).fit(*train, valid=held)
+    with tempfile.TemporaryDirectory() as folder:
+        watch = Stopwatch()
+        classifier.save(f"{folder}/model")
+        saved = watch.seconds
+        size = sum(path.stat().st_size for path in Path(folder, "model").iterdir())
+        command = [sys.executable, "-c", LOADING, f"{folder}/model"]
+        subprocess.run(command, check=True, capture_output=True)  # compiles
+        times = [subprocess.run(command, check=True, capture_output=True, text=True).stdout.split() for _ in range(3)]
+        loaded, answered = np.median(np.array(times, float), axis=0)
+        report = classifier.export_onnx(f"{folder}/graph", *test)
+        away = onnx_difference(classifier, Path(folder, "graph"), test[0][:500])
+    return {
+        "megabytes": round(size / 1e6, 1),
+        "save_seconds": saved,
+        "load_seconds": round(loaded, 3),
+        "first_answer_seconds": round(answered, 3),
+        "onnx_difference": away,
+        "onnx_accuracy": round(report.accuracy, 4),
+        "accuracy": round(report.accuracy_of_model, 4),
+        "hierarchical_f1": round(hierarchical_f1(test[1], classifier.predict(test[0]), taxonomy=texts.taxonomy), 4),
+    }
+
+
+def onnx_difference(classifier: HiNetClassifier, folder: Path, texts: list[str]) -> float:
+    """Return the largest difference of log probabilities of best traces by onnxruntime and by our search."""
+    import onnxruntime
+    import scipy.sparse as sp
+
+    from hinet.engine import Search
+    from hinet.exporting.decode import decode, read
+    from hinet.exporting.export import exported_part
+
+    rows = classifier.features_of(texts)
+    entries = sp.coo_array(rows)
+    session = onnxruntime.InferenceSession(folder / "model.onnx")
+    fed = {"row": entries.row.astype(np.int64), "feature": entries.col.astype(np.int64), "value": entries.data,
+           "rows": np.array(len(texts), np.int64)}  # fmt: skip
+    found = decode(session.run(["log_p"], fed)[0], read(folder / "traces.npz"))
+    ours = Search(exported_part(classifier.fitted_.model)).traces(rows).traces.log_p
+    return float(np.abs(found.log_p - ours).max())
+
+
+CASES: dict[str, Case] = {
+    "icd, calibration": lambda: calibration(icd_texts()),
+    "naics, calibration": lambda: calibration(naics_texts()),
+    "icd, keeping": keeping,
+}
+
+
+def main() -> None:
+    answer_if_asked(CASES)
+    path = RESULTS / "classifier.json"
+    results = json.loads(path.read_text())["results"] if path.exists() and sys.argv[1:] else {}
+    for case in sys.argv[1:] or CASES:
+        results[case] = run_alone(__file__, case)
+        print(f"{case:20} {results[case]}", flush=True)
+    save("classifier", results)
+
+
+if __name__ == "__main__":
+    main()

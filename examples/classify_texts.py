@@ -1,0 +1,35 @@
+"""The classifier on a slice of ICD-10-CM: train, judge, predict with confidence, explain, keep, go on."""
+
+import tempfile
+
+import numpy as np
+
+from hinet import HiNetClassifier, load, load_icd10cm
+from hinet.metrics import hierarchical_f1
+
+icd = load_icd10cm()
+train, valid, test = (
+    part.take(np.arange(0, len(part.labels), step)) for part, step in ((icd.train, 4), (icd.valid, 4), (icd.test, 20))
+)
+classifier = HiNetClassifier(icd.taxonomy).fit(train.texts, train.labels)
+predicted = classifier.predict(test.texts)
+print(f"accuracy {classifier.score(test.texts, test.labels):.2f}")
+print(f"hierarchical F1 {hierarchical_f1(test.labels, predicted, taxonomy=icd.taxonomy):.2f}")
+
+found = classifier.calibrate(valid.texts, valid.labels)
+print(f"temperature {found.temperature:.2f}, calibration error {found.error_before:.3f} -> {found.error_after:.3f}")
+
+phrase = "Typhoid fever with pneumonia"
+for trace in classifier.predict_traces([phrase], k=2)[0]:
+    print(f"{trace.probability:.2f}", " > ".join(trace.steps))
+print("at least 90% sure:", classifier.predict([phrase], min_confidence=0.9)[0])
+print(classifier.explain(phrase, most=3))
+
+with tempfile.TemporaryDirectory() as folder:
+    classifier.save(f"{folder}/model")
+    again = load(f"{folder}/model")
+print(again.predict([phrase]) == classifier.predict([phrase]))
+
+more = icd.train.take(np.arange(1, len(icd.train.labels), 8))
+again.partial_fit(more.texts, more.labels)  # labels that are new to it included
+print(f"accuracy after more rows {again.score(test.texts, test.labels):.2f}")

@@ -1,0 +1,69 @@
+"""A classifier as an ONNX graph gives the scores and traces of the classifier itself."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from hinet import HiNetError
+from tests.classifier.data import numbers, small, taxonomy, texts
+
+onnxruntime = pytest.importorskip("onnxruntime")
+
+
+def decoder_of(folder: Path) -> Any:
+    spec = importlib.util.spec_from_file_location("decode", folder / "decode.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_texts_are_answered_by_the_graph(tmp_path: Path) -> None:
+    rows, labels = texts()
+    classifier = small(taxonomy=taxonomy(), wide=False, flat=False).fit(rows, labels)
+    report = classifier.export_onnx(tmp_path / "graph", rows, labels)
+    assert report.accuracy == classifier.score(rows, labels)
+    matrix = sp.coo_array(classifier.features_of(rows))
+    session = onnxruntime.InferenceSession(tmp_path / "graph" / "model.onnx")
+    fed = {
+        "row": matrix.row.astype(np.int64),
+        "feature": matrix.col.astype(np.int64),
+        "value": matrix.data.astype(np.float32),
+        "rows": np.array(len(rows), np.int64),
+    }
+    (log_p,) = session.run(["log_p"], fed)
+    decoder = decoder_of(tmp_path / "graph")
+    arrays = decoder.read(tmp_path / "graph" / "traces.npz")
+    found = decoder.decode(log_p, arrays)
+    best = classifier.predict_traces(rows)
+    np.testing.assert_allclose(found.log_p, best.log_p, atol=1e-4)
+    assert [trace[0].steps for trace in best] == [tuple(path[0]) for path in decoder.paths(found, arrays)]
+
+
+def test_what_the_wide_expert_adds_is_told(tmp_path: Path) -> None:
+    rows, labels = texts()
+    classifier = small(taxonomy=taxonomy()).fit(rows, labels)
+    report = classifier.export_onnx(tmp_path / "graph", rows, labels)
+    assert "wide" in report.left_out
+    assert report.accuracy_of_model == classifier.score(rows, labels)
+    assert "wide" in str(report)
+    with pytest.raises(HiNetError, match="both rows and labels"):
+        classifier.export_onnx(tmp_path / "other", rows)
+
+
+def test_dense_rows_are_answered_by_the_graph(tmp_path: Path) -> None:
+    rows, labels = numbers()
+    classifier = small(epochs=None).fit(rows, labels)
+    classifier.export_onnx(tmp_path / "graph")
+    session = onnxruntime.InferenceSession(tmp_path / "graph" / "model.onnx")
+    (log_p,) = session.run(["log_p"], {"x": classifier.features_of(rows)})
+    decoder = decoder_of(tmp_path / "graph")
+    found = decoder.decode(log_p, decoder.read(tmp_path / "graph" / "traces.npz"))
+    np.testing.assert_allclose(found.log_p, classifier.predict_traces(rows).log_p, atol=1e-4)
