@@ -16,8 +16,6 @@ from hinet.inference import downpour
 from hinet.network import NeuronGraph
 from tests.engine.oracle import (
     Made,
-    Path,
-    all_scored,
     biased_model,
     label_probabilities,
     node_probabilities,
@@ -25,7 +23,7 @@ from tests.engine.oracle import (
     random_model,
     random_rows,
 )
-from tests.strategies import layered
+from tests.strategies import Path, all_scored, layered
 
 NEAR = 2e-4  # of log probabilities: the engine adds up logits of size 10 in single precision
 FEW, MANY = 3, 20  # rows searched one by one, and together
