@@ -1,4 +1,4 @@
-"""Random heads on random taxonomies, and the enumeration of all traces that every law is held against."""
+"""Random heads on random taxonomies, and all traces with the scores that every law is held against."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from torch import Tensor
 
 from hinet import Layers
 from hinet.network import HeadSettings, HierarchicalHead, build_head
-from hinet.taxonomy import STOP
-from tests.strategies import layered
+from tests.strategies import Path, all_scored, layered
 
 FAMILY = [
     HeadSettings(wiring, normalisation, cost, mask)  # type: ignore[arg-type]
@@ -40,19 +39,6 @@ def hidden_rows(rows: int = 3) -> Tensor:
     return torch.randn(rows, WIDTH, dtype=torch.float64)
 
 
-def enumerated(layers: Layers, scores: Tensor, row: int) -> dict[tuple[int, ...], float]:
-    """Every complete trace of a row, as its neurons, with its log score: the sum along its options."""
-    scores = scores.detach()
-    found: dict[tuple[int, ...], float] = {}
-
-    def walk(neuron: int, path: tuple[int, ...], score: float) -> None:
-        for option in range(int(layers.option_offsets[neuron]), int(layers.option_offsets[neuron + 1])):
-            target = int(layers.option_neuron[option])
-            total = score + float(scores[option, row])
-            if target == STOP:
-                found[path] = total
-            else:
-                walk(target, (*path, target), total)
-
-    walk(0, (), 0.0)
-    return found
+def enumerated(layers: Layers, scores: Tensor, row: int) -> dict[Path, float]:
+    """Every complete trace of a row, as its neurons, with its log score by a head's scores, (options, rows)."""
+    return all_scored(layers, scores[:, row].tolist())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from hypothesis import strategies as st
 
 from hinet import Layers, Taxonomy
+from hinet.taxonomy import STOP
+
+Path = tuple[int, ...]  # the neurons of a trace below the root
 
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=8).filter(
     lambda name: name.strip()
@@ -66,3 +69,19 @@ def all_traces(taxonomy: Taxonomy, ending: set[str]) -> Iterator[tuple[str, ...]
             yield from walk(child, (*path, child))
 
     return walk(root, ())
+
+
+def all_scored(layers: Layers, scores: Sequence[float]) -> dict[Path, float]:
+    """Every complete trace, as its neurons, with its log score: the sum along its options."""
+    found: dict[Path, float] = {}
+
+    def walk(neuron: int, path: Path, score: float) -> None:
+        for option in range(int(layers.option_offsets[neuron]), int(layers.option_offsets[neuron + 1])):
+            target, total = int(layers.option_neuron[option]), score + float(scores[option])
+            if target == STOP:
+                found[path] = total
+            else:
+                walk(target, (*path, target), total)
+
+    walk(0, (), 0.0)
+    return found

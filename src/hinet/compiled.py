@@ -29,7 +29,19 @@ def kernel(function: Function) -> Function:
     Machine code is kept beside the source, in the user's cache folder where the source cannot be written to, and
     nowhere if neither can; ``NUMBA_CACHE_DIR`` names another place.
     """
-    compiled = njit(function, nogil=True, fastmath=set(FAST))
+    return _compiled(function, inlined=False)
+
+
+def inlined_kernel(function: Function) -> Function:
+    """Compile a function as :func:`kernel` does, right into the kernels that call it.
+
+    It is for steps of a tight loop that read many arrays: to hand over all of them may take longer than the step.
+    """
+    return _compiled(function, inlined=True)
+
+
+def _compiled(function: Function, *, inlined: bool) -> Function:
+    compiled = njit(function, nogil=True, fastmath=set(FAST), forceinline=inlined)
     with contextlib.suppress(RuntimeError):  # no folder can be written to
         compiled._cache = _KernelCache(function)  # type: ignore[no-untyped-call]
     return compiled  # type: ignore[no-any-return]

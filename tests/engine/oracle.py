@@ -14,10 +14,10 @@ from hinet.engine import DeepExpert, Experts, FusedModel, Groups, WideExpert
 from hinet.engine.experts import WEIGHT, LabelSpans, Prototypes
 from hinet.ragged import offsets_of
 from hinet.taxonomy import STOP
+from tests.strategies import Path
 
 FEATURES, WIDTH = 7, 4
 Scores = NDArray[np.float64]  # (options,) of one row: the log probability of each option in its group
-Path = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -130,22 +130,6 @@ def option_scores(made: Made, row: NDArray[np.float32]) -> Scores:
         group = logits[start:end]
         logits[start:end] = group - group.max() - np.log(np.exp(group - group.max()).sum())
     return logits
-
-
-def all_scored(layers: Layers, scores: Scores) -> dict[Path, float]:
-    """Every complete trace, as its neurons, with its log probability."""
-    found: dict[Path, float] = {}
-
-    def walk(neuron: int, path: Path, score: float) -> None:
-        for option in range(int(layers.option_offsets[neuron]), int(layers.option_offsets[neuron + 1])):
-            target, total = int(layers.option_neuron[option]), score + float(scores[option])
-            if target == STOP:
-                found[path] = total
-            else:
-                walk(target, (*path, target), total)
-
-    walk(0, (), 0.0)
-    return found
 
 
 def node_probabilities(layers: Layers, traces: dict[Path, float]) -> NDArray[np.float64]:

@@ -12,8 +12,8 @@ from hinet import LabelError, Layers, Taxonomy, Traces
 from hinet.engine import Goals, Groups
 from hinet.engine.goal_kernels import mixed_cost, most_of_a_row
 from hinet.engine.goals import END
-from tests.engine.oracle import all_scored, label_probabilities
-from tests.strategies import layered
+from tests.engine.oracle import label_probabilities
+from tests.strategies import all_scored, layered
 
 seeds = st.integers(0, 10_000)
 

@@ -31,7 +31,7 @@ from hinet.engine.coupled_kernels import find_weights, train_wide
 from hinet.engine.deep import DeepSlots
 from hinet.engine.deep_kernels import train_deep
 from hinet.engine.experts import WEIGHT, LabelSpans, Prototypes, WideExpert, linear_units
-from hinet.engine.search_kernels import expert_logits
+from hinet.engine.scoring_kernels import expert_logits
 from hinet.engine.tasks import TrainingRows
 from hinet.engine.wide import IN_TRAINING, IndependentGroups, WidePlan
 from hinet.inference import best_labels, downpour, marginals

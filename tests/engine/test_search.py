@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 
 from hinet import HiNetError, Layers, Taxonomy
 from hinet.engine import Found, FoundNodes, Search
-from hinet.engine.search_kernels import ROOM
+from hinet.engine.search import ROOM
 from hinet.inference import downpour
 from hinet.network import NeuronGraph
 from tests.engine.oracle import (
     Made,
-    Path,
-    all_scored,
     biased_model,
     label_probabilities,
     node_probabilities,
@@ -25,15 +23,15 @@ from tests.engine.oracle import (
     random_model,
     random_rows,
 )
-from tests.strategies import layered
+from tests.strategies import Path, all_scored, layered
 
 NEAR = 2e-4  # of log probabilities: the engine adds up logits of size 10 in single precision
-FEW, MANY = 3, 20  # rows searched one by one, and together
+FEW, MANY = 3, 20  # rows whose features are looked up, and rows that share lists of them
 seeds = st.integers(0, 10_000)
 
 
 def wide_tree() -> Layers:
-    """Three nodes below the root, of which the second has more children than a shared search has room for."""
+    """Three nodes below the root, of which the second has more children than a search of many rows has room for."""
     edges = [("r", "a"), ("r", "b"), ("r", "c")]
     sizes = {"a": 3, "b": ROOM + 20, "c": 4}
     edges += [(parent, f"{parent}{child}") for parent, size in sizes.items() for child in range(size)]
@@ -96,7 +94,7 @@ def assert_same_nodes(first: FoundNodes, second: FoundNodes) -> None:
     np.testing.assert_array_equal(first.touched, second.touched)
 
 
-@pytest.mark.parametrize("count", [FEW, MANY], ids=["alone", "together"])
+@pytest.mark.parametrize("count", [FEW, MANY], ids=["few", "many"])
 @pytest.mark.parametrize("k", [1, 3, 1_000], ids=["one", "three", "all"])
 @given(layers=layered(), seed=seeds)
 @settings(max_examples=25)
@@ -120,7 +118,7 @@ def test_every_neuron_of_a_trace_has_the_probability_of_its_path(layers: Layers,
 
 
 @pytest.mark.parametrize("k", [1, 3, 50])
-def test_rows_with_too_little_room_are_searched_alone_and_put_in_their_places(k: int) -> None:
+def test_rows_with_too_little_room_are_searched_again_and_put_in_their_places(k: int) -> None:
     layers = wide_tree()
     made, rows = random_model(layers, 3, sharpness=2.0), random_rows(40, 5)
     search, expected = Search(made.model, threads=1), enumerated(made, rows)
@@ -136,7 +134,7 @@ def test_rows_with_too_little_room_are_searched_alone_and_put_in_their_places(k:
 
 
 @pytest.mark.parametrize("k", [12, 30, 500, 2_000])
-def test_many_traces_outgrow_a_shared_search(k: int) -> None:
+def test_many_traces_outgrow_the_room_of_a_search(k: int) -> None:
     made, rows = random_model(bushy_tree(), 7), random_rows(MANY, 8)
     assert_best(Search(made.model, threads=1).traces(rows, k), enumerated(made, rows), k)
 
@@ -345,7 +343,7 @@ def test_answers_do_not_depend_on_threads_or_blocks(
     for threads in (2, 5):
         assert_same_answers(answers_of(Search(made.model, threads=threads), rows), expected)
     monkeypatch.setattr("hinet.engine.search.LEAST_BLOCK", 10)
-    monkeypatch.setattr("hinet.engine.search.BLOCK", 10)  # all rows are searched alone
+    monkeypatch.setattr("hinet.engine.search.BLOCK", 10)  # all rows are searched in small blocks
     assert_same_answers(answers_of(Search(made.model, threads=2), rows), expected)
 
 

@@ -14,7 +14,8 @@ from hinet.evaluation.risk import THRESHOLDS, Promise, promised_threshold
 from hinet.metrics import expected_calibration_error, log_loss
 
 MOST_TEMPERATURE_ROWS = 10_000
-LOG_FACTORS = (-3.0, 3.0)  # of the logits
+LOG_STEP = 0.25
+LOG_FACTORS = tuple(np.arange(-8, 9) * LOG_STEP)  # of the logits, tried before the best is refined
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,9 @@ def sharpness_for(fitted: Fitted, rows: Any, truth: Truth) -> float:
         right = truth.are_right(found.nodes)
         return log_loss(np.where(right, found.probability, 1 - found.probability).clip(0, 1))
 
-    return float(np.exp(minimize_scalar(loss, bounds=LOG_FACTORS, method="bounded", options={"xatol": 5e-3}).x))
+    best = min(LOG_FACTORS, key=loss)  # the loss may have several valleys, as answers change
+    around = (best - LOG_STEP, best + LOG_STEP)
+    return float(np.exp(minimize_scalar(loss, bounds=around, method="bounded", options={"xatol": 5e-3}).x))
 
 
 def calibration_error(fitted: Fitted, rows: Any, truth: Truth) -> float:

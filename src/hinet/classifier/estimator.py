@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -31,10 +31,12 @@ from hinet.data.text import TextSettings
 from hinet.engine import Decoding, Found, ValidationRows
 from hinet.errors import HiNetError, LabelError, shown
 from hinet.evaluation.risk import CERTAINTY, Promise
-from hinet.exporting import Exported, export_onnx
 from hinet.metrics import hierarchical_f1
 from hinet.progress import Progress, SilentProgress, progress_for_terminal
 from hinet.taxonomy import Taxonomy
+
+if TYPE_CHECKING:
+    from hinet.exporting import Exported
 
 MOST_DENSE_CELLS = 50_000_000  # of predicted probabilities: 400 MB; beyond that they are sparse
 LEAST_SPARSE = 1e-5  # smaller probabilities are left out where they are sparse
@@ -485,6 +487,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The graph reads features: of texts, the rows that ``features_of`` gives. Experts that do not fit into a graph
         are left out; with rows and labels, the returned report says what that costs.
         """
+        from hinet.exporting import export_onnx
+
         check_is_fitted(self)
         if (X is None) != (y is None):
             raise HiNetError("give both rows and labels to judge the export by, or neither")

@@ -10,30 +10,11 @@ import numpy as np
 
 from hinet.compiled import kernel
 from hinet.engine.goal_kernels import aim, list_groups, normalise, scratch_for
+from hinet.engine.lookup_kernels import find_near
 
 F4 = np.float32
 CERTAIN = F4(1e-3)  # a group all of whose gradients are below this is not worth an update
 BIAS_RATE = F4(0.05)  # rate of the biases, as a share of the weights' rate
-
-
-@kernel
-def find_row(weights, low, high, row):
-    """Return the first of the sorted weights ``low:high`` at or after a row, looking near ``low`` first."""
-    if low >= high or weights[low].row >= row:
-        return low
-    step = 1
-    while low + step < high and weights[low + step].row < row:
-        low += step
-        step *= 2
-    high = min(high, low + step)
-    low += 1
-    while low < high:
-        middle = (low + high) >> 1
-        if weights[middle].row < row:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 @kernel
@@ -60,7 +41,7 @@ def find_weights(rows, goals, groups, most, mine, offsets, weights):
                 place = offsets[feature]
                 if base > above >= 0:
                     place = np.int64(places[begin - (high - low)])
-                places[begin] = find_row(weights, place, offsets[feature + 1], base)
+                places[begin] = find_near(weights.row, place, offsets[feature + 1], base)
                 begin += 1
             above = base
     return places, begins

@@ -9,6 +9,8 @@ A *visit* is a row that passes through a group on the way to a label; visits are
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from hinet.compiled import kernel
@@ -42,6 +44,15 @@ def count_weights(rows, visits, features, first, last):
     return counts
 
 
+class Listed(NamedTuple):
+    """The features that the visits of a group have, numbered from 0 as they are met."""
+
+    feature: Any  # (numbers,) the feature of each number
+    offsets: Any  # (numbers + 1,) where its weights begin: one for each option it is seen with
+    entry_number: Any  # (values,) the number of the feature of each value, visit by visit
+    entry_start: Any  # (visits,) where the values of each visit begin
+
+
 @kernel
 def train_groups(rows, visits, groups, chosen, adjustment, plan, features, out, bias):
     """Train the ``chosen`` groups, each to its end, and write their weights out; return the cost of the last epochs.
@@ -49,80 +60,99 @@ def train_groups(rows, visits, groups, chosen, adjustment, plan, features, out, 
     ``plan`` is the number of epochs, the rate, what slots start from, and the seed. The features of group ``g`` go to
     ``out`` from ``slot_offsets[g]`` on, in order, and their weights from ``group_weights[g]`` on.
     """
-    epochs, rate, first_slot, seed = plan
-    local = np.full(features, -1, np.int32)  # number of a feature within the group at hand
+    number_of = np.full(features, -1, np.int32)  # of a feature within the group at hand
     cost = 0.0
     for group in chosen:
-        begin, end = visits.offsets[group], visits.offsets[group + 1]
         size = groups.first_row[group + 1] - groups.first_row[group]
-        if begin == end or size == 0:
+        if visits.offsets[group] == visits.offsets[group + 1] or size == 0:
             continue
-        total = 0
-        for visit in range(begin, end):
-            total += rows.indptr[visits.row[visit] + 1] - rows.indptr[visits.row[visit]]
-        entry_local = np.empty(total, np.int32)
-        entry_start = np.empty(end - begin, np.int64)
-        known = np.empty(min(total, features), np.int32)  # feature of each local number
-        last_option = np.empty(len(known), np.int32)
-        counts = np.zeros(len(known) + 1, np.int64)
-        count, place = 0, 0
-        for visit in range(begin, end):
-            entry_start[visit - begin] = place
-            row = visits.row[visit]
-            for entry in range(rows.indptr[row], rows.indptr[row + 1]):
-                feature = rows.indices[entry]
-                number = local[feature]
-                if number < 0:
-                    number = count
-                    local[feature] = count
-                    known[count] = feature
-                    last_option[count] = -1
-                    count += 1
-                if last_option[number] != visits.option[visit]:
-                    last_option[number] = visits.option[visit]
-                    counts[number + 1] += 1
-                entry_local[place] = number
-                place += 1
-        for number in range(count):
-            counts[number + 1] += counts[number]
-        weights = np.empty(counts[count], WEIGHT)
-        last_option[:count] = -1
-        filled = counts[:count].copy()
-        for visit in range(begin, end):
-            start = entry_start[visit - begin]
-            row = visits.row[visit]
-            for entry in range(rows.indptr[row + 1] - rows.indptr[row]):
-                number = entry_local[start + entry]
-                if last_option[number] != visits.option[visit]:
-                    last_option[number] = visits.option[visit]
-                    weights[filled[number]].option = visits.option[visit]
-                    weights[filled[number]].weight = 0
-                    weights[filled[number]].slot = first_slot
-                    filled[number] += 1
-        cost += _train_group(
-            rows, visits, group, size, groups.first_row[group], adjustment, epochs, rate, seed,
-            entry_local, entry_start, counts, weights, bias,
-        )  # fmt: skip
-        slot, target = out.slot_offsets[group], out.group_weights[group]
-        for number in np.argsort(known[:count]):
-            local[known[number]] = -1
-            out.feature[slot] = known[number]
-            for place in range(counts[number], counts[number + 1]):
-                out.weights[target].row = groups.first_row[group] + weights[place].option
-                out.weights[target].weight = weights[place].weight
-                target += 1
-            slot += 1
-            out.weight_offsets[slot] = target
+        listed = list_features(rows, visits, group, number_of)
+        weights = lay_out_weights(rows, visits, group, listed, plan[2])
+        cost += train_group(rows, visits, groups, group, adjustment, plan, listed, weights, bias)
+        write_out(groups, group, listed, weights, number_of, out)
     return cost
 
 
 @kernel
-def _train_group(
-    rows, visits, group, size, base, adjustment, epochs, rate, seed, entry_local, entry_start, offsets, weights, bias
-):
+def list_features(rows, visits, group, number_of):
+    """List the features of a group; their numbers are left in ``number_of``, which is -1 for all other features."""
+    begin, end = visits.offsets[group], visits.offsets[group + 1]
+    total = 0
+    for visit in range(begin, end):
+        total += rows.indptr[visits.row[visit] + 1] - rows.indptr[visits.row[visit]]
+    entry_number, entry_start = np.empty(total, np.int32), np.empty(end - begin, np.int64)
+    known = np.empty(min(total, len(number_of)), np.int32)
+    last_option = np.empty(len(known), np.int32)
+    offsets = np.zeros(len(known) + 1, np.int64)
+    count, place = 0, 0
+    for visit in range(begin, end):
+        entry_start[visit - begin] = place
+        row = visits.row[visit]
+        for entry in range(rows.indptr[row], rows.indptr[row + 1]):
+            feature = rows.indices[entry]
+            number = number_of[feature]
+            if number < 0:
+                number = count
+                number_of[feature] = count
+                known[count] = feature
+                last_option[count] = -1
+                count += 1
+            if last_option[number] != visits.option[visit]:
+                last_option[number] = visits.option[visit]
+                offsets[number + 1] += 1
+            entry_number[place] = number
+            place += 1
+    for number in range(count):
+        offsets[number + 1] += offsets[number]
+    return Listed(known[:count], offsets[: count + 1], entry_number, entry_start)
+
+
+@kernel
+def lay_out_weights(rows, visits, group, listed, first_slot):
+    """Return the weights of a group before training, feature by feature, each in the order of the options."""
+    begin, count = visits.offsets[group], len(listed.feature)
+    weights = np.empty(listed.offsets[count], WEIGHT)
+    last_option = np.full(count, -1, np.int32)
+    filled = listed.offsets[:count].copy()
+    for visit in range(begin, visits.offsets[group + 1]):
+        start = listed.entry_start[visit - begin]
+        row = visits.row[visit]
+        for entry in range(rows.indptr[row + 1] - rows.indptr[row]):
+            number = listed.entry_number[start + entry]
+            if last_option[number] != visits.option[visit]:
+                last_option[number] = visits.option[visit]
+                weights[filled[number]].option = visits.option[visit]
+                weights[filled[number]].weight = 0
+                weights[filled[number]].slot = first_slot
+                filled[number] += 1
+    return weights
+
+
+@kernel
+def write_out(groups, group, listed, weights, number_of, out):
+    """Write the weights of a group where they belong, sorted by feature, and forget its numbers."""
+    base, slot, target = groups.first_row[group], out.slot_offsets[group], out.group_weights[group]
+    for number in np.argsort(listed.feature):
+        feature = listed.feature[number]
+        number_of[feature] = -1
+        out.feature[slot] = feature
+        for place in range(listed.offsets[number], listed.offsets[number + 1]):
+            out.weights[target].row = base + weights[place].option
+            out.weights[target].weight = weights[place].weight
+            target += 1
+        slot += 1
+        out.weight_offsets[slot] = target
+
+
+@kernel
+def train_group(rows, visits, groups, group, adjustment, plan, listed, weights, bias):
     """Train one group by Adagrad, over its visits in another random order each epoch; return the last epoch's cost."""
+    epochs, rate, _, seed = plan
+    base = groups.first_row[group]
+    size = groups.first_row[group + 1] - base
     begin = visits.offsets[group]
     count = visits.offsets[group + 1] - begin
+    offsets, entry_number, entry_start = listed.offsets, listed.entry_number, listed.entry_start
     order = np.arange(count)
     state = (np.uint64(seed) + np.uint64(1)) * MIX + np.uint64(group + 1) * np.uint64(0xBF58476D1CE4E5B9)
     logits = np.empty(size, np.float32)
@@ -146,7 +176,7 @@ def _train_group(
                 logits[option] = bias[base + option] + adjustment[base + option]
             for entry in range(values):
                 value = rows.data[low + entry]
-                number = entry_local[start + entry]
+                number = entry_number[start + entry]
                 for place in range(offsets[number], offsets[number + 1]):
                     logits[weights[place].option] += value * weights[place].weight
             top = logits[0]
@@ -173,7 +203,7 @@ def _train_group(
                 bias[base + option] -= BIAS_RATE * step * logits[option] / np.sqrt(bias_slots[option])
             for entry in range(values):
                 value = rows.data[low + entry]
-                number = entry_local[start + entry]
+                number = entry_number[start + entry]
                 for place in range(offsets[number], offsets[number + 1]):
                     slope = value * logits[weights[place].option]
                     slot = weights[place].slot + slope * slope

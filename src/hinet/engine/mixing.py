@@ -10,7 +10,7 @@ from hinet.engine.experts import Experts, Floats, Mix
 from hinet.engine.goal_kernels import mixed_cost, most_of_a_row
 from hinet.engine.goals import Goals
 from hinet.engine.groups import Groups
-from hinet.engine.search_kernels import expert_logits
+from hinet.engine.scoring_kernels import expert_logits
 
 MOST_ROWS = 4_000  # validation rows looked at
 DECAY = 1e-3  # pulls the weights towards the start, for few rows or experts that agree

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,13 +16,16 @@ from numpy.typing import NDArray
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix, check_rows, is_sparse
 from hinet.engine.model import FusedModel
-from hinet.engine.search_kernels import best_labels, best_nodes, best_traces, best_traces_together
+from hinet.engine.scoring_kernels import FEW
+from hinet.engine.search_kernels import best_traces
+from hinet.engine.spreading_kernels import best_labels, best_nodes
 from hinet.errors import HiNetError
 from hinet.ragged import gather, offsets_of
 
 BLOCK = 4_096  # rows that a thread takes at a time, at most
 LEAST_BLOCK = 64  # fewer are not worth another thread
-FEW = 16  # rows that are searched one by one
+ROOM = 384  # entries that a search has room for at first, at least
+ROOM_FOR_TRACE = 8  # entries that each of many traces is likely to need
 FLOOR = 1e-4  # probability below which a neuron is left aside at first
 TYPICAL_F1 = 0.8  # the hierarchical F1 that `expected_f1` reckons with, unless told
 
@@ -63,6 +66,41 @@ class FoundNodes:
         return len(self.nodes)
 
 
+class _Answers(NamedTuple):
+    """The traces of rows, as the kernel returns them."""
+
+    counts: NDArray[np.int64]  # (n,) traces of each row; less than 0 where there was too little room
+    lengths: NDArray[np.int64]  # (traces,)
+    log_p: NDArray[np.float64]  # (traces,)
+    neurons: NDArray[np.int32]  # (neurons of all traces,)
+    neuron_log_p: NDArray[np.float64]  # (neurons of all traces,)
+    touched: NDArray[np.int64]  # (n,)
+
+    @classmethod
+    def joined(cls, parts: list[_Answers]) -> _Answers:
+        """Return the answers to rows of several blocks."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+    def filled_in(self, left: NDArray[np.int64], rest: _Answers) -> _Answers:
+        """Return the answers with those to the rows ``left`` out put in their places."""
+        counts, touched = self.counts.copy(), self.touched.copy()
+        counts[left], touched[left] = rest.counts, rest.touched
+        own = np.repeat(np.arange(len(counts)), np.maximum(self.counts, 0))
+        traces = np.argsort(np.concatenate([own, np.repeat(left, rest.counts)]), kind="stable")
+        lengths = np.concatenate([self.lengths, rest.lengths])
+        flat, _ = gather(np.arange(int(lengths.sum())), offsets_of(lengths), traces)
+        return _Answers(
+            counts,
+            lengths[traces],
+            np.concatenate([self.log_p, rest.log_p])[traces],
+            np.concatenate([self.neurons, rest.neurons])[flat],
+            np.concatenate([self.neuron_log_p, rest.neuron_log_p])[flat],
+            touched,
+        )
+
+
 @dataclass(frozen=True)
 class Search:
     """Finds answers by a model; holds no state, so any number of threads may ask at once.
@@ -82,23 +120,26 @@ class Search:
         matrix = self._checked(rows)
         lowest = np.log(least) if least > 0 else -np.inf
         layers = self.model.layers
-        parts = self._in_blocks(matrix, lambda block: self._best_traces(block, k, lowest))
-        joined = [np.concatenate(part) for part in zip(*parts, strict=True)]
-        counts, lengths, trace_log_p, neurons, neuron_log_p, touched = joined
-        traces = Traces(layers, offsets_of(counts), offsets_of(lengths), neurons, trace_log_p)
-        return Found(traces, neuron_log_p, touched)
+        room = max(ROOM, ROOM_FOR_TRACE * k)
+        parts = self._in_blocks(matrix, lambda block: self._best_traces(block, k, lowest, room))
+        found = _Answers.joined(parts)
+        traces = Traces(layers, offsets_of(found.counts), offsets_of(found.lengths), found.neurons, found.log_p)
+        return Found(traces, found.neuron_log_p, found.touched)
 
-    def _best_traces(self, block: SparseMatrix, k: int, lowest: float) -> list[NDArray[Any]]:
-        """Search the rows of a block together, if they are many, and by themselves those that need more room."""
-        groups, experts = self.model.groups, self.model.experts
-        if len(block.indptr) - 1 < FEW:
-            return list(best_traces(block, groups, experts, k, lowest))
-        found = list(best_traces_together(block, groups, experts, k, lowest, self.model.features))
-        left = np.flatnonzero(found[0] < 0)
-        if not len(left):
+    def _best_traces(self, block: SparseMatrix, k: int, lowest: float, room: int) -> _Answers:
+        """Search rows with so much room, or more if they are few, and those for which it was too little with twice."""
+        count = len(block.indptr) - 1
+        most = max(1, BLOCK * ROOM // room)
+        if count > most:
+            parts = [_block(block, start, min(start + most, count)) for start in range(0, count, most)]
+            return _Answers.joined([self._best_traces(part, k, lowest, room) for part in parts])
+        room = max(room, FEW * ROOM // max(count, 1))
+        found = _Answers(*best_traces(block, self.model.groups, self.model.experts, k, lowest, room))
+        wanted = -int(found.counts.min(initial=0))
+        if not wanted:
             return found
-        alone = best_traces(_chosen(block, left), groups, experts, k, lowest)
-        return _interleaved(found, list(alone), left)
+        left = np.flatnonzero(found.counts < 0)
+        return found.filled_in(left, self._best_traces(_chosen(block, left), k, lowest, max(2 * room, wanted)))
 
     def label_probabilities(self, rows: Any, least: float = 0.0) -> sp.csr_array:
         """Return the probability of every node to be the label, (n, nodes), by its traces of at least ``least``."""
@@ -192,20 +233,6 @@ class Search:
 def _chosen(matrix: SparseMatrix, rows: NDArray[np.int64]) -> SparseMatrix:
     places, lengths = gather(np.arange(len(matrix.indices)), matrix.indptr, rows)
     return SparseMatrix(offsets_of(lengths), matrix.indices[places], matrix.data[places])
-
-
-def _interleaved(most: list[NDArray[Any]], rest: list[NDArray[Any]], left: NDArray[np.int64]) -> list[NDArray[Any]]:
-    """Return answers with those of the rows ``left`` out put in their places."""
-    counts, touched = most[0].copy(), most[5].copy()
-    counts[left], touched[left] = rest[0], rest[5]
-    first = np.where(most[0] < 0, 0, most[0])
-    owner = np.concatenate([np.repeat(np.arange(len(first)), first), np.repeat(left, rest[0])])
-    traces = np.argsort(owner, kind="stable")
-    lengths = np.concatenate([most[1], rest[1]])
-    flat, _ = gather(np.arange(int(lengths.sum())), offsets_of(lengths), traces)
-    log_p = np.concatenate([most[2], rest[2]])[traces]
-    neurons, neuron_log_p = (np.concatenate([most[part], rest[part]])[flat] for part in (3, 4))
-    return [counts, lengths[traces], log_p, neurons, neuron_log_p, touched]
 
 
 def _block(matrix: SparseMatrix, start: int, end: int) -> SparseMatrix:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import beta
+from scipy.special import betaincinv
 
 from hinet.errors import HiNetError
 
@@ -39,7 +39,7 @@ def upper_bound(errors: NDArray[np.int64], answered: NDArray[np.int64], certaint
     """Return the upper bound of Clopper and Pearson for the error rate, one-sided; 1 where nothing is answered."""
     alive = errors < answered
     bound = np.ones(len(errors))
-    bound[alive] = beta.ppf(certainty, errors[alive] + 1, answered[alive] - errors[alive])
+    bound[alive] = betaincinv(errors[alive] + 1, answered[alive] - errors[alive], certainty)
     return bound
 
 

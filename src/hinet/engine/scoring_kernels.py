@@ -1,0 +1,318 @@
+"""Kernels that score a sibling group for a row by all experts.
+
+A row is read once: its hidden units, and what the experts on labels say of every label. From that its groups are
+scored. The weights of the wide expert are either looked up feature by feature, or, where many rows need a group, listed
+by feature once for all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hinet.compiled import inlined_kernel, kernel
+from hinet.engine.lookup_kernels import find_first
+
+F4 = np.float32
+DEEP, WIDE, FLAT, PROTOTYPES = 0, 1, 2, 3  # places in the mix
+FEW = 16  # rows that are not worth an array as long as there are features
+RUN_BITS = 24  # of a run of weights, for its number: no group has more options than that can count
+RUN_MASK = (1 << RUN_BITS) - 1
+LOOK_UP = 64  # looking a feature up among the sorted ones of a group costs as much as listing so many
+
+
+class Reading(NamedTuple):
+    """What is known of the rows at hand; the scores of labels stand in one array, row after row."""
+
+    hidden: Any  # (n, k) of the deep expert
+    flat_hidden: Any  # (1, k) of the flat expert, of the row read last
+    flat: Any  # (n * labels,) logits of the flat expert
+    prototypes: Any  # (n * labels,) scaled cosines
+    sink: Any  # (1,) what was fetched early, so that it is not left out as useless
+
+
+@kernel
+def reading_for(count, experts):
+    """Make room to read so many rows."""
+    labels = count * len(experts.spans.neuron)
+    return Reading(
+        np.empty((count, experts.deep.embedding.shape[1]), np.float32),
+        np.empty((1, experts.flat.embedding.shape[1]), np.float32),
+        np.empty(labels if experts.mix[FLAT] != 0 else 0, np.float32),
+        np.empty(labels if experts.mix[PROTOTYPES] != 0 else 0, np.float32),
+        np.empty(1, np.float32),
+    )
+
+
+@kernel
+def read_row(rows, row, experts, reading, place):
+    """Read a row into a place: its hidden units and the scores of its labels; return the outputs touched."""
+    touched = 0
+    if experts.mix[DEEP] != 0:
+        read_hidden(rows, row, experts.deep, reading.hidden, place, reading.sink)
+    if experts.mix[FLAT] != 0:
+        read_hidden(rows, row, experts.flat, reading.flat_hidden, 0, reading.sink)
+        touched += read_flat(experts.flat, reading, place)
+    if experts.mix[PROTOTYPES] != 0:
+        touched += read_prototypes(rows, row, experts, reading, place)
+    return touched
+
+
+@kernel
+def read_hidden(rows, row, deep, hidden, place, sink):
+    """Fill in the hidden units of a deep expert."""
+    width = hidden.shape[1]
+    sink[0] = touch_embeddings(rows, row, deep.embedding)
+    for unit in range(width):
+        hidden[place, unit] = deep.embedding_bias[unit]
+    for entry in range(rows.indptr[row], rows.indptr[row + 1]):
+        feature, value = rows.indices[entry], rows.data[entry]
+        for unit in range(width):
+            hidden[place, unit] += value * deep.embedding[feature, unit]
+    for unit in range(width):
+        hidden[place, unit] *= F4(1) if hidden[place, unit] > 0 else deep.slope[unit]
+
+
+@kernel
+def touch_embeddings(rows, row, embedding):
+    """Fetch the embeddings of a row: the waits for memory overlap, which they do not between long loops."""
+    sink = F4(0)
+    last = embedding.shape[1] - 1
+    for entry in range(rows.indptr[row], rows.indptr[row + 1]):
+        feature = rows.indices[entry]
+        sink += embedding[feature, 0] + embedding[feature, last >> 1] + embedding[feature, last]
+    return sink
+
+
+@kernel
+def read_flat(flat, reading, place):
+    """Fill in the flat expert's logits of all labels from its hidden units; return how many there are."""
+    labels, width = flat.weight.shape
+    for label in range(labels):
+        logit = F4(0)
+        for unit in range(width):
+            logit += flat.weight[label, unit] * reading.flat_hidden[0, unit]
+        reading.flat[place * labels + label] = logit + flat.bias[label]
+    return labels
+
+
+@kernel
+def read_prototypes(rows, row, experts, reading, place):
+    """Fill in the scaled cosines of a row and the prototypes of all labels; return how many there are."""
+    prototypes, labels = experts.prototypes, len(experts.spans.neuron)
+    first = place * labels
+    for label in range(first, first + labels):
+        reading.prototypes[label] = 0
+    square = F4(0)
+    low, high = rows.indptr[row], rows.indptr[row + 1]
+    for entry in range(low, high):
+        square += rows.data[entry] * rows.data[entry]
+    scale = F4(1) / np.sqrt(max(square, F4(1e-12)))
+    for entry in range(low, high):
+        feature, value = rows.indices[entry], rows.data[entry] * scale
+        for at in range(prototypes.offsets[feature], prototypes.offsets[feature + 1]):
+            reading.prototypes[first + prototypes.label[at]] += value * prototypes.value[at]
+    return labels
+
+
+@inlined_kernel
+def score_group(rows, row, neuron, groups, experts, mix, reading, place, logits):
+    """Fill in the logits of a group of several options, of a row that was read into a place."""
+    score_options(neuron, groups, experts, mix, reading.hidden, place, logits)
+    if mix[WIDE] != 0:
+        add_wide(rows, row, neuron, groups, experts.wide, mix[WIDE], logits)
+    add_labels(neuron, groups, experts.spans, mix, reading, place, logits)
+
+
+@inlined_kernel
+def score_options(neuron, groups, experts, mix, hidden, place, logits):
+    """Fill in the logits of a group by the deep expert and the biases."""
+    base, width = groups.first_row[neuron], hidden.shape[1]
+    for option in range(groups.first_row[neuron + 1] - base):
+        logits[option] = mix[WIDE] * experts.wide.bias[base + option]
+        if mix[DEEP] != 0:
+            logit = F4(0)
+            for unit in range(width):
+                logit += experts.deep.weight[base + option, unit] * hidden[place, unit]
+            logits[option] += mix[DEEP] * (logit + experts.deep.bias[base + option])
+
+
+@inlined_kernel
+def add_wide(rows, row, neuron, groups, wide, mixed, logits):
+    """Add the wide expert's logits of a group, looking up each feature of the row."""
+    base = groups.first_row[neuron]
+    begin, end = wide.slot_offsets[neuron], wide.slot_offsets[neuron + 1]
+    for entry in range(rows.indptr[row], rows.indptr[row + 1]):
+        known = wide.known_as[rows.indices[entry]]
+        slot = find_first(wide.feature, begin, end, known)
+        if slot < end and wide.feature[slot] == known:
+            value = mixed * rows.data[entry]
+            for at in range(wide.weight_offsets[slot], wide.weight_offsets[slot + 1]):
+                logits[wide.weights[at].row - base] += value * wide.weights[at].weight
+
+
+@inlined_kernel
+def add_labels(neuron, groups, spans, mix, reading, place, logits):
+    """Add what the experts on labels say, pooled over the labels below each option."""
+    start = groups.option_offsets[neuron]
+    size = groups.option_offsets[neuron + 1] - start
+    shift = place * len(spans.neuron)
+    if mix[FLAT] != 0:
+        for option in range(size):
+            first, last = shift + spans.first[start + option], shift + spans.last[start + option]
+            logits[option] += mix[FLAT] * pooled(reading.flat, first, last)
+    if mix[PROTOTYPES] != 0:
+        for option in range(size):
+            first, last = shift + spans.first[start + option], shift + spans.last[start + option]
+            logits[option] += mix[PROTOTYPES] * pooled(reading.prototypes, first, last)
+
+
+@kernel
+def pooled(scores, first, last):
+    """Return the log of the summed exponentials of a run of scores."""
+    top = scores[first]
+    for place in range(first + 1, last):
+        top = max(top, scores[place])
+    total = F4(0)
+    for place in range(first, last):
+        total += np.exp(scores[place] - top)
+    return top + np.log(total)
+
+
+@kernel
+def log_softmax(logits, size):
+    """Turn the first ``size`` logits into log probabilities."""
+    shift = pooled(logits, 0, size)
+    for option in range(size):
+        logits[option] -= shift
+
+
+@kernel
+def largest_group(groups):
+    """Return the number of options of the largest group."""
+    largest = 1
+    for neuron in range(len(groups.first_row) - 1):
+        largest = max(largest, groups.option_offsets[neuron + 1] - groups.option_offsets[neuron])
+    return largest
+
+
+class Listing(NamedTuple):
+    """The wide expert's weights in the group at hand, listed by feature for all rows that need it."""
+
+    known: Any  # (values,) the number that the feature of each value of the rows is known by
+    wanted: Any  # (features,) whether a row that needs the group has the feature
+    run: Any  # (features,) its weights in the group, where they begin and how many they are in one; 0 for none
+
+
+@kernel
+def listing_for(rows, experts):
+    """Make room to list weights, for rows that are not few."""
+    few = experts.mix[WIDE] == 0 or len(rows.indptr) - 1 < FEW
+    features = 0 if few else len(experts.wide.known_as)
+    known = np.empty(0 if few else len(rows.indices), np.int32)
+    for entry in range(len(known)):
+        known[entry] = experts.wide.known_as[rows.indices[entry]]
+    return Listing(known, np.zeros(features, np.bool_), np.zeros(features, np.int64))
+
+
+@inlined_kernel
+def list_weights(rows, asking, neuron, wide, listing):
+    """List the weights of a group by feature for the rows that are asking for it; return whether that was worth it."""
+    if len(listing.run) == 0:
+        return False
+    begin, end = wide.slot_offsets[neuron], wide.slot_offsets[neuron + 1]
+    values = 0
+    for row in asking:
+        values += rows.indptr[row + 1] - rows.indptr[row]
+    if LOOK_UP * values <= end - begin:
+        return False
+    for row in asking:
+        for entry in range(rows.indptr[row], rows.indptr[row + 1]):
+            listing.wanted[listing.known[entry]] = True
+    for slot in range(begin, end):
+        if listing.wanted[wide.feature[slot]]:
+            low, high = wide.weight_offsets[slot], wide.weight_offsets[slot + 1]
+            listing.run[wide.feature[slot]] = (low << RUN_BITS) | (high - low)
+    return True
+
+
+@inlined_kernel
+def score_listed(rows, row, neuron, groups, experts, listing, reading, place, logits):
+    """Fill in the logits of a group as :func:`score_group` does, if its weights are listed."""
+    score_options(neuron, groups, experts, experts.mix, reading.hidden, place, logits)
+    add_listed(rows, row, neuron, groups, experts.wide, experts.mix[WIDE], listing, reading.sink, logits)
+    add_labels(neuron, groups, experts.spans, experts.mix, reading, place, logits)
+
+
+@inlined_kernel
+def add_listed(rows, row, neuron, groups, wide, mixed, listing, sink, logits):
+    """Add the wide expert's logits of a group whose weights are listed."""
+    base, low, high = groups.first_row[neuron], rows.indptr[row], rows.indptr[row + 1]
+    sink[0] = touch_runs(listing, low, high, wide.weights)
+    for entry in range(low, high):
+        run = listing.run[listing.known[entry]]
+        value = mixed * rows.data[entry]
+        for at in range(run >> RUN_BITS, (run >> RUN_BITS) + (run & RUN_MASK)):
+            logits[wide.weights[at].row - base] += value * wide.weights[at].weight
+
+
+@kernel
+def touch_runs(listing, low, high, weights):
+    """Fetch the listed weights of the values ``low:high``, so that the waits for memory overlap."""
+    sink = F4(0)
+    for entry in range(low, high):
+        run = listing.run[listing.known[entry]]
+        if run != 0:
+            sink += weights[run >> RUN_BITS].weight + weights[(run >> RUN_BITS) + (run & RUN_MASK) - 1].weight
+    return sink
+
+
+@inlined_kernel
+def forget_weights(rows, asking, listing):
+    """Empty the listing for the next group."""
+    for row in asking:
+        for entry in range(rows.indptr[row], rows.indptr[row + 1]):
+            listing.wanted[listing.known[entry]] = False
+            listing.run[listing.known[entry]] = 0
+
+
+@kernel
+def expert_logits(rows, row_of, goals, groups, experts):
+    """Return what each expert says of the groups on the way of single goals, (options of all of them, 4).
+
+    Goal ``i`` belongs to row ``row_of[i]``; the groups come in the order of the steps, certain ones left out.
+    """
+    said = np.zeros((options_on_the_way(goals, groups, len(row_of)), 4), np.float32)
+    reading, logits = reading_for(1, experts), np.empty(largest_group(groups), np.float32)
+    alone = np.zeros(4, np.float32)
+    place = 0
+    for goal in range(len(row_of)):
+        row = row_of[goal]
+        read_row(rows, row, experts, reading, 0)
+        number = goals.entry_goal[goal]
+        for step in range(goals.step_offsets[number], goals.step_offsets[number + 1]):
+            neuron = goals.step_group[step]
+            size = groups.first_row[neuron + 1] - groups.first_row[neuron]
+            if size == 0:
+                continue
+            for expert in range(4):
+                if experts.mix[expert] != 0:
+                    alone[:] = 0
+                    alone[expert] = 1
+                    score_group(rows, row, neuron, groups, experts, alone, reading, 0, logits)
+                    said[place : place + size, expert] = logits[:size]
+            place += size
+    return said
+
+
+@kernel
+def options_on_the_way(goals, groups, count):
+    """Return how many options the groups on the way of the first ``count`` goals have, certain ones left out."""
+    total = 0
+    for goal in range(count):
+        number = goals.entry_goal[goal]
+        for step in range(goals.step_offsets[number], goals.step_offsets[number + 1]):
+            neuron = goals.step_group[step]
+            total += groups.first_row[neuron + 1] - groups.first_row[neuron]
+    return total

@@ -1,0 +1,181 @@
+"""Kernels that pour the probability of the root down the layers, for the best labels and nodes.
+
+What falls below a floor is left aside and its groups are not scored; what was left aside bounds the error of every sum.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hinet.compiled import kernel
+from hinet.engine.scoring_kernels import largest_group, log_softmax, read_row, reading_for, score_group
+
+STOP = -1
+
+
+class Spreading(NamedTuple):
+    """Probability mass poured down the layers from the root, of one row."""
+
+    mass: Any  # (neurons,) of neurons that were reached; zero elsewhere
+    stopped: Any  # (neurons,) of traces that end there
+    reached: Any  # (neurons,) the neurons that were reached, parents before children
+    logits: Any  # (largest group,)
+
+
+@kernel
+def spreading_for(groups):
+    """Make room to pour into all neurons."""
+    neurons = len(groups.first_row) - 1
+    logits = np.empty(largest_group(groups), np.float32)
+    return Spreading(np.zeros(neurons), np.zeros(neurons), np.empty(neurons, np.int64), logits)
+
+
+@kernel
+def clear_spreading(spreading, count):
+    """Forget the neurons that were reached."""
+    for place in range(count):
+        spreading.mass[spreading.reached[place]] = 0
+        spreading.stopped[spreading.reached[place]] = 0
+
+
+@kernel
+def spread(rows, row, groups, experts, reading, floor, spreading):
+    """Pour from the root down, leaving aside neurons whose mass is below ``floor``.
+
+    Returns the number of neurons reached, the mass left aside, and the outputs touched. The row must have been read.
+    """
+    logits = spreading.logits
+    spreading.mass[0] = 1.0
+    spreading.reached[0] = 0
+    count, place, aside, touched = 1, 0, 0.0, 0
+    while place < count:
+        # All parents of a neuron are in the layer above it and so come before it: its mass is complete.
+        neuron = spreading.reached[place]
+        place += 1
+        mass = spreading.mass[neuron]
+        if mass < floor:
+            aside += mass
+            continue
+        start = groups.option_offsets[neuron]
+        size = groups.option_offsets[neuron + 1] - start
+        if size > 1:
+            score_group(rows, row, neuron, groups, experts, experts.mix, reading, 0, logits)
+            log_softmax(logits, size)
+            touched += size
+        for option in range(size):
+            poured = mass * np.exp(np.float64(logits[option])) if size > 1 else mass
+            target = groups.option_neuron[start + option]
+            if target == STOP:
+                spreading.stopped[neuron] += poured
+            else:
+                if spreading.mass[target] == 0 and poured > 0:
+                    spreading.reached[count] = target
+                    count += 1
+                spreading.mass[target] += poured
+    return count, aside, touched
+
+
+@kernel
+def best_labels(rows, groups, experts, node_of, floor):
+    """Return the label of largest probability of each row, its probability, and the outputs touched.
+
+    Labels are summed over all their traces. If what was left aside could still change the answer, the row is poured
+    again with a floor a hundred times lower, and at last without one; so the answer is exact.
+    """
+    count = len(rows.indptr) - 1
+    reading, spreading = reading_for(1, experts), spreading_for(groups)
+    label_mass = np.zeros(node_of.max() + 2)
+    label = np.empty(count, np.int64)
+    probability = np.empty(count, np.float64)
+    touched = np.zeros(count, np.int64)
+    for row in range(count):
+        touched[row] += read_row(rows, row, experts, reading, 0)
+        least = floor
+        while True:
+            reached, aside, outputs = spread(rows, row, groups, experts, reading, least, spreading)
+            touched[row] += outputs
+            label[row], probability[row], second = largest_label(spreading, reached, node_of, label_mass)
+            clear_spreading(spreading, reached)
+            if least == 0.0 or probability[row] - second >= aside:
+                break
+            least = least / 100 if least > 1e-8 else 0.0
+    return label, probability, touched
+
+
+@kernel
+def largest_label(spreading, reached, node_of, label_mass):
+    """Return the label of largest probability, that probability, and the second largest; ``label_mass`` is zero."""
+    for place in range(reached):
+        neuron = spreading.reached[place]
+        label_mass[node_of[neuron]] += spreading.stopped[neuron]
+    best, second = -1, 0.0
+    for place in range(reached):
+        node = node_of[spreading.reached[place]]
+        if node != best:
+            if best < 0 or label_mass[node] > label_mass[best]:
+                second = label_mass[best] if best >= 0 else 0.0
+                best = node
+            else:
+                second = max(second, label_mass[node])
+    first = label_mass[best]
+    for place in range(reached):
+        label_mass[node_of[spreading.reached[place]]] = 0
+    return best, first, second
+
+
+@kernel
+def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, depth, cut, surest):
+    """Return for each row a node chosen by the probabilities of nodes, its own, and the outputs touched.
+
+    With ``surest`` the deepest node with a probability of at least ``cut``, else the node with the largest sum over
+    itself and its ancestors of their probability less ``cut``. ``ancestors`` of a node include itself, not the root.
+    A row for which no node qualifies gets the best node right below the root.
+    """
+    count = len(rows.indptr) - 1
+    reading, spreading = reading_for(1, experts), spreading_for(groups)
+    node_mass = np.zeros(len(depth))
+    chosen = np.empty(count, np.int64)
+    probability = np.empty(count, np.float64)
+    touched = np.zeros(count, np.int64)
+    for row in range(count):
+        touched[row] += read_row(rows, row, experts, reading, 0)
+        reached, _, outputs = spread(rows, row, groups, experts, reading, cut / 64, spreading)
+        touched[row] += outputs
+        for place in range(1, reached):
+            neuron = spreading.reached[place]
+            node_mass[node_of[neuron]] += spreading.mass[neuron]
+        best, value = -1, 0.0
+        for place in range(1, reached):
+            node = node_of[spreading.reached[place]]
+            if surest:
+                gain = depth[node] + node_mass[node] if node_mass[node] >= cut else -1.0
+            else:
+                gain = 0.0
+                for above in range(ancestor_offsets[node], ancestor_offsets[node + 1]):
+                    gain += node_mass[ancestors[above]] - cut
+            if gain > value:
+                best, value = node, gain
+        if best < 0:
+            best = top_node(groups, spreading, reached, node_of, node_mass)
+        chosen[row] = best if best >= 0 else node_of[0]
+        probability[row] = node_mass[best] if best >= 0 else 1.0
+        for place in range(1, reached):
+            node_mass[node_of[spreading.reached[place]]] = 0
+        clear_spreading(spreading, reached)
+    return chosen, probability, touched
+
+
+@kernel
+def top_node(groups, spreading, reached, node_of, node_mass):
+    """Return the node of largest probability right below the root, or -1 if none was reached."""
+    tops = groups.option_offsets[1]  # neurons right below the root
+    if groups.option_neuron[tops - 1] == STOP:
+        tops -= 1
+    best = -1
+    for place in range(1, reached):
+        neuron = spreading.reached[place]
+        if neuron <= tops and (best < 0 or node_mass[node_of[neuron]] > node_mass[best]):
+            best = node_of[neuron]
+    return best
