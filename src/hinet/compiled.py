@@ -35,7 +35,9 @@ def kernel(function: Function) -> Function:
 def inlined_kernel(function: Function) -> Function:
     """Compile a function as :func:`kernel` does, right into the kernels that call it.
 
-    It is for steps of a tight loop that read many arrays: to hand over all of them may take longer than the step.
+    It is for steps that compute with fractions, and those of a tight loop. A step that is called has code of its own
+    beside what its callers compiled of it; which of them runs, in a process that compiles and in one that loads, is the
+    linker's choice, and they may round differently. To hand over many arrays may also take longer than a step itself.
     """
     return _compiled(function, inlined=True)
 

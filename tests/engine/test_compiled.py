@@ -91,3 +91,28 @@ def _halved(x: float) -> float:
 
 def _is_lost(x: float) -> bool:
     return x != x
+
+
+TRAINING = """
+import hashlib
+import numpy as np
+import scipy.sparse as sp
+from hinet import Layers, Taxonomy, Traces
+from hinet.engine import EngineSettings, fit
+
+random = np.random.default_rng(0)
+layers = Layers.of(Taxonomy.from_paths([(a, a + b) for a in "abc" for b in "xyz"], steps="ids"))
+rows = sp.random_array((200, 40), density=0.2, format="csr", dtype=np.float32, rng=random)
+labels = random.choice(sorted(a + b for a in "abc" for b in "xyz"), 200).tolist()
+model = fit(rows, Traces.encode(layers, labels), EngineSettings(wide=False, flat=False, width=64, threads=1))
+print(hashlib.md5(model.experts.deep.embedding.tobytes()).hexdigest())
+"""
+
+
+def test_a_process_that_compiles_trains_the_same_bits_as_one_that_loads(tmp_path: Path) -> None:
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", TRAINING]
+    said = [
+        subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout for _ in range(2)
+    ]
+    assert said[0] == said[1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hinet.compiled import kernel
+from hinet.compiled import inlined_kernel, kernel
 from hinet.engine.goal_kernels import aim, list_groups, normalise, scratch_for
 
 F4 = np.float32
@@ -20,7 +20,7 @@ LOG2_E = F4(1.4426950408889634)
 TOGETHER = 4  # rows that :func:`train_flat` scores at once
 
 
-@kernel
+@inlined_kernel
 def embed(rows, row, deep, drops, number, hidden, factor, at):
     """Fill in the hidden units of a row after dropout, and the slope of each; return their mean square.
 
@@ -45,7 +45,7 @@ def embed(rows, row, deep, drops, number, hidden, factor, at):
     return size / width
 
 
-@kernel
+@inlined_kernel
 def update_output(output, slope, size, rate, deep, slots, hidden, gradient, at):
     """Add what an output row says to the gradient of the hidden units, then move the row by Adagrad."""
     width = deep.embedding.shape[1]
@@ -57,7 +57,7 @@ def update_output(output, slope, size, rate, deep, slots, hidden, gradient, at):
     deep.bias[output] -= BIAS_RATE * step
 
 
-@kernel
+@inlined_kernel
 def update_embedding(rows, row, rate, deep, slots, factor, gradient, at):
     """Move the embeddings of a row's features by Adagrad, and clear the gradient."""
     width = deep.embedding.shape[1]
@@ -140,7 +140,7 @@ def train_flat(rows, order, first, total, targets, adjustment, deep, slots, drop
     return cost
 
 
-@kernel
+@inlined_kernel
 def score_labels(deep, adjustment, hidden, logits):
     """Fill in the training logits of all labels, for the rows that are taken together."""
     width = deep.embedding.shape[1]
@@ -157,7 +157,7 @@ def score_labels(deep, adjustment, hidden, logits):
         logits[2, label], logits[3, label] = third + shift, fourth + shift
 
 
-@kernel
+@inlined_kernel
 def pull_of_labels(row, targets, logits, powers):
     """Turn the logits of a row into their gradients, and return its cost."""
     top, mass, cost = logits[0], F4(0), 0.0
@@ -176,7 +176,7 @@ def pull_of_labels(row, targets, logits, powers):
     return cost
 
 
-@kernel
+@inlined_kernel
 def exponentials(values, top, powers):
     """Turn values into ``exp(value - top)``, to about five digits, and return their sum; ``powers`` is room.
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hinet.compiled import kernel
+from hinet.compiled import inlined_kernel, kernel
 
 F4 = np.float32
 
@@ -62,7 +62,7 @@ def most_of_a_row(goals, groups):
     return most_steps, most_options, most_steps
 
 
-@kernel
+@inlined_kernel
 def list_groups(row, goals, groups, mine, scratch):
     """List each group of several options that a row needs, if it is ``mine``, and which of them every step is.
 
@@ -95,7 +95,7 @@ def list_groups(row, goals, groups, mine, scratch):
     return count
 
 
-@kernel
+@inlined_kernel
 def normalise(scratch, listed):
     """Turn the logits of a listed group, in ``log_p``, into log probabilities and probabilities."""
     start, end = scratch.start[listed], scratch.start[listed + 1]
@@ -113,7 +113,7 @@ def normalise(scratch, listed):
         scratch.target[option] = 0
 
 
-@kernel
+@inlined_kernel
 def plus_exp(a, b):
     """Return ``log(exp(a) + exp(b))``."""
     if a == -np.inf:
@@ -124,7 +124,7 @@ def plus_exp(a, b):
     return high + np.log1p(np.exp(low - high))
 
 
-@kernel
+@inlined_kernel
 def log_p_of(take, place, goals, scratch):
     """Return the log probability of a take of a step in a listed group; certain where it is not listed."""
     if place < 0:
@@ -132,7 +132,7 @@ def log_p_of(take, place, goals, scratch):
     return np.float64(scratch.log_p[scratch.start[place] + goals.take_option[take]])
 
 
-@kernel
+@inlined_kernel
 def aim(row, goals, scratch):
     """Spread the row over the options of its goals, by their share of each goal's traces; return the cost."""
     cost = 0.0
@@ -155,7 +155,7 @@ def aim(row, goals, scratch):
     return cost
 
 
-@kernel
+@inlined_kernel
 def _aim_at_many(first, last, place, share, goals, scratch):
     """Sum over all paths of a goal, forward and backward, and return the log probability of its label."""
     steps = last - first

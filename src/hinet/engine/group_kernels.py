@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hinet.compiled import kernel
+from hinet.compiled import inlined_kernel, kernel
 
 F4 = np.float32
 CERTAIN = F4(1e-3)  # a group all of whose gradients are below this is not worth an update
@@ -144,7 +144,7 @@ def write_out(groups, group, listed, weights, number_of, out):
         out.weight_offsets[slot] = target
 
 
-@kernel
+@inlined_kernel
 def train_group(rows, visits, groups, group, adjustment, plan, listed, weights, bias):
     """Train one group by Adagrad, over its visits in another random order each epoch; return the last epoch's cost."""
     epochs, rate, _, seed = plan

@@ -32,7 +32,7 @@ class Reading(NamedTuple):
     sink: Any  # (1,) what was fetched early, so that it is not left out as useless
 
 
-@kernel
+@inlined_kernel
 def reading_for(count, experts):
     """Make room to read so many rows."""
     labels = count * len(experts.spans.neuron)
@@ -45,7 +45,7 @@ def reading_for(count, experts):
     )
 
 
-@kernel
+@inlined_kernel
 def read_row(rows, row, experts, reading, place):
     """Read a row into a place: its hidden units and the scores of its labels; return the outputs touched."""
     touched = 0
@@ -59,7 +59,7 @@ def read_row(rows, row, experts, reading, place):
     return touched
 
 
-@kernel
+@inlined_kernel
 def read_hidden(rows, row, deep, hidden, place, sink):
     """Fill in the hidden units of a deep expert."""
     width = hidden.shape[1]
@@ -74,7 +74,7 @@ def read_hidden(rows, row, deep, hidden, place, sink):
         hidden[place, unit] *= F4(1) if hidden[place, unit] > 0 else deep.slope[unit]
 
 
-@kernel
+@inlined_kernel
 def touch_embeddings(rows, row, embedding):
     """Fetch the embeddings of a row: the waits for memory overlap, which they do not between long loops."""
     sink = F4(0)
@@ -85,7 +85,7 @@ def touch_embeddings(rows, row, embedding):
     return sink
 
 
-@kernel
+@inlined_kernel
 def read_flat(flat, reading, place):
     """Fill in the flat expert's logits of all labels from its hidden units; return how many there are."""
     labels, width = flat.weight.shape
@@ -97,7 +97,7 @@ def read_flat(flat, reading, place):
     return labels
 
 
-@kernel
+@inlined_kernel
 def read_prototypes(rows, row, experts, reading, place):
     """Fill in the scaled cosines of a row and the prototypes of all labels; return how many there are."""
     prototypes, labels = experts.prototypes, len(experts.spans.neuron)
@@ -168,7 +168,7 @@ def add_labels(neuron, groups, spans, mix, reading, place, logits):
             logits[option] += mix[PROTOTYPES] * pooled(reading.prototypes, first, last)
 
 
-@kernel
+@inlined_kernel
 def pooled(scores, first, last):
     """Return the log of the summed exponentials of a run of scores."""
     top = scores[first]
@@ -180,7 +180,7 @@ def pooled(scores, first, last):
     return top + np.log(total)
 
 
-@kernel
+@inlined_kernel
 def log_softmax(logits, size):
     """Turn the first ``size`` logits into log probabilities."""
     shift = pooled(logits, 0, size)
@@ -188,7 +188,7 @@ def log_softmax(logits, size):
         logits[option] -= shift
 
 
-@kernel
+@inlined_kernel
 def largest_group(groups):
     """Return the number of options of the largest group."""
     largest = 1
@@ -205,7 +205,7 @@ class Listing(NamedTuple):
     run: Any  # (features,) its weights in the group, where they begin and how many they are in one; 0 for none
 
 
-@kernel
+@inlined_kernel
 def listing_for(rows, experts):
     """Make room to list weights, for rows that are not few."""
     few = experts.mix[WIDE] == 0 or len(rows.indptr) - 1 < FEW
@@ -257,7 +257,7 @@ def add_listed(rows, row, neuron, groups, wide, mixed, listing, sink, logits):
             logits[wide.weights[at].row - base] += value * wide.weights[at].weight
 
 
-@kernel
+@inlined_kernel
 def touch_runs(listing, low, high, weights):
     """Fetch the listed weights of the values ``low:high``, so that the waits for memory overlap."""
     sink = F4(0)
@@ -306,7 +306,7 @@ def expert_logits(rows, row_of, goals, groups, experts):
     return said
 
 
-@kernel
+@inlined_kernel
 def options_on_the_way(goals, groups, count):
     """Return how many options the groups on the way of the first ``count`` goals have, certain ones left out."""
     total = 0
