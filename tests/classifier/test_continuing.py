@@ -110,6 +110,20 @@ def test_labels_that_come_later_join_an_inferred_taxonomy() -> None:
     assert first.classes_.tolist() == ["bread", "doll", "milk", "toy"]
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_warm_fit_goes_on_from_what_was_learned(engine: Any) -> None:
+    classifier = small(taxonomy=taxonomy(), engine=engine, epochs=None, warm_start=True).fit(TEXTS, LABELS)
+    classifier.set_params(taxonomy=Taxonomy.from_edges([*EDGES, ("toy", "puzzle")]), epochs=1)
+    few = [at for at, label in enumerate(LABELS) if label == "toy"][:4]
+    classifier.fit([TEXTS[at] for at in few], ["puzzle"] * len(few))
+    assert "puzzle" in classifier.classes_
+    food = [at for at, label in enumerate(TRUE) if label != "toy"]
+    assert classifier.score([NEW[at] for at in food], [TRUE[at] for at in food]) > 0.8
+    cold = small(taxonomy=taxonomy(), engine=engine).fit(TEXTS, LABELS).fit(["rye loaf"] * 2, ["bread"] * 2)
+    assert len(cold.fitted_.features.names(np.arange(1))) == 1
+    assert cold.fitted_.features.features.texts == 2
+
+
 def test_what_cannot_be_continued_is_said() -> None:
     classifier = small(taxonomy=taxonomy()).fit(TEXTS, LABELS)
     with pytest.raises(LabelError, match="row 1: label 'eggs' is not in the taxonomy"):

@@ -68,6 +68,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         A feature network of your own, from a batch of rows to (rows, units).
     device : str, optional
         Such as ``"cuda"``; by default dense rows train on a GPU if there is one.
+    warm_start : bool
+        Whether a further ``fit`` goes on from what was learned, over to a changed taxonomy if it changed; the features
+        stay those of the first fit.
     checkpoint : path, optional
         A folder for finished epochs of the fused engine; a run that was broken off goes on from them.
     random_state : int
@@ -115,6 +118,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         memory_limit: float | None = None,
         network: Any = None,
         device: str | None = None,
+        warm_start: bool = False,
         checkpoint: str | Path | None = None,
         random_state: int = 0,
         n_jobs: int | None = None,
@@ -137,6 +141,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.memory_limit = memory_limit
         self.network = network
         self.device = device
+        self.warm_start = warm_start
         self.checkpoint = checkpoint
         self.random_state = random_state
         self.n_jobs = n_jobs
@@ -170,7 +175,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self, X: Any, y: Any, sample_weight: Any, valid: tuple[Any, Any] | None = None, form: LabelForm | None = None
     ) -> Self:
         kind = kind_of(X)
-        checked = self._checked(X, kind, reset=True)
+        goes_on = self.warm_start and self.__sklearn_is_fitted__()
+        checked = self._checked(X, kind, reset=not goes_on)
         count = _count(checked)
         y = _checked_labels(y, count)
         if form is None:
@@ -179,6 +185,11 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             traces = form.encode(y)
         engine = engine_for(kind, self.engine, self.network, self.device)
         weights = self._weights(sample_weight, y, count)
+        if goes_on:
+            moved = moved_to(self.fitted_, form)
+            lesson = Lesson(moved.features.rows(checked), traces, weights)
+            self._take_up(continued(moved, lesson, self._choices(), self.device))
+            return self
         chosen = self._held_out(traces.end_nodes, traces.row_offsets)
         held = None
         if valid is not None:
