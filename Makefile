@@ -5,7 +5,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: demo test check bench docs clean
 
-demo: $(INSTALLED)  ## the built-in ICD-10-CM set: its taxonomy and sample rows
+demo: $(INSTALLED)  ## the whole job on the built-in ICD-10-CM set: train, evaluate, predict
 	$(BIN)/hinet demo
 
 test: $(INSTALLED)  ## every test, doctests included

@@ -314,10 +314,3 @@ def test_labels_out_of_reach_of_the_root_are_errors(folder: Path) -> None:
 def test_comments_before_a_table_are_passed_over(folder: Path) -> None:
     (folder / "c.csv").write_text("# made by hand\n\nnode,parent\na,\nb,z\n")
     assert "c.csv:5: the parent 'z'" in hinet("taxonomy", "check", "c.csv", cwd=folder).stdout
-
-
-def test_the_demo_shows_the_built_in_set(folder: Path) -> None:
-    done = hinet("demo", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    assert "ICD-10-CM: tree of 23,774 nodes in 6 levels" in done.stdout
-    assert "19,608 labels" in done.stdout

@@ -1,0 +1,31 @@
+"""The demo does the whole job on real data, with the real program."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from hinet import load
+from hinet.cli.demo import PHRASES
+
+
+def test_the_demo_trains_judges_and_classifies(tmp_path: Path) -> None:
+    command = [Path(sys.executable).with_name("hinet"), "demo", "--save", str(tmp_path / "model")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "ICD-10-CM: tree of 23,774 nodes in 6 levels" in done.stdout
+    assert "19,608 labels" in done.stdout
+    accuracy = re.search(r"accuracy +│ +([\d.]+)%", done.stdout)
+    assert accuracy is not None
+    assert float(accuracy[1]) > 85
+    for phrase in PHRASES:
+        assert f"\n{phrase}\n" in done.stdout
+    chances = [float(line.split()[0]) for line in done.stdout.splitlines() if re.match(r" +[01]\.\d\d  \S", line)]
+    assert len(chances) > 3 * len(PHRASES)
+    assert all(0 <= chance <= 1 for chance in chances)
+    saved = load(tmp_path / "model")
+    assert saved.predict(["Typhoid fever"])[0].startswith("A01")
+    assert saved.metrics_["validation"]["accuracy"] > 0.85
+    assert saved.calibration_.error_after < 0.03
