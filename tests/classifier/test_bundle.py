@@ -17,7 +17,9 @@ import numpy as np
 import pytest
 
 from hinet import FileError, HiNetClassifier, HiNetError, load
+from hinet.classifier.bundle import _digest, _digest_of_manifest
 from hinet.data.text import TextSettings
+from hinet.files import read_arrays, write_arrays
 from tests.classifier.data import PATHS, numbers, small, taxonomy, texts
 
 TEXTS, LABELS = texts()
@@ -133,18 +135,73 @@ def test_swapped_files_are_refused(tmp_path: Path) -> None:
         (lambda manifest: manifest.update(format=99), "the model has format 99, this version of hinet reads format 1"),
         (lambda manifest: manifest.pop("format"), "the model has format None"),
         (lambda manifest: manifest.pop("labels"), "the manifest is damaged"),
+        (lambda manifest: manifest.pop("parameters"), "the manifest is damaged"),
         (lambda manifest: manifest["files"].pop("model"), "the manifest is damaged"),
         (lambda manifest: manifest["files"]["model"].update(file="../model"), "outside of the folder|damaged"),
+        (lambda manifest: manifest["parameters"].update(evil=1), "the manifest is damaged"),
     ],
-    ids=["format", "no format", "no labels", "no model", "outside"],
+    ids=["format", "no format", "no labels", "no parameters", "no model", "outside", "unknown parameter"],
 )
 def test_edited_manifests_are_refused(edit: Any, message: str, tmp_path: Path) -> None:
     path = saved(tmp_path / "model") / "manifest.json"
     manifest = json.loads(path.read_text())
     edit(manifest)
     path.write_text(json.dumps(manifest))
+    with pytest.raises(FileError, match=f"{message}|was changed after the model was saved"):
+        load(tmp_path / "model")
+    path.write_text(json.dumps({**manifest, "blake2b": _digest_of_manifest(manifest)}))  # by one who knows how
     with pytest.raises(FileError, match=message):
         load(tmp_path / "model")
+
+
+def forged(folder: Path, name: str, change: Any) -> None:
+    """Change the arrays of a saved model, and its manifest so that all digests are right."""
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    told = manifest["files"][name]
+    arrays, _ = read_arrays(folder / told["file"])
+    change(arrays)
+    write_arrays(folder / told["file"], arrays)
+    told.update(bytes=(folder / told["file"]).stat().st_size, blake2b=_digest(folder / told["file"]))
+    path.write_text(json.dumps({**manifest, "blake2b": _digest_of_manifest(manifest)}))
+
+
+@pytest.mark.parametrize(
+    ("array", "value"),
+    [("wide.row", 2_000_000_000), ("wide.known_as", -5), ("wide.weight_offsets", 10**12), ("wide.slot_offsets", -1)],
+)
+def test_arrays_that_would_lead_kernels_astray_are_refused(array: str, value: int, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model")
+
+    def change(arrays: dict[str, np.ndarray]) -> None:
+        arrays[array] = arrays[array].copy()
+        arrays[array][len(arrays[array]) // 2] = value
+
+    forged(folder, "model", change)
+    with pytest.raises(HiNetError, match="the arrays of wide contradict each other or the taxonomy"):
+        load(folder)
+
+
+@pytest.mark.parametrize("name", ["model_card.md", "taxonomy.csv", "features.parquet", "model-final.bin", ".hidden"])
+def test_files_of_others_are_left_alone(name: str, tmp_path: Path) -> None:
+    model, _ = trained("plain")
+    for folder in (tmp_path / "new", saved(tmp_path / "old")):
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_text("precious")
+        with pytest.raises(FileError, match="holds other files"):
+            model.save(folder)
+        assert (folder / name).read_text() == "precious"
+
+
+def test_what_cannot_be_kept_is_said_before_anything_is_written(tmp_path: Path) -> None:
+    model = small(width=np.int64(8)).fit(TEXTS, LABELS)
+    model.save(tmp_path / "model")
+    assert load(tmp_path / "model").width == 8
+    weighted = small(class_weight={"bread": 2.0}).fit(TEXTS, LABELS)
+    weighted.save(tmp_path / "weighted")
+    assert load(tmp_path / "weighted").class_weight == {"bread": 2.0}
+    with pytest.raises(HiNetError, match="labels are text or numbers; got bytes"):
+        small().fit(TEXTS, [label.encode() for label in LABELS])
 
 
 def test_folders_that_hold_no_model(tmp_path: Path) -> None:
@@ -152,9 +209,10 @@ def test_folders_that_hold_no_model(tmp_path: Path) -> None:
         load(tmp_path / "nowhere")
     with pytest.raises(FileError, match=r"it has no manifest\.json, so it is no saved model"):
         load(tmp_path)
-    (tmp_path / "manifest.json").write_text("{")
-    with pytest.raises(FileError, match="the manifest cannot be read"):
-        load(tmp_path)
+    for broken in ("{", "[" * 100_000):
+        (tmp_path / "manifest.json").write_text(broken)
+        with pytest.raises(FileError, match="the manifest cannot be read"):
+            load(tmp_path)
     model, _ = trained("plain")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from hinet import HiNetError
+from hinet import HiNetError, Taxonomy
 from hinet.evaluation.risk import THRESHOLDS, promised_threshold, upper_bound
 from tests.classifier.data import numbers, small, taxonomy, texts
 
@@ -51,7 +51,7 @@ def test_what_cannot_be_promised_is_said() -> None:
     for risk in (0, 1, -0.5):
         with pytest.raises(HiNetError, match="risk is a share"):
             promised_threshold(THRESHOLDS, answered, answered, 20, risk=risk)
-    with pytest.raises(HiNetError, match="certainty is between 0 and 1"):
+    with pytest.raises(HiNetError, match="certainty is a share"):
         promised_threshold(THRESHOLDS, answered, answered, 20, risk=0.1, certainty=1)
 
 
@@ -95,6 +95,35 @@ def test_answers_at_the_calibrated_confidence_keep_the_risk(engine: Any) -> None
     given_answers = [(answer, label) for answer, label in zip(answers, labels, strict=True) if answer is not None]
     assert len(given_answers) > 400
     assert np.mean([answer not in above[label] for answer, label in given_answers]) < 0.2
+
+
+@pytest.mark.parametrize("engine", ["fused", "torch"])
+@pytest.mark.parametrize("rows", [20, 400])
+def test_calibration_leaves_the_answers_as_they_are(engine: Any, rows: int) -> None:
+    """With many labels and few rows each, a scale that makes all answers wrong would look well calibrated."""
+    random = np.random.default_rng(0)
+    labels = [(a, a + b, a + b + c) for a in "abcd" for b in "xyz" for c in "1234"]
+    chosen = random.integers(0, len(labels), 1_200)
+    texts_of = [f"w{at} v{at % 12} {random.choice(list('pqrs'))} u{random.integers(0, 60)}" for at in chosen]
+    paths = [labels[at if random.random() < 0.7 else random.integers(0, len(labels))] for at in chosen]
+    classifier = small(engine=engine, width=32, epochs=None).fit(texts_of[:400], paths[:400])
+    before = classifier.score(texts_of[800:], paths[800:])
+    found = classifier.calibrate(texts_of[400 : 400 + rows], paths[400 : 400 + rows])
+    assert 0.2 < found.temperature < 5
+    assert classifier.score(texts_of[800:], paths[800:]) >= before - 0.03
+
+
+def test_a_dag_is_calibrated_by_its_labels() -> None:
+    dag = Taxonomy.from_edges(
+        [("all", "food"), ("all", "gifts"), ("food", "bread"), ("food", "milk"), ("gifts", "bread"), ("gifts", "toy")]
+    )
+    classifier = small(taxonomy=dag, epochs=30, dropout=0.0).fit(*noisy(300, 0))
+    found = classifier.calibrate(*noisy(800, 1))
+    assert found.error_after < found.error_before
+    rows, labels = noisy(1_500, 2)
+    probability = classifier.predict_proba(rows)
+    right = classifier.classes_[probability.argmax(1)] == np.array(labels)
+    assert abs(probability.max(1).mean() - right.mean()) < 0.06
 
 
 def test_a_failed_calibration_leaves_the_classifier_as_it_was() -> None:

@@ -91,6 +91,13 @@ def test_more_rows_teach_a_new_node(settings: dict[str, Any]) -> None:
     assert classifier.score([NEW[at] for at in others], [TRUE[at] for at in others]) > 0.85
 
 
+def test_more_rows_after_patience_and_in_a_changed_taxonomy() -> None:
+    patient = small(taxonomy=taxonomy(), patience=1, validation_fraction=0.3).fit(TEXTS, LABELS)
+    assert patient.partial_fit(TEXTS, LABELS).metrics_ == {}
+    patient.set_params(taxonomy=Taxonomy.from_edges([*EDGES, ("food", "eggs")]))
+    assert "eggs" in patient.partial_fit(TEXTS, LABELS).classes_
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_partial_fits_start_and_go_on(engine: Any) -> None:
     classifier = small(taxonomy=taxonomy(), engine=engine)
@@ -132,6 +139,10 @@ def test_what_cannot_be_continued_is_said() -> None:
         classifier.partial_fit(NEW[:2], ["bread"])
     with pytest.raises(LabelError, match="'flour' is not in the taxonomy"):
         classifier.update_taxonomy(taxonomy(), renamed={"flour": "bread"})
+    with pytest.raises(HiNetError, match="'toy' is renamed to 'milk', which was a node already"):
+        classifier.update_taxonomy(taxonomy(), renamed={"toy": "milk"})
+    with pytest.raises(LabelError, match="whole numbers so far"):
+        small().fit(TEXTS, [(len(label),) for label in LABELS]).partial_fit(NEW[:2], [(1.5,), (5,)])
     with pytest.raises(HiNetError, match="the taxonomy was inferred from the labels"):
         small().fit(TEXTS, LABELS).update_taxonomy(taxonomy())
     rows, labels = numbers()

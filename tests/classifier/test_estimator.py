@@ -68,6 +68,89 @@ def test_a_name_may_stand_under_two_parents() -> None:
     assert found.taxonomy_.ids == ("food", "food > other", "toy", "toy > other") or len(found.taxonomy_) == 4
 
 
+def test_paths_of_a_dag_come_back_as_the_best_trace() -> None:
+    dag = Taxonomy.from_edges([("r", "f"), ("r", "g"), ("f", "a"), ("f", "b"), ("g", "c"), ("g", "a")])
+    paths = [{"bread": ("g", "a"), "milk": ("f", "b"), "toy": ("g", "c")}[label] for label in LABELS]
+    found = small(taxonomy=dag).fit(TEXTS, paths)
+    assert found.predict(TEXTS).tolist() == paths
+    assert [trace[0].steps for trace in found.predict_traces(TEXTS)] == paths
+    assert found.explain(TEXTS[LABELS.index("bread")], ("f", "a")).trace.steps == ("f", "a")
+    table = small(taxonomy=dag).fit(TEXTS, np.array(paths, object))
+    assert table.predict(TEXTS).tolist() == [list(path) for path in paths]
+
+
+def test_paths_of_numbers_come_back_as_numbers() -> None:
+    paths = [{"bread": (1, 2), "milk": (1, 3), "toy": (4,)}[label] for label in LABELS]
+    assert small().fit(TEXTS, paths).predict(TEXTS).tolist() == paths
+    table = np.array([(*path, np.nan)[:2] for path in paths])
+    assert small().fit(TEXTS, table).predict(TEXTS).tolist() == [[*path, ""][:2] for path in paths]
+    given = Taxonomy.from_edges([(0, 1), (1, 2), (1, 3), (0, 4)])
+    assert small(taxonomy=given).fit(TEXTS, paths).predict(TEXTS).tolist() == paths
+
+
+def test_labels_come_in_any_container() -> None:
+    expected = small(taxonomy=taxonomy()).fit(TEXTS, LABELS).predict(NEW).tolist()
+    paths = [PATHS[label] for label in LABELS]
+    for labels in (np.array(LABELS), pa.array(LABELS), pa.chunked_array([LABELS]), tuple(LABELS)):
+        assert small(taxonomy=taxonomy()).fit(TEXTS, labels).predict(NEW).tolist() == expected
+    arrow = small(taxonomy=taxonomy()).fit(TEXTS, pa.array([list(path) for path in paths]))
+    assert [path[-1] for path in arrow.predict(NEW)] == expected
+    with pytest.raises(LabelError, match="looks like a matrix of zeros and ones; give each row its labels"):
+        small().fit(TEXTS, np.eye(3, dtype=int)[np.arange(60) % 3])
+
+
+def test_labels_an_inferred_taxonomy_does_not_know_count_as_wrong() -> None:
+    plain = small().fit(TEXTS, LABELS)
+    assert plain.score([*TEXTS[:3], "rye"], [*plain.predict(TEXTS[:3]), "cheese"]) == 0.75
+    paths = small().fit(TEXTS, [PATHS[label] for label in LABELS])
+    assert paths.score(["rye loaf"], [("food", "cheese")]) == 0
+    assert paths.node_ids([("food", "cheese"), ("food", "milk"), ("else",)]) == [("food",), ("food > milk",), ()]
+    judged = small().fit(TEXTS, LABELS, valid=([*NEW, "rye"], [*TRUE, "cheese"]))
+    assert judged.metrics_["validation"]["rows"] == len(NEW) + 1
+
+
+@pytest.mark.parametrize("form", ["ids", "paths", "table", "plain"])
+def test_classes_are_weighed_whatever_their_form(form: str) -> None:
+    few = [at for at, label in enumerate(LABELS) if label != "toy"] + [LABELS.index("toy")]
+    labels = [LABELS[at] for at in few]
+    y: Any = {"ids": labels, "plain": labels, "paths": [PATHS[label] for label in labels], "table": padded(labels)}[
+        form
+    ]
+    given = None if form == "plain" else taxonomy()
+    heavy = {label if form in ("ids", "plain") else PATHS[label]: 1.0 for label in ("bread", "milk")}
+    heavy["toy" if form in ("ids", "plain") else PATHS["toy"]] = 1_000.0
+    rows = [TEXTS[at] for at in few]
+    found = small(taxonomy=given, class_weight=heavy).fit(rows, y)
+    assert all(answer in ("toy", ("toy",)) or list(answer) == ["toy", ""] for answer in found.predict(NEW).tolist())
+    traces = found.fitted_.form.encode(y)
+    balanced = found.fitted_.form.weights_of("balanced", traces)
+    assert balanced[-1] == pytest.approx(len(rows) / 3)
+    assert balanced.sum() == pytest.approx(len(rows))
+    with pytest.raises(HiNetError, match="class_weight is 'balanced' or a mapping"):
+        small(taxonomy=given, class_weight="fair").fit(rows, y)
+
+
+def test_scorers_take_paths_and_pipelines() -> None:
+    from hinet.metrics import scorer
+
+    f1 = scorer("hierarchical_f1")
+    paths = [PATHS[label] for label in LABELS]
+    for model, y in ((small(), paths), (small(), padded(LABELS)), (small(taxonomy=taxonomy()), paths)):
+        assert cross_val_score(model, TEXTS, y, cv=2, scoring=f1, error_score="raise").mean() > 0.8
+    pipe = make_pipeline(TfidfVectorizer(), small(taxonomy=taxonomy()))
+    assert cross_val_score(pipe, TEXTS, LABELS, cv=2, scoring=f1, error_score="raise").mean() > 0.8
+
+
+@pytest.mark.parametrize("kind", ["csr_matrix", "csr_array"])
+def test_dense_and_sparse_rows_stand_for_each_other(kind: str) -> None:
+    rows, labels = numbers()
+    sparse = getattr(sp, kind)(rows)
+    dense = small(epochs=20).fit(rows, labels)
+    np.testing.assert_allclose(dense.predict_proba(sparse), dense.predict_proba(rows), rtol=1e-5)
+    torch_sparse = small(epochs=20, engine="torch").fit(sparse, labels)
+    np.testing.assert_allclose(torch_sparse.predict_proba(rows), torch_sparse.predict_proba(sparse), rtol=1e-5)
+
+
 @pytest.mark.parametrize("kind", [str, int, float, bool], ids=lambda kind: kind.__name__)
 def test_plain_labels_keep_their_kind(kind: Any) -> None:
     values = {str: ["x", "y", "z"], int: [7, -1, 30], float: [1.0, 2.0, 3.0], bool: [True, False, True]}[kind]
@@ -140,7 +223,8 @@ def test_large_probabilities_are_sparse(monkeypatch: pytest.MonkeyPatch) -> None
     sparse = found.predict_proba(NEW)
     assert isinstance(sparse, sp.csr_array)
     np.testing.assert_allclose(sparse.toarray(), np.where(dense >= 1e-5, dense, 0), atol=1e-9)
-    np.testing.assert_allclose(found.predict_log_proba(NEW).data, np.log(sparse.data))
+    with pytest.raises(HiNetError, match="do not fit densely; ask for fewer rows at a time, or for predict_traces"):
+        found.predict_log_proba(NEW)
 
 
 @pytest.mark.parametrize("engine", ["fused", "torch"])
@@ -220,6 +304,8 @@ BAD: list[tuple[str, Any, Any, dict[str, Any], str]] = [
     ("one text", "bread", ["bread"], {}, "put it into a list"),
     ("a number", [*TEXTS[:3], 4], LABELS[:4], {}, "row 3"),
     ("nothing", [*TEXTS[:3], None], LABELS[:4], {}, "row 3"),
+    ("NaN", [*TEXTS[:3], float("nan")], LABELS[:4], {}, "row 3"),
+    ("NaN first", [float("nan"), *TEXTS[:3]], LABELS[:4], {}, "row 0"),
     ("no label", TEXTS, [*LABELS[:5], None, *LABELS[6:]], {}, "row 5"),
     ("too deep", TEXTS, [("food", "bread", "rye")] + [PATHS[label] for label in LABELS[1:]], {}, "row 0.*'rye'"),
     ("no child", TEXTS, [("toy", "bread")] + [PATHS[label] for label in LABELS[1:]], {}, "row 0: .*not a child"),

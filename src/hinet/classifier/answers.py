@@ -49,6 +49,9 @@ class PredictedTraces(Sequence[list[Trace]]):
         """Whose nodes the steps are."""
         return self.found.traces.layers.taxonomy
 
+    def __repr__(self) -> str:
+        return f"<PredictedTraces: {len(self):,} rows, {len(self.log_p):,} traces; each row is a list of Trace>"
+
     def __len__(self) -> int:
         return len(self.found)
 

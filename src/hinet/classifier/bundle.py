@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-STEMS = ("taxonomy", "features", "model", MANIFEST)  # of the files a folder may hold
+OURS = re.compile(r"(taxonomy|features|model)-[0-9a-f]{16}\.(tsv|safetensors)")  # files that a manifest names
+PASSING = re.compile(r"\.+(manifest\.json|(taxonomy|features|model)-[0-9a-f]{8}\.partial\.)[a-z0-9.]*")  # on their way
 _READ = 1 << 24  # bytes at a time
 
 
@@ -45,6 +48,7 @@ def save_fitted(fitted: Fitted, folder: str | Path, told: Mapping[str, Any], *, 
     """
     folder = Path(folder)
     _check_target(folder)
+    json.dumps(told)  # what cannot be kept is found before anything is written
     form = fitted.form
     described, arrays = _described_model(fitted, half=half)
     files = [
@@ -63,8 +67,9 @@ def save_fitted(fitted: Fitted, folder: str | Path, told: Mapping[str, Any], *, 
         "files": dict(files),
         **told,
     }
+    manifest["blake2b"] = _digest_of_manifest(manifest)
     write_bytes(folder / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False).encode())
-    _remove_stale(folder, {entry["file"] for entry in manifest["files"].values()})
+    _remove_stale(folder, {told_of["file"] for _, told_of in files})
 
 
 def load_fitted(folder: str | Path, network: Any = None) -> tuple[Fitted, dict[str, Any]]:
@@ -85,7 +90,9 @@ def load_fitted(folder: str | Path, network: Any = None) -> tuple[Fitted, dict[s
         told = manifest["features"]
         features = restored(told["kind"], map_arrays(paths["features"]), told)
         model = _restored_model(form.layers, manifest, arrays, network)
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+    except HiNetError:
+        raise
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         raise FileError(folder / MANIFEST, f"the manifest is damaged ({error!r}); save the model again") from None
     return Fitted(features, form, model, fingerprint=manifest["training_data"]), manifest
 
@@ -94,16 +101,25 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     """Return the manifest of a model folder, of the format this version reads."""
     path = Path(folder) / MANIFEST
     if not path.exists():
-        remedy = "no such folder" if not Path(folder).exists() else f"it has no {MANIFEST}, so it is no saved model"
+        remedy = f"it has no {MANIFEST}, so it is no saved model"
+        if not Path(folder).is_dir():
+            remedy = "it is a file; name the folder" if Path(folder).exists() else "no such folder"
         raise FileError(folder, f"cannot be loaded: {remedy}")
     try:
         manifest = json.loads(path.read_bytes())
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise FileError(path, f"the manifest cannot be read ({error}); save the model again") from None
     found = manifest.get("format") if isinstance(manifest, dict) else None
     if found != FORMAT:
         raise FileError(path, f"the model has format {found!r}, this version of hinet reads format {FORMAT}")
+    if manifest.get("blake2b") != _digest_of_manifest(manifest):
+        raise FileError(path, "was changed after the model was saved; copy the folder again or save the model anew")
     return dict(manifest)
+
+
+def _digest_of_manifest(manifest: Mapping[str, Any]) -> str:
+    rest = {name: value for name, value in manifest.items() if name != "blake2b"}
+    return hashlib.blake2b(json.dumps(rest, sort_keys=True).encode(), digest_size=20).hexdigest()
 
 
 def _described_model(fitted: Fitted, *, half: bool) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -172,7 +188,7 @@ def _restored_form(taxonomy: Taxonomy, told: Mapping[str, Any], label_nodes: NDA
 def _kept(folder: Path, name: str, suffix: str, write: Any) -> tuple[str, dict[str, Any]]:
     """Write a file and give it the name of its contents; return what the manifest says of it."""
     folder.mkdir(parents=True, exist_ok=True)
-    passing = folder / f"{name}.partial{suffix}"
+    passing = folder / f".{name}-{secrets.token_hex(4)}.partial{suffix}"
     write(passing)
     digest = _digest(passing)
     final = folder / f"{name}-{digest[:16]}{suffix}"
@@ -200,17 +216,22 @@ def _checked(folder: Path, name: str, told: Mapping[str, Any]) -> Path:
 def _check_target(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise FileError(folder, "is a file; name a folder to save the model in")
-    if folder.is_dir() and not (folder / MANIFEST).exists():
-        others = [path.name for path in folder.iterdir() if not path.name.startswith((*STEMS, "."))]
+    if folder.is_dir():
+        names = [path.name for path in folder.iterdir()]
+        others = [
+            name for name in names if name != MANIFEST and not OURS.fullmatch(name) and not PASSING.fullmatch(name)
+        ]
         if others:
             raise FileError(folder, f"holds other files ({others[0]!r}); name a new folder, or one of a saved model")
+        if MANIFEST in names:
+            read_manifest(folder)
 
 
 def _remove_stale(folder: Path, wanted: set[str]) -> None:
     """Remove what earlier models, or a save that was broken off, left behind."""
     for path in folder.iterdir():
-        ours = path.name.lstrip(".").startswith(STEMS)  # a name with a dot before it is of a file on its way
-        if ours and path.name != MANIFEST and path.name not in wanted:
+        stale = OURS.fullmatch(path.name) and path.name not in wanted
+        if stale or PASSING.fullmatch(path.name):
             path.unlink(missing_ok=True)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from hinet.classifier.fitted import Fitted
@@ -14,8 +16,10 @@ from hinet.evaluation.risk import THRESHOLDS, Promise, promised_threshold
 from hinet.metrics import expected_calibration_error, log_loss
 
 MOST_TEMPERATURE_ROWS = 10_000
-LOG_STEP = 0.25
-LOG_FACTORS = tuple(np.arange(-8, 9) * LOG_STEP)  # of the logits, tried before the best is refined
+LOG_STEP = 0.5
+LOG_FACTORS = tuple(np.arange(-4, 5) * LOG_STEP)  # of the logits, tried before the best is refined
+PULL = 1.0  # towards a factor of 1, as strong as one row: for few rows, or if all answers are right
+LEAST_OF_TRACES = 1e-4  # probability below which a trace of a label is left aside
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,8 @@ class Calibration:
     temperature : float
         What all logits were divided by; above 1 the model was too sure of itself.
     error_before, error_after : float
-        Expected calibration error of the predicted labels on the held-out rows.
+        Expected calibration error of the predicted labels on the half of the held-out rows that did not give the
+        temperature they are judged by.
     promise : Promise, optional
         The threshold for the wished risk.
     rows : int
@@ -42,27 +47,43 @@ class Calibration:
 
 
 def sharpness_for(fitted: Fitted, rows: Any, truth: Truth) -> float:
-    """Return the factor of the logits with the least log loss of the answers being right or wrong.
+    """Return the factor of the logits with the least log loss of the answers being right.
 
-    That is what a user reads the probability of an answer as. The loss of whole traces would weigh the answers nobody
-    sees, and could not count rows whose label cannot be predicted.
+    The answers are those of the model as it is: their probabilities change with the factor, they do not. So the loss is
+    proper, which it would not be if answers could be traded for others that are surely wrong.
     """
     chosen = np.linspace(0, len(truth) - 1, min(len(truth), MOST_TEMPERATURE_ROWS)).astype(np.int64)
     rows, truth = rows[chosen], truth.take(chosen)
+    probability, nodes = _scaled_answers(fitted, rows)
+    right = truth.are_right(nodes)
 
     def loss(log_factor: float) -> float:
-        found = fitted.sharpened(float(np.exp(log_factor))).search.decode(rows)
-        right = truth.are_right(found.nodes)
-        return log_loss(np.where(right, found.probability, 1 - found.probability).clip(0, 1))
+        found = probability(float(np.exp(log_factor))).clip(0, 1)
+        return log_loss(np.where(right, found, 1 - found)) + PULL * log_factor**2 / len(truth)
 
-    best = min(LOG_FACTORS, key=loss)  # the loss may have several valleys, as answers change
+    best = min(LOG_FACTORS, key=loss)
     around = (best - LOG_STEP, best + LOG_STEP)
     return float(np.exp(minimize_scalar(loss, bounds=around, method="bounded", options={"xatol": 5e-3}).x))
 
 
+def _scaled_answers(fitted: Fitted, rows: Any) -> tuple[Callable[[float], NDArray[np.float64]], NDArray[np.int64]]:
+    """Return the nodes that rows are answered with, and what gives their probabilities at any factor of the logits."""
+    if fitted.form.taxonomy.is_tree:
+        ladder, nodes = fitted.ladder(rows)
+        return (lambda factor: np.exp(ladder.log_p(factor))), nodes
+    nodes = fitted.search.labels(rows).nodes
+    every = np.arange(len(nodes))
+
+    def probability(factor: float) -> NDArray[np.float64]:
+        found = fitted.sharpened(factor).search.label_probabilities(rows, LEAST_OF_TRACES)
+        return np.asarray(found[every, nodes], np.float64)
+
+    return probability, nodes
+
+
 def calibration_error(fitted: Fitted, rows: Any, truth: Truth) -> float:
     """Return the expected calibration error of the label of the best trace."""
-    found = fitted.search.decode(rows)
+    found = fitted.search.decode(rows, "map" if fitted.form.taxonomy.is_tree else "label")
     return float(expected_calibration_error(np.minimum(found.probability, 1), truth.are_right(found.nodes)))
 
 

@@ -14,6 +14,7 @@ from hinet.classifier.fitting import Choices, Lesson, as_sparse, train_network
 from hinet.classifier.labels import LabelForm
 from hinet.engine import FusedModel, fit
 from hinet.engine.carrying import UNLIKELY, Carried, carried
+from hinet.errors import HiNetError
 from hinet.taxonomy import Layers, Taxonomy
 
 EPOCHS_OF_MORE_ROWS = 4  # enough to learn them, few enough to forget little
@@ -31,15 +32,17 @@ def moved_to(fitted: Fitted, form: LabelForm, renamed: Mapping[str, str] | None 
 
 def continued(fitted: Fitted, lesson: Lesson, choices: Choices, device: str | None) -> Fitted:
     """Return what is known after more rows."""
+    choices = replace(choices, patience=None)  # there are no validation rows
+    fingerprint = {**lesson.fingerprint(), "before": fitted.fingerprint}
     if isinstance(fitted.model, FusedModel):
         lesson = as_sparse(lesson)
         epochs = choices.epochs or EPOCHS_OF_MORE_ROWS
         settings = replace(choices.for_engine(), deep_epochs=epochs, wide_epochs=epochs)
         model = fit(lesson.rows, lesson.traces, settings, sample_weight=lesson.sample_weight, start=fitted.model)
-        return replace(fitted, model=model, history=model.history, fingerprint=lesson.fingerprint())
+        return replace(fitted, model=model, history=model.history, fingerprint=fingerprint)
     network = _carried_network(fitted.model, lesson.traces.layers, np.arange(len(fitted.form.taxonomy)))
     history = train_network(network, lesson, choices, device, None)
-    return replace(fitted, model=network, history=tuple(history), fingerprint=lesson.fingerprint())
+    return replace(fitted, model=network, history=tuple(history), fingerprint=fingerprint)
 
 
 def _came_from(old: Taxonomy, new: Taxonomy, renamed: Mapping[str, str]) -> NDArray[np.int64]:
@@ -47,6 +50,8 @@ def _came_from(old: Taxonomy, new: Taxonomy, renamed: Mapping[str, str]) -> NDAr
     for before, after in renamed.items():
         old.position(before)
         new.position(after)
+        if after in old and after not in renamed:
+            raise HiNetError(f"{before!r} is renamed to {after!r}, which was a node already; rename that one as well")
     place = {renamed.get(name, name): position for position, name in enumerate(old.ids)}
     return np.array([*(place.get(name, -1) for name in new.ids), -1], np.int64)
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
@@ -28,9 +28,9 @@ from hinet.classifier.labels import NOTHING, LabelForm, Truth, read_labels
 from hinet.data import Traces
 from hinet.data.matrices import check_rows, checked_weights
 from hinet.data.text import TextSettings
-from hinet.engine import Decoding, Found, ValidationRows
+from hinet.engine import Decoding, ValidationRows
 from hinet.errors import HiNetError, LabelError, shown
-from hinet.evaluation.risk import CERTAINTY, Promise
+from hinet.evaluation.risk import CERTAINTY, Promise, check_share
 from hinet.metrics import hierarchical_f1
 from hinet.progress import Progress, SilentProgress, progress_for_terminal
 from hinet.taxonomy import Taxonomy
@@ -85,9 +85,14 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     taxonomy_ : Taxonomy
         The hierarchy.
     classes_ : array
-        The labels that can be predicted.
+        The labels that can be predicted: those of training rows, and the other leaves of a given taxonomy.
     history_ : tuple of EpochRecord
         What each epoch of training did.
+    metrics_ : dict
+        Accuracy and hierarchical F1 of validation rows, if there were any.
+    calibration_, temperature_, min_confidence_
+        What :meth:`calibrate` found: a Calibration; what the logits were divided by since training; the threshold for
+        its risk. More rows or another taxonomy void them.
 
     Examples
     --------
@@ -174,6 +179,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _fit(
         self, X: Any, y: Any, sample_weight: Any, valid: tuple[Any, Any] | None = None, form: LabelForm | None = None
     ) -> Self:
+        self._check_parameters()
         kind = kind_of(X)
         goes_on = self.warm_start and self.__sklearn_is_fitted__()
         checked = self._checked(X, kind, reset=not goes_on)
@@ -184,7 +190,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         else:
             traces = form.encode(y)
         engine = engine_for(kind, self.engine, self.network, self.device)
-        weights = self._weights(sample_weight, y, count)
+        weights = self._weights(sample_weight, form, traces)
         if goes_on:
             moved = moved_to(self.fitted_, form)
             lesson = Lesson(moved.features.rows(checked), traces, weights)
@@ -206,6 +212,16 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.metrics_["validation"] = self._judged(held_rows, held[1])
         return self
 
+    def _check_parameters(self) -> None:
+        if self.decoding not in get_args(Decoding):
+            raise HiNetError(f"decoding is one of {', '.join(get_args(Decoding))}; got {self.decoding!r}")
+        if self.text is not None and not isinstance(self.text, TextSettings):
+            raise HiNetError(f"text is a TextSettings of hinet.data.text; got {type(self.text).__name__}")
+        for name in ("width", "members", "epochs", "patience"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, (int, np.integer)) and value >= 1):
+                raise HiNetError(f"{name} is a whole number of at least 1; got {value!r}")
+
     def _train(self, lesson: Lesson, features: Features, form: LabelForm, engine: str) -> None:
         progress: Progress = progress_for_terminal() if self.verbose else SilentProgress()
         if engine == "fused":
@@ -216,7 +232,6 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             network, history = fit_torch(lesson, self._choices(), self.network, self.device, progress)
             fitted = Fitted(features, form, network, self.n_jobs, tuple(history), lesson.fingerprint())
         self._take_up(fitted)
-        self.metrics_: dict[str, Any] = {}
 
     def _take_up(self, fitted: Fitted) -> None:
         """Become a classifier that knows this."""
@@ -225,7 +240,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.taxonomy_ = fitted.form.taxonomy
         self.history_ = fitted.history
         self.n_iter_ = max((record.epoch for record in fitted.history), default=0)
-        for name in ("calibration_", "min_confidence_"):
+        self.metrics_: dict[str, Any] = {}
+        for name in ("calibration_", "temperature_", "min_confidence_"):
             if hasattr(self, name):
                 delattr(self, name)
 
@@ -250,14 +266,11 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         if not self.__sklearn_is_fitted__():
             return self._first_fit(X, y, classes, sample_weight)
-        kind = kind_of(X)
-        checked = self._checked(X, kind)
-        count = _count(checked)
-        y = _checked_labels(y, count)
+        rows = self._rows(X)
+        y = _checked_labels(y, rows.shape[0])
         fitted = self._widened(y)
-        rows = fitted.features.rows(checked)
-        weights = self._weights(sample_weight, y, count)
-        lesson = Lesson(rows, fitted.form.encode(y), weights)
+        traces = fitted.form.encode(y)
+        lesson = Lesson(rows, traces, self._weights(sample_weight, fitted.form, traces))
         self._take_up(continued(fitted, lesson, self._choices(), self.device))
         return self
 
@@ -270,6 +283,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _widened(self, y: Any) -> Fitted:
         """Return what is known, carried over to a taxonomy that has all labels of ``y``."""
         fitted = self.fitted_
+        given = self._given_taxonomy()
+        if given is not None and given != fitted.form.taxonomy:
+            fitted = moved_to(fitted, fitted.form.in_taxonomy(given, {}))
         with contextlib.suppress(LabelError):
             fitted.form.encode(y)
             return fitted
@@ -307,11 +323,11 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         features = MatrixInput.learnt(checked, columns, scaled=scaled and kind == "dense")
         return features, features.rows(checked)
 
-    def _weights(self, sample_weight: Any, y: Any, count: int) -> NDArray[np.float64] | None:
-        weights = None if sample_weight is None else checked_weights(sample_weight, count)
+    def _weights(self, sample_weight: Any, form: LabelForm, traces: Traces) -> NDArray[np.float64] | None:
+        weights = None if sample_weight is None else checked_weights(sample_weight, len(traces))
         if self.class_weight is None:
             return weights
-        by_class: NDArray[np.float64] = compute_sample_weight(self.class_weight, np.asarray(y))
+        by_class = form.weights_of(self.class_weight, traces)
         return by_class if weights is None else weights * by_class
 
     def _held_out(self, end_nodes: NDArray[np.int32], row_offsets: NDArray[np.int64]) -> NDArray[np.bool_] | None:
@@ -322,13 +338,15 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise HiNetError(f"validation_fraction is between 0 and 1; got {self.validation_fraction}")
         random = np.random.default_rng(_seed(self.random_state))
         rows = len(row_offsets) - 1
-        order = random.permutation(rows)
-        chosen = np.zeros(rows, bool)
-        first_label = end_nodes[row_offsets[:-1]]
-        _, first = np.unique(first_label[order], return_index=True)
+        rank = random.permutation(rows)
+        owner = np.repeat(np.arange(rows), np.diff(row_offsets))
+        by_rank = np.lexsort((rank[owner], end_nodes))
+        _, first = np.unique(end_nodes[by_rank], return_index=True)
         free = np.ones(rows, bool)
-        free[first] = False
-        chosen[order[free][: round(self.validation_fraction * rows)]] = True
+        free[owner[by_rank[first]]] = False
+        order = np.argsort(rank)
+        chosen = np.zeros(rows, bool)
+        chosen[order[free[order]][: round(self.validation_fraction * rows)]] = True
         return chosen if chosen.any() else None
 
     # Answers
@@ -342,11 +360,21 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         rows = self._rows(X)
         search, form = self.fitted_.search, self.fitted_.form
+        if min_confidence is None and self.decoding == "map":
+            return form.decode_traces(search.traces(rows).traces)
         if min_confidence is None:
             return form.decode(search.decode(rows, self.decoding).nodes)
         least = self._threshold() if min_confidence == "calibrated" else float(min_confidence)
         found = search.as_deep_as_sure(rows, least)
         return form.decode(np.where(found.probability >= least, found.nodes, NOTHING))
+
+    def node_ids(self, y: Any) -> list[tuple[str, ...]]:
+        """Return labels in any form, predicted ones too, as ids of ``taxonomy_``, which metrics take.
+
+        A label that an inferred taxonomy does not know becomes the deepest known node above it, or nothing.
+        """
+        check_is_fitted(self)
+        return self.fitted_.form.truth(y).ids()
 
     def predict_traces(self, X: Any, k: int = 1) -> PredictedTraces:
         """Return the ``k`` most probable traces of every row, exactly, with the probability of every step."""
@@ -364,11 +392,13 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return found.toarray() if dense else sp.csr_array(found)
 
     def predict_log_proba(self, X: Any) -> Any:
-        """Return the log of the probability of every label, (n, classes); of a CSR array, of what it holds."""
+        """Return the log of the probability of every label, (n, classes); for as many rows as fit densely."""
         found = self.predict_proba(X)
         if sp.issparse(found):
-            found.data = np.log(found.data)
-            return found
+            raise HiNetError(
+                f"the log probabilities of {found.shape[0]:,} rows and {found.shape[1]:,} labels do not fit densely; "
+                "ask for fewer rows at a time, or for predict_traces"
+            )
         with np.errstate(divide="ignore"):
             return np.log(found)
 
@@ -393,23 +423,31 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         HiNetError
             If the rows are too few to promise the risk; the classifier is left as it was.
         """
+        check_share("risk", risk)
+        check_share("certainty", certainty)
         rows, truth = self._rows(X), self._truth(X, y)
         if len(truth) < 2:
             raise HiNetError(f"{len(truth)} held-out rows; calibration needs at least two")
-        first = np.arange(len(truth)) % 2 == 0 if risk is not None else np.ones(len(truth), bool)
         before = self.fitted_
+        first, second = np.arange(0, len(truth), 2), np.arange(1, len(truth), 2)
         factor = sharpness_for(before, rows[first], truth.take(first))
-        after = before.sharpened(factor)
+        judged = before.sharpened(factor)
+        error_before, error_after = (
+            calibration_error(fitted, rows[second], truth.take(second)) for fitted in (before, judged)
+        )
         promise = None
         if risk is not None:
-            promise = promise_for(after, rows[~first], truth.take(~first), risk, certainty)
-        error_before, error_after = (calibration_error(fitted, rows, truth) for fitted in (before, after))
-        self.fitted_ = after
-        self._take_up_calibration(Calibration(1 / factor, error_before, error_after, len(truth), promise))
+            promise = promise_for(judged, rows[second], truth.take(second), risk, certainty)
+        else:
+            factor = sharpness_for(before, rows, truth)
+        self.fitted_ = before.sharpened(factor)
+        temperature = getattr(self, "temperature_", 1.0) / factor
+        self._take_up_calibration(Calibration(temperature, error_before, error_after, len(truth), promise))
         return self.calibration_
 
     def _take_up_calibration(self, calibration: Calibration) -> None:
         self.calibration_ = calibration
+        self.temperature_ = calibration.temperature
         if calibration.promise is not None:
             self.min_confidence_ = calibration.promise.threshold
 
@@ -432,14 +470,14 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             A label, in the form of the training labels.
         """
         check_is_fitted(self)
+        if isinstance(x, (list, tuple)) and not any(isinstance(value, str) for value in x):
+            x = np.asarray(x)
         row = self._rows([x] if isinstance(x, str) else x.reshape(1, -1) if getattr(x, "ndim", 2) == 1 else x)
         if row.shape[0] != 1:
             raise HiNetError(f"expected one row to explain, got {row.shape[0]:,}; give them one by one")
-        found = self.fitted_.search.traces(row)
-        if label is not None:
-            wanted = self.fitted_.form.encode([label])
-            found = _trace_of(self.fitted_.search, row, wanted)
-        return explained(self.fitted_, row, found.traces, PredictedTraces(found)[0][0], most)
+        if label is None:
+            return explained(self.fitted_, row, self.fitted_.search.traces(row).traces, most)
+        return explained(self.fitted_, row, self.fitted_.form.encode([label]), most)
 
     def _truth(self, X: Any, y: Any) -> Truth:
         return self.fitted_.form.truth(_checked_labels(y, _count(X)))
@@ -453,16 +491,21 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             expected = "texts" if kind == "text" else "rows of numbers"
             raise HiNetError(f"the classifier was trained on {expected}, got {type(X).__name__}; give it the same")
         checked = self._checked(X, given)
+        if kind == "dense" and sp.issparse(checked):
+            checked = checked.toarray()
         rows = self.fitted_.features.rows(checked)
-        if kind != "text" and self.fitted_.engine == "fused" and not sp.issparse(rows):
-            rows = sp.csr_array(rows)
-        return rows
+        wants_sparse = self.fitted_.engine == "fused" or kind == "sparse"
+        return sp.csr_array(rows) if kind != "text" and wants_sparse and not sp.issparse(rows) else rows
 
     def _checked(self, X: Any, kind: Kind, *, reset: bool = False) -> Any:
         """Return texts as they are, and numbers as a checked matrix."""
         if isinstance(X, str):
             raise HiNetError(f"expected a list of texts, got one text {shown(X)}; put it into a list")
         if kind == "text":
+            if reset:
+                for name in ("n_features_in_", "feature_names_in_"):
+                    if hasattr(self, name):
+                        delattr(self, name)
             return X
         checked = validate_data(
             self,
@@ -524,12 +567,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             If it is no saved model, of another format, or a file of it is missing, cut off or edited.
         """
         fitted, manifest = load_fitted(path, network)
-        parameters = dict(manifest["parameters"])
-        if parameters["text"] is not None:
-            parameters["text"] = TextSettings.from_described(parameters["text"])
-        if parameters["taxonomy"] is not None:
-            parameters["taxonomy"] = fitted.form.taxonomy
-        loaded = cls(**parameters, network=network)
+        loaded = cls(**_restored_parameters(manifest["parameters"], fitted.form.taxonomy), network=network)
         loaded._take_up(replace(fitted, threads=loaded.n_jobs))
         loaded.metrics_ = manifest["metrics"]
         if manifest["input_features"] is not None:
@@ -557,22 +595,6 @@ def load(path: str | Path, *, network: Any = None) -> HiNetClassifier:
     return HiNetClassifier.load(path, network=network)
 
 
-def _trace_of(search: Any, row: Any, wanted: Traces) -> Found:
-    """Return the best trace of a row among those that end at a label."""
-    k = 16
-    while True:
-        found = search.traces(row, k)
-        ends = np.flatnonzero(found.traces.end_nodes == wanted.end_nodes[0])
-        if len(ends):
-            at = int(ends[0])
-            part = slice(found.traces.offsets[at], found.traces.offsets[at + 1])
-            log_p = found.traces.log_p[at : at + 1]
-            one = Traces(wanted.layers, np.array([0, 1]), np.array([0, part.stop - part.start]),
-                         found.traces.neurons[part], log_p)  # fmt: skip
-            return Found(one, found.log_p[part], found.touched)
-        k *= 8
-
-
 def _predictable(form: LabelForm, rows: Any, truth: Truth) -> ValidationRows | None:
     """Return the validation rows whose labels can be predicted: the others cannot tell experts apart."""
     able = np.flatnonzero(form.predictable(truth))
@@ -592,9 +614,9 @@ def _checked_labels(y: Any, count: int) -> Any:
     if len(y) != count:
         raise HiNetError(f"{count:,} rows and {len(y):,} labels; give one label a row")
     kind = getattr(getattr(y, "dtype", None), "kind", "")
-    if kind == "f" and not np.isfinite(y).all():
-        row = int(np.flatnonzero(~np.isfinite(np.asarray(y).ravel()))[0])
-        value = "infinity" if np.isinf(np.asarray(y).ravel()[row]) else "NaN"
+    if kind == "f" and np.ndim(y) == 1 and not np.isfinite(y).all():
+        row = int(np.flatnonzero(~np.isfinite(y))[0])
+        value = "infinity" if np.isinf(np.asarray(y)[row]) else "NaN"
         raise LabelError(f"row {row}: Input y contains {value}; leave the row out or name its label")
     if kind in ("i", "u", "f", "b") and np.ndim(y) == 2 and y.shape[1] == 1:
         y = column_or_1d(y, warn=True)
@@ -622,7 +644,7 @@ def _seed(random_state: Any) -> int:
     if random_state is None:
         return 0
     if isinstance(random_state, np.random.RandomState):
-        return int(random_state.randint(1 << 31))
+        return int(copy.deepcopy(random_state).randint(1 << 31))  # the same at every look
     return int(random_state)
 
 
@@ -632,14 +654,30 @@ def _text_of(path: str | Path | None) -> str | None:
 
 def _plain_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
     """Return parameters as plain values for JSON; the taxonomy is kept elsewhere, a network of one's own is not."""
-    plain = {name: value for name, value in parameters.items() if name != "network"}
+    plain = {
+        name: value.item() if isinstance(value, np.generic) else value
+        for name, value in parameters.items()
+        if name != "network"
+    }
     plain["taxonomy"] = None if plain["taxonomy"] is None else "taxonomy"
     plain["text"] = None if plain["text"] is None else plain["text"].described()
     plain["checkpoint"] = None
-    weight = plain["class_weight"]
-    plain["class_weight"] = weight if weight is None or isinstance(weight, str) else None
+    if isinstance(plain["class_weight"], dict):  # keys need not be text
+        plain["class_weight"] = [[label, float(weight)] for label, weight in plain["class_weight"].items()]
     plain["random_state"] = _seed(plain["random_state"])
     return plain
+
+
+def _restored_parameters(told: dict[str, Any], taxonomy: Taxonomy) -> dict[str, Any]:
+    parameters = {**told, "checkpoint": None}
+    if parameters["text"] is not None:
+        parameters["text"] = TextSettings.from_described(parameters["text"])
+    if parameters["taxonomy"] is not None:
+        parameters["taxonomy"] = taxonomy
+    if isinstance(parameters["class_weight"], list):
+        pairs = parameters["class_weight"]
+        parameters["class_weight"] = {tuple(key) if isinstance(key, list) else key: weight for key, weight in pairs}
+    return parameters
 
 
 def _restored_calibration(told: dict[str, Any]) -> Calibration:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +16,7 @@ from hinet.classifier.fitted import Fitted
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix, is_sparse
 from hinet.engine import FusedModel
-from hinet.engine.contributions import Contributions, contributions
+from hinet.engine.contributions import GroupParts, contributions
 from hinet.taxonomy import STOP
 
 STOPS = "(stops here)"  # the option of ending at the node itself
@@ -61,22 +63,46 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explained(fitted: Fitted, row: Any, trace: Traces, shown: Trace, most: int) -> Explanation:
-    """Explain the first trace of ``trace`` for a matrix of one row."""
-    parts, features = _parts(fitted, row)
-    options, offsets = trace.options()
-    layers = trace.layers
+def explained(fitted: Fitted, row: Any, traces: Traces, most: int) -> Explanation:
+    """Explain the most probable of the given traces for a matrix of one row."""
+    parts_of, features = _parts(fitted, row)
+    parts_of = lru_cache(maxsize=None)(parts_of)
+    options, offsets = traces.options()
+    walks = [options[start:end].tolist() for start, end in pairwise(offsets.tolist())]
+    along = [[_log_p(fitted, parts_of, option) for option in walk] for walk in walks]
+    at = int(np.argmax([sum(log_p) for log_p in along]))
+    layers = fitted.form.layers
     steps = []
-    for option in options[offsets[0] : offsets[1]].tolist():
+    for option in walks[at]:
         group = int(layers.option_parent[option])
-        low, high = int(layers.option_offsets[group]), int(layers.option_offsets[group + 1])
-        if high - low > 1:
-            found = parts(group)
-            steps.append(_step(fitted, found, option - low, low, features, most))
-    return Explanation(shown, tuple(steps))
+        low = int(layers.option_offsets[group])
+        if layers.option_offsets[group + 1] - low > 1:
+            steps.append(_step(fitted, parts_of(group), option - low, low, features, most))
+    return Explanation(_walked(fitted, walks[at], along[at]), tuple(steps))
 
 
-def _parts(fitted: Fitted, row: Any) -> tuple[Callable[[int], Contributions], NDArray[np.int64]]:
+def _log_p(fitted: Fitted, parts_of: Callable[[int], GroupParts], option: int) -> float:
+    """Return the log probability of an option in its group."""
+    layers = fitted.form.layers
+    group = int(layers.option_parent[option])
+    low = int(layers.option_offsets[group])
+    if layers.option_offsets[group + 1] - low == 1:
+        return 0.0
+    logits = parts_of(group).logits
+    return float(logits[option - low] - np.logaddexp.reduce(logits))
+
+
+def _walked(fitted: Fitted, walk: list[int], log_p: list[float]) -> Trace:
+    """Return the options of a walk, the last of which is to stop, as a trace."""
+    layers = fitted.form.layers
+    ids = layers.taxonomy.ids
+    steps = tuple(ids[layers.node[layers.option_neuron[option]]] for option in walk[:-1])
+    falling = np.exp(np.cumsum(log_p))
+    label = steps[-1] if steps else ids[layers.taxonomy.root]
+    return Trace(label, steps, tuple(falling[:-1].tolist()), float(falling[-1]))
+
+
+def _parts(fitted: Fitted, row: Any) -> tuple[Callable[[int], GroupParts], NDArray[np.int64]]:
     """Return what gives the parts of a group's logits, and the features these belong to."""
     model = fitted.model
     if isinstance(model, FusedModel):
@@ -88,11 +114,12 @@ def _parts(fitted: Fitted, row: Any) -> tuple[Callable[[int], Contributions], ND
     return NetworkContributions(model, row), features
 
 
-def _step(fitted: Fitted, found: Contributions, chosen: int, low: int, features: NDArray[np.int64], most: int) -> Step:
-    logits = found.by_feature.sum(1) + found.rest
+def _step(fitted: Fitted, found: GroupParts, chosen: int, low: int, features: NDArray[np.int64], most: int) -> Step:
+    logits = found.logits
     others = np.arange(len(logits)) != chosen
     rival = int(np.flatnonzero(others)[np.argmax(logits[others])])
-    pushes = found.by_feature[chosen] - found.by_feature[rival]
+    (pushes_to, rest), (pushes_away, rest_away) = found.of(chosen), found.of(rival)
+    pushes = pushes_to - pushes_away
     order = np.argsort(-np.abs(pushes), kind="stable")[:most]
     order = order[pushes[order] != 0]
     names = fitted.features.names(features[order])
@@ -104,7 +131,7 @@ def _step(fitted: Fitted, found: Contributions, chosen: int, low: int, features:
         float(logits[chosen] - logits[rival]),
         tuple(Reason(name, float(pushes[at])) for name, at in zip(names, order, strict=True)),
         float(pushes.sum() - pushes[order].sum()),
-        float(found.rest[chosen] - found.rest[rival]),
+        rest - rest_away,
     )
 
 

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from hinet.classifier.inputs import Features
 from hinet.classifier.labels import LabelForm
+from hinet.data.matrices import SparseMatrix
 from hinet.engine import FusedModel, Search
+from hinet.engine.ladders import Ladder
 from hinet.progress import EpochRecord
 
 if TYPE_CHECKING:
@@ -45,6 +47,17 @@ class Fitted:
         from hinet.training.network_search import NetworkSearch
 
         return NetworkSearch(self.model)
+
+    def ladder(self, rows: Any) -> tuple[Ladder, NDArray[np.int64]]:
+        """Return the choices along the best trace of every row, in a tree, and the nodes these end at."""
+        traces = self.search.traces(rows).traces
+        if isinstance(self.model, FusedModel):
+            found = Ladder.of(self.model, SparseMatrix.of(rows), traces)
+        else:
+            from hinet.training.network_search import NetworkSearch
+
+            found = NetworkSearch(self.model).ladder(rows)
+        return found, traces.end_nodes.astype(np.int64)
 
     @cached_property
     def classes(self) -> NDArray[Any]:

@@ -127,7 +127,7 @@ def _is_text(X: Any) -> bool:
         return False
     if not len(X):
         return isinstance(X, list)
-    first = next((value for value in X if value is not None), "")
+    first = next((value for value in X if value is not None and value == value), "")
     return isinstance(first, (str, bytes))
 
 

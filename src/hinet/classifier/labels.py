@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from hinet.data import Traces
 from hinet.errors import HiNetError, LabelError, shown
 from hinet.ragged import gather, offsets_of
-from hinet.taxonomy import Layers, Taxonomy, as_id, path_id, unpadded
+from hinet.taxonomy import PATH_SEP, Layers, Taxonomy, as_id, path_id, unpadded
 
 Form = Literal["plain", "ids", "paths", "table"]
 NOTHING = -1  # the node of a row without an answer
@@ -35,24 +35,34 @@ NOTHING = -1  # the node of a row without an answer
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """The true labels of rows, as nodes of the taxonomy, whether the classifier can predict them or not."""
+    """The true labels of rows, as nodes of the taxonomy, whether the classifier can predict them or not.
+
+    A label that an inferred taxonomy does not know stands for the deepest node above it that is known, if any, and is
+    not ``exact``: nothing that is predicted can be that label.
+    """
 
     taxonomy: Taxonomy
     offsets: NDArray[np.int64]  # (n + 1,)
-    nodes: NDArray[np.int64]  # those of row i are offsets[i]:offsets[i + 1]
+    nodes: NDArray[np.int64]  # those of row i are offsets[i]:offsets[i + 1]; NOTHING where no node is known
+    exact: NDArray[np.bool_]  # as long as nodes
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
+    @property
+    def owner(self) -> NDArray[np.int64]:
+        """The row of every node."""
+        return np.repeat(np.arange(len(self)), np.diff(self.offsets))
+
     def take(self, rows: NDArray[Any]) -> Truth:
         """Return the chosen rows, by a mask or by number."""
-        nodes, counts = gather(self.nodes, self.offsets, np.arange(len(self))[rows])
-        return Truth(self.taxonomy, offsets_of(counts), nodes.astype(np.int64))
+        places, counts = gather(np.arange(len(self.nodes)), self.offsets, np.arange(len(self))[rows])
+        return Truth(self.taxonomy, offsets_of(counts), self.nodes[places], self.exact[places])
 
     def are_right(self, nodes: NDArray[np.int64], *, or_above: bool = False) -> NDArray[np.bool_]:
         """Return whether the node of every row is one of its labels or, if wished, above one."""
-        owner = np.repeat(np.arange(len(self)), np.diff(self.offsets))
-        labels = self.nodes
+        known = np.flatnonzero(self.nodes != NOTHING if or_above else self.exact)
+        labels, owner = self.nodes[known], self.owner[known]
         if or_above:
             distinct, inverse = np.unique(labels, return_inverse=True)
             above, counts = gather(*self.taxonomy.ancestor_lists(distinct), inverse)
@@ -62,9 +72,11 @@ class Truth:
         return right
 
     def ids(self) -> list[tuple[str, ...]]:
-        """Return the labels of every row by their ids."""
-        names = [self.taxonomy.ids[node] for node in self.nodes.tolist()]
-        return [tuple(names[start:end]) for start, end in pairwise(self.offsets.tolist())]
+        """Return the labels of every row by their ids, as far as they are known."""
+        known = self.nodes != NOTHING
+        names = [self.taxonomy.ids[node] for node in self.nodes[known].tolist()]
+        bounds = offsets_of(np.bincount(self.owner[known], minlength=len(self))).tolist()
+        return [tuple(names[start:end]) for start, end in pairwise(bounds)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,26 +116,47 @@ class LabelForm:
         return Traces.encode(self.layers, [self._id(at, row) for at, row in enumerate(rows)])
 
     def truth(self, y: Any) -> Truth:
-        """Return labels as nodes, those among them that no training row had; raises LabelError, which names the row."""
+        """Return labels as nodes, those among them that no training row had.
+
+        Raises
+        ------
+        LabelError
+            If a given taxonomy does not know a label; names the row. An inferred one need not know all.
+        """
         rows, _ = _rows_of(y)
         several = [self._ids(at, row) for at, row in enumerate(rows)]
         offsets = offsets_of(np.array([len(ids) for ids in several], np.int64))
         names = [name for ids in several for name in ids]
-        unknown = next((at for at, name in enumerate(names) if name not in self.taxonomy), None)
-        if unknown is None:
-            return Truth(self.taxonomy, offsets, self.taxonomy.positions(names))
-        row = int(np.searchsorted(offsets, unknown, side="right")) - 1
+        exact = np.array([name in self.taxonomy for name in names], bool)
+        if exact.all():
+            return Truth(self.taxonomy, offsets, self.taxonomy.positions(names), exact)
+        if not self.inferred:
+            unknown = int(np.flatnonzero(~exact)[0])
+            row = int(np.searchsorted(offsets, unknown, side="right")) - 1
+            raise LabelError(f"row {row}: label {self._unknown(names[unknown])}")
+        nodes = np.array([self._nearest(name) for name in names], np.int64)
+        return Truth(self.taxonomy, offsets, nodes, exact)
+
+    def _unknown(self, name: str) -> str:
+        """Return the message for an id that the taxonomy does not know."""
         try:
-            self.taxonomy.position(names[unknown])
+            self.taxonomy.position(name)
         except LabelError as error:
-            raise LabelError(f"row {row}: label {error}") from None
-        raise AssertionError
+            return str(error)
+        raise AssertionError(name)
+
+    def _nearest(self, name: str) -> int:
+        """Return the node of an id or, of a path of names, the deepest node above it that is known."""
+        while name not in self.taxonomy:
+            name, found, _ = name.rpartition(PATH_SEP)
+            if not found:
+                return NOTHING
+        return self.taxonomy.position(name)
 
     def predictable(self, truth: Truth) -> NDArray[np.bool_]:
         """Return which rows have labels that can all be predicted."""
-        unknown = ~np.isin(truth.nodes, self.label_nodes)
-        owner = np.repeat(np.arange(len(truth)), np.diff(truth.offsets))
-        able: NDArray[np.bool_] = np.bincount(owner[unknown], minlength=len(truth)) == 0
+        unknown = ~(np.isin(truth.nodes, self.label_nodes) & truth.exact)
+        able: NDArray[np.bool_] = np.bincount(truth.owner[unknown], minlength=len(truth)) == 0
         return able
 
     def traces_of(self, truth: Truth) -> Traces:
@@ -135,7 +168,10 @@ class LabelForm:
 
     def _id(self, at: int, label: Any) -> str:
         if not _is_path(label):
-            return as_id(label)
+            name = as_id(label)
+            if name == "":
+                raise LabelError(f"row {at}: the label is missing; leave the row out or name its label")
+            return name
         steps = unpadded(at, label)
         if not steps:
             raise LabelError(f"row {at}: the path is empty; name at least one node")
@@ -149,8 +185,17 @@ class LabelForm:
             ends = {self.taxonomy.ids[node] for node in self.label_nodes.tolist()}
             return replace(self, layers=Layers.of(self.taxonomy, _known(self.taxonomy, ends | more)))
         known = [self._written(node) for node in self.label_nodes.tolist()]
-        labels = [*known, *(label for row in rows for label in _several(row))]
-        return _form(labels, labels, None, paths=self.named, is_table=is_table, number=self.number)
+        more_labels = [label for row in rows for label in _several(row)]
+        labels = [*known, *more_labels]
+        steps = [step for label in more_labels for step in (label if self.named else (label,)) if as_id(step) != ""]
+        if self.number and not _all_whole(steps):
+            raise LabelError("the labels were whole numbers so far, some are not; give labels of one kind")
+        found = _form(labels, labels, None, paths=self.named, is_table=is_table, number=self.number)
+        if self.values is not None and found.values is not None and found.values.dtype.kind != self.values.dtype.kind:
+            raise LabelError(
+                f"the labels were of kind {self.values.dtype} so far, some are not; give labels of one kind"
+            )
+        return replace(found, form=self.form, columns=self.columns)
 
     def in_taxonomy(self, taxonomy: Taxonomy, renamed: Mapping[str, str]) -> LabelForm:
         """Return the form in a changed taxonomy: labels that are still there, and all its leaves."""
@@ -158,6 +203,27 @@ class LabelForm:
             raise HiNetError("the taxonomy was inferred from the labels; fit with taxonomy=... to be able to change it")
         ends = {self.taxonomy.ids[node] for node in self.label_nodes.tolist()}
         return replace(self, layers=Layers.of(taxonomy, _known(taxonomy, {renamed.get(end, end) for end in ends})))
+
+    def weights_of(self, class_weight: Any, traces: Traces) -> NDArray[np.float64]:
+        """Return the weight of every row by its labels: of several, the mean.
+
+        ``"balanced"`` weighs labels so that all count the same; a mapping gives weights of labels, others have 1.
+        """
+        owner = np.repeat(np.arange(len(traces)), np.diff(traces.row_offsets))
+        counts = np.bincount(traces.end_nodes, minlength=len(self.taxonomy)).astype(np.float64)
+        if isinstance(class_weight, str):
+            if class_weight != "balanced":
+                raise HiNetError(f"class_weight is 'balanced' or a mapping; got {class_weight!r}")
+            weights = len(owner) / (np.count_nonzero(counts) * np.maximum(counts, 1))
+        else:
+            weights = np.ones(len(self.taxonomy))
+            for label, weight in class_weight.items():
+                name = self._id(0, label)
+                if name in self.taxonomy:
+                    weights[self.taxonomy.position(name)] = weight
+        total = np.bincount(owner, weights[traces.end_nodes], len(traces))
+        found: NDArray[np.float64] = total / np.maximum(np.diff(traces.row_offsets), 1)
+        return found
 
     def decode(self, nodes: NDArray[np.int64]) -> NDArray[Any]:
         """Return nodes, positions in the taxonomy, as the user writes them; ``NOTHING`` becomes None or empty."""
@@ -171,11 +237,27 @@ class LabelForm:
             for at, steps in enumerate(written):
                 table[at, : len(steps)] = steps
             return table[inverse]
-        if self.number and (distinct != NOTHING).all():
+        if self.form == "ids" and self.number and (distinct != NOTHING).all():
             return np.array(written, np.int64)[inverse]
         answers = np.empty(len(distinct), object)
         answers[:] = written
         return answers[inverse]
+
+    def decode_traces(self, traces: Traces) -> NDArray[Any]:
+        """Return the first trace of every row as the user writes labels: of a DAG, the path itself."""
+        ends = traces.end_nodes[traces.row_offsets[:-1]].astype(np.int64)
+        if self.form not in ("paths", "table") or self.taxonomy.is_tree:
+            return self.decode(ends)
+        paths = [found[0] for found in traces.paths()]
+        written = [tuple(int(step) for step in path) if self.number else path for path in paths]
+        width = max([self.columns, *map(len, written)]) if self.form == "table" else 0
+        answers = np.full((len(written), width) if width else len(written), "", object)
+        for row, steps in enumerate(written):
+            if width:
+                answers[row, : len(steps)] = steps
+            else:
+                answers[row] = steps
+        return answers
 
     def _written(self, node: int) -> Any:
         if node == NOTHING:
@@ -247,7 +329,11 @@ def _plain(labels: list[Any]) -> LabelForm:
     missing = [at for at, label in enumerate(labels) if as_id(label) == ""]
     if missing:
         raise LabelError(f"row {missing[0]}: the label is missing; leave the row out or name its label")
-    values = np.unique(np.array(labels)) if not any(isinstance(label, str) for label in labels) else None
+    values = None
+    if not any(isinstance(label, str) for label in labels):
+        values = np.unique(np.array(labels))
+        if values.dtype.kind not in "biuf":
+            raise LabelError(f"labels are text or numbers; got {type(labels[0]).__name__}: write them as text")
     if values is None:
         values = np.array(sorted({as_id(label) for label in labels}), object)
     taxonomy = Taxonomy.from_edges([(None, value) for value in values.tolist()])
@@ -265,15 +351,15 @@ def _rows_of(y: Any) -> tuple[Sequence[Any], bool]:
         raise LabelError(f"expected a list of labels, got the text {shown(str(y))}; put it into a list")
     if isinstance(y, (list, tuple)):
         return y, False
-    if hasattr(y, "to_numpy"):
-        y = y.to_numpy()
-    elif hasattr(y, "to_pylist"):
+    if hasattr(y, "to_pylist"):  # Arrow
         return y.to_pylist(), False
-    array = np.asarray(y)
+    array = np.asarray(y.to_numpy() if hasattr(y, "to_numpy") else y)
     if array.ndim == 2 and array.shape[1] == 1 and array.dtype != object:
         array = array[:, 0]
     if array.ndim not in (1, 2):
         raise LabelError(f"expected one label a row, or a path a row in a 2-D array; got an array of {array.ndim} axes")
+    if array.ndim == 2 and array.shape[1] > 2 and array.dtype.kind in "bi" and np.isin(array, (0, 1)).all():
+        raise LabelError("y looks like a matrix of zeros and ones; give each row its labels, several as a set")
     return array.tolist(), array.ndim == 2
 
 

@@ -83,7 +83,8 @@ def carried(model: FusedModel, layers: Layers, came_from: Ints) -> FusedModel:
     flat = _carried_flat(experts.flat, label) if has_labels else DeepExpert.none(model.features, len(spans.neuron))
     known = _carried_prototypes(experts.prototypes, label, len(experts.spans.neuron))
     mix = experts.mix.copy()
-    if not has_labels:
+    if not has_labels and mix[:2].sum() > 0:  # what experts on labels counted for goes to the others
+        mix[:2] *= mix.sum() / mix[:2].sum()
         mix[2:] = 0
     return FusedModel(layers, Experts(deep, wide, flat, known, spans, mix), model.history)
 

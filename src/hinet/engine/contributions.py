@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,31 @@ Numbers = NDArray[np.float64]
 LEAST_SQUARE = 1e-12  # of the length of a row
 
 
+class GroupParts(Protocol):
+    """The logits of a group, and of any option what each feature of the row adds to its logit."""
+
+    @property
+    def logits(self) -> Numbers:
+        """(options,) The logit of every option."""
+
+    def of(self, option: int) -> tuple[Numbers, float]:
+        """Return what each feature adds, and the rest; they sum to the logit."""
+
+
 class Contributions(NamedTuple):
     """Parts of the logits of the options of a group: ``by_feature.sum(1) + rest`` is the logit of each."""
 
     by_feature: Numbers  # (options, features of the row)
     rest: Numbers  # (options,) what no feature adds: biases, and how evenly the labels below an option share
+
+    @property
+    def logits(self) -> Numbers:
+        """(options,) The logit of every option."""
+        return np.asarray(self.by_feature.sum(1) + self.rest)
+
+    def of(self, option: int) -> tuple[Numbers, float]:
+        """Return what each feature adds, and the rest."""
+        return self.by_feature[option], float(self.rest[option])
 
 
 def contributions(model: FusedModel, row: SparseMatrix, neuron: int) -> Contributions:
@@ -41,8 +61,11 @@ def contributions(model: FusedModel, row: SparseMatrix, neuron: int) -> Contribu
     if mix.wide:
         by_feature += mix.wide * _by_wide(experts, features, values, neuron, low, high)
         rest += mix.wide * experts.wide.bias[low:high]
-    for option, (first, last) in enumerate(_spans(model, neuron)):
-        _add_labels(experts, mix, features, values, slice(first, last), by_feature[option], rest[option : option + 1])
+    spans = _spans(model, neuron)
+    flat = _by_deep(experts.flat, features, values) if spans and mix.flat else None
+    for option, (first, last) in enumerate(spans):
+        labels = slice(first, last)
+        _add_labels(experts, mix, features, values, flat, labels, by_feature[option], rest[option : option + 1])
     return Contributions(by_feature, rest)
 
 
@@ -84,11 +107,17 @@ def _spans(model: FusedModel, neuron: int) -> list[tuple[int, int]]:
 
 
 def _add_labels(
-    experts: Experts, mix: Mix, features: NDArray[np.int32], values: Numbers, labels: slice, by_feature: Any, rest: Any
+    experts: Experts,
+    mix: Mix,
+    features: NDArray[np.int32],
+    values: Numbers,
+    parts: _Units | None,
+    labels: slice,
+    by_feature: Any,
+    rest: Any,
 ) -> None:
     """Add the parts of the experts on labels, pooled over the labels below one option."""
-    if mix.flat:
-        parts = _by_deep(experts.flat, features, values)
+    if parts is not None:
         weight = experts.flat.weight[labels]
         of_feature, of_rest = _pooled(weight @ parts.units, weight @ parts.bias + experts.flat.bias[labels])
         by_feature += mix.flat * of_feature

@@ -126,7 +126,60 @@ class FusedModel:
                 f"the arrays have {len(experts.deep.bias):,} rows of output weights, the layers {groups.rows:,}; "
                 "they belong to another taxonomy"
             )
+        _check(experts, groups, labels)
         return cls(layers, experts)
+
+
+def _check(experts: Experts, groups: Groups, labels: int) -> None:
+    """Raise HiNetError for arrays that would lead kernels astray: kernels check no bounds."""
+    deep, wide, flat, known = experts.deep, experts.wide, experts.flat, experts.prototypes
+    features = len(deep.embedding)
+    neurons = len(groups.first_row) - 1
+    slot_group = (
+        np.repeat(np.arange(neurons), np.diff(wide.slot_offsets)) if _rises(wide.slot_offsets, neurons) else None
+    )
+    sound = {
+        "mix": experts.mix.shape == (len(Mix._fields),) and bool(np.isfinite(experts.mix).all()),
+        "deep": _fits(deep, features, groups.rows),
+        "flat": _fits(flat, features, labels),
+        "wide": slot_group is not None
+        and wide.known_as.shape == (features,)
+        and _within(wide.known_as, 0, features)
+        and wide.bias.shape == (groups.rows,)
+        and len(slot_group) == len(wide.feature)
+        and _rises(wide.weight_offsets, len(wide.feature), len(wide.weights))
+        and _rows_fit(slot_group, wide, groups),
+        "prototypes": _rises(known.offsets, features, len(known.label))
+        and known.value.shape == known.label.shape
+        and _within(known.label, 0, labels),
+    }
+    for name, good in sound.items():
+        if not good:
+            raise HiNetError(f"the arrays of {name} contradict each other or the taxonomy; the model is damaged")
+
+
+def _fits(deep: DeepExpert, features: int, outputs: int) -> bool:
+    width = deep.width
+    shapes = ((features, width), (width,), (outputs, width), (outputs,), (width,))
+    return all(array.shape == shape for array, shape in zip(deep, shapes, strict=True))
+
+
+def _rises(offsets: NDArray[Any], lists: int, total: int | None = None) -> bool:
+    """Return whether offsets are those of so many lists, of so many values together."""
+    if offsets.shape != (lists + 1,) or offsets[0] != 0 or (np.diff(offsets) < 0).any():
+        return False
+    return total is None or int(offsets[-1]) == total
+
+
+def _within(values: NDArray[Any], low: int, high: int) -> bool:
+    return not len(values) or (int(values.min()) >= low and int(values.max()) < high)
+
+
+def _rows_fit(slot_group: NDArray[np.int64], wide: WideExpert, groups: Groups) -> bool:
+    """Return whether every weight belongs to a row of its group."""
+    group = np.repeat(slot_group, np.diff(wide.weight_offsets))
+    row = wide.weights["row"]
+    return bool(((row >= groups.first_row[group]) & (row < groups.first_row[group + 1])).all())
 
 
 def _deep(arrays: Mapping[str, NDArray[Any]], prefix: str) -> DeepExpert:

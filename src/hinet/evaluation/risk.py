@@ -35,6 +35,12 @@ class Promise:
     rows: int
 
 
+def check_share(name: str, share: float | None) -> None:
+    """Raise HiNetError unless a share is between 0 and 1, or not given."""
+    if share is not None and not 0 < share < 1:
+        raise HiNetError(f"{name} is a share, between 0 and 1; got {share}")
+
+
 def upper_bound(errors: NDArray[np.int64], answered: NDArray[np.int64], certainty: float) -> NDArray[np.float64]:
     """Return the upper bound of Clopper and Pearson for the error rate, one-sided; 1 where nothing is answered."""
     alive = errors < answered
@@ -66,10 +72,8 @@ def promised_threshold(
     HiNetError
         If no threshold can be promised with so few rows.
     """
-    if not 0 < risk < 1:
-        raise HiNetError(f"risk is a share of the answers, between 0 and 1; got {risk}")
-    if not 0 < certainty < 1:
-        raise HiNetError(f"certainty is between 0 and 1; got {certainty}")
+    check_share("risk", risk)
+    check_share("certainty", certainty)
     bounds = upper_bound(errors, answered, 1 - (1 - certainty) / len(thresholds))
     good = np.flatnonzero(bounds <= risk)
     if not len(good):

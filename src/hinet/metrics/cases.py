@@ -78,6 +78,8 @@ class Cases:
 
 def taxonomy_of(y_true: Labels, y_pred: Labels, given: Taxonomy | None) -> Taxonomy:
     """Return the one taxonomy that both sides speak of."""
+    if given is not None and not hasattr(given, "positions"):
+        raise LabelError(f"taxonomy is a Taxonomy, got {type(given).__name__}; read a file with Taxonomy.from_file")
     spoken = [given] if given is not None else []
     spoken += [side.layers.taxonomy for side in (y_true, y_pred) if isinstance(side, Traces)]
     if not spoken:

@@ -117,12 +117,16 @@ class Scorer:
 
     def __call__(self, estimator: Any, X: Any, y: Labels) -> float:  # noqa: N803 - scikit-learn's name
         """Return the score of what the estimator predicts for ``X``."""
-        taxonomy = getattr(estimator, "taxonomy_", None)
+        last = estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator  # of a pipeline
+        taxonomy = getattr(last, "taxonomy_", None)
         if taxonomy is None:
             raise HiNetError(
-                f"the scorer {self.name!r} needs a fitted estimator with a taxonomy_, got {type(estimator).__name__}"
+                f"the scorer {self.name!r} needs a fitted estimator with a taxonomy_, got {type(last).__name__}"
             )
-        return SCORES[self.name](y, estimator.predict(X), taxonomy=taxonomy)
+        predicted = estimator.predict(X)
+        if hasattr(last, "node_ids"):  # labels of any form, such as paths
+            y, predicted = last.node_ids(y), last.node_ids(predicted)
+        return SCORES[self.name](y, predicted, taxonomy=taxonomy)
 
 
 def scorer(name: str) -> Scorer:

@@ -6,11 +6,12 @@ from hinet.taxonomy.drawing import draw
 from hinet.taxonomy.formats import FORMATS, Edges, IdPaths, LabelPaths, Table, TaxonomyFormat
 from hinet.taxonomy.layers import STOP, Layer, Layers
 from hinet.taxonomy.nested_json import NestedJson
-from hinet.taxonomy.path_ids import as_id, path_id
+from hinet.taxonomy.path_ids import PATH_SEP, as_id, path_id
 from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy, read_draft, unpadded
 
 __all__ = [
     "FORMATS",
+    "PATH_SEP",
     "STOP",
     "VIRTUAL_ROOT",
     "Edges",

@@ -17,13 +17,15 @@ _MISSING = ("NAType", "NaTType")  # what pandas puts into empty cells
 def as_id(value: Any) -> str:
     """Return a value as a node id: text as it is, numbers as text, and nothing for what stands for nothing.
 
-    >>> as_id(7), as_id(None), as_id(float("nan"))
-    ('7', '', '')
+    >>> as_id(7), as_id(7.0), as_id(None), as_id(float("nan"))
+    ('7', '7', '', '')
     """
     if isinstance(value, str):
         return str(value)
     if value is None or value != value or type(value).__name__ in _MISSING:
         return ""
+    if isinstance(value, float) and value.is_integer():  # as tables with empty cells have whole numbers
+        return str(int(value))
     return str(value)
 
 

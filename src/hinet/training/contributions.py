@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from hinet.engine.contributions import Contributions
 from hinet.network import HiNet, SparseRows
 from hinet.network.heads import SiblingHead
 from hinet.training.batches import row_batch
@@ -32,10 +34,25 @@ class NetworkContributions:
         self._logits = head.logits(network.features(batch))[:, 0]  # (rows of weights,)
         self._first, self._size = head.group_row, head.group_size
 
-    def __call__(self, neuron: int) -> Contributions:
+    def __call__(self, neuron: int) -> _NetworkParts:
         """Return the parts of the logits of the group below ``neuron``."""
         first, size = int(self._first[neuron]), int(self._size[neuron])
-        logits = self._logits[first : first + size]
-        parts = [torch.autograd.grad(logit, self._values, retain_graph=True)[0] * self._values for logit in logits]
-        by_feature = torch.stack(parts).reshape(size, -1).detach().double().cpu().numpy()
-        return Contributions(by_feature, logits.detach().double().cpu().numpy() - by_feature.sum(1))
+        return _NetworkParts(self._logits[first : first + size], self._values)
+
+
+class _NetworkParts:
+    """The logits of a group; gradients are taken for the options that are asked for."""
+
+    def __init__(self, logits: Tensor, values: Tensor) -> None:
+        self._logits, self._values = logits, values
+
+    @property
+    def logits(self) -> NDArray[np.float64]:
+        """(options,) The logit of every option."""
+        return self._logits.detach().double().cpu().numpy()
+
+    def of(self, option: int) -> tuple[NDArray[np.float64], float]:
+        """Return what each feature adds, and the rest."""
+        (slope,) = torch.autograd.grad(self._logits[option], self._values, retain_graph=True)
+        parts = (slope * self._values).detach().double().cpu().numpy().ravel()
+        return parts, float(self._logits[option].detach()) - float(parts.sum())

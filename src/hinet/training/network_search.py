@@ -16,11 +16,12 @@ from torch import Tensor
 from hinet.data import Traces
 from hinet.data.matrices import check_rows
 from hinet.engine import Decoding, Found, FoundNodes
+from hinet.engine.ladders import Ladder
 from hinet.engine.search import TYPICAL_F1
 from hinet.errors import HiNetError
 from hinet.inference import Marginals, downpour, marginals
 from hinet.network import HiNet
-from hinet.ragged import offsets_of
+from hinet.ragged import offsets_of, positions
 from hinet.training.batches import check_width, row_batch
 from hinet.training.predict import BATCH_CELLS
 
@@ -44,6 +45,27 @@ class NetworkSearch:
             along.append(_log_p_along(found, scores))
         touched = np.full(rows.shape[0], len(self.network.layers.option_neuron), np.int64)
         return Found(Traces.joined(layers, parts), np.concatenate([np.zeros(0), *along]), touched)
+
+    def ladder(self, rows: Any) -> Ladder:
+        """Return the choices along the best trace of every row, in a tree."""
+        layers = self.network.layers
+        parts: list[list[NDArray[Any]]] = [[], [], [], []]  # logits, sizes, chosen option, row
+        before = 0
+        for scores in self._scores(rows):
+            found = downpour(self.network.graph, scores, 1)
+            options, offsets = found.options()
+            row = np.repeat(np.arange(len(found)), np.diff(offsets))
+            group = layers.option_parent[options]
+            sizes = np.diff(layers.option_offsets)[group]
+            free = sizes > 1
+            low, size = layers.option_offsets[group[free]], sizes[free]
+            flat = scores.numpy()[positions(low, size), np.repeat(row[free], size)]
+            for part, values in zip(parts, (flat, size, options[free] - low, row[free] + before), strict=True):
+                part.append(values)
+            before += len(found)
+        logits, size, option, row = (np.concatenate(part) if part else np.zeros(0, np.int64) for part in parts)
+        starts = offsets_of(size)
+        return Ladder(logits.astype(np.float64), starts, starts[:-1] + option, row, before)
 
     def label_probabilities(self, rows: Any, least: float = 0.0) -> sp.csr_array:
         """Return the probability of every node to be the label, (n, nodes), where it is at least ``least``."""

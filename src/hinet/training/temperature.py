@@ -11,13 +11,8 @@ from hinet.network import HiNet
 
 def sharpened(network: HiNet, factor: float) -> HiNet:
     """Return a copy whose logits are multiplied by ``factor``; its feature network is shared."""
-    features = network.features
-    network.features = torch.nn.Identity()  # not copied
-    try:
-        copied = copy.deepcopy(network)
-    finally:
-        network.features = features
-    copied.features = features
+    copied = copy.copy(network)
+    copied._modules = {**network._modules, "head": copy.deepcopy(network.head)}
     with torch.no_grad():
         for parameter in copied.head.parameters():
             parameter.mul_(factor)
