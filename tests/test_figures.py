@@ -103,3 +103,23 @@ def test_the_speed_of_the_metrics() -> None:
     assert f"{found['traces']['seconds']:.1f} s from `Traces`" in page
     assert f"HiClass 5.0.8 {six['seconds_ratio']:.0f} times as long" in page
     assert six["values"] == found["six measures, hiclass"]["values"]
+
+
+def test_the_classifier_in_the_readme() -> None:
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    found = results("classifier")
+    for name, title in (("icd", "ICD-10-CM"), ("naics", "NAICS")):
+        row = found[f"{name}, calibration"]
+        before, after = (row[part]["calibration_error"] for part in ("before", "after"))
+        assert f"from {before:.3f} to {after:.3f} on {title}" in readme
+        assert after < 0.03
+        assert row["error_of_answers"] <= row["risk_wished"]
+    icd, kept = found["icd, calibration"], found["icd, keeping"]
+    answered, wrong = 100 * icd["answered"], 100 * icd["error_of_answers"]
+    assert f"{answered:.1f}% of the test rows of ICD-10-CM are answered, {wrong:.1f}% of them wrongly" in readme
+    assert f"takes {kept['megabytes']:.0f} MB on disk and loads in {kept['load_seconds']:.1f} s" in readme
+    assert (
+        f"right for {100 * kept['onnx_accuracy']:.1f}% of the rows instead of {100 * kept['accuracy']:.1f}%" in readme
+    )
+    assert kept["onnx_difference"] < 1e-4
+    assert kept["load_seconds"] < 1

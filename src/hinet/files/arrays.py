@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,38 @@ from numpy.typing import NDArray
 from hinet.errors import FileError
 from hinet.files.atomic import write_bytes
 
+_KINDS: dict[str, Any] = {
+    "BOOL": np.bool_, "U8": np.uint8, "I8": np.int8, "U16": np.uint16, "I16": np.int16, "U32": np.uint32,
+    "I32": np.int32, "U64": np.uint64, "I64": np.int64, "F16": np.float16, "F32": np.float32, "F64": np.float64,
+}  # fmt: skip
+_NAMES = {np.dtype(kind): name for name, kind in _KINDS.items()}
+
 
 def write_arrays(path: str | Path, arrays: Mapping[str, NDArray[Any]], told: Mapping[str, str] | None = None) -> None:
-    """Write arrays, and what is ``told`` of them, to a file."""
-    from safetensors.numpy import save
+    """Write arrays, and what is ``told`` of them, to a file, one after the other: none is copied as a whole."""
+    write_bytes(path, _parts(arrays, dict(told or {})))
 
-    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    write_bytes(path, save(whole, dict(told or {})))
+
+def _parts(arrays: Mapping[str, NDArray[Any]], told: dict[str, str]) -> Iterator[Any]:
+    """Yield the bytes of a file: the length of its header, the header, and the arrays, the widest numbers first.
+
+    So every array is aligned to its numbers if the header is to the widest, and can be mapped into memory as it is.
+    """
+    header: dict[str, Any] = {"__metadata__": told} if told else {}
+    names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
+    place = 0
+    for name in names:
+        array = arrays[name]
+        end = place + array.nbytes
+        kind = _NAMES[array.dtype.newbyteorder("=")]
+        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [place, end]}
+        place = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for name in names:
+        little = arrays[name].astype(arrays[name].dtype.newbyteorder("<"), order="C", copy=False)
+        yield little.reshape(-1).view(np.uint8).data
 
 
 def read_arrays(path: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
@@ -40,12 +65,6 @@ def read_arrays(path: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str, st
         raise FileError(path, f"the arrays cannot be read ({error}); the file is damaged or of another kind") from None
     except OSError as error:
         raise FileError(path, f"cannot be read: {error.strerror or error}") from None
-
-
-_KINDS = {
-    "BOOL": np.bool_, "U8": np.uint8, "I8": np.int8, "U16": np.uint16, "I16": np.int16, "U32": np.uint32,
-    "I32": np.int32, "U64": np.uint64, "I64": np.int64, "F16": np.float16, "F32": np.float32, "F64": np.float64,
-}  # fmt: skip
 
 
 def map_arrays(path: str | Path) -> dict[str, NDArray[Any]]:

@@ -7,7 +7,9 @@ import lzma
 import os
 import secrets
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from hinet.errors import FileError
 
@@ -24,14 +26,16 @@ def write_text(path: str | Path, text: str) -> None:
     write_bytes(path, _compressed(path, text.encode()))
 
 
-def write_bytes(path: str | Path, data: bytes) -> None:
-    """Write ``data`` as it is, all or nothing, as :func:`write_text` does."""
+def write_bytes(path: str | Path, data: bytes | Iterable[Any]) -> None:
+    """Write ``data``, bytes or parts of them, as it is, all or nothing, as :func:`write_text` does."""
+    parts: Iterable[Any] = [data] if isinstance(data, bytes) else data
     try:
         target = Path(path).resolve()
         if target.exists() and not target.is_file():
-            target.write_bytes(data)
+            with target.open("wb") as stream:
+                stream.writelines(parts)
         else:
-            _replace(target, data)
+            _replace(target, parts)
     except OSError as error:
         raise FileError(path, f"cannot be written: {error.strerror}") from None
     except ValueError as error:  # a NUL inside the path itself
@@ -44,11 +48,11 @@ def _compressed(path: str | Path, data: bytes) -> bytes:
     return lzma.compress(data) if str(path).lower().endswith(".xz") else data
 
 
-def _replace(target: Path, data: bytes) -> None:
+def _replace(target: Path, parts: Iterable[Any]) -> None:
     temporary = target.with_name(f".{target.name[:40]}.{secrets.token_hex(8)}")
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as stream:
-            stream.write(data)
+            stream.writelines(parts)
             stream.flush()
             os.fsync(stream.fileno())
         if target.exists():

@@ -148,8 +148,8 @@ def learnt_lookups(counts: Counts, settings: TextSettings) -> tuple[Lookup, Look
     word_kept, char_kept = kept_features(counts.words, counts.chars, settings)
     if not (word_kept.any() or char_kept.any()):
         raise HiNetError(
-            f"no feature is in at least {settings.min_df} of the {counts.texts:,} training texts; give a lower min_df, as "
-            "TextSettings(min_df=1) of hinet.data.text"
+            f"no feature is in at least {settings.min_df} of the {counts.texts:,} training texts; give a lower min_df, "
+            "as TextSettings(min_df=1) of hinet.data.text"
         )
     return (
         learnt_lookup(counts.words, word_kept, counts.texts, settings.hash_bits if settings.word_ngrams else None),
