@@ -29,7 +29,7 @@ from hinet.data import Traces
 from hinet.data.matrices import check_rows, checked_weights
 from hinet.data.text import TextSettings
 from hinet.engine import Decoding, ValidationRows
-from hinet.errors import HiNetError, LabelError, shown
+from hinet.errors import FileError, HiNetError, LabelError, shown
 from hinet.evaluation.risk import CERTAINTY, Promise, check_share
 from hinet.metrics import hierarchical_f1
 from hinet.progress import Progress, SilentProgress, progress_for_terminal
@@ -250,7 +250,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             rows = sp.csr_array(rows)
         predicted = self.fitted_.search.decode(rows, self.decoding).nodes
         labels = [self.taxonomy_.ids[node] for node in predicted.tolist()]
-        f1 = hierarchical_f1(truth.ids(), labels, taxonomy=self.taxonomy_)
+        pairs = [pair for pair in zip(truth.ids(), labels, strict=True) if pair[0]]
+        f1 = hierarchical_f1(*map(list, zip(*pairs, strict=True)), taxonomy=self.taxonomy_) if pairs else 0.0
         return {"rows": len(truth), "accuracy": float(truth.are_right(predicted).mean()), "hierarchical_f1": f1}
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
@@ -567,7 +568,11 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             If it is no saved model, of another format, or a file of it is missing, cut off or edited.
         """
         fitted, manifest = load_fitted(path, network)
-        loaded = cls(**_restored_parameters(manifest["parameters"], fitted.form.taxonomy), network=network)
+        try:
+            parameters = _restored_parameters(manifest["parameters"], fitted.form.taxonomy)
+            loaded = cls(**parameters, network=network)
+        except (KeyError, TypeError, ValueError) as error:
+            raise FileError(path, f"the manifest is damaged ({error!r}); save the model again") from None
         loaded._take_up(replace(fitted, threads=loaded.n_jobs))
         loaded.metrics_ = manifest["metrics"]
         if manifest["input_features"] is not None:

@@ -384,5 +384,8 @@ def _all_paths(rows: Sequence[Any]) -> bool:
 
 
 def _all_whole(labels: Iterable[Any]) -> bool:
-    """Return whether all labels are whole numbers, which predictions then are as well."""
-    return all(isinstance(label, (int, np.integer)) and not isinstance(label, bool) for label in labels)
+    """Return whether all labels are whole numbers, which predictions then are as well; tables may hold 7 as 7.0."""
+    return all(
+        isinstance(label, (int, float, np.integer)) and not isinstance(label, bool) and label == int(label)
+        for label in labels
+    )
