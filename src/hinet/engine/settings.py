@@ -10,9 +10,10 @@ from hinet.errors import HiNetError
 MOST_DEEP_EPOCHS = 10
 MOST_WIDE_EPOCHS = 6
 MEMBERS = 2
+MEMBERS_BESIDE_FLAT = 3
 MANY_ROWS = 100_000
-WIDTH = 256
-WIDTH_OF_MEMBER = 192
+WIDTHS = {1: 256, 2: 192}
+WIDTH_OF_MANY = 128  # of more members than these
 MOST_FLAT_LABELS = 2_048
 LEAST_FLAT_ROWS = 8  # rows a label
 
@@ -24,10 +25,10 @@ class EngineSettings:
     Attributes
     ----------
     members : int, optional
-        How many deep experts, and flat ones, are trained from different starts and averaged; by default two, and one
-        if there are many rows.
+        How many deep experts, and flat ones, are trained from different starts and averaged; by default two, three if
+        there are flat ones, and one if there are many rows.
     width : int, optional
-        Hidden units of each member of the deep expert; by default more if there is but one.
+        Hidden units of each member of the deep expert; by default fewer the more members there are.
     flat_width : int
         Hidden units of each member of the flat expert.
     dropout : float
@@ -68,7 +69,7 @@ class EngineSettings:
     wide_prune: float = 0.03
     wide_buckets: int | None = None
     flat: bool | None = None
-    flat_width: int = 128
+    flat_width: int = 96
     prior_strength: float = 0.3
     patience: int | None = None
     seed: int = 0
@@ -86,13 +87,13 @@ class EngineSettings:
             if not getattr(self, name) > 0:
                 raise HiNetError(f"{name} is larger than 0; got {getattr(self, name)}")
 
-    def members_for(self, rows: int) -> int:
+    def members_for(self, rows: int, *, has_flat: bool) -> int:
         """Return how many members train on so many rows."""
-        return self.members or (MEMBERS if rows < MANY_ROWS else 1)
+        return self.members or (1 if rows >= MANY_ROWS else MEMBERS_BESIDE_FLAT if has_flat else MEMBERS)
 
     def width_for(self, members: int) -> int:
         """Return the hidden units of each of so many members."""
-        return self.width or (WIDTH if members == 1 else WIDTH_OF_MEMBER)
+        return self.width or WIDTHS.get(members, WIDTH_OF_MANY)
 
     def epochs_of_deep(self, rows: int) -> int:
         """Return how often the deep expert goes over so many rows."""
