@@ -7,8 +7,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -233,34 +231,37 @@ def test_a_model_is_replaced_whole(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load(folder).predict_proba(NEW), other.predict_proba(NEW))
 
 
-SAVING = """
-import sys, pickle
-from hinet import load
-first, second = load(sys.argv[1]), load(sys.argv[2])
-print("ready", flush=True)
-while True:
-    first.save(sys.argv[3]); second.save(sys.argv[3])
-"""
+def saves_forever(target: Path, first: Path, second: Path) -> None:
+    models = load(first), load(second)
+    while True:
+        for model in models:
+            model.save(target)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of later Pythons, if threads are about
 def test_a_save_that_is_killed_leaves_a_whole_model_or_none(tmp_path: Path) -> None:
-    first, second = saved(tmp_path / "first"), tmp_path / "second"
+    first, second, target = saved(tmp_path / "first"), tmp_path / "second", tmp_path / "target"
     small(taxonomy=taxonomy(), random_state=5).fit(TEXTS, LABELS).save(second)
     known = [load(folder).predict_proba(NEW) for folder in (first, second)]
-    moments = random.Random(0)
+    moments, kills, whole = random.Random(0), 0, 0
     for _ in range(20):
-        target = tmp_path / "target"
-        command = [sys.executable, "-c", SAVING, str(first), str(second), str(target)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            time.sleep(moments.uniform(0, 0.08))
-            process.send_signal(signal.SIGKILL)
+        child = os.fork()
+        if child == 0:
+            try:
+                saves_forever(target, first, second)
+            finally:
+                os._exit(1)
+        time.sleep(moments.uniform(0.05, 0.3))
+        os.kill(child, signal.SIGKILL)
+        kills += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
         if (target / "manifest.json").exists():
             found = load(target).predict_proba(NEW)
             assert any(np.array_equal(found, probability) for probability in known)
+            whole += 1
         else:
             with pytest.raises(FileError, match="cannot be loaded"):
                 load(target)
+    assert kills == 20
+    assert whole > 0
     load(first).save(target)
     assert len(list(target.iterdir())) == 4
