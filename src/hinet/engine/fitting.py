@@ -115,6 +115,8 @@ class _Plan:
         matrix = SparseMatrix.of(rows)
         counts = self.goals.option_counts()
         self.train = TrainingRows.of(matrix, self.goals.arrays, self.groups, self._adjustment(counts))
+        self.members = 1 if start is not None else settings.members_for(self.train.row_count)
+        self.width = settings.width_for(self.members) if start is None else start.experts.deep.width
         self.wide = self._wide_training(matrix)
         labels = int(self.layers.ends.sum())
         self.spans = LabelSpans.of(self.layers) if self.layers.taxonomy.is_tree else LabelSpans.none(self.layers)
@@ -123,8 +125,6 @@ class _Plan:
             if start is None
             else start.mix.flat > 0
         )
-        self.members = 1 if start is not None else settings.members_for(self.train.row_count, has_flat=self.has_flat)
-        self.width = settings.width_for(self.members) if start is None else start.experts.deep.width
         self.memory = plan_memory(
             features=self.features,
             outputs=self.groups.rows,

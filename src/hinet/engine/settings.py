@@ -10,10 +10,9 @@ from hinet.errors import HiNetError
 MOST_DEEP_EPOCHS = 10
 MOST_WIDE_EPOCHS = 6
 MEMBERS = 2
-MEMBERS_BESIDE_FLAT = 3
 MANY_ROWS = 100_000
-WIDTHS = {1: 256, 2: 192}
-WIDTH_OF_MANY = 128  # of more members than these
+WIDTH = 256
+WIDTH_OF_MEMBER = 192
 MOST_FLAT_LABELS = 2_048
 LEAST_FLAT_ROWS = 8  # rows a label
 
@@ -25,10 +24,10 @@ class EngineSettings:
     Attributes
     ----------
     members : int, optional
-        How many deep experts, and flat ones, are trained from different starts and averaged; by default two, three if
-        there are flat ones, and one if there are many rows.
+        How many deep experts, and flat ones, are trained from different starts and averaged; by default two, and one
+        if there are many rows.
     width : int, optional
-        Hidden units of each member of the deep expert; by default fewer the more members there are.
+        Hidden units of each member of the deep expert; by default more if there is but one.
     flat_width : int
         Hidden units of each member of the flat expert.
     dropout : float
@@ -69,7 +68,7 @@ class EngineSettings:
     wide_prune: float = 0.03
     wide_buckets: int | None = None
     flat: bool | None = None
-    flat_width: int = 96
+    flat_width: int = 128
     prior_strength: float = 0.3
     patience: int | None = None
     seed: int = 0
@@ -87,13 +86,13 @@ class EngineSettings:
             if not getattr(self, name) > 0:
                 raise HiNetError(f"{name} is larger than 0; got {getattr(self, name)}")
 
-    def members_for(self, rows: int, *, has_flat: bool) -> int:
+    def members_for(self, rows: int) -> int:
         """Return how many members train on so many rows."""
-        return self.members or (1 if rows >= MANY_ROWS else MEMBERS_BESIDE_FLAT if has_flat else MEMBERS)
+        return self.members or (MEMBERS if rows < MANY_ROWS else 1)
 
     def width_for(self, members: int) -> int:
         """Return the hidden units of each of so many members."""
-        return self.width or WIDTHS.get(members, WIDTH_OF_MANY)
+        return self.width or (WIDTH if members == 1 else WIDTH_OF_MEMBER)
 
     def epochs_of_deep(self, rows: int) -> int:
         """Return how often the deep expert goes over so many rows."""
