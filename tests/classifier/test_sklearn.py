@@ -18,9 +18,6 @@ def expected_failures(estimator: Any) -> dict[str, str]:
     return EXPECTED
 
 
-@parametrize_with_checks(
-    [HiNetClassifier(n_jobs=1, epochs=40), HiNetClassifier(engine="fused", n_jobs=1, members=1, width=64)],
-    expected_failed_checks=expected_failures,
-)
+@parametrize_with_checks([HiNetClassifier(n_jobs=1, epochs=40)], expected_failed_checks=expected_failures)
 def test_the_checks_of_scikit_learn(estimator: Any, check: Any) -> None:
     check(estimator)
