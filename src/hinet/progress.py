@@ -14,7 +14,7 @@ class EpochRecord:
     epoch: int
     epochs: int  # that are planned
     cost: float
-    valid_score: float | None
+    valid_score: float | None  # accuracy on validation rows
     seconds: float
     rate_share: float  # of the full learning rates, at its last step
     part: str = ""  # which of several experts, where each is trained by itself

@@ -162,19 +162,28 @@ def test_heavier_rows_win() -> None:
         assert Search(model).traces(rows[[0]]).traces.decode() == [winner]
 
 
-def test_patience_stops_early_and_keeps_the_best() -> None:
+def test_patience_stops_early_and_keeps_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs: list[float] = []
+
+    def heard_mix(*arguments: Any) -> tuple[Any, float]:
+        mix, cost = learned_mix(*arguments)
+        costs.append(cost)
+        return mix, cost
+
+    monkeypatch.setattr("hinet.engine.fitting.learned_mix", heard_mix)
     rows, traces, _ = data("dag")
     valid_rows, _, _ = data("dag", 60, 5)
     random_traces = data("dag", 60, 6)[1]  # which nobody can learn, so that more training only costs
     settings = _with(QUICK, members=1, wide=False, deep_epochs=10, patience=2)
     model = fit(rows, traces, settings, valid=ValidationRows(valid_rows, random_traces))
-    scores = [record.valid_score for record in model.history]
-    assert 2 < len(scores) < 10
-    best = int(np.argmax(scores))
-    assert len(scores) == best + 1 + 2
+    costs = costs[: len(model.history)]  # the last is of the final mix
+    assert 2 < len(costs) < 10
+    best = int(np.argmin(costs))
+    assert len(costs) == best + 1 + 2
+    assert all(record.valid_score is not None for record in model.history)
     deep = model.experts._replace(mix=np.array([1, 0, 0, 0], np.float32))
     goals = Goals.of(random_traces)
-    assert -learned_mix(SparseMatrix.of(valid_rows), goals, model.groups, deep)[1] == pytest.approx(scores[best])
+    assert learned_mix(SparseMatrix.of(valid_rows), goals, model.groups, deep)[1] == pytest.approx(costs[best])
 
 
 def test_validation_rows_decide_the_mix(trained: FusedModel, kind: str) -> None:
@@ -224,6 +233,39 @@ class BreaksOff(SilentProgress):
             raise KeyboardInterrupt
 
 
+class TrainsNothing(SilentProgress):
+    """Refuses epochs: all of them should be done."""
+
+    def epoch_done(self, record: EpochRecord) -> None:
+        raise AssertionError(record)
+
+
+def test_checkpoints_at_intervals_lose_at_most_an_interval(
+    trained: FusedModel, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(10_000))
+    monkeypatch.setattr("hinet.engine.checkpoints.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("hinet.engine.checkpoints.LEAST_WRITES", 0)
+    rows, traces, _ = data(kind)
+    with pytest.raises(KeyboardInterrupt):
+        fit(rows, traces, QUICK, progress=BreaksOff(19), checkpoint=tmp_path, checkpoint_every=8)
+    kept = len(list(tmp_path.iterdir()))
+    assert kept > 0
+    model = fit(rows, traces, QUICK, checkpoint=tmp_path, checkpoint_every=8)
+    assert_identical(model, trained)
+
+
+def test_a_watched_run_tells_the_accuracy_of_validation_rows_and_gives_the_same_model(kind: str) -> None:
+    rows, traces, _ = data(kind)
+    valid = ValidationRows(*data(kind, 60, 5)[:2])
+    plain, watched = (fit(rows, traces, QUICK, valid=valid, watch=watch) for watch in (False, True))
+    assert_identical(plain, watched)
+    assert all(record.valid_score is None for record in plain.history)
+    scores = [record.valid_score for record in watched.history if record.part.startswith("deep")]
+    assert all(score is not None and 0 <= score <= 1 for score in scores)
+    assert scores[-1] > 0.5
+
+
 @pytest.mark.parametrize("after", [0, 3, 11, 19])
 def test_a_run_that_was_broken_off_goes_on_to_the_same_model(
     trained: FusedModel, kind: str, after: int, tmp_path: Path
@@ -235,10 +277,10 @@ def test_a_run_that_was_broken_off_goes_on_to_the_same_model(
     assert threading.active_count() == before
     model = fit(rows, traces, QUICK, checkpoint=tmp_path / "run")
     assert_identical(model, trained)
-    assert after == 0 or len(model.history) < len(trained.history)
-    again = fit(rows, traces, QUICK, checkpoint=tmp_path / "run", progress=BreaksOff(0))  # nothing is left to do
+    assert {(r.part, r.epoch, r.cost) for r in model.history} == {(r.part, r.epoch, r.cost) for r in trained.history}
+    again = fit(rows, traces, QUICK, checkpoint=tmp_path / "run", progress=TrainsNothing())
     assert_identical(again, trained)
-    assert again.history == ()
+    assert set(again.history) == set(model.history)
 
 
 @pytest.mark.parametrize("after", [2, 4, 6])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import time
 import zlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,8 +15,10 @@ from numpy.typing import NDArray
 from hinet.engine.tasks import Arrays, Task
 from hinet.errors import FileError
 from hinet.files import read_arrays, write_arrays
+from hinet.progress import EpochRecord
 
 BEST = "best."
+LEAST_WRITES = 20  # an interval is at least as long as so many writes take, so that writing costs little
 
 
 class Best(NamedTuple):
@@ -25,31 +29,52 @@ class Best(NamedTuple):
     state: Arrays
 
 
+class Done(NamedTuple):
+    """What is done of a task: its finished epochs, and the best of them where validation rows tell."""
+
+    records: tuple[EpochRecord, ...] = ()
+    best: Best | None = None
+
+
 @dataclass(frozen=True)
 class Checkpoints:
-    """A folder with a file for each task: its state after the last finished epoch.
+    """A folder with a file for each task: its state after a finished epoch, written every so many seconds.
 
     ``fingerprint`` is of the settings and the data; files of another run are refused.
     """
 
     folder: Path
     fingerprint: str
+    every: float = 0.0  # seconds between two states of a task
+    _next: dict[str, float] = field(default_factory=dict)  # when each task is due
 
-    def keep(self, task: Task, epochs_done: int, best: Best | None = None) -> None:
+    def started(self, task: Task) -> None:
+        """Hear that a task starts, or goes on."""
+        self._next[task.name] = time.monotonic() + self.every
+
+    def is_due(self, task: Task) -> bool:
+        """Return whether it is time to keep the state of a task."""
+        return self.every == 0 or time.monotonic() >= self._next[task.name]
+
+    def keep(self, task: Task, done: Done) -> None:
         """Write the state of a task, and its best; a reader sees the state before it or this one, never a part."""
+        start = time.monotonic()
         self.folder.mkdir(parents=True, exist_ok=True)
-        told = {"epochs_done": str(epochs_done), "fingerprint": self.fingerprint}
+        records = json.dumps([asdict(record) for record in done.records])
+        told = {"records": records, "fingerprint": self.fingerprint}
         arrays = task.state()
-        if best is not None:
-            told |= {"best_score": repr(best.score), "best_epoch": str(best.epoch)}
-            arrays = {**arrays, **{BEST + name: array for name, array in best.state.items()}}
+        if done.best is not None:
+            told |= {"best_score": repr(done.best.score), "best_epoch": str(done.best.epoch)}
+            arrays = {**arrays, **{BEST + name: array for name, array in done.best.state.items()}}
         write_arrays(self._file(task), arrays, told)
+        end = time.monotonic()
+        self._next[task.name] = end + max(self.every, LEAST_WRITES * (end - start))
 
-    def resume(self, task: Task) -> tuple[int, Best | None]:
-        """Restore the state of a task if there is one; return how many of its epochs are done, and its best."""
+    def resume(self, task: Task) -> Done:
+        """Restore the state of a task if there is one; return what is done of it."""
         path = self._file(task)
         if not path.exists():
-            return 0, None
+            return Done()
         arrays, told = read_arrays(path)
         if told.get("fingerprint") != self.fingerprint:
             raise FileError(path, "the checkpoint is of other rows or settings; remove the folder to start anew")
@@ -58,7 +83,7 @@ class Checkpoints:
         if "best_epoch" in told:
             state = {name.removeprefix(BEST): array for name, array in arrays.items() if name.startswith(BEST)}
             best = Best(float(told["best_score"]), int(told["best_epoch"]), state)
-        return int(told["epochs_done"]), best
+        return Done(tuple(EpochRecord(**record) for record in json.loads(told["records"])), best)
 
     def _file(self, task: Task) -> Path:
         return self.folder / f"{task.name.replace(' ', '-')}.safetensors"

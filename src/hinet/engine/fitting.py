@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix, check_rows, checked_weights, is_sparse
 from hinet.engine.carrying import awake
-from hinet.engine.checkpoints import Best, Checkpoints, fingerprint_of
+from hinet.engine.checkpoints import Best, Checkpoints, Done, fingerprint_of
 from hinet.engine.deep import DeepPlan, DeepTask, GroupLesson, LabelLesson, LabelTargets, Lesson
 from hinet.engine.experts import DeepExpert, Experts, Floats, LabelSpans, Prototypes, WideExpert
 from hinet.engine.goals import Goals
@@ -26,16 +26,19 @@ from hinet.engine.memory import plan_memory
 from hinet.engine.mixing import learned_mix, usual_mix
 from hinet.engine.model import FusedModel
 from hinet.engine.patterns import known_as, prototypes
+from hinet.engine.search import Search
 from hinet.engine.settings import MOST_FLAT_LABELS, EngineSettings
 from hinet.engine.tasks import Task, TrainingRows
 from hinet.engine.wide import WidePlan, WideTraining, wide_training
 from hinet.errors import HiNetError
+from hinet.metrics import accuracy
 from hinet.progress import EpochRecord, Progress, SilentProgress
 
 FLAT_SEEDS = 1 << 10  # the seeds of flat experts, apart from those of deep ones
 SLOT_OF_LEARNED = 2.0  # smaller lets new rows overwrite old ones, larger keeps them from being learned
 SMOOTHING = 0.5  # rows added to every option before shares are taken
 TEMPERATURES = (20.0, 40.0)  # lengths of prototypes that are tried
+MOST_WATCHED = 2_000  # validation rows whose accuracy is told after every epoch
 LEAST_GAIN = 0.002  # in the cost of validation rows, for prototypes to be worth their while
 
 
@@ -57,12 +60,15 @@ def fit(
     start: FusedModel | None = None,
     progress: Progress | None = None,
     checkpoint: str | Path | None = None,
+    checkpoint_every: float = 0.0,
+    watch: bool = False,
 ) -> FusedModel:
     """Train a model on CSR ``rows`` towards the labels of ``traces``.
 
     The result depends on the settings and the data alone, not on the number of threads. With ``checkpoint``, a folder,
-    finished epochs are kept there, and a run that was broken off goes on from them to the same result. With ``start``,
-    a model over the same layers, training goes on from it: its experts learn from these rows, its shape stays.
+    finished epochs are kept there, every so many seconds, and a run that was broken off goes on from them to the same
+    result. With ``start``, a model over the same layers, training goes on from it: its experts learn from these rows,
+    its shape stays. With ``watch``, every epoch records the accuracy of its expert alone on validation rows.
 
     Raises
     ------
@@ -77,8 +83,9 @@ def fit(
     plan = _Plan(rows, traces, settings, sample_weight, valid, start)
     progress.said(str(plan.memory))
     plan.memory.check(settings.memory_limit)
-    kept = None if checkpoint is None else Checkpoints(Path(checkpoint), plan.fingerprint())
-    runner = _Runner(plan.tasks(), plan.train.row_count, settings, progress, kept, plan.valid_cost)
+    kept = None if checkpoint is None else Checkpoints(Path(checkpoint), plan.fingerprint(), checkpoint_every)
+    seen = plan.valid_accuracy if watch or settings.patience is not None else None
+    runner = _Runner(plan.tasks(), plan.train.row_count, settings, progress, kept, plan.valid_cost, seen)
     runner.run()
     return plan.mixed(runner.history)
 
@@ -101,7 +108,7 @@ class _Plan:
         self.goals = _checked_goals(rows, traces, self.layers)
         if sample_weight is not None:
             self.goals = self.goals.weighted(checked_weights(sample_weight, len(traces)))
-        self.valid = None
+        self.valid, self.watched = None, None
         if valid is not None:
             goals = _checked_goals(valid.rows, valid.traces, self.layers, "validation ")
             if valid.rows.shape[1] != self.features:
@@ -109,6 +116,8 @@ class _Plan:
                     f"validation rows have {valid.rows.shape[1]:,} features and training rows {self.features:,}"
                 )
             self.valid = SparseMatrix.of(valid.rows), goals
+            seen = np.linspace(0, len(valid.traces) - 1, min(len(valid.traces), MOST_WATCHED)).astype(np.int64)
+            self.watched = ValidationRows(valid.rows[seen], valid.traces.take(seen))
         if start is not None:
             self._check_start(start)
         self.groups = Groups.of(self.layers)
@@ -216,10 +225,21 @@ class _Plan:
         """Return the cost of the validation rows by the task's expert alone; of the wide expert, nothing."""
         if self.valid is None or not isinstance(task, DeepTask):
             return None
-        experts = self._experts([task.expert], []) if task in self._deep else self._experts([], [task.expert])
-        experts = experts._replace(mix=np.array([task in self._deep, 0, task not in self._deep, 0], np.float32))
         rows, goals = self.valid
-        return learned_mix(rows, goals, self.groups, experts)[1]
+        return learned_mix(rows, goals, self.groups, self._alone(task))[1]
+
+    def valid_accuracy(self, task: Task) -> float | None:
+        """Return the accuracy of some validation rows by the task's expert alone; of the wide expert, nothing."""
+        if self.watched is None or not isinstance(task, DeepTask):
+            return None
+        found = Search(FusedModel(self.layers, self._alone(task)), 1).traces(self.watched.rows)
+        return accuracy(self.watched.traces, found.traces)
+
+    def _alone(self, task: DeepTask) -> Experts:
+        """Return the expert of a task as if there were no others."""
+        deep = task in self._deep
+        experts = self._experts([task.expert], []) if deep else self._experts([], [task.expert])
+        return experts._replace(mix=np.array([deep, 0, not deep, 0], np.float32))
 
     def _experts(self, deep: list[DeepExpert], flat: list[DeepExpert]) -> Experts:
         outputs, labels = self.groups.rows, len(self.spans.neuron)
@@ -306,9 +326,10 @@ class _Runner:
         progress: Progress,
         checkpoints: Checkpoints | None,
         valid_cost: Callable[[Task], float | None],
+        valid_accuracy: Callable[[Task], float | None] | None,
     ) -> None:
         self._tasks, self._rows, self._settings, self._progress = tasks, rows, settings, progress
-        self._checkpoints, self._valid_cost = checkpoints, valid_cost
+        self._checkpoints, self._valid_cost, self._valid_accuracy = checkpoints, valid_cost, valid_accuracy
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self.history: list[EpochRecord] = []
@@ -330,26 +351,45 @@ class _Runner:
             self._progress.finished()
 
     def _run_task(self, task: Task) -> None:
+        done = self._taken_up(task)
         patience = self._settings.patience
-        done, best = (0, None) if self._checkpoints is None else self._checkpoints.resume(task)
-        for epoch in range(done, task.epochs):
-            if best is not None and patience is not None and epoch - best.epoch > patience:
+        for epoch in range(len(done.records), task.epochs):
+            if done.best is not None and patience is not None and epoch - done.best.epoch > patience:
                 break
-            start = time.perf_counter()
-            cost = task.run_epoch(epoch, self._advance)
-            if not np.isfinite(cost):
-                raise HiNetError(f"the cost of {task.name} is no longer finite; scale the features to length 1")
-            score = None
-            if patience is not None and (valid := self._valid_cost(task)) is not None:
-                score = -valid
-                if best is None or score > best.score:
-                    best = Best(score, epoch, {name: array.copy() for name, array in task.state().items()})
-            if self._checkpoints is not None:
-                self._checkpoints.keep(task, epoch + 1, best)
-            seconds, rate = time.perf_counter() - start, 1 - (epoch + 1) / task.epochs
-            self._record(EpochRecord(epoch + 1, task.epochs, cost, score, seconds, rate, task.name))
-        if best is not None:
-            task.restore(best.state)
+            record, best = self._epoch_of(task, epoch, done.best)
+            done = Done((*done.records, record), best)
+            if self._checkpoints is not None and self._checkpoints.is_due(task):
+                self._checkpoints.keep(task, done)
+            with self._lock:
+                self.history.append(record)
+                self._progress.epoch_done(record)
+        if done.best is not None:
+            task.restore(done.best.state)
+
+    def _epoch_of(self, task: Task, epoch: int, best: Best | None) -> tuple[EpochRecord, Best | None]:
+        """Train for an epoch; return its record, and the best so far."""
+        start = time.perf_counter()
+        cost = task.run_epoch(epoch, self._advance)
+        if not np.isfinite(cost):
+            raise HiNetError(f"the cost of {task.name} is no longer finite; scale the features to length 1")
+        if self._settings.patience is not None and (valid := self._valid_cost(task)) is not None:
+            best = _better(best, -valid, epoch, task)
+        score = None if self._valid_accuracy is None else self._valid_accuracy(task)
+        seconds, rate = time.perf_counter() - start, 1 - (epoch + 1) / task.epochs
+        return EpochRecord(epoch + 1, task.epochs, cost, score, seconds, rate, task.name), best
+
+    def _taken_up(self, task: Task) -> Done:
+        """Return what an earlier run has done of a task, which is then where that left it."""
+        if self._checkpoints is None:
+            return Done()
+        done = self._checkpoints.resume(task)
+        self._checkpoints.started(task)
+        if done.records:
+            with self._lock:
+                self.history += done.records
+                self._progress.said(f"{task.name} goes on after epoch {len(done.records)} of {task.epochs}")
+                self._progress.advanced(len(done.records) * self._rows)
+        return done
 
     def _advance(self, rows: int) -> None:
         with self._lock:
@@ -357,7 +397,9 @@ class _Runner:
                 raise _StoppedError
             self._progress.advanced(rows)
 
-    def _record(self, record: EpochRecord) -> None:
-        with self._lock:
-            self.history.append(record)
-            self._progress.epoch_done(record)
+
+def _better(best: Best | None, score: float, epoch: int, task: Task) -> Best:
+    """Return the best so far, or this epoch if it is better."""
+    if best is not None and score <= best.score:
+        return best
+    return Best(score, epoch, {name: array.copy() for name, array in task.state().items()})
