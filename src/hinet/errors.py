@@ -29,6 +29,7 @@ class FileError(HiNetError):
 
     def __init__(self, path: str | Path, message: str, line: int | None = None) -> None:
         self.path = str(path)
+        self.message = message
         self.line = line
         where = self.path if line is None else f"{self.path}:{line}"
         super().__init__(f"{where}: {message}")

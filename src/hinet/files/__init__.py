@@ -1,9 +1,10 @@
 """Files on disk: checked text, delimited columns with their line numbers, writes that are all or nothing."""
 
 from hinet.files.arrays import map_arrays, read_arrays, write_arrays
-from hinet.files.atomic import write_bytes, write_text
+from hinet.files.atomic import new_file, write_bytes, write_text
 from hinet.files.delimited import DelimitedTable, format_delimited, parse_delimited
 from hinet.files.folders import new_folder
+from hinet.files.streams import open_bytes
 from hinet.files.text import checked_lines, read_text
 
 __all__ = [
@@ -11,7 +12,9 @@ __all__ = [
     "checked_lines",
     "format_delimited",
     "map_arrays",
+    "new_file",
     "new_folder",
+    "open_bytes",
     "parse_delimited",
     "read_arrays",
     "read_text",

@@ -2,57 +2,71 @@
 
 from __future__ import annotations
 
-import gzip
-import lzma
 import os
 import secrets
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from hinet.errors import FileError
+from hinet.errors import FileError, HiNetError
+from hinet.files.streams import STANDARD, compressing
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write ``text`` as UTF-8, compressed if the name ends in ``.gz`` or ``.xz``; ``-`` is standard output.
+    """Write ``text`` as UTF-8, compressed if the name ends in ``.gz``, ``.xz`` or ``.zst``; ``-`` is standard output.
 
     An old file stays whole until the new one is complete, and keeps its permissions; a link is followed. What is no
     file, such as a pipe, is written to as it is.
     """
-    if str(path) == "-":
+    if str(path) == STANDARD:
         sys.stdout.write(text)
         return
-    write_bytes(path, _compressed(path, text.encode()))
+    with new_file(path) as stream, compressing(path, stream) as packed:
+        packed.write(text.encode())
 
 
 def write_bytes(path: str | Path, data: bytes | Iterable[Any]) -> None:
     """Write ``data``, bytes or parts of them, as it is, all or nothing, as :func:`write_text` does."""
     parts: Iterable[Any] = [data] if isinstance(data, bytes) else data
+    with new_file(path) as stream:
+        stream.writelines(parts)
+
+
+@contextmanager
+def new_file(path: str | Path) -> Iterator[IO[bytes]]:
+    """Yield a stream to write a file to, which takes its name if the block ends well and is gone if not.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be written, for what reason ever, a full disk included.
+    """
     try:
         target = Path(path).resolve()
-        if target.exists() and not target.is_file():
+        if target.exists() and not target.is_file() and not target.is_dir():
             with target.open("wb") as stream:
-                stream.writelines(parts)
+                yield stream
         else:
-            _replace(target, parts)
+            with _replacing(target) as stream:
+                yield stream
     except OSError as error:
-        raise FileError(path, f"cannot be written: {error.strerror}") from None
-    except ValueError as error:  # a NUL inside the path itself
+        raise FileError(path, f"cannot be written: {error.strerror or error}") from None
+    except ValueError as error:
+        if isinstance(error, HiNetError) or "\0" not in str(path):
+            raise
         raise FileError(repr(str(path)), f"cannot be written: {error}") from None
 
 
-def _compressed(path: str | Path, data: bytes) -> bytes:
-    if str(path).lower().endswith(".gz"):
-        return gzip.compress(data, mtime=0)  # the same text always gives the same file
-    return lzma.compress(data) if str(path).lower().endswith(".xz") else data
-
-
-def _replace(target: Path, parts: Iterable[Any]) -> None:
+@contextmanager
+def _replacing(target: Path) -> Iterator[IO[bytes]]:
+    if target.is_dir():
+        raise IsADirectoryError(0, "it is a folder")
     temporary = target.with_name(f".{target.name[:40]}.{secrets.token_hex(8)}")
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as stream:
-            stream.writelines(parts)
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         if target.exists():

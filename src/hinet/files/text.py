@@ -3,41 +3,37 @@
 from __future__ import annotations
 
 import codecs
-import gzip
 import io
-import lzma
-import sys
-import zlib
 from pathlib import Path
 
 from hinet.errors import FileError
+from hinet.files.streams import open_bytes
 
 LONGEST_LINE = 1_000_000  # characters; a longer line is a binary file or a lost line ending
 
-_GZIP = b"\x1f\x8b"
-_XZ = b"\xfd7zXZ\x00"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def read_text(path: str | Path, encoding: str = "utf-8") -> str:
-    """Return the whole text of a plain, ``.gz`` or ``.xz`` file, without its byte order mark; ``-`` is standard input.
+    """Return the whole text of a plain or compressed file, without its byte order mark; ``-`` is standard input.
 
     Raises
     ------
     FileError
         If the file cannot be opened, is empty, is damaged, or is not text in ``encoding``; names the line.
     """
-    data = _decompressed(path, _bytes_of(path)).removeprefix(codecs.BOM_UTF8)
+    with open_bytes(path) as stream:
+        data = stream.read().removeprefix(codecs.BOM_UTF8)
     if not data.strip():
         raise FileError(path, "the file is empty", line=1)
-    if encoding.lower().replace("_", "-") in ("utf-8", "utf8"):
-        _refuse_binary(path, data)
+    if is_utf8(encoding):
+        refuse_binary(path, data)
     try:
         text = data.decode(encoding)
     except (LookupError, ValueError) as error:
         if isinstance(error, UnicodeError):
             raise _not_text(path, data, encoding, error) from None
-        raise FileError(path, f"unknown encoding {encoding!r}; try 'utf-8', 'latin-1' or 'utf-16'") from None
+        raise unknown_encoding(path, encoding) from None
     if "\0" in text:
         raise FileError(
             path,
@@ -71,31 +67,18 @@ def checked_lines(path: str | Path, text: str) -> list[str]:
     return lines
 
 
-def _bytes_of(path: str | Path) -> bytes:
-    if str(path) == "-":
-        return sys.stdin.buffer.read()
-    try:
-        return Path(path).read_bytes()
-    except IsADirectoryError:
-        raise FileError(path, "is a folder; name a file in it") from None
-    except OSError as error:
-        raise FileError(path, f"cannot be read: {error.strerror}") from None
-    except ValueError as error:  # a NUL inside the path itself
-        raise FileError(repr(str(path)), f"cannot be read: {error}") from None
+def is_utf8(encoding: str) -> bool:
+    """Return whether an encoding is UTF-8 by any of its names."""
+    return encoding.lower().replace("_", "-") in ("utf-8", "utf8", "utf-8-sig")
 
 
-def _decompressed(path: str | Path, data: bytes) -> bytes:
-    try:
-        if data.startswith(_GZIP):
-            return gzip.decompress(data)
-        if data.startswith(_XZ):
-            return lzma.decompress(data)
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise FileError(path, f"the compressed data is damaged or cut short: {error}") from None
-    return data
+def unknown_encoding(path: str | Path, encoding: str) -> FileError:
+    """Return the error for an encoding that Python does not know."""
+    return FileError(path, f"unknown encoding {encoding!r}; try 'utf-8', 'latin-1' or 'utf-16'")
 
 
-def _refuse_binary(path: str | Path, data: bytes) -> None:
+def refuse_binary(path: str | Path, data: bytes) -> None:
+    """Raise FileError if bytes that should be UTF-8 text are none."""
     if data.startswith(_UTF16):
         raise FileError(path, "is UTF-16 text; save it as UTF-8 or name its encoding, utf-16", line=1)
     nul = data.find(b"\0")

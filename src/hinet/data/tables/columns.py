@@ -1,0 +1,183 @@
+"""Texts and labels out of the cells of a table; rows without them go to the faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+from hinet.data.tables.faults import Faults
+from hinet.data.tables.formats import TableOptions
+from hinet.data.tables.reading import RowBlock, Wanted, read_blocks
+from hinet.errors import LabelError, shown
+from hinet.taxonomy import Taxonomy, as_id
+
+PATH_MARK = ">"
+MOST_CHECKED = 1 << 20  # distinct labels whose check is remembered
+
+Check = Callable[[Any], str]  # why a label cannot be used, or nothing
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a table hold what, and how labels are written in them.
+
+    Several columns of text are joined by a blank. Several columns of labels are the steps of a path from the top down.
+    ``label_sep`` stands between several labels in a cell, ``path_sep`` between the steps of a path.
+    """
+
+    text: tuple[str, ...] = ("text",)
+    label: tuple[str, ...] = ("label",)
+    label_sep: str | None = None
+    path_sep: str | None = None
+
+    def described(self) -> dict[str, Any]:
+        """Return the columns as plain values for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_described(cls, described: Mapping[str, Any]) -> Columns:
+        """Return the columns that ``described`` gave."""
+        told = {**described, "text": tuple(described["text"]), "label": tuple(described["label"])}
+        return cls(**told)
+
+    def label_of(self, cells: Sequence[Any]) -> Any:
+        """Return the label in the cells of a row: text, a path as a tuple, or several as a set; empty for none."""
+        if len(cells) > 1:
+            steps = [as_id(cell).strip() for cell in cells]
+            while steps and not steps[-1]:
+                steps.pop()
+            return tuple(steps)
+        (cell,) = cells
+        if isinstance(cell, (list, tuple)) or self.label_sep is not None:
+            parts = cell if isinstance(cell, (list, tuple)) else as_id(cell).split(self.label_sep)
+            found = (self._one(as_id(part).strip()) for part in parts)
+            return frozenset(label for label in found if label)
+        return self._one(as_id(cell))
+
+    def _one(self, text: str) -> Any:
+        if self.path_sep is None:
+            return text
+        steps = tuple(step.strip() for step in text.split(self.path_sep))
+        return steps if any(steps) else ()
+
+
+@dataclass(frozen=True)
+class RowQuery:
+    """Which rows are wanted, and what of them."""
+
+    columns: Columns
+    labels: bool = True  # whether rows need a label
+    where: Mapping[str, str] = field(default_factory=dict)  # rows whose column has this value
+    keep: tuple[str, ...] = ()  # columns that are carried along
+    keep_all: bool = False
+    named: bool = True  # whether a person named the columns of this file
+    check: Check = lambda label: ""
+
+    @property
+    def wanted(self) -> Wanted:
+        """The columns to read."""
+        labels = self.columns.label if self.labels else ()
+        names = dict.fromkeys([*self.columns.text, *labels, *self.where, *self.keep])
+        return Wanted(tuple(names), self.keep_all, self.named or bool(self.where) or bool(self.keep))
+
+
+@dataclass(frozen=True)
+class LabelledBlock:
+    """Rows with their texts, and their labels if these were asked for."""
+
+    rows: RowBlock
+    texts: list[str]
+    labels: list[Any]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+def labelled_blocks(
+    paths: Sequence[str], query: RowQuery, options: TableOptions, faults: Faults
+) -> Iterator[LabelledBlock]:
+    """Yield the rows of files that a query asks for; those without text, or with a bad label, go to ``faults``."""
+    for block in read_blocks(paths, query.wanted, options, faults):
+        yield _labelled(block, query, faults)
+
+
+def _labelled(block: RowBlock, query: RowQuery, faults: Faults) -> LabelledBlock:
+    block = _chosen(block, query.where)
+    texts = _texts(block, query.columns.text)
+    labels = []
+    if query.labels:
+        cells = zip(*(block.cells[name] for name in query.columns.label), strict=True)
+        labels = [query.columns.label_of(row) for row in cells]
+    good = []
+    for row, text in enumerate(texts):
+        reason = "" if text and not text.isspace() else "the text is empty; leave the row out"
+        if not reason and query.labels:
+            reason = _bad_label(labels[row]) or query.check(labels[row])
+        if reason:
+            faults.found(block.path, block.places[row], reason, block.described(row), block.unit)
+        else:
+            good.append(row)
+    if len(good) == len(texts):
+        return LabelledBlock(block, texts, labels)
+    kept_labels = [labels[row] for row in good] if query.labels else []
+    return LabelledBlock(block.take(good), [texts[row] for row in good], kept_labels)
+
+
+def _chosen(block: RowBlock, where: Mapping[str, str]) -> RowBlock:
+    if not where:
+        return block
+    columns = [(block.cells[name], value) for name, value in where.items()]
+    rows = [row for row in range(len(block)) if all(as_id(cells[row]).strip() == value for cells, value in columns)]
+    return block.take(rows)
+
+
+def _texts(block: RowBlock, columns: Sequence[str]) -> list[str]:
+    parts = [[cell if isinstance(cell, str) else as_id(cell) for cell in block.cells[name]] for name in columns]
+    if len(parts) == 1:
+        return parts[0]
+    return [" ".join(cell for cell in cells if cell) for cells in zip(*parts, strict=True)]
+
+
+def _bad_label(label: Any) -> str:
+    """Return why something is no label at all, or nothing."""
+    if not label or (isinstance(label, str) and label.isspace()):
+        return "the row has no label; label it or leave it out"
+    for path in label if isinstance(label, frozenset) else (label,):
+        if isinstance(path, tuple) and not all(path):
+            return f"a step of the path {shown(' > '.join(path))} is empty; name every step"
+    return ""
+
+
+def checked_against(taxonomy: Taxonomy) -> Check:
+    """Return what tells why a label is not in a taxonomy whose ids labels and steps are."""
+
+    @lru_cache(MOST_CHECKED)
+    def check(label: Any) -> str:
+        for one in label if isinstance(label, frozenset) else (label,):
+            reason = _unknown_path(taxonomy, one) if isinstance(one, tuple) else _unknown(taxonomy, one)
+            if reason:
+                return reason
+        return ""
+
+    return check
+
+
+def _unknown(taxonomy: Taxonomy, label: str) -> str:
+    try:
+        taxonomy.position(label)
+    except LabelError as error:
+        return f"label {error}"
+    return ""
+
+
+def _unknown_path(taxonomy: Taxonomy, path: tuple[str, ...]) -> str:
+    for step in path:
+        if reason := _unknown(taxonomy, step):
+            return f"{reason}, a step of the path {shown(PATH_MARK.join(path))}"
+    for above, below in pairwise(path):
+        if above not in taxonomy.parents(below):
+            return f"{shown(below)} is not below {shown(above)} in the taxonomy; name every step from the top down"
+    return ""

@@ -1,0 +1,148 @@
+"""Byte streams in and out: plain or compressed, standard input and output, with errors that name the file."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, cast
+
+from hinet.errors import FileError
+
+STANDARD = "-"  # the name of standard input and output
+PEEKED = 1 << 16  # bytes that can be looked at before they are read
+ENDINGS = (".gz", ".xz", ".zst")  # of compressed files
+
+_GZIP = b"\x1f\x8b"
+_XZ = b"\xfd7zXZ\x00"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+
+
+@contextmanager
+def open_bytes(path: str | Path) -> Iterator[io.BufferedReader]:
+    """Yield the bytes of a file, decompressed if its first bytes say it is ``.gz``, ``.xz`` or ``.zst``.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be opened, or is found to be damaged while it is read.
+    """
+    try:
+        with _raw(path) as raw, _decompressed(raw) as stream:
+            yield stream
+    except IsADirectoryError:
+        raise FileError(path, "is a folder; name a file in it") from None
+    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        raise FileError(path, f"the compressed data is damaged or cut short: {error}") from None
+    except OSError as error:
+        if error.errno is None:  # which Arrow raises for Zstandard data
+            raise FileError(path, f"the compressed data is damaged or cut short: {error}") from None
+        raise FileError(path, f"cannot be read: {error.strerror}") from None
+
+
+@contextmanager
+def _raw(path: str | Path) -> Iterator[io.BufferedReader]:
+    if str(path) == STANDARD:
+        yield cast(io.BufferedReader, sys.stdin.buffer)
+        return
+    try:
+        stream = Path(path).open("rb", buffering=PEEKED)  # noqa: SIM115 closed below
+    except ValueError as error:  # a NUL inside the path itself
+        raise FileError(repr(str(path)), f"cannot be read: {error}") from None
+    with stream:
+        yield cast(io.BufferedReader, stream)
+
+
+@contextmanager
+def _decompressed(raw: io.BufferedReader) -> Iterator[io.BufferedReader]:
+    start = raw.peek(len(_XZ))
+    inner: Any = None
+    if start.startswith(_GZIP):
+        inner = gzip.open(raw)  # noqa: SIM115 closed below, as are the others
+    elif start.startswith(_XZ):
+        inner = lzma.open(raw)  # noqa: SIM115
+    elif start.startswith(_ZSTD):
+        import pyarrow as pa
+
+        inner = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
+    if inner is None:
+        yield raw
+    else:
+        with inner:
+            yield io.BufferedReader(inner, PEEKED)
+
+
+def with_head(stream: io.BufferedReader, size: int = PEEKED) -> tuple[bytes, io.BufferedReader]:
+    """Return the first bytes of a stream, a whole line at least where lines are no longer, and all of it to be read.
+
+    Unlike ``peek`` it waits for the line of a slow pipe, and for no more than that of a person who types.
+    """
+    head = b""
+    while len(head) < size and b"\n" not in head and (more := stream.read1(size - len(head))):
+        head += more
+    return head, io.BufferedReader(_Chained(head, stream), PEEKED)
+
+
+class _Chained(io.RawIOBase):
+    """Some bytes, and then those of a stream."""
+
+    def __init__(self, head: bytes, rest: io.BufferedReader) -> None:
+        self._head, self._rest = memoryview(head), rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not len(self._head):
+            return self._rest.readinto1(buffer)
+        count = min(len(buffer), len(self._head))
+        buffer[:count], self._head = self._head[:count], self._head[count:]
+        return count
+
+
+def without_ending(path: str | Path) -> str:
+    """Return the name of a file without the ending that says how it is compressed.
+
+    >>> without_ending("rows.csv.gz")
+    'rows.csv'
+    """
+    name = str(path)
+    ending = next((ending for ending in ENDINGS if name.lower().endswith(ending)), "")
+    return name[: len(name) - len(ending)]
+
+
+@contextmanager
+def compressing(path: str | Path, stream: IO[bytes]) -> Iterator[IO[bytes]]:
+    """Yield what compresses into ``stream`` as the name of the file asks, or the stream itself."""
+    name = str(path).lower()
+    if name.endswith(".gz"):
+        with gzip.GzipFile(fileobj=stream, mode="wb", filename="", mtime=0) as packed:  # the same bytes every time
+            yield cast(IO[bytes], packed)
+    elif name.endswith(".xz"):
+        with lzma.LZMAFile(stream, "wb") as packed_xz:
+            yield cast(IO[bytes], packed_xz)
+    elif name.endswith(".zst"):
+        import pyarrow as pa
+
+        with pa.CompressedOutputStream(pa.PythonFile(_Kept(stream), mode="w"), "zstd") as packed_zst:
+            yield packed_zst
+    else:
+        yield stream
+
+
+class _Kept(io.RawIOBase):
+    """A stream that stays open when Arrow, done with it, closes it."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return self._stream.write(data)
