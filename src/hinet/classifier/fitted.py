@@ -50,14 +50,11 @@ class Fitted:
 
     def ladder(self, rows: Any) -> tuple[Ladder, NDArray[np.int64]]:
         """Return the choices along the best trace of every row, in a tree, and the nodes these end at."""
-        traces = self.search.traces(rows).traces
-        if isinstance(self.model, FusedModel):
-            found = Ladder.of(self.model, SparseMatrix.of(rows), traces)
-        else:
-            from hinet.training.network_search import NetworkSearch
-
-            found = NetworkSearch(self.model).ladder(rows)
-        return found, traces.end_nodes.astype(np.int64)
+        search = self.search
+        if not isinstance(search, Search):
+            return search.ladder(rows)
+        traces = search.traces(rows).traces
+        return Ladder.of(search.model, SparseMatrix.of(rows), traces), traces.end_nodes.astype(np.int64)
 
     @cached_property
     def classes(self) -> NDArray[Any]:
