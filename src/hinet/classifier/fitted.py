@@ -7,11 +7,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from hinet.classifier.inputs import Features
 from hinet.classifier.labels import LabelForm
-from hinet.data.matrices import SparseMatrix
+from hinet.data.matrices import SparseMatrix, is_sparse
 from hinet.engine import FusedModel, Search
 from hinet.engine.ladders import Ladder
 from hinet.progress import EpochRecord
@@ -47,6 +48,15 @@ class Fitted:
         from hinet.training.network_search import NetworkSearch
 
         return NetworkSearch(self.model)
+
+    def rows(self, X: Any) -> Any:
+        """Return checked input as the model reads it: as the rows it was trained on, whatever form it comes in."""
+        kind = self.features.kind
+        if kind == "dense" and is_sparse(X):
+            X = X.toarray()
+        rows = self.features.rows(X)
+        wants_sparse = self.engine == "fused" or kind == "sparse"
+        return sp.csr_array(rows) if wants_sparse and not is_sparse(rows) else rows
 
     def ladder(self, rows: Any) -> tuple[Ladder, NDArray[np.int64]]:
         """Return the choices along the best trace of every row, in a tree, and the nodes these end at."""
