@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
 
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.labels import Truth
@@ -74,6 +73,8 @@ def sharpness_for(fitted: Fitted, rows: Any, truth: Truth) -> float:
     The answers are those of the model as it is: their probabilities change with the factor, they do not. So the loss is
     proper, which it would not be if answers could be traded for others that are surely wrong.
     """
+    from scipy.optimize import minimize_scalar  # only here: it takes long to import
+
     chosen = np.linspace(0, len(truth) - 1, min(len(truth), MOST_TEMPERATURE_ROWS)).astype(np.int64)
     rows, truth = rows[chosen], truth.take(chosen)
     probability, nodes = _scaled_answers(fitted, rows)
