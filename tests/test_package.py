@@ -5,8 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+
+import pytest
 
 import hinet
 
@@ -16,7 +19,7 @@ _REFUSES_HEAVY_IMPORTS = """
 import sys
 class Refuse:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {heavy!r}:
+        if any(name == each or name.startswith(each + ".") for each in {heavy!r}):
             raise AssertionError(f"imported {{name}}")
 sys.meta_path.insert(0, Refuse())
 """
@@ -28,11 +31,16 @@ def run_refusing(heavy: list[str], code: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_every_public_name_is_listed_and_found() -> None:
-    assert hinet.__all__ == sorted(hinet.__all__)
-    assert set(hinet.__all__) == set(hinet._HOMES)
-    for name in hinet.__all__:
-        assert getattr(hinet, name).__name__ == name
+@pytest.mark.parametrize("package", ["hinet", "hinet.classifier", "hinet.engine"])
+def test_every_public_name_is_listed_and_found(package: str) -> None:
+    room = import_module(package)
+    assert room.__all__ == sorted(room.__all__)
+    assert set(room.__all__) == set(room._HOMES)
+    assert set(room.__all__) <= set(dir(room))
+    for name in room.__all__:
+        assert getattr(room, name) is getattr(import_module(room._HOMES[name]), name)
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'nothing'"):
+        _ = room.nothing
 
 
 def test_the_version_is_that_of_the_package() -> None:
@@ -47,6 +55,23 @@ def test_import_hinet_is_light() -> None:
 
 def test_the_taxonomy_needs_no_torch() -> None:
     run_refusing(["torch"], "import hinet; hinet.Layers.of(hinet.Taxonomy.from_edges([('a', 'b')])); hinet.Traces")
+
+
+def test_a_saved_model_of_texts_answers_without_what_trains_one(tmp_path: Path) -> None:
+    texts = ["rye bread", "white bread", "whole milk", "skimmed milk", "toy car", "toy train"]
+    paths = [("Food", "Bread")] * 2 + [("Food", "Milk")] * 2 + [("Toys",)] * 2
+    hinet.HiNetClassifier(epochs=20).fit(texts, paths).save(tmp_path / "model")
+    run_refusing(
+        ["sklearn", "torch", "scipy.optimize", "scipy.stats", "pandas", "pyarrow.compute", "hinet.engine.fitting"],
+        f"""
+from hinet.classifier.bundle import load_fitted
+import hinet.classifier.answers
+fitted, _ = load_fitted({str(tmp_path / "model")!r})
+found = fitted.search.traces(fitted.rows(["brown bread"]), 2)
+assert fitted.form.decode_traces(found.traces)[0] == ("Food", "Bread")
+assert hinet.classifier.answers.PredictedTraces(found)[0][0].steps == ("Food", "Food > Bread")
+""",
+    )
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hinet.lazy import lazy_names
 
 if TYPE_CHECKING:
     from hinet.classifier import HiNetClassifier, load
@@ -40,12 +41,5 @@ __all__ = [
     "load_icd10cm",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'hinet' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+if not TYPE_CHECKING:  # else a checker would take any name for one of these
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES, "__version__")

@@ -339,6 +339,7 @@ CONTAINERS: dict[str, Callable[[list[str]], Any]] = {
     "tuple": tuple,
     "object array": lambda texts: np.array(texts, object),
     "unicode array": np.array,
+    "list of Arrow's strings": lambda texts: list(pa.array(texts)),
     "string": lambda texts: pa.array(texts, pa.string()),
     "large string": lambda texts: pa.array(texts, pa.large_string()),
     "string view": lambda texts: pa.array(texts, pa.string_view()),

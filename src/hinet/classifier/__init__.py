@@ -1,6 +1,24 @@
 """The scikit-learn face: one estimator that composes the rooms below and adds no mathematics."""
 
-from hinet.classifier.answers import PredictedTraces, Trace
-from hinet.classifier.estimator import HiNetClassifier, load
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hinet.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from hinet.classifier.answers import PredictedTraces, Trace
+    from hinet.classifier.estimator import HiNetClassifier, load
+
+# A saved model answers without the estimator, which needs scikit-learn.
+_HOMES = {
+    "HiNetClassifier": "hinet.classifier.estimator",
+    "PredictedTraces": "hinet.classifier.answers",
+    "Trace": "hinet.classifier.answers",
+    "load": "hinet.classifier.estimator",
+}
 
 __all__ = ["HiNetClassifier", "PredictedTraces", "Trace", "load"]
+
+if not TYPE_CHECKING:  # else a checker would take any name for one of these
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -13,7 +13,9 @@ import platform
 import re
 import secrets
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +37,7 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 OURS = re.compile(r"(taxonomy|features|model)-[0-9a-f]{16}\.(tsv|safetensors)")  # files that a manifest names
 PASSING = re.compile(r"\.+(manifest\.json|(taxonomy|features|model)-[0-9a-f]{8}\.partial\.)[a-z0-9.]*")  # on their way
-_READ = 1 << 24  # bytes at a time
+DIGEST_BYTES = 20
 
 
 def save_fitted(fitted: Fitted, folder: str | Path, told: Mapping[str, Any], *, half: bool = False) -> None:
@@ -83,12 +85,15 @@ def load_fitted(folder: str | Path, network: Any = None) -> tuple[Fitted, dict[s
     folder = Path(folder)
     manifest = read_manifest(folder)
     try:
-        paths = {name: _checked(folder, name, told) for name, told in manifest["files"].items()}
-        taxonomy = Taxonomy.from_file(paths["taxonomy"], format="table", root=manifest["labels"]["root"])
-        arrays = map_arrays(paths["model"])
+        files, told = manifest["files"], manifest["features"]
+        with ThreadPoolExecutor(1) as beside:  # the weights are most of the bytes: the rest is read meanwhile
+            weights = beside.submit(_checked, folder, "model", files["model"])
+            path = _checked(folder, "taxonomy", files["taxonomy"])
+            taxonomy = Taxonomy.from_file(path, format="table", root=manifest["labels"]["root"])
+            path = _checked(folder, "features", files["features"])
+            features = restored(told["kind"], map_arrays(path), told)
+            arrays = map_arrays(weights.result())
         form = _restored_form(taxonomy, manifest["labels"], arrays.pop("label_nodes"))
-        told = manifest["features"]
-        features = restored(told["kind"], map_arrays(paths["features"]), told)
         model = _restored_model(form.layers, manifest, arrays, network)
     except HiNetError:
         raise
@@ -119,7 +124,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
 
 def _digest_of_manifest(manifest: Mapping[str, Any]) -> str:
     rest = {name: value for name, value in manifest.items() if name != "blake2b"}
-    return hashlib.blake2b(json.dumps(rest, sort_keys=True).encode(), digest_size=20).hexdigest()
+    return hashlib.blake2b(json.dumps(rest, sort_keys=True).encode(), digest_size=DIGEST_BYTES).hexdigest()
 
 
 def _described_model(fitted: Fitted, *, half: bool) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -236,11 +241,8 @@ def _remove_stale(folder: Path, wanted: set[str]) -> None:
 
 
 def _digest(path: Path) -> str:
-    digest = hashlib.blake2b(digest_size=20)
     with path.open("rb") as stream:
-        while block := stream.read(_READ):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, partial(hashlib.blake2b, digest_size=DIGEST_BYTES)).hexdigest()
 
 
 def _versions(engine: str) -> dict[str, str]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
 
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.labels import Truth
+from hinet.errors import HiNetError
 from hinet.evaluation.risk import THRESHOLDS, Promise, promised_threshold
 from hinet.metrics import expected_calibration_error, log_loss
 
@@ -46,12 +46,35 @@ class Calibration:
     promise: Promise | None = None
 
 
+def calibrated(
+    fitted: Fitted, rows: Any, truth: Truth, risk: float | None, certainty: float, temperature: float
+) -> tuple[Fitted, Calibration]:
+    """Return the same classifier with sound probabilities, and what calibration found.
+
+    ``temperature`` is what the logits were divided by before. The half of the rows that gives the promise does not give
+    the temperature; without a promise, all rows give it once the errors are told.
+    """
+    if len(truth) < 2:
+        raise HiNetError(f"{len(truth)} held-out rows; calibration needs at least two")
+    first, second = np.arange(0, len(truth), 2), np.arange(1, len(truth), 2)
+    factor = sharpness_for(fitted, rows[first], truth.take(first))
+    judged = fitted.sharpened(factor)
+    held_out = rows[second], truth.take(second)
+    errors = calibration_error(fitted, *held_out), calibration_error(judged, *held_out)
+    promise = None if risk is None else promise_for(judged, *held_out, risk, certainty)
+    if promise is None:
+        factor = sharpness_for(fitted, rows, truth)
+    return fitted.sharpened(factor), Calibration(temperature / factor, *errors, len(truth), promise)
+
+
 def sharpness_for(fitted: Fitted, rows: Any, truth: Truth) -> float:
     """Return the factor of the logits with the least log loss of the answers being right.
 
     The answers are those of the model as it is: their probabilities change with the factor, they do not. So the loss is
     proper, which it would not be if answers could be traded for others that are surely wrong.
     """
+    from scipy.optimize import minimize_scalar  # only here: it takes long to import
+
     chosen = np.linspace(0, len(truth) - 1, min(len(truth), MOST_TEMPERATURE_ROWS)).astype(np.int64)
     rows, truth = rows[chosen], truth.take(chosen)
     probability, nodes = _scaled_answers(fitted, rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,25 +12,34 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from hinet.classifier.answers import PredictedTraces
 from hinet.classifier.bundle import load_fitted, save_fitted
-from hinet.classifier.confidence import Calibration, calibration_error, promise_for, sharpness_for
+from hinet.classifier.confidence import Calibration, calibrated
 from hinet.classifier.continuing import continued, moved_to
 from hinet.classifier.explaining import Explanation, explained
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.fitting import Choices, Lesson, as_sparse, engine_for, fit_fused, fit_torch
-from hinet.classifier.inputs import Features, Kind, MatrixInput, kind_of, learnt_text
-from hinet.classifier.labels import NOTHING, LabelForm, Truth, read_labels
+from hinet.classifier.fitting import (
+    Choices,
+    Lesson,
+    as_sparse,
+    engine_for,
+    fit_fused,
+    fit_torch,
+    held_out,
+    judged,
+    validation_rows,
+)
+from hinet.classifier.inputs import Features, Kind, MatrixInput, count_of, kind_of, learnt_text, one_row, taken
+from hinet.classifier.labels import NOTHING, LabelForm, Truth, checked_labels, listed, read_labels
+from hinet.classifier.parameters import plain_parameters, restored_calibration, restored_parameters, seed_of
 from hinet.data import Traces
 from hinet.data.matrices import check_rows, checked_weights
 from hinet.data.text import TextSettings
-from hinet.engine import Decoding, ValidationRows
+from hinet.engine import Decoding
 from hinet.errors import FileError, HiNetError, LabelError, shown
-from hinet.evaluation.risk import CERTAINTY, Promise, check_share
-from hinet.metrics import hierarchical_f1
+from hinet.evaluation.risk import CERTAINTY, check_share
 from hinet.progress import Progress, SilentProgress, progress_for_terminal
 from hinet.taxonomy import Taxonomy
 
@@ -183,8 +191,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         kind = kind_of(X)
         goes_on = self.warm_start and self.__sklearn_is_fitted__()
         checked = self._checked(X, kind, reset=not goes_on)
-        count = _count(checked)
-        y = _checked_labels(y, count)
+        y = checked_labels(y, count_of(checked))
         if form is None:
             form, traces = read_labels(y, self._given_taxonomy())
         else:
@@ -193,23 +200,21 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         weights = self._weights(sample_weight, form, traces)
         if goes_on:
             moved = moved_to(self.fitted_, form)
-            lesson = Lesson(moved.features.rows(checked), traces, weights)
-            self._take_up(continued(moved, lesson, self._choices(), self.device))
-            return self
-        chosen = self._held_out(traces.end_nodes, traces.row_offsets)
+            return self._go_on(moved, Lesson(moved.features.rows(checked), traces, weights))
+        chosen = held_out(self.validation_fraction, seed_of(self.random_state), traces)
         held = None
         if valid is not None:
-            held = self._checked(valid[0], kind), form.truth(_checked_labels(valid[1], _count(valid[0])))
+            held = self._checked(valid[0], kind), form.truth(checked_labels(valid[1], count_of(valid[0])))
         elif chosen is not None:
-            held = _take(checked, chosen), form.truth(_take(y, chosen))
-            checked, traces = _take(checked, ~chosen), form.encode(_take(y, ~chosen))
+            held = taken(checked, chosen), form.truth(taken(y, chosen))
+            checked, traces = taken(checked, ~chosen), form.encode(taken(y, ~chosen))
             weights = None if weights is None else weights[~chosen]
         features, rows = self._learnt(checked, kind, scaled=engine == "torch" and self.network is None)
         held_rows = None if held is None else features.rows(held[0])
-        valid_rows = None if held is None else _predictable(form, held_rows, held[1])
+        valid_rows = None if held is None else validation_rows(form, held_rows, held[1])
         self._train(Lesson(rows, traces, weights, valid_rows), features, form, engine)
         if held is not None:
-            self.metrics_["validation"] = self._judged(held_rows, held[1])
+            self.metrics_["validation"] = judged(self.fitted_, held_rows, held[1], self.decoding)
         return self
 
     def _check_parameters(self) -> None:
@@ -226,12 +231,11 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         progress: Progress = progress_for_terminal() if self.verbose else SilentProgress()
         if engine == "fused":
             lesson = as_sparse(lesson)
-            model = fit_fused(lesson, self._choices(), progress, _text_of(self.checkpoint))
-            fitted = Fitted(features, form, model, self.n_jobs, model.history, lesson.fingerprint())
+            model: Any = fit_fused(lesson, self._choices(), progress, self.checkpoint)
+            history = model.history
         else:
-            network, history = fit_torch(lesson, self._choices(), self.network, self.device, progress)
-            fitted = Fitted(features, form, network, self.n_jobs, tuple(history), lesson.fingerprint())
-        self._take_up(fitted)
+            model, history = fit_torch(lesson, self._choices(), self.network, self.device, progress)
+        self._take_up(Fitted(features, form, model, self.n_jobs, tuple(history), lesson.fingerprint()))
 
     def _take_up(self, fitted: Fitted) -> None:
         """Become a classifier that knows this."""
@@ -241,18 +245,11 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.history_ = fitted.history
         self.n_iter_ = max((record.epoch for record in fitted.history), default=0)
         self.metrics_: dict[str, Any] = {}
-        for name in ("calibration_", "temperature_", "min_confidence_"):
-            if hasattr(self, name):
-                delattr(self, name)
+        self._forget("calibration_", "temperature_", "min_confidence_")
 
-    def _judged(self, rows: Any, truth: Truth) -> dict[str, float]:
-        if self.fitted_.engine == "fused" and not sp.issparse(rows):
-            rows = sp.csr_array(rows)
-        predicted = self.fitted_.search.decode(rows, self.decoding).nodes
-        labels = [self.taxonomy_.ids[node] for node in predicted.tolist()]
-        pairs = [pair for pair in zip(truth.ids(), labels, strict=True) if pair[0]]
-        f1 = hierarchical_f1(*map(list, zip(*pairs, strict=True)), taxonomy=self.taxonomy_) if pairs else 0.0
-        return {"rows": len(truth), "accuracy": float(truth.are_right(predicted).mean()), "hierarchical_f1": f1}
+    def _forget(self, *names: str) -> None:
+        for name in names:
+            self.__dict__.pop(name, None)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Learn from more rows, keeping what was learned; the first call is a fit.
@@ -267,18 +264,20 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         if not self.__sklearn_is_fitted__():
             return self._first_fit(X, y, classes, sample_weight)
-        rows = self._rows(X)
-        y = _checked_labels(y, rows.shape[0])
+        rows = self.features_of(X)
+        y = checked_labels(y, rows.shape[0])
         fitted = self._widened(y)
         traces = fitted.form.encode(y)
-        lesson = Lesson(rows, traces, self._weights(sample_weight, fitted.form, traces))
+        return self._go_on(fitted, Lesson(rows, traces, self._weights(sample_weight, fitted.form, traces)))
+
+    def _go_on(self, fitted: Fitted, lesson: Lesson) -> Self:
         self._take_up(continued(fitted, lesson, self._choices(), self.device))
         return self
 
     def _first_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
         if classes is None:
             return self.fit(X, y, sample_weight)
-        form, _ = read_labels([*_listed(classes), *_listed(y)], self._given_taxonomy())
+        form, _ = read_labels([*listed(classes), *listed(y)], self._given_taxonomy())
         return self._fit(X, y, sample_weight, form=form)
 
     def _widened(self, y: Any) -> Fitted:
@@ -309,7 +308,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _choices(self) -> Choices:
         return Choices(
             self.width, self.members, self.epochs, self.dropout, self.wide, self.flat, self.prior_strength,
-            self.patience, _seed(self.random_state), self.n_jobs, self.memory_limit,
+            self.patience, seed_of(self.random_state), self.n_jobs, self.memory_limit,
         )  # fmt: skip
 
     def _given_taxonomy(self) -> Taxonomy | None:
@@ -331,25 +330,6 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         by_class = form.weights_of(self.class_weight, traces)
         return by_class if weights is None else weights * by_class
 
-    def _held_out(self, end_nodes: NDArray[np.int32], row_offsets: NDArray[np.int64]) -> NDArray[np.bool_] | None:
-        """Return which rows to hold out: a share of them, but of every label one row stays."""
-        if self.validation_fraction is None:
-            return None
-        if not 0 < self.validation_fraction < 1:
-            raise HiNetError(f"validation_fraction is between 0 and 1; got {self.validation_fraction}")
-        random = np.random.default_rng(_seed(self.random_state))
-        rows = len(row_offsets) - 1
-        rank = random.permutation(rows)
-        owner = np.repeat(np.arange(rows), np.diff(row_offsets))
-        by_rank = np.lexsort((rank[owner], end_nodes))
-        _, first = np.unique(end_nodes[by_rank], return_index=True)
-        free = np.ones(rows, bool)
-        free[owner[by_rank[first]]] = False
-        order = np.argsort(rank)
-        chosen = np.zeros(rows, bool)
-        chosen[order[free[order]][: round(self.validation_fraction * rows)]] = True
-        return chosen if chosen.any() else None
-
     # Answers
 
     def predict(self, X: Any, min_confidence: float | Literal["calibrated"] | None = None) -> NDArray[Any]:
@@ -359,7 +339,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         nothing (None, or an empty path) if not even a top node has it. ``"calibrated"`` takes the threshold that
         :meth:`calibrate` found for its risk.
         """
-        rows = self._rows(X)
+        rows = self.features_of(X)
         search, form = self.fitted_.search, self.fitted_.form
         if min_confidence is None and self.decoding == "map":
             return form.decode_traces(search.traces(rows).traces)
@@ -379,14 +359,14 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_traces(self, X: Any, k: int = 1) -> PredictedTraces:
         """Return the ``k`` most probable traces of every row, exactly, with the probability of every step."""
-        return PredictedTraces(self.fitted_.search.traces(self._rows(X), k))
+        return PredictedTraces(self.fitted_.search.traces(self.features_of(X), k))
 
     def predict_proba(self, X: Any) -> Any:
         """Return the probability of every label, (n, classes).
 
         Dense if it has at most 50 million cells; else a CSR array of the probabilities of at least 1e-5.
         """
-        rows = self._rows(X)
+        rows = self.features_of(X)
         nodes = self.fitted_.form.label_nodes
         dense = rows.shape[0] * len(nodes) <= MOST_DENSE_CELLS
         found = self.fitted_.search.label_probabilities(rows, 0.0 if dense else LEAST_SPARSE)[:, nodes]
@@ -405,7 +385,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the share of rows whose predicted label is right, or one of several right ones."""
-        rows, truth = self._rows(X), self._truth(X, y)
+        rows, truth = self.features_of(X), self._truth(X, y)
         found = self.fitted_.search.decode(rows, self.decoding)
         right = truth.are_right(found.nodes)
         return float(np.average(right, weights=sample_weight)) if len(right) else 0.0
@@ -426,25 +406,11 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_share("risk", risk)
         check_share("certainty", certainty)
-        rows, truth = self._rows(X), self._truth(X, y)
-        if len(truth) < 2:
-            raise HiNetError(f"{len(truth)} held-out rows; calibration needs at least two")
-        before = self.fitted_
-        first, second = np.arange(0, len(truth), 2), np.arange(1, len(truth), 2)
-        factor = sharpness_for(before, rows[first], truth.take(first))
-        judged = before.sharpened(factor)
-        error_before, error_after = (
-            calibration_error(fitted, rows[second], truth.take(second)) for fitted in (before, judged)
-        )
-        promise = None
-        if risk is not None:
-            promise = promise_for(judged, rows[second], truth.take(second), risk, certainty)
-        else:
-            factor = sharpness_for(before, rows, truth)
-        self.fitted_ = before.sharpened(factor)
-        temperature = getattr(self, "temperature_", 1.0) / factor
-        self._take_up_calibration(Calibration(temperature, error_before, error_after, len(truth), promise))
-        return self.calibration_
+        rows, truth = self.features_of(X), self._truth(X, y)
+        temperature = getattr(self, "temperature_", 1.0)
+        self.fitted_, found = calibrated(self.fitted_, rows, truth, risk, certainty, temperature)
+        self._take_up_calibration(found)
+        return found
 
     def _take_up_calibration(self, calibration: Calibration) -> None:
         self.calibration_ = calibration
@@ -471,32 +437,24 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             A label, in the form of the training labels.
         """
         check_is_fitted(self)
-        if isinstance(x, (list, tuple)) and not any(isinstance(value, str) for value in x):
-            x = np.asarray(x)
-        row = self._rows([x] if isinstance(x, str) else x.reshape(1, -1) if getattr(x, "ndim", 2) == 1 else x)
+        row = self.features_of(one_row(x))
         if row.shape[0] != 1:
             raise HiNetError(f"expected one row to explain, got {row.shape[0]:,}; give them one by one")
-        if label is None:
-            return explained(self.fitted_, row, self.fitted_.search.traces(row).traces, most)
-        return explained(self.fitted_, row, self.fitted_.form.encode([label]), most)
+        fitted = self.fitted_
+        traces = fitted.search.traces(row).traces if label is None else fitted.form.encode([label])
+        return explained(fitted, row, traces, most)
 
     def _truth(self, X: Any, y: Any) -> Truth:
-        return self.fitted_.form.truth(_checked_labels(y, _count(X)))
+        return self.fitted_.form.truth(checked_labels(y, count_of(X)))
 
-    def _rows(self, X: Any) -> Any:
-        """Return rows as the model reads them."""
+    def features_of(self, X: Any) -> Any:
+        """Return rows as the model reads them: texts as CSR, dense rows scaled."""
         check_is_fitted(self)
-        kind = self.fitted_.features.kind
-        given = kind_of(X)
+        kind, given = self.fitted_.features.kind, kind_of(X)
         if (kind == "text") != (given == "text"):
             expected = "texts" if kind == "text" else "rows of numbers"
             raise HiNetError(f"the classifier was trained on {expected}, got {type(X).__name__}; give it the same")
-        checked = self._checked(X, given)
-        if kind == "dense" and sp.issparse(checked):
-            checked = checked.toarray()
-        rows = self.fitted_.features.rows(checked)
-        wants_sparse = self.fitted_.engine == "fused" or kind == "sparse"
-        return sp.csr_array(rows) if kind != "text" and wants_sparse and not sp.issparse(rows) else rows
+        return self.fitted_.rows(self._checked(X, given))
 
     def _checked(self, X: Any, kind: Kind, *, reset: bool = False) -> Any:
         """Return texts as they are, and numbers as a checked matrix."""
@@ -504,19 +462,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise HiNetError(f"expected a list of texts, got one text {shown(X)}; put it into a list")
         if kind == "text":
             if reset:
-                for name in ("n_features_in_", "feature_names_in_"):
-                    if hasattr(self, name):
-                        delattr(self, name)
+                self._forget("n_features_in_", "feature_names_in_")
             return X
-        checked = validate_data(
-            self,
-            X,
-            reset=reset,
-            accept_sparse="csr",
-            dtype=np.float32,
-            ensure_all_finite=False,
-            accept_large_sparse=True,
-        )
+        checked = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=np.float32, ensure_all_finite=False)
         check_rows(checked)
         return checked
 
@@ -529,7 +477,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         told = {
-            "parameters": _plain_parameters(self.get_params(deep=False)),
+            "parameters": plain_parameters(self.get_params(deep=False)),
             "metrics": self.metrics_,
             "calibration": asdict(self.calibration_) if hasattr(self, "calibration_") else None,
             "input_features": getattr(self, "n_features_in_", None),
@@ -549,14 +497,10 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise HiNetError("give both rows and labels to judge the export by, or neither")
         if X is None:
             return export_onnx(self.fitted_.model, folder)
-        rows, truth = self._rows(X), self._truth(X, y)
+        rows, truth = self.features_of(X), self._truth(X, y)
         able = self.fitted_.form.predictable(truth)
         traces = self.fitted_.form.traces_of(truth.take(able))
         return export_onnx(self.fitted_.model, folder, rows[np.flatnonzero(able)], traces)
-
-    def features_of(self, X: Any) -> Any:
-        """Return rows as the model reads them: texts as CSR, dense rows scaled."""
-        return self._rows(X)
 
     @classmethod
     def load(cls, path: str | Path, *, network: Any = None) -> Self:
@@ -569,7 +513,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         fitted, manifest = load_fitted(path, network)
         try:
-            parameters = _restored_parameters(manifest["parameters"], fitted.form.taxonomy)
+            parameters = restored_parameters(manifest["parameters"], fitted.form.taxonomy)
             loaded = cls(**parameters, network=network)
         except (KeyError, TypeError, ValueError) as error:
             raise FileError(path, f"the manifest is damaged ({error!r}); save the model again") from None
@@ -580,7 +524,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if isinstance(fitted.features, MatrixInput) and fitted.features.columns:
             loaded.feature_names_in_ = np.array(fitted.features.columns, object)
         if manifest["calibration"] is not None:
-            loaded._take_up_calibration(_restored_calibration(manifest["calibration"]))
+            loaded._take_up_calibration(restored_calibration(manifest["calibration"]))
         return loaded
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -598,93 +542,3 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 def load(path: str | Path, *, network: Any = None) -> HiNetClassifier:
     """Return the classifier that was saved to a folder; see :meth:`HiNetClassifier.load`."""
     return HiNetClassifier.load(path, network=network)
-
-
-def _predictable(form: LabelForm, rows: Any, truth: Truth) -> ValidationRows | None:
-    """Return the validation rows whose labels can be predicted: the others cannot tell experts apart."""
-    able = np.flatnonzero(form.predictable(truth))
-    return ValidationRows(rows[able], form.traces_of(truth.take(able))) if len(able) else None
-
-
-def _count(X: Any) -> int:
-    return int(X.shape[0]) if hasattr(X, "shape") else len(X)
-
-
-def _checked_labels(y: Any, count: int) -> Any:
-    """Return labels in a container with a length, one label a row."""
-    if y is None:
-        raise HiNetError("the classifier requires y to be passed, but the target y is None; give one label a row")
-    if not hasattr(y, "__len__"):
-        y = np.asarray(y)
-    if len(y) != count:
-        raise HiNetError(f"{count:,} rows and {len(y):,} labels; give one label a row")
-    kind = getattr(getattr(y, "dtype", None), "kind", "")
-    if kind == "f" and np.ndim(y) == 1 and not np.isfinite(y).all():
-        row = int(np.flatnonzero(~np.isfinite(y))[0])
-        value = "infinity" if np.isinf(np.asarray(y)[row]) else "NaN"
-        raise LabelError(f"row {row}: Input y contains {value}; leave the row out or name its label")
-    if kind in ("i", "u", "f", "b") and np.ndim(y) == 2 and y.shape[1] == 1:
-        y = column_or_1d(y, warn=True)
-    if kind and np.ndim(y) == 1:
-        check_classification_targets(y)
-    return y
-
-
-def _take(values: Any, chosen: NDArray[np.bool_]) -> Any:
-    """Return the chosen rows of any container."""
-    if hasattr(values, "filter") and hasattr(values, "type"):  # Arrow
-        return values.filter(chosen)
-    if hasattr(values, "to_numpy"):
-        values = values.to_numpy()
-    if hasattr(values, "shape"):
-        return values[chosen]
-    return [values[row] for row in np.flatnonzero(chosen).tolist()]
-
-
-def _listed(labels: Any) -> list[Any]:
-    return list(labels.tolist() if hasattr(labels, "tolist") else labels)
-
-
-def _seed(random_state: Any) -> int:
-    if random_state is None:
-        return 0
-    if isinstance(random_state, np.random.RandomState):
-        return int(copy.deepcopy(random_state).randint(1 << 31))  # the same at every look
-    return int(random_state)
-
-
-def _text_of(path: str | Path | None) -> str | None:
-    return None if path is None else str(path)
-
-
-def _plain_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return parameters as plain values for JSON; the taxonomy is kept elsewhere, a network of one's own is not."""
-    plain = {
-        name: value.item() if isinstance(value, np.generic) else value
-        for name, value in parameters.items()
-        if name != "network"
-    }
-    plain["taxonomy"] = None if plain["taxonomy"] is None else "taxonomy"
-    plain["text"] = None if plain["text"] is None else plain["text"].described()
-    plain["checkpoint"] = None
-    if isinstance(plain["class_weight"], dict):  # keys need not be text
-        plain["class_weight"] = [[label, float(weight)] for label, weight in plain["class_weight"].items()]
-    plain["random_state"] = _seed(plain["random_state"])
-    return plain
-
-
-def _restored_parameters(told: dict[str, Any], taxonomy: Taxonomy) -> dict[str, Any]:
-    parameters = {**told, "checkpoint": None}
-    if parameters["text"] is not None:
-        parameters["text"] = TextSettings.from_described(parameters["text"])
-    if parameters["taxonomy"] is not None:
-        parameters["taxonomy"] = taxonomy
-    if isinstance(parameters["class_weight"], list):
-        pairs = parameters["class_weight"]
-        parameters["class_weight"] = {tuple(key) if isinstance(key, list) else key: weight for key, weight in pairs}
-    return parameters
-
-
-def _restored_calibration(told: dict[str, Any]) -> Calibration:
-    promise = told["promise"]
-    return Calibration(**{**told, "promise": None if promise is None else Promise(**promise)})

@@ -7,11 +7,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from hinet.classifier.inputs import Features
 from hinet.classifier.labels import LabelForm
-from hinet.data.matrices import SparseMatrix
+from hinet.data.matrices import SparseMatrix, is_sparse
 from hinet.engine import FusedModel, Search
 from hinet.engine.ladders import Ladder
 from hinet.progress import EpochRecord
@@ -48,16 +49,22 @@ class Fitted:
 
         return NetworkSearch(self.model)
 
+    def rows(self, X: Any) -> Any:
+        """Return checked input as the model reads it: as the rows it was trained on, whatever form it comes in."""
+        kind = self.features.kind
+        if kind == "dense" and is_sparse(X):
+            X = X.toarray()
+        rows = self.features.rows(X)
+        wants_sparse = self.engine == "fused" or kind == "sparse"
+        return sp.csr_array(rows) if wants_sparse and not is_sparse(rows) else rows
+
     def ladder(self, rows: Any) -> tuple[Ladder, NDArray[np.int64]]:
         """Return the choices along the best trace of every row, in a tree, and the nodes these end at."""
-        traces = self.search.traces(rows).traces
-        if isinstance(self.model, FusedModel):
-            found = Ladder.of(self.model, SparseMatrix.of(rows), traces)
-        else:
-            from hinet.training.network_search import NetworkSearch
-
-            found = NetworkSearch(self.model).ladder(rows)
-        return found, traces.end_nodes.astype(np.int64)
+        search = self.search
+        if not isinstance(search, Search):
+            return search.ladder(rows)
+        traces = search.traces(rows).traces
+        return Ladder.of(search.model, SparseMatrix.of(rows), traces), traces.end_nodes.astype(np.int64)
 
     @cached_property
     def classes(self) -> NDArray[Any]:

@@ -7,17 +7,20 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from hinet.classifier.fitted import Engine
+from hinet.classifier.fitted import Engine, Fitted
+from hinet.classifier.labels import LabelForm, Truth
 from hinet.data import Traces
 from hinet.data.matrices import is_sparse
-from hinet.engine import EngineSettings, FusedModel, ValidationRows, fit
+from hinet.engine import Decoding, EngineSettings, FusedModel, ValidationRows, fit
 from hinet.errors import HiNetError
+from hinet.metrics import accuracy, hierarchical_f1
 from hinet.progress import EpochRecord, Progress
 
 LEAST_STEPS = 400  # of the torch loop on few rows
@@ -70,6 +73,31 @@ class Choices:
         return EngineSettings(**{name: value for name, value in chosen.items() if value is not None})
 
 
+def held_out(fraction: float | None, seed: int, traces: Traces) -> NDArray[np.bool_] | None:
+    """Return which rows to hold out: a share of them, but of every label one row stays."""
+    if fraction is None:
+        return None
+    if not 0 < fraction < 1:
+        raise HiNetError(f"validation_fraction is between 0 and 1; got {fraction}")
+    rows, end_nodes = len(traces), traces.end_nodes
+    rank = np.random.default_rng(seed).permutation(rows)
+    owner = np.repeat(np.arange(rows), np.diff(traces.row_offsets))
+    by_rank = np.lexsort((rank[owner], end_nodes))
+    _, first = np.unique(end_nodes[by_rank], return_index=True)
+    free = np.ones(rows, bool)
+    free[owner[by_rank[first]]] = False
+    order = np.argsort(rank)
+    chosen = np.zeros(rows, bool)
+    chosen[order[free[order]][: round(fraction * rows)]] = True
+    return chosen if chosen.any() else None
+
+
+def validation_rows(form: LabelForm, rows: Any, truth: Truth) -> ValidationRows | None:
+    """Return the validation rows whose labels can be predicted: the others cannot tell experts apart."""
+    able = np.flatnonzero(form.predictable(truth))
+    return ValidationRows(rows[able], form.traces_of(truth.take(able))) if len(able) else None
+
+
 def as_sparse(lesson: Lesson) -> Lesson:
     """Return rows as CSR, which the fused engine reads."""
     if is_sparse(lesson.rows):
@@ -92,7 +120,7 @@ def engine_for(kind: str, engine: str, network: Any, device: str | None) -> Engi
     return "fused" if engine == "fused" else "torch"
 
 
-def fit_fused(lesson: Lesson, choices: Choices, progress: Progress | None, checkpoint: str | None) -> FusedModel:
+def fit_fused(lesson: Lesson, choices: Choices, progress: Progress | None, checkpoint: str | Path | None) -> FusedModel:
     """Train by the fused engine."""
     return fit(
         lesson.rows,
@@ -126,7 +154,6 @@ def train_network(
     """Train a network in place by the torch loop and return its history."""
     import torch
 
-    from hinet.metrics import accuracy
     from hinet.network import Targets
     from hinet.training import TrainingSettings, predict_traces, train
 
@@ -149,6 +176,18 @@ def train_network(
             validate=None if valid is None else lambda: accuracy(valid.traces, predict_traces(network, valid.rows)),
             progress=progress,
         )
+
+
+def judged(fitted: Fitted, rows: Any, truth: Truth, decoding: Decoding) -> dict[str, float]:
+    """Return how good the answers to validation rows are."""
+    if fitted.engine == "fused" and not is_sparse(rows):
+        rows = sp.csr_array(rows)
+    taxonomy = fitted.form.taxonomy
+    predicted = fitted.search.decode(rows, decoding).nodes
+    labels = [taxonomy.ids[node] for node in predicted.tolist()]
+    pairs = [pair for pair in zip(truth.ids(), labels, strict=True) if pair[0]]
+    f1 = hierarchical_f1(*map(list, zip(*pairs, strict=True)), taxonomy=taxonomy) if pairs else 0.0
+    return {"rows": len(truth), "accuracy": float(truth.are_right(predicted).mean()), "hierarchical_f1": f1}
 
 
 @contextmanager

@@ -135,3 +135,28 @@ def learnt_text(X: Any, settings: TextSettings | None, threads: int | None) -> t
     """Learn the features of training texts, and return them with the rows."""
     features, rows = TextFeatures.fit_transform(X, settings, threads)
     return TextInput(features, threads), rows
+
+
+def count_of(X: Any) -> int:
+    """Return the number of rows in any container."""
+    return int(X.shape[0]) if hasattr(X, "shape") else len(X)
+
+
+def taken(values: Any, chosen: NDArray[np.bool_]) -> Any:
+    """Return the chosen rows of any container."""
+    if hasattr(values, "filter") and hasattr(values, "type"):  # Arrow
+        return values.filter(chosen)
+    if hasattr(values, "to_numpy"):
+        values = values.to_numpy()
+    if hasattr(values, "shape"):
+        return values[chosen]
+    return [values[row] for row in np.flatnonzero(chosen).tolist()]
+
+
+def one_row(x: Any) -> Any:
+    """Return a text, or the features of one row, as rows."""
+    if isinstance(x, str):
+        return [x]
+    if isinstance(x, (list, tuple)) and not any(isinstance(value, str) for value in x):
+        x = np.asarray(x)
+    return x.reshape(1, -1) if getattr(x, "ndim", 2) == 1 else x

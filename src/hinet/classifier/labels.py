@@ -302,6 +302,34 @@ def read_labels(y: Any, taxonomy: Taxonomy | None) -> tuple[LabelForm, Traces]:
     return form, form.encode(y)
 
 
+def checked_labels(y: Any, count: int) -> Any:
+    """Return labels in a container with a length, one label a row."""
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import column_or_1d
+
+    if y is None:
+        raise HiNetError("the classifier requires y to be passed, but the target y is None; give one label a row")
+    if not hasattr(y, "__len__"):
+        y = np.asarray(y)
+    if len(y) != count:
+        raise HiNetError(f"{count:,} rows and {len(y):,} labels; give one label a row")
+    kind = getattr(getattr(y, "dtype", None), "kind", "")
+    if kind == "f" and np.ndim(y) == 1 and not np.isfinite(y).all():
+        row = int(np.flatnonzero(~np.isfinite(y))[0])
+        value = "infinity" if np.isinf(np.asarray(y)[row]) else "NaN"
+        raise LabelError(f"row {row}: Input y contains {value}; leave the row out or name its label")
+    if kind in ("i", "u", "f", "b") and np.ndim(y) == 2 and y.shape[1] == 1:
+        y = column_or_1d(y, warn=True)
+    if kind and np.ndim(y) == 1:
+        check_classification_targets(y)
+    return y
+
+
+def listed(labels: Any) -> list[Any]:
+    """Return labels, in any container, as a list."""
+    return list(labels.tolist() if hasattr(labels, "tolist") else labels)
+
+
 def _form(
     rows: Sequence[Any], labels: list[Any], taxonomy: Taxonomy | None, *, paths: bool, is_table: bool, number: bool
 ) -> LabelForm:

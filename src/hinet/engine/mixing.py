@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.optimize import minimize
 
 from hinet.data.matrices import SparseMatrix
 from hinet.engine.experts import Experts, Floats, Mix
@@ -28,6 +27,8 @@ def usual_mix(*, wide: bool, flat: bool) -> Floats:
 
 def learned_mix(rows: SparseMatrix, goals: Goals, groups: Groups, experts: Experts) -> tuple[Floats, float]:
     """Return the mix with the least cost on validation rows, and that cost; starts from the experts' own mix."""
+    from scipy.optimize import minimize  # only here: it takes long to import
+
     heard = _Heard(rows, goals, groups, experts)
     start = experts.mix.astype(np.float64)
     used = start != 0

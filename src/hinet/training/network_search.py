@@ -46,10 +46,10 @@ class NetworkSearch:
         touched = np.full(rows.shape[0], len(self.network.layers.option_neuron), np.int64)
         return Found(Traces.joined(layers, parts), np.concatenate([np.zeros(0), *along]), touched)
 
-    def ladder(self, rows: Any) -> Ladder:
-        """Return the choices along the best trace of every row, in a tree."""
+    def ladder(self, rows: Any) -> tuple[Ladder, NDArray[np.int64]]:
+        """Return the choices along the best trace of every row, in a tree, and the nodes these end at."""
         layers = self.network.layers
-        parts: list[list[NDArray[Any]]] = [[], [], [], []]  # logits, sizes, chosen option, row
+        parts: list[list[NDArray[Any]]] = [[], [], [], [], []]  # logits, sizes, chosen option, row; end nodes
         before = 0
         for scores in self._scores(rows):
             found = downpour(self.network.graph, scores, 1)
@@ -60,12 +60,14 @@ class NetworkSearch:
             free = sizes > 1
             low, size = layers.option_offsets[group[free]], sizes[free]
             flat = scores.numpy()[positions(low, size), np.repeat(row[free], size)]
-            for part, values in zip(parts, (flat, size, options[free] - low, row[free] + before), strict=True):
+            told: tuple[NDArray[Any], ...] = (flat, size, options[free] - low, row[free] + before, found.end_nodes)
+            for part, values in zip(parts, told, strict=True):
                 part.append(values)
             before += len(found)
-        logits, size, option, row = (np.concatenate(part) if part else np.zeros(0, np.int64) for part in parts)
+        logits, size, option, row, nodes = (np.concatenate(part) if part else np.zeros(0, np.int64) for part in parts)
         starts = offsets_of(size)
-        return Ladder(logits.astype(np.float64), starts, starts[:-1] + option, row, before)
+        ladder = Ladder(logits.astype(np.float64), starts, starts[:-1] + option, row, before)
+        return ladder, nodes.astype(np.int64)
 
     def label_probabilities(self, rows: Any, least: float = 0.0) -> sp.csr_array:
         """Return the probability of every node to be the label, (n, nodes), where it is at least ``least``."""

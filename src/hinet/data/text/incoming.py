@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from hinet.data.text.characters import character_classes
 from hinet.data.text.kernels import Bytes, Ints64
 from hinet.errors import HiNetError, shown
+from hinet.ragged import offsets_of
 
 # Blocks large enough to be worth a thread, and small enough for their n-grams to be sorted near the cache.
 MOST_BLOCK_BYTES = 4_000_000
@@ -48,7 +49,8 @@ def as_arrow(texts: Any, first_row: int = 0) -> pa.ChunkedArray:
     kind = array.type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
         raise _row_error(texts, first_row, array)
-    array = array.cast(pa.large_string())
+    if not pa.types.is_large_string(kind):
+        array = array.cast(pa.large_string())
     if array.null_count:
         raise _row_error(texts, first_row, array)
     return array
@@ -63,8 +65,20 @@ def _arrow_form(texts: Any) -> pa.ChunkedArray:
         if not (isinstance(texts, Sequence) or hasattr(texts, "__array__")):
             raise TypeError
         texts = np.asarray(texts)
+    if isinstance(texts, list | tuple):
+        with suppress(TypeError):  # not all of them are strings: Arrow may still know them
+            return _of_strings(texts)
     array = pa.array(texts)
     return array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
+
+
+def _of_strings(texts: Sequence[str]) -> pa.ChunkedArray:
+    """Return strings as an Arrow array."""
+    joined = "".join(texts)  # Arrow takes lists as well, but imports pandas for them wherever it is installed
+    data = joined.encode()
+    sizes = map(len, texts) if joined.isascii() else (len(text.encode()) for text in texts)
+    offsets = offsets_of(np.fromiter(sizes, np.int64, len(texts)))
+    return pa.chunked_array([pa.LargeStringArray.from_buffers(len(texts), pa.py_buffer(offsets), pa.py_buffer(data))])
 
 
 def _decoded(chunk: pa.DictionaryArray) -> pa.Array:
@@ -88,6 +102,8 @@ def _row_error(texts: Any, first_row: int, array: pa.ChunkedArray | None = None)
                 remedy = "read the file with errors='replace'"
                 return HiNetError(f"row {row}: the text {shown(text)} has half of a surrogate pair; {remedy}")
     if array is not None and array.null_count and not pa.types.is_null(array.type):
+        import pyarrow.compute as pc
+
         row = first_row + pc.index(pc.is_null(array), True).as_py()
         return HiNetError(f"row {row}: expected a text, got a null; {_REMEDY}")
     got = f"an array of type {array.type}" if array is not None else kind
@@ -139,6 +155,8 @@ def normalised(block: pa.LargeStringArray) -> TextBlock:
     if ascii_only:
         text = text + ((text >= ord("A")) & (text <= ord("Z"))) * np.uint8(32)
     else:
+        import pyarrow.compute as pc  # only here: it takes long to import
+
         try:
             text, offsets = _raw(pc.utf8_lower(pc.utf8_normalize(block, form="NFKC")))
         except pa.ArrowInvalid:
