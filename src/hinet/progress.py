@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TextIO
+
+SECONDS_BETWEEN_LINES = 10.0
 
 
 @dataclass(frozen=True)
@@ -119,3 +124,41 @@ def describe(record: EpochRecord) -> str:
     score = f"  valid {record.valid_score:.4f}" if record.valid_score is not None else ""
     part = f"{record.part}  " if record.part else ""
     return f"{part}epoch {record.epoch}/{record.epochs}  cost {record.cost:.4f}{score}  {record.seconds:.1f} s"
+
+
+class RowCounter:
+    """Counts rows that are done: a moving line on a terminal, now and then a line in a log, and a last one."""
+
+    def __init__(self, quiet: bool = False, stream: TextIO | None = None) -> None:
+        self._quiet, self._stream = quiet, stream or sys.stderr
+        self._moving = self._stream.isatty()
+        self._start = self._said = time.monotonic()
+        self.rows = 0
+
+    def advanced(self, rows: int) -> None:
+        """Hear that so many more rows are done."""
+        self.rows += rows
+        now = time.monotonic()
+        if not self._quiet and now - self._said >= (0.2 if self._moving else SECONDS_BETWEEN_LINES):
+            self._said = now
+            self._stream.write(f"\r{self}\x1b[K" if self._moving else f"{self}\n")
+            self._stream.flush()
+
+    def finished(self) -> None:
+        """Say how many rows there were."""
+        if not self._quiet:
+            self._stream.write(f"\r{self}\x1b[K\n" if self._moving else f"{self}\n")
+            self._stream.flush()
+
+    def __str__(self) -> str:
+        seconds = time.monotonic() - self._start
+        rows = "1 row" if self.rows == 1 else f"{self.rows:,} rows"
+        return f"{rows} in {seconds:.1f} s, {self.rows / max(seconds, 1e-9):,.0f} a second"
+
+
+@contextmanager
+def counter_for_terminal(quiet: bool) -> Iterator[RowCounter]:
+    """Yield a counter that tells of the end if it is a good one."""
+    counter = RowCounter(quiet)
+    yield counter
+    counter.finished()

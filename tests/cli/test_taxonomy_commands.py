@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hinet.cli.reading import FormatName
+from hinet.cli.hierarchy_options import FormatName
 from hinet.taxonomy import FORMATS
 
 HINET = Path(sys.executable).with_name("hinet")

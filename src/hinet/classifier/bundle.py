@@ -28,6 +28,7 @@ from hinet.classifier.labels import LabelForm
 from hinet.engine import FusedModel
 from hinet.errors import FileError, HiNetError
 from hinet.files import map_arrays, write_arrays, write_bytes
+from hinet.progress import EpochRecord
 from hinet.taxonomy import Layers, Taxonomy
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def save_fitted(fitted: Fitted, folder: str | Path, told: Mapping[str, Any], *, 
         If the folder holds something else, or cannot be written to.
     """
     folder = Path(folder)
-    _check_target(folder)
+    check_target(folder)
     json.dumps(told)  # what cannot be kept is found before anything is written
     form = fitted.form
     described, arrays = _described_model(fitted, half=half)
@@ -88,18 +89,18 @@ def load_fitted(folder: str | Path, network: Any = None) -> tuple[Fitted, dict[s
         files, told = manifest["files"], manifest["features"]
         with ThreadPoolExecutor(1) as beside:  # the weights are most of the bytes: the rest is read meanwhile
             weights = beside.submit(_checked, folder, "model", files["model"])
-            path = _checked(folder, "taxonomy", files["taxonomy"])
-            taxonomy = Taxonomy.from_file(path, format="table", root=manifest["labels"]["root"])
+            taxonomy = read_taxonomy(folder, manifest)
             path = _checked(folder, "features", files["features"])
             features = restored(told["kind"], map_arrays(path), told)
             arrays = map_arrays(weights.result())
         form = _restored_form(taxonomy, manifest["labels"], arrays.pop("label_nodes"))
         model = _restored_model(form.layers, manifest, arrays, network)
+        history = tuple(EpochRecord(**record) for record in manifest["history"])
     except HiNetError:
         raise
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         raise FileError(folder / MANIFEST, f"the manifest is damaged ({error!r}); save the model again") from None
-    return Fitted(features, form, model, fingerprint=manifest["training_data"]), manifest
+    return Fitted(features, form, model, history=history, fingerprint=manifest["training_data"]), manifest
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
@@ -120,6 +121,12 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     if manifest.get("blake2b") != _digest_of_manifest(manifest):
         raise FileError(path, "was changed after the model was saved; copy the folder again or save the model anew")
     return dict(manifest)
+
+
+def read_taxonomy(folder: str | Path, manifest: Mapping[str, Any]) -> Taxonomy:
+    """Return the taxonomy of a saved model."""
+    path = _checked(Path(folder), "taxonomy", manifest["files"]["taxonomy"])
+    return Taxonomy.from_file(path, format="table", root=manifest["labels"]["root"])
 
 
 def _digest_of_manifest(manifest: Mapping[str, Any]) -> str:
@@ -218,7 +225,8 @@ def _checked(folder: Path, name: str, told: Mapping[str, Any]) -> Path:
     return path
 
 
-def _check_target(folder: Path) -> None:
+def check_target(folder: Path) -> None:
+    """Raise FileError if a model cannot be saved to a folder, for what is there."""
     if folder.exists() and not folder.is_dir():
         raise FileError(folder, "is a file; name a folder to save the model in")
     if folder.is_dir():

@@ -79,8 +79,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     warm_start : bool
         Whether a further ``fit`` goes on from what was learned, over to a changed taxonomy if it changed; the features
         stay those of the first fit.
-    checkpoint : path, optional
-        A folder for finished epochs of the fused engine; a run that was broken off goes on from them.
+    checkpoint, checkpoint_every : path and float, optional
+        A folder for finished epochs of the fused engine, kept every so many seconds; a run that was broken off goes
+        on from them.
     random_state : int
         The same seed gives the same model; with torch also the number of threads must be the same.
     n_jobs : int, optional
@@ -133,6 +134,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         device: str | None = None,
         warm_start: bool = False,
         checkpoint: str | Path | None = None,
+        checkpoint_every: float = 0.0,
         random_state: int = 0,
         n_jobs: int | None = None,
         verbose: bool = False,
@@ -156,6 +158,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.device = device
         self.warm_start = warm_start
         self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.verbose = verbose
@@ -231,7 +234,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         progress: Progress = progress_for_terminal() if self.verbose else SilentProgress()
         if engine == "fused":
             lesson = as_sparse(lesson)
-            model: Any = fit_fused(lesson, self._choices(), progress, self.checkpoint)
+            model: Any = fit_fused(
+                lesson, self._choices(), progress, self.checkpoint, self.checkpoint_every, watch=self.verbose
+            )
             history = model.history
         else:
             model, history = fit_torch(lesson, self._choices(), self.network, self.device, progress)
@@ -470,10 +475,11 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # Keeping
 
-    def save(self, path: str | Path, *, half: bool = False) -> None:
+    def save(self, path: str | Path, *, half: bool = False, notes: Mapping[str, Any] | None = None) -> None:
         """Write the fitted classifier to a folder: plain files, no pickle; with ``half`` weights in half precision.
 
         An older model in the folder is replaced by one rename, so that a save which is broken off leaves it whole.
+        ``notes`` are plain values of your own that the manifest keeps, such as where the rows came from.
         """
         check_is_fitted(self)
         told = {
@@ -481,6 +487,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "metrics": self.metrics_,
             "calibration": asdict(self.calibration_) if hasattr(self, "calibration_") else None,
             "input_features": getattr(self, "n_features_in_", None),
+            "history": [asdict(record) for record in self.history_],
+            "notes": dict(notes or {}),
         }
         save_fitted(self.fitted_, path, told, half=half)
 

@@ -120,7 +120,15 @@ def engine_for(kind: str, engine: str, network: Any, device: str | None) -> Engi
     return "fused" if engine == "fused" else "torch"
 
 
-def fit_fused(lesson: Lesson, choices: Choices, progress: Progress | None, checkpoint: str | Path | None) -> FusedModel:
+def fit_fused(
+    lesson: Lesson,
+    choices: Choices,
+    progress: Progress | None,
+    checkpoint: str | Path | None,
+    checkpoint_every: float,
+    *,
+    watch: bool,
+) -> FusedModel:
     """Train by the fused engine."""
     return fit(
         lesson.rows,
@@ -130,6 +138,8 @@ def fit_fused(lesson: Lesson, choices: Choices, progress: Progress | None, check
         sample_weight=lesson.sample_weight,
         progress=progress,
         checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
+        watch=watch,
     )
 
 

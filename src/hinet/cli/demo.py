@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hinet.cli.options import Running, option, runs
+
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from hinet.classifier import Trace
     from hinet.data.icd10cm import Icd10cm
 
+EXAMPLE = "Example: hinet demo --save icd_model"
 PHRASES = (
     "broken left wrist after a fall",
     "typhoid fever with pneumonia",
@@ -26,10 +29,10 @@ PHRASES = (
 _TITLE = 44  # characters of a title that are shown
 
 
+@runs
 def demo(
-    save: Annotated[str | None, typer.Option(help="Also save the trained model to this folder.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the training run.")] = 0,
-    threads: Annotated[int | None, typer.Option(help="By default one for each core.")] = None,
+    running: Running,
+    save: Annotated[str | None, option("--save", "Also save the trained model to this folder.")] = None,
 ) -> None:
     """Train on the built-in ICD-10-CM set, judge the model on test rows, and classify a handful of phrases."""
     from rich.console import Console
@@ -48,7 +51,9 @@ def demo(
     typer.echo(
         f"  rows        {len(icd.train):,} train, {len(icd.valid):,} valid, {len(icd.test):,} test; {labels:,} labels"
     )
-    classifier = HiNetClassifier(icd.taxonomy, random_state=seed, n_jobs=threads, verbose=True)
+    classifier = HiNetClassifier(
+        icd.taxonomy, random_state=running.seed, n_jobs=running.threads, verbose=not running.quiet
+    )
     start = time.perf_counter()
     classifier.fit(icd.train.texts, icd.train.labels, valid=(icd.valid.texts, icd.valid.labels))
     classifier.calibrate(icd.valid.texts, icd.valid.labels)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from hinet import __version__
-from hinet.cli import compare, demo, taxonomy
+from hinet.cli import compare, demo, evaluate, explain, export, inspect, predict, taxonomy, train
 from hinet.errors import HiNetError
 
 USAGE_ERROR = 2  # also what a wrong option exits with
@@ -21,9 +21,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(taxonomy.app, name="taxonomy")
-app.command("demo")(demo.demo)
+app.command("train", epilog=train.EXAMPLE)(train.train)
+app.command("predict", epilog=predict.EXAMPLE)(predict.predict)
+app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
+app.command("inspect", epilog=inspect.EXAMPLE)(inspect.inspect)
+app.command("explain", epilog=explain.EXAMPLE)(explain.explain)
+app.command("export", epilog=export.EXAMPLE)(export.export)
 app.command("compare", epilog=compare.EXAMPLE)(compare.compare)
+app.add_typer(taxonomy.app, name="taxonomy")
+app.command("demo", epilog=demo.EXAMPLE)(demo.demo)
 
 
 def _print_version(wanted: bool) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hinet.cli.reading import Reading, reads_hierarchy
+from hinet.cli.hierarchy_options import Reading, reads_hierarchy
+from hinet.cli.options import Running, runs
 from hinet.errors import HiNetError
 
 if TYPE_CHECKING:  # the rooms are imported when a command runs, so that --help stays instant
@@ -42,9 +43,11 @@ _TITLES = {
 
 
 @app.command(epilog="Example: hinet taxonomy check categories.csv --rows products.csv --label category")
+@runs
 @reads_hierarchy
 def check(
     reading: Reading,
+    running: Running,
     rows: Annotated[
         list[Path] | None,
         typer.Option(
@@ -81,9 +84,11 @@ def check(
 
 
 @app.command(epilog="Example: hinet taxonomy show categories.csv Electronics --depth 3")
+@runs
 @reads_hierarchy
 def show(
     reading: Reading,
+    running: Running,
     node: Annotated[str | None, typer.Argument(help="Draw what is below this node.", show_default=False)] = None,
     depth: Annotated[
         int | None, typer.Option("--depth", min=0, help="Levels to draw, by default 2.", show_default=False)
@@ -102,15 +107,17 @@ def show(
 
 
 @app.command(epilog="Example: hinet taxonomy convert cat_hier.txt categories.tsv")
+@runs
 @reads_hierarchy
 def convert(
     reading: Reading,
+    running: Running,
     out: Annotated[Path, typer.Argument(help="The table to write, .tsv or .csv.", show_default=False)],
 ) -> None:
     """Write the hierarchy as a table with the columns node and parent."""
     taxonomy = reading.taxonomy()
     taxonomy.write(out)
-    typer.echo(f"{out}: {len(taxonomy):,} nodes, {len(taxonomy.edge_child):,} edges", err=True)
+    running.say(f"{out}: {len(taxonomy):,} nodes, {len(taxonomy.edge_child):,} edges")
 
 
 def _row_labels(path: Path, column: str, separator: str | None, encoding: str) -> RowLabels:

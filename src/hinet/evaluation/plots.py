@@ -11,6 +11,12 @@ import numpy as np
 
 from hinet.errors import HiNetError
 from hinet.evaluation.comparison import Outcome
+from hinet.evaluation.judgement import Judgement
+from hinet.progress import EpochRecord
+
+BINS = 15  # of the reliability diagram
+MOST_TOPS = 15  # top nodes whose errors are drawn
+LONGEST_NAME = 40  # characters of a node's title
 
 
 def plot_comparison(outcomes: Sequence[Outcome], title: str, path: str | Path) -> None:
@@ -55,6 +61,105 @@ def plot_parameters(curve: Mapping[str, Sequence[int]], title: str, path: str | 
     figure.suptitle(title)
     _save(figure, path)
     plt.close(figure)
+
+
+def plot_history(history: Sequence[EpochRecord], path: str | Path, title: str = "training") -> None:
+    """Draw the cost of every expert epoch by epoch, and the accuracy of validation rows where it was watched."""
+    plt = _pyplot()
+    watched = any(record.valid_score is not None for record in history)
+    figure, panels = plt.subplots(
+        1, 1 + watched, figsize=(5.5 * (1 + watched), 4), squeeze=False, constrained_layout=True
+    )
+    costs = panels[0][0]
+    for part, records in _curves(history).items():
+        costs.plot([r.epoch for r in records], [r.cost for r in records], marker="o", markersize=3, label=part)
+        scores = [(r.epoch, 100 * r.valid_score) for r in records if r.valid_score is not None]
+        if scores:
+            panels[0][1].plot(*zip(*scores, strict=True), marker="o", markersize=3, label=part)
+    for axes, name in zip(panels[0], ("cost of training rows", "accuracy of validation rows, %"), strict=False):
+        axes.set_xlabel("epoch")
+        axes.set_ylabel(name)
+        axes.xaxis.set_major_locator(plt.MaxNLocator(integer=True))
+        axes.legend(fontsize=8)
+    figure.suptitle(title)
+    _save(figure, path)
+    plt.close(figure)
+
+
+def _curves(history: Sequence[EpochRecord]) -> dict[str, list[EpochRecord]]:
+    """Return the epochs of each expert in their order; what is trained in a single epoch has no curve."""
+    parts = dict.fromkeys(record.part for record in history if record.epochs > 1)
+    return {
+        part or "network": sorted((r for r in history if r.part == part), key=lambda record: record.epoch)
+        for part in parts
+    }
+
+
+def plot_judgement(judgement: Judgement, path: str | Path, title: str) -> None:
+    """Draw accuracy by level, reliability, coverage against risk, and where in the tree errors fall."""
+    plt = _pyplot()
+    figure, ((levels, reliability), (coverage, errors)) = plt.subplots(2, 2, figsize=(11, 8.5), constrained_layout=True)
+    _draw_levels(levels, judgement)
+    _draw_reliability(reliability, judgement)
+    _draw_coverage(coverage, judgement)
+    _draw_errors(errors, judgement)
+    figure.suptitle(title)
+    _save(figure, path)
+    plt.close(figure)
+
+
+def _draw_levels(axes: Any, judgement: Judgement) -> None:
+    shares = [100 * share for share in judgement.report.level_accuracy]
+    drawn = axes.bar(range(1, len(shares) + 1), shares, 0.6)
+    axes.bar_label(drawn, fmt="%.1f", fontsize=8, padding=2)
+    axes.set_xticks(range(1, len(shares) + 1))
+    axes.set_xlabel("level")
+    axes.set_ylabel("accuracy at the level, %")
+    axes.set_ylim(0, 108)
+
+
+def _draw_reliability(axes: Any, judgement: Judgement) -> None:
+    """Draw the share of right answers against their confidence, with bars for how many there are."""
+    bins = np.clip((judgement.confidence * BINS).astype(int), 0, BINS - 1)
+    counts = np.bincount(bins, minlength=BINS)
+    used = counts > 0
+    sure = np.bincount(bins, judgement.confidence, BINS)[used] / counts[used]
+    right = np.bincount(bins, judgement.right, BINS)[used] / counts[used]
+    axes.bar((np.arange(BINS) + 0.5) / BINS, counts / counts.sum(), 1 / BINS, color="0.85", label="share of rows")
+    axes.plot([0, 1], [0, 1], color="0.5", linestyle="--", linewidth=1)
+    axes.plot(sure, right, marker="o", label=f"right; calibration error {judgement.calibration_error:.3f}")
+    axes.set_xlabel("confidence")
+    axes.set_ylabel("share of right answers")
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1)
+    axes.legend(fontsize=8, loc="upper left")
+
+
+def _draw_coverage(axes: Any, judgement: Judgement) -> None:
+    curve = judgement.coverage
+    axes.plot(100 * curve.coverage, 100 * curve.risk)
+    axes.set_xlabel("rows answered, the surest first, %")
+    axes.set_ylabel("wrong among them, %")
+    axes.set_xlim(0, 100)
+    axes.set_ylim(bottom=0)
+
+
+def _draw_errors(axes: Any, judgement: Judgement) -> None:
+    """Draw the wrong rows of the top nodes with the most, by the depth down to which they agree with the truth."""
+    below = judgement.errors_by_top()[:MOST_TOPS]
+    left = np.zeros(len(below))
+    names = [each.top if len(each.top) <= LONGEST_NAME else each.top[: LONGEST_NAME - 1] + "…" for each in below]
+    for depth in range(max((len(each.by_agreement) for each in below), default=0)):
+        counts = np.array([each.by_agreement[depth] for each in below])
+        if counts.any():
+            axes.barh(range(len(below)), counts, left=left, label=f"level {depth}" if depth else "not even the top")
+            left += counts
+    axes.set_yticks(range(len(below)), names, fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlabel("wrong rows, by the last level that is right")
+    axes.set_title("the top nodes with the most errors", fontsize=9)
+    if below:
+        axes.legend(fontsize=8)
 
 
 def require_matplotlib() -> None:

@@ -20,6 +20,10 @@ MOST_CHECKED = 1 << 20  # distinct labels whose check is remembered
 Check = Callable[[Any], str]  # why a label cannot be used, or nothing
 
 
+def _anything(label: Any) -> str:
+    return ""
+
+
 @dataclass(frozen=True)
 class Columns:
     """Which columns of a table hold what, and how labels are written in them.
@@ -71,17 +75,18 @@ class RowQuery:
     columns: Columns
     labels: bool = True  # whether rows need a label
     where: Mapping[str, str] = field(default_factory=dict)  # rows whose column has this value
+    unless: Mapping[str, str] = field(default_factory=dict)  # but not those whose column has this one
     keep: tuple[str, ...] = ()  # columns that are carried along
     keep_all: bool = False
     named: bool = True  # whether a person named the columns of this file
-    check: Check = lambda label: ""
+    check: Check = _anything
 
     @property
     def wanted(self) -> Wanted:
         """The columns to read."""
         labels = self.columns.label if self.labels else ()
-        names = dict.fromkeys([*self.columns.text, *labels, *self.where, *self.keep])
-        return Wanted(tuple(names), self.keep_all, self.named or bool(self.where) or bool(self.keep))
+        names = dict.fromkeys([*self.columns.text, *labels, *self.where, *self.unless, *self.keep])
+        return Wanted(tuple(names), self.keep_all, self.named or len(names) > len(self.columns.text))
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ def labelled_blocks(
 
 
 def _labelled(block: RowBlock, query: RowQuery, faults: Faults) -> LabelledBlock:
-    block = _chosen(block, query.where)
+    block = _chosen(block, query)
     texts = _texts(block, query.columns.text)
     labels = []
     if query.labels:
@@ -126,11 +131,19 @@ def _labelled(block: RowBlock, query: RowQuery, faults: Faults) -> LabelledBlock
     return LabelledBlock(block.take(good), [texts[row] for row in good], kept_labels)
 
 
-def _chosen(block: RowBlock, where: Mapping[str, str]) -> RowBlock:
-    if not where:
+def _chosen(block: RowBlock, query: RowQuery) -> RowBlock:
+    if not query.where and not query.unless:
         return block
-    columns = [(block.cells[name], value) for name, value in where.items()]
-    rows = [row for row in range(len(block)) if all(as_id(cells[row]).strip() == value for cells, value in columns)]
+    wanted, unwanted = query.where.items(), query.unless.items()
+
+    def has(row: int, column: str, value: str) -> bool:
+        return as_id(block.cells[column][row]).strip() == value
+
+    rows = [
+        row
+        for row in range(len(block))
+        if all(has(row, *each) for each in wanted) and not (unwanted and all(has(row, *each) for each in unwanted))
+    ]
     return block.take(rows)
 
 
@@ -151,8 +164,10 @@ def _bad_label(label: Any) -> str:
     return ""
 
 
-def checked_against(taxonomy: Taxonomy) -> Check:
-    """Return what tells why a label is not in a taxonomy whose ids labels and steps are."""
+def checked_against(taxonomy: Taxonomy | None) -> Check:
+    """Return what tells why a label is not in a taxonomy whose ids labels and steps are; without one, all may be."""
+    if taxonomy is None:
+        return _anything
 
     @lru_cache(MOST_CHECKED)
     def check(label: Any) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from hinet.cli.options import option, takes
 
 if TYPE_CHECKING:  # imported when a command runs, so that --help stays instant
     from hinet.taxonomy import Taxonomy, TaxonomyFormat
@@ -41,37 +41,33 @@ class Reading:
         return Taxonomy.from_file(self.file, format=self.format, encoding=self.encoding, root=self.root)
 
 
-def _option(name: str, help: str) -> Any:
-    return typer.Option(name, help=help, show_default=False)
-
-
 def _reading(
     file: Annotated[
-        Path, typer.Argument(help="The hierarchy; plain, .gz or .xz; - for standard input.", show_default=False)
+        Path, typer.Argument(help="The hierarchy; plain, .gz, .xz or .zst; - for standard input.", show_default=False)
     ],
     format: Annotated[
         FormatName | None,
-        _option(
+        option(
             "--format",
             "table (node and parent columns), edges (parent child), paths (ids from the root down), "
             "labels (A > B > C), json (nested). Detected unless given.",
         ),
     ] = None,
-    sep: Annotated[str | None, _option("--sep", "Separator of the steps in 'labels', by default >.")] = None,
+    sep: Annotated[str | None, option("--sep", "Separator of the steps in 'labels', by default >.")] = None,
     delimiter: Annotated[
         str | None,
-        _option("--delimiter", "Delimiter of a table or of edges: a character or 'tab'. Detected unless given."),
+        option("--delimiter", "Delimiter of a table or of edges: a character or 'tab'. Detected unless given."),
     ] = None,
     parent_sep: Annotated[
-        str | None, _option("--parent-sep", "Separator of several parents in one cell of a table.")
+        str | None, option("--parent-sep", "Separator of several parents in one cell of a table.")
     ] = None,
     node_col: Annotated[
-        str | None, _option("--node-col", "Column of the node ids, by default node, id or the first column.")
+        str | None, option("--node-col", "Column of the node ids, by default node, id or the first column.")
     ] = None,
     parent_col: Annotated[
-        str | None, _option("--parent-col", "Column of the parents, by default parent or parents.")
+        str | None, option("--parent-col", "Column of the parents, by default parent or parents.")
     ] = None,
-    root: Annotated[str | None, _option("--root", "The root, if it is not the only node without a parent.")] = None,
+    root: Annotated[str | None, option("--root", "The root, if it is not the only node without a parent.")] = None,
     encoding: Annotated[str, typer.Option("--encoding", help="Encoding of the text.")] = "utf-8",
 ) -> Reading:
     """Return how to read; a setting given without a format names the format it belongs to."""
@@ -94,18 +90,4 @@ def _reading(
     return Reading(file, chosen, encoding, root)
 
 
-def reads_hierarchy(command: Callable[..., None]) -> Callable[..., None]:
-    """Give ``command`` these options; it receives them as one ``reading``."""
-    shared = inspect.signature(_reading, eval_str=True).parameters
-    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "reading"]
-
-    def with_reading(**arguments: Any) -> None:
-        reading = _reading(**{name: arguments.pop(name) for name in shared})
-        command(reading=reading, **arguments)
-
-    file, *options = shared.values()
-    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (file, *own, *options)]
-    with_reading.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    with_reading.__annotations__ = {p.name: p.annotation for p in parameters}
-    with_reading.__name__, with_reading.__doc__ = command.__name__, command.__doc__
-    return with_reading
+reads_hierarchy = takes(_reading, "reading")

@@ -1,0 +1,127 @@
+"""``hinet evaluate``: how a model does on labelled rows."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hinet.cli.column_options import ColumnChoice, names_columns
+from hinet.cli.options import Running, option, runs
+from hinet.cli.plot_options import PLOT, check_plot
+from hinet.cli.row_options import FILES, RowReading, reads_rows
+from hinet.errors import HiNetError
+
+if TYPE_CHECKING:  # imported when the command runs, so that --help stays instant
+    from rich.table import Table
+
+    from hinet.cli.models import LoadedModel
+    from hinet.data.tables import LabelledBlock
+    from hinet.engine import Found
+    from hinet.evaluation.judgement import Judgement
+
+EXAMPLE = "Example: hinet evaluate model test.csv --plot report.png"
+
+
+@runs
+@reads_rows
+@names_columns
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="Folder of a trained model.", show_default=False)],
+    data: Annotated[list[str], typer.Argument(help=FILES, show_default=False)],
+    rows: RowReading,
+    named: ColumnChoice,
+    running: Running,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")] = False,
+    plot: Annotated[
+        Path | None,
+        option("--plot", f"Draw accuracy by level, reliability, coverage and risk, and where errors fall. {PLOT}"),
+    ] = None,
+) -> None:
+    """Judge a model on labelled rows: accuracy, hierarchical F1, accuracy by level, calibration, coverage."""
+    from hinet.cli.models import load_model
+    from hinet.data.tables import RowQuery, checked_against, labelled_blocks
+    from hinet.progress import counter_for_terminal
+
+    check_plot(plot)
+    loaded = load_model(model, running.threads)
+    check = checked_against(loaded.given_taxonomy)
+    query = RowQuery(named.over(loaded.columns), where=rows.where, check=check)
+    start = time.perf_counter()
+    with rows.faults("evaluation") as faults, counter_for_terminal(running.quiet or as_json) as counter:
+        parts = []
+        for block in labelled_blocks(data, query, rows.options, faults):
+            if len(block):
+                parts.append(_judged(loaded, block))
+                counter.advanced(len(block))
+    judgement = _joined(loaded, parts)
+    speed = len(judgement) / (time.perf_counter() - start)
+    if plot is not None:
+        from hinet.evaluation.plots import plot_judgement
+
+        plot_judgement(judgement, plot, f"{model.name}: {len(judgement):,} rows")
+    _print(judgement, loaded, speed, as_json)
+
+
+def _judged(loaded: LoadedModel, block: LabelledBlock) -> tuple[list[tuple[str, ...]], Found, Any]:
+    """Return the labels of a block, what was found, and which rows are right."""
+    truth = loaded.fitted.form.truth(block.labels)
+    found = loaded.fitted.search.traces(loaded.rows_of(block.texts))
+    ends = found.traces.end_nodes[found.traces.row_offsets[:-1]].astype("int64")
+    return truth.ids(), found, truth.are_right(ends)
+
+
+def _joined(loaded: LoadedModel, parts: list[tuple[list[tuple[str, ...]], Found, Any]]) -> Judgement:
+    import numpy as np
+
+    from hinet.classifier.tabular import joined_traces
+    from hinet.evaluation.judgement import Judgement
+
+    if not parts:
+        raise HiNetError("there are no rows to judge by; all were skipped, or --where chose none")
+    labels = [ids for part in parts for ids in part[0]]
+    if not any(labels):
+        raise HiNetError("the model knows none of the labels, nor what is above them; were the columns named right?")
+    right = np.concatenate([part[2] for part in parts])
+    return Judgement(loaded.fitted.form.taxonomy, labels, joined_traces([part[1] for part in parts]), right)
+
+
+def _print(judgement: Judgement, loaded: LoadedModel, speed: float, as_json: bool) -> None:
+    import json
+
+    if as_json:
+        typer.echo(json.dumps({**judgement.as_dict(), "rows_a_second": speed}, indent=2))
+        return
+    from rich.console import Console
+
+    Console(highlight=False).print(judgement_table(judgement, loaded.fitted.model, speed))
+
+
+def judgement_table(judgement: Judgement, model: Any, speed: float) -> Table:
+    """Return the figures for a person."""
+    from rich.table import Table
+
+    report = judgement.report
+    table = Table(title=f"{len(judgement):,} rows", title_justify="left", show_header=False)
+    shown = [
+        ("accuracy", f"{100 * judgement.accuracy:.1f}%"),
+        ("hierarchical F1", f"{100 * report.hierarchical_f1:.1f}%"),
+        ("hierarchical precision, recall", _percent((report.hierarchical_precision, report.hierarchical_recall))),
+        ("accuracy by level", _percent(report.level_accuracy)),
+        ("edges from the right label, on average", f"{report.tree_distance:.2f}"),
+        ("calibration error", f"{judgement.calibration_error:.3f}"),
+        ("rows answered with at most 5% wrong", f"{100 * judgement.coverage_at(0.05):.1f}%"),
+        ("exact best traces, from text", f"{speed:,.0f} rows a second"),
+    ]
+    if hasattr(model, "outputs"):
+        touched = judgement.found.touched.mean() / model.outputs
+        shown.append(("output neurons looked at for a row", f"{100 * touched:.2f}%"))
+    for name, value in shown:
+        table.add_row(name, value)
+    return table
+
+
+def _percent(shares: Any) -> str:
+    return "  ".join(f"{100 * share:.1f}" for share in shares)

@@ -1,0 +1,90 @@
+"""``hinet explain``: why a text gets its label, step by step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hinet.cli.options import Running, option, runs
+from hinet.errors import HiNetError
+
+if TYPE_CHECKING:  # imported when the command runs, so that --help stays instant
+    from rich.text import Text
+
+    from hinet.classifier.explaining import Explanation, Step
+    from hinet.taxonomy import Taxonomy
+
+EXAMPLE = 'Example: hinet explain model "dark rye bread"'
+
+
+@runs
+def explain(
+    model: Annotated[Path, typer.Argument(help="Folder of a trained model.", show_default=False)],
+    text: Annotated[str, typer.Argument(help="The text to explain; - for standard input.", show_default=False)],
+    running: Running,
+    label: Annotated[
+        str | None, option("--label", "Explain this label, written as in the training rows, instead of the best one.")
+    ] = None,
+    most: Annotated[int, typer.Option("--most", min=1, help="Features to list at each step.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")] = False,
+) -> None:
+    """Tell, for every step of the trace, which words pushed to the chosen node against its strongest rival."""
+    from hinet.classifier.explaining import explained
+    from hinet.cli.models import load_model
+    from hinet.files import read_text
+
+    loaded = load_model(model, running.threads)
+    text = read_text("-").strip() if text == "-" else text
+    if not text.strip():
+        raise HiNetError("the text is empty; give the words to explain")
+    row = loaded.rows_of([text])
+    fitted = loaded.fitted
+    if label is None:
+        traces = fitted.search.traces(row).traces
+    else:
+        traces = fitted.form.encode([loaded.columns.label_of([label])])
+    found = explained(fitted, row, traces, most)
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(_as_dict(found), indent=2, ensure_ascii=False))
+        return
+    from rich.console import Console
+
+    Console(highlight=False).print(_drawn(text, found, fitted.form.taxonomy))
+
+
+def _as_dict(found: Explanation) -> dict[str, Any]:
+    steps = [{**vars(step), "reasons": [reason._asdict() for reason in step.reasons]} for step in found.steps]
+    return {"trace": found.trace._asdict(), "steps": steps}
+
+
+def _drawn(text: str, found: Explanation, taxonomy: Taxonomy) -> Text:
+    from rich.text import Text
+
+    lines = Text()
+    lines.append(f"{text}\n", style="bold")
+    lines.append(f"{' / '.join(found.trace.steps)}  {found.trace.probability:.3f}\n\n", style="cyan")
+    for step in found.steps:
+        _draw_step(lines, step, taxonomy)
+    return lines
+
+
+def _draw_step(lines: Any, step: Step, taxonomy: Taxonomy) -> None:
+    lines.append(f"{step.probability:.2f}  ", style="green" if step.probability > 0.8 else "yellow")
+    lines.append(f"{_titled(step.chosen, taxonomy)}", style="bold")
+    lines.append(f"  against {_titled(step.rival, taxonomy)} by {step.difference:+.2f}\n")
+    for reason in step.reasons:
+        lines.append(f"    {reason.push:+7.2f}  ", style="green" if reason.push > 0 else "red")
+        lines.append(f"{reason.feature}\n")
+    lines.append(f"    {step.others:+7.2f}  other features\n    {step.rest:+7.2f}  without any feature\n", style="dim")
+
+
+def _titled(node: str, taxonomy: Taxonomy) -> str:
+    """Return a node with its title, if it has one of its own."""
+    if node not in taxonomy:
+        return node
+    title = taxonomy.titles[taxonomy.position(node)]
+    return node if title == node or node.endswith(title) else f"{node} {title}"

@@ -1,0 +1,41 @@
+"""``hinet export``: a model as an ONNX graph with a decoder that needs NumPy alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hinet.cli.column_options import ColumnChoice, names_columns
+from hinet.cli.options import Running, option, runs
+from hinet.cli.row_options import RowReading, reads_rows
+
+EXAMPLE = "Example: hinet export model onnx_model --data test.csv"
+
+
+@runs
+@reads_rows
+@names_columns
+def export(
+    model: Annotated[Path, typer.Argument(help="Folder of a trained model.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="New folder for the graph.", show_default=False)],
+    rows: RowReading,
+    named: ColumnChoice,
+    running: Running,
+    data: Annotated[
+        list[str] | None, option("--data", "Labelled rows that tell what the graph's accuracy is; repeat it for more.")
+    ] = None,
+) -> None:
+    """Write the scores of a model as an ONNX graph; needs the extra 'export'."""
+    from hinet import load
+    from hinet.cli.models import load_model
+    from hinet.cli.training_rows import read_rows
+
+    classifier = load(model)
+    if not data:
+        running.say(str(classifier.export_onnx(folder)))
+        return
+    loaded = load_model(model, running.threads)
+    found = read_rows(data, named.over(loaded.columns), rows, loaded.given_taxonomy, beside=str(folder))
+    running.say(str(classifier.export_onnx(folder, found.texts, found.labels)))

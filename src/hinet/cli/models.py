@@ -1,0 +1,58 @@
+"""A saved model as commands use it: loaded without what only training needs, with the columns it was trained on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hinet.errors import FileError
+
+if TYPE_CHECKING:  # imported when a command runs, so that --help stays instant
+    from hinet.classifier.fitted import Fitted
+    from hinet.data.tables import Columns
+    from hinet.taxonomy import Taxonomy
+
+COLUMNS = "columns"  # the note in a model of which columns it was trained on
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model of texts, and what its manifest tells."""
+
+    fitted: Fitted
+    manifest: dict[str, Any]
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What was noted when the model was saved."""
+        return self.manifest.get("notes") or {}
+
+    @property
+    def columns(self) -> Columns:
+        """The columns of the rows it was trained on, or the usual ones if it does not remember."""
+        from hinet.data.tables import Columns
+
+        noted = self.notes.get(COLUMNS)
+        return Columns() if noted is None else Columns.from_described(noted)
+
+    @property
+    def given_taxonomy(self) -> Taxonomy | None:
+        """The taxonomy that labels must be in; none if it was made of the labels themselves."""
+        form = self.fitted.form
+        return None if form.inferred else form.taxonomy
+
+    def rows_of(self, texts: list[str]) -> Any:
+        """Return texts as the model reads them."""
+        return self.fitted.rows(texts)
+
+
+def load_model(path: str | Path, threads: int | None) -> LoadedModel:
+    """Load a model of texts from a folder."""
+    from hinet.classifier.bundle import load_fitted
+
+    fitted, manifest = load_fitted(path)
+    if fitted.features.kind != "text":
+        raise FileError(path, "the model reads rows of numbers, which tables of text cannot give; use it from Python")
+    features = replace(fitted.features, threads=threads)  # type: ignore[type-var]
+    return LoadedModel(replace(fitted, features=features, threads=threads), manifest)

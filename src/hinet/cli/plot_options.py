@@ -1,0 +1,22 @@
+"""Where a plot goes, checked before the work whose result it shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hinet.errors import FileError
+
+PLOT = "A .png, .svg or .pdf file; needs the extra 'plot'."
+
+
+def check_plot(path: Path | None) -> None:
+    """Refuse a plot that could not be drawn."""
+    from hinet.evaluation.plots import require_matplotlib
+
+    if path is None:
+        return
+    require_matplotlib()
+    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise FileError(path, "a plot is written as .png, .svg or .pdf; rename it")
+    if not path.resolve().parent.is_dir():
+        raise FileError(path, "cannot be written: the folder does not exist")

@@ -1,0 +1,133 @@
+"""All rows of a training run in memory, compactly: texts as Arrow arrays, labels as they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from hinet.cli.column_options import ColumnChoice
+from hinet.cli.row_options import RowReading, conditions
+from hinet.data.rows import parts_by_hash
+from hinet.data.tables import Columns, Faults, RowQuery, checked_against, labelled_blocks
+from hinet.data.tables.columns import PATH_MARK
+from hinet.errors import HiNetError
+from hinet.ragged import Ints
+from hinet.taxonomy import Taxonomy
+
+
+@dataclass(frozen=True)
+class LabelledTexts:
+    """Texts and their labels."""
+
+    texts: pa.ChunkedArray
+    labels: list[Any]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def count_labels(self) -> int:
+        """Return how many different labels there are."""
+        return len({one for label in self.labels for one in (label if isinstance(label, frozenset) else (label,))})
+
+    def take(self, rows: Ints) -> LabelledTexts:
+        """Return the chosen rows."""
+        return LabelledTexts(self.texts.take(pa.array(rows)), [self.labels[row] for row in rows.tolist()])
+
+    def held_out(self, share: float, seed: int) -> tuple[LabelledTexts, LabelledTexts]:
+        """Return the rows without a share of them, of every label at least one, and that share."""
+        if not 0 < share < 1:
+            raise HiNetError(f"the share of validation rows is between 0 and 1; got {share}")
+        names = [
+            "\0".join(sorted(map(str, label if isinstance(label, frozenset) else (label,)))) for label in self.labels
+        ]
+        part = parts_by_hash((text.as_py() for text in self.texts), names, [share], seed)
+        held = np.flatnonzero(part == 0)
+        if not len(held):
+            raise HiNetError("there are too few rows to hold some out: every label keeps at least one; give more rows")
+        return self.take(np.flatnonzero(part < 0)), self.take(held)
+
+    def as_paths(self, mark: str) -> LabelledTexts:
+        """Return the rows with labels cut into the steps of paths."""
+        cut = Columns(path_sep=mark)
+
+        def path(label: Any) -> Any:
+            return frozenset(map(path, label)) if isinstance(label, frozenset) else cut.label_of([label])
+
+        return LabelledTexts(self.texts, [path(label) for label in self.labels])
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """Rows to train on, rows to validate by, and the columns they were found in."""
+
+    train: LabelledTexts
+    valid: LabelledTexts | None
+    columns: Columns
+
+
+def read_training_rows(
+    data: list[str],
+    valid: list[str],
+    valid_where: str | None,
+    rows: RowReading,
+    named: ColumnChoice,
+    hierarchy: Taxonomy | None,
+    beside: str,
+) -> TrainingRows:
+    """Read all rows; labels that the hierarchy does not know go the way of rows that cannot be used."""
+    if valid and valid_where:
+        raise HiNetError("--valid and --valid-where both say which rows are for validation; give one")
+    held = conditions([valid_where] if valid_where else [])
+    if held and "-" in data:
+        raise HiNetError("--valid-where reads the rows twice, which standard input cannot; give a file")
+    columns = named.over(Columns())
+    query = RowQuery(columns, where=rows.where, unless=held, check=checked_against(hierarchy))
+    with rows.faults(beside) as faults:
+        train = _read(data, query, rows, faults)
+        held_out = None
+        if valid or held:
+            held_query = replace(query, where=held or rows.where, unless={})
+            held_out = _read(valid or data, held_query, rows, faults)
+    if hierarchy is None and columns.path_sep is None and len(columns.label) == 1 and _has_paths(train):
+        columns = replace(columns, path_sep=PATH_MARK)
+        train, held_out = train.as_paths(PATH_MARK), None if held_out is None else held_out.as_paths(PATH_MARK)
+    return TrainingRows(train, held_out, columns)
+
+
+def read_rows(
+    data: list[str], columns: Columns, rows: RowReading, hierarchy: Taxonomy | None, beside: str
+) -> LabelledTexts:
+    """Read all labelled rows of files."""
+    with rows.faults(beside) as faults:
+        return _read(data, RowQuery(columns, where=rows.where, check=checked_against(hierarchy)), rows, faults)
+
+
+def _read(paths: list[str], query: RowQuery, rows: RowReading, faults: Faults) -> LabelledTexts:
+    labels: list[Any] = []
+
+    def chunks() -> Iterator[pa.Array]:
+        for block in labelled_blocks(paths, query, rows.options, faults):
+            labels.extend(block.labels)
+            yield pa.array(block.texts, pa.large_string())
+
+    texts = pa.chunked_array(list(chunks()), pa.large_string())
+    if not labels:
+        raise HiNetError(f"{', '.join(paths)}: no rows are left to learn from; see --where and the rejects")
+    return LabelledTexts(texts, _shared(labels))
+
+
+def _shared(labels: list[Any]) -> list[Any]:
+    """Return labels with equal ones being one and the same object, which takes the memory of one."""
+    known: dict[Any, Any] = {}
+    return [known.setdefault(label, label) for label in labels]
+
+
+def _has_paths(rows: LabelledTexts) -> bool:
+    """Return whether labels, which no hierarchy explains, look like paths."""
+    return any(
+        PATH_MARK in one for label in rows.labels for one in (label if isinstance(label, frozenset) else (label,))
+    )
