@@ -15,18 +15,19 @@ Command = Callable[..., None]
 def takes(gather: Callable[..., Any], name: str) -> Callable[[Command], Command]:
     """Give a command the options of ``gather``; it receives what that makes of them as ``name``.
 
-    Arguments come before options, those that must be given first.
+    Its arguments come before the command's own, those that must be given first; its options come last.
     """
     shared = inspect.signature(gather, eval_str=True).parameters
 
     def given(command: Command) -> Command:
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != name]
 
-        def with_shared(**arguments: Any) -> None:
-            gathered = gather(**{option: arguments.pop(option) for option in shared})
-            command(**{name: gathered}, **arguments)
+        def with_shared(**values: Any) -> None:
+            gathered = gather(**{option: values.pop(option) for option in shared})
+            command(**{name: gathered}, **values)
 
-        every = sorted([*own, *shared.values()], key=_place)
+        arguments = sorted(filter(_is_argument, [*shared.values(), *own]), key=lambda p: p.default is not p.empty)
+        every = [*arguments, *(p for p in [*own, *shared.values()] if not _is_argument(p))]
         parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in every]
         with_shared.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         with_shared.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -36,11 +37,9 @@ def takes(gather: Callable[..., Any], name: str) -> Callable[[Command], Command]
     return given
 
 
-def _place(parameter: inspect.Parameter) -> int:
+def _is_argument(parameter: inspect.Parameter) -> bool:
     marks = getattr(parameter.annotation, "__metadata__", ())
-    if not any(isinstance(mark, typer.models.ArgumentInfo) for mark in marks):
-        return 2
-    return 0 if parameter.default is inspect.Parameter.empty else 1
+    return any(isinstance(mark, typer.models.ArgumentInfo) for mark in marks)
 
 
 def option(name: str, help: str, panel: str | None = None) -> Any:

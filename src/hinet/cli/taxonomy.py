@@ -83,7 +83,7 @@ def check(
         raise typer.Exit(2)
 
 
-@app.command(epilog="Example: hinet taxonomy show categories.csv Electronics --depth 3")
+@app.command(epilog="Example: hinet taxonomy show categories.csv electronics --depth 3")
 @runs
 @reads_hierarchy
 def show(

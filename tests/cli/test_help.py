@@ -1,0 +1,80 @@
+"""Every command has help with an example that runs, and takes the options all commands take."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import typer
+
+from hinet.cli import app
+from hinet.cli.predict import DecodingName
+from hinet.cli.row_options import RowFormat
+from hinet.data.tables import FORMATS
+from hinet.engine import Decoding
+from tests.cli.conftest import HINET, TRAIN_EXAMPLE, run_hinet
+
+
+def commands(group: Any = None, words: tuple[str, ...] = ()) -> dict[str, Any]:
+    group = group or typer.main.get_command(app)
+    found: dict[str, Any] = {}
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            found |= commands(command, (*words, name))
+        else:
+            found[" ".join((*words, name))] = command
+    return found
+
+
+COMMANDS = commands()
+EXAMPLES = {name: command.epilog.removeprefix("Example: hinet ") for name, command in COMMANDS.items()}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_takes_the_options_all_take_and_shows_an_example(name: str) -> None:
+    options = {option for parameter in COMMANDS[name].params for option in parameter.opts}
+    assert {"--quiet", "--seed", "--threads"} <= options
+    assert EXAMPLES[name].startswith(f"{name} ")
+    assert COMMANDS[name].help
+
+
+def test_the_example_of_train_is_what_the_other_tests_work_with() -> None:
+    assert EXAMPLES["train"] == TRAIN_EXAMPLE
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in ("train", "demo", "compare")])
+def test_the_example_runs(name: str, shop: Path) -> None:
+    before = {path.name for path in shop.iterdir()}
+    done = run_hinet(*shlex.split(EXAMPLES[name]), cwd=shop)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    made = {path.name for path in shop.iterdir()} - before
+    assert made == {
+        "predict": {"predictions.csv"},
+        "evaluate": {"report.png"},
+        "export": {"onnx_model"},
+        "taxonomy convert": {"categories.tsv"},
+    }.get(name, set())
+    assert done.stdout or made
+
+
+def test_help_lists_every_command() -> None:
+    text = run_hinet("--help", cwd=Path.cwd()).stdout
+    for name in COMMANDS:
+        assert f" {name.split()[0]} " in text
+
+
+def test_choices_are_those_of_the_library() -> None:
+    assert {*RowFormat} == {*FORMATS}
+    assert {*DecodingName} == {*get_args(Decoding)}
+
+
+def test_the_shell_completes_commands_and_options() -> None:
+    for words, wanted in (("hinet ex", "explain"), ("hinet train --checkp", "--checkpoint-every")):
+        asked = {"_HINET_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        done = subprocess.run([HINET], env={**os.environ, **asked}, capture_output=True, text=True, check=False)
+        assert wanted in done.stdout, done.stderr

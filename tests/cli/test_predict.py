@@ -1,0 +1,277 @@
+"""``hinet predict`` and ``hinet evaluate``: every format in and out, in order, and nothing half-written."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import lzma
+import resource
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+import pytest
+
+from hinet import load
+from hinet.metrics import hierarchical_f1
+from tests.cli.conftest import HINET, products, run_hinet, write_products
+
+
+def rows_of(text: str, delimiter: str = ",") -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text), delimiter=delimiter))
+
+
+def expected(shop: Path, count: int, seed: int) -> list[str]:
+    return load(shop / "model").predict([title for _, title, _ in products(count, seed)]).tolist()
+
+
+def test_predictions_are_those_of_python_with_trace_and_probability(shop: Path) -> None:
+    done = run_hinet("predict", "model", "new_products.csv", cwd=shop)
+    assert done.returncode == 0, done.stderr
+    rows = rows_of(done.stdout)
+    assert list(rows[0]) == ["label", "trace", "probability"]
+    traces = load(shop / "model").predict_traces([title for _, title, _ in products(20, 2)])
+    for row, (best,) in zip(rows, traces, strict=True):
+        assert row["label"] == best.label
+        assert row["trace"] == " > ".join(best.steps)
+        assert float(row["probability"]) == pytest.approx(best.probability, abs=1e-5)
+    assert "20 rows in" in done.stderr
+    assert run_hinet("predict", "model", "new_products.csv", "--quiet", cwd=shop).stderr == ""
+
+
+def test_several_traces_levels_titles_and_kept_columns(shop: Path) -> None:
+    asked = ["--top", 2, "--levels", "--titles", "--keep", "id"]
+    done = run_hinet("predict", "model", "new_products.csv", *asked, cwd=shop)
+    rows = rows_of(done.stdout)
+    assert [row["id"] for row in rows] == [str(n) for n in range(20)]
+    for row in rows:
+        assert float(row["probability"]) >= float(row["probability_2"])
+        assert row["label"] != row["label_2"]
+        assert row["title"] == f"The {row['label']} itself"
+        assert [row["level_1"], row["level_2"]] == row["trace"].split(" > ")
+        assert float(row["level_1_probability"]) >= float(row["level_2_probability"]) - 1e-5
+    clash = run_hinet("predict", "model", "test.csv", "--keep", "category", "--prefix", "cate", "--keep-all", cwd=shop)
+    assert clash.returncode == 0, clash.stderr
+    (shop / "clash.csv").write_text("title,label\nrye,x\n")
+    clash = run_hinet("predict", "model", "clash.csv", "--keep-all", cwd=shop)
+    assert clash.returncode == 2
+    assert "a kept column is called 'label' as a new one is; tell them apart with --prefix" in clash.stderr
+
+
+def as_format(shop: Path, name: str) -> Path:
+    """Write the new products in a format."""
+    table = pa_csv.read_csv(shop / "new_products.csv")
+    path = shop / name
+    text = (shop / "new_products.csv").read_bytes()
+    if name.startswith("rows.tsv"):
+        text = text.replace(b",", b"\t")
+    if name.startswith("rows.jsonl"):
+        text = "".join(json.dumps(row) + "\n" for row in table.to_pylist()).encode()
+    if name.endswith(".parquet"):
+        pq.write_table(table, path)
+        return path
+    packed = {"gz": gzip.compress, "xz": lzma.compress, "zst": lambda data: pa.compress(data, "zstd", asbytes=True)}
+    path.write_bytes(packed.get(name.rpartition(".")[2], bytes)(text))
+    return path
+
+
+FORMATS = ["rows.csv", "rows.tsv", "rows.jsonl", "rows.parquet", "rows.csv.gz", "rows.tsv.xz", "rows.jsonl.gz"]
+
+
+def read_out(data: bytes, name: str) -> list[dict[str, Any]]:
+    if name.endswith(".parquet"):
+        return pq.read_table(io.BytesIO(data)).to_pylist()
+    if "jsonl" in name:
+        return [json.loads(line) for line in data.decode().splitlines()]
+    return rows_of(data.decode(), "\t" if "tsv" in name else ",")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_rows_come_and_go_in_their_format_through_files_and_pipes(name: str, shop: Path) -> None:
+    path = as_format(shop, name)
+    wanted = expected(shop, 20, 2)
+    out = f"out.{name.removeprefix('rows.').removesuffix('.gz').removesuffix('.xz')}"
+    done = run_hinet("predict", "model", path.name, "--out", out, cwd=shop)
+    assert done.returncode == 0, done.stderr
+    assert [row["label"] for row in read_out((shop / out).read_bytes(), out)] == wanted
+    piped = subprocess.run(
+        [HINET, "predict", "model", "-q"], cwd=shop, input=path.read_bytes(), capture_output=True, check=False
+    )
+    assert piped.returncode == 0, piped.stderr
+    assert piped.stdout == (shop / out).read_bytes()
+
+
+def test_plain_lines_are_texts(shop: Path) -> None:
+    done = run_hinet("predict", "model", "-q", cwd=shop, stdin="dark bread\n\nwhite litre\n")
+    assert [row["label"] for row in rows_of(done.stdout, "\t")] == ["rye", "milk"]
+    done = run_hinet("predict", "model", "--text", "name", cwd=shop, stdin="dark bread\n")
+    assert done.returncode == 2
+    assert "error: -:1: no column 'name' among 'dark bread'" in done.stderr
+
+
+def test_many_rows_keep_their_order_over_blocks_and_files(shop: Path) -> None:
+    write_products(shop / "a.csv", 9_000, seed=3)
+    write_products(shop / "b.csv", 500, seed=4)
+    done = run_hinet("predict", "model", "a.csv", "b.csv", "--keep", "id", "--out", "out.jsonl", cwd=shop)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in (shop / "out.jsonl").read_text().splitlines()]
+    assert [row["id"] for row in rows] == [str(n) for n in [*range(9_000), *range(500)]]
+    assert [row["label"] for row in rows] == expected(shop, 9_000, 3) + expected(shop, 500, 4)
+
+
+def test_least_confidence_answers_with_inner_nodes_or_nothing(shop: Path) -> None:
+    texts = "dark white\nnothing known at all\ndark bread crust loaf\n"
+    sure = rows_of(run_hinet("predict", "model", "--min-confidence", 0.7, cwd=shop, stdin=texts).stdout, "\t")
+    python = load(shop / "model").predict(texts.splitlines(), min_confidence=0.7).tolist()
+    assert [row["label"] or None for row in sure] == python
+    assert "food" in python
+    assert None in python
+    for wrong, message in (("calibrated", "the model was calibrated for no risk"), ("2", "more than 0 and at most 1")):
+        done = run_hinet("predict", "model", "--min-confidence", wrong, cwd=shop, stdin=texts)
+        assert done.returncode == 2
+        assert message in done.stderr
+
+
+BAD_FILES = {
+    "latin-1": (
+        "bad.csv",
+        "title,category\nrye,rye\ncaf\u00e9,rye\n".encode("latin-1"),
+        "bad.csv:3: byte 0xe9 is not utf-8",
+    ),
+    "ragged": ("bad.csv", b"title,category\nrye,rye\nmilk\n", "bad.csv:3: expected 2 cells separated by comma, got 1"),
+    "columns": ("bad.csv", b"name,category\nrye,rye\n", "bad.csv:1: no column 'title' among 'name', 'category'"),
+    "label": (
+        "bad.csv",
+        b"title,category\nx,rye\nx,ryes\n",
+        "bad.csv:3: label 'ryes' is not in the taxonomy of 6 nodes; did you mean 'rye'?",
+    ),
+    "text": ("bad.csv", b"title,category\nx,rye\n,rye\n", "bad.csv:3: the text is empty; leave the row out"),
+    "50 MB": (
+        "bad.csv",
+        b"title,category\nx,rye\n" + b"y" * 50_000_000 + b",rye\n",
+        "bad.csv:3: the line is longer than",
+    ),
+    "no rows": ("bad.csv", b"title,category\n", "bad.csv: there are no rows in the file"),
+    "nothing": ("bad.csv", b"", "bad.csv:1: the file is empty"),
+    "folder": (".", b"", ".: is a folder; name a file in it"),
+    "missing": ("none.csv", b"", "none.csv: cannot be read: No such file or directory"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_bad_files_end_every_command_with_one_clear_line(
+    name: str, shop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hinet.cli import main
+
+    monkeypatch.chdir(shop)
+    file, content, message = BAD_FILES[name]
+    if name not in ("folder", "missing"):
+        Path(file).write_bytes(content)
+    before = sorted(path.name for path in shop.iterdir())
+    train = ["train", file, "--text", "title", "--label", "category", "--taxonomy", "categories.csv", "--out", "new"]
+    predict = ["predict", "model", file, "--out", "out.csv", "--text", "title"]
+    for command in (train, ["evaluate", "model", file], *([predict] if name != "label" else [])):
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+        assert ended.value.code == 2
+        said = capsys.readouterr().err
+        assert f"error: {message}" in said
+        assert "Traceback" not in said
+    assert sorted(path.name for path in shop.iterdir()) == before
+
+
+def test_rows_that_cannot_be_used_are_skipped_on_demand(shop: Path) -> None:
+    (shop / "mixed.csv").write_text("title,category\ndark bread,rye\nragged\n,rye\nwhite litre,milk\nx,unknown\n")
+    done = run_hinet("predict", "model", "mixed.csv", "--on-error", "skip", "--out", "out.csv", cwd=shop)
+    assert done.returncode == 0, done.stderr
+    assert "2 rows were skipped; the reasons are in out.csv.rejects.csv" in done.stderr
+    rows = rows_of((shop / "out.csv").read_text())
+    assert [(row["line"], row["label"]) for row in rows] == [("2", "rye"), ("5", "milk"), ("6", rows[2]["label"])]
+    rejects = rows_of((shop / "out.csv.rejects.csv").read_text())
+    assert [row["place"] for row in rejects] == ["line 3", "line 4"]
+    judged = run_hinet("evaluate", "model", "mixed.csv", "--on-error", "skip", "--rejects", "r.csv", "--json", cwd=shop)
+    assert json.loads(judged.stdout)["rows"] == 2
+    assert "label 'unknown' is not in the taxonomy" in rows_of((shop / "r.csv").read_text())[2]["reason"]
+
+
+def test_evaluate_gives_the_figures_of_the_library(shop: Path) -> None:
+    done = run_hinet("evaluate", "model", "test.csv", "--json", "--plot", "report.svg", cwd=shop)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    classifier = load(shop / "model")
+    texts, labels = [title for _, title, _ in products(80, 1)], [label for _, _, label in products(80, 1)]
+    assert found["rows"] == 80
+    assert found["accuracy"] == pytest.approx(classifier.score(texts, labels))
+    f1 = hierarchical_f1(labels, classifier.predict(texts).tolist(), taxonomy=classifier.taxonomy_)
+    assert found["hierarchical_f1"] == pytest.approx(f1)
+    assert len(found["level_accuracy"]) == len(found["level_calibration_error"]) == 2
+    picture = (shop / "report.svg").read_text()
+    assert picture.startswith("<?xml")
+    table = run_hinet("evaluate", "model", "test.csv", cwd=shop).stdout
+    assert f"{100 * found['accuracy']:.1f}%" in table
+
+
+def test_what_cannot_be_written_is_told_and_nothing_stays(shop: Path) -> None:
+    done = run_hinet("predict", "model", "test.csv", "--out", "/dev/full", cwd=shop)
+    assert done.returncode == 2
+    assert "error: /dev/full: cannot be written: No space left on device" in done.stderr
+    done = run_hinet("predict", "model", "test.csv", "--out", "nowhere/out.csv", cwd=shop)
+    assert done.returncode == 2
+    assert "error: nowhere/out.csv: cannot be written: No such file or directory" in done.stderr
+    with Path("/dev/full").open("wb") as full:
+        to_full = subprocess.run(
+            [HINET, "predict", "model", "test.csv"], cwd=shop, stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert to_full.returncode == 2
+    assert b"error: the output cannot be written: No space left on device" in to_full.stderr
+    assert b"Traceback" not in to_full.stderr
+
+
+def limit_files() -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+
+def test_a_disk_that_fills_up_leaves_the_old_file_whole(shop: Path) -> None:
+    write_products(shop / "a.csv", 9_000, seed=3)
+    (shop / "out.csv").write_text("old")
+    before = sorted(path.name for path in shop.iterdir())
+    command = [HINET, "predict", "model", "a.csv", "--out", "out.csv"]
+    done = subprocess.run(command, cwd=shop, capture_output=True, text=True, check=False, preexec_fn=limit_files)
+    assert done.returncode == 2
+    assert "error: out.csv: cannot be written: File too large" in done.stderr
+    assert (shop / "out.csv").read_text() == "old"
+    assert sorted(path.name for path in shop.iterdir()) == before
+
+
+def test_a_reader_that_goes_away_is_no_error(shop: Path) -> None:
+    write_products(shop / "a.csv", 20_000, seed=3)
+    done = subprocess.run(
+        f"{HINET} predict model a.csv -q | head -1", shell=True, cwd=shop, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "label,trace,probability\n"
+    assert done.stderr == ""
+
+
+def test_explain_and_inspect_tell_what_python_tells(shop: Path) -> None:
+    found = json.loads(run_hinet("explain", "model", "dark bread", "--json", cwd=shop).stdout)
+    python = load(shop / "model").explain("dark bread", most=5)
+    assert found["trace"]["label"] == python.trace.label == "rye"
+    assert [step["chosen"] for step in found["steps"]] == [step.chosen for step in python.steps]
+    other = run_hinet("explain", "model", "dark bread", "--label", "milk", cwd=shop).stdout
+    assert "food / milk" in other
+    assert "The milk itself" in other
+    assert run_hinet("explain", "model", "x", "--label", "milks", cwd=shop).returncode == 2
+    shown = run_hinet("inspect", "model", "--plot", "curve.png", cwd=shop)
+    assert "columns     text title; label category" in shown.stdout
+    assert "tree of 6 nodes" in shown.stdout
+    assert (shop / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads(run_hinet("inspect", "model", "--json", cwd=shop).stdout)["taxonomy"]["nodes"] == 6
+    assert "no such folder" in run_hinet("inspect", "none", cwd=shop).stderr

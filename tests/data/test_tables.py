@@ -1,0 +1,337 @@
+"""Tables are read and written in blocks, and every row knows its place."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import lzma
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hinet import FileError, Taxonomy
+from hinet.data.tables import (
+    Columns,
+    RowQuery,
+    TableOptions,
+    Unforgiving,
+    Wanted,
+    checked_against,
+    format_for_output,
+    labelled_blocks,
+    new_table,
+    read_blocks,
+    setting_aside,
+)
+from hinet.data.tables import reading as reading_module
+from hinet.data.tables.faults import Rejects
+from hinet.files.delimited import LONGEST_CELL
+
+ROWS = [{"id": str(n), "text": f"text {n}, with a comma", "label": "ab"[n % 2]} for n in range(10)]
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
+    kinds: Any = dict.fromkeys(rows[0], "text")
+    with new_table(str(path), format_for_output(str(path), None, "csv"), kinds) as table:
+        table.write({name: [row[name] for row in rows] for name in rows[0]})
+    return path
+
+
+def read_rows(path: Path | str, *columns: str, **options: Any) -> list[dict[str, Any]]:
+    blocks = read_blocks(
+        [str(path)], Wanted(columns or ("id", "text", "label")), TableOptions(**options), Unforgiving()
+    )
+    return [{name: cells[row] for name, cells in block.cells.items()} for block in blocks for row in range(len(block))]
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet", "csv.gz", "tsv.xz", "jsonl.zst"])
+def test_every_format_gives_back_what_was_written(ending: str, tmp_path: Path) -> None:
+    path = write_rows(tmp_path / f"rows.{ending}", ROWS)
+    assert read_rows(path) == ROWS
+    assert [path.name for path in tmp_path.iterdir()] == [f"rows.{ending}"]
+
+
+def test_compressed_files_are_those_of_other_tools(tmp_path: Path) -> None:
+    plain = write_rows(tmp_path / "rows.csv", ROWS).read_bytes()
+    assert gzip.decompress(write_rows(tmp_path / "rows.csv.gz", ROWS).read_bytes()) == plain
+    assert lzma.decompress(write_rows(tmp_path / "rows.csv.xz", ROWS).read_bytes()) == plain
+    zstd = write_rows(tmp_path / "rows.csv.zst", ROWS)
+    assert pa.input_stream(zstd, compression="zstd").read() == plain
+    misnamed = tmp_path / "misnamed.csv"
+    misnamed.write_bytes(zstd.read_bytes())
+    assert read_rows(misnamed) == ROWS
+
+
+# A carriage return at the end of a cell, and blank rows, are what CSV itself cannot tell from line endings.
+CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\r\0"), min_size=1).filter(lambda t: t == t.strip())
+
+
+@given(
+    st.lists(st.fixed_dictionaries({"text": CELLS, "label": CELLS}), min_size=1, max_size=20),
+    st.sampled_from(["csv", "tsv", "jsonl"]),
+)
+def test_any_text_survives(rows: list[dict[str, str]], ending: str) -> None:
+    stream = io.BytesIO()
+    from hinet.data.tables.writing import _writer
+
+    with _writer(stream, ending, {"text": "text", "label": "text"}) as writer:  # type: ignore[arg-type]
+        writer.write({name: [row[name] for row in rows] for name in ("text", "label")})
+    text = stream.getvalue()
+    blocks = reading_module._text_blocks(
+        "x",
+        io.BufferedReader(io.BytesIO(text)),
+        text,
+        ending,
+        Wanted(("text", "label")),
+        TableOptions(quotes=True),
+        Unforgiving(),  # type: ignore[arg-type]
+    )
+    found = [
+        dict(zip(block.cells, cells, strict=True))
+        for block in blocks
+        for cells in zip(*block.cells.values(), strict=True)
+    ]
+    assert found == rows
+
+
+def test_blocks_are_cut_by_rows_and_by_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_rows(tmp_path / "rows.csv", ROWS)
+    monkeypatch.setattr(reading_module, "MOST_ROWS", 4)
+    blocks = list(read_blocks([str(path), str(path)], Wanted(("id",)), TableOptions(), Unforgiving()))
+    assert [len(block) for block in blocks] == [4, 4, 2, 4, 4, 2]
+    assert [place for block in blocks for place in block.places] == [*range(2, 12), *range(2, 12)]
+    monkeypatch.setattr(reading_module, "MOST_CHARACTERS", 1)
+    assert [len(b) for b in read_blocks([str(path)], Wanted(("id",)), TableOptions(), Unforgiving())] == [1] * 10
+
+
+def test_places_count_lines_through_quoted_line_breaks_comments_and_blank_lines(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text('# a comment\n\nid,text\n1,"two\nlines"\n\n2,one\n')
+    (block,) = read_blocks([str(path)], Wanted(("id", "text")), TableOptions(), Unforgiving())
+    assert block.places == [4, 7]
+    assert block.cells == {"id": ["1", "2"], "text": ["two\nlines", "one"]}
+
+
+def test_delimiters_quotes_and_encodings_are_found_or_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.dat"
+    path.write_text("id;text\n1;a, b\n")
+    assert read_rows(path, "id", "text") == [{"id": "1", "text": "a, b"}]
+    path.write_text("sep=|\nid|text\n1|a, b\n")
+    assert read_rows(path, "id", "text", format="csv") == [{"id": "1", "text": "a, b"}]
+    path.write_text('id\ttext\n1\t6" pipe\n2\t"good" pipe\n')
+    assert [row["text"] for row in read_rows(path, "id", "text")] == ['6" pipe', '"good" pipe']
+    path.write_text('id\ttext\n1\t"quoted\tcell"\n')
+    assert read_rows(path, "text") == [{"text": "quoted\tcell"}]
+    assert read_rows(path, "text", quotes=False, delimiter=",", format="text") == [
+        {"text": "id\ttext"},
+        {"text": '1\t"quoted\tcell"'},
+    ]
+    path.write_bytes("id,text\n1,café\n".encode("latin-1"))
+    assert read_rows(path, "text", encoding="latin-1") == [{"text": "café"}]
+    path.write_bytes("id,text\n1,café\n".encode("utf-16"))
+    assert read_rows(path, "text", encoding="utf-16", format="csv") == [{"text": "café"}]
+    path.write_bytes("\ufeffid,text\n1,café\n".encode())
+    assert read_rows(path, "id") == [{"id": "1"}]
+
+
+def test_plain_lines_are_texts_unless_columns_were_named(tmp_path: Path) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_text("rye bread\n\nwhole milk\n")
+    (block,) = read_blocks([str(path)], Wanted(("title",), named=False), TableOptions(), Unforgiving())
+    assert block.format == "text"
+    assert block.cells == {"title": ["rye bread", "whole milk"]}
+    assert block.places == [1, 3]
+    with pytest.raises(FileError, match="no column 'title' among 'rye bread'"):
+        list(read_blocks([str(path)], Wanted(("title",)), TableOptions(), Unforgiving()))
+    path.write_text("title\nrye bread\n")
+    (block,) = read_blocks([str(path)], Wanted(("title",), named=False), TableOptions(), Unforgiving())
+    assert block.cells == {"title": ["rye bread"]}
+
+
+def parquet(table: dict[str, Any]) -> bytes:
+    stream = io.BytesIO()
+    pq.write_table(pa.table(table), stream)
+    return stream.getvalue()
+
+
+BAD = {
+    "ragged": ("rows.csv", b"text,label\na,b\nc\n", ":3: expected 2 cells separated by comma, got 1: 'c'"),
+    "column": ("rows.csv", b"txt,label\na,b\n", ":1: no column 'text' among 'txt', 'label'; did you mean 'txt'?"),
+    "twice": ("rows.csv", b"text,text\na,b\n", ":1: two columns are called 'text'"),
+    "encoding": (
+        "rows.csv",
+        b"text,label\na,b\ncaf\xe9,b\n",
+        ":3: byte 0xe9 is not utf-8 text; save the file as UTF-8",
+    ),
+    "utf-16": ("rows.csv", "text,label\na,b\n".encode("utf-16"), ":1: is UTF-16 text"),
+    "binary": ("rows.csv", b"text,label\na\0,b\n", ":2: NUL byte"),
+    "quote": ("rows.csv", b'text,label\na,b\n"c"d,e\n', ":3: misplaced quote"),
+    "open quote": ("rows.csv", b'text,label\na,b\n"c,e\nf,g\n', ':3: a cell opens with " and is never closed'),
+    "long cell": (
+        "rows.csv",
+        b"text,label\na,b\n" + b"x" * 50_000_000 + b",b\n",
+        f":3: the line is longer than {LONGEST_CELL:,}",
+    ),
+    "long quoted": (
+        "rows.csv",
+        b'text,label\na,b\n"' + b"x\n" * 6_000_000 + b'",b\n',
+        ":3: a cell is longer than 10,000,000",
+    ),
+    "empty": ("rows.csv", b"", ":1: the file is empty"),
+    "header alone": ("rows.csv", b"text,label\n", "there are no rows in the file"),
+    "json": ("rows.jsonl", b'{"text": "a", "label": "b"}\n{"text": \n', ":2: no JSON object"),
+    "json list": ("rows.jsonl", b'["a"]\n', ":1: expected a JSON object, got '[\"a\"]'"),
+    "json column": ("rows.jsonl", b'{"label": "b"}\n', ":1: no column 'text' among 'label'"),
+    "json surrogate": ("rows.jsonl", b'{"text": "\\ud800", "label": "b"}\n', ":1: half of a surrogate pair"),
+    "gzip": (
+        "rows.csv.gz",
+        gzip.compress(b"text,label\na,b\n" * 1000)[:40],
+        "the compressed data is damaged or cut short",
+    ),
+    "xz": (
+        "rows.csv.xz",
+        lzma.compress(b"text,label\na,b\n" * 1000)[:60],
+        "the compressed data is damaged or cut short",
+    ),
+    "zstd": ("rows.csv.zst", b"\x28\xb5\x2f\xfd not so", "the compressed data is damaged or cut short"),
+    "parquet": ("rows.parquet", b"PAR1 and no more", "the Parquet file is damaged or cut short"),
+    "no parquet": ("rows.parquet", b"text,label\na,b\n", "is no Parquet file"),
+    "parquet column": ("rows.parquet", parquet({"label": ["b"]}), "no column 'text' among 'label'"),
+    "no rows": ("rows.parquet", parquet({"text": [], "label": []}), "there are no rows in the file"),
+    "empty text": ("rows.csv", b"text,label\na,b\n ,b\n", ":3: the text is empty"),
+    "no text": ("rows.parquet", parquet({"text": ["a", None], "label": ["b", "b"]}), "row 2: the text is empty"),
+    "no label": ("rows.csv", b"text,label\na,b\nc,\n", ":3: the row has no label"),
+    "unknown label": (
+        "rows.csv",
+        b"text,label\na,b\nc,sheeps\n",
+        ":3: label 'sheeps' is not in the taxonomy of 2 nodes; did you mean 'sheep'?",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_files_are_told_with_their_place(name: str, tmp_path: Path) -> None:
+    file, content, message = BAD[name]
+    path = tmp_path / file
+    path.write_bytes(content)
+    query = RowQuery(Columns(), check=checked_against(Taxonomy.from_edges([(None, "b"), (None, "sheep")])))
+    with pytest.raises(FileError) as found:
+        list(labelled_blocks([str(path)], query, TableOptions(), Unforgiving()))
+    assert message in str(found.value)
+    assert str(found.value).startswith(str(path))
+
+
+def test_folders_and_missing_files_and_encodings_are_told(tmp_path: Path) -> None:
+    for path, message in ((tmp_path, "is a folder"), (tmp_path / "none.csv", "cannot be read: No such file")):
+        with pytest.raises(FileError, match=message):
+            read_rows(path)
+    (tmp_path / "rows.csv").write_text("id\n1\n")
+    with pytest.raises(FileError, match="unknown encoding 'klingon'"):
+        read_rows(tmp_path / "rows.csv", "id", encoding="klingon", format="csv")
+
+
+def test_rows_that_cannot_be_used_are_set_aside_and_the_others_stay(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b'text,label\na,b\nragged\ncaf\xe9,b\n"x"y,b\n,b\nlast,b\n')
+    with setting_aside(tmp_path / "rejects.csv") as rejects:
+        blocks = list(labelled_blocks([str(path)], RowQuery(Columns()), TableOptions(), rejects))
+    assert [text for block in blocks for text in block.texts] == ["a", "last"]
+    assert rejects.count == 4
+    found = read_rows(tmp_path / "rejects.csv", "file", "place", "reason", "row")
+    assert sorted(row["place"] for row in found) == ["line 3", "line 4", "line 5", "line 6"]
+    by_place = {row["place"]: row for row in found}
+    assert by_place["line 3"]["row"] == "ragged"
+    assert "expected 2 cells" in by_place["line 3"]["reason"]
+    assert json.loads(by_place["line 6"]["row"]) == {"text": "", "label": "b"}
+
+
+def test_no_rejects_no_file_and_a_failure_leaves_none(tmp_path: Path) -> None:
+    with setting_aside(tmp_path / "rejects.csv"):
+        pass
+
+    def fails() -> None:
+        with ExitStack() as stack:
+            Rejects(tmp_path / "rejects.csv", stack).found("f", 1, "reason", "row")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
+    assert not list(tmp_path.iterdir())
+
+
+def labels(columns: Columns, *rows: dict[str, Any]) -> list[Any]:
+    return [columns.label_of([row[name] for name in columns.label]) for row in rows]
+
+
+def test_labels_are_read_as_ids_paths_columns_or_sets() -> None:
+    assert labels(Columns(), {"label": "A > B"}, {"label": 7}, {"label": 7.0}, {"label": None}) == [
+        "A > B",
+        "7",
+        "7",
+        "",
+    ]
+    assert labels(Columns(path_sep=">"), {"label": "A > B"}, {"label": "A"}, {"label": ""}) == [("A", "B"), ("A",), ()]
+    assert labels(Columns(label_sep=";"), {"label": "a; b"}, {"label": ""}) == [frozenset("ab"), frozenset()]
+    assert labels(Columns(), {"label": ["a", "b"]}) == [frozenset("ab")]
+    assert labels(Columns(label_sep=";", path_sep="/"), {"label": "A/B;C"}) == [frozenset({("A", "B"), ("C",)})]
+    levels = Columns(label=("one", "two"))
+    assert labels(levels, {"one": "A", "two": "B"}, {"one": "A", "two": ""}) == [("A", "B"), ("A",)]
+    assert Columns.from_described(json.loads(json.dumps(levels.described()))) == levels
+
+
+def test_paths_are_checked_against_a_taxonomy() -> None:
+    check = checked_against(Taxonomy.from_edges([("a", "b"), ("a", "c"), ("c", "d")]))
+    assert check(("c", "d")) == ""
+    assert check(frozenset({"b", "d"})) == ""
+    assert "'d' is not below 'b'" in check(("b", "d"))
+    assert "'e' is not in the taxonomy" in check(("c", "e"))
+    assert checked_against(None)("anything") == ""
+
+
+def test_conditions_choose_rows_before_they_are_checked(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("text,label,split,kind\na,x,train,1\n,,test,1\nb,x,train,2\n")
+
+    def texts(**conditions: Any) -> list[str]:
+        blocks = labelled_blocks([str(path)], RowQuery(Columns(), **conditions), TableOptions(), Unforgiving())
+        return [text for block in blocks for text in block.texts]
+
+    assert texts(where={"split": "train"}) == ["a", "b"]
+    assert texts(where={"split": "train", "kind": "2"}) == ["b"]
+    assert texts(unless={"split": "test"}) == ["a", "b"]
+
+
+def test_several_columns_of_text_are_joined(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"title": "rye", "more": "bread"}\n{"title": "milk", "more": null}\n')
+    query = RowQuery(Columns(text=("title", "more")), labels=False)
+    (block,) = labelled_blocks([str(path)], query, TableOptions(), Unforgiving())
+    assert block.texts == ["rye bread", "milk"]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "jsonl.gz"])
+def test_a_table_that_cannot_be_finished_is_not_there(ending: str, tmp_path: Path) -> None:
+    old = tmp_path / f"rows.{ending}"
+    old.write_text("old")
+
+    def fails() -> None:
+        with new_table(str(old), format_for_output(str(old), None, "csv"), {"a": "text"}) as table:
+            table.write({"a": ["new"]})
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
+    assert old.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [old]
+
+
+def test_a_full_disk_is_told(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="/dev/full: cannot be written: No space left on device"):
+        write_rows(Path("/dev/full"), ROWS)
