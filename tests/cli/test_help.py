@@ -62,10 +62,13 @@ def test_the_example_runs(name: str, shop: Path) -> None:
     assert done.stdout or made
 
 
-def test_help_lists_every_command() -> None:
+def test_help_lists_every_command_and_its_example() -> None:
     text = run_hinet("--help", cwd=Path.cwd()).stdout
     for name in COMMANDS:
         assert f" {name.split()[0]} " in text
+    for command in ("taxonomy", "train"):
+        assert "Usage: hinet" in run_hinet(command, "--help", cwd=Path.cwd()).stdout
+    assert EXAMPLES["train"] in " ".join(run_hinet("train", "--help", cwd=Path.cwd()).stdout.split())
 
 
 def test_choices_are_those_of_the_library() -> None:

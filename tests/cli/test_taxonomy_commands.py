@@ -218,33 +218,6 @@ def test_the_formats_on_the_command_line_are_those_of_the_library() -> None:
     assert [name.value for name in FormatName] == list(FORMATS)
 
 
-@pytest.mark.parametrize(
-    "command", [[], ["taxonomy"], ["taxonomy", "check"], ["taxonomy", "show"], ["taxonomy", "convert"], ["demo"]]
-)
-def test_every_command_has_help(folder: Path, command: list[str]) -> None:
-    done = hinet(*command, "--help", cwd=folder)
-    assert done.returncode == 0
-    assert "Usage: hinet" in done.stdout
-
-
-@pytest.mark.parametrize(
-    "example",
-    [
-        "hinet taxonomy check categories.csv --rows products.csv --label category",
-        "hinet taxonomy show categories.csv Electronics --depth 3",
-        "hinet taxonomy convert cat_hier.txt categories.tsv",
-    ],
-)
-def test_the_examples_of_the_help_run(folder: Path, example: str) -> None:
-    (folder / "categories.csv").write_text("node,parent\nElectronics,\nRadio,Electronics\nTV,Electronics\n")
-    (folder / "products.csv").write_text("text,category\nbig screen,TV\n")
-    (folder / "cat_hier.txt").write_text("1 2 3\n1 2\n")
-    words = example.split()
-    helped = hinet(*words[1:3], "--help", cwd=folder)
-    assert example in " ".join(helped.stdout.split())
-    assert hinet(*words[1:], cwd=folder).returncode == 0
-
-
 def test_output_that_cannot_be_written_is_told(folder: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

@@ -1,0 +1,219 @@
+"""``hinet train``: labels of every kind, validation, and runs that are broken off."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hinet import load
+from hinet.cli import main
+from hinet.files import read_arrays
+from tests.cli.conftest import HINET, TRAIN_EXAMPLE, products, run_hinet
+
+COLUMNS = ["--text", "title", "--label", "category"]
+
+
+def files_of(model: Path) -> Any:
+    return json.loads((model / "manifest.json").read_text())["files"]
+
+
+def run_inside(*arguments: object) -> int:
+    """Run a command in this process and return its exit code."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
+
+
+def test_a_run_shows_progress_validation_and_what_it_saved(shop: Path) -> None:
+    done = run_hinet(*TRAIN_EXAMPLE.replace("--out model", "--out other").split(), "--plot", "curve.svg", cwd=shop)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    for wanted in ("training rows with 4 labels", "validation rows", "deep 1  epoch 1/", "  valid ", "saved to other"):
+        assert wanted in done.stderr
+    assert files_of(shop / "other") == files_of(shop / "model")
+    assert (shop / "curve.svg").exists()
+    manifest = json.loads((shop / "other" / "manifest.json").read_text())
+    assert manifest["metrics"]["validation"]["accuracy"] > 0.9
+    assert manifest["calibration"]["rows"] > 10
+    assert not (shop / "other.checkpoint").exists()
+
+
+def test_labels_may_be_paths_columns_or_several(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shop)
+    rows = products(200)
+    parents = {"tv": "electronics", "radio": "electronics", "rye": "food", "milk": "food"}
+    Path("paths.csv").write_text("title,path\n" + "".join(f"{title},{parents[c]} > {c}\n" for _, title, c in rows))
+    Path("levels.csv").write_text("title,top,leaf\n" + "".join(f"{title},{parents[c]},{c}\n" for _, title, c in rows))
+    Path("several.csv").write_text("title,tags\n" + "".join(f"{title},{c};{c}\n" for _, title, c in rows))
+    assert run_inside("train", "paths.csv", "--text", "title", "--label", "path", "--out", "a", "-q") == 0
+    levels = ["--label", "top", "--label", "leaf"]
+    assert run_inside("train", "levels.csv", "--text", "title", *levels, "--out", "b", "-q") == 0
+    several = ["--label", "tags", "--label-sep", ";", "--taxonomy", "categories.csv"]
+    assert run_inside("train", "several.csv", "--text", "title", *several, "--out", "c", "-q") == 0
+    assert load("a").predict(["dark bread"])[0] == load("b").predict(["dark bread"])[0] == ("food", "rye")
+    assert load("c").predict(["dark bread"])[0] == "rye"
+    for model, data in (("a", "paths.csv"), ("b", "levels.csv"), ("c", "several.csv")):  # columns as in training
+        done = run_hinet("evaluate", model, data, "--json", cwd=shop)
+        assert json.loads(done.stdout)["accuracy"] > 0.95, done.stderr
+    done = run_hinet("predict", "a", "paths.csv", "-q", cwd=shop)
+    assert {line.split(",")[0] for line in done.stdout.splitlines()[1:]} <= {f"{p} > {c}" for c, p in parents.items()}
+    assert {line.split(",")[1] for line in done.stdout.splitlines()[1:]} <= {f"{p} > {c}" for c, p in parents.items()}
+
+
+def test_validation_rows_come_from_a_file_a_column_or_a_share(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shop)
+    train = [f"{title},{c},train" for _, title, c in products(200)]
+    valid = [f"{title},{c},valid" for _, title, c in products(60, 5)]
+    Path("split.csv").write_text("\n".join(["title,category,split", *train, *valid]) + "\n")
+    Path("train.csv").write_text("\n".join(["title,category,split", *train]) + "\n")
+    Path("valid.csv").write_text("\n".join(["title,category,split", *valid]) + "\n")
+    common = [*COLUMNS, "--taxonomy", "categories.csv", "-q"]
+    for out, data in (
+        ("a", ["split.csv", "--valid-where", "split=valid"]),
+        ("b", ["train.csv", "--valid", "valid.csv"]),
+        ("c", ["split.csv", "--where", "split=train", "--valid-where", "split=valid", "--risk", "0.2"]),
+    ):
+        assert run_inside("train", *data, *common, "--out", out) == 0
+    manifests = [json.loads(Path(out, "manifest.json").read_text()) for out in "abc"]
+    assert all(manifest["metrics"]["validation"]["rows"] == 60 for manifest in manifests)
+    assert manifests[0]["files"] == manifests[1]["files"]
+    assert 0 < manifests[2]["calibration"]["promise"]["threshold"] <= 1
+    done = run_hinet("predict", "c", "valid.csv", "--min-confidence", "calibrated", "-q", cwd=shop)
+    assert done.returncode == 0, done.stderr
+
+
+def test_wishes_that_cannot_be_met_are_told_before_training(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(shop)
+    (shop / "other").mkdir()
+    (shop / "other" / "precious.txt").write_text("precious")
+    start = ["train", "products.csv", *COLUMNS, "--taxonomy", "categories.csv"]
+    for more, message in (
+        (["--out", "other"], "other: holds other files ('precious.txt')"),
+        (["--out", "products.csv"], "products.csv: is a file; name a folder"),
+        (["--out", "new", "--plot", "x.gif"], "a plot is written as .png, .svg or .pdf"),
+        (["--out", "new", "--plot", "none/x.png"], "the folder does not exist"),
+        (["--out", "new", "--patience", "2"], "--patience needs validation rows"),
+        (["--out", "new", "--risk", "0.1"], "--risk needs validation rows"),
+        (["--out", "new", "--valid-share", "2"], "between 0 and 1; got 2.0"),
+        (["--out", "new", "--valid", "none.csv"], "none.csv: cannot be read"),
+        (["--out", "new", "--where", "split"], "a condition is COLUMN=VALUE"),
+        (["--out", "new", "--where", "id=none"], "no rows are left to learn from"),
+        (["--out", "new", "--memory-limit", "0.0001"], "memory"),
+        (["--out", "new", "--label-sep", ""], "--label-sep is empty"),
+    ):
+        assert run_inside(*start, *more, "-q") == 2, more
+        said = capsys.readouterr().err
+        assert message in said, more
+        assert "Traceback" not in said
+        assert not (shop / "new").exists()
+
+
+LONG = [*COLUMNS, "--taxonomy", "categories.csv", "--epochs", "120", "--threads", "1", "--checkpoint-every", "0"]
+
+
+def epochs_kept(folder: Path) -> dict[str, int]:
+    """Return how many epochs every finished checkpoint holds; all of them can be read."""
+    return {path.name: len(json.loads(read_arrays(path)[1]["records"])) for path in folder.glob("[!.]*.safetensors")}
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of later Pythons, if threads are about
+def test_runs_that_are_killed_lose_no_finished_checkpoint_and_go_on_to_the_same_model(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shop)
+    assert run_inside("train", "products.csv", *LONG, "--out", "whole", "-q") == 0
+    moments, kills, most = random.Random(0), 0, 0
+    kept: dict[str, int] = {}
+    while kills < 20:
+        child = os.fork()
+        if child == 0:
+            try:
+                main(["train", "products.csv", *LONG, "--out", "killed", "-q", "--resume"])
+            finally:
+                os._exit(0)
+        time.sleep(moments.uniform(0.02, 0.2))
+        os.kill(child, signal.SIGKILL)
+        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != -signal.SIGKILL:  # it was done before
+            assert files_of(Path("killed")) == files_of(Path("whole"))
+            kept = {}
+            continue
+        kills += 1
+        found = epochs_kept(Path("killed.checkpoint"))
+        assert all(found[name] >= epochs for name, epochs in kept.items())
+        kept = found
+        most = max([most, *kept.values()])
+    assert most > 10
+    if not Path("killed.checkpoint").exists():
+        Path("killed.checkpoint").mkdir()
+    refused = run_hinet("train", "products.csv", *LONG, "--out", "killed", cwd=shop)
+    assert refused.returncode == 2
+    assert "killed.checkpoint: holds a run that was broken off; add --resume to go on with it" in refused.stderr
+    assert run_inside("train", "products.csv", *LONG, "--out", "killed", "-q", "--resume") == 0
+    assert files_of(Path("killed")) == files_of(Path("whole"))
+    assert not Path("killed.checkpoint").exists()
+    history = [
+        sorted((r["part"], r["epoch"], r["cost"]) for r in json.loads(Path(m, "manifest.json").read_text())["history"])
+        for m in ("killed", "whole")
+    ]
+    assert history[0] == history[1]
+
+
+def test_control_c_says_how_to_go_on(shop: Path) -> None:
+    command = [HINET, "train", "products.csv", *LONG, "--out", "stopped"]
+    with subprocess.Popen(command, cwd=shop, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stderr is not None
+        for line in run.stderr:
+            if "epoch 5/" in line:
+                run.send_signal(signal.SIGINT)
+                break
+        said = run.stderr.read()
+    assert run.returncode == 130
+    assert "finished epochs are in stopped.checkpoint: the same command with --resume goes on" in said
+    assert "Traceback" not in said
+    assert not (shop / "stopped").exists()
+    other = run_hinet("train", "test.csv", *LONG, "--out", "stopped", "--resume", "-q", cwd=shop)
+    assert other.returncode == 2
+    assert "of other rows or settings" in other.stderr
+    done = run_hinet(*command[1:], "--resume", cwd=shop)
+    assert done.returncode == 0, done.stderr
+    assert "goes on after epoch" in done.stderr
+
+
+def test_control_c_leaves_no_half_of_a_table(shop: Path) -> None:
+    lines = "dark bread\n" * 100
+    before = sorted(path.name for path in shop.iterdir())
+    command = [HINET, "predict", "model", "--out", "out.tsv", "--format", "text"]
+    with subprocess.Popen(command, cwd=shop, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stdin is not None
+        run.stdin.write(lines * 200)  # more than a block: the table has been begun
+        run.stdin.flush()
+        deadline = time.monotonic() + 60
+        while not list(shop.glob(".out.tsv.*")) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        run.send_signal(signal.SIGINT)
+        said = run.stderr.read() if run.stderr else ""
+    assert run.returncode == 130
+    assert "Traceback" not in said
+    assert sorted(path.name for path in shop.iterdir()) == before
+
+
+def test_the_seed_decides_and_threads_do_not(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shop)
+    start = ["train", "products.csv", *COLUMNS, "--taxonomy", "categories.csv", "-q"]
+    for out, more in (("a", ["--threads", "1"]), ("b", ["--threads", "2"]), ("c", ["--seed", "1"])):
+        assert run_inside(*start, "--out", out, *more) == 0
+    assert files_of(Path("a")) == files_of(Path("b"))
+    assert files_of(Path("a"))["model"] != files_of(Path("c"))["model"]
+    texts = [title for _, title, _ in products(40, 9)]
+    assert np.mean(load("a").predict(texts) == load("c").predict(texts)) > 0.9
