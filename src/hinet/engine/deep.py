@@ -108,9 +108,7 @@ class LabelTargets(NamedTuple):
     def of(cls, goals: Goals, spans: LabelSpans) -> LabelTargets:
         """Return the targets of the goals of a tree, labels in the order of the spans."""
         arrays = goals.arrays
-        label_of_neuron = np.full(len(goals.layers.node), -1, np.int64)
-        label_of_neuron[spans.neuron] = np.arange(len(spans.neuron))
-        label = label_of_neuron[arrays.step_group[arrays.step_offsets[1:] - 1]]  # of each goal
+        label = spans.labels_at(arrays.end_neurons())  # of each goal
         return cls(arrays.row_offsets, label[arrays.entry_goal], arrays.entry_share.astype(np.float32))
 
 
