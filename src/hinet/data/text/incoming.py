@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hinet.data.text.characters import character_classes
-from hinet.data.text.kernels import Bytes, Ints64
+from hinet.data.text.hashing_kernels import Bytes, Ints64
 from hinet.errors import HiNetError, shown
 
 # Blocks large enough to be worth a thread, and small enough for their n-grams to be sorted near the cache.
