@@ -19,7 +19,7 @@ from sklearn.preprocessing import normalize
 from hinet import load_icd10cm
 from hinet.data.text import TextFeatures, TextSettings, incoming
 from hinet.data.text.characters import character_classes
-from hinet.data.text.kernels import BLANK, WORD
+from hinet.data.text.hashing_kernels import BLANK, WORD
 from hinet.errors import HiNetError
 
 WORDS = TextSettings(char_ngrams=None)

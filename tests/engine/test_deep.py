@@ -13,7 +13,7 @@ from hinet.engine import DeepExpert, Goals, Groups
 from hinet.engine.deep import DeepSlots, GroupLesson, LabelLesson, LabelTargets
 from hinet.engine.deep_kernels import exponentials
 from hinet.engine.experts import LabelSpans
-from hinet.engine.tasks import TrainingRows
+from hinet.engine.tasks import Stretch, TrainingRows
 
 FEATURES, WIDTH, LABELS, ROWS = 12, 10, 9, 11
 SMALL_RATE = (1e-6, 1e-6)
@@ -47,7 +47,7 @@ class OneLevel:
         if lesson is self.by_label:
             expert.weight[self.order], expert.bias[self.order] = self.expert.weight, self.expert.bias
         slots = DeepSlots(np.full(FEATURES, 0.01, np.float32), np.full(LABELS, 0.01, np.float32))
-        cost = lesson.train(chosen, 0, expert, slots, self.drops, rates)
+        cost = lesson.train(Stretch(chosen, 0, ROWS, rates), self.drops, expert, slots)
         if lesson is self.by_label:
             expert = expert._replace(weight=expert.weight[self.order], bias=expert.bias[self.order])
         return cost, expert

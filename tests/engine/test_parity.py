@@ -23,16 +23,16 @@ from hinet.engine import (
     Groups,
     Search,
     ValidationRows,
-    coupled_kernels,
     deep_kernels,
     fit,
+    wide_kernels,
 )
-from hinet.engine.coupled_kernels import find_weights, train_wide
+from hinet.engine.coupled_kernels import WideWeights, find_weights, train_wide
 from hinet.engine.deep import DeepSlots
 from hinet.engine.deep_kernels import train_deep
 from hinet.engine.experts import WEIGHT, LabelSpans, Prototypes, WideExpert, linear_units
 from hinet.engine.scoring_kernels import expert_logits
-from hinet.engine.tasks import TrainingRows
+from hinet.engine.tasks import Stretch, TrainingRows
 from hinet.engine.wide import IN_TRAINING, IndependentGroups, WidePlan
 from hinet.inference import best_labels, downpour, marginals
 from hinet.network import (
@@ -56,6 +56,7 @@ from tests.strategies import layered
 FEATURES, WIDTH = 7, 5
 HUGE = 1e8  # a slot that no gradient moves
 RATE = 1e4  # its root: one step is then the gradient itself
+FIRST_ROW = Stretch(np.array([0]), 0, 1, (RATE, RATE))
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 MIXES = {
     "deep": (1.0, 0.0, 0.0, 0.0),
@@ -255,10 +256,7 @@ def deep_step(deep: DeepExpert, rows: sp.csr_array, goals: Goals, adjustment: ND
     moved = DeepExpert(*(array.copy() for array in deep))
     slots = DeepSlots(np.full(FEATURES, HUGE, np.float32), np.full(len(deep.bias), HUGE, np.float32))
     mine = np.ones(len(data.groups.first_row) - 1, bool)
-    cost = train_deep(
-        data.rows, np.array([0]), 0, 1, data.goals, data.groups, data.most, mine, adjustment,
-        moved, slots, np.ones(WIDTH + 1, np.float32), (RATE, RATE),
-    )  # fmt: skip
+    cost = train_deep(data, mine, FIRST_ROW, np.ones(WIDTH + 1, np.float32), moved, slots)
     return DeepStep(
         cost,
         deep.weight - moved.weight,
@@ -357,8 +355,8 @@ def without_certain_groups(slopes: torch.Tensor, groups: Groups) -> torch.Tensor
     group = torch.from_numpy(groups.row_groups())
     steepest = torch.zeros(len(groups.first_row) - 1, dtype=slopes.dtype)
     steepest = steepest.scatter_reduce(0, group, slopes[:, 0].abs(), "amax")
-    assume(not ((steepest - float(coupled_kernels.CERTAIN)).abs() < 1e-6).any())
-    return torch.where(steepest[group][:, None] >= float(coupled_kernels.CERTAIN), slopes, 0)
+    assume(not ((steepest - float(wide_kernels.CERTAIN)).abs() < 1e-6).any())
+    return torch.where(steepest[group][:, None] >= float(wide_kernels.CERTAIN), slopes, 0)
 
 
 @pytest.mark.parametrize("most", [1, 3], ids=["one label", "several labels"])
@@ -375,14 +373,11 @@ def test_the_wide_kernel_goes_down_the_gradient(most: int, data: st.DataObject) 
     matrix = wide.matrix()
     weights = np.empty(matrix.nnz, IN_TRAINING)
     weights["row"], weights["weight"], weights["slot"] = matrix.indices, matrix.data, HUGE
-    bias, bias_slots = wide.bias.copy(), np.full(groups.rows, HUGE, np.float32)
+    offsets, bias, bias_slots = matrix.indptr.astype(np.int64), wide.bias.copy(), np.full(groups.rows, HUGE, np.float32)
+    training = WideWeights(offsets, weights, bias, bias_slots)
     train_rows = TrainingRows.of(SparseMatrix.of(rows), goals.arrays, groups, adjustment)
-    mine, offsets = np.ones(len(groups.first_row) - 1, bool), matrix.indptr.astype(np.int64)
-    places, begins = find_weights(*train_rows[:4], mine, offsets, weights)
-    found = train_wide(
-        train_rows.rows, np.array([0]), 0, 1, *train_rows[1:4], mine, adjustment,
-        places, begins, offsets, weights, bias, bias_slots, (RATE, RATE),
-    )  # fmt: skip
+    mine = np.ones(len(groups.first_row) - 1, bool)
+    found = train_wide(train_rows, mine, FIRST_ROW, training, find_weights(train_rows, mine, training))
     logits = network.logits(batch_of(rows))
     cost = (
         weight
@@ -392,7 +387,7 @@ def test_the_wide_kernel_goes_down_the_gradient(most: int, data: st.DataObject) 
     slopes = without_certain_groups(slopes_of(cost, logits), groups)
     by_weight, by_bias = torch.autograd.grad(logits, (network.wide.weight, network.wide.bias), slopes)
     np.testing.assert_allclose(matrix.data - weights["weight"], by_weight, **CLOSE)
-    np.testing.assert_allclose((wide.bias - bias) / coupled_kernels.BIAS_RATE, by_bias, **CLOSE)
+    np.testing.assert_allclose((wide.bias - bias) / wide_kernels.BIAS_RATE, by_bias, **CLOSE)
 
 
 @given(cases(2))
@@ -423,7 +418,7 @@ def test_groups_trained_by_themselves_go_down_the_gradient(case: Case) -> None:
         slopes = without_certain_groups(slopes_of(cost, logits), groups)
         gradients = torch.autograd.grad(logits, parameters, slopes)
         with torch.no_grad():
-            for number, share in enumerate((1.0, float(coupled_kernels.BIAS_RATE))):
+            for number, share in enumerate((1.0, float(wide_kernels.BIAS_RATE))):
                 slots[number] += gradients[number].square()
                 step = share * rate * (1 - epoch / epochs)
                 parameters[number] -= step * gradients[number] / slots[number].sqrt()

@@ -3,86 +3,59 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help stays instant
     from hinet.evaluation import ComparisonData, Outcome
 
+TEST_HELP = "File of test rows. Without it or --split: about a fifth, by hash, or a folder's validation.txt."
+MODELS_HELP = "Names with commas: flatten, paper, paper-masked, default, skip-level-squared-masked…"
+PLOT = Path("compare.png")
 EXAMPLE = "Example: hinet compare products.csv --taxonomy categories.csv --text title --label category"
+
+
+def _optional(name: str, help: str, **limits: Any) -> Any:
+    return typer.Option(name, help=help, show_default=False, **limits)
 
 
 def compare(
     data: Annotated[Path, typer.Argument(help="A table of rows, or a folder of LSHTC files.", show_default=False)],
     taxonomy: Annotated[
-        Path | None,
-        typer.Option("--taxonomy", help="The hierarchy; without it, labels are paths such as A > B > C."),
+        Path | None, typer.Option("--taxonomy", help="The hierarchy; without it, labels are paths such as A > B > C.")
     ] = None,
     text: Annotated[str, typer.Option("--text", help="Column of the text.")] = "text",
     label: Annotated[str, typer.Option("--label", help="Column of the label.")] = "label",
-    label_sep: Annotated[
-        str | None, typer.Option("--label-sep", help="Separator of several labels in one cell.", show_default=False)
-    ] = None,
+    label_sep: Annotated[str | None, _optional("--label-sep", "Separator of several labels in one cell.")] = None,
     split: Annotated[
-        str | None,
-        typer.Option(
-            "--split", help="Column that says 'train' for training rows; others are test.", show_default=False
-        ),
+        str | None, _optional("--split", "Column that says 'train' for training rows; others are test.")
     ] = None,
-    test: Annotated[
-        Path | None,
-        typer.Option(
-            "--test",
-            help="File of test rows. Without it or --split: about a fifth, by hash, or a folder's validation.txt.",
-            show_default=False,
-        ),
-    ] = None,
-    models: Annotated[
-        str,
-        typer.Option(
-            "--models", help="Names with commas: flatten, paper, paper-masked, default, skip-level-squared-masked…"
-        ),
-    ] = "flatten,paper,default",
+    test: Annotated[Path | None, _optional("--test", TEST_HELP)] = None,
+    models: Annotated[str, typer.Option("--models", help=MODELS_HELP)] = "flatten,paper,default",
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds, from --seed on.")] = 1,
     seed: Annotated[int, typer.Option("--seed", help="The first seed.")] = 0,
-    epochs: Annotated[
-        int | None, typer.Option("--epochs", min=1, help="Epochs of every model.", show_default=False)
-    ] = None,
-    width: Annotated[
-        int | None,
-        typer.Option("--width", min=1, help="Width k of the feature layer, by default 256.", show_default=False),
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option("--threads", min=1, help="Threads, by default all.", show_default=False)
-    ] = None,
+    epochs: Annotated[int | None, _optional("--epochs", "Epochs of every model.", min=1)] = None,
+    width: Annotated[int | None, _optional("--width", "Width k of the feature layer, by default 256.", min=1)] = None,
+    threads: Annotated[int | None, _optional("--threads", "Threads, by default all.", min=1)] = None,
     out: Annotated[Path, typer.Option("--out", help="Where to save the figures as JSON.")] = Path("compare.json"),
-    plot: Annotated[Path, typer.Option("--plot", help="Where to save the plot: .png, .svg or .pdf.")] = Path(
-        "compare.png"
-    ),
+    plot: Annotated[Path, typer.Option("--plot", help="Where to save the plot: .png, .svg or .pdf.")] = PLOT,
 ) -> None:
     """Train flat and hierarchical networks with the same features, seeds and budget, and print how they do."""
     from hinet.evaluation import compare as compare_models
     from hinet.evaluation.comparison_data import TextColumns, lshtc_comparison, table_comparison
-    from hinet.evaluation.plots import plot_comparison
 
     _check_outputs(out, plot)
     if data.is_dir():
         rows = lshtc_comparison(data, None if test is None else str(test))
     else:
         rows = table_comparison(data, TextColumns(text, label, label_sep, split), hierarchy=taxonomy, test=test)
-    outcomes = compare_models(
-        rows,
-        [name.strip() for name in models.split(",")],
-        seeds=range(seed, seed + seeds),
-        width=width,
-        training={} if epochs is None else {"epochs": epochs},
-        threads=threads,
-    )
+    names = [name.strip() for name in models.split(",")]
+    training = {} if epochs is None else {"epochs": epochs}
+    seed_range = range(seed, seed + seeds)
+    outcomes = compare_models(rows, names, seeds=seed_range, width=width, training=training, threads=threads)
     print_outcomes(rows, outcomes)
-    _save(rows, outcomes, out)
-    plot_comparison(outcomes, rows.name, plot)
-    typer.echo(f"saved {out} and {plot}")
+    _save(rows, outcomes, out, plot)
 
 
 def _check_outputs(out: Path, plot: Path) -> None:
@@ -98,10 +71,11 @@ def _check_outputs(out: Path, plot: Path) -> None:
         raise FileError(plot, "a plot is written as .png, .svg or .pdf; rename it")
 
 
-def _save(data: ComparisonData, outcomes: list[Outcome], out: Path) -> None:
+def _save(data: ComparisonData, outcomes: list[Outcome], out: Path, plot: Path) -> None:
     import json
 
     from hinet.evaluation import summarise_outcomes
+    from hinet.evaluation.plots import plot_comparison
     from hinet.files import write_text
 
     found = {
@@ -113,6 +87,8 @@ def _save(data: ComparisonData, outcomes: list[Outcome], out: Path) -> None:
         "outcomes": [outcome.as_dict() for outcome in outcomes],
     }
     write_text(out, json.dumps(found, indent=2) + "\n")
+    plot_comparison(outcomes, data.name, plot)
+    typer.echo(f"saved {out} and {plot}")
 
 
 def print_outcomes(data: ComparisonData, outcomes: list[Outcome]) -> None:

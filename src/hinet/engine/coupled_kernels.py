@@ -6,23 +6,37 @@ its groups cannot be trained one by one as :mod:`hinet.engine.group_kernels` doe
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
-from hinet.compiled import kernel
-from hinet.engine.goal_kernels import aim, list_groups, normalise, scratch_for
+from hinet.compiled import inlined_kernel, kernel
+from hinet.engine.goal_kernels import aim, list_groups, normalise, rate_at, scratch_for
 from hinet.engine.lookup_kernels import find_near
+from hinet.engine.wide_kernels import CERTAIN, move_biases, move_weight, steepest_of
 
-F4 = np.float32
-CERTAIN = F4(1e-3)  # a group all of whose gradients are below this is not worth an update
-BIAS_RATE = F4(0.05)  # rate of the biases, as a share of the weights' rate
+
+class WideWeights(NamedTuple):
+    """The wide expert in training: ``weights[offsets[f]:offsets[f + 1]]`` are those of feature ``f``, by output row."""
+
+    offsets: Any  # (features + 1,)
+    weights: Any  # (weights,) each with its output row and its slot
+    bias: Any  # (output rows,)
+    bias_slots: Any  # (output rows,)
+
+
+class Places(NamedTuple):
+    """Where the weights of every feature of every row begin in every group on its way."""
+
+    place: Any  # row by row, group by group in the order of list_groups, feature by feature
+    begins: Any  # (n + 1,) where each row begins
 
 
 @kernel
-def find_weights(rows, goals, groups, most, mine, offsets, weights):
-    """Look up where the weights of every feature of every row begin in every group on its way, once and for all.
-
-    Returns the places, row by row and group by group in the order of :func:`list_groups`, and where each row begins.
-    """
+def find_weights(data, mine, wide):
+    """Look up all :class:`Places`, once and for all."""
+    rows, goals, groups, most, _ = data
+    offsets, weights = wide.offsets, wide.weights
     scratch = scratch_for(*most)
     count = len(goals.row_offsets) - 1
     begins = np.zeros(count + 1, np.int64)
@@ -44,79 +58,79 @@ def find_weights(rows, goals, groups, most, mine, offsets, weights):
                 places[begin] = find_near(weights.row, place, offsets[feature + 1], base)
                 begin += 1
             above = base
-    return places, begins
+    return Places(places, begins)
 
 
 @kernel
-def train_wide(
-    rows,
-    order,
-    first,
-    total,
-    goals,
-    groups,
-    most,
-    mine,
-    adjustment,
-    places,
-    begins,
-    offsets,
-    weights,
-    bias,
-    slots,
-    rates,
-):
-    """Train the wide expert on the rows of ``order``, the ``first``-th on of ``total``; return their summed cost.
+def train_wide(data, mine, stretch, wide, places):
+    """Train the wide expert on a stretch of rows; return their summed cost. Only groups that are ``mine`` are trained.
 
-    ``weights[offsets[f]:offsets[f + 1]]`` are those of feature ``f``, sorted by the row of output weights; ``places``
-    and ``begins`` are from :func:`find_weights`. Only groups that are ``mine`` are trained.
+    ``places`` are from :func:`find_weights`.
     """
-    scratch = scratch_for(*most)
-    rate_from, rate_to = rates
+    scratch = scratch_for(*data.most)
     cost = 0.0
-    for position in range(len(order)):
-        row = order[position]
-        rate = F4(rate_from + (rate_to - rate_from) * (first + position) / total)
-        count = list_groups(row, goals, groups, mine, scratch)
-        low = rows.indptr[row]
-        values = rows.indptr[row + 1] - low
+    for position in range(len(stretch.order)):
+        row, rate = stretch.order[position], rate_at(stretch, position)
+        count = list_groups(row, data.goals, data.groups, mine, scratch)
         for listed in range(count):
-            start = scratch.start[listed]
-            base = groups.first_row[scratch.group[listed]]
-            after = base + scratch.start[listed + 1] - start
-            for option in range(after - base):
-                scratch.log_p[start + option] = bias[base + option] + adjustment[base + option]
-            begin = begins[row] + listed * values
-            for entry in range(values):
-                value = rows.data[low + entry]
-                place, end = np.int64(places[begin + entry]), offsets[rows.indices[low + entry] + 1]
-                while place < end and weights[place].row < after:
-                    scratch.log_p[start + weights[place].row - base] += value * weights[place].weight
-                    place += 1
+            score_group(data, row, listed, wide, places, scratch)
             normalise(scratch, listed)
-        cost += aim(row, goals, scratch)
+        cost += aim(row, data.goals, scratch)
         for listed in range(count):
-            start = scratch.start[listed]
-            base = groups.first_row[scratch.group[listed]]
-            after = base + scratch.start[listed + 1] - start
-            steepest = F4(0)
-            for option in range(start, start + after - base):
-                scratch.p[option] = scratch.mass[listed] * scratch.p[option] - scratch.target[option]
-                steepest = max(steepest, abs(scratch.p[option]))
-            if steepest < CERTAIN:
+            if pull_of_group(listed, scratch) < CERTAIN:
                 continue
-            for option in range(after - base):
-                slope = scratch.p[start + option]
-                slots[base + option] += slope * slope
-                bias[base + option] -= BIAS_RATE * rate * slope / np.sqrt(slots[base + option])
-            begin = begins[row] + listed * values
-            for entry in range(values):
-                value = rows.data[low + entry]
-                place, end = np.int64(places[begin + entry]), offsets[rows.indices[low + entry] + 1]
-                while place < end and weights[place].row < after:
-                    slope = value * scratch.p[start + weights[place].row - base]
-                    slot = weights[place].slot + slope * slope
-                    weights[place].slot = slot
-                    weights[place].weight -= rate * slope / np.sqrt(slot)
-                    place += 1
+            move_group(data, row, listed, rate, wide, places, scratch)
     return cost
+
+
+@inlined_kernel
+def score_group(data, row, listed, wide, places, scratch):
+    """Fill in the training logits of a listed group."""
+    rows, weights = data.rows, wide.weights
+    start, base, after = bounds_of(data.groups, listed, scratch)
+    for option in range(after - base):
+        scratch.log_p[start + option] = wide.bias[base + option] + data.adjustment[base + option]
+    low = rows.indptr[row]
+    values = rows.indptr[row + 1] - low
+    begin = places.begins[row] + listed * values
+    for entry in range(values):
+        value = rows.data[low + entry]
+        place, end = np.int64(places.place[begin + entry]), wide.offsets[rows.indices[low + entry] + 1]
+        while place < end and weights[place].row < after:
+            scratch.log_p[start + weights[place].row - base] += value * weights[place].weight
+            place += 1
+
+
+@inlined_kernel
+def pull_of_group(listed, scratch):
+    """Turn the probabilities of a listed group into the gradients of its logits, and return the steepest."""
+    start, end = scratch.start[listed], scratch.start[listed + 1]
+    for option in range(start, end):
+        scratch.p[option] = scratch.mass[listed] * scratch.p[option] - scratch.target[option]
+    return steepest_of(scratch.p[start:end])
+
+
+@inlined_kernel
+def move_group(data, row, listed, rate, wide, places, scratch):
+    """Move the biases and weights of a listed group by Adagrad."""
+    rows, weights = data.rows, wide.weights
+    start, base, after = bounds_of(data.groups, listed, scratch)
+    slopes = scratch.p[start : start + after - base]
+    move_biases(slopes, rate, wide.bias[base:after], wide.bias_slots[base:after])
+    low = rows.indptr[row]
+    values = rows.indptr[row + 1] - low
+    begin = places.begins[row] + listed * values
+    for entry in range(values):
+        value = rows.data[low + entry]
+        place, end = np.int64(places.place[begin + entry]), wide.offsets[rows.indices[low + entry] + 1]
+        while place < end and weights[place].row < after:
+            move_weight(value * slopes[weights[place].row - base], rate, weights, place)
+            place += 1
+
+
+@inlined_kernel
+def bounds_of(groups, listed, scratch):
+    """Return where the options of a listed group begin, and its first output row and the one after its last."""
+    start = scratch.start[listed]
+    base = groups.first_row[scratch.group[listed]]
+    return start, base, base + scratch.start[listed + 1] - start

@@ -13,7 +13,7 @@ from hinet.data.matrices import SparseMatrix
 from hinet.engine.deep_kernels import train_deep, train_flat
 from hinet.engine.experts import DeepExpert, Floats, LabelSpans
 from hinet.engine.goals import Goals
-from hinet.engine.tasks import Arrays, TrainingRows, over_chunks
+from hinet.engine.tasks import Arrays, Stretch, TrainingRows, falling, over_stretches
 
 DROPS = 1 << 16  # dropout factors made for an epoch
 
@@ -43,16 +43,8 @@ class Lesson(Protocol):
     def outputs(self) -> float:
         """Return about how many output rows an epoch touches."""
 
-    def train(
-        self,
-        chunk: NDArray[np.int64],
-        first: int,
-        expert: DeepExpert,
-        slots: DeepSlots,
-        drops: Floats,
-        rates: tuple[float, float],
-    ) -> float:
-        """Train on the rows of ``chunk``, the ``first``-th on of an epoch, and return their summed cost."""
+    def train(self, stretch: Stretch, drops: Floats, expert: DeepExpert, slots: DeepSlots) -> float:
+        """Train on a stretch of rows, by dropout factors from ``drops``, and return their summed cost."""
 
 
 class GroupLesson:
@@ -67,34 +59,9 @@ class GroupLesson:
         goals, groups = self._data.goals, self._data.groups
         return 5.0 * self.rows.row_count * float(np.diff(groups.first_row)[goals.step_group].mean())
 
-    def train(
-        self,
-        chunk: NDArray[np.int64],
-        first: int,
-        expert: DeepExpert,
-        slots: DeepSlots,
-        drops: Floats,
-        rates: tuple[float, float],
-    ) -> float:
-        """Train on the rows of ``chunk``, the ``first``-th on of an epoch, and return their summed cost."""
-        rows, goals, groups, most, adjustment = self._data
-        return float(
-            train_deep(
-                rows,
-                chunk,
-                first,
-                rows.row_count,
-                goals,
-                groups,
-                most,
-                self._mine,
-                adjustment,
-                expert,
-                slots,
-                drops,
-                rates,
-            )
-        )
+    def train(self, stretch: Stretch, drops: Floats, expert: DeepExpert, slots: DeepSlots) -> float:
+        """Train on a stretch of rows, by dropout factors from ``drops``, and return their summed cost."""
+        return float(train_deep(self._data, self._mine, stretch, drops, expert, slots))
 
 
 class LabelTargets(NamedTuple):
@@ -108,9 +75,7 @@ class LabelTargets(NamedTuple):
     def of(cls, goals: Goals, spans: LabelSpans) -> LabelTargets:
         """Return the targets of the goals of a tree, labels in the order of the spans."""
         arrays = goals.arrays
-        label_of_neuron = np.full(len(goals.layers.node), -1, np.int64)
-        label_of_neuron[spans.neuron] = np.arange(len(spans.neuron))
-        label = label_of_neuron[arrays.step_group[arrays.step_offsets[1:] - 1]]  # of each goal
+        label = spans.labels_at(arrays.end_neurons())  # of each goal
         return cls(arrays.row_offsets, label[arrays.entry_goal], arrays.entry_share.astype(np.float32))
 
 
@@ -124,18 +89,9 @@ class LabelLesson:
         """Return about how many output rows an epoch touches."""
         return float(self.rows.row_count * len(self._adjustment))
 
-    def train(
-        self,
-        chunk: NDArray[np.int64],
-        first: int,
-        expert: DeepExpert,
-        slots: DeepSlots,
-        drops: Floats,
-        rates: tuple[float, float],
-    ) -> float:
-        """Train on the rows of ``chunk``, the ``first``-th on of an epoch, and return their summed cost."""
-        rows, targets, adjustment = self.rows, self._targets, self._adjustment
-        return float(train_flat(rows, chunk, first, rows.row_count, targets, adjustment, expert, slots, drops, rates))
+    def train(self, stretch: Stretch, drops: Floats, expert: DeepExpert, slots: DeepSlots) -> float:
+        """Train on a stretch of rows, by dropout factors from ``drops``, and return their summed cost."""
+        return float(train_flat(self.rows, self._targets, self._adjustment, stretch, drops, expert, slots))
 
 
 class DeepTask:
@@ -159,12 +115,12 @@ class DeepTask:
         order = random.permutation(self._lesson.rows.row_count)
         kept = 1 - self._plan.dropout
         drops = ((random.random(DROPS + self.expert.width, np.float32) < kept) / kept).astype(np.float32)
-        start, end = (self._plan.rate * (1 - done / self.epochs) for done in (epoch, epoch + 1))
+        rates = falling(self._plan.rate, epoch, self.epochs)
 
-        def train(chunk: NDArray[np.int64], first: int) -> float:
-            return self._lesson.train(chunk, first, self.expert, self._slots, drops, (start, end))
+        def train(stretch: Stretch) -> float:
+            return self._lesson.train(stretch, drops, self.expert, self._slots)
 
-        return over_chunks(order, advance, train)
+        return over_stretches(order, rates, advance, train)
 
     def state(self) -> Arrays:
         """Return weights and slots."""

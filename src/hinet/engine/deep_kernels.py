@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from hinet.compiled import inlined_kernel, kernel
-from hinet.engine.goal_kernels import aim, list_groups, normalise, scratch_for
+from hinet.engine.goal_kernels import aim, list_groups, normalise, rate_at, scratch_for
+from hinet.engine.hidden_kernels import logit_of, sum_embeddings
 
 F4 = np.float32
 CERTAIN = F4(1e-3)  # gradients of logits below this are not worth touching a row of weights
@@ -27,12 +28,7 @@ def embed(rows, row, deep, drops, number, hidden, factor, at):
     ``drops`` is a long run of dropout factors; the ``number``-th row takes a stretch that starts at a random place.
     """
     width = deep.embedding.shape[1]
-    for unit in range(width):
-        hidden[at, unit] = deep.embedding_bias[unit]
-    for entry in range(rows.indptr[row], rows.indptr[row + 1]):
-        feature, value = rows.indices[entry], rows.data[entry]
-        for unit in range(width):
-            hidden[at, unit] += value * deep.embedding[feature, unit]
+    sum_embeddings(rows, row, deep, hidden, at)
     mixed = np.uint64(number + 1) * MIX
     mixed = (mixed ^ (mixed >> np.uint64(29))) * MIX
     shift = np.int64((mixed >> np.uint64(20)) % np.uint64(len(drops) - width))
@@ -79,28 +75,25 @@ def update_embedding(rows, row, rate, deep, slots, factor, gradient, at):
 
 
 @kernel
-def train_deep(rows, order, first, total, goals, groups, most, mine, adjustment, deep, slots, drops, rates):
-    """Train a deep expert on the rows of ``order``, the ``first``-th on of ``total``; return their summed cost."""
+def train_deep(data, mine, stretch, drops, deep, slots):
+    """Train a deep expert on a stretch of rows; return their summed cost. Only groups that are ``mine`` are trained."""
+    rows, goals, groups, most, adjustment = data
     width = deep.embedding.shape[1]
     scratch = scratch_for(*most)
     hidden, factor, gradient = np.empty((1, width), F4), np.empty((1, width), F4), np.zeros((1, width), F4)
-    rate_from, rate_to = rates
     cost = 0.0
-    for position in range(len(order)):
-        row = order[position]
-        rate = F4(rate_from + (rate_to - rate_from) * (first + position) / total)
+    for position in range(len(stretch.order)):
+        row, rate = stretch.order[position], rate_at(stretch, position)
         count = list_groups(row, goals, groups, mine, scratch)
         if count == 0:
             continue
-        size = embed(rows, row, deep, drops, first + position, hidden, factor, 0)
+        size = embed(rows, row, deep, drops, stretch.first + position, hidden, factor, 0)
         for listed in range(count):
             start = scratch.start[listed]
             base = groups.first_row[scratch.group[listed]]
             for option in range(scratch.start[listed + 1] - start):
-                logit = F4(0)
-                for unit in range(width):
-                    logit += deep.weight[base + option, unit] * hidden[0, unit]
-                scratch.log_p[start + option] = logit + deep.bias[base + option] + adjustment[base + option]
+                logit = logit_of(base + option, deep, hidden, 0)
+                scratch.log_p[start + option] = logit + adjustment[base + option]
             normalise(scratch, listed)
         cost += aim(row, goals, scratch)
         for listed in range(count):
@@ -115,17 +108,16 @@ def train_deep(rows, order, first, total, goals, groups, most, mine, adjustment,
 
 
 @kernel
-def train_flat(rows, order, first, total, targets, adjustment, deep, slots, drops, rates):
+def train_flat(rows, targets, adjustment, stretch, drops, deep, slots):
     """Train a deep expert over all labels, as :func:`train_deep`, but a few rows at once before any of them updates."""
     width, labels = deep.embedding.shape[1], len(deep.bias)
     hidden, factor = np.zeros((TOGETHER, width), F4), np.empty((TOGETHER, width), F4)
     gradient, slope, size = np.zeros((TOGETHER, width), F4), np.empty((TOGETHER, labels), F4), np.empty(TOGETHER, F4)
     powers = np.empty(labels, np.int32)
-    rate_from, rate_to = rates
+    order, first = stretch.order, stretch.first
     cost = 0.0
     for begin in range(0, len(order), TOGETHER):
-        count = min(TOGETHER, len(order) - begin)
-        rate = F4(rate_from + (rate_to - rate_from) * (first + begin) / total)
+        count, rate = min(TOGETHER, len(order) - begin), rate_at(stretch, begin)
         for at in range(count):
             size[at] = embed(rows, order[begin + at], deep, drops, first + begin + at, hidden, factor, at)
         score_labels(deep, adjustment, hidden, slope)

@@ -188,6 +188,11 @@ class LabelSpans(NamedTuple):
         nothing = np.zeros(len(layers.option_neuron), np.int64)
         return cls(np.zeros(0, np.int64), nothing, nothing)
 
+    def labels_at(self, neurons: Ints) -> Ints:
+        """Return the label that ends at each of some neurons; at all of them one does."""
+        order = np.argsort(self.neuron)
+        return order[np.searchsorted(self.neuron, neurons, sorter=order)]
+
 
 class Mix(NamedTuple):
     """The weight of each expert in the logits."""

@@ -63,6 +63,13 @@ def most_of_a_row(goals, groups):
 
 
 @inlined_kernel
+def rate_at(stretch, position):
+    """Return the rate at a row of a stretch."""
+    begin, end = stretch.rates
+    return F4(begin + (end - begin) * (stretch.first + position) / stretch.total)
+
+
+@inlined_kernel
 def list_groups(row, goals, groups, mine, scratch):
     """List each group of several options that a row needs, if it is ``mine``, and which of them every step is.
 

@@ -33,6 +33,10 @@ class GoalArrays(NamedTuple):
     take_option: NDArray[np.int64]  # (takes,) place in the group
     take_next: NDArray[np.int64]  # (takes,) step the option leads to, counted within the goal, or END
 
+    def end_neurons(self) -> NDArray[np.int64]:
+        """Return the neuron where each goal of a tree ends: that of its last step."""
+        return self.step_group[self.step_offsets[1:] - 1]
+
 
 @dataclass(frozen=True, eq=False)
 class Goals:

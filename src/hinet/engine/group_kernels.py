@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hinet.compiled import inlined_kernel, kernel
+from hinet.engine.wide_kernels import CERTAIN, move_biases, move_weight, steepest_of
 
 F4 = np.float32
-CERTAIN = F4(1e-3)  # a group all of whose gradients are below this is not worth an update
-BIAS_RATE = F4(0.05)  # rate of the biases, as a share of the weights' rate
 MIX = np.uint64(0x9E3779B97F4A7C15)
 WEIGHT = np.dtype([("option", np.int32), ("weight", np.float32), ("slot", np.float32)])
 
@@ -148,68 +147,82 @@ def write_out(groups, group, listed, weights, number_of, out):
 def train_group(rows, visits, groups, group, adjustment, plan, listed, weights, bias):
     """Train one group by Adagrad, over its visits in another random order each epoch; return the last epoch's cost."""
     epochs, rate, _, seed = plan
-    base = groups.first_row[group]
-    size = groups.first_row[group + 1] - base
+    base, after = groups.first_row[group], groups.first_row[group + 1]
     begin = visits.offsets[group]
     count = visits.offsets[group + 1] - begin
-    offsets, entry_number, entry_start = listed.offsets, listed.entry_number, listed.entry_start
     order = np.arange(count)
     state = (np.uint64(seed) + np.uint64(1)) * MIX + np.uint64(group + 1) * np.uint64(0xBF58476D1CE4E5B9)
-    logits = np.empty(size, np.float32)
-    bias_slots = np.ones(size, np.float32)
+    logits = np.empty(after - base, np.float32)
+    bias_slots = np.ones(after - base, np.float32)
     cost = 0.0
     for epoch in range(epochs):
-        for place in range(count - 1, 0, -1):  # Fisher and Yates
-            state ^= state << np.uint64(13)
-            state ^= state >> np.uint64(7)
-            state ^= state << np.uint64(17)
-            other = np.int64((state >> np.uint64(11)) % np.uint64(place + 1))
-            order[place], order[other] = order[other], order[place]
+        state = shuffle(order, state)
         cost = 0.0
         for position in range(count):
             step = F4(rate * (1 - (epoch * count + position) / (epochs * count)))
-            visit = begin + order[position]
-            start = entry_start[order[position]]
-            low = rows.indptr[visits.row[visit]]
-            values = rows.indptr[visits.row[visit] + 1] - low
-            for option in range(size):
+            visit, start = begin + order[position], listed.entry_start[order[position]]
+            row = visits.row[visit]
+            for option in range(after - base):
                 logits[option] = bias[base + option] + adjustment[base + option]
-            for entry in range(values):
-                value = rows.data[low + entry]
-                number = entry_number[start + entry]
-                for place in range(offsets[number], offsets[number + 1]):
-                    logits[weights[place].option] += value * weights[place].weight
-            top = logits[0]
-            for option in range(1, size):
-                top = max(top, logits[option])
-            total = F4(0)
-            own = visits.option[visit]
-            cost -= visits.share[visit] * (logits[own] - top)
-            for option in range(size):
-                logits[option] = np.exp(logits[option] - top)
-                total += logits[option]
-            cost += visits.share[visit] * np.log(total)
-            scale = visits.share[visit] / total
-            steepest = F4(0)
-            for option in range(size):
-                logits[option] *= scale
-            logits[own] -= visits.share[visit]
-            for option in range(size):
-                steepest = max(steepest, abs(logits[option]))
-            if steepest < CERTAIN:
+            add_weights(rows, row, start, listed, weights, logits)
+            cost += pull_of_option(visits.option[visit], visits.share[visit], logits)
+            if steepest_of(logits) < CERTAIN:
                 continue
-            for option in range(size):
-                bias_slots[option] += logits[option] * logits[option]
-                bias[base + option] -= BIAS_RATE * step * logits[option] / np.sqrt(bias_slots[option])
-            for entry in range(values):
-                value = rows.data[low + entry]
-                number = entry_number[start + entry]
-                for place in range(offsets[number], offsets[number + 1]):
-                    slope = value * logits[weights[place].option]
-                    slot = weights[place].slot + slope * slope
-                    weights[place].slot = slot
-                    weights[place].weight -= step * slope / np.sqrt(slot)
+            move_biases(logits, step, bias[base:after], bias_slots)
+            move_weights(rows, row, start, listed, step, logits, weights)
     return cost
+
+
+@inlined_kernel
+def shuffle(order, state):
+    """Put an order into another by a random state, as Fisher and Yates do; return the state after."""
+    for place in range(len(order) - 1, 0, -1):
+        state ^= state << np.uint64(13)
+        state ^= state >> np.uint64(7)
+        state ^= state << np.uint64(17)
+        other = np.int64((state >> np.uint64(11)) % np.uint64(place + 1))
+        order[place], order[other] = order[other], order[place]
+    return state
+
+
+@inlined_kernel
+def add_weights(rows, row, start, listed, weights, logits):
+    """Add what the values of a visit say to the logits of its group; their numbers begin at ``start``."""
+    low = rows.indptr[row]
+    for entry in range(rows.indptr[row + 1] - low):
+        value = rows.data[low + entry]
+        number = listed.entry_number[start + entry]
+        for place in range(listed.offsets[number], listed.offsets[number + 1]):
+            logits[weights[place].option] += value * weights[place].weight
+
+
+@inlined_kernel
+def pull_of_option(own, share, logits):
+    """Turn the logits of a visit to its own option into their gradients, and return its cost."""
+    top, total, cost = logits[0], F4(0), 0.0
+    for option in range(1, len(logits)):
+        top = max(top, logits[option])
+    cost -= share * (logits[own] - top)
+    for option in range(len(logits)):
+        logits[option] = np.exp(logits[option] - top)
+        total += logits[option]
+    cost += share * np.log(total)
+    scale = share / total
+    for option in range(len(logits)):
+        logits[option] *= scale
+    logits[own] -= share
+    return cost
+
+
+@inlined_kernel
+def move_weights(rows, row, start, listed, step, slopes, weights):
+    """Move the weights of a visit's values by Adagrad."""
+    low = rows.indptr[row]
+    for entry in range(rows.indptr[row + 1] - low):
+        value = rows.data[low + entry]
+        number = listed.entry_number[start + entry]
+        for place in range(listed.offsets[number], listed.offsets[number + 1]):
+            move_weight(value * slopes[weights[place].option], step, weights, place)
 
 
 @kernel

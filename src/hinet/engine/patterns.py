@@ -35,11 +35,7 @@ def seen_together(
 def prototypes(rows: SparseMatrix, features: int, goals: Goals, spans: LabelSpans, temperature: float) -> Prototypes:
     """Return the mean row of each label, of length ``temperature``."""
     by_goal = _by_goal(rows, features, goals, values=True)
-    arrays = goals.arrays
-    label_of_neuron = np.full(len(goals.layers.node), -1, np.int64)
-    label_of_neuron[spans.neuron] = np.arange(len(spans.neuron))
-    last_step = arrays.step_offsets[1:] - 1  # of a tree: the step that ends the trace
-    label = label_of_neuron[arrays.step_group[last_step]]
+    label = spans.labels_at(goals.arrays.end_neurons())  # of each goal
     by_label = (_pattern(label, np.arange(len(label)), (len(spans.neuron), len(label))) @ by_goal).tocsr()
     length = np.sqrt(np.bincount(np.repeat(np.arange(by_label.shape[0]), np.diff(by_label.indptr)), by_label.data**2))
     length = np.pad(length, (0, by_label.shape[0] - len(length)))

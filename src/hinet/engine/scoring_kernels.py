@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hinet.compiled import inlined_kernel, kernel
+from hinet.engine.hidden_kernels import logit_of, sum_embeddings
 from hinet.engine.lookup_kernels import find_first
 
 F4 = np.float32
@@ -62,15 +63,9 @@ def read_row(rows, row, experts, reading, place):
 @inlined_kernel
 def read_hidden(rows, row, deep, hidden, place, sink):
     """Fill in the hidden units of a deep expert."""
-    width = hidden.shape[1]
     sink[0] = touch_embeddings(rows, row, deep.embedding)
-    for unit in range(width):
-        hidden[place, unit] = deep.embedding_bias[unit]
-    for entry in range(rows.indptr[row], rows.indptr[row + 1]):
-        feature, value = rows.indices[entry], rows.data[entry]
-        for unit in range(width):
-            hidden[place, unit] += value * deep.embedding[feature, unit]
-    for unit in range(width):
+    sum_embeddings(rows, row, deep, hidden, place)
+    for unit in range(hidden.shape[1]):
         hidden[place, unit] *= F4(1) if hidden[place, unit] > 0 else deep.slope[unit]
 
 
@@ -88,12 +83,9 @@ def touch_embeddings(rows, row, embedding):
 @inlined_kernel
 def read_flat(flat, reading, place):
     """Fill in the flat expert's logits of all labels from its hidden units; return how many there are."""
-    labels, width = flat.weight.shape
+    labels = len(flat.bias)
     for label in range(labels):
-        logit = F4(0)
-        for unit in range(width):
-            logit += flat.weight[label, unit] * reading.flat_hidden[0, unit]
-        reading.flat[place * labels + label] = logit + flat.bias[label]
+        reading.flat[place * labels + label] = logit_of(label, flat, reading.flat_hidden, 0)
     return labels
 
 
@@ -128,14 +120,11 @@ def score_group(rows, row, neuron, groups, experts, mix, reading, place, logits)
 @inlined_kernel
 def score_options(neuron, groups, experts, mix, hidden, place, logits):
     """Fill in the logits of a group by the deep expert and the biases."""
-    base, width = groups.first_row[neuron], hidden.shape[1]
+    base = groups.first_row[neuron]
     for option in range(groups.first_row[neuron + 1] - base):
         logits[option] = mix[WIDE] * experts.wide.bias[base + option]
         if mix[DEEP] != 0:
-            logit = F4(0)
-            for unit in range(width):
-                logit += experts.deep.weight[base + option, unit] * hidden[place, unit]
-            logits[option] += mix[DEEP] * (logit + experts.deep.bias[base + option])
+            logits[option] += mix[DEEP] * logit_of(base + option, experts.deep, hidden, place)
 
 
 @inlined_kernel

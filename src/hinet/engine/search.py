@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -66,6 +67,34 @@ class FoundNodes:
         return len(self.nodes)
 
 
+class Answering(ABC):
+    """What gives every row a node, whichever engine the model belongs to."""
+
+    @abstractmethod
+    def traces(self, rows: Any, k: int = 1, *, least: float = 0.0) -> Found:
+        """Return the ``k`` best traces of every row; those less probable than ``least`` are left out."""
+
+    @abstractmethod
+    def labels(self, rows: Any) -> FoundNodes:
+        """Return the most probable label of every row, summed over all its traces."""
+
+    @abstractmethod
+    def expected_f1(self, rows: Any, f1: float = TYPICAL_F1) -> FoundNodes:
+        """Return the node with the best expected hierarchical F1, over many rows on which it is about ``f1``."""
+
+    def decode(self, rows: Any, decoding: Decoding = "map") -> FoundNodes:
+        """Return a node for every row: of the best trace, of the best expected F1, or the best label."""
+        if decoding == "label":
+            return self.labels(rows)
+        if decoding == "expected_f1":
+            return self.expected_f1(rows)
+        if decoding != "map":
+            raise HiNetError(f"decoding is map, expected_f1 or label; got {decoding!r}")
+        found = self.traces(rows)
+        assert found.traces.log_p is not None
+        return FoundNodes(found.traces.end_nodes.astype(np.int64), np.exp(found.traces.log_p), found.touched)
+
+
 class _Answers(NamedTuple):
     """The traces of rows, as the kernel returns them."""
 
@@ -102,7 +131,7 @@ class _Answers(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Search:
+class Search(Answering):
     """Finds answers by a model; holds no state, so any number of threads may ask at once.
 
     Many rows are cut into blocks for ``threads`` threads, by default one a core. Few rows are answered in the
@@ -173,18 +202,6 @@ class Search:
         if not 0 < f1 <= 1:
             raise HiNetError(f"f1 is more than 0 and at most 1; got {f1}")
         return self._by_nodes(rows, f1 / 2, False)
-
-    def decode(self, rows: Any, decoding: Decoding = "map") -> FoundNodes:
-        """Return a node for every row: of the best trace, of the best expected F1, or the best label."""
-        if decoding == "label":
-            return self.labels(rows)
-        if decoding == "expected_f1":
-            return self.expected_f1(rows)
-        if decoding != "map":
-            raise HiNetError(f"decoding is map, expected_f1 or label; got {decoding!r}")
-        found = self.traces(rows)
-        assert found.traces.log_p is not None
-        return FoundNodes(found.traces.end_nodes.astype(np.int64), np.exp(found.traces.log_p), found.touched)
 
     def _by_nodes(self, rows: Any, cut: float, surest: bool) -> FoundNodes:
         experts, groups = self.model.experts, self.model.groups

@@ -39,6 +39,15 @@ class TrainingRows(NamedTuple):
         return len(self.rows.indptr) - 1
 
 
+class Stretch(NamedTuple):
+    """Some of the rows of an epoch, in the order they train in; the rate falls linearly over the whole epoch."""
+
+    order: NDArray[np.int64]
+    first: int  # how many rows of the epoch came before
+    total: int  # rows of the epoch
+    rates: tuple[float, float]  # where the epoch begins and ends
+
+
 class Task(Protocol):
     """Trains one expert, or a part of one."""
 
@@ -58,13 +67,21 @@ class Task(Protocol):
         """Take up a state."""
 
 
-def over_chunks(
-    order: NDArray[np.int64], advance: Callable[[int], None], train: Callable[[NDArray[np.int64], int], float]
+def falling(rate: float, epoch: int, epochs: int) -> tuple[float, float]:
+    """Return the rates where an epoch begins and ends, if they fall linearly to zero over all epochs."""
+    return rate * (1 - epoch / epochs), rate * (1 - (epoch + 1) / epochs)
+
+
+def over_stretches(
+    order: NDArray[np.int64],
+    rates: tuple[float, float],
+    advance: Callable[[int], None],
+    train: Callable[[Stretch], float],
 ) -> float:
-    """Train on the rows of ``order`` a chunk at a time and return their mean cost."""
+    """Train on the rows of an epoch a stretch at a time and return their mean cost."""
     cost = 0.0
     for first in range(0, len(order), CHUNK):
-        chunk = order[first : first + CHUNK]
-        cost += train(chunk, first)
-        advance(len(chunk))
+        stretch = Stretch(order[first : first + CHUNK], first, len(order), rates)
+        cost += train(stretch)
+        advance(len(stretch.order))
     return cost / max(len(order), 1)

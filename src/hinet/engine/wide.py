@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.engine.coupled_kernels import find_weights, train_wide
+from hinet.engine.coupled_kernels import Places, WideWeights, find_weights, train_wide
 from hinet.engine.experts import WEIGHT, Floats, WideExpert
 from hinet.engine.goals import Goals
 from hinet.engine.group_kernels import count_weights, train_groups
 from hinet.engine.patterns import seen_together
-from hinet.engine.tasks import Arrays, Task, TrainingRows, over_chunks
+from hinet.engine.tasks import Arrays, Stretch, Task, TrainingRows, falling, over_stretches
 from hinet.ragged import offsets_of, positions
 
 PARTS = 8  # of the independent groups
@@ -222,10 +222,10 @@ class CoupledGroups:
 
     def expert(self) -> WideExpert:
         """Return the trained weights, sorted by group and feature."""
-        weights = self._task.weights
+        _, weights, bias, _ = self._task.wide
         feature = np.repeat(np.arange(len(self._offsets) - 1), np.diff(self._offsets))
         row = weights["row"].astype(np.int64)
-        return WideExpert.of(self._plan.known_as, feature, row, weights["weight"], self._data.groups, self._task.bias)
+        return WideExpert.of(self._plan.known_as, feature, row, weights["weight"], self._data.groups, bias)
 
 
 class _CoupledTask:
@@ -240,11 +240,11 @@ class _CoupledTask:
         bias: Floats,
         plan: WidePlan,
     ) -> None:
-        self.name, self.epochs, self.weights = name, plan.epochs, weights
-        self._data, self._offsets, self._plan = data, offsets, plan
-        self.bias, self._bias_slots = bias, np.ones(len(bias), np.float32)
+        self.name, self.epochs = name, plan.epochs
+        self._data, self._plan = data, plan
+        self.wide = WideWeights(offsets, weights, bias, np.ones(len(bias), np.float32))
         self._mine = np.ones(len(data.groups.first_row) - 1, bool)
-        self._found: tuple[NDArray[np.int32], NDArray[np.int64]] | None = None
+        self._places: Places | None = None
 
     def work(self) -> float:
         """Return about how much there is to do."""
@@ -253,33 +253,27 @@ class _CoupledTask:
 
     def run_epoch(self, epoch: int, advance: Callable[[int], None]) -> float:
         """Go over all rows once, in an order that the seed and the epoch decide."""
-        rows, goals, groups, most, adjustment = self._data
-        if self._found is None:
-            self._found = find_weights(rows, goals, groups, most, self._mine, self._offsets, self.weights)
-        places, begins = self._found
+        if self._places is None:
+            self._places = find_weights(self._data, self._mine, self.wide)
+        places = self._places
         order = np.random.default_rng([self._plan.seed, 1 << 11, epoch]).permutation(self._data.row_count)
-        rates = tuple(self._plan.rate * (1 - done / self.epochs) for done in (epoch, epoch + 1))
+        rates = falling(self._plan.rate, epoch, self.epochs)
 
-        def train(chunk: NDArray[np.int64], first: int) -> float:
-            return float(
-                train_wide(
-                    rows, chunk, first, len(order), goals, groups, most, self._mine, adjustment,
-                    places, begins, self._offsets, self.weights, self.bias, self._bias_slots, rates,
-                )
-            )  # fmt: skip
+        def train(stretch: Stretch) -> float:
+            return float(train_wide(self._data, self._mine, stretch, self.wide, places))
 
-        cost = over_chunks(order, advance, train)
+        cost = over_stretches(order, rates, advance, train)
         if epoch + 1 == self.epochs:
-            self._found = None  # room for others
+            self._places = None  # room for others
         return cost
 
     def state(self) -> Arrays:
         """Return weights, slots and biases."""
         return {
-            "weight": self.weights["weight"],
-            "slot": self.weights["slot"],
-            "bias": self.bias,
-            "bias_slot": self._bias_slots,
+            "weight": self.wide.weights["weight"],
+            "slot": self.wide.weights["slot"],
+            "bias": self.wide.bias,
+            "bias_slot": self.wide.bias_slots,
         }
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:

@@ -3,11 +3,12 @@
 from hinet.taxonomy.check import Report, check
 from hinet.taxonomy.draft import Problem
 from hinet.taxonomy.drawing import draw
-from hinet.taxonomy.formats import FORMATS, Edges, IdPaths, LabelPaths, Table, TaxonomyFormat
+from hinet.taxonomy.formats import FORMATS, Edges, IdPaths, LabelPaths, Table, TaxonomyFormat, read_draft
 from hinet.taxonomy.layers import STOP, Layer, Layers
 from hinet.taxonomy.nested_json import NestedJson
-from hinet.taxonomy.path_ids import PATH_SEP, as_id, path_id
-from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy, read_draft, unpadded
+from hinet.taxonomy.path_ids import PATH_SEP, as_id, path_id, unpadded
+from hinet.taxonomy.roots import VIRTUAL_ROOT
+from hinet.taxonomy.taxonomy import Taxonomy
 
 __all__ = [
     "FORMATS",

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.errors import did_you_mean, shown
-from hinet.ragged import Bools, Ints, first_seen, gather, group_by
+from hinet.ragged import Ints, first_seen, gather, group_by
 
 Severity = Literal["error", "warning"]
 
@@ -111,21 +111,6 @@ def longest_depth(size: int, edge_parent: Ints, edge_child: Ints) -> NDArray[np.
         level = below[first_seen(below, scratch)]
         number += 1
     return depth
-
-
-def reachable(size: int, edge_parent: Ints, edge_child: Ints, start: int) -> Bools:
-    """Mark the nodes that paths from ``start`` lead to, itself included."""
-    order, offsets = group_by(edge_parent, size)
-    children = edge_child[order]
-    reached = np.zeros(size, bool)
-    scratch = np.empty(size, np.int64)
-    level = np.array([start])
-    while len(level):
-        reached[level] = True
-        below, _ = gather(children, offsets, level)
-        below = below[~reached[below]]
-        level = below[first_seen(below, scratch)]
-    return reached
 
 
 def _line(draft: Draft, link: int) -> int | None:

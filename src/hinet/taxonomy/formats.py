@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hinet.errors import FileError, shown
-from hinet.files import DelimitedTable, checked_lines, parse_delimited
+from hinet.files import DelimitedTable, checked_lines, parse_delimited, read_text
 from hinet.files.delimited import guess_delimiter
 from hinet.taxonomy.draft import Draft, Problem
 from hinet.taxonomy.nested_json import NestedJson
@@ -150,6 +150,16 @@ FORMATS: dict[str, type[TaxonomyFormat]] = {
     "labels": LabelPaths,
     "json": NestedJson,
 }
+
+
+def read_draft(path: str | Path, *, format: TaxonomyFormat | str | None = None, encoding: str = "utf-8") -> Draft:
+    """Read a file as a draft of its hierarchy; the format is detected unless it is given."""
+    text = read_text(path, encoding)
+    if isinstance(format, str):
+        if format not in FORMATS:
+            raise FileError(path, f"unknown format {shown(format)}; use one of {', '.join(FORMATS)}")
+        format = FORMATS[format]()
+    return (format or detect(path, text)).parse(path, text)
 
 
 def detect(path: str | Path, text: str) -> TaxonomyFormat:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from hinet.errors import TaxonomyError, shown
 from hinet.ragged import Bools, Ints, first_seen, freeze, frozen, gather, group_by, offsets_of
-from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy
+from hinet.taxonomy.roots import VIRTUAL_ROOT
+from hinet.taxonomy.taxonomy import Taxonomy
 
 STOP = -1
 MOST_NEURONS = 25_000_000  # about 2 GB while they are made; a DAG with many depths for each node may unroll to more

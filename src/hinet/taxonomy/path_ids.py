@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hinet.errors import TaxonomyError, shown
+from hinet.errors import LabelError, TaxonomyError, shown
 from hinet.taxonomy.draft import Draft
 
 PATH_SEP = " > "
@@ -39,6 +39,19 @@ def path_id(names: Iterable[str], sep: str = PATH_SEP) -> str:
     """
     mark = sep.strip() or sep
     return sep.join(name.replace(mark, "\\" + mark) for name in names)
+
+
+def unpadded(row: int, path: Sequence[Any]) -> tuple[str, ...]:
+    """Return a path as a tuple of ids without the empty cells at its end; the error names the row."""
+    if isinstance(path, str) or not hasattr(path, "__iter__"):
+        raise LabelError(f"row {row}: expected a path of steps, got {shown(str(path))}; cut it into a tuple")
+    steps = [as_id(step) for step in path]
+    while steps and not steps[-1].strip():
+        steps.pop()
+    for place, step in enumerate(steps):
+        if not step.strip():
+            raise LabelError(f"row {row}: step {place} of the path {steps} is empty; only the end may be padded")
+    return tuple(steps)
 
 
 def named_path_draft(paths: Iterable[Sequence[str]], lines: Sequence[int] | None, sep: str = PATH_SEP) -> Draft:

@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.errors import FileError, LabelError, TaxonomyError, did_you_mean, shown
-from hinet.files import format_delimited, read_text, write_text
+from hinet.files import format_delimited, write_text
 from hinet.ragged import Bools, Ints, freeze, frozen, gather, group_by, offsets_of
-from hinet.taxonomy.draft import UNWRITABLE, Draft, Graph, Problem, is_writable, longest_depth, reachable, resolve
-from hinet.taxonomy.formats import FORMATS, TaxonomyFormat, detect, id_path_draft
-from hinet.taxonomy.path_ids import as_id, named_path_draft
+from hinet.taxonomy.draft import UNWRITABLE, Draft, Graph, Problem, is_writable, resolve
+from hinet.taxonomy.formats import TaxonomyFormat, id_path_draft, read_draft
+from hinet.taxonomy.path_ids import as_id, named_path_draft, unpadded
+from hinet.taxonomy.roots import VIRTUAL_ROOT, depth_below, root_of
 
 TITLE_ATTRIBUTES = ("title", "name", "label", "description")
-VIRTUAL_ROOT = -1
 
 _KEY_COLUMNS = ("node", "parent")
 _MOST_PROBLEMS_SHOWN = 5
@@ -171,8 +171,8 @@ class Taxonomy:
             raise TaxonomyError(_told(source, errors), graph.problems)
         if not graph.ids:
             raise TaxonomyError(f"{source}: a taxonomy needs at least one node, got none")
-        top = _root_of(graph, source, root)
-        return cls(graph.ids, graph.edge_parent, graph.edge_child, graph.attributes, top, _depth_below(graph, top))
+        top = root_of(graph, source, root)
+        return cls(graph.ids, graph.edge_parent, graph.edge_child, graph.attributes, top, depth_below(graph, top))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -324,29 +324,6 @@ class Taxonomy:
         write_text(path, format_delimited(header, self.rows(), "," if name.endswith(".csv") else "\t"))
 
 
-def read_draft(path: str | Path, *, format: TaxonomyFormat | str | None = None, encoding: str = "utf-8") -> Draft:
-    """Read a file as a draft of its hierarchy; the format is detected unless it is given."""
-    text = read_text(path, encoding)
-    if isinstance(format, str):
-        if format not in FORMATS:
-            raise FileError(path, f"unknown format {shown(format)}; use one of {', '.join(FORMATS)}")
-        format = FORMATS[format]()
-    return (format or detect(path, text)).parse(path, text)
-
-
-def unpadded(row: int, path: Sequence[Any]) -> tuple[str, ...]:
-    """Return a path as a tuple of ids without the empty cells at its end; the error names the row."""
-    if isinstance(path, str) or not hasattr(path, "__iter__"):
-        raise LabelError(f"row {row}: expected a path of steps, got {shown(str(path))}; cut it into a tuple")
-    steps = [as_id(step) for step in path]
-    while steps and not steps[-1].strip():
-        steps.pop()
-    for place, step in enumerate(steps):
-        if not step.strip():
-            raise LabelError(f"row {row}: step {place} of the path {steps} is empty; only the end may be padded")
-    return tuple(steps)
-
-
 def _pair(number: int, edge: tuple[Any, Any]) -> tuple[str | None, str]:
     if isinstance(edge, str) or len(edge) != 2:
         raise TaxonomyError(f"edge {number}: expected a pair (parent, child), got {shown(str(edge))}")
@@ -375,30 +352,3 @@ def _told(source: str, errors: Sequence[Problem]) -> str:
     if len(errors) > _MOST_PROBLEMS_SHOWN:
         lines.append(f"… and {len(errors) - _MOST_PROBLEMS_SHOWN:,} more errors")
     return "\n".join(lines)
-
-
-def _root_of(graph: Graph, source: str, root: str | None) -> int:
-    has_parent = np.zeros(len(graph.ids), bool)
-    has_parent[graph.edge_child] = True
-    if root is None:
-        tops = np.flatnonzero(~has_parent)
-        return int(tops[0]) if len(tops) == 1 and len(graph.edge_parent) else VIRTUAL_ROOT
-    root = as_id(root)
-    if root not in graph.ids:
-        hint = did_you_mean(root, graph.ids) or "; name a node without parents"
-        raise TaxonomyError(f"{source}: the root {shown(root)} is not among the nodes{hint}")
-    place = graph.ids.index(root)
-    if has_parent[place]:
-        raise TaxonomyError(f"{source}: the root {shown(root)} has a parent; name a node at the top")
-    return place
-
-
-def _depth_below(graph: Graph, root: int) -> NDArray[np.int32]:
-    size = len(graph.ids)
-    if root == VIRTUAL_ROOT:
-        return longest_depth(size, graph.edge_parent, graph.edge_child) + np.int32(1)
-    reached = reachable(size, graph.edge_parent, graph.edge_child, root)
-    inside = reached[graph.edge_parent]
-    depth = longest_depth(size, graph.edge_parent[inside], graph.edge_child[inside])
-    depth[~reached] = -1
-    return depth

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from hinet.data import Traces
 from hinet.data.matrices import check_rows
-from hinet.engine import Decoding, Found, FoundNodes
+from hinet.engine import Found, FoundNodes
 from hinet.engine.ladders import Ladder
-from hinet.engine.search import TYPICAL_F1
+from hinet.engine.search import TYPICAL_F1, Answering
 from hinet.errors import HiNetError
 from hinet.inference import Marginals, downpour, marginals
 from hinet.network import HiNet
@@ -27,7 +27,7 @@ from hinet.training.predict import BATCH_CELLS
 
 
 @dataclass(frozen=True)
-class NetworkSearch:
+class NetworkSearch(Answering):
     """Answers of a network whose head gives probabilities within sibling groups, batch by batch."""
 
     network: HiNet
@@ -101,18 +101,6 @@ class NetworkSearch:
             return torch.where(below, torch.sparse.mm(self._ancestors, gains), -torch.inf)
 
         return self._nodes(rows, gain)
-
-    def decode(self, rows: Any, decoding: Decoding = "map") -> FoundNodes:
-        """Return a node for every row: of the best trace, of the best expected F1, or the best label."""
-        if decoding == "label":
-            return self.labels(rows)
-        if decoding == "expected_f1":
-            return self.expected_f1(rows)
-        if decoding != "map":
-            raise HiNetError(f"decoding is map, expected_f1 or label; got {decoding!r}")
-        found = self.traces(rows)
-        assert found.traces.log_p is not None
-        return FoundNodes(found.traces.end_nodes.astype(np.int64), np.exp(found.traces.log_p), found.touched)
 
     def _nodes(self, rows: Any, score: Any) -> FoundNodes:
         """Return the node with the largest score of every row, with its own probability."""

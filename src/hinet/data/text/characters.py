@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from hinet.data.text.kernels import BLANK, WORD, Bytes
+from hinet.data.text.hashing_kernels import BLANK, WORD, Bytes
 
 _CODES = 0x110000
 _ASCII_CODES = 0x80

@@ -22,10 +22,11 @@ from hinet.data.text.fitting import (
     side_by_side,
     thread_count,
 )
+from hinet.data.text.hashing_kernels import Ints32, Ints64
 from hinet.data.text.incoming import TextBlock, as_arrow, in_blocks, normalised
-from hinet.data.text.kernels import Floats, Ints32, Ints64, weigh_rows
 from hinet.data.text.settings import TextSettings
 from hinet.data.text.vocabulary import Names, Vocabulary, bucket_lookup, vocabulary_lookup
+from hinet.data.text.weighing_kernels import Floats, weigh_rows
 from hinet.errors import HiNetError
 from hinet.ragged import Ints, offsets_of
 

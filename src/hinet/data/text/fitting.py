@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from hinet.data.text.hashing_kernels import Grams, hash_rows
 from hinet.data.text.incoming import TextBlock, as_arrow, in_blocks, normalised
-from hinet.data.text.kernels import Grams, Lookup, hash_rows, locate
 from hinet.data.text.settings import FIRST_TEXTS, SHORT_TEXT_CHAR_NGRAMS, SHORT_TEXT_WORDS, Sizes, TextSettings
 from hinet.data.text.vocabulary import (
     RowCounts,
@@ -23,6 +23,7 @@ from hinet.data.text.vocabulary import (
     no_row_counts,
     spelt,
 )
+from hinet.data.text.weighing_kernels import Lookup, locate
 from hinet.errors import HiNetError
 
 Item = TypeVar("Item")

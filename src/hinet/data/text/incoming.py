@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from hinet.data.text.characters import character_classes
-from hinet.data.text.kernels import Bytes, Ints64
+from hinet.data.text.hashing_kernels import Bytes, Ints64
 from hinet.errors import HiNetError, shown
 from hinet.ragged import offsets_of
 

@@ -7,22 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hinet.data.text.hashing_kernels import Bytes, Grams, Hashes, Ints32, Ints64
 from hinet.data.text.incoming import TextBlock
-from hinet.data.text.kernels import (
-    Bytes,
-    Floats,
-    Grams,
-    Hashes,
-    Ints32,
-    Ints64,
-    Lookup,
-    count_runs,
-    merge_counts,
-    row_buckets,
-    run_starts,
-    spell,
-)
 from hinet.data.text.settings import TextSettings
+from hinet.data.text.spelling_kernels import spell
+from hinet.data.text.weighing_kernels import Floats, Lookup, count_runs, merge_counts, row_buckets, run_starts
 from hinet.ragged import Bools, freeze
 
 HASH_BITS = 64

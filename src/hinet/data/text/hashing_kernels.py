@@ -1,0 +1,283 @@
+"""Kernels from UTF-8 bytes to n-grams: hash words or characters, and count those of each row.
+
+An n-gram is known by 64 bits of hash. Everything is ordered by hash: the n-grams of a row, the vocabulary, and thus the
+numbers of features. So a sorted row stays sorted when hashes become numbers, and no order depends on threads or chunks.
+Hashes are uniform, so their highest bits say nearly where in an order they stand; that is how rows are sorted and
+features found in constant time a hash.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.compiled import kernel
+
+Bytes: TypeAlias = NDArray[np.uint8]
+Hashes: TypeAlias = NDArray[np.uint64]
+Ints32: TypeAlias = NDArray[np.int32]
+Ints64: TypeAlias = NDArray[np.int64]
+
+OTHER, WORD, BLANK = 0, 1, 2  # classes of characters
+SEED = np.uint64(0x9E3779B97F4A7C15)  # the hash of nothing
+PAD = 32  # the blank around a word
+ZERO: Any = np.int64(0)  # numba compiles a kernel once more for a literal
+
+_STEP = np.uint64(0xD6E8FEB86659FD93)
+_MIX1 = np.uint64(0xFF51AFD7ED558CCD)
+_MIX2 = np.uint64(0xC4CEB9FE1A85EC53)
+_HALF = np.uint64(32)
+_MIX_SHIFT = np.uint64(33)
+_FREE = np.uint64(0)
+_ONE = np.uint64(1)
+
+
+class Grams(NamedTuple):
+    """The different n-grams of some rows, by rising hash within each row; a tuple, for kernels take no dataclass."""
+
+    offsets: Ints64  # (n + 1,)
+    hashes: Hashes
+    times: Ints32  # how often in its row
+    places: Ints32  # byte of the block's text where one occurrence starts
+
+
+@kernel
+def stepped(state: Any, value: Any) -> Any:
+    """Take one more word, by its hash, into a hash."""
+    state = (state ^ value) * _STEP
+    return state ^ (state >> _HALF)
+
+
+@kernel
+def joined(state: Any, code: Any) -> Any:
+    """Take one more character into a hash; two operations, for this is the longest chain there is."""
+    return (state + code) * _STEP
+
+
+@kernel
+def finished(state: Any) -> Any:
+    """Return a hash with its bits mixed, never that of a free slot."""
+    state = (state ^ (state >> _MIX_SHIFT)) * _MIX1
+    state = (state ^ (state >> _MIX_SHIFT)) * _MIX2
+    state ^= state >> _MIX_SHIFT
+    return _ONE if state == _FREE else state
+
+
+@kernel
+def character(text: Bytes, at: int) -> Any:
+    """Return the code point at a byte and its width in bytes; texts are valid UTF-8."""
+    lead: Any = np.int64(text[at])
+    if lead < 0x80:
+        return lead, 1
+    if lead < 0xE0:
+        return (lead & 0x1F) << 6 | np.int64(text[at + 1]) & 0x3F, 2
+    middle = (np.int64(text[at + 1]) & 0x3F) << 6 | np.int64(text[at + 2]) & 0x3F
+    if lead < 0xF0:
+        return (lead & 0x0F) << 12 | middle, 3
+    return (lead & 0x07) << 18 | middle << 6 | np.int64(text[at + 3]) & 0x3F, 4
+
+
+@kernel
+def _hash_words(
+    text: Bytes,
+    start: int,
+    stop: int,
+    classes: Bytes,
+    shortest: int,
+    longest: int,
+    work: Any,
+    hashes: Hashes,
+    places: Ints32,
+) -> int:
+    """Write the hash and start of every word n-gram of a row, and return their number."""
+    words, starts = work
+    count = 0
+    inside = False
+    state = SEED
+    at = start
+    while at < stop:
+        code, width = np.int64(text[at]), 1
+        if code >= 0x80:
+            code, width = character(text, at)
+        if classes[code] == WORD:
+            if not inside:
+                inside = True
+                state = SEED
+                starts[count] = at
+            state = joined(state, np.uint64(code))
+        elif inside:
+            inside = False
+            words[count] = finished(state)
+            count += 1
+        at += width
+    if inside:
+        words[count] = finished(state)
+        count += 1
+    emitted = 0
+    for first in range(count):
+        state = SEED
+        for size in range(1, min(longest, count - first) + 1):
+            state = stepped(state, words[first + size - 1])
+            if size >= shortest:
+                hashes[emitted] = finished(state)
+                places[emitted] = starts[first]
+                emitted += 1
+    return emitted
+
+
+@kernel
+def _hash_chars(
+    text: Bytes,
+    start: int,
+    stop: int,
+    classes: Bytes,
+    shortest: int,
+    longest: int,
+    work: Any,
+    hashes: Hashes,
+    places: Ints32,
+) -> int:
+    """Write the hash and start of every character n-gram of a row, and return their number."""
+    codes, starts = work
+    emitted = 0
+    at = start
+    while at < stop:
+        codes[0], starts[0] = np.uint64(PAD), at
+        length = 1
+        width = 1
+        while at < stop:
+            code, width = np.int64(text[at]), 1
+            if code >= 0x80:
+                code, width = character(text, at)
+            if classes[code] == BLANK:
+                break
+            codes[length], starts[length] = np.uint64(code), at
+            length += 1
+            at += width
+        if length > 1:
+            codes[length], starts[length] = np.uint64(PAD), at
+            length += 1
+            least = min(shortest, length)  # a word shorter than every n-gram counts once, as a whole
+            for first in range(length - least + 1):
+                state = SEED
+                for size in range(1, min(longest, length - first) + 1):
+                    state = joined(state, codes[first + size - 1])
+                    if size >= least:
+                        hashes[emitted] = finished(state)
+                        places[emitted] = starts[first]
+                        emitted += 1
+        at += width
+    return emitted
+
+
+@kernel
+def _tally(
+    found: int,
+    hashes: Hashes,
+    places: Ints32,
+    slots: Hashes,
+    slot_times: Ints32,
+    slot_places: Ints32,
+    out_hashes: Hashes,
+    out_times: Ints32,
+    out_places: Ints32,
+    cursor: int,
+) -> int:
+    """Write the different hashes of a row in rising order with how often they were found; return the new cursor.
+
+    A hash's slot is given by its highest bits, or is the next free one; so slots in their order are nearly sorted.
+    """
+    bits = 1
+    while 1 << bits < 2 * found:
+        bits += 1
+    shift = np.uint64(64 - bits)
+    used = (1 << bits) + found  # no hash can run further
+    for free in range(used):
+        slots[free] = _FREE
+    for emitted in range(found):
+        value = hashes[emitted]
+        slot: Any = np.int64(value >> shift)
+        while slots[slot] != value and slots[slot] != _FREE:
+            slot += 1
+        if slots[slot] == value:
+            slot_times[slot] += 1
+        else:
+            slots[slot] = value
+            slot_times[slot] = 1
+            slot_places[slot] = places[emitted]
+    first = cursor
+    for slot in range(used):  # no branch: which slots are free cannot be foreseen
+        out_hashes[cursor], out_times[cursor], out_places[cursor] = slots[slot], slot_times[slot], slot_places[slot]
+        cursor += slots[slot] != _FREE
+    for unsorted in range(first + 1, cursor):
+        value = out_hashes[unsorted]
+        if out_hashes[unsorted - 1] > value:
+            times, place = out_times[unsorted], out_places[unsorted]
+            at = unsorted
+            while at > first and out_hashes[at - 1] > value:
+                out_hashes[at], out_times[at], out_places[at] = (
+                    out_hashes[at - 1],
+                    out_times[at - 1],
+                    out_places[at - 1],
+                )
+                at -= 1
+            out_hashes[at], out_times[at], out_places[at] = value, times, place
+    return cursor
+
+
+@kernel
+def grown(array: Any, size: Any) -> Any:
+    """Return a larger array that begins with the values of this one."""
+    larger = np.empty(size, array.dtype)
+    for at in range(len(array)):  # a slice would take numba seconds to compile
+        larger[at] = array[at]
+    return larger
+
+
+@kernel
+def longest_row(offsets: Ints64) -> Any:
+    """Return the length of the longest row."""
+    longest: Any = 0
+    for row in range(len(offsets) - 1):
+        longest = max(longest, offsets[row + 1] - offsets[row])
+    return longest
+
+
+@kernel
+def hash_rows(text: Bytes, offsets: Ints64, classes: Bytes, chars: bool, shortest: int, longest: int) -> Any:
+    """Return the different n-grams of each row, of characters or of words, as the parts of `Grams`."""
+    rows = len(offsets) - 1
+    longest_bytes = longest_row(offsets)
+    # A row of b bytes has up to (b + 1) / 2 words, and each pads two characters.
+    most_units = 2 * longest_bytes + 3 if chars else longest_bytes // 2 + 1
+    most = most_units * (longest - shortest + 1)
+    work = np.empty(most_units, np.uint64), np.empty(most_units, np.int32)
+    hashes, places = np.empty(most, np.uint64), np.empty(most, np.int32)
+    slots, slot_times, slot_places = (
+        np.empty(5 * most + 2, np.uint64),
+        np.empty(5 * most + 2, np.int32),
+        np.empty(5 * most + 2, np.int32),
+    )
+    size = np.int64(offsets[rows] - offsets[0]) * (longest - shortest + 1) * (3 if chars else 1) // 4 + most
+    out_hashes, out_times, out_places = np.empty(size, np.uint64), np.empty(size, np.int32), np.empty(size, np.int32)
+    out_offsets = np.zeros(rows + 1, np.int64)
+    cursor = ZERO
+    for row in range(rows):
+        if chars:
+            found = _hash_chars(text, offsets[row], offsets[row + 1], classes, shortest, longest, work, hashes, places)
+        else:
+            found = _hash_words(text, offsets[row], offsets[row + 1], classes, shortest, longest, work, hashes, places)
+        if cursor + found + 1 > size:
+            size = cursor + found + 1 + size // 2
+            out_hashes, out_times, out_places = (
+                grown(out_hashes, size),
+                grown(out_times, size),
+                grown(out_places, size),
+            )
+        cursor = _tally(
+            found, hashes, places, slots, slot_times, slot_places, out_hashes, out_times, out_places, cursor
+        )
+        out_offsets[row + 1] = cursor
+    return out_offsets, out_hashes[:cursor], out_times[:cursor], out_places[:cursor]

@@ -1,0 +1,199 @@
+"""Kernels from n-grams to weighted rows of features: count n-grams over rows, look them up by hash, weigh them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.compiled import inlined_kernel, kernel
+from hinet.data.text.hashing_kernels import ZERO, Grams, Hashes, Ints32, Ints64, longest_row
+
+Floats: TypeAlias = NDArray[np.float32]
+
+_COMMON_TIMES = 64
+_SUBLINEAR = (1 + np.log(np.maximum(np.arange(_COMMON_TIMES), 1))).astype(np.float32)
+
+
+class Lookup(NamedTuple):
+    """Where features are found by hash, and what they weigh; without ``runs``, a hash's highest bits are its number."""
+
+    hashes: Hashes  # (features,), rising
+    runs: Ints32  # the features whose hash starts with the bits b are runs[b] to runs[b + 1]
+    shift: np.uint64
+    idf: Floats  # (features,), 0 where a feature is not used
+
+
+@kernel
+def count_runs(rising: Hashes) -> Any:
+    """Return the different hashes of a rising array, and how often each is there."""
+    different = 0
+    for at in range(len(rising)):
+        different += at == 0 or rising[at] != rising[at - 1]
+    hashes, times = np.empty(different, np.uint64), np.zeros(different, np.int32)
+    last = -1
+    for at in range(len(rising)):
+        if at == 0 or rising[at] != rising[at - 1]:
+            last += 1
+            hashes[last] = rising[at]
+        times[last] += 1
+    return hashes, times
+
+
+@kernel
+def merge_counts(hashes: Hashes, times: Ints32, other_hashes: Hashes, other_times: Ints32) -> Any:
+    """Return the sum of two counts, each with rising hashes."""
+    most = len(hashes) + len(other_hashes)
+    out_hashes, out_times = np.empty(most, np.uint64), np.empty(most, np.int32)
+    here, there, cursor = 0, 0, 0
+    while here < len(hashes) and there < len(other_hashes):
+        ours, theirs = hashes[here], other_hashes[there]
+        take, give = ours <= theirs, theirs <= ours
+        # No branch: which of two hashes is lower cannot be foreseen.
+        out_hashes[cursor] = min(ours, theirs)
+        out_times[cursor] = times[here] * take + other_times[there] * give
+        here += take
+        there += give
+        cursor += 1
+    while here < len(hashes):
+        out_hashes[cursor], out_times[cursor] = hashes[here], times[here]
+        here += 1
+        cursor += 1
+    while there < len(other_hashes):
+        out_hashes[cursor], out_times[cursor] = other_hashes[there], other_times[there]
+        there += 1
+        cursor += 1
+    return out_hashes[:cursor], out_times[:cursor]
+
+
+@kernel
+def run_starts(hashes: Hashes, shift: Any, size: int) -> Ints32:
+    """Return ``runs`` of a `Lookup`: where among rising hashes each value of the highest bits starts."""
+    runs = np.empty(size, np.int32)
+    at = 0
+    for bits in range(size):
+        while at < len(hashes) and np.int64(hashes[at] >> shift) < bits:
+            at += 1
+        runs[bits] = at
+    return runs
+
+
+@kernel
+def row_buckets(offsets: Ints64, hashes: Hashes, shift: Any) -> Any:
+    """Return the highest bits of the hashes, each value once a row."""
+    out = np.empty(len(hashes), np.uint64)
+    cursor = 0
+    for row in range(len(offsets) - 1):
+        start = cursor
+        for at in range(offsets[row], offsets[row + 1]):
+            bucket = hashes[at] >> shift
+            if cursor == start or out[cursor - 1] != bucket:
+                out[cursor] = bucket
+                cursor += 1
+    return out[:cursor]
+
+
+@kernel
+def _find_features(
+    gram_hashes: Hashes, start: int, stop: int, hashes: Hashes, runs: Ints32, shift: Any, idf: Floats, features: Ints32
+) -> None:
+    """Write the features of the n-grams from ``start`` to ``stop``, -1 for those that are none."""
+    if len(runs) == 0:
+        for at in range(start, stop):
+            bucket = np.int64(gram_hashes[at] >> shift)
+            features[at - start] = bucket if idf[bucket] > 0 else -1
+        return
+    last: Any = len(hashes) - 1
+    for at in range(start, stop):
+        value = gram_hashes[at]
+        bits: Any = np.int64(value >> shift)
+        feature: Any = min(runs[bits], last)
+        if last < 0 or hashes[feature] != value:  # most often the first of its run is the one
+            run_stop = runs[bits + 1]
+            while feature < run_stop and hashes[feature] < value:
+                feature += 1
+            if feature >= run_stop or hashes[feature] != value:
+                feature = -1
+        features[at - start] = feature
+
+
+@inlined_kernel
+def _weigh_row(
+    grams: Grams,
+    row: int,
+    lookup: Lookup,
+    first: int,
+    sublinear: bool,
+    features: Ints32,
+    indices: Ints32,
+    values: Floats,
+    cursor: int,
+) -> tuple[int, float]:
+    """Write numbers and weights of one row's features of one kind; return the new cursor and the squared length."""
+    offsets, gram_hashes, gram_times, _ = grams
+    hashes, runs, shift, idf = lookup
+    start, gram_start, gram_stop = cursor, offsets[row], offsets[row + 1]
+    _find_features(gram_hashes, gram_start, gram_stop, hashes, runs, shift, idf, features)
+    for at in range(gram_start, gram_stop):
+        feature = features[at - gram_start]
+        if feature < 0:
+            continue
+        if cursor > start and indices[cursor - 1] == first + feature:  # hashes that share a number
+            values[cursor - 1] += gram_times[at]
+        else:
+            indices[cursor] = first + feature
+            values[cursor] = gram_times[at]
+            cursor += 1
+    squares = 0.0
+    for at in range(start, cursor):
+        times = values[at]
+        if sublinear:
+            times = _SUBLINEAR[np.int64(times)] if times < _COMMON_TIMES else np.float32(1 + np.log(times))
+        weight = times * idf[indices[at] - first]
+        values[at] = weight
+        squares += np.float64(weight) * np.float64(weight)
+    return cursor, squares
+
+
+@kernel
+def weigh_rows(
+    words: Grams, word_lookup: Lookup, chars: Grams, char_lookup: Lookup, char_weight: float, sublinear: bool
+) -> Any:
+    """Return row offsets, feature numbers and weights of rows, words before characters, each row of length 1."""
+    rows = len(words.offsets) - 1
+    most = len(words.hashes) + len(chars.hashes)
+    indices, values = np.empty(most, np.int32), np.empty(most, np.float32)
+    offsets = np.zeros(rows + 1, np.int64)
+    features = np.empty(max(longest_row(words.offsets), longest_row(chars.offsets)), np.int32)
+    first_char = len(word_lookup.idf)
+    cursor = ZERO
+    for row in range(rows):
+        start = cursor
+        middle, word_squares = _weigh_row(words, row, word_lookup, ZERO, sublinear, features, indices, values, start)
+        cursor, char_squares = _weigh_row(
+            chars, row, char_lookup, first_char, sublinear, features, indices, values, middle
+        )
+        both = np.sqrt((middle > start) + (cursor > middle) * char_weight * char_weight)
+        if middle > start:
+            scale = np.float32(1 / (np.sqrt(word_squares) * both))
+            for at in range(start, middle):
+                values[at] *= scale
+        if cursor > middle:
+            scale = np.float32(char_weight / (np.sqrt(char_squares) * both))
+            for at in range(middle, cursor):
+                values[at] *= scale
+        offsets[row + 1] = cursor
+    return offsets, indices[:cursor], values[:cursor]
+
+
+@kernel
+def locate(grams: Grams, lookup: Lookup, base: int, located: Ints64) -> None:
+    """Set in ``located`` the byte where each feature among ``grams`` starts; the block's text starts at ``base``."""
+    _, gram_hashes, _, places = grams
+    hashes, runs, shift, idf = lookup
+    features = np.empty(len(gram_hashes), np.int32)
+    _find_features(gram_hashes, ZERO, len(gram_hashes), hashes, runs, shift, idf, features)
+    for at in range(len(gram_hashes)):
+        if features[at] >= 0:
+            located[features[at]] = base + places[at]
