@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from hinet.cli.options import Running, option, runs
+from hinet.cli.plot_options import check_plot
+from hinet.errors import FileError
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help stays instant
     from hinet.evaluation import ComparisonData, Outcome
@@ -16,28 +20,24 @@ PLOT = Path("compare.png")
 EXAMPLE = "Example: hinet compare products.csv --taxonomy categories.csv --text title --label category"
 
 
-def _optional(name: str, help: str, **limits: Any) -> Any:
-    return typer.Option(name, help=help, show_default=False, **limits)
-
-
+@runs
 def compare(
     data: Annotated[Path, typer.Argument(help="A table of rows, or a folder of LSHTC files.", show_default=False)],
+    running: Running,
     taxonomy: Annotated[
         Path | None, typer.Option("--taxonomy", help="The hierarchy; without it, labels are paths such as A > B > C.")
     ] = None,
     text: Annotated[str, typer.Option("--text", help="Column of the text.")] = "text",
     label: Annotated[str, typer.Option("--label", help="Column of the label.")] = "label",
-    label_sep: Annotated[str | None, _optional("--label-sep", "Separator of several labels in one cell.")] = None,
+    label_sep: Annotated[str | None, option("--label-sep", "Separator of several labels in one cell.")] = None,
     split: Annotated[
-        str | None, _optional("--split", "Column that says 'train' for training rows; others are test.")
+        str | None, option("--split", "Column that says 'train' for training rows; others are test.")
     ] = None,
-    test: Annotated[Path | None, _optional("--test", TEST_HELP)] = None,
+    test: Annotated[Path | None, option("--test", TEST_HELP)] = None,
     models: Annotated[str, typer.Option("--models", help=MODELS_HELP)] = "flatten,paper,default",
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds, from --seed on.")] = 1,
-    seed: Annotated[int, typer.Option("--seed", help="The first seed.")] = 0,
-    epochs: Annotated[int | None, _optional("--epochs", "Epochs of every model.", min=1)] = None,
-    width: Annotated[int | None, _optional("--width", "Width k of the feature layer, by default 256.", min=1)] = None,
-    threads: Annotated[int | None, _optional("--threads", "Threads, by default all.", min=1)] = None,
+    epochs: Annotated[int | None, option("--epochs", "Epochs of every model.", least=1)] = None,
+    width: Annotated[int | None, option("--width", "Width k of the feature layer, by default 256.", least=1)] = None,
     out: Annotated[Path, typer.Option("--out", help="Where to save the figures as JSON.")] = Path("compare.json"),
     plot: Annotated[Path, typer.Option("--plot", help="Where to save the plot: .png, .svg or .pdf.")] = PLOT,
 ) -> None:
@@ -45,30 +45,22 @@ def compare(
     from hinet.evaluation import compare as compare_models
     from hinet.evaluation.comparison_data import TextColumns, lshtc_comparison, table_comparison
 
-    _check_outputs(out, plot)
+    check_plot(plot)
+    if not out.resolve().parent.is_dir():
+        raise FileError(out, "cannot be written: the folder does not exist")
     if data.is_dir():
         rows = lshtc_comparison(data, None if test is None else str(test))
     else:
         rows = table_comparison(data, TextColumns(text, label, label_sep, split), hierarchy=taxonomy, test=test)
     names = [name.strip() for name in models.split(",")]
     training = {} if epochs is None else {"epochs": epochs}
-    seed_range = range(seed, seed + seeds)
-    outcomes = compare_models(rows, names, seeds=seed_range, width=width, training=training, threads=threads)
+    seed_range = range(running.seed, running.seed + seeds)
+    outcomes = compare_models(
+        rows, names, seeds=seed_range, width=width, training=training, threads=running.threads, quiet=running.quiet
+    )
     print_outcomes(rows, outcomes)
     _save(rows, outcomes, out, plot)
-
-
-def _check_outputs(out: Path, plot: Path) -> None:
-    """Refuse what could not be written before minutes of training, not after."""
-    from hinet.errors import FileError
-    from hinet.evaluation.plots import require_matplotlib
-
-    require_matplotlib()
-    for path in (out, plot):
-        if not path.parent.is_dir():
-            raise FileError(path, "cannot be written: the folder does not exist")
-    if plot.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise FileError(plot, "a plot is written as .png, .svg or .pdf; rename it")
+    running.say(f"saved {out} and {plot}")
 
 
 def _save(data: ComparisonData, outcomes: list[Outcome], out: Path, plot: Path) -> None:
@@ -88,7 +80,6 @@ def _save(data: ComparisonData, outcomes: list[Outcome], out: Path, plot: Path) 
     }
     write_text(out, json.dumps(found, indent=2) + "\n")
     plot_comparison(outcomes, data.name, plot)
-    typer.echo(f"saved {out} and {plot}")
 
 
 def print_outcomes(data: ComparisonData, outcomes: list[Outcome]) -> None:

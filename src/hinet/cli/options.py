@@ -42,9 +42,9 @@ def _is_argument(parameter: inspect.Parameter) -> bool:
     return any(isinstance(mark, typer.models.ArgumentInfo) for mark in marks)
 
 
-def option(name: str, help: str, panel: str | None = None) -> Any:
+def option(name: str, help: str, panel: str | None = None, *, least: float | None = None) -> Any:
     """Return an option without a default worth showing."""
-    return typer.Option(name, help=help, show_default=False, rich_help_panel=panel)
+    return typer.Option(name, help=help, show_default=False, rich_help_panel=panel, min=least)
 
 
 @dataclass(frozen=True)

@@ -121,15 +121,20 @@ def convert(
 
 
 def _row_labels(path: Path, column: str, separator: str | None, encoding: str) -> RowLabels:
-    from hinet.files import parse_delimited, read_text
+    """Return the labels of rows as they are, missing and unknown ones too."""
+    from hinet.data.tables import TableOptions, Unforgiving, Wanted, read_blocks
+    from hinet.taxonomy import as_id
     from hinet.taxonomy.check import RowLabels
 
-    table = parse_delimited(path, read_text(path, encoding))
-    cells = table.column(column)
     if separator == "":
         raise typer.BadParameter("--label-sep is empty; give the character between two labels")
+    places: list[int] = []
+    cells: list[str] = []
+    for block in read_blocks([str(path)], Wanted((column,)), TableOptions(encoding=encoding), Unforgiving()):
+        places += block.places
+        cells += map(as_id, block.cells[column])
     split = [[cell] if separator is None else [part.strip() for part in cell.split(separator)] for cell in cells]
-    return RowLabels(str(path), table.lines, [[label for label in row if label.strip()] for row in split])
+    return RowLabels(str(path), places, [[label for label in row if label.strip()] for row in split])
 
 
 def _print_json(report: Report) -> None:

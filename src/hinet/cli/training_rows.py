@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from hinet.cli.column_options import ColumnChoice
 from hinet.cli.row_options import RowReading, conditions
+from hinet.cli.training_options import ValidationChoice
 from hinet.data.rows import parts_by_hash
 from hinet.data.tables import Columns, Faults, RowQuery, checked_against, labelled_blocks
 from hinet.data.tables.columns import PATH_MARK
@@ -71,31 +72,31 @@ class TrainingRows:
 
 def read_training_rows(
     data: list[str],
-    valid: list[str],
-    valid_where: str | None,
+    validation: ValidationChoice,
     rows: RowReading,
     named: ColumnChoice,
     hierarchy: Taxonomy | None,
+    *,
     beside: str,
+    seed: int,
 ) -> TrainingRows:
     """Read all rows; labels that the hierarchy does not know go the way of rows that cannot be used."""
-    if valid and valid_where:
-        raise HiNetError("--valid and --valid-where both say which rows are for validation; give one")
-    held = conditions([valid_where] if valid_where else [])
+    held = conditions([] if validation.where is None else [validation.where])
     if held and "-" in data:
         raise HiNetError("--valid-where reads the rows twice, which standard input cannot; give a file")
     columns = named.over(Columns())
     query = RowQuery(columns, where=rows.where, unless=held, check=checked_against(hierarchy))
+    valid = None
     with rows.faults(beside) as faults:
         train = _read(data, query, rows, faults)
-        held_out = None
-        if valid or held:
-            held_query = replace(query, where=held or rows.where, unless={})
-            held_out = _read(valid or data, held_query, rows, faults)
+        if validation.files or held:
+            valid = _read(validation.files or data, replace(query, where=held or rows.where, unless={}), rows, faults)
     if hierarchy is None and columns.path_sep is None and len(columns.label) == 1 and _has_paths(train):
         columns = replace(columns, path_sep=PATH_MARK)
-        train, held_out = train.as_paths(PATH_MARK), None if held_out is None else held_out.as_paths(PATH_MARK)
-    return TrainingRows(train, held_out, columns)
+        train, valid = train.as_paths(PATH_MARK), None if valid is None else valid.as_paths(PATH_MARK)
+    if validation.share is not None:
+        train, valid = train.held_out(validation.share, seed)
+    return TrainingRows(train, valid, columns)
 
 
 def read_rows(

@@ -81,17 +81,19 @@ def compare(
     width: int | None = None,
     training: dict[str, Any] | None = None,
     threads: int | None = None,
+    quiet: bool = False,
 ) -> list[Outcome]:
     """Train and judge every model with every seed, each in a process of its own so that its peak memory is its own.
 
-    A model whose dense weights would not fit is refused before any training starts.
+    A model whose dense weights would not fit is refused before any training starts. ``quiet`` shows no progress.
     """
     from hinet.network.heads import refuse_dense_weights
 
     for model in models:
         if model != FLATTEN:
             refuse_dense_weights(data.layers, head_settings(model))
-    return [_alone(data, model, seed, width, training or {}, threads) for model in models for seed in seeds]
+    settings = (width, training or {}, quiet)
+    return [_alone(threads, data, model, seed, *settings) for model in models for seed in seeds]
 
 
 def summarise_outcomes(outcomes: Sequence[Outcome]) -> dict[str, dict[str, float]]:
@@ -111,13 +113,15 @@ def summarise_outcomes(outcomes: Sequence[Outcome]) -> dict[str, dict[str, float
     return summary
 
 
-def run_model(data: ComparisonData, model: str, seed: int, width: int | None, training: dict[str, Any]) -> Outcome:
+def run_model(
+    data: ComparisonData, model: str, seed: int, width: int | None, training: dict[str, Any], quiet: bool = False
+) -> Outcome:
     """Train one model and judge it on the test rows."""
     import torch
 
     from hinet.network import FlattenNetwork, HiNet, SparseBag, Targets
     from hinet.network.features import WIDTH
-    from hinet.progress import progress_for_terminal
+    from hinet.progress import SilentProgress, progress_for_terminal
     from hinet.training import TrainingSettings, predict_traces, train
 
     torch.manual_seed(seed)
@@ -130,7 +134,8 @@ def run_model(data: ComparisonData, model: str, seed: int, width: int | None, tr
         else HiNet(bag, data.layers, width, head_settings(model))
     )
     settings = TrainingSettings(**{**training, "seed": seed})
-    history = train(network, data.train_rows, targets, settings, progress=progress_for_terminal(f"{model} seed {seed}"))
+    progress = SilentProgress() if quiet else progress_for_terminal(f"{model} seed {seed}")
+    history = train(network, data.train_rows, targets, settings, progress=progress)
     predicted = predict_traces(network, data.test_rows)
     return Outcome(
         model,
@@ -145,12 +150,11 @@ def run_model(data: ComparisonData, model: str, seed: int, width: int | None, tr
     )
 
 
-def _alone(
-    data: ComparisonData, model: str, seed: int, width: int | None, training: dict[str, Any], threads: int | None
-) -> Outcome:
+def _alone(threads: int | None, data: ComparisonData, model: str, *others: Any) -> Outcome:
+    """Run a model in a process of its own."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(there, data, model, seed, width, training, threads))
+    process = context.Process(target=_child, args=(there, threads, data, model, *others))
     process.start()
     there.close()
     try:
@@ -169,21 +173,13 @@ def _alone(
     return answer
 
 
-def _child(
-    there: Connection,
-    data: ComparisonData,
-    model: str,
-    seed: int,
-    width: int | None,
-    training: dict[str, Any],
-    threads: int | None,
-) -> None:
+def _child(there: Connection, threads: int | None, *arguments: Any) -> None:
     import torch
 
     if threads is not None:
         torch.set_num_threads(threads)
     try:
-        there.send(run_model(data, model, seed, width, training))
+        there.send(run_model(*arguments))
     except Exception as error:
         there.send(error)
     except KeyboardInterrupt:  # the parent has heard it too

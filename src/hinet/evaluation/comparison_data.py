@@ -11,14 +11,14 @@ import numpy as np
 
 from hinet.data import LabelledRows, Traces, split_by_hash
 from hinet.data.lshtc import read_lshtc
+from hinet.data.tables import Columns, RowQuery, TableOptions, Unforgiving, checked_against, labelled_blocks
+from hinet.data.tables.columns import PATH_MARK
 from hinet.data.tfidf import tfidf_counts, tfidf_texts
-from hinet.errors import FileError, HiNetError, did_you_mean, shown
+from hinet.errors import HiNetError
 from hinet.evaluation.comparison import ComparisonData
-from hinet.files import DelimitedTable, parse_delimited, read_text
-from hinet.taxonomy import Layers, Taxonomy, path_id
+from hinet.taxonomy import Layers, Taxonomy, as_id, path_id
 
 TEST_SHARE = 0.2  # of the rows, where nothing says which are for testing
-PATH_MARK = ">"
 
 LabelSets = Sequence[tuple[str, ...]]
 
@@ -66,29 +66,28 @@ def _parts(
 ) -> dict[str, LabelledRows]:
     if columns.split is not None and test is not None:
         raise HiNetError("a split column and a test file both say which rows are for testing; give one")
-    table = parse_delimited(file, read_text(file))
-    rows = _rows(table, columns, taxonomy)
+    rows, splits = _rows(file, columns, taxonomy)
     if columns.split is not None:
-        is_train = np.array([cell == "train" for cell in table.column(columns.split)], bool)
+        is_train = np.array([cell == "train" for cell in splits], bool)
         return {"train": rows.take(np.flatnonzero(is_train)), "test": rows.take(np.flatnonzero(~is_train))}
     if test is not None:
-        return {"train": rows, "test": _rows(parse_delimited(test, read_text(test)), columns, taxonomy)}
+        return {"train": rows, "test": _rows(test, columns, taxonomy)[0]}
     return split_by_hash(rows, {"test": TEST_SHARE}, rest="train")
 
 
-def _rows(table: DelimitedTable, columns: TextColumns, taxonomy: Taxonomy | None) -> LabelledRows:
-    """Return texts and labels of a table; a label that is missing or unknown is told with its line."""
-    rows = LabelledRows(tuple(table.column(columns.text)), tuple(table.column(columns.label)))
-    for line, cell in zip(table.lines, rows.labels, strict=True):
-        labels = _cut(cell, columns.label_sep)
-        if not any(label.strip() for label in labels):
-            raise FileError(table.path, "the row has no label; label it or leave it out", line=line)
-        for label in labels:
-            if taxonomy is not None and label not in taxonomy:
-                hint = did_you_mean(label, taxonomy.ids)
-                message = f"label {shown(label)} is not in the taxonomy of {len(taxonomy):,} nodes{hint}"
-                raise FileError(table.path, message, line=line)
-    return rows
+def _rows(path: str | Path, columns: TextColumns, taxonomy: Taxonomy | None) -> tuple[LabelledRows, list[str]]:
+    """Return texts and labels of a table, as their cells have them, and the cells of the split column."""
+    where = Columns((columns.text,), (columns.label,), columns.label_sep)
+    kept = () if columns.split is None else (columns.split,)
+    query = RowQuery(where, keep=kept, check=checked_against(taxonomy))
+    texts: list[str] = []
+    labels: list[str] = []
+    splits: list[str] = []
+    for block in labelled_blocks([str(path)], query, TableOptions(), Unforgiving()):
+        texts += block.texts
+        labels += map(as_id, block.rows.cells[columns.label])
+        splits += map(as_id, block.rows.cells[columns.split] if columns.split is not None else ())
+    return LabelledRows(tuple(texts), tuple(labels)), splits
 
 
 def _cut(cell: str, separator: str | None) -> tuple[str, ...]:
