@@ -136,7 +136,8 @@ def _leaned(log_p: NDArray[np.float64], slope: float) -> NDArray[np.float64]:
     found = (1 - gift) * np.exp(log_p)
     found[0] += gift
     with np.errstate(divide="ignore"):
-        return np.log(np.clip(found, 0, 1))
+        leaned: NDArray[np.float64] = np.log(np.clip(found, 0, 1))
+    return leaned
 
 
 def _traced_back(
