@@ -194,6 +194,14 @@ def test_a_slope_leans_one_distribution_and_keeps_the_ranks(slope: float, tmp_pa
                          if mass[at] >= least * (1 + 1e-6)), default=1)  # fmt: skip
             assert after.taxonomy_.depth[node] >= depth
 
+    gains = {
+        node: sum(of_node[" > ".join(node.split(" > ")[:depth])] - 0.4 for depth in range(1, node.count(" > ") + 2))
+        for node in of_node
+    }
+    expected = after.fitted_.search.expected_f1(after.features_of(rows), 0.8).nodes
+    for at, node in enumerate(expected.tolist()):
+        assert gains[after.taxonomy_.ids[node]][at] == pytest.approx(max(gain[at] for gain in gains.values()), abs=1e-4)
+
     trace = traces[0][0]
     told = after.explain(rows[0]).trace
     np.testing.assert_allclose(told.probabilities, trace.probabilities, rtol=1e-4)
