@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from hinet import HiNetError, Taxonomy
+from hinet import HiNetError, Taxonomy, load
+from hinet.engine.leaning import sloped
 from hinet.evaluation.risk import THRESHOLDS, promised_threshold, upper_bound
+from hinet.metrics import expected_calibration_error
 from tests.classifier.data import numbers, small, taxonomy, texts
 
 
@@ -65,6 +67,15 @@ def noisy(rows: int, seed: int, noise: float = 0.25) -> tuple[list[str], list[st
     ]
 
 
+def many_labels(rows: int) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Return texts of 48 labels at depth 3, nearly a third of them wrong."""
+    random = np.random.default_rng(0)
+    labels = [(a, a + b, a + b + c) for a in "abcd" for b in "xyz" for c in "1234"]
+    chosen = random.integers(0, len(labels), rows)
+    found = [f"w{at} v{at % 12} {random.choice(list('pqrs'))} u{random.integers(0, 60)}" for at in chosen]
+    return found, [labels[at if random.random() < 0.7 else random.integers(0, len(labels))] for at in chosen]
+
+
 @pytest.mark.parametrize("engine", ["fused", "torch"])
 def test_calibration_mends_what_noise_spoils(engine: Any) -> None:
     epochs = {"fused": 30, "torch": 150}[engine]
@@ -101,11 +112,7 @@ def test_answers_at_the_calibrated_confidence_keep_the_risk(engine: Any) -> None
 @pytest.mark.parametrize("rows", [20, 400])
 def test_calibration_leaves_the_answers_as_they_are(engine: Any, rows: int) -> None:
     """With many labels and few rows each, a scale that makes all answers wrong would look well calibrated."""
-    random = np.random.default_rng(0)
-    labels = [(a, a + b, a + b + c) for a in "abcd" for b in "xyz" for c in "1234"]
-    chosen = random.integers(0, len(labels), 1_200)
-    texts_of = [f"w{at} v{at % 12} {random.choice(list('pqrs'))} u{random.integers(0, 60)}" for at in chosen]
-    paths = [labels[at if random.random() < 0.7 else random.integers(0, len(labels))] for at in chosen]
+    texts_of, paths = many_labels(1_200)
     classifier = small(engine=engine, width=32, epochs=None).fit(texts_of[:400], paths[:400])
     before = classifier.score(texts_of[800:], paths[800:])
     found = classifier.calibrate(texts_of[400 : 400 + rows], paths[400 : 400 + rows])
@@ -141,3 +148,79 @@ def test_dense_rows_are_calibrated_too() -> None:
     rows, labels = numbers(400)
     classifier = small(epochs=20).fit(rows[:200], labels[:200])
     assert classifier.calibrate(rows[200:], labels[200:]).error_after < 0.1
+
+
+def sloped_classifier(slope: float) -> tuple[Any, Any, list[str]]:
+    """Return a classifier as it was trained, the same with a slope, and rows."""
+    rows, paths = many_labels(500)
+    before = small(width=32, flat=True).fit(rows[:400], paths[:400])
+    after = small(width=32, flat=True).fit(rows[:400], paths[:400])
+    after.fitted_ = after.fitted_.scaled(1.0, slope)
+    return before, after, rows[400:]
+
+
+@pytest.mark.parametrize("slope", [0.3, 0.8])
+def test_a_slope_leans_one_distribution_and_keeps_the_ranks(slope: float, tmp_path: Any) -> None:
+    before, after, rows = sloped_classifier(slope)
+    plain, found = before.predict_proba(rows), after.predict_proba(rows)
+    best, every = plain.argmax(1), np.arange(len(rows))
+    was, now = plain[every, best], found[every, best]
+    np.testing.assert_allclose(now, 1 / (1 + ((1 - was) / was) ** slope), rtol=1e-5)
+    np.testing.assert_allclose(found.sum(1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(found.argmax(1), best)
+    others = np.arange(plain.shape[1]) != best[:, None]
+    np.testing.assert_allclose(
+        found[others] * np.repeat((1 - was) / (1 - now), others.sum(1)), plain[others], rtol=1e-4
+    )
+
+    of_node: dict[str, Any] = {}
+    for column, path in enumerate(after.classes_.tolist()):
+        for node in after.node_ids([path[:depth] for depth in range(1, len(path) + 1)]):
+            of_node[node[0]] = of_node.get(node[0], 0) + found[:, column]
+    traces = after.predict_traces(rows, k=5)
+    assert [[t.label for t in row] for row in traces] == [
+        [t.label for t in row] for row in before.predict_traces(rows, 5)
+    ]
+    for at, row in enumerate(traces):
+        for trace in row:
+            np.testing.assert_allclose(trace.probabilities, [of_node[step][at] for step in trace.steps], rtol=1e-4)
+            assert list(trace.probabilities) == sorted(trace.probabilities, reverse=True)
+            assert trace.probability <= trace.probabilities[-1] * (1 + 1e-6)
+    for least in (0.02, 0.2, 0.45, 0.6, 0.9):
+        sure = after.fitted_.search.as_deep_as_sure(after.features_of(rows), least)
+        for at, (node, p) in enumerate(zip(sure.nodes.tolist(), sure.probability.tolist(), strict=True)):
+            assert p == pytest.approx(of_node[after.taxonomy_.ids[node]][at], rel=1e-4)
+            depth = max((after.taxonomy_.depth[after.taxonomy_.position(name)] for name, mass in of_node.items()
+                         if mass[at] >= least * (1 + 1e-6)), default=1)  # fmt: skip
+            assert after.taxonomy_.depth[node] >= depth
+
+    gains = {
+        node: sum(of_node[" > ".join(node.split(" > ")[:depth])] - 0.4 for depth in range(1, node.count(" > ") + 2))
+        for node in of_node
+    }
+    expected = after.fitted_.search.expected_f1(after.features_of(rows), 0.8).nodes
+    for at, node in enumerate(expected.tolist()):
+        assert gains[after.taxonomy_.ids[node]][at] == pytest.approx(max(gain[at] for gain in gains.values()), abs=1e-4)
+
+    trace = traces[0][0]
+    told = after.explain(rows[0]).trace
+    np.testing.assert_allclose(told.probabilities, trace.probabilities, rtol=1e-4)
+    assert told.probability == pytest.approx(trace.probability, rel=1e-4)
+    rival = traces[0][1]
+    path = tuple(step.split(" > ")[-1] for step in rival.steps)
+    assert after.explain(rows[0], path).trace.probability == pytest.approx(rival.probability, rel=1e-4)
+    after.save(tmp_path / "model")
+    np.testing.assert_array_equal(load(tmp_path / "model").predict_proba(rows), found)
+
+
+def test_answers_that_are_too_sure_and_too_modest_are_mended_by_a_slope() -> None:
+    """A confidence that is noisy around the truth is too high where it is high and too low where it is low."""
+    random = np.random.default_rng(0)
+    truth = random.uniform(-3, 5, 4_000)
+    right = random.random(len(truth)) < 1 / (1 + np.exp(-truth))
+    confidence = 1 / (1 + np.exp(-truth / 0.6))
+    mended = sloped(confidence, 0.6)
+    assert expected_calibration_error(confidence, right) > 0.05
+    assert expected_calibration_error(mended, right) < 0.02
+    assert sloped(np.array([0.0, 1e-300, 0.5, 1.0]), 0.6) == pytest.approx([0, 0, 0.5, 1])
+    np.testing.assert_array_equal(np.argsort(mended), np.argsort(confidence))

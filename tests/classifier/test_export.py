@@ -25,9 +25,11 @@ def decoder_of(folder: Path) -> Any:
     return module
 
 
-def test_texts_are_answered_by_the_graph(tmp_path: Path) -> None:
+@pytest.mark.parametrize("slope", [1.0, 0.7])
+def test_texts_are_answered_by_the_graph(slope: float, tmp_path: Path) -> None:
     rows, labels = texts()
     classifier = small(taxonomy=taxonomy(), wide=False, flat=False).fit(rows, labels)
+    classifier.fitted_ = classifier.fitted_.scaled(1.0, slope)  # as calibration does
     report = classifier.export_onnx(tmp_path / "graph", rows, labels)
     assert report.accuracy == classifier.score(rows, labels)
     matrix = sp.coo_array(classifier.features_of(rows))
@@ -41,8 +43,8 @@ def test_texts_are_answered_by_the_graph(tmp_path: Path) -> None:
     (log_p,) = session.run(["log_p"], fed)
     decoder = decoder_of(tmp_path / "graph")
     arrays = decoder.read(tmp_path / "graph" / "traces.npz")
-    found = decoder.decode(log_p, arrays)
-    best = classifier.predict_traces(rows)
+    found = decoder.decode(log_p, arrays, k=2)
+    best = classifier.predict_traces(rows, k=2)
     np.testing.assert_allclose(found.log_p, best.log_p, atol=1e-4)
     assert [trace[0].steps for trace in best] == [tuple(path[0]) for path in decoder.paths(found, arrays)]
 

@@ -1,16 +1,18 @@
-"""Calibration of a fitted classifier on held-out rows: a temperature, and a threshold with a promise."""
+"""Calibration of a fitted classifier on held-out rows: a temperature, a slope, and a threshold with a promise."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.labels import Truth
+from hinet.engine import FusedModel
+from hinet.engine.leaning import sloped
 from hinet.errors import HiNetError
 from hinet.evaluation.risk import THRESHOLDS, Promise, promised_threshold
 from hinet.metrics import expected_calibration_error, log_loss
@@ -18,7 +20,8 @@ from hinet.metrics import expected_calibration_error, log_loss
 MOST_TEMPERATURE_ROWS = 10_000
 LOG_STEP = 0.5
 LOG_FACTORS = tuple(np.arange(-4, 5) * LOG_STEP)  # of the logits, tried before the best is refined
-PULL = 1.0  # towards a factor of 1, as strong as one row: for few rows, or if all answers are right
+PULL = 1.0  # towards factor and slope of 1, as strong as one row: for few rows, or if all answers are right
+LEAST_LOG_SLOPE = -2.0
 LEAST_OF_TRACES = 1e-4  # probability below which a trace of a label is left aside
 
 
@@ -29,7 +32,7 @@ class Calibration:
     Attributes
     ----------
     temperature : float
-        What all logits were divided by; above 1 the model was too sure of itself.
+        What all logits were divided by.
     error_before, error_after : float
         Expected calibration error of the predicted labels on the half of the held-out rows that did not give the
         temperature they are judged by.
@@ -37,6 +40,9 @@ class Calibration:
         The threshold for the wished risk.
     rows : int
         Held-out rows.
+    slope : float
+        What the log odds of the best trace against all others were multiplied by after that, at most 1. Less than 1
+        takes sure answers down and unsure ones up.
     """
 
     temperature: float
@@ -44,6 +50,14 @@ class Calibration:
     error_after: float
     rows: int
     promise: Promise | None = None
+    slope: float = 1.0
+
+
+class Scale(NamedTuple):
+    """What probabilities are mended by: a factor of all logits, and the slope of the log odds of best traces."""
+
+    factor: float
+    slope: float = 1.0
 
 
 def calibrated(
@@ -57,20 +71,24 @@ def calibrated(
     if len(truth) < 2:
         raise HiNetError(f"{len(truth)} held-out rows; calibration needs at least two")
     first, second = np.arange(0, len(truth), 2), np.arange(1, len(truth), 2)
-    factor = sharpness_for(fitted, rows[first], truth.take(first))
-    judged = fitted.sharpened(factor)
+    scale = scale_for(fitted, rows[first], truth.take(first))
+    judged = fitted.scaled(*scale)
     held_out = rows[second], truth.take(second)
     errors = calibration_error(fitted, *held_out), calibration_error(judged, *held_out)
     promise = None if risk is None else promise_for(judged, *held_out, risk, certainty)
     if promise is None:
-        factor = sharpness_for(fitted, rows, truth)
-    return fitted.sharpened(factor), Calibration(temperature / factor, *errors, len(truth), promise)
+        scale = scale_for(fitted, rows, truth)
+    found = Calibration(temperature / scale.factor, *errors, len(truth), promise, scale.slope)
+    return fitted.scaled(*scale), found
 
 
-def sharpness_for(fitted: Fitted, rows: Any, truth: Truth) -> float:
-    """Return the factor of the logits with the least log loss of the answers being right.
+def scale_for(fitted: Fitted, rows: Any, truth: Truth) -> Scale:
+    """Return the scale with the least log loss of the answers being right: first the factor, then the slope.
 
-    The answers are those of the model as it is: their probabilities change with the factor, they do not. So the loss is
+    A slope is for trees of the fused engine only. Found together, the slope would let the factor rise, which gains
+    nothing on other rows and costs right answers.
+
+    The answers are those of the model as it is: their probabilities change with the scale, they do not. So the loss is
     proper, which it would not be if answers could be traded for others that are surely wrong.
     """
     from scipy.optimize import minimize_scalar  # only here: it takes long to import
@@ -80,13 +98,24 @@ def sharpness_for(fitted: Fitted, rows: Any, truth: Truth) -> float:
     probability, nodes = _scaled_answers(fitted, rows)
     right = truth.are_right(nodes)
 
-    def loss(log_factor: float) -> float:
-        found = probability(float(np.exp(log_factor))).clip(0, 1)
-        return log_loss(np.where(right, found, 1 - found)) + PULL * log_factor**2 / len(truth)
+    def loss(found: NDArray[np.float64], log_scale: float) -> float:
+        return log_loss(np.where(right, found, 1 - found)) + PULL * log_scale**2 / len(truth)
 
-    best = min(LOG_FACTORS, key=loss)
+    def of_factor(log_factor: float) -> float:
+        return loss(probability(float(np.exp(log_factor))).clip(0, 1), log_factor)
+
+    best = min(LOG_FACTORS, key=of_factor)
     around = (best - LOG_STEP, best + LOG_STEP)
-    return float(np.exp(minimize_scalar(loss, bounds=around, method="bounded", options={"xatol": 5e-3}).x))
+    factor = float(np.exp(minimize_scalar(of_factor, bounds=around, method="bounded", options={"xatol": 5e-3}).x))
+    if not (fitted.form.taxonomy.is_tree and isinstance(fitted.model, FusedModel)):
+        return Scale(factor)
+    found = probability(factor).clip(0, 1)
+
+    def of_slope(log_slope: float) -> float:
+        return loss(sloped(found, float(np.exp(log_slope))), log_slope)
+
+    slope = minimize_scalar(of_slope, bounds=(LEAST_LOG_SLOPE, 0.0), method="bounded", options={"xatol": 5e-3})
+    return Scale(factor, float(np.exp(slope.x)) if slope.fun < of_slope(0.0) else 1.0)
 
 
 def _scaled_answers(fitted: Fitted, rows: Any) -> tuple[Callable[[float], NDArray[np.float64]], NDArray[np.int64]]:

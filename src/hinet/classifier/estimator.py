@@ -398,8 +398,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def calibrate(self, X: Any, y: Any, *, risk: float | None = None, certainty: float = CERTAINTY) -> Calibration:
         """Scale the probabilities to held-out rows and, for a wished ``risk``, find the least confidence to ask for.
 
-        Temperature scaling divides all logits by one number, so that probabilities mean what they say. With ``risk``,
-        one half of the rows gives the temperature and the other the threshold ``min_confidence_``: among the answers
+        Temperature scaling divides all logits by one number, so that probabilities mean what they say; in a tree of the
+        fused engine a slope then takes answers that are too sure down and too modest ones up. With ``risk``, one half
+        of the rows gives these two and the other the threshold ``min_confidence_``: among the answers
         of ``predict(X, min_confidence="calibrated")``, at most a share of ``risk`` is wrong, with ``certainty`` over
         draws of the held-out rows, for rows from the same source (see :mod:`hinet.evaluation.risk`). An answer is
         right if it is a label of the row or above one. The held-out rows must not have been trained on.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix, is_sparse
 from hinet.engine import FusedModel
 from hinet.engine.contributions import GroupParts, contributions
+from hinet.engine.leaning import gifts
 from hinet.taxonomy import STOP
 
 STOPS = "(stops here)"  # the option of ending at the node itself
@@ -78,7 +79,7 @@ def explained(fitted: Fitted, row: Any, traces: Traces, most: int) -> Explanatio
         low = int(layers.option_offsets[group])
         if layers.option_offsets[group + 1] - low > 1:
             steps.append(_step(fitted, parts_of(group), option - low, low, features, most))
-    return Explanation(_walked(fitted, walks[at], along[at]), tuple(steps))
+    return Explanation(_walked(fitted, row, walks[at], along[at]), tuple(steps))
 
 
 def _log_p(fitted: Fitted, parts_of: Callable[[int], GroupParts], option: int) -> float:
@@ -92,12 +93,18 @@ def _log_p(fitted: Fitted, parts_of: Callable[[int], GroupParts], option: int) -
     return float(logits[option - low] - np.logaddexp.reduce(logits))
 
 
-def _walked(fitted: Fitted, walk: list[int], log_p: list[float]) -> Trace:
+def _walked(fitted: Fitted, row: Any, walk: list[int], log_p: list[float]) -> Trace:
     """Return the options of a walk, the last of which is to stop, as a trace."""
     layers = fitted.form.layers
     ids = layers.taxonomy.ids
     steps = tuple(ids[layers.node[layers.option_neuron[option]]] for option in walk[:-1])
     falling = np.exp(np.cumsum(log_p))
+    if isinstance(fitted.model, FusedModel) and fitted.model.slope != 1:
+        best = replace(fitted, model=replace(fitted.model, slope=1.0)).search.traces(row).traces
+        assert best.log_p is not None
+        gift = float(gifts(np.exp(best.log_p), fitted.model.slope)[0])
+        shared = np.isin(walk, best.options()[0])
+        falling = (1 - gift) * falling + gift * shared
     label = steps[-1] if steps else ids[layers.taxonomy.root]
     return Trace(label, steps, tuple(falling[:-1].tolist()), float(falling[-1]))
 

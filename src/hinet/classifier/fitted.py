@@ -71,6 +71,11 @@ class Fitted:
         """The labels that can be predicted, as the user writes them."""
         return self.form.decode(self.form.label_nodes)
 
+    def scaled(self, factor: float, slope: float) -> Fitted:
+        """Return the same with all logits multiplied by ``factor``, and then this slope instead of any before."""
+        found = self.sharpened(factor)
+        return replace(found, model=replace(found.model, slope=slope)) if isinstance(found.model, FusedModel) else found
+
     def sharpened(self, factor: float) -> Fitted:
         """Return the same with all logits multiplied by ``factor``, the inverse of a temperature."""
         if isinstance(self.model, FusedModel):

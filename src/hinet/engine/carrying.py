@@ -86,7 +86,8 @@ def carried(model: FusedModel, layers: Layers, came_from: Ints) -> FusedModel:
     if not has_labels and mix[:2].sum() > 0:  # what experts on labels counted for goes to the others
         mix[:2] *= mix.sum() / mix[:2].sum()
         mix[2:] = 0
-    return FusedModel(layers, Experts(deep, wide, flat, known, spans, mix), model.history)
+    slope = model.slope if layers.is_tree else 1.0
+    return FusedModel(layers, Experts(deep, wide, flat, known, spans, mix), model.history, slope)
 
 
 def _neurons_from(old: Layers, new: Layers, came_from: Ints) -> Ints:

@@ -55,6 +55,7 @@ class FusedModel:
     layers: Layers
     experts: Experts
     history: tuple[EpochRecord, ...] = field(default=(), repr=False)
+    slope: float = 1.0  # of the log odds of a best trace, in trees: see hinet.engine.leaning
 
     @cached_property
     def groups(self) -> Groups:
@@ -85,6 +86,8 @@ class FusedModel:
     def to_arrays(self, *, half: bool = False) -> dict[str, NDArray[Any]]:
         """Return the model as named arrays; with ``half`` its weights in half precision, at half the room."""
         arrays: dict[str, NDArray[Any]] = {"mix": self.experts.mix}
+        if self.slope != 1:
+            arrays["slope"] = np.array([self.slope])
         arrays |= {_DEEP[name]: array for name, array in self.experts.deep._asdict().items()}
         wide = self.experts.wide._asdict()
         weights = wide.pop("weights")
@@ -127,7 +130,12 @@ class FusedModel:
                 "they belong to another taxonomy"
             )
         _check(experts, groups, labels)
-        return cls(layers, experts)
+        slope = np.asarray(arrays.get("slope", np.ones(1)))
+        if slope.shape != (1,) or not 0 < slope[0] <= 1:
+            raise HiNetError(
+                "the arrays have a slope that is not one number above 0 and at most 1; the model is damaged"
+            )
+        return cls(layers, experts, slope=float(slope[0]))
 
 
 def _check(experts: Experts, groups: Groups, labels: int) -> None:

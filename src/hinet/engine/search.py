@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix, check_rows, is_sparse
+from hinet.engine.leaning import gifts, leaned
 from hinet.engine.model import FusedModel
 from hinet.engine.scoring_kernels import FEW
 from hinet.engine.search_kernels import best_traces
-from hinet.engine.spreading_kernels import best_labels, best_nodes
+from hinet.engine.spreading_kernels import Leaning, best_labels, best_nodes
 from hinet.errors import HiNetError
 from hinet.ragged import gather, offsets_of
 
@@ -153,7 +154,9 @@ class Search(Answering):
         parts = self._in_blocks(matrix, lambda block: self._best_traces(block, k, lowest, room))
         found = _Answers.joined(parts)
         traces = Traces(layers, offsets_of(found.counts), offsets_of(found.lengths), found.neurons, found.log_p)
-        return Found(traces, found.neuron_log_p, found.touched)
+        if self.model.slope == 1:
+            return Found(traces, found.neuron_log_p, found.touched)
+        return Found(*leaned(traces, found.neuron_log_p, self.model.slope), found.touched)
 
     def _best_traces(self, block: SparseMatrix, k: int, lowest: float, room: int) -> _Answers:
         """Search rows with so much room, or more if they are few, and those for which it was too little with twice."""
@@ -185,6 +188,8 @@ class Search(Answering):
 
         Its probability leaves out what could not change the answer, so that it may be a little too low.
         """
+        if self.model.slope != 1:  # a label of a tree has one trace
+            return self.decode(rows)
         experts, groups, node_of = self.model.experts, self.model.groups, self._node_of
         return self._nodes(rows, lambda block: best_labels(block, groups, experts, node_of, FLOOR))
 
@@ -207,9 +212,23 @@ class Search(Answering):
         experts, groups = self.model.experts, self.model.groups
         flat, offsets = self._ancestors
         depth = self.model.layers.taxonomy.depth.astype(np.int64)
-        return self._nodes(
-            rows, lambda block: best_nodes(block, groups, experts, self._node_of, flat, offsets, depth, cut, surest)
-        )
+
+        def answer(block: SparseMatrix) -> Any:
+            leaning = self._leaning(block, cut / 64)
+            return best_nodes(block, groups, experts, self._node_of, flat, offsets, depth, leaning, cut, surest)
+
+        return self._nodes(rows, answer)
+
+    def _leaning(self, block: SparseMatrix, floor: float) -> Leaning:
+        """Return which node each row leans to and how much, and the probability below which neurons are left aside."""
+        count = len(block.indptr) - 1
+        if self.model.slope == 1:
+            return Leaning(np.full(count, -1), np.zeros(count), np.full(count, floor))
+        found = _Answers(*self._best_traces(block, 1, -np.inf, ROOM))
+        best = np.exp(found.log_p)
+        ends = np.cumsum(found.lengths)
+        node = np.where(found.lengths > 0, self._node_of[found.neurons[np.maximum(ends - 1, 0)]], -1)
+        return Leaning(node, gifts(best, self.model.slope), np.minimum(floor, best / 2))
 
     def _nodes(self, rows: Any, answer: Callable[[SparseMatrix], Any]) -> FoundNodes:
         parts = self._in_blocks(self._checked(rows), answer)

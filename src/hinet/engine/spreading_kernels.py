@@ -24,6 +24,14 @@ class Spreading(NamedTuple):
     logits: Any  # (largest group,)
 
 
+class Leaning(NamedTuple):
+    """What the probabilities of rows lean to, as :mod:`hinet.engine.leaning` has it."""
+
+    node: Any  # (n,) the end of the best trace, -1 for none but the root
+    gift: Any  # (n,) the share of all other traces that it is given
+    floor: Any  # (n,) what is left aside: less than the best trace has, so that all of it is reached
+
+
 @kernel
 def spreading_for(groups):
     """Make room to pour into all neurons."""
@@ -126,12 +134,13 @@ def largest_label(spreading, reached, node_of, label_mass):
 
 
 @kernel
-def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, depth, cut, surest):
+def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, depth, leaning, cut, surest):
     """Return for each row a node chosen by the probabilities of nodes, its own, and the outputs touched.
 
-    With ``surest`` the deepest node with a probability of at least ``cut``, else the node with the largest sum over
-    itself and its ancestors of their probability less ``cut``. ``ancestors`` of a node include itself, not the root.
-    A row for which no node qualifies gets the best node right below the root.
+    Probabilities are those poured down, leaned. With ``surest`` the deepest node with a probability of at least
+    ``cut``, else the node with the largest sum over itself and its ancestors of their probability less ``cut``.
+    ``ancestors`` of a node include itself, not the root. A row for which no node qualifies gets the best node right
+    below the root.
     """
     count = len(rows.indptr) - 1
     reading, spreading = reading_for(1, experts), spreading_for(groups)
@@ -141,11 +150,14 @@ def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, dept
     touched = np.zeros(count, np.int64)
     for row in range(count):
         touched[row] += read_row(rows, row, experts, reading, 0)
-        reached, _, outputs = spread(rows, row, groups, experts, reading, cut / 64, spreading)
+        reached, _, outputs = spread(rows, row, groups, experts, reading, leaning.floor[row], spreading)
         touched[row] += outputs
         for place in range(1, reached):
             neuron = spreading.reached[place]
-            node_mass[node_of[neuron]] += spreading.mass[neuron]
+            node_mass[node_of[neuron]] += (1 - leaning.gift[row]) * spreading.mass[neuron]
+        if leaning.node[row] >= 0:
+            for above in range(ancestor_offsets[leaning.node[row]], ancestor_offsets[leaning.node[row] + 1]):
+                node_mass[ancestors[above]] += leaning.gift[row]
         best, value = -1, 0.0
         for place in range(1, reached):
             node = node_of[spreading.reached[place]]

@@ -71,6 +71,7 @@ def decode(log_p: NDArray[Any], arrays: Arrays, k: int = 1) -> Decoded:
     ended = poured.score[stop_neurons] + scores[stop_options][:, None]  # (stops, ways, b)
     stops, ways, batch = ended.shape
     value, place = _largest(ended.reshape(stops * ways, batch), k)  # (k, b), shallow stops first
+    value = _leaned(value, float(arrays["slope"])) if "slope" in arrays else value
     return _traced_back(arrays, poured, value, stop_neurons[place // ways], place % ways)
 
 
@@ -124,6 +125,19 @@ def _largest(values: NDArray[np.float64], k: int) -> tuple[NDArray[np.float64], 
     """Return the ``k`` largest values of every column and their places, (k, b); the first of equals comes first."""
     place = values.argmax(0)[None] if k == 1 else np.argsort(-values, axis=0, kind="stable")[:k]
     return np.take_along_axis(values, place, 0), place
+
+
+def _leaned(log_p: NDArray[np.float64], slope: float) -> NDArray[np.float64]:
+    """Return the log probabilities of best traces, (k, b), with the log odds of the first of each row times a slope."""
+    if slope == 1 or not len(log_p):
+        return log_p
+    best = np.clip(np.exp(log_p[0]), np.finfo(np.float64).tiny, 1 - 1e-6)
+    gift = (1 / (1 + ((1 - best) / best) ** slope) - best) / (1 - best)  # what all other traces give to the first
+    found = (1 - gift) * np.exp(log_p)
+    found[0] += gift
+    with np.errstate(divide="ignore"):
+        leaned: NDArray[np.float64] = np.log(np.clip(found, 0, 1))
+    return leaned
 
 
 def _traced_back(

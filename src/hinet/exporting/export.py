@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -156,7 +156,7 @@ def exported_part(model: FusedModel) -> FusedModel:
             "the model asks neither a deep nor a flat expert, and no other can be exported; train a deep one"
         )
     shared = (mix * (model.experts.mix.sum() / mix.sum())).astype(np.float32)
-    return FusedModel(model.layers, model.experts._replace(mix=shared), model.history)
+    return replace(model, experts=model.experts._replace(mix=shared))
 
 
 def arrays_of(model: Model) -> dict[str, NDArray[Any]]:
@@ -177,6 +177,7 @@ def arrays_of(model: Model) -> dict[str, NDArray[Any]]:
         "option_offsets": layers.option_offsets,
         "option_neuron": layers.option_neuron,
         "option_parent": layers.option_parent,
+        "slope": np.array(model.slope if isinstance(model, FusedModel) else 1.0),
     }
 
 
