@@ -1,0 +1,203 @@
+"""The command line with the real program on ICD-10-CM: start, speed, memory, and training that is killed.
+
+    python benchmarks/cli.py [case ...]
+
+Every case runs alone in a fresh process. Results: ``benchmarks/results/cli.json``.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from measure import RESULTS, Case, Stopwatch, answer_if_asked, run_alone, save
+
+from hinet import load_icd10cm
+from hinet.data import LabelledRows
+
+HINET = Path(sys.executable).with_name("hinet")
+MANY = 2_000_000
+KILLS = 20
+IN_PYTHON = """
+import sys, csv
+from hinet import load
+rows = list(csv.DictReader(open(sys.argv[2])))
+found = load(sys.argv[1]).predict_traces([row["text"] for row in rows])
+for (best,) in found:
+    print(best.label, best.probability)
+"""
+
+
+def write_csv(path: Path, rows: LabelledRows) -> None:
+    with path.open("w", newline="") as stream:
+        table = csv.writer(stream)
+        table.writerow(["text", "label"])
+        table.writerows(zip(rows.texts, rows.labels, strict=True))
+
+
+@contextmanager
+def files(train: bool = True) -> Iterator[Path]:
+    """Yield a folder with the set as files and, if wished, a model trained on them by the program."""
+    icd = load_icd10cm()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        icd.taxonomy.write(folder / "codes.tsv")
+        for part in ("train", "valid", "test"):
+            write_csv(folder / f"{part}.csv", getattr(icd, part))
+        if train:
+            run("train", "train.csv", "--valid", "valid.csv", *COMMON, "--out", "model", cwd=folder)
+            run("predict", "model", "test.csv", "--out", "warm.csv", cwd=folder)  # kernels are compiled
+        yield folder
+
+
+COMMON = ("--taxonomy", "codes.tsv", "--quiet")
+
+
+def run(*arguments: str, cwd: Path, stdin: str | None = None) -> str:
+    command = [str(HINET), *arguments]
+    return subprocess.run(command, cwd=cwd, input=stdin, capture_output=True, text=True, check=True).stdout
+
+
+def seconds_of(times: int, *arguments: str, cwd: Path, stdin: str | None = None) -> list[float]:
+    found = []
+    for _ in range(times):
+        watch = Stopwatch()
+        run(*arguments, cwd=cwd, stdin=stdin)
+        found.append(watch.seconds)
+    return found
+
+
+def peak_of(*command: str, cwd: Path) -> tuple[float, float]:
+    """Return the peak memory of a command in MB, and its seconds."""
+    watch = Stopwatch()
+    process = subprocess.Popen(command, cwd=cwd, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    assert status == 0
+    return usage.ru_maxrss / 1024, watch.seconds
+
+
+def start() -> dict[str, Any]:
+    with files() as folder:
+        one = seconds_of(7, "predict", "model", "-q", cwd=folder, stdin="broken left wrist after a fall\n")
+        helped = seconds_of(7, "--help", cwd=folder)
+        rows = seconds_of(5, "predict", "model", "test.csv", "--out", "out.csv", "-q", cwd=folder)
+        python = []
+        for _ in range(3):
+            watch = Stopwatch()
+            subprocess.run(
+                [sys.executable, "-c", IN_PYTHON, "model", "test.csv"],
+                cwd=folder,
+                stdout=subprocess.DEVNULL,
+                check=True,
+            )
+            python.append(watch.seconds)
+        count = len((folder / "out.csv").read_text().splitlines()) - 1
+    return {
+        "one_row_seconds": round(statistics.median(one), 2),
+        "one_row_all": one,
+        "help_seconds": round(statistics.median(helped), 2),
+        "test_rows": count,
+        "test_rows_seconds": round(statistics.median(rows), 2),
+        "test_rows_all": rows,
+        "python_seconds": round(statistics.median(python), 2),
+        "program_to_python": round(statistics.median(rows) / statistics.median(python), 2),
+    }
+
+
+def many() -> dict[str, Any]:
+    with files() as folder:
+        texts = load_icd10cm().test.texts
+        with (folder / "many.csv").open("w", newline="") as stream:
+            table = csv.writer(stream)
+            table.writerow(["id", "text"])
+            table.writerows((number, texts[number % len(texts)]) for number in range(MANY))
+        (folder / "one.csv").write_text(f"id,text\n0,{texts[0]!r}\n")
+        loaded, _ = peak_of(str(HINET), "predict", "model", "one.csv", "--out", "one_out.csv", cwd=folder)
+        asked = ("predict", "model", "many.csv", "--keep", "id", "--out", "out.csv", "-q")
+        peak, seconds = peak_of(str(HINET), *asked, cwd=folder)
+        wanted = [
+            row["label"] for row in csv.DictReader(run("predict", "model", "test.csv", "-q", cwd=folder).splitlines())
+        ]
+        in_order = 0
+        with (folder / "out.csv").open(newline="") as stream:
+            for number, row in enumerate(csv.DictReader(stream)):
+                in_order += row["id"] == str(number) and row["label"] == wanted[number % len(wanted)]
+    return {
+        "rows": MANY,
+        "rows_in_order": in_order,
+        "seconds": seconds,
+        "rows_a_second": round(MANY / seconds),
+        "peak_mb": round(peak),
+        "loaded_mb": round(loaded),
+        "above_loaded_mb": round(peak - loaded),
+    }
+
+
+def kills() -> dict[str, Any]:
+    """Kill training at random moments and resume it; a run that ends before it is killed starts anew."""
+    chance = random.Random(0)
+    asked = ["train", "train.csv", *COMMON, "--threads", "1", "--checkpoint-every", "1"]
+    with files(train=False) as folder:
+        watch = Stopwatch()
+        run(*asked, "--out", "whole", cwd=folder)
+        whole = watch.seconds
+        done = lost = finished = most = 0
+        kept: dict[str, int] = {}
+        while done < KILLS:
+            process = subprocess.Popen([str(HINET), *asked, "--out", "killed", "--resume"], cwd=folder)
+            time.sleep(chance.uniform(0.2, 0.5) * whole)
+            process.send_signal(signal.SIGKILL)
+            if process.wait() == 0:
+                finished += 1
+                kept = {}
+                continue
+            done += 1
+            found = _epochs_kept(folder / "killed.checkpoint")
+            lost += any(found.get(name, 0) < epochs for name, epochs in kept.items())
+            kept, most = found, max([most, *found.values()])
+        run(*asked, "--out", "killed", "--resume", cwd=folder)
+        files_of = [json.loads((folder / name / "manifest.json").read_text())["files"] for name in ("whole", "killed")]
+    return {
+        "whole_seconds": whole,
+        "kills": done,
+        "finished_before_the_kill": finished,
+        "checkpoints_lost": lost,
+        "most_epochs_kept": most,
+        "same_model": files_of[0] == files_of[1],
+    }
+
+
+def _epochs_kept(folder: Path) -> dict[str, int]:
+    from hinet.files import read_arrays
+
+    paths = folder.glob("[!.]*.safetensors")
+    return {path.name: len(json.loads(read_arrays(path)[1]["records"])) for path in paths}
+
+
+CASES: dict[str, Case] = {"start": start, "many rows": many, "kills": kills}
+
+
+def main() -> None:
+    answer_if_asked(CASES)
+    path = RESULTS / "cli.json"
+    results = json.loads(path.read_text())["results"] if path.exists() and sys.argv[1:] else {}
+    for case in sys.argv[1:] or CASES:
+        results[case] = run_alone(__file__, case)
+        print(f"{case:20} {results[case]}", flush=True)
+    save("cli", results)
+
+
+if __name__ == "__main__":
+    main()
