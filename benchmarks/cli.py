@@ -145,6 +145,33 @@ def many() -> dict[str, Any]:
     }
 
 
+def reading() -> dict[str, Any]:
+    """Read a table in blocks, and with Arrow's reader, which cannot tell lines."""
+    from pyarrow import csv as arrow_csv
+
+    from hinet.data.tables import Columns, RowQuery, TableOptions, Unforgiving, labelled_blocks
+
+    texts = load_icd10cm().train
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "rows.csv"
+        write_csv(path, LabelledRows(texts.texts * 7, texts.labels * 7))
+        ours, arrows = [], []
+        for _ in range(3):
+            watch = Stopwatch()
+            blocks = labelled_blocks([str(path)], RowQuery(Columns()), TableOptions(), Unforgiving())
+            count = sum(len(block) for block in blocks)
+            ours.append(watch.seconds)
+            watch = Stopwatch()
+            assert arrow_csv.read_csv(path).num_rows == count
+            arrows.append(watch.seconds)
+    ratio = statistics.median(ours) / statistics.median(arrows)
+    return {
+        "rows": count,
+        "microseconds_a_row": round(1e6 * statistics.median(ours) / count, 2),
+        "to_arrow": round(ratio, 1),
+    }
+
+
 def kills() -> dict[str, Any]:
     """Kill training at random moments and resume it; a run that ends before it is killed starts anew."""
     chance = random.Random(0)
@@ -186,7 +213,7 @@ def _epochs_kept(folder: Path) -> dict[str, int]:
     return {path.name: len(json.loads(read_arrays(path)[1]["records"])) for path in paths}
 
 
-CASES: dict[str, Case] = {"start": start, "many rows": many, "kills": kills}
+CASES: dict[str, Case] = {"start": start, "many rows": many, "reading": reading, "kills": kills}
 
 
 def main() -> None:

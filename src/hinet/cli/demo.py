@@ -67,28 +67,18 @@ def demo(
 
 def _judged(classifier: HiNetClassifier, icd: Icd10cm, seconds: float) -> Table:
     """Return how the classifier does on test rows, as a table."""
-    from rich.table import Table
+    import numpy as np
 
-    from hinet.engine import FusedModel
-    from hinet.metrics import label_report
+    from hinet.cli.evaluate import judgement_table
+    from hinet.evaluation.judgement import Judgement
 
     start = time.perf_counter()
-    found = classifier.predict_traces(icd.test.texts)
+    found = classifier.predict_traces(icd.test.texts).found
     speed = len(icd.test) / (time.perf_counter() - start)
-    report = label_report(icd.test.labels, found.traces)
-    model = classifier.fitted_.model
-    assert isinstance(model, FusedModel)
-    table = Table(title=f"{len(icd.test):,} test rows", title_justify="left", show_header=False)
-    rows: list[tuple[str, Any]] = [
-        ("accuracy", f"{100 * report.accuracy:.1f}%"),
-        ("hierarchical F1", f"{100 * report.hierarchical_f1:.1f}%"),
-        ("accuracy by level", "  ".join(f"{100 * level:.1f}" for level in report.level_accuracy)),
-        ("training, features and calibration included", f"{seconds:.1f} s"),
-        ("exact best traces, from text", f"{speed:,.0f} rows a second"),
-        ("output neurons looked at for a row", f"{100 * found.found.touched.mean() / model.outputs:.2f}%"),
-    ]
-    for name, value in rows:
-        table.add_row(name, value)
+    right = np.array(found.traces.decode()) == np.array(icd.test.labels)
+    judgement = Judgement(icd.taxonomy, [(label,) for label in icd.test.labels], found, right)
+    table = judgement_table(judgement, classifier.fitted_.model, speed)
+    table.add_row("training, features and calibration included", f"{seconds:.1f} s")
     return table
 
 
