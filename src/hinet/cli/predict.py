@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from itertools import chain
@@ -80,6 +81,8 @@ def predict(
     asked = Asked(top, _least(min_confidence, loaded), decoding.value, levels, titles)
     columns = named.over(loaded.columns)
     paths = data or ["-"]
+    if "-" in paths and sys.stdin.isatty():
+        running.say("reading texts from the terminal, one a line; Ctrl-D ends them")
     by_name = named.names_text or len(columns.text) > 1
     query = RowQuery(columns, labels=False, where=rows.where, keep=tuple(keep or ()), keep_all=keep_all, named=by_name)
     table = AnswerTable(loaded.fitted, asked, _path_mark(columns.path_sep))

@@ -1,0 +1,108 @@
+"""Answers as columns say what the classifier says, for trees, DAGs and every form of labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hinet import HiNetClassifier, HiNetError, Taxonomy
+from hinet.classifier.tabular import AnswerTable, Asked, joined_traces
+
+TEXTS = ["rye bread", "white bread", "whole milk", "skimmed milk", "toy car", "toy train", "car wash", "train ride"] * 3
+DAG = Taxonomy.from_edges(
+    [
+        (None, "food"),
+        (None, "play"),
+        (None, "travel"),
+        ("food", "bread"),
+        ("food", "milk"),
+        ("play", "model"),
+        ("travel", "model"),
+        ("travel", "ride"),
+    ]
+)
+IDS = ["bread", "bread", "milk", "milk", "model", "model", "ride", "ride"] * 3
+
+
+def fitted(labels: list[Any], taxonomy: Taxonomy | None = None) -> HiNetClassifier:
+    return HiNetClassifier(taxonomy, width=8, epochs=8, members=1).fit(TEXTS, labels)
+
+
+def columns(classifier: HiNetClassifier, **asked: Any) -> dict[str, list[Any]]:
+    table = AnswerTable(classifier.fitted_, Asked(**asked))
+    found = table.columns(classifier.features_of(TEXTS))
+    assert list(found) == list(table.kinds)
+    assert all(len(column) == len(TEXTS) for column in found.values())
+    return found
+
+
+def test_traces_of_a_dag_are_the_paths_that_were_found() -> None:
+    classifier = fitted(IDS, DAG)
+    found = columns(classifier, top=3, levels=True, titles=True)
+    traces = classifier.predict_traces(TEXTS, k=3)
+    for row, best in enumerate(traces):
+        for rank, trace in enumerate(best):
+            mark = f"_{rank + 1}" if rank else ""
+            assert found[f"label{mark}"][row] == found[f"title{mark}"][row] == trace.label
+            assert found[f"trace{mark}"][row] == list(trace.steps)
+            assert found[f"probability{mark}"][row] == pytest.approx(min(trace.probability, 1))
+        assert [found["level_1"][row], found["level_2"][row]] == list(best[0].steps)
+        assert found["level_2_probability"][row] <= found["level_1_probability"][row] + 1e-9
+    assert ["play", "model"] in found["trace"] or ["travel", "model"] in found["trace"]
+
+
+def test_rows_with_fewer_traces_than_asked_for_have_empty_cells() -> None:
+    found = columns(fitted(["a", "b"] * 12), top=3)
+    assert found["label_3"] == found["trace_3"] == found["probability_3"] == [None] * len(TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("labels", "label", "trace"),
+    [
+        (
+            [("Food", "Bread > Rye"), ("Toys",)] * 12,
+            {"Food > Bread > Rye", "Toys"},
+            [["Food", "Bread > Rye"], ["Toys"]],
+        ),
+        ([7, 8] * 12, {"7", "8"}, [["7"], ["8"]]),
+        (["x", "y"] * 12, {"x", "y"}, [["x"], ["y"]]),
+        (np.array([["A", "B"], ["C", ""]] * 12, object), {"A > B", "C"}, [["A", "B"], ["C"]]),
+    ],
+)
+def test_labels_are_text_and_steps_are_names_in_every_form(labels: Any, label: set[str], trace: Any) -> None:
+    classifier = HiNetClassifier(width=8, epochs=8, members=1).fit(TEXTS, labels)
+    found = columns(classifier)
+    assert {*found["label"]} <= label
+    assert all(steps in trace for steps in found["trace"])
+
+
+def test_answers_by_node_are_those_of_predict() -> None:
+    classifier = fitted(IDS, DAG)
+    for least in (0.3, 0.99):
+        found = columns(classifier, least=least)
+        assert found["label"] == classifier.predict(TEXTS, min_confidence=least).tolist()
+        for label, trace, probability in zip(*found.values(), strict=True):
+            assert (label is None) == (trace is None) == (probability is None)
+            assert trace is None or trace[-1] == label
+    assert (
+        columns(classifier, decoding="label")["label"]
+        == classifier.set_params(decoding="label").predict(TEXTS).tolist()
+    )
+
+
+def test_wishes_that_contradict_each_other_are_refused() -> None:
+    for wish in ({"least": 0.5, "top": 2}, {"least": 0.5, "levels": True}, {"least": 0.5, "decoding": "label"}):
+        with pytest.raises(HiNetError, match=r"leave|go with neither"):
+            Asked(**wish)  # type: ignore[arg-type]
+
+
+def test_answers_of_blocks_join_to_those_of_all_rows() -> None:
+    classifier = fitted(IDS, DAG)
+    rows = classifier.features_of(TEXTS)
+    whole = classifier.fitted_.search.traces(rows, 2)
+    parts = joined_traces([classifier.fitted_.search.traces(rows[start : start + 5], 2) for start in range(0, 24, 5)])
+    for name in ("row_offsets", "offsets", "neurons", "log_p"):
+        np.testing.assert_array_equal(getattr(parts.traces, name), getattr(whole.traces, name))
+    np.testing.assert_array_equal(parts.log_p, whole.log_p)
