@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-import time
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -79,10 +79,14 @@ def test_help_imports_nothing_heavy() -> None:
     run_refusing(heavy, "from hinet.cli import main\ntry: main(['--help'])\nexcept SystemExit as e: assert e.code == 0")
 
 
-def test_help_answers_in_half_a_second() -> None:
-    seconds = []
-    for _ in range(5):
-        start = time.perf_counter()
-        subprocess.run([HINET, "--help"], capture_output=True, check=True)
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 0.5
+def test_help_needs_less_than_half_a_second_of_a_core() -> None:
+    """Seconds of a core, not on the clock: those do not depend on what else runs."""
+
+    def seconds() -> float:
+        with subprocess.Popen([HINET, "--help"], stdout=subprocess.DEVNULL) as process:
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0
+        return used.ru_utime + used.ru_stime
+
+    assert min(seconds() for _ in range(3)) < 0.5

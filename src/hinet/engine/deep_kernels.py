@@ -10,7 +10,7 @@ import numpy as np
 
 from hinet.compiled import inlined_kernel, kernel
 from hinet.engine.goal_kernels import aim, list_groups, normalise, rate_at, scratch_for
-from hinet.engine.hidden_kernels import logit_of, sum_embeddings
+from hinet.engine.scoring_kernels import logit_of
 
 F4 = np.float32
 CERTAIN = F4(1e-3)  # gradients of logits below this are not worth touching a row of weights
@@ -28,7 +28,12 @@ def embed(rows, row, deep, drops, number, hidden, factor, at):
     ``drops`` is a long run of dropout factors; the ``number``-th row takes a stretch that starts at a random place.
     """
     width = deep.embedding.shape[1]
-    sum_embeddings(rows, row, deep, hidden, at)
+    for unit in range(width):
+        hidden[at, unit] = deep.embedding_bias[unit]
+    for entry in range(rows.indptr[row], rows.indptr[row + 1]):
+        feature, value = rows.indices[entry], rows.data[entry]
+        for unit in range(width):
+            hidden[at, unit] += value * deep.embedding[feature, unit]
     mixed = np.uint64(number + 1) * MIX
     mixed = (mixed ^ (mixed >> np.uint64(29))) * MIX
     shift = np.int64((mixed >> np.uint64(20)) % np.uint64(len(drops) - width))

@@ -151,6 +151,7 @@ def train_group(rows, visits, groups, group, adjustment, plan, listed, weights, 
     begin = visits.offsets[group]
     count = visits.offsets[group + 1] - begin
     order = np.arange(count)
+    offsets, entry_number = listed.offsets, listed.entry_number
     state = (np.uint64(seed) + np.uint64(1)) * MIX + np.uint64(group + 1) * np.uint64(0xBF58476D1CE4E5B9)
     logits = np.empty(after - base, np.float32)
     bias_slots = np.ones(after - base, np.float32)
@@ -161,15 +162,24 @@ def train_group(rows, visits, groups, group, adjustment, plan, listed, weights, 
         for position in range(count):
             step = F4(rate * (1 - (epoch * count + position) / (epochs * count)))
             visit, start = begin + order[position], listed.entry_start[order[position]]
-            row = visits.row[visit]
+            low = rows.indptr[visits.row[visit]]
+            values = rows.indptr[visits.row[visit] + 1] - low
             for option in range(after - base):
                 logits[option] = bias[base + option] + adjustment[base + option]
-            add_weights(rows, row, start, listed, weights, logits)
+            for entry in range(values):
+                value = rows.data[low + entry]
+                number = entry_number[start + entry]
+                for place in range(offsets[number], offsets[number + 1]):
+                    logits[weights[place].option] += value * weights[place].weight
             cost += pull_of_option(visits.option[visit], visits.share[visit], logits)
             if steepest_of(logits) < CERTAIN:
                 continue
             move_biases(logits, step, bias[base:after], bias_slots)
-            move_weights(rows, row, start, listed, step, logits, weights)
+            for entry in range(values):
+                value = rows.data[low + entry]
+                number = entry_number[start + entry]
+                for place in range(offsets[number], offsets[number + 1]):
+                    move_weight(value * logits[weights[place].option], step, weights, place)
     return cost
 
 
@@ -183,17 +193,6 @@ def shuffle(order, state):
         other = np.int64((state >> np.uint64(11)) % np.uint64(place + 1))
         order[place], order[other] = order[other], order[place]
     return state
-
-
-@inlined_kernel
-def add_weights(rows, row, start, listed, weights, logits):
-    """Add what the values of a visit say to the logits of its group; their numbers begin at ``start``."""
-    low = rows.indptr[row]
-    for entry in range(rows.indptr[row + 1] - low):
-        value = rows.data[low + entry]
-        number = listed.entry_number[start + entry]
-        for place in range(listed.offsets[number], listed.offsets[number + 1]):
-            logits[weights[place].option] += value * weights[place].weight
 
 
 @inlined_kernel
@@ -212,17 +211,6 @@ def pull_of_option(own, share, logits):
         logits[option] *= scale
     logits[own] -= share
     return cost
-
-
-@inlined_kernel
-def move_weights(rows, row, start, listed, step, slopes, weights):
-    """Move the weights of a visit's values by Adagrad."""
-    low = rows.indptr[row]
-    for entry in range(rows.indptr[row + 1] - low):
-        value = rows.data[low + entry]
-        number = listed.entry_number[start + entry]
-        for place in range(listed.offsets[number], listed.offsets[number + 1]):
-            move_weight(value * slopes[weights[place].option], step, weights, place)
 
 
 @kernel

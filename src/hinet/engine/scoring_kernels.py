@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hinet.compiled import inlined_kernel, kernel
-from hinet.engine.hidden_kernels import logit_of, sum_embeddings
 from hinet.engine.lookup_kernels import find_first
 
 F4 = np.float32
@@ -63,9 +62,15 @@ def read_row(rows, row, experts, reading, place):
 @inlined_kernel
 def read_hidden(rows, row, deep, hidden, place, sink):
     """Fill in the hidden units of a deep expert."""
+    width = hidden.shape[1]
     sink[0] = touch_embeddings(rows, row, deep.embedding)
-    sum_embeddings(rows, row, deep, hidden, place)
-    for unit in range(hidden.shape[1]):
+    for unit in range(width):
+        hidden[place, unit] = deep.embedding_bias[unit]
+    for entry in range(rows.indptr[row], rows.indptr[row + 1]):
+        feature, value = rows.indices[entry], rows.data[entry]
+        for unit in range(width):
+            hidden[place, unit] += value * deep.embedding[feature, unit]
+    for unit in range(width):
         hidden[place, unit] *= F4(1) if hidden[place, unit] > 0 else deep.slope[unit]
 
 
@@ -115,6 +120,15 @@ def score_group(rows, row, neuron, groups, experts, mix, reading, place, logits)
     if mix[WIDE] != 0:
         add_wide(rows, row, neuron, groups, experts.wide, mix[WIDE], logits)
     add_labels(neuron, groups, experts.spans, mix, reading, place, logits)
+
+
+@inlined_kernel
+def logit_of(output, deep, hidden, at):
+    """Return the logit of an output row of a deep expert, of the hidden units at a place."""
+    logit = F4(0)
+    for unit in range(hidden.shape[1]):
+        logit += deep.weight[output, unit] * hidden[at, unit]
+    return logit + deep.bias[output]
 
 
 @inlined_kernel
