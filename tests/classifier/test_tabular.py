@@ -54,6 +54,8 @@ def test_traces_of_a_dag_are_the_paths_that_were_found() -> None:
 
 
 def test_rows_with_fewer_traces_than_asked_for_have_empty_cells() -> None:
+    many = columns(fitted(IDS, DAG), top=9)  # which has six
+    assert many["label_9"] == many["trace_9"] == many["probability_9"] == [None] * len(TEXTS)
     found = columns(fitted(["a", "b"] * 12), top=3)
     assert found["label_3"] == found["trace_3"] == found["probability_3"] == [None] * len(TEXTS)
 

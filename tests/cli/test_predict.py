@@ -108,7 +108,7 @@ def test_rows_come_and_go_in_their_format_through_files_and_pipes(name: str, sho
 
 
 def test_plain_lines_are_texts(shop: Path) -> None:
-    done = run_hinet("predict", "model", "-q", cwd=shop, stdin="dark bread\n\nwhite litre\n")
+    done = run_hinet("predict", "model", "-q", cwd=shop, stdin="dark bread\nwhite litre\n")
     assert [row["label"] for row in rows_of(done.stdout, "\t")] == ["rye", "milk"]
     done = run_hinet("predict", "model", "--text", "name", cwd=shop, stdin="dark bread\n")
     assert done.returncode == 2
@@ -123,6 +123,22 @@ def test_many_rows_keep_their_order_over_blocks_and_files(shop: Path) -> None:
     rows = [json.loads(line) for line in (shop / "out.jsonl").read_text().splitlines()]
     assert [row["id"] for row in rows] == [str(n) for n in [*range(9_000), *range(500)]]
     assert [row["label"] for row in rows] == expected(shop, 9_000, 3) + expected(shop, 500, 4)
+
+
+def test_files_with_other_columns_are_refused_where_all_are_kept(shop: Path) -> None:
+    (shop / "a.csv").write_text("id,title\n1,dark bread\n")
+    (shop / "b.csv").write_text("title,id\nwhite litre,2\n")
+    (shop / "c.csv").write_text("title,id,more\nwhite litre,2,x\n")
+    both = run_hinet("predict", "model", "a.csv", "b.csv", "--keep-all", cwd=shop)
+    assert [(row["id"], row["title"]) for row in rows_of(both.stdout)] == [("1", "dark bread"), ("2", "white litre")]
+    other = run_hinet("predict", "model", "a.csv", "c.csv", "--keep-all", "--out", "out.csv", cwd=shop)
+    assert other.returncode == 2
+    assert "c.csv: the files differ in the column 'more'" in other.stderr
+    assert not (shop / "out.csv").exists()
+    none = run_hinet("predict", "model", "a.csv", "--where", "id=7", "--out", "out.csv", cwd=shop)
+    assert none.returncode == 2
+    assert "there are no rows to predict" in none.stderr
+    assert not (shop / "out.csv").exists()
 
 
 def test_least_confidence_answers_with_inner_nodes_or_nothing(shop: Path) -> None:
@@ -253,10 +269,9 @@ def test_a_disk_that_fills_up_leaves_the_old_file_whole(shop: Path) -> None:
 
 def test_a_reader_that_goes_away_is_no_error(shop: Path) -> None:
     write_products(shop / "a.csv", 20_000, seed=3)
-    done = subprocess.run(
-        f"{HINET} predict model a.csv -q | head -1", shell=True, cwd=shop, capture_output=True, text=True, check=False
-    )
-    assert done.stdout == "label,trace,probability\n"
+    command = f"{HINET} predict model a.csv -q | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], cwd=shop, capture_output=True, text=True, check=False)
+    assert done.stdout == f"label,trace,probability\n{128 + signal.SIGPIPE}\n"
     assert done.stderr == ""
 
 
@@ -268,7 +283,10 @@ def test_explain_and_inspect_tell_what_python_tells(shop: Path) -> None:
     other = run_hinet("explain", "model", "dark bread", "--label", "milk", cwd=shop).stdout
     assert "food / milk" in other
     assert "The milk itself" in other
-    assert run_hinet("explain", "model", "x", "--label", "milks", cwd=shop).returncode == 2
+    for wrong, message in (("milks", "did you mean 'milk'?"), ("food", "the model has no label 'food'")):
+        done = run_hinet("explain", "model", "x", "--label", wrong, cwd=shop)
+        assert done.returncode == 2
+        assert message in done.stderr
     shown = run_hinet("inspect", "model", "--plot", "curve.png", cwd=shop)
     assert "columns     text title; label category" in shown.stdout
     assert "tree of 6 nodes" in shown.stdout

@@ -97,6 +97,8 @@ def test_wishes_that_cannot_be_met_are_told_before_training(
     monkeypatch.chdir(shop)
     (shop / "other").mkdir()
     (shop / "other" / "precious.txt").write_text("precious")
+    (shop / "taken.checkpoint").mkdir()
+    (shop / "taken.checkpoint" / "notes.txt").write_text("precious")
     start = ["train", "products.csv", *COLUMNS, "--taxonomy", "categories.csv"]
     for more, message in (
         (["--out", "other"], "other: holds other files ('precious.txt')"),
@@ -109,6 +111,11 @@ def test_wishes_that_cannot_be_met_are_told_before_training(
         (["--out", "new", "--valid", "none.csv"], "none.csv: cannot be read"),
         (["--out", "new", "--where", "split"], "a condition is COLUMN=VALUE"),
         (["--out", "new", "--where", "id=none"], "no rows are left to learn from"),
+        (["--out", "new", "--risk", "7", "--valid-share", "0.1"], "risk is between 0 and 1"),
+        (["--out", "products.csv/model"], "products.csv is no folder that may be written to"),
+        (["--out", "taken"], "taken.checkpoint: holds other files than checkpoints ('notes.txt')"),
+        (["--out", "taken", "--resume"], "taken.checkpoint: holds other files than checkpoints ('notes.txt')"),
+        (["--out", "new", "--valid", "test.csv", "--valid-share", "0.1"], "each say which rows are for validation"),
         (["--out", "new", "--memory-limit", "0.0001"], "memory"),
         (["--out", "new", "--label-sep", ""], "--label-sep is empty"),
     ):
@@ -117,6 +124,40 @@ def test_wishes_that_cannot_be_met_are_told_before_training(
         assert message in said, more
         assert "Traceback" not in said
         assert not (shop / "new").exists()
+
+
+def test_a_promise_that_cannot_be_kept_costs_no_model(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(shop)
+    start = ["train", "products.csv", *COLUMNS, "--taxonomy", "categories.csv", "--valid-share", "0.1", "-q"]
+    assert run_inside(*start, "--out", "slash/", "--risk", "0.0001", "--checkpoint-every", "0") == 2
+    assert "error: the model is saved, but without its promise" in capsys.readouterr().err
+    assert json.loads(Path("slash", "manifest.json").read_text())["calibration"]["promise"] is None
+    assert not Path("slash.checkpoint").exists()
+
+
+def test_rows_for_validation_are_chosen_among_those_that_are_read(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shop)
+    rows = [
+        f"{title},{c},{'valid' if int(n) % 5 == 0 else 'train'},{'en' if int(n) % 2 else 'de'}"
+        for n, title, c in products(200)
+    ]
+    Path("split.csv").write_text("\n".join(["title,category,split,lang", *rows]) + "\n")
+    asked = ["--where", "lang=en", "--valid-where", "split=valid", "-q", "--out", "model2"]
+    assert run_inside("train", "split.csv", *COLUMNS, *asked) == 0
+    manifest = json.loads(Path("model2", "manifest.json").read_text())
+    assert manifest["metrics"]["validation"]["rows"] == 20
+    assert manifest["training_data"]["rows"] == 80
+
+
+def test_paths_with_an_empty_step_are_told(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(shop)
+    Path("paths.csv").write_text("text,label\nrye,food > rye\nmilk,food > \n")
+    assert run_inside("train", "paths.csv", "--out", "new") == 2
+    assert "paths.csv:3: a step of the path 'food > ' is empty" in capsys.readouterr().err
 
 
 LONG = [*COLUMNS, "--taxonomy", "categories.csv", "--epochs", "120", "--threads", "1", "--checkpoint-every", "0"]

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hinet import FileError, Taxonomy
+from hinet import FileError, HiNetError, Taxonomy
 from hinet.data.tables import (
     Columns,
     RowQuery,
@@ -32,7 +32,9 @@ from hinet.data.tables import (
 )
 from hinet.data.tables import reading as reading_module
 from hinet.data.tables.faults import Rejects
+from hinet.data.tables.writing import table_writer
 from hinet.files.delimited import LONGEST_CELL
+from hinet.files.streams import with_head
 
 ROWS = [{"id": str(n), "text": f"text {n}, with a comma", "label": "ab"[n % 2]} for n in range(10)]
 
@@ -69,36 +71,47 @@ def test_compressed_files_are_those_of_other_tools(tmp_path: Path) -> None:
     assert read_rows(misnamed) == ROWS
 
 
-# A carriage return at the end of a cell, and blank rows, are what CSV itself cannot tell from line endings.
-CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\r\0"), min_size=1).filter(lambda t: t == t.strip())
+CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1).filter(lambda t: t == t.strip())
 
 
 @given(
     st.lists(st.fixed_dictionaries({"text": CELLS, "label": CELLS}), min_size=1, max_size=20),
     st.sampled_from(["csv", "tsv", "jsonl"]),
 )
-def test_any_text_survives(rows: list[dict[str, str]], ending: str) -> None:
+def test_any_text_survives(rows: list[dict[str, str]], ending: Any) -> None:
     stream = io.BytesIO()
-    from hinet.data.tables.writing import _writer
-
-    with _writer(stream, ending, {"text": "text", "label": "text"}) as writer:  # type: ignore[arg-type]
+    with table_writer("x", stream, ending, {"text": "text", "label": "text"}) as writer:
         writer.write({name: [row[name] for row in rows] for name in ("text", "label")})
-    text = stream.getvalue()
-    blocks = reading_module._text_blocks(
-        "x",
-        io.BufferedReader(io.BytesIO(text)),
-        text,
-        ending,
-        Wanted(("text", "label")),
-        TableOptions(quotes=True),
-        Unforgiving(),  # type: ignore[arg-type]
-    )
-    found = [
-        dict(zip(block.cells, cells, strict=True))
-        for block in blocks
-        for cells in zip(*block.cells.values(), strict=True)
-    ]
+    opened = with_head(io.BufferedReader(io.BytesIO(stream.getvalue())))
+    wanted, options = Wanted(("text", "label")), TableOptions(quotes=True)
+    blocks = reading_module._text_blocks("x", opened, ending, wanted, options, Unforgiving())
+    found = [dict(zip(b.cells, cells, strict=True)) for b in blocks for cells in zip(*b.cells.values(), strict=True)]
     assert found == rows
+
+
+class Drips(io.RawIOBase):
+    """Gives a few bytes at a time, as pipes do."""
+
+    def __init__(self, data: bytes, size: int) -> None:
+        self._stream, self._size = io.BytesIO(data), size
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._stream.read(min(self._size, len(buffer)))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def test_quotes_of_a_tab_separated_pipe_are_found_wherever_it_is_cut() -> None:
+    rows = [f'{n}\t"a ""quoted"" text\nof two lines {n}"' for n in range(2000)]
+    data = ("id\ttext\n" + "\n".join(rows) + "\n").encode()
+    for size in (17, 5000, 64_000):
+        opened = with_head(io.BufferedReader(Drips(data, size), size))
+        blocks = reading_module._text_blocks("x", opened, "tsv", Wanted(("text",)), TableOptions(), Unforgiving())
+        texts = [text for block in blocks for text in block.cells["text"]]
+        assert texts == [f'a "quoted" text\nof two lines {n}' for n in range(2000)]
 
 
 def test_blocks_are_cut_by_rows_and_by_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,10 +159,13 @@ def test_plain_lines_are_texts_unless_columns_were_named(tmp_path: Path) -> None
     path.write_text("rye bread\n\nwhole milk\n")
     (block,) = read_blocks([str(path)], Wanted(("title",), named=False), TableOptions(), Unforgiving())
     assert block.format == "text"
-    assert block.cells == {"title": ["rye bread", "whole milk"]}
-    assert block.places == [1, 3]
+    assert block.cells == {"title": ["rye bread", "", "whole milk"]}
+    assert block.places == [1, 2, 3]
     with pytest.raises(FileError, match="no column 'title' among 'rye bread'"):
         list(read_blocks([str(path)], Wanted(("title",)), TableOptions(), Unforgiving()))
+    path.write_text("Title,price\nrye bread,3\n")
+    with pytest.raises(FileError, match=r"no column 'title' among 'Title', 'price'; did you mean 'Title'\?"):
+        list(read_blocks([str(path)], Wanted(("title",), named=False), TableOptions(), Unforgiving()))
     path.write_text("title\nrye bread\n")
     (block,) = read_blocks([str(path)], Wanted(("title",), named=False), TableOptions(), Unforgiving())
     assert block.cells == {"title": ["rye bread"]}
@@ -158,6 +174,12 @@ def test_plain_lines_are_texts_unless_columns_were_named(tmp_path: Path) -> None
 def parquet(table: dict[str, Any]) -> bytes:
     stream = io.BytesIO()
     pq.write_table(pa.table(table), stream)
+    return stream.getvalue()
+
+
+def twice_parquet() -> bytes:
+    stream = io.BytesIO()
+    pq.write_table(pa.table([pa.array(["a"]), pa.array(["b"])], names=["text", "text"]), stream)
     return stream.getvalue()
 
 
@@ -173,6 +195,19 @@ BAD = {
     "utf-16": ("rows.csv", "text,label\na,b\n".encode("utf-16"), ":1: is UTF-16 text"),
     "binary": ("rows.csv", b"text,label\na\0,b\n", ":2: NUL byte"),
     "quote": ("rows.csv", b'text,label\na,b\n"c"d,e\n', ":3: misplaced quote"),
+    "comment": (
+        "rows.csv",
+        b"#text,label\na,b\n",
+        ":2: no column 'text' among 'a', 'b'; lines before it that start with #",
+    ),
+    "blank row": ("rows.csv", b"text,label\na,b\n,\nc,b\n", ":3: the text is empty"),
+    "twice in Parquet": ("rows.parquet", twice_parquet(), "two columns are called 'text'"),
+    "object": ("rows.jsonl", b'{"text": {"a": 1}, "label": "b"}\n', ":1: the text is a list or an object"),
+    "empty step": (
+        "rows.jsonl",
+        b'{"text": "a", "label": ["b", ""]}\n{"text": "a", "label": []}\n',
+        ":2: the row has no label",
+    ),
     "open quote": ("rows.csv", b'text,label\na,b\n"c,e\nf,g\n', ':3: a cell opens with " and is never closed'),
     "long cell": (
         "rows.csv",
@@ -233,8 +268,8 @@ def test_folders_and_missing_files_and_encodings_are_told(tmp_path: Path) -> Non
         with pytest.raises(FileError, match=message):
             read_rows(path)
     (tmp_path / "rows.csv").write_text("id\n1\n")
-    with pytest.raises(FileError, match="unknown encoding 'klingon'"):
-        read_rows(tmp_path / "rows.csv", "id", encoding="klingon", format="csv")
+    with pytest.raises(HiNetError, match="unknown encoding 'klingon'"):
+        TableOptions(encoding="klingon")
 
 
 def test_rows_that_cannot_be_used_are_set_aside_and_the_others_stay(tmp_path: Path) -> None:
@@ -303,9 +338,13 @@ def test_conditions_choose_rows_before_they_are_checked(tmp_path: Path) -> None:
         blocks = labelled_blocks([str(path)], RowQuery(Columns(), **conditions), TableOptions(), Unforgiving())
         return [text for block in blocks for text in block.texts]
 
-    assert texts(where={"split": "train"}) == ["a", "b"]
-    assert texts(where={"split": "train", "kind": "2"}) == ["b"]
-    assert texts(unless={"split": "test"}) == ["a", "b"]
+    assert texts(where={"split": ("train",)}) == ["a", "b"]
+    assert texts(where={"split": ("train",), "kind": ("2", "3")}) == ["b"]
+    assert texts(where={"kind": ("2", "1"), "split": ("train",)}) == ["a", "b"]
+    assert texts(unless={"split": ("test",)}) == ["a", "b"]
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "a", "label": "x", "ok": true}\n{"text": "b", "label": "x", "ok": false}\n')
+    assert texts(where={"ok": ("true",)}) == ["a"]
 
 
 def test_several_columns_of_text_are_joined(tmp_path: Path) -> None:
@@ -335,3 +374,85 @@ def test_a_table_that_cannot_be_finished_is_not_there(ending: str, tmp_path: Pat
 def test_a_full_disk_is_told(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="/dev/full: cannot be written: No space left on device"):
         write_rows(Path("/dev/full"), ROWS)
+
+
+def test_a_quote_that_is_never_closed_is_an_error_even_where_rows_may_be_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text('text,label\na,b\n"c,b\n' + "d,b\n" * 100)
+    with (
+        pytest.raises(FileError, match=r":3: a cell opens with .* \(it runs on to line 103\)"),
+        setting_aside(tmp_path / "r.csv") as rejects,
+    ):
+        list(labelled_blocks([str(path)], RowQuery(Columns()), TableOptions(), rejects))
+
+
+def test_columns_that_are_carried_over_keep_their_values_and_types(tmp_path: Path) -> None:
+    moment = pa.array([1_700_000_000_123_456_789, None], pa.timestamp("ns"))
+    table = {
+        "text": ["a", "b"],
+        "n": pa.array([1, None], pa.int32()),
+        "x": [12345678.9, 1e-9],
+        "ok": [True, None],
+        "when": moment,
+        "tags": [["p", "q"], None],
+    }
+    pq.write_table(pa.table(table), tmp_path / "in.parquet")
+    (block,) = read_blocks([str(tmp_path / "in.parquet")], Wanted(("text",), every=True), TableOptions(), Unforgiving())
+    kinds: Any = dict.fromkeys(block.cells, "any")
+    for ending in ("parquet", "jsonl", "csv"):
+        with new_table(str(tmp_path / f"out.{ending}"), ending, kinds) as writer:  # type: ignore[arg-type]
+            writer.write({name: block.column(name) for name in kinds})
+    assert pq.read_table(tmp_path / "out.parquet").equals(pa.table(table))
+    first, second = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
+    assert first == {
+        "text": "a",
+        "n": 1,
+        "x": 12345678.9,
+        "ok": True,
+        "when": "2023-11-14 22:13:20.123456789",
+        "tags": ["p", "q"],
+    }
+    assert second == {"text": "b", "n": None, "x": 1e-9, "ok": None, "when": None, "tags": None}
+    rows = read_rows(tmp_path / "out.csv", *kinds)
+    assert rows[0] == {
+        "text": "a",
+        "n": "1",
+        "x": "12345678.9",
+        "ok": "true",
+        "when": "2023-11-14 22:13:20.123456789",
+        "tags": '["p", "q"]',
+    }
+    assert rows[1] == {"text": "b", "n": "", "x": "1e-09", "ok": "", "when": "", "tags": ""}
+
+
+def test_kept_columns_that_change_their_kind_are_told_with_the_file(tmp_path: Path) -> None:
+    out = tmp_path / "out.parquet"
+
+    def writes() -> None:
+        with new_table(str(out), "parquet", {"a": "any"}) as table:
+            table.write({"a": [1, 2]})
+            table.write({"a": ["text", None]})
+
+    with pytest.raises(FileError, match=r"out.parquet: a kept column changes its kind"):
+        writes()
+    assert not out.exists()
+
+
+def test_compressed_parquet_and_binary_text_are_read(tmp_path: Path) -> None:
+    (tmp_path / "rows.parquet.gz").write_bytes(gzip.compress(parquet({"text": [b"rye", "caf\u00e9".encode()]})))
+    assert read_rows(tmp_path / "rows.parquet.gz", "text") == [{"text": "rye"}, {"text": "caf\u00e9"}]
+
+
+def test_long_rows_of_parquet_come_in_small_blocks(tmp_path: Path) -> None:
+    (tmp_path / "rows.parquet").write_bytes(parquet({"text": ["x" * 1_000_000] * 20}))
+    blocks = list(read_blocks([str(tmp_path / "rows.parquet")], Wanted(("text",)), TableOptions(), Unforgiving()))
+    assert len(blocks) >= 5
+    assert [place for block in blocks for place in block.places] == list(range(1, 21))
+
+
+def test_rows_of_json_need_not_have_the_columns_that_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "a", "id": 1}\n{"text": "b"}\n')
+    (block,) = read_blocks(
+        [str(tmp_path / "rows.jsonl")], Wanted(("text",), keep=("id",)), TableOptions(), Unforgiving()
+    )
+    assert block.cells == {"text": ["a", "b"], "id": [1, None]}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import re
 import secrets
@@ -95,7 +96,7 @@ def load_fitted(folder: str | Path, network: Any = None) -> tuple[Fitted, dict[s
             arrays = map_arrays(weights.result())
         form = _restored_form(taxonomy, manifest["labels"], arrays.pop("label_nodes"))
         model = _restored_model(form.layers, manifest, arrays, network)
-        history = tuple(EpochRecord(**record) for record in manifest["history"])
+        history = tuple(EpochRecord(**record) for record in manifest.get("history", ()))
     except HiNetError:
         raise
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
@@ -199,7 +200,10 @@ def _restored_form(taxonomy: Taxonomy, told: Mapping[str, Any], label_nodes: NDA
 
 def _kept(folder: Path, name: str, suffix: str, write: Any) -> tuple[str, dict[str, Any]]:
     """Write a file and give it the name of its contents; return what the manifest says of it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(folder, f"cannot be written: {error.strerror}") from None
     passing = folder / f".{name}-{secrets.token_hex(4)}.partial{suffix}"
     write(passing)
     digest = _digest(passing)
@@ -227,6 +231,9 @@ def _checked(folder: Path, name: str, told: Mapping[str, Any]) -> Path:
 
 def check_target(folder: Path) -> None:
     """Raise FileError if a model cannot be saved to a folder, for what is there."""
+    above = next(path for path in folder.absolute().parents if path.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise FileError(folder, f"cannot be written: {above} is no folder that may be written to")
     if folder.exists() and not folder.is_dir():
         raise FileError(folder, "is a file; name a folder to save the model in")
     if folder.is_dir():

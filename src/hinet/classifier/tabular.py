@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.labels import NOTHING
 from hinet.data import Traces
+from hinet.data.tables.writing import CellKind
 from hinet.engine import Decoding, Found
 from hinet.errors import HiNetError
 
 Cells = dict[str, list[Any]]
-CellKind = Literal["text", "texts", "number"]
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class AnswerTable:
         cells: Cells = {}
         for rank in range(self.asked.top):
             has = counts > rank
-            at = np.where(has, traces.row_offsets[:-1] + rank, 0)
+            at = np.where(has, traces.row_offsets[:-1] + rank, NOTHING)
             nodes = np.where(has, traces.end_nodes[at], NOTHING).astype(np.int64)
             cells |= self._ranked(rank, nodes, (traces, at), np.where(has, np.exp(traces.log_p[at]), np.nan))
         if self.asked.levels:
@@ -151,12 +151,13 @@ class AnswerTable:
             self._known_paths[node] = list(map(str, self.fitted.form.steps(node)))
         return self._known_paths[node]
 
-    def _paths_of_traces(self, traces: Traces, at: NDArray[np.int64]) -> list[list[str]]:
-        """Return the steps of traces as they are, of which a node of a DAG may have several."""
+    def _paths_of_traces(self, traces: Traces, at: NDArray[np.int64]) -> list[list[str] | None]:
+        """Return the steps of traces as they are, of which a node of a DAG may have several; of none, None."""
         node_of = traces.layers.node
+        bounds = zip(at.tolist(), traces.offsets[at].tolist(), traces.offsets[at + 1].tolist(), strict=True)
         return [
-            [self._names[node] for node in node_of[traces.neurons[start:end]].tolist()]
-            for start, end in zip(traces.offsets[at].tolist(), traces.offsets[at + 1].tolist(), strict=True)
+            [self._names[node] for node in node_of[traces.neurons[start:end]].tolist()] if place >= 0 else None
+            for place, start, end in bounds
         ]
 
     def _levels(self, found: Found) -> Cells:

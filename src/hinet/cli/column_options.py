@@ -28,10 +28,14 @@ class ColumnChoice:
         named = {name: value for name, value in vars(self).items() if value is not None}
         return replace(usual, **named)
 
-    @property
-    def names_text(self) -> bool:
-        """Whether a person named the column of the text."""
-        return self.text is not None
+
+def _text(
+    text: Annotated[
+        list[str] | None,
+        option("--text", "Column of the text; several are joined. By default that of training, or 'text'.", _PANEL),
+    ] = None,
+) -> ColumnChoice:
+    return ColumnChoice(tuple(text) if text else None)
 
 
 def _columns(
@@ -50,15 +54,14 @@ def _columns(
     label_sep: Annotated[str | None, option("--label-sep", "Separator of several labels in one cell.", _PANEL)] = None,
     path_sep: Annotated[
         str | None,
-        option(
-            "--path-sep", "Separator of the steps of labels that are paths; without --taxonomy, by default >.", _PANEL
-        ),
+        option("--path-sep", "Separator of the steps of a label; without --taxonomy, by default >.", _PANEL),
     ] = None,
 ) -> ColumnChoice:
     for name, value in (("--label-sep", label_sep), ("--path-sep", path_sep)):
         if value == "":
             raise HiNetError(f"{name} is empty; give the characters that stand between two")
-    return ColumnChoice(None if not text else tuple(text), None if not label else tuple(label), label_sep, path_sep)
+    return replace(_text(text), label=tuple(label) if label else None, label_sep=label_sep, path_sep=path_sep)
 
 
+names_text = takes(_text, "named")
 names_columns = takes(_columns, "named")

@@ -14,6 +14,8 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help stays instan
     from rich.text import Text
 
     from hinet.classifier.explaining import Explanation, Step
+    from hinet.cli.models import LoadedModel
+    from hinet.data import Traces
     from hinet.taxonomy import Taxonomy
 
 EXAMPLE = 'Example: hinet explain model "dark rye bread"'
@@ -41,10 +43,7 @@ def explain(
         raise HiNetError("the text is empty; give the words to explain")
     row = loaded.rows_of([text])
     fitted = loaded.fitted
-    if label is None:
-        traces = fitted.search.traces(row).traces
-    else:
-        traces = fitted.form.encode([loaded.columns.label_of([label])])
+    traces = fitted.search.traces(row).traces if label is None else _traces_of(loaded, label)
     found = explained(fitted, row, traces, most)
     if as_json:
         import json
@@ -54,6 +53,21 @@ def explain(
     from rich.console import Console
 
     Console(highlight=False).print(_drawn(text, found, fitted.form.taxonomy))
+
+
+def _traces_of(loaded: LoadedModel, label: str) -> Traces:
+    from hinet.errors import LabelError
+
+    form = loaded.fitted.form
+    written = loaded.columns.label_of([label])
+    try:
+        if not form.predictable(form.truth([written])).all():
+            raise HiNetError(
+                f"the model has no label {label!r}: no training row ended there; name one that it predicts"
+            )
+        return form.encode([written])
+    except LabelError as error:
+        raise HiNetError(str(error).removeprefix("row 0: ")) from None
 
 
 def _as_dict(found: Explanation) -> dict[str, Any]:

@@ -29,13 +29,15 @@ def export(
 ) -> None:
     """Write the scores of a model as an ONNX graph; needs the extra 'export'."""
     from hinet import load
-    from hinet.cli.models import load_model
+    from hinet.classifier.bundle import read_manifest
+    from hinet.cli.models import LoadedModel
     from hinet.cli.training_rows import read_rows
 
     classifier = load(model)
+    classifier.n_jobs = running.threads
     if not data:
-        running.say(str(classifier.export_onnx(folder)))
+        typer.echo(str(classifier.export_onnx(folder)))
         return
-    loaded = load_model(model, running.threads)
+    loaded = LoadedModel(classifier.fitted_, read_manifest(model))
     found = read_rows(data, named.over(loaded.columns), rows, loaded.given_taxonomy, beside=str(folder))
-    running.say(str(classifier.export_onnx(folder, found.texts, found.labels)))
+    typer.echo(str(classifier.export_onnx(folder, found.texts, found.labels)))

@@ -44,7 +44,7 @@ def _draw(manifest: dict[str, Any], model: Path, plot: Path) -> None:
     from hinet.evaluation.plots import plot_history
     from hinet.progress import EpochRecord
 
-    history = [EpochRecord(**record) for record in manifest["history"]]
+    history = [EpochRecord(**record) for record in manifest.get("history", ())]
     if not history:
         raise HiNetError(f"{model}: the model has no training history to draw")
     plot_history(history, plot, model.name)

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hinet.cli.column_options import ColumnChoice, names_columns
+from hinet.cli.column_options import ColumnChoice, names_text
 from hinet.cli.options import Running, option, runs
 from hinet.cli.row_options import FILES, OnError, RowFormat, RowReading, reads_rows
-from hinet.errors import HiNetError
+from hinet.errors import FileError, HiNetError
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help stays instant
     from hinet.classifier.tabular import AnswerTable
     from hinet.cli.models import LoadedModel
-    from hinet.data.tables import LabelledBlock, RowQuery
+    from hinet.data.tables import LabelledBlock, RowBlock, RowQuery
+    from hinet.data.tables.writing import CellKind
 
 EXAMPLE = "Example: hinet predict model new_products.csv --top 3 --out predictions.csv"
 
@@ -34,7 +36,7 @@ class DecodingName(StrEnum):
 
 @runs
 @reads_rows
-@names_columns
+@names_text
 def predict(
     model: Annotated[Path, typer.Argument(help="Folder of a trained model.", show_default=False)],
     rows: RowReading,
@@ -53,7 +55,7 @@ def predict(
         str | None,
         option(
             "--min-confidence",
-            "Answer with the deepest node that is at least so probable, from 0 to 1, or with nothing; "
+            "Answer with the deepest node that is at least so probable, up to 1, or with nothing; "
             "'calibrated' takes the threshold that the model was calibrated for.",
         ),
     ] = None,
@@ -83,13 +85,13 @@ def predict(
     paths = data or ["-"]
     if "-" in paths and sys.stdin.isatty():
         running.say("reading texts from the terminal, one a line; Ctrl-D ends them")
-    by_name = named.names_text or len(columns.text) > 1
+    by_name = named.text is not None or len(columns.text) > 1
     query = RowQuery(columns, labels=False, where=rows.where, keep=tuple(keep or ()), keep_all=keep_all, named=by_name)
     table = AnswerTable(loaded.fitted, asked, _path_mark(columns.path_sep))
     with rows.faults("predictions" if out == "-" else out) as faults, counter_for_terminal(running.quiet) as counter:
         blocks = labelled_blocks(paths, query, rows.options, faults)
-        skips = rows.on_error is OnError.skip
-        _write(blocks, out, None if to is None else to.value, _Output(loaded, table, query, prefix, skips), counter)
+        output = partial(_Output, loaded, table, query, prefix, rows.on_error is OnError.skip)
+        _write(blocks, out, None if to is None else to.value, output, counter)
 
 
 def _least(given: str | None, loaded: LoadedModel) -> float | None:
@@ -114,42 +116,56 @@ def _path_mark(path_sep: str | None) -> str:
 
 
 class _Output:
-    """Turns blocks of rows into the columns that are written."""
+    """Turns blocks of rows into the columns that are written: places if rows may be skipped, kept ones, answers."""
 
-    def __init__(self, loaded: LoadedModel, table: AnswerTable, query: RowQuery, prefix: str, skips: bool) -> None:
-        self._loaded, self._table, self._query, self._prefix, self._skips = loaded, table, query, prefix, skips
+    def __init__(
+        self, loaded: LoadedModel, table: AnswerTable, query: RowQuery, prefix: str, skips: bool, first: LabelledBlock
+    ) -> None:
+        self._loaded, self._table, self._prefix, self._keeps_all = loaded, table, prefix, query.keep_all
+        self._place = first.rows.unit if skips else None
+        self._kept = list(first.rows.cells) if query.keep_all else list(query.keep)
 
-    def kinds(self, first: LabelledBlock) -> dict[str, Any]:
-        """Return the columns there will be and what they hold: places if rows may be skipped, kept ones, answers."""
-        kinds: dict[str, Any] = {first.rows.unit: "number"} if self._skips else {}
-        kinds |= dict.fromkeys(self._kept(first), "any")
-        answers = {self._prefix + name: kind for name, kind in self._table.kinds.items()}
-        for name in answers:
-            if name in kinds:
-                raise HiNetError(f"a kept column is called {name!r} as a new one is; tell them apart with --prefix")
-        return kinds | answers
+    def kinds(self) -> dict[str, CellKind]:
+        """Return the columns there will be, and what they hold."""
+        parts: list[dict[str, CellKind]] = [
+            {} if self._place is None else {self._place: "place"},
+            dict.fromkeys(self._kept, "any"),
+            {self._prefix + name: kind for name, kind in self._table.kinds.items()},
+        ]
+        kinds: dict[str, CellKind] = {}
+        for part in parts:
+            for name in part:
+                if name in kinds:
+                    raise HiNetError(f"a kept column is called {name!r} as a new one is; tell them apart with --prefix")
+            kinds |= part
+        return kinds
 
     def columns(self, block: LabelledBlock) -> Mapping[str, Any]:
         """Return the columns of a block."""
-        cells: dict[str, Any] = {block.rows.unit: block.rows.places} if self._skips else {}
-        cells |= {name: block.rows.cells[name] for name in self._kept(block)}
+        self._check(block.rows)
+        columns: dict[str, Any] = {} if self._place is None else {self._place: block.rows.places}
+        columns |= {name: block.rows.column(name) for name in self._kept}
         answers = self._table.columns(self._loaded.rows_of(block.texts))
-        return cells | {self._prefix + name: cells for name, cells in answers.items()}
+        return columns | {self._prefix + name: cells for name, cells in answers.items()}
 
-    def _kept(self, block: LabelledBlock) -> list[str]:
-        return list(block.rows.cells) if self._query.keep_all else list(self._query.keep)
+    def _check(self, rows: RowBlock) -> None:
+        """Refuse a file with other columns than the first, if all are kept."""
+        if self._keeps_all and {*rows.cells} != {*self._kept}:
+            other = next(iter({*rows.cells} ^ {*self._kept}))
+            raise FileError(rows.path, f"the files differ in the column {other!r}; name the columns to --keep")
 
 
-def _write(blocks: Iterator[LabelledBlock], out: str, to: Any, output: _Output, counter: Any) -> None:
+def _write(blocks: Iterator[LabelledBlock], out: str, to: Any, output: Callable[..., _Output], counter: Any) -> None:
     """Write the answers of blocks; nothing is opened before the first rows are good."""
     from hinet.data.tables import format_for_output, new_table
 
-    first = next(blocks, None)
+    filled = (block for block in blocks if len(block))
+    first = next(filled, None)
     if first is None:
         raise HiNetError("there are no rows to predict; all were skipped, or --where chose none")
     chosen = format_for_output(out, to, first.rows.format)
-    with new_table(out, chosen, output.kinds(first)) as table:
-        for block in chain([first], blocks):
-            if len(block):
-                table.write(output.columns(block))
-                counter.advanced(len(block))
+    answers = output(first)
+    with new_table(out, chosen, answers.kinds()) as table:
+        for block in chain([first], filled):
+            table.write(answers.columns(block))
+            counter.advanced(len(block))

@@ -14,7 +14,7 @@ from hinet.cli.options import option, takes
 from hinet.errors import HiNetError
 
 if TYPE_CHECKING:  # imported when a command runs, so that --help stays instant
-    from hinet.data.tables import Faults, TableOptions
+    from hinet.data.tables import Conditions, Faults, TableOptions
 
 _PANEL = "Reading rows"
 
@@ -41,7 +41,7 @@ class RowReading:
     """How to read tables of rows, and what to do with rows that cannot be used."""
 
     options: TableOptions
-    where: dict[str, str]
+    where: Conditions
     on_error: OnError
     rejects: str | None
 
@@ -53,20 +53,23 @@ class RowReading:
         if self.on_error is OnError.fail:
             yield Unforgiving()
             return
-        with setting_aside(self.rejects or f"{beside}.rejects.csv") as rejects:
+        with setting_aside(self.rejects or f"{beside.rstrip('/')}.rejects.csv") as rejects:
             yield rejects
         if rejects.count:
             some = "1 row was" if rejects.count == 1 else f"{rejects.count:,} rows were"
             typer.echo(f"{some} skipped; the reasons are in {rejects.path}", err=True)
 
 
-def conditions(where: list[str]) -> dict[str, str]:
-    """Return COLUMN=VALUE conditions as a mapping."""
+def conditions(where: list[str]) -> Conditions:
+    """Return COLUMN=VALUE conditions as a mapping; several values of a column stand for any of them."""
     pairs = [condition.partition("=") for condition in where]
     for column, mark, value in pairs:
         if not column or not mark:
             raise HiNetError(f"a condition is COLUMN=VALUE, such as split=train; got {column + mark + value!r}")
-    return {column.strip(): value.strip() for column, _, value in pairs}
+    found: dict[str, tuple[str, ...]] = {}
+    for column, _, value in pairs:
+        found[column.strip()] = (*found.get(column.strip(), ()), value.strip())
+    return found
 
 
 def _reading(
@@ -82,7 +85,8 @@ def _reading(
     ] = None,
     encoding: Annotated[str, typer.Option("--encoding", help="Encoding of text.", rich_help_panel=_PANEL)] = "utf-8",
     where: Annotated[
-        list[str] | None, option("--where", "COLUMN=VALUE: read such rows alone; repeat it for more.", _PANEL)
+        list[str] | None,
+        option("--where", "COLUMN=VALUE: read such rows alone; repeat it for more values or columns.", _PANEL),
     ] = None,
     on_error: Annotated[
         OnError,
@@ -93,12 +97,15 @@ def _reading(
         ),
     ] = OnError.fail,
     rejects: Annotated[
-        str | None, option("--rejects", "CSV file for skipped rows, with reasons; by default beside --out.", _PANEL)
+        str | None,
+        option("--rejects", "CSV file for skipped rows, with reasons; by default OUT.rejects.csv.", _PANEL),
     ] = None,
 ) -> RowReading:
     """Return how to read rows."""
     from hinet.data.tables import TableOptions
 
+    if delimiter == "":
+        raise HiNetError("--delimiter is empty; give the character between two cells")
     delimiter = "\t" if delimiter in ("tab", "\\t") else delimiter
     options = TableOptions(None if format is None else format.value, delimiter, quotes, encoding)
     return RowReading(options, conditions(where or []), on_error, rejects)

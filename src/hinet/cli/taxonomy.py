@@ -122,19 +122,20 @@ def convert(
 
 def _row_labels(path: Path, column: str, separator: str | None, encoding: str) -> RowLabels:
     """Return the labels of rows as they are, missing and unknown ones too."""
-    from hinet.data.tables import TableOptions, Unforgiving, Wanted, read_blocks
-    from hinet.taxonomy import as_id
+    from hinet.data.tables import Columns, TableOptions, Unforgiving, Wanted, read_blocks
     from hinet.taxonomy.check import RowLabels
 
     if separator == "":
         raise typer.BadParameter("--label-sep is empty; give the character between two labels")
+    columns = Columns(label=(column,), label_sep=separator)
     places: list[int] = []
-    cells: list[str] = []
+    labels: list[list[str]] = []
     for block in read_blocks([str(path)], Wanted((column,)), TableOptions(encoding=encoding), Unforgiving()):
         places += block.places
-        cells += map(as_id, block.cells[column])
-    split = [[cell] if separator is None else [part.strip() for part in cell.split(separator)] for cell in cells]
-    return RowLabels(str(path), places, [[label for label in row if label.strip()] for row in split])
+        for cell in block.cells[column]:
+            found = columns.label_of([cell])
+            labels.append([label for label in ([found] if isinstance(found, str) else sorted(found)) if label.strip()])
+    return RowLabels(str(path), places, labels)
 
 
 def _print_json(report: Report) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +14,7 @@ from hinet.cli.options import Running, option, runs
 from hinet.cli.plot_options import PLOT, check_plot
 from hinet.cli.row_options import FILES, RowReading, reads_rows
 from hinet.cli.training_options import TrainingChoice, ValidationChoice, trains, validates
-from hinet.errors import FileError
+from hinet.errors import FileError, HiNetError
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help stays instant
     from hinet import HiNetClassifier
@@ -47,11 +46,15 @@ def train(
     """Train a classifier on rows of text, and save it to a folder."""
     from hinet import HiNetClassifier, Taxonomy
     from hinet.cli.training_rows import read_training_rows
+    from hinet.engine.checkpoints import remove_checkpoints
+    from hinet.evaluation.risk import check_share
 
-    kept = Path(f"{out}.checkpoint")
-    _check_outputs(out, kept, training.resume, plot)
+    model = Path(out)
+    kept = model.with_name(f"{model.name}.checkpoint")
+    _check_outputs(model, kept, training.resume, plot)
     validation.require("--patience", training.patience)
     validation.require("--risk", validation.risk)
+    check_share("risk", validation.risk)
     start = time.perf_counter()
     hierarchy = None if taxonomy is None else Taxonomy.from_file(taxonomy)
     given = read_training_rows(data, validation, rows, named, hierarchy, beside=out, seed=running.seed)
@@ -64,43 +67,57 @@ def train(
         random_state=running.seed, n_jobs=running.threads, verbose=not running.quiet,
     )  # fmt: skip
     try:
-        _fit(classifier, given.train, given.valid, validation.risk)
+        broken_promise = _fit(classifier, given.train, given.valid, validation.risk)
     except KeyboardInterrupt:
         if kept.is_dir():
             typer.echo(f"interrupted; finished epochs are in {kept}: the same command with --resume goes on", err=True)
         raise
-    classifier.save(out, half=training.half, notes={COLUMNS: given.columns.described()})
-    shutil.rmtree(kept, ignore_errors=True)
+    classifier.save(model, half=training.half, notes={COLUMNS: given.columns.described()})
+    remove_checkpoints(kept)
     if plot is not None:
         from hinet.evaluation.plots import plot_history
 
         plot_history(classifier.history_, plot)
-    _tell(classifier, out, time.perf_counter() - start, running)
+    _tell(classifier, model, time.perf_counter() - start, running)
+    if broken_promise is not None:
+        raise HiNetError(f"the model is saved, but without its promise: {broken_promise}")
 
 
-def _check_outputs(out: str, kept: Path, resume: bool, plot: Path | None) -> None:
+def _check_outputs(model: Path, kept: Path, resume: bool, plot: Path | None) -> None:
     """Refuse what could not be written before minutes of training, not after."""
     from hinet.classifier.bundle import check_target
+    from hinet.engine.checkpoints import check_folder
 
-    check_target(Path(out))
+    check_target(model)
     check_plot(plot)
+    check_folder(kept)
     if kept.is_dir() and not resume:
         raise FileError(
             kept, "holds a run that was broken off; add --resume to go on with it, or remove the folder to start anew"
         )
 
 
-def _fit(classifier: HiNetClassifier, train: LabelledTexts, valid: LabelledTexts | None, risk: float | None) -> None:
-    """Train, and calibrate where there are validation rows."""
+def _fit(
+    classifier: HiNetClassifier, train: LabelledTexts, valid: LabelledTexts | None, risk: float | None
+) -> HiNetError | None:
+    """Train, and calibrate where there are validation rows; return why the risk could not be promised, if so."""
     if valid is None:
         classifier.fit(train.texts, train.labels)
-        return
+        return None
     classifier.fit(train.texts, train.labels, valid=(valid.texts, valid.labels))
-    if len(valid) > 1:
+    if len(valid) < 2:
+        return None
+    try:
         classifier.calibrate(valid.texts, valid.labels, risk=risk)
+    except HiNetError as error:
+        if risk is None:
+            raise
+        classifier.calibrate(valid.texts, valid.labels)
+        return error
+    return None
 
 
-def _tell(classifier: HiNetClassifier, out: str, seconds: float, running: Running) -> None:
+def _tell(classifier: HiNetClassifier, model: Path, seconds: float, running: Running) -> None:
     """Say how it went."""
     judged = classifier.metrics_.get("validation")
     if judged is not None:
@@ -111,5 +128,5 @@ def _tell(classifier: HiNetClassifier, out: str, seconds: float, running: Runnin
         running.say(f"calibration error {found.error_before:.3f}, after scaling {found.error_after:.3f}")
         if found.promise is not None:
             running.say(f"--min-confidence calibrated asks for {found.promise.threshold:.3f}")
-    size = sum(path.stat().st_size for path in Path(out).iterdir()) / 1e6
-    running.say(f"saved to {out}: {size:,.1f} MB, {seconds:.1f} s in all")
+    size = sum(path.stat().st_size for path in model.iterdir()) / 1e6
+    running.say(f"saved to {model}: {size:,.1f} MB, {seconds:.1f} s in all")

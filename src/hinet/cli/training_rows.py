@@ -14,7 +14,7 @@ from hinet.cli.row_options import RowReading, conditions
 from hinet.cli.training_options import ValidationChoice
 from hinet.data.rows import parts_by_hash
 from hinet.data.tables import Columns, Faults, RowQuery, checked_against, labelled_blocks
-from hinet.data.tables.columns import PATH_MARK
+from hinet.data.tables.columns import PATH_MARK, whole_paths
 from hinet.errors import HiNetError
 from hinet.ragged import Ints
 from hinet.taxonomy import Taxonomy
@@ -85,13 +85,20 @@ def read_training_rows(
     if held and "-" in data:
         raise HiNetError("--valid-where reads the rows twice, which standard input cannot; give a file")
     columns = named.over(Columns())
-    query = RowQuery(columns, where=rows.where, unless=held, check=checked_against(hierarchy))
+    guesses = hierarchy is None and columns.path_sep is None and len(columns.label) == 1
+    check = whole_paths if guesses else checked_against(hierarchy)
+    query = RowQuery(columns, where=rows.where, unless=held, check=check)
     valid = None
     with rows.faults(beside) as faults:
         train = _read(data, query, rows, faults)
         if validation.files or held:
-            valid = _read(validation.files or data, replace(query, where=held or rows.where, unless={}), rows, faults)
-    if hierarchy is None and columns.path_sep is None and len(columns.label) == 1 and _has_paths(train):
+            valid = _read(
+                validation.files or data, replace(query, where={**rows.where, **held}, unless={}), rows, faults
+            )
+    for read in (train, valid):
+        if read is not None and not len(read):
+            raise HiNetError("no rows are left to learn from or validate by; see --where, and the rejects if any")
+    if guesses and _has_paths(train):
         columns = replace(columns, path_sep=PATH_MARK)
         train, valid = train.as_paths(PATH_MARK), None if valid is None else valid.as_paths(PATH_MARK)
     if validation.share is not None:
@@ -116,8 +123,6 @@ def _read(paths: list[str], query: RowQuery, rows: RowReading, faults: Faults) -
             yield pa.array(block.texts, pa.large_string())
 
     texts = pa.chunked_array(list(chunks()), pa.large_string())
-    if not labels:
-        raise HiNetError(f"{', '.join(paths)}: no rows are left to learn from; see --where and the rejects")
     return LabelledTexts(texts, _shared(labels))
 
 

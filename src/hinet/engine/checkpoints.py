@@ -18,6 +18,7 @@ from hinet.files import read_arrays, write_arrays
 from hinet.progress import EpochRecord
 
 BEST = "best."
+ENDING = ".safetensors"
 LEAST_WRITES = 20  # an interval is at least as long as so many writes take, so that writing costs little
 
 
@@ -86,7 +87,30 @@ class Checkpoints:
         return Done(tuple(EpochRecord(**record) for record in json.loads(told["records"])), best)
 
     def _file(self, task: Task) -> Path:
-        return self.folder / f"{task.name.replace(' ', '-')}.safetensors"
+        return self.folder / f"{task.name.replace(' ', '-')}{ENDING}"
+
+
+def check_folder(folder: Path) -> None:
+    """Raise FileError if checkpoints cannot go to a folder, for what is there."""
+    if folder.exists() and not folder.is_dir():
+        raise FileError(folder, "is a file, where checkpoints are to be kept; rename it")
+    others = [path.name for path in folder.iterdir() if not _is_checkpoint(path)] if folder.is_dir() else []
+    if others:
+        raise FileError(folder, f"holds other files than checkpoints ({others[0]!r}); move them")
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Remove a folder of checkpoints, and nothing else."""
+    if folder.is_dir():
+        for path in filter(_is_checkpoint, list(folder.iterdir())):
+            path.unlink(missing_ok=True)
+        if not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _is_checkpoint(path: Path) -> bool:
+    """Return whether a file is one of ours, or was on its way to become one."""
+    return ENDING in path.name
 
 
 def fingerprint_of(parts: list[Any]) -> str:

@@ -143,7 +143,10 @@ class Search(Answering):
     threads: int | None = None
 
     def traces(self, rows: Any, k: int = 1, *, least: float = 0.0) -> Found:
-        """Return the ``k`` best traces of every row, exactly; those less probable than ``least`` are left out."""
+        """Return the ``k`` best traces of every row, exactly; those less probable than ``least`` are left out.
+
+        ``least`` is a bound before the model's slope, if it has one, is applied.
+        """
         if k < 1:
             raise HiNetError(f"k is at least 1; got {k}")
         k = min(k, self.model.layers.count_traces())

@@ -80,7 +80,8 @@ def plot_history(history: Sequence[EpochRecord], path: str | Path, title: str = 
         axes.set_xlabel("epoch")
         axes.set_ylabel(name)
         axes.xaxis.set_major_locator(plt.MaxNLocator(integer=True))
-        axes.legend(fontsize=8)
+        if axes.lines:
+            axes.legend(fontsize=8)
     figure.suptitle(title)
     _save(figure, path)
     plt.close(figure)

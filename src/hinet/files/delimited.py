@@ -31,17 +31,20 @@ class QuoteError(FileError):
 
 
 class Records:
-    """The records of delimited lines that are not blank, one by one, with the lines they run over.
+    """The records of delimited lines, one by one, with the lines they run over.
 
-    Comments (#) before the first record are passed over, as they are in all formats of hierarchies. After a QuoteError
-    it goes on with the next line.
+    Passed over are blank lines, comments (#) before the first record, as in all formats of hierarchies, and unless they
+    are wanted the rows of empty cells that spreadsheets leave. After a QuoteError it goes on with the next line.
     """
 
-    def __init__(self, path: str | Path, lines: Iterable[str], delimiter: str, *, quotes: bool) -> None:
+    def __init__(
+        self, path: str | Path, lines: Iterable[str], delimiter: str, *, quotes: bool, empty_rows: bool = False
+    ) -> None:
         quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
         self._reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
-        self._path = path
+        self._path, self._empty_rows = path, empty_rows
         self._at_head = True
+        self.comments = 0  # lines at the head that were passed over
         self.first = 0  # line of the last record
         self.last = 0  # line it ends at
 
@@ -58,8 +61,9 @@ class Records:
                 raise QuoteError(self._path, _csv_remedy(str(error)), line=self.first) from None
             self.last = self._reader.line_num
             if self._at_head and record and record[0].startswith("#"):
+                self.comments += 1
                 continue
-            if any(map(str.strip, record)):  # blank lines, and the rows of empty cells that spreadsheets leave
+            if any(map(str.strip, record)) or (self._empty_rows and record and not self._at_head):
                 self._at_head = False
                 return record
 
@@ -125,9 +129,13 @@ def parse_delimited(path: str | Path, text: str, delimiter: str | None = None) -
 
 def format_delimited(header: Sequence[str], rows: Iterable[Sequence[str]], delimiter: str) -> str:
     """Return a table as text that :func:`parse_delimited` reads back to the letter."""
-    lines = (delimiter.join(_cell(text, delimiter) for text in row) + "\n" for row in rows)
     head = delimiter.join(_cell(name, "".join(DELIMITERS)) for name in header)  # so that the delimiter can be guessed
-    return "".join([head, "\n", *lines])
+    return f"{head}\n{format_rows(rows, delimiter)}"
+
+
+def format_rows(rows: Iterable[Sequence[str]], delimiter: str) -> str:
+    """Return rows as lines of a table."""
+    return "".join(delimiter.join(_cell(text, delimiter) for text in row) + "\n" for row in rows)
 
 
 def _cell(text: str, delimiters: str) -> str:
@@ -151,7 +159,7 @@ def _table(path: str | Path, text: str, delimiter: str, quotes: bool) -> Delimit
     return DelimitedTable(str(path), dict(zip(names, cells, strict=True)), lines[1:], lines[0], long_records)
 
 
-def column_names(path: str | Path, header: Sequence[str], line: int) -> list[str]:
+def column_names(path: str | Path, header: Sequence[str], line: int | None) -> list[str]:
     """Return the names in a header, no two the same."""
     names = [name.strip() for name in header]
     twice = next((name for name, count in Counter(names).items() if count > 1), None)

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 from hinet.errors import FileError
 
@@ -77,15 +77,18 @@ def _decompressed(raw: io.BufferedReader) -> Iterator[io.BufferedReader]:
             yield io.BufferedReader(inner, PEEKED)
 
 
-def with_head(stream: io.BufferedReader, size: int = PEEKED) -> tuple[bytes, io.BufferedReader]:
-    """Return the first bytes of a stream, a whole line at least where lines are no longer, and all of it to be read.
+class Opened(NamedTuple):
+    """A stream of which the first bytes are known."""
 
-    Unlike ``peek`` it waits for the line of a slow pipe, and for no more than that of a person who types.
-    """
-    head = b""
-    while len(head) < size and b"\n" not in head and (more := stream.read1(size - len(head))):
-        head += more
-    return head, io.BufferedReader(_Chained(head, stream), PEEKED)
+    head: bytes
+    is_all: bool  # whether there is nothing but the head
+    stream: io.BufferedReader  # all of it, the head included
+
+
+def with_head(stream: io.BufferedReader, size: int = PEEKED) -> Opened:
+    """Look at the first bytes of a stream; unlike ``peek``, wait for so many of them from a slow pipe."""
+    head = stream.read(size)
+    return Opened(head, len(head) < size, io.BufferedReader(_Chained(head, stream), PEEKED))
 
 
 class _Chained(io.RawIOBase):

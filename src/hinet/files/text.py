@@ -33,7 +33,7 @@ def read_text(path: str | Path, encoding: str = "utf-8") -> str:
     except (LookupError, ValueError) as error:
         if isinstance(error, UnicodeError):
             raise _not_text(path, data, encoding, error) from None
-        raise unknown_encoding(path, encoding) from None
+        raise FileError(path, f"unknown encoding {encoding!r}; try 'utf-8', 'latin-1' or 'utf-16'") from None
     if "\0" in text:
         raise FileError(
             path,
@@ -70,11 +70,6 @@ def checked_lines(path: str | Path, text: str) -> list[str]:
 def is_utf8(encoding: str) -> bool:
     """Return whether an encoding is UTF-8 by any of its names."""
     return encoding.lower().replace("_", "-") in ("utf-8", "utf8", "utf-8-sig")
-
-
-def unknown_encoding(path: str | Path, encoding: str) -> FileError:
-    """Return the error for an encoding that Python does not know."""
-    return FileError(path, f"unknown encoding {encoding!r}; try 'utf-8', 'latin-1' or 'utf-16'")
 
 
 def refuse_binary(path: str | Path, data: bytes) -> None:

@@ -17,6 +17,7 @@ from hinet.taxonomy import Taxonomy, as_id
 PATH_MARK = ">"
 MOST_CHECKED = 1 << 20  # distinct labels whose check is remembered
 
+Conditions = Mapping[str, tuple[str, ...]]
 Check = Callable[[Any], str]  # why a label cannot be used, or nothing
 
 
@@ -74,8 +75,8 @@ class RowQuery:
 
     columns: Columns
     labels: bool = True  # whether rows need a label
-    where: Mapping[str, str] = field(default_factory=dict)  # rows whose column has this value
-    unless: Mapping[str, str] = field(default_factory=dict)  # but not those whose column has this one
+    where: Conditions = field(default_factory=dict)  # rows whose columns have one of these values
+    unless: Conditions = field(default_factory=dict)  # but not those whose columns have one of these
     keep: tuple[str, ...] = ()  # columns that are carried along
     keep_all: bool = False
     named: bool = True  # whether a person named the columns of this file
@@ -85,8 +86,9 @@ class RowQuery:
     def wanted(self) -> Wanted:
         """The columns to read."""
         labels = self.columns.label if self.labels else ()
-        names = dict.fromkeys([*self.columns.text, *labels, *self.where, *self.unless, *self.keep])
-        return Wanted(tuple(names), self.keep_all, self.named or len(names) > len(self.columns.text))
+        names = dict.fromkeys([*self.columns.text, *labels, *self.where, *self.unless])
+        named = self.named or bool(self.keep) or len(names) > len(self.columns.text)
+        return Wanted(tuple(names), self.keep, self.keep_all, named)
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ def _labelled(block: RowBlock, query: RowQuery, faults: Faults) -> LabelledBlock
         labels = [query.columns.label_of(row) for row in cells]
     good = []
     for row, text in enumerate(texts):
-        reason = "" if text and not text.isspace() else "the text is empty; leave the row out"
+        reason = _bad_text(text)
         if not reason and query.labels:
             reason = _bad_label(labels[row]) or query.check(labels[row])
         if reason:
@@ -126,9 +128,15 @@ def _labelled(block: RowBlock, query: RowQuery, faults: Faults) -> LabelledBlock
         else:
             good.append(row)
     if len(good) == len(texts):
-        return LabelledBlock(block, texts, labels)
+        return LabelledBlock(block, [str(text) for text in texts], labels)
     kept_labels = [labels[row] for row in good] if query.labels else []
-    return LabelledBlock(block.take(good), [texts[row] for row in good], kept_labels)
+    return LabelledBlock(block.take(good), [str(texts[row]) for row in good], kept_labels)
+
+
+def _bad_text(text: str | None) -> str:
+    if text is None:
+        return "the text is a list or an object; name a column of text"
+    return "" if text and not text.isspace() else "the text is empty; leave the row out"
 
 
 def _chosen(block: RowBlock, query: RowQuery) -> RowBlock:
@@ -136,8 +144,8 @@ def _chosen(block: RowBlock, query: RowQuery) -> RowBlock:
         return block
     wanted, unwanted = query.where.items(), query.unless.items()
 
-    def has(row: int, column: str, value: str) -> bool:
-        return as_id(block.cells[column][row]).strip() == value
+    def has(row: int, column: str, values: tuple[str, ...]) -> bool:
+        return (as_text(block.cells[column][row]) or "").strip() in values
 
     rows = [
         row
@@ -147,11 +155,24 @@ def _chosen(block: RowBlock, query: RowQuery) -> RowBlock:
     return block.take(rows)
 
 
-def _texts(block: RowBlock, columns: Sequence[str]) -> list[str]:
-    parts = [[cell if isinstance(cell, str) else as_id(cell) for cell in block.cells[name]] for name in columns]
+def _texts(block: RowBlock, columns: Sequence[str]) -> list[str | None]:
+    """Return the text of every row, None where it is something else."""
+    parts = [[cell if isinstance(cell, str) else as_text(cell) for cell in block.cells[name]] for name in columns]
     if len(parts) == 1:
         return parts[0]
-    return [" ".join(cell for cell in cells if cell) for cells in zip(*parts, strict=True)]
+    rows = zip(*parts, strict=True)
+    return [None if None in cells else " ".join(cell for cell in cells if cell) for cells in rows]
+
+
+def as_text(cell: Any) -> str | None:
+    """Return a cell as text, nothing as an empty one; None for a list or an object.
+
+    >>> as_text(7.0), as_text(True), as_text(None), as_text(["a"])
+    ('7', 'true', '', None)
+    """
+    if isinstance(cell, bool):
+        return str(cell).lower()
+    return None if isinstance(cell, (list, dict)) else as_id(cell)
 
 
 def _bad_label(label: Any) -> str:
@@ -160,7 +181,19 @@ def _bad_label(label: Any) -> str:
         return "the row has no label; label it or leave it out"
     for path in label if isinstance(label, frozenset) else (label,):
         if isinstance(path, tuple) and not all(path):
-            return f"a step of the path {shown(' > '.join(path))} is empty; name every step"
+            return _empty_step(" > ".join(path))
+    return ""
+
+
+def _empty_step(path: str) -> str:
+    return f"a step of the path {shown(path)} is empty; name every step"
+
+
+def whole_paths(label: Any) -> str:
+    """Tell why a label, which may turn out to be a path, would be none; or nothing."""
+    for one in label if isinstance(label, frozenset) else (label,):
+        if isinstance(one, str) and PATH_MARK in one and not all(step.strip() for step in one.split(PATH_MARK)):
+            return _empty_step(one)
     return ""
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from hinet.errors import HiNetError
 from hinet.files.delimited import EXCEL_DELIMITER, QuoteError, Records, first_line, guess_delimiter
 from hinet.files.streams import STANDARD, without_ending
 
@@ -17,6 +20,7 @@ TEXT_COLUMN = "text"  # the column of plain lines
 PARQUET = b"PAR1"
 LONG_CELL_LINES = 100  # that a quoted cell may run over
 
+_HEADER = re.compile(r"\w+([,;|\t]\w+)+")  # single words with a delimiter between them and no blank
 _BY_ENDING: dict[str, TableFormat] = {
     ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
     ".parquet": "parquet", ".pq": "parquet",
@@ -32,6 +36,12 @@ class TableOptions:
     quotes: bool | None = None  # whether cells may be quoted
     encoding: str = "utf-8"
 
+    def __post_init__(self) -> None:
+        try:
+            codecs.lookup(self.encoding)
+        except LookupError:
+            raise HiNetError(f"unknown encoding {self.encoding!r}; try 'utf-8', 'latin-1' or 'utf-16'") from None
+
 
 def format_of_name(path: str | Path) -> TableFormat | None:
     """Return the format that the ending of a name stands for, compressed or not."""
@@ -42,7 +52,7 @@ def format_of(path: str | Path, head: bytes, options: TableOptions, wanted: Sequ
     """Return the format of a file with such first bytes.
 
     Without a telling name, text that does not start with a header of the ``wanted`` columns is plain lines, unless the
-    columns were ``named`` on purpose.
+    columns were ``named`` on purpose, or its first line looks like no text but a header.
     """
     if options.format is not None:
         return options.format
@@ -55,8 +65,9 @@ def format_of(path: str | Path, head: bytes, options: TableOptions, wanted: Sequ
     if text.lstrip().startswith("{"):
         return "jsonl"
     delimiter = options.delimiter or delimiter_of(text)
-    header = [name.strip().strip('"') for name in first_line(io.StringIO(text)).split(delimiter)]
-    if named or all(column in header for column in wanted):
+    line = first_line(io.StringIO(text, newline="")).strip()
+    header = [name.strip().strip('"') for name in line.split(delimiter)]
+    if named or all(column in header for column in wanted) or _HEADER.fullmatch(line):
         return "tsv" if delimiter == "\t" else "csv"
     return "text"
 
@@ -64,7 +75,7 @@ def format_of(path: str | Path, head: bytes, options: TableOptions, wanted: Sequ
 def delimiter_of(text: str) -> str:
     """Return the delimiter that the first lines of a table suggest."""
     excel = EXCEL_DELIMITER.match(text)
-    return excel[1] if excel else guess_delimiter(first_line(io.StringIO(text))) or ","
+    return excel[1] if excel else guess_delimiter(first_line(io.StringIO(text, newline=""))) or ","
 
 
 def has_quotes(text: str, delimiter: str, cut: bool) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hinet.data.tables.faults import Faults, Unit
 from hinet.data.tables.formats import (
@@ -31,8 +32,8 @@ from hinet.files.delimited import (
     no_column,
     wrong_width,
 )
-from hinet.files.streams import PEEKED, STANDARD, open_bytes, with_head
-from hinet.files.text import is_utf8, refuse_binary, unknown_encoding
+from hinet.files.streams import STANDARD, Opened, open_bytes, with_head
+from hinet.files.text import is_utf8, refuse_binary
 
 MOST_ROWS = 8_192  # of a block
 MOST_CHARACTERS = 4_000_000  # of a block, but for one row
@@ -47,6 +48,7 @@ class RowBlock:
     format: TableFormat
     places: list[int]
     cells: dict[str, list[Any]]  # text or None; from JSON lines and Parquet any value
+    arrays: Mapping[str, Any] = field(default_factory=dict)  # the same as Arrow arrays, from Parquet
 
     def __len__(self) -> int:
         return len(self.places)
@@ -63,19 +65,34 @@ class RowBlock:
     def take(self, rows: Sequence[int]) -> RowBlock:
         """Return the chosen rows."""
         cells = {name: [column[row] for row in rows] for name, column in self.cells.items()}
-        return RowBlock(self.path, self.format, [self.places[row] for row in rows], cells)
+        arrays = {name: array.take(list(rows)) for name, array in self.arrays.items()}
+        return RowBlock(self.path, self.format, [self.places[row] for row in rows], cells, arrays)
+
+    def column(self, name: str) -> Any:
+        """Return a column as it came, to be carried over."""
+        return self.arrays.get(name, self.cells[name])
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Columns to read: these, which must be there, and the others as well if ``every``.
+    """Columns to read: these, which every row must have, those to ``keep``, and all others as well if ``every``.
 
     ``named`` says that a person named them, so that a file without them is an error.
     """
 
     columns: tuple[str, ...]
+    keep: tuple[str, ...] = ()
     every: bool = False
     named: bool = True
+
+    @property
+    def both(self) -> tuple[str, ...]:
+        """All columns that a table must have."""
+        return tuple(dict.fromkeys([*self.columns, *self.keep]))
+
+    def among(self, names: Sequence[str]) -> list[str]:
+        """Return which of the columns of a table to read."""
+        return list(names) if self.every else list(self.both)
 
 
 def read_blocks(paths: Sequence[str], wanted: Wanted, options: TableOptions, faults: Faults) -> Iterator[RowBlock]:
@@ -87,39 +104,30 @@ def read_blocks(paths: Sequence[str], wanted: Wanted, options: TableOptions, fau
         If a file cannot be read, or lacks a wanted column. Rows that cannot be used go to ``faults``.
     """
     for path in paths:
-        rows = 0
+        rows, faults_before = 0, faults.count
         with open_bytes(path) as raw:
-            head, stream = with_head(raw)
-            chosen = format_of(path, head, options, wanted.columns, wanted.named)
+            opened = with_head(raw)
+            chosen = format_of(path, opened.head, options, wanted.columns, wanted.named)
             if chosen == "parquet":
-                blocks = _parquet_blocks(path, stream, head, wanted)
+                blocks = _parquet_blocks(path, opened, wanted, faults)
             else:
-                blocks = _text_blocks(path, stream, head, chosen, wanted, options, faults)
+                blocks = _text_blocks(path, opened, chosen, wanted, options, faults)
             for block in blocks:
                 rows += len(block)
                 yield block
-        if not rows and not faults.count:
+        if not rows and faults.count == faults_before:
             raise FileError(path, "there are no rows in the file")
 
 
 def _text_blocks(
-    path: str,
-    stream: io.BufferedReader,
-    head: bytes,
-    chosen: TableFormat,
-    wanted: Wanted,
-    options: TableOptions,
-    faults: Faults,
+    path: str, opened: Opened, chosen: TableFormat, wanted: Wanted, options: TableOptions, faults: Faults
 ) -> Iterator[RowBlock]:
     """Yield blocks of a file of text, free of what is no text."""
     if is_utf8(options.encoding):
-        refuse_binary(path, head)
+        refuse_binary(path, opened.head)
     encoding = "utf-8-sig" if is_utf8(options.encoding) else options.encoding
-    try:
-        # Bytes that are no text become lone surrogates, which are found when the block is complete.
-        text = io.TextIOWrapper(stream, encoding, errors="surrogateescape", newline="")
-    except LookupError:
-        raise unknown_encoding(path, options.encoding) from None
+    # Bytes that are no text become lone surrogates, which are found when the block is complete.
+    text = io.TextIOWrapper(opened.stream, encoding, errors="surrogateescape", newline="")
     lines = _lines(path, text, faults)
     try:
         if chosen == "jsonl":
@@ -127,9 +135,8 @@ def _text_blocks(
         elif chosen == "text":
             blocks = _line_blocks(path, lines, wanted)
         else:
-            sample = head.decode(encoding, errors="replace")
-            cut = len(head) >= PEEKED
-            blocks = _delimited_blocks(path, lines, sample, cut, chosen, wanted, options, faults)
+            sample = _Sample(opened.head.decode(encoding, errors="replace"), not opened.is_all)
+            blocks = _delimited_blocks(path, lines, sample, chosen, wanted, options, faults)
         for block in blocks:
             yield _readable(block, options.encoding, faults)
     except UnicodeError as error:
@@ -151,22 +158,28 @@ def _lines(path: str, text: io.TextIOWrapper, faults: Faults) -> Iterator[str]:
         yield line
 
 
+class _Sample(NamedTuple):
+    """The first lines of a file."""
+
+    text: str
+    is_cut: bool  # whether there is more
+
+
 def _delimited_blocks(
     path: str,
     lines: Iterator[str],
-    sample: str,
-    cut: bool,
+    sample: _Sample,
     chosen: TableFormat,
     wanted: Wanted,
     options: TableOptions,
     faults: Faults,
 ) -> Iterator[RowBlock]:
-    delimiter = options.delimiter or ("\t" if chosen == "tsv" else delimiter_of(sample))
+    delimiter = options.delimiter or ("\t" if chosen == "tsv" else delimiter_of(sample.text))
     check_delimiter(path, delimiter)
-    quotes = has_quotes(sample, delimiter, cut) if options.quotes is None else options.quotes
-    if EXCEL_DELIMITER.match(sample):
+    quotes = has_quotes(sample.text, delimiter, sample.is_cut) if options.quotes is None else options.quotes
+    if EXCEL_DELIMITER.match(sample.text):
         lines = _blank_first(lines)
-    records = Records(path, lines, delimiter, quotes=quotes)
+    records = Records(path, lines, delimiter, quotes=quotes, empty_rows=True)
     try:
         header = next(records, None)
     except QuoteError as error:
@@ -175,16 +188,19 @@ def _delimited_blocks(
         raise FileError(path, "the file is empty; the first line names the columns", line=1)
     names = column_names(path, header, records.first)
     places = {name: at for at, name in enumerate(names)}
-    for column in wanted.columns:
+    for column in wanted.both:
         if column not in places:
-            raise FileError(path, no_column(column, names), line=records.first)
-    columns = names if wanted.every else list(dict.fromkeys(wanted.columns))
-    gathered = _Gathered(path, chosen, columns)
+            passed = "; lines before it that start with # were taken for comments" if records.comments else ""
+            raise FileError(path, no_column(column, names) + passed, line=records.first)
+    gathered = _Gathered(path, chosen, wanted.among(names))
     while True:
         try:
             record = next(records, None)
         except QuoteError as error:
-            faults.found(path, records.first, error.message + NO_QUOTES, f"lines {records.first} to {records.last}")
+            if records.last > records.first:  # it swallowed rows that nobody could tell apart
+                through = f" (it runs on to line {records.last:,})"
+                raise FileError(path, error.message + through + NO_QUOTES, error.line) from None
+            faults.found(path, records.first, error.message + NO_QUOTES, "")
             continue
         if record is None:
             break
@@ -233,11 +249,11 @@ class _Gathered:
 def _line_blocks(path: str, lines: Iterator[str], wanted: Wanted) -> Iterator[RowBlock]:
     """Yield plain lines as rows of one column, called as the column of the text is."""
     column = wanted.columns[0] if wanted.columns else TEXT_COLUMN
-    for other in wanted.columns[1:]:
+    for other in wanted.both[1:]:
         raise FileError(path, f"plain lines have no column {shown(other)}; give a table, or name its format")
     gathered = _Gathered(path, "text", [column])
     for number, line in enumerate(lines, start=1):
-        if line.strip() and gathered.add(number, [line.rstrip("\r\n")]):
+        if gathered.add(number, [line.rstrip("\r\n")]):
             yield gathered.block({column: 0})
     if gathered.rows:
         yield gathered.block({column: 0})
@@ -248,7 +264,7 @@ def _json_blocks(path: str, lines: Iterator[str], wanted: Wanted, faults: Faults
     rows: list[dict[str, Any]] = []
     places: list[int] = []
     characters = 0
-    columns = list(dict.fromkeys(wanted.columns))
+    columns = list(wanted.both)
     first = True
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -289,16 +305,21 @@ def _readable(block: RowBlock, encoding: str, faults: Faults) -> RowBlock:
     """Return the rows without those that hold bytes or halves of characters that are no text."""
     bad: dict[int, str] = {}
     for column in block.cells.values():
-        texts = [cell for cell in column if isinstance(cell, str)]
+        texts = [cell if isinstance(cell, str) else _all_text(cell) for cell in column]
         try:
             "\n".join(texts).encode()
         except UnicodeEncodeError:
-            for row, cell in enumerate(column):
-                if isinstance(cell, str) and (reason := _unreadable(cell, encoding)):
+            for row, text in enumerate(texts):
+                if reason := _unreadable(text, encoding):
                     bad.setdefault(row, reason)
     for row, reason in sorted(bad.items()):
         faults.found(block.path, block.places[row], reason, block.described(row), block.unit)
     return block if not bad else block.take([row for row in range(len(block)) if row not in bad])
+
+
+def _all_text(cell: Any) -> str:
+    """Return all text in a value of JSON."""
+    return json.dumps(cell, ensure_ascii=False, default=str) if isinstance(cell, (list, dict)) else ""
 
 
 def _unreadable(cell: str, encoding: str) -> str:
@@ -310,35 +331,57 @@ def _unreadable(cell: str, encoding: str) -> str:
     return "half of a surrogate pair; write the whole character"
 
 
-def _parquet_blocks(path: str, stream: io.BufferedReader, head: bytes, wanted: Wanted) -> Iterator[RowBlock]:
+def _parquet_blocks(path: str, opened: Opened, wanted: Wanted, faults: Faults) -> Iterator[RowBlock]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if not head.startswith(PARQUET):
+    if not opened.head.startswith(PARQUET):
         raise FileError(path, "is no Parquet file; name its format")
     try:
-        with _seekable(path, stream) as file:
+        with _seekable(path, opened.stream) as file:
             table = pq.ParquetFile(file)
-            names = table.schema_arrow.names
-            for column in wanted.columns:
+            names = column_names(path, table.schema_arrow.names, None)
+            for column in wanted.both:
                 if column not in names:
                     raise FileError(path, no_column(column, names))
-            columns = names if wanted.every else list(dict.fromkeys(wanted.columns))
+            columns = wanted.among(names)
             done = 0
             for batch in table.iter_batches(MOST_ROWS, columns=columns):
-                cells = {name: batch.column(name).to_pylist() for name in columns}
-                yield RowBlock(path, "parquet", list(range(done + 1, done + len(batch) + 1)), cells)
-                done += len(batch)
+                for part in _small_parts(batch):
+                    arrays = {name: part.column(name) for name in columns}
+                    cells = {name: plain_values(array) for name, array in arrays.items()}
+                    yield RowBlock(path, "parquet", list(range(done + 1, done + len(part) + 1)), cells, arrays)
+                    done += len(part)
     except (pa.ArrowException, OSError) as error:
         raise FileError(path, f"the Parquet file is damaged or cut short: {error}") from None
 
 
+def _small_parts(batch: Any) -> Iterator[Any]:
+    """Yield a batch in parts of at most so many characters, but for one row."""
+    rows = max(1, min(len(batch), len(batch) * MOST_CHARACTERS // max(batch.nbytes, 1)))
+    for start in range(0, len(batch), rows):
+        yield batch.slice(start, rows)
+
+
+def plain_values(array: Any) -> list[Any]:
+    """Return the values of an Arrow array as text, numbers, lists and objects; times and the like as text."""
+    import pyarrow as pa
+
+    kind = array.type
+    if pa.types.is_temporal(kind) or pa.types.is_decimal(kind) or pa.types.is_binary(kind):
+        array = array.cast(pa.string())
+    values: list[Any] = array.to_pylist()
+    return values
+
+
 def _seekable(path: str, stream: io.BufferedReader) -> Any:
-    """Return what Parquet is read from: the file, or a copy of what comes through a pipe."""
+    """Return what Parquet is read from: the file, or a copy of what comes through a pipe or is compressed."""
     if str(path) != STANDARD:
-        return Path(path).open("rb")
-    copy = tempfile.TemporaryFile()  # noqa: SIM115 closed by who asked for it
-    while block := stream.read(PEEKED):
-        copy.write(block)
+        file = Path(path).open("rb")  # noqa: SIM115 closed by who asked for it
+        if file.read(len(PARQUET)) == PARQUET:
+            return file
+        file.close()
+    copy = tempfile.TemporaryFile()  # noqa: SIM115
+    shutil.copyfileobj(stream, copy)
     copy.seek(0)
     return copy

@@ -6,16 +6,18 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Any, Literal, Protocol
 
 from hinet.data.tables.formats import TableFormat, format_of_name
+from hinet.data.tables.reading import plain_values
 from hinet.errors import FileError
 from hinet.files import new_file
+from hinet.files.delimited import format_rows
 from hinet.files.streams import STANDARD, compressing
 
-CellKind = Literal["text", "texts", "number", "any"]
+CellKind = Literal["text", "texts", "number", "place", "any"]  # "any" is carried over as it came
 LIST_SEP = " > "  # between the steps of a trace where a cell is text
 
 
@@ -41,72 +43,93 @@ def new_table(out: str, format: TableFormat, kinds: Mapping[str, CellKind]) -> I
     if out == STANDARD:
         if format == "parquet" and sys.stdout.isatty():
             raise FileError(out, "Parquet is no text for a terminal; write it to a file, or choose another format")
-        with _writer(sys.stdout.buffer, format, kinds) as writer:
+        with table_writer(out, sys.stdout.buffer, format, kinds) as writer:
             yield writer
         sys.stdout.buffer.flush()
         return
-    with new_file(out) as stream, compressing(out, stream) as packed, _writer(packed, format, kinds) as writer:
+    with (
+        new_file(out) as stream,
+        compressing(out, stream) as packed,
+        table_writer(out, packed, format, kinds) as writer,
+    ):
         yield writer
 
 
 @contextmanager
-def _writer(stream: IO[bytes], format: TableFormat, kinds: Mapping[str, CellKind]) -> Iterator[TableWriter]:
+def table_writer(
+    path: str, stream: IO[bytes], format: TableFormat, kinds: Mapping[str, CellKind]
+) -> Iterator[TableWriter]:
+    """Yield a writer of a table to a stream; ``path`` is what errors call it."""
     if format == "jsonl":
-        yield _JsonLines(stream)
+        yield _JsonLines(stream, kinds)
     elif format == "parquet":
-        with _Parquet(stream, kinds) as writer:
+        with _Parquet(path, stream, kinds) as writer:
             yield writer
     else:
-        yield _Delimited(stream, "\t" if format == "tsv" else ",", list(kinds))
+        yield _Delimited(stream, "\t" if format == "tsv" else ",", kinds)
 
 
 class _Delimited:
-    def __init__(self, stream: IO[bytes], delimiter: str, names: list[str]) -> None:
-        self._stream, self._delimiter = stream, delimiter
-        self._rows([names])
+    def __init__(self, stream: IO[bytes], delimiter: str, kinds: Mapping[str, CellKind]) -> None:
+        self._stream, self._delimiter, self._kinds = stream, delimiter, kinds
+        self._rows([list(kinds)])
 
     def write(self, columns: Mapping[str, Sequence[Any]]) -> None:
-        self._rows(zip(*(map(_cell, column) for column in columns.values()), strict=True))
+        cells = [[_CELL_OF[kind](value) for value in _values(columns[name])] for name, kind in self._kinds.items()]
+        self._rows(list(zip(*cells, strict=True)))
 
-    def _rows(self, rows: Any) -> None:
-        text = io.StringIO()
-        csv.writer(text, delimiter=self._delimiter, lineterminator="\n").writerows(rows)
-        self._stream.write(text.getvalue().encode())
+    def _rows(self, rows: list[Any]) -> None:
+        written = io.StringIO()
+        csv.writer(written, delimiter=self._delimiter, lineterminator="\n").writerows(rows)
+        text = written.getvalue()
+        if "\r" in text:  # which the csv module leaves unquoted when lines end in a newline
+            text = format_rows(rows, self._delimiter)
+        self._stream.write(text.encode())
 
 
-def _cell(value: Any) -> Any:
-    """Return a value as a cell: nothing as an empty one, a probability with as many digits as it is good for."""
-    if value is None:
+def _values(column: Any) -> Sequence[Any]:
+    """Return a column as plain values: columns that are carried over may be Arrow arrays."""
+    return plain_values(column) if hasattr(column, "type") else column
+
+
+def _any_cell(value: Any) -> str:
+    if value is None or value != value:
         return ""
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, (list, tuple)):
-        return LIST_SEP.join(map(str, value))
-    return value if isinstance(value, (str, int)) else json.dumps(value, ensure_ascii=False, default=str)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+_CELL_OF: dict[CellKind, Callable[[Any], str]] = {
+    "text": lambda value: "" if value is None else value,
+    "texts": lambda value: "" if value is None else LIST_SEP.join(value),
+    "number": lambda value: "" if value is None else f"{value:.6g}",  # as many digits as a probability is good for
+    "place": str,
+    "any": _any_cell,
+}
 
 
 class _JsonLines:
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
+    def __init__(self, stream: IO[bytes], kinds: Mapping[str, CellKind]) -> None:
+        self._stream, self._kinds = stream, kinds
 
     def write(self, columns: Mapping[str, Sequence[Any]]) -> None:
-        names = list(columns)
-        rows = zip(*columns.values(), strict=True)
-        lines = [json.dumps(dict(zip(names, map(_rounded, row), strict=True)), ensure_ascii=False) for row in rows]
+        names = list(self._kinds)
+        cells = [[_json_value(value, kind) for value in _values(columns[name])] for name, kind in self._kinds.items()]
+        rows = [dict(zip(names, row, strict=True)) for row in zip(*cells, strict=True)]
+        lines = [json.dumps(row, ensure_ascii=False, default=str) for row in rows]
         self._stream.write("".join(f"{line}\n" for line in lines).encode())
 
 
-def _rounded(value: Any) -> Any:
+def _json_value(value: Any, kind: CellKind) -> Any:
     if isinstance(value, float):
-        return float(f"{value:.6g}")
-    return value if value is None or isinstance(value, (str, int, list, tuple, dict)) else str(value)
+        return None if value != value else float(f"{value:.6g}") if kind == "number" else value
+    return value
 
 
 class _Parquet:
     """Columns of kind ``any``, which are carried over, get their types from the first block."""
 
-    def __init__(self, stream: IO[bytes], kinds: Mapping[str, CellKind]) -> None:
-        self._stream, self._kinds = stream, kinds
+    def __init__(self, path: str, stream: IO[bytes], kinds: Mapping[str, CellKind]) -> None:
+        self._path, self._stream, self._kinds = path, stream, kinds
         self._writer: Any = None
 
     def __enter__(self) -> _Parquet:
@@ -122,17 +145,25 @@ class _Parquet:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        types = {"text": pa.string(), "texts": pa.list_(pa.string()), "number": pa.float64(), "any": None}
-        if self._writer is None:
-            arrays = {name: pa.array(column, types[self._kinds[name]]) for name, column in columns.items()}
-            fields = [(name, _some_type(array.type)) for name, array in arrays.items()]
-            self._schema = pa.schema(fields)
-            self._writer = pq.ParquetWriter(self._stream, self._schema)
+        types = {"text": pa.string(), "texts": pa.list_(pa.string()), "number": pa.float64(), "place": pa.int64()}
         try:
-            table = pa.table({name: list(column) for name, column in columns.items()}, schema=self._schema)
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise FileError(STANDARD, f"a kept column changes its kind ({error}); keep other columns") from None
+            if self._writer is None:
+                arrays = {name: _as_array(columns[name], types.get(kind)) for name, kind in self._kinds.items()}
+                self._schema = pa.schema([(name, _some_type(array.type)) for name, array in arrays.items()])
+                self._writer = pq.ParquetWriter(self._stream, self._schema)
+            fitting = [_as_array(columns[field.name], field.type) for field in self._schema]
+            table = pa.Table.from_arrays(fitting, schema=self._schema)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+            raise FileError(self._path, f"a kept column changes its kind ({error}); keep other columns") from None
         self._writer.write_table(table)
+
+
+def _as_array(column: Any, kind: Any) -> Any:
+    import pyarrow as pa
+
+    if not hasattr(column, "type"):
+        return pa.array(column, kind)
+    return column if kind is None or column.type == kind else column.cast(kind)
 
 
 def _some_type(kind: Any) -> Any:
