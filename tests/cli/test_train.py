@@ -111,7 +111,7 @@ def test_wishes_that_cannot_be_met_are_told_before_training(
         (["--out", "new", "--valid", "none.csv"], "none.csv: cannot be read"),
         (["--out", "new", "--where", "split"], "a condition is COLUMN=VALUE"),
         (["--out", "new", "--where", "id=none"], "no rows are left to learn from"),
-        (["--out", "new", "--risk", "7", "--valid-share", "0.1"], "risk is between 0 and 1"),
+        (["--out", "new", "--risk", "7", "--valid-share", "0.1"], "risk is a share, between 0 and 1"),
         (["--out", "products.csv/model"], "products.csv is no folder that may be written to"),
         (["--out", "taken"], "taken.checkpoint: holds other files than checkpoints ('notes.txt')"),
         (["--out", "taken", "--resume"], "taken.checkpoint: holds other files than checkpoints ('notes.txt')"),
