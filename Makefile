@@ -9,7 +9,7 @@ demo: $(INSTALLED)  ## the whole job on the built-in ICD-10-CM set: train, evalu
 	$(BIN)/hinet demo
 
 test: $(INSTALLED)  ## every test, doctests included
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
 
 check: $(INSTALLED)  ## format, lint, types, import layers
 	$(BIN)/ruff format --check .
