@@ -172,6 +172,19 @@ def reading() -> dict[str, Any]:
     }
 
 
+def demo() -> dict[str, Any]:
+    """Run the demo where nothing is compiled yet, and once more."""
+    with tempfile.TemporaryDirectory() as cache:
+        seconds = []
+        for _ in range(2):
+            watch = Stopwatch()
+            subprocess.run(
+                [HINET, "demo"], env={**os.environ, "NUMBA_CACHE_DIR": cache}, capture_output=True, check=True
+            )
+            seconds.append(watch.seconds)
+    return {"first_seconds": seconds[0], "seconds": seconds[1]}
+
+
 def kills() -> dict[str, Any]:
     """Kill training at random moments and resume it; a run that ends before it is killed starts anew."""
     chance = random.Random(0)
@@ -213,7 +226,7 @@ def _epochs_kept(folder: Path) -> dict[str, int]:
     return {path.name: len(json.loads(read_arrays(path)[1]["records"])) for path in paths}
 
 
-CASES: dict[str, Case] = {"start": start, "many rows": many, "reading": reading, "kills": kills}
+CASES: dict[str, Case] = {"demo": demo, "start": start, "many rows": many, "reading": reading, "kills": kills}
 
 
 def main() -> None:

@@ -69,5 +69,6 @@ def did_you_mean(value: str, known: Iterable[str]) -> str:
     # A fuzzy comparison is slow: only names of about the same length and the same first letter are compared.
     start, slack = value[:1].casefold(), 2 + len(value) // 4
     alike = [name for name in names if abs(len(name) - len(value)) <= slack and name[:1].casefold() == start]
-    near = get_close_matches(value[:200], alike[:_MOST_NAMES_COMPARED], n=1, cutoff=0.75)
+    typos = [name for name in alike if len(name) == len(value) and sum(map(str.__ne__, name, value)) == 1]
+    near = typos[:1] or get_close_matches(value[:200], alike[:_MOST_NAMES_COMPARED], n=1, cutoff=0.75)
     return f"; did you mean {shown(near[0])}?" if near else ""

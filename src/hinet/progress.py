@@ -121,7 +121,7 @@ def progress_for_terminal(name: str = "") -> Progress:
 
 def describe(record: EpochRecord) -> str:
     """Return an epoch as one line."""
-    score = f"  valid {record.valid_score:.4f}" if record.valid_score is not None else ""
+    score = f"  valid accuracy {100 * record.valid_score:.1f}%" if record.valid_score is not None else ""
     part = f"{record.part}  " if record.part else ""
     return f"{part}epoch {record.epoch}/{record.epochs}  cost {record.cost:.4f}{score}  {record.seconds:.1f} s"
 

@@ -141,6 +141,20 @@ def test_files_with_other_columns_are_refused_where_all_are_kept(shop: Path) -> 
     assert not (shop / "out.csv").exists()
 
 
+def test_rows_are_not_written_over_and_endings_and_texts_are_told(shop: Path) -> None:
+    before = (shop / "test.csv").read_bytes()
+    for arguments, message in (
+        (["test.csv", "--out", "./test.csv"], "is the file of the rows, which would be lost"),
+        (["test.csv", "--out", "out.xlsx"], "out.xlsx: '.xlsx' stands for no format"),
+        (["dark bread"], "no such file; a text goes through standard input"),
+    ):
+        done = run_hinet("predict", "model", *arguments, cwd=shop)
+        assert done.returncode == 2
+        assert message in done.stderr
+    assert (shop / "test.csv").read_bytes() == before
+    assert not (shop / "out.xlsx").exists()
+
+
 def test_least_confidence_answers_with_inner_nodes_or_nothing(shop: Path) -> None:
     texts = "dark white\nnothing known at all\ndark bread crust loaf\n"
     sure = rows_of(run_hinet("predict", "model", "--min-confidence", 0.7, cwd=shop, stdin=texts).stdout, "\t")
@@ -281,7 +295,7 @@ def test_explain_and_inspect_tell_what_python_tells(shop: Path) -> None:
     assert found["trace"]["label"] == python.trace.label == "rye"
     assert [step["chosen"] for step in found["steps"]] == [step.chosen for step in python.steps]
     other = run_hinet("explain", "model", "dark bread", "--label", "milk", cwd=shop).stdout
-    assert "food / milk" in other
+    assert "food > milk" in other
     assert "The milk itself" in other
     for wrong, message in (("milks", "did you mean 'milk'?"), ("food", "the model has no label 'food'")):
         done = run_hinet("explain", "model", "x", "--label", wrong, cwd=shop)

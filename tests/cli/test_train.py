@@ -37,7 +37,14 @@ def test_a_run_shows_progress_validation_and_what_it_saved(shop: Path) -> None:
     done = run_hinet(*TRAIN_EXAMPLE.replace("--out model", "--out other").split(), "--plot", "curve.svg", cwd=shop)
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
-    for wanted in ("training rows with 4 labels", "validation rows", "deep 1  epoch 1/", "  valid ", "saved to other"):
+    for wanted in (
+        "training rows with 4 labels",
+        "validation rows",
+        "deep 1  epoch 1/",
+        "  valid accuracy ",
+        "nodes of a tree of 6 nodes",
+        "saved to other",
+    ):
         assert wanted in done.stderr
     assert files_of(shop / "other") == files_of(shop / "model")
     assert (shop / "curve.svg").exists()
@@ -220,7 +227,7 @@ def test_control_c_says_how_to_go_on(shop: Path) -> None:
                 break
         said = run.stderr.read()
     assert run.returncode == 130
-    assert "finished epochs are in stopped.checkpoint: the same command with --resume goes on" in said
+    assert "the last checkpoints are in stopped.checkpoint: the same command with --resume goes on" in said
     assert "Traceback" not in said
     assert not (shop / "stopped").exists()
     other = run_hinet("train", "test.csv", *LONG, "--out", "stopped", "--resume", "-q", cwd=shop)

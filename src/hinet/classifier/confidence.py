@@ -34,8 +34,8 @@ class Calibration:
     temperature : float
         What all logits were divided by.
     error_before, error_after : float
-        Expected calibration error of the predicted labels on the half of the held-out rows that did not give the
-        temperature they are judged by.
+        Expected calibration error of the predicted labels of the held-out rows, before scaling and after; each half
+        of the rows is judged by the scale that the other half gave.
     promise : Promise, optional
         The threshold for the wished risk.
     rows : int
@@ -70,15 +70,14 @@ def calibrated(
     """
     if len(truth) < 2:
         raise HiNetError(f"{len(truth)} held-out rows; calibration needs at least two")
-    first, second = np.arange(0, len(truth), 2), np.arange(1, len(truth), 2)
-    scale = scale_for(fitted, rows[first], truth.take(first))
-    judged = fitted.scaled(*scale)
-    held_out = rows[second], truth.take(second)
-    errors = calibration_error(fitted, *held_out), calibration_error(judged, *held_out)
-    promise = None if risk is None else promise_for(judged, *held_out, risk, certainty)
-    if promise is None:
-        scale = scale_for(fitted, rows, truth)
-    found = Calibration(temperature / scale.factor, *errors, len(truth), promise, scale.slope)
+    halves = [(rows[half], truth.take(half)) for half in (np.arange(0, len(truth), 2), np.arange(1, len(truth), 2))]
+    first, second = (scale_for(fitted, *half) for half in halves)
+    before = calibration_error([_answers(fitted, *half) for half in halves])
+    crossed = zip((second, first), halves, strict=True)  # each half is judged by what the other gave
+    after = calibration_error([_answers(fitted.scaled(*scale), *half) for scale, half in crossed])
+    promise = None if risk is None else promise_for(fitted.scaled(*first), *halves[1], risk, certainty)
+    scale = first if promise is not None else scale_for(fitted, rows, truth)
+    found = Calibration(temperature / scale.factor, before, after, len(truth), promise, scale.slope)
     return fitted.scaled(*scale), found
 
 
@@ -133,10 +132,16 @@ def _scaled_answers(fitted: Fitted, rows: Any) -> tuple[Callable[[float], NDArra
     return probability, nodes
 
 
-def calibration_error(fitted: Fitted, rows: Any, truth: Truth) -> float:
-    """Return the expected calibration error of the label of the best trace."""
+def _answers(fitted: Fitted, rows: Any, truth: Truth) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return how probable the labels of rows are said to be, and whether they are right."""
     found = fitted.search.decode(rows, "map" if fitted.form.taxonomy.is_tree else "label")
-    return float(expected_calibration_error(np.minimum(found.probability, 1), truth.are_right(found.nodes)))
+    return np.minimum(found.probability, 1), truth.are_right(found.nodes)
+
+
+def calibration_error(parts: list[tuple[NDArray[np.float64], NDArray[np.bool_]]]) -> float:
+    """Return the expected calibration error of the answers of several parts together."""
+    sure, right = (np.concatenate(values) for values in zip(*parts, strict=True))
+    return float(expected_calibration_error(sure, right))
 
 
 def promise_for(fitted: Fitted, rows: Any, truth: Truth, risk: float, certainty: float) -> Promise:

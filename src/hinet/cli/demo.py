@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 EXAMPLE = "Example: hinet demo --save icd_model"
 PHRASES = (
-    "broken left wrist after a fall",
     "typhoid fever with pneumonia",
     "type 2 diabetes with kidney damage",
+    "broken left wrist after a fall",
     "burn of the right hand from hot water",
     "baby born too early",
     "bitten by a dog",

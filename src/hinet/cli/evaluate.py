@@ -124,4 +124,4 @@ def judgement_table(judgement: Judgement, model: Any, speed: float) -> Table:
 
 
 def _percent(shares: Any) -> str:
-    return "  ".join(f"{100 * share:.1f}" for share in shares)
+    return "  ".join(f"{100 * share:.1f}%" for share in shares)

@@ -32,7 +32,11 @@ def explain(
     most: Annotated[int, typer.Option("--most", min=1, help="Features to list at each step.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")] = False,
 ) -> None:
-    """Tell, for every step of the trace, which words pushed to the chosen node against its strongest rival."""
+    """Tell, for every step of the trace, which words pushed to the chosen node against its strongest rival.
+
+    Probabilities of steps are among their siblings; steps without a choice are left out. A step may lose to its rival,
+    and yet be on the most probable of all traces.
+    """
     from hinet.classifier.explaining import explained
     from hinet.cli.models import load_model
     from hinet.files import read_text
@@ -80,7 +84,10 @@ def _drawn(text: str, found: Explanation, taxonomy: Taxonomy) -> Text:
 
     lines = Text()
     lines.append(f"{text}\n", style="bold")
-    lines.append(f"{' / '.join(found.trace.steps)}  {found.trace.probability:.3f}\n\n", style="cyan")
+    steps = " > ".join(map(_last_name, found.trace.steps))
+    lines.append(f"{steps}  {found.trace.probability:.3f}\n\n", style="cyan")
+    if not any(step.reasons for step in found.steps):
+        lines.append("no word of the text is known: the trace is that of most training rows\n\n", style="yellow")
     for step in found.steps:
         _draw_step(lines, step, taxonomy)
     return lines
@@ -101,4 +108,11 @@ def _titled(node: str, taxonomy: Taxonomy) -> str:
     if node not in taxonomy:
         return node
     title = taxonomy.titles[taxonomy.position(node)]
-    return node if title == node or node.endswith(title) else f"{node} {title}"
+    return _last_name(node) if node.endswith(title) else f"{node} {title}"
+
+
+def _last_name(node: str) -> str:
+    """Return the last step of an id that is a whole path."""
+    from hinet.taxonomy import PATH_SEP
+
+    return node.rpartition(PATH_SEP)[2]

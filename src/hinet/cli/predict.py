@@ -73,16 +73,21 @@ def predict(
         str, typer.Option("--prefix", help="Before the names of new columns, to tell them from kept ones.")
     ] = "",
 ) -> None:
-    """Predict the labels of rows: in their order, in their format, in constant memory."""
+    """Predict the labels of rows: in their order, in their format, in constant memory.
+
+    Columns are label, trace and probability, with _2, _3 … for further traces; --levels are those of the first. Where
+    rows may be skipped, a column tells the line of each.
+    """
     from hinet.classifier.tabular import AnswerTable, Asked
     from hinet.cli.models import load_model
     from hinet.data.tables import RowQuery, labelled_blocks
     from hinet.progress import counter_for_terminal
 
+    paths = data or ["-"]
+    _check_paths(paths, out)
     loaded = load_model(model, running.threads)
     asked = Asked(top, _least(min_confidence, loaded), decoding.value, levels, titles)
     columns = named.over(loaded.columns)
-    paths = data or ["-"]
     if "-" in paths and sys.stdin.isatty():
         running.say("reading texts from the terminal, one a line; Ctrl-D ends them")
     by_name = named.text is not None or len(columns.text) > 1
@@ -92,6 +97,17 @@ def predict(
         blocks = labelled_blocks(paths, query, rows.options, faults)
         output = partial(_Output, loaded, table, query, prefix, rows.on_error is OnError.skip)
         _write(blocks, out, None if to is None else to.value, output, counter)
+
+
+def _check_paths(paths: list[str], out: str) -> None:
+    """Refuse to write over the rows, and tell who gives a text instead of a file."""
+    for path in paths:
+        if path == "-":
+            continue
+        if out != "-" and Path(out).resolve() == Path(path).resolve():
+            raise FileError(out, "is the file of the rows, which would be lost; write to another file")
+        if " " in path and not Path(path).exists():
+            raise FileError(path, f"no such file; a text goes through standard input: echo {path!r} | hinet predict …")
 
 
 def _least(given: str | None, loaded: LoadedModel) -> float | None:

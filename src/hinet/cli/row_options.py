@@ -51,7 +51,7 @@ class RowReading:
         from hinet.data.tables import Unforgiving, setting_aside
 
         if self.on_error is OnError.fail:
-            yield Unforgiving()
+            yield Unforgiving("; or skip such rows with --on-error skip")
             return
         with setting_aside(self.rejects or f"{beside.rstrip('/')}.rejects.csv") as rejects:
             yield rejects
@@ -92,7 +92,7 @@ def _reading(
         OnError,
         typer.Option(
             "--on-error",
-            help="A row that cannot be used ends the work, or is skipped and written to the rejects.",
+            help="A row that cannot be used ends the work, or is skipped and written to the rejects, with its line.",
             rich_help_panel=_PANEL,
         ),
     ] = OnError.fail,

@@ -17,8 +17,8 @@ from hinet.cli.training_options import TrainingChoice, ValidationChoice, trains,
 from hinet.errors import FileError, HiNetError
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help stays instant
-    from hinet import HiNetClassifier
-    from hinet.cli.training_rows import LabelledTexts
+    from hinet import HiNetClassifier, Taxonomy
+    from hinet.cli.training_rows import LabelledTexts, TrainingRows
 
 EXAMPLE = (
     "Example: hinet train products.csv --text title --label category --taxonomy categories.csv "
@@ -59,6 +59,9 @@ def train(
     hierarchy = None if taxonomy is None else Taxonomy.from_file(taxonomy)
     given = read_training_rows(data, validation, rows, named, hierarchy, beside=out, seed=running.seed)
     running.say(f"{len(given.train):,} training rows with {given.train.count_labels():,} labels")
+    _tell_shape(given, hierarchy, running)
+    if training.resume and not kept.is_dir():
+        running.say(f"there are no checkpoints in {kept}; training starts at the beginning")
     if given.valid is not None:
         running.say(f"{len(given.valid):,} validation rows")
     classifier = HiNetClassifier(
@@ -70,7 +73,9 @@ def train(
         broken_promise = _fit(classifier, given.train, given.valid, validation.risk)
     except KeyboardInterrupt:
         if kept.is_dir():
-            typer.echo(f"interrupted; finished epochs are in {kept}: the same command with --resume goes on", err=True)
+            typer.echo(
+                f"interrupted; the last checkpoints are in {kept}: the same command with --resume goes on", err=True
+            )
         raise
     classifier.save(model, half=training.half, notes={COLUMNS: given.columns.described()})
     remove_checkpoints(kept)
@@ -95,6 +100,15 @@ def _check_outputs(model: Path, kept: Path, resume: bool, plot: Path | None) -> 
         raise FileError(
             kept, "holds a run that was broken off; add --resume to go on with it, or remove the folder to start anew"
         )
+
+
+def _tell_shape(given: TrainingRows, hierarchy: Taxonomy | None, running: Running) -> None:
+    """Say what the hierarchy is, and where it comes from."""
+    if hierarchy is not None:
+        kind = "tree" if hierarchy.is_tree else "DAG"
+        running.say(f"labels are nodes of a {kind} of {len(hierarchy):,} nodes in {hierarchy.height} levels")
+    elif given.columns.path_sep is None and len(given.columns.label) == 1:
+        running.say("labels stand side by side, without a hierarchy: that comes from --taxonomy, or from paths A > B")
 
 
 def _fit(
@@ -125,7 +139,8 @@ def _tell(classifier: HiNetClassifier, model: Path, seconds: float, running: Run
         running.say(f"validation: accuracy {accuracy:.1f}%, hierarchical F1 {f1:.1f}%")
     if hasattr(classifier, "calibration_"):
         found = classifier.calibration_
-        running.say(f"calibration error {found.error_before:.3f}, after scaling {found.error_after:.3f}")
+        errors = f"{found.error_before:.3f}, after scaling {found.error_after:.3f}"
+        running.say(f"calibration error of validation rows {errors}")
         if found.promise is not None:
             running.say(f"--min-confidence calibrated asks for {found.promise.threshold:.3f}")
     size = sum(path.stat().st_size for path in model.iterdir()) / 1e6

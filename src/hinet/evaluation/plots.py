@@ -16,7 +16,7 @@ from hinet.progress import EpochRecord
 
 BINS = 15  # of the reliability diagram
 MOST_TOPS = 15  # top nodes whose errors are drawn
-LONGEST_NAME = 40  # characters of a node's title
+LONGEST_NAME = 26  # characters of a node's title
 
 
 def plot_comparison(outcomes: Sequence[Outcome], title: str, path: str | Path) -> None:
@@ -88,8 +88,9 @@ def plot_history(history: Sequence[EpochRecord], path: str | Path, title: str = 
 
 
 def _curves(history: Sequence[EpochRecord]) -> dict[str, list[EpochRecord]]:
-    """Return the epochs of each expert in their order; what is trained in a single epoch has no curve."""
-    parts = dict.fromkeys(record.part for record in history if record.epochs > 1)
+    """Return the epochs of each expert in their order; beside curves, what is trained in one epoch is left out."""
+    longest = max((record.epochs for record in history), default=0)
+    parts = dict.fromkeys(record.part for record in history if record.epochs > 1 or longest == 1)
     return {
         part or "network": sorted((r for r in history if r.part == part), key=lambda record: record.epoch)
         for part in parts
@@ -115,8 +116,9 @@ def _draw_levels(axes: Any, judgement: Judgement) -> None:
     axes.bar_label(drawn, fmt="%.1f", fontsize=8, padding=2)
     axes.set_xticks(range(1, len(shares) + 1))
     axes.set_xlabel("level")
-    axes.set_ylabel("accuracy at the level, %")
+    axes.set_ylabel("right at the level, %")
     axes.set_ylim(0, 108)
+    axes.set_title("accuracy by level", fontsize=10)
 
 
 def _draw_reliability(axes: Any, judgement: Judgement) -> None:
@@ -134,6 +136,7 @@ def _draw_reliability(axes: Any, judgement: Judgement) -> None:
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
     axes.legend(fontsize=8, loc="upper left")
+    axes.set_title("do probabilities mean what they say?", fontsize=10)
 
 
 def _draw_coverage(axes: Any, judgement: Judgement) -> None:
@@ -143,6 +146,7 @@ def _draw_coverage(axes: Any, judgement: Judgement) -> None:
     axes.set_ylabel("wrong among them, %")
     axes.set_xlim(0, 100)
     axes.set_ylim(bottom=0)
+    axes.set_title("what answering only the surest rows costs", fontsize=10)
 
 
 def _draw_errors(axes: Any, judgement: Judgement) -> None:
@@ -153,12 +157,14 @@ def _draw_errors(axes: Any, judgement: Judgement) -> None:
     for depth in range(max((len(each.by_agreement) for each in below), default=0)):
         counts = np.array([each.by_agreement[depth] for each in below])
         if counts.any():
-            axes.barh(range(len(below)), counts, left=left, label=f"level {depth}" if depth else "not even the top")
+            axes.barh(
+                range(len(below)), counts, left=left, label=f"right to level {depth}" if depth else "wrong from the top"
+            )
             left += counts
     axes.set_yticks(range(len(below)), names, fontsize=7)
     axes.invert_yaxis()
     axes.set_xlabel("wrong rows, by the last level that is right")
-    axes.set_title("the top nodes with the most errors", fontsize=9)
+    axes.set_title("where errors fall: the top nodes with the most", fontsize=10)
     if below:
         axes.legend(fontsize=8)
 

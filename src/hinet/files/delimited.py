@@ -203,6 +203,8 @@ def wrong_width(row: Sequence[str], width: int, delimiter: str) -> str:
     other = guess_delimiter(delimiter.join(row).replace(delimiter, ""))
     if len(row) == 1 and other is not None:
         return f"{message}; the line seems to use {_NAMES[other]}: use one separator in the whole file"
+    if len(row) < width:
+        return f"{message}; fill in the missing cells"
     return f"{message}; quote a cell that contains the separator, with no blank before its quote"
 
 

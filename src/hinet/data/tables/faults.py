@@ -27,15 +27,17 @@ class Faults(Protocol):
 
 
 class Unforgiving:
-    """Raises FileError at the first row that cannot be used."""
+    """Raises FileError at the first row that cannot be used, with another way out if there is one."""
 
-    count = 0
+    def __init__(self, way_out: str = "") -> None:
+        self.count = 0
+        self._way_out = way_out
 
     def found(self, path: str, place: int, reason: str, row: str, unit: Unit = "line") -> None:
         """Raise."""
         if unit == "row":
-            raise FileError(path, f"row {place}: {reason}")
-        raise FileError(path, reason, line=place)
+            raise FileError(path, f"row {place}: {reason}{self._way_out}")
+        raise FileError(path, f"{reason}{self._way_out}", line=place)
 
 
 class Rejects:

@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any, Literal, Protocol
 
 from hinet.data.tables.formats import TableFormat, format_of_name
@@ -15,7 +16,7 @@ from hinet.data.tables.reading import plain_values
 from hinet.errors import FileError
 from hinet.files import new_file
 from hinet.files.delimited import format_rows
-from hinet.files.streams import STANDARD, compressing
+from hinet.files.streams import STANDARD, compressing, without_ending
 
 CellKind = Literal["text", "texts", "number", "place", "any"]  # "any" is carried over as it came
 LIST_SEP = " > "  # between the steps of a trace where a cell is text
@@ -29,8 +30,20 @@ class TableWriter(Protocol):
 
 
 def format_for_output(out: str, format: TableFormat | None, of_input: TableFormat) -> TableFormat:
-    """Return the format to write: as asked, by the name, or that of the input; plain lines are answered by a TSV."""
-    chosen = format or (None if out == STANDARD else format_of_name(out)) or of_input
+    """Return the format to write: as asked, by the name, or that of the input; plain lines are answered by a TSV.
+
+    Raises
+    ------
+    FileError
+        If the name ends in what stands for no format.
+    """
+    chosen = format or (None if out == STANDARD else format_of_name(out))
+    ending = Path(without_ending(out)).suffix.lower()
+    if chosen is None and ending not in ("", ".txt"):
+        raise FileError(
+            out, f"{ending!r} stands for no format; end the name in .csv, .tsv, .jsonl or .parquet, or name one"
+        )
+    chosen = chosen or of_input
     return "tsv" if chosen == "text" else chosen
 
 
