@@ -63,7 +63,7 @@ class Records:
             if self._at_head and record and record[0].startswith("#"):
                 self.comments += 1
                 continue
-            if any(map(str.strip, record)) or (self._empty_rows and record and not self._at_head):
+            if (self._empty_rows and record and not self._at_head) or any(map(str.strip, record)):
                 self._at_head = False
                 return record
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 from hinet.data.tables.faults import Faults
 from hinet.data.tables.formats import TableOptions
@@ -47,6 +47,12 @@ class Columns:
         """Return the columns that ``described`` gave."""
         told = {**described, "text": tuple(described["text"]), "label": tuple(described["label"])}
         return cls(**told)
+
+    def labels_of(self, columns: Sequence[Sequence[Any]]) -> list[Any]:
+        """Return the label of every row in the columns of labels."""
+        if len(columns) == 1 and self.label_sep is None and self.path_sep is None:  # as most tables have it
+            return [cell if type(cell) is str else self.label_of((cell,)) for cell in columns[0]]
+        return [self.label_of(row) for row in zip(*columns, strict=True)]
 
     def label_of(self, cells: Sequence[Any]) -> Any:
         """Return the label in the cells of a row: text, a path as a tuple, or several as a set; empty for none."""
@@ -114,21 +120,17 @@ def labelled_blocks(
 def _labelled(block: RowBlock, query: RowQuery, faults: Faults) -> LabelledBlock:
     block = _chosen(block, query)
     texts = _texts(block, query.columns.text)
-    labels = []
-    if query.labels:
-        cells = zip(*(block.cells[name] for name in query.columns.label), strict=True)
-        labels = [query.columns.label_of(row) for row in cells]
-    good = []
-    for row, text in enumerate(texts):
-        reason = _bad_text(text)
-        if not reason and query.labels:
-            reason = _bad_label(labels[row]) or query.check(labels[row])
-        if reason:
-            faults.found(block.path, block.places[row], reason, block.described(row), block.unit)
-        else:
-            good.append(row)
-    if len(good) == len(texts):
-        return LabelledBlock(block, [str(text) for text in texts], labels)
+    labels = query.columns.labels_of([block.cells[name] for name in query.columns.label]) if query.labels else []
+    reasons = {label: _bad_label(label) or query.check(label) for label in {*labels}}
+    bad = (
+        {row: reason for row, label in enumerate(labels) if (reason := reasons[label])} if any(reasons.values()) else {}
+    )
+    bad |= {row: _bad_text(text) for row, text in enumerate(texts) if not text or text.isspace()}
+    if not bad:
+        return LabelledBlock(block, cast(list[str], texts), labels)
+    for row, reason in sorted(bad.items()):
+        faults.found(block.path, block.places[row], reason, block.described(row), block.unit)
+    good = [row for row in range(len(texts)) if row not in bad]
     kept_labels = [labels[row] for row in good] if query.labels else []
     return LabelledBlock(block.take(good), [str(texts[row]) for row in good], kept_labels)
 
@@ -136,7 +138,7 @@ def _labelled(block: RowBlock, query: RowQuery, faults: Faults) -> LabelledBlock
 def _bad_text(text: str | None) -> str:
     if text is None:
         return "the text is a list or an object; name a column of text"
-    return "" if text and not text.isspace() else "the text is empty; leave the row out"
+    return "the text is empty; leave the row out"
 
 
 def _chosen(block: RowBlock, query: RowQuery) -> RowBlock:
