@@ -456,3 +456,17 @@ def test_rows_of_json_need_not_have_the_columns_that_are_kept(tmp_path: Path) ->
         [str(tmp_path / "rows.jsonl")], Wanted(("text",), keep=("id",)), TableOptions(), Unforgiving()
     )
     assert block.cells == {"text": ["a", "b"], "id": [1, None]}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("rows.csv", "text,label\na,b\n,b\nragged\n"),
+        ("rows.jsonl", '{"text": "a", "label": "b"}\n{"text": "", "label": "b"}\n{\n'),
+    ],
+)
+def test_of_several_bad_rows_the_first_is_told(name: str, content: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(FileError, match=r"rows\.\w+:[23]: the text is empty"):
+        list(labelled_blocks([str(path)], RowQuery(Columns()), TableOptions(), Unforgiving()))

@@ -21,6 +21,7 @@ class Faults(Protocol):
     """Hears of rows that cannot be used."""
 
     count: int  # of such rows so far
+    ends: bool  # whether the first of them ends the work, so that rows before it are to be looked at first
 
     def found(self, path: str, place: int, reason: str, row: str, unit: Unit = "line") -> None:
         """Hear of a row: where it is, why it cannot be used, and its text."""
@@ -28,6 +29,8 @@ class Faults(Protocol):
 
 class Unforgiving:
     """Raises FileError at the first row that cannot be used, with another way out if there is one."""
+
+    ends = True
 
     def __init__(self, way_out: str = "") -> None:
         self.count = 0
@@ -42,6 +45,8 @@ class Unforgiving:
 
 class Rejects:
     """Sets rows aside in a CSV file with the columns file, place, reason and row; no rows, no file."""
+
+    ends = False
 
     def __init__(self, path: str | Path, open_files: ExitStack) -> None:
         self.path = Path(path)

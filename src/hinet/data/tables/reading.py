@@ -197,6 +197,8 @@ def _delimited_blocks(
         try:
             record = next(records, None)
         except QuoteError as error:
+            if gathered.rows and faults.ends:
+                yield gathered.block(places)
             if records.last > records.first:  # it swallowed rows that nobody could tell apart
                 through = f" (it runs on to line {records.last:,})"
                 raise FileError(path, error.message + through + NO_QUOTES, error.line) from None
@@ -205,6 +207,8 @@ def _delimited_blocks(
         if record is None:
             break
         if len(record) != len(names):
+            if gathered.rows and faults.ends:
+                yield gathered.block(places)
             faults.found(path, records.first, wrong_width(record, len(names), delimiter), delimiter.join(record))
             continue
         if gathered.add(records.first, record):
@@ -261,28 +265,50 @@ def _line_blocks(path: str, lines: Iterator[str], wanted: Wanted) -> Iterator[Ro
 
 def _json_blocks(path: str, lines: Iterator[str], wanted: Wanted, faults: Faults) -> Iterator[RowBlock]:
     """Yield rows that are JSON objects; those of the first block say which columns there are."""
-    rows: list[dict[str, Any]] = []
-    places: list[int] = []
-    characters = 0
-    columns = list(wanted.both)
-    first = True
+    gathered = _GatheredObjects(path, wanted)
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         reason, row = _json_row(line, wanted.columns)
         if reason:
+            if gathered.rows and faults.ends:
+                yield gathered.block()
             faults.found(path, number, reason, line.rstrip("\r\n"))
-            continue
-        rows.append(row)
-        places.append(number)
-        characters += len(line)
-        if len(rows) >= MOST_ROWS or characters >= MOST_CHARACTERS:
-            columns = _every_column(columns, rows) if first and wanted.every else columns
-            yield RowBlock(path, "jsonl", places, {name: [row.get(name) for row in rows] for name in columns})
-            rows, places, characters, first = [], [], 0, False
-    if rows:
-        columns = _every_column(columns, rows) if first and wanted.every else columns
-        yield RowBlock(path, "jsonl", places, {name: [row.get(name) for row in rows] for name in columns})
+        elif gathered.add(number, row, len(line)):
+            yield gathered.block()
+    if gathered.rows:
+        yield gathered.block()
+
+
+class _GatheredObjects:
+    """JSON objects of a block on their way."""
+
+    def __init__(self, path: str, wanted: Wanted) -> None:
+        self._path, self._wanted = path, wanted
+        self._columns: list[str] = []
+        self._clear()
+
+    def _clear(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._places: list[int] = []
+        self._characters = 0
+
+    def add(self, place: int, row: dict[str, Any], characters: int) -> bool:
+        """Add a row; return whether the block is full."""
+        self.rows.append(row)
+        self._places.append(place)
+        self._characters += characters
+        return len(self.rows) >= MOST_ROWS or self._characters >= MOST_CHARACTERS
+
+    def block(self) -> RowBlock:
+        """Return the block, and start the next."""
+        if not self._columns:
+            found = [name for row in self.rows for name in row] if self._wanted.every else []
+            self._columns = list(dict.fromkeys([*found, *self._wanted.both]))
+        cells = {name: [row.get(name) for row in self.rows] for name in self._columns}
+        found_rows = RowBlock(self._path, "jsonl", self._places, cells)
+        self._clear()
+        return found_rows
 
 
 def _json_row(line: str, columns: Sequence[str]) -> tuple[str, dict[str, Any]]:
@@ -295,10 +321,6 @@ def _json_row(line: str, columns: Sequence[str]) -> tuple[str, dict[str, Any]]:
         return f"expected a JSON object, got {shown(line.strip())}; write one object a line", {}
     missing = next((column for column in columns if column not in row), None)
     return ("" if missing is None else no_column(missing, list(row))), row
-
-
-def _every_column(columns: list[str], rows: list[dict[str, Any]]) -> list[str]:
-    return list(dict.fromkeys([*(name for row in rows for name in row), *columns]))
 
 
 def _readable(block: RowBlock, encoding: str, faults: Faults) -> RowBlock:
