@@ -7,7 +7,6 @@ Every case runs alone in a fresh process. Results: ``benchmarks/results/classifi
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from engine_data import Texts, icd_texts, naics_texts
-from measure import RESULTS, Case, Stopwatch, answer_if_asked, run_alone, save
+from measure import Case, Stopwatch, run_cases, save
 
 from hinet import HiNetClassifier
 from hinet.metrics import expected_calibration_error, hierarchical_f1, level_calibration_error
@@ -146,15 +145,5 @@ CASES: dict[str, Case] = {
 }
 
 
-def main() -> None:
-    answer_if_asked(CASES)
-    path = RESULTS / "classifier.json"
-    results = json.loads(path.read_text())["results"] if path.exists() and sys.argv[1:] else {}
-    for case in sys.argv[1:] or CASES:
-        results[case] = run_alone(__file__, case)
-        print(f"{case:20} {results[case]}", flush=True)
-    save("classifier", results)
-
-
 if __name__ == "__main__":
-    main()
+    save("classifier", run_cases(__file__, "classifier", CASES))

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from measure import RESULTS, Case, Stopwatch, answer_if_asked, run_alone, save
+from measure import Case, Stopwatch, run_cases, save
 
 from hinet import load_icd10cm
 from hinet.data import LabelledRows
@@ -229,15 +229,5 @@ def _epochs_kept(folder: Path) -> dict[str, int]:
 CASES: dict[str, Case] = {"demo": demo, "start": start, "many rows": many, "reading": reading, "kills": kills}
 
 
-def main() -> None:
-    answer_if_asked(CASES)
-    path = RESULTS / "cli.json"
-    results = json.loads(path.read_text())["results"] if path.exists() and sys.argv[1:] else {}
-    for case in sys.argv[1:] or CASES:
-        results[case] = run_alone(__file__, case)
-        print(f"{case:20} {results[case]}", flush=True)
-    save("cli", results)
-
-
 if __name__ == "__main__":
-    main()
+    save("cli", run_cases(__file__, "cli", CASES))

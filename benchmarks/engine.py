@@ -9,7 +9,6 @@ all are run; with some, the others keep their figures. Results: ``benchmarks/res
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from engine_data import EngineData, icd_texts, joined, lshtc, naics_texts, wikitaxa_texts, wordnet_texts
-from measure import RESULTS, Case, Stopwatch, answer_if_asked, run_alone, save
+from measure import RESULTS, Case, Stopwatch, run_cases, save
 
 from hinet import Layers, Taxonomy, Traces
 from hinet.engine import EngineSettings, Experts, FusedModel, Search, ValidationRows, fit
@@ -274,12 +273,7 @@ def plot_curve(results: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    answer_if_asked(CASES)
-    path = RESULTS / "engine.json"
-    results = json.loads(path.read_text())["results"] if path.exists() and sys.argv[1:] else {}
-    for case in sys.argv[1:] or CASES:
-        results[case] = run_alone(__file__, case)
-        print(f"{case:24} " + "  ".join(f"{name} {value}" for name, value in results[case].items()), flush=True)
+    results = run_cases(__file__, "engine", CASES)
     results["ratios"] = ratios(results)
     for name, row in results["ratios"].items():
         print(name, row)

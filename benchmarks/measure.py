@@ -49,6 +49,17 @@ def answer_if_asked(cases: Mapping[str, Case]) -> None:
         raise SystemExit
 
 
+def run_cases(script: str, name: str, cases: Mapping[str, Case]) -> dict[str, Any]:
+    """Run all cases, or those named on the command line, whose results join the saved ones; return all of them."""
+    answer_if_asked(cases)
+    path = RESULTS / f"{name}.json"
+    results: dict[str, Any] = json.loads(path.read_text())["results"] if path.exists() and sys.argv[1:] else {}
+    for case in sys.argv[1:] or cases:
+        results[case] = run_alone(script, case)
+        print(f"{case:24} " + "  ".join(f"{name} {value}" for name, value in results[case].items()), flush=True)
+    return results
+
+
 def save(name: str, results: Mapping[str, Any]) -> None:
     """Write results as JSON under ``benchmarks/results`` with what they were measured on."""
     described = ["git", "describe", "--always", "--dirty"]

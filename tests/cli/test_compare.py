@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-HINET = Path(sys.executable).with_name("hinet")
+from tests.cli.conftest import run_hinet as hinet
+
 WORDS = {"tv": "screen", "radio": "sound", "rye": "dark", "milk": "white"}
-
-
-def hinet(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([HINET, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture

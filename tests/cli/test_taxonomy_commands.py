@@ -5,27 +5,16 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from hinet.cli.hierarchy_options import FormatName
 from hinet.taxonomy import FORMATS
+from tests.cli.conftest import HINET
+from tests.cli.conftest import run_hinet as hinet
 
-HINET = Path(sys.executable).with_name("hinet")
 GOOD = "node,parent,title\nr,,Everything\na,r,Animals\nb,a,Sheep\nc,a,Cows\nd,r,Plants\n"
-
-
-def hinet(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [HINET, *map(str, arguments)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "COLUMNS": "100"},
-    )
 
 
 @pytest.fixture

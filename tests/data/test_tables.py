@@ -30,6 +30,7 @@ from hinet.data.tables import (
     read_blocks,
     setting_aside,
 )
+from hinet.data.tables import blocks as blocks_module
 from hinet.data.tables import reading as reading_module
 from hinet.data.tables.faults import Rejects
 from hinet.data.tables.writing import table_writer
@@ -116,11 +117,11 @@ def test_quotes_of_a_tab_separated_pipe_are_found_wherever_it_is_cut() -> None:
 
 def test_blocks_are_cut_by_rows_and_by_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_rows(tmp_path / "rows.csv", ROWS)
-    monkeypatch.setattr(reading_module, "MOST_ROWS", 4)
+    monkeypatch.setattr(blocks_module, "MOST_ROWS", 4)
     blocks = list(read_blocks([str(path), str(path)], Wanted(("id",)), TableOptions(), Unforgiving()))
     assert [len(block) for block in blocks] == [4, 4, 2, 4, 4, 2]
     assert [place for block in blocks for place in block.places] == [*range(2, 12), *range(2, 12)]
-    monkeypatch.setattr(reading_module, "MOST_CHARACTERS", 1)
+    monkeypatch.setattr(blocks_module, "MOST_CHARACTERS", 1)
     assert [len(b) for b in read_blocks([str(path)], Wanted(("id",)), TableOptions(), Unforgiving())] == [1] * 10
 
 

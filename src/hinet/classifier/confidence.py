@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.labels import Truth
+from hinet.classifier.truth import Truth
 from hinet.engine import FusedModel
 from hinet.engine.leaning import sloped
 from hinet.errors import HiNetError

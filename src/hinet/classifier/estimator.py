@@ -32,8 +32,9 @@ from hinet.classifier.fitting import (
     validation_rows,
 )
 from hinet.classifier.inputs import Features, Kind, MatrixInput, count_of, kind_of, learnt_text, one_row, taken
-from hinet.classifier.labels import NOTHING, LabelForm, Truth, checked_labels, listed, read_labels
+from hinet.classifier.labels import LabelForm, checked_labels, listed, read_labels
 from hinet.classifier.parameters import plain_parameters, restored_calibration, restored_parameters, seed_of
+from hinet.classifier.truth import NOTHING, Truth
 from hinet.data import Traces
 from hinet.data.matrices import check_rows, checked_weights
 from hinet.data.text import TextSettings

@@ -15,7 +15,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from hinet.classifier.fitted import Engine, Fitted
-from hinet.classifier.labels import LabelForm, Truth
+from hinet.classifier.labels import LabelForm
+from hinet.classifier.truth import Truth
 from hinet.data import Traces
 from hinet.data.matrices import is_sparse
 from hinet.engine import Decoding, EngineSettings, FusedModel, ValidationRows, fit

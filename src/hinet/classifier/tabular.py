@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.labels import NOTHING
+from hinet.classifier.truth import NOTHING
 from hinet.data import Traces
 from hinet.data.tables.writing import CellKind
 from hinet.engine import Decoding, Found

@@ -8,9 +8,10 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, cast
 
+from hinet.data.tables.blocks import RowBlock, Wanted
 from hinet.data.tables.faults import Faults
 from hinet.data.tables.formats import TableOptions
-from hinet.data.tables.reading import RowBlock, Wanted, read_blocks
+from hinet.data.tables.reading import read_blocks
 from hinet.errors import LabelError, shown
 from hinet.taxonomy import Taxonomy, as_id
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, Protocol
 
 from hinet.data.tables.formats import TableFormat, format_of_name
-from hinet.data.tables.reading import plain_values
+from hinet.data.tables.parquet import plain_values
 from hinet.errors import FileError
 from hinet.files import new_file
 from hinet.files.delimited import format_rows
