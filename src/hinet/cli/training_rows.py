@@ -14,7 +14,7 @@ from hinet.cli.row_options import RowReading, conditions
 from hinet.cli.training_options import ValidationChoice
 from hinet.data.rows import parts_by_hash
 from hinet.data.tables import Columns, Faults, RowQuery, checked_against, labelled_blocks
-from hinet.data.tables.columns import PATH_MARK, whole_paths
+from hinet.data.tables.columns import PATH_MARK, each_of, whole_paths
 from hinet.errors import HiNetError
 from hinet.ragged import Ints
 from hinet.taxonomy import Taxonomy
@@ -32,7 +32,7 @@ class LabelledTexts:
 
     def count_labels(self) -> int:
         """Return how many different labels there are."""
-        return len({one for label in self.labels for one in (label if isinstance(label, frozenset) else (label,))})
+        return len({one for label in self.labels for one in each_of(label)})
 
     def take(self, rows: Ints) -> LabelledTexts:
         """Return the chosen rows."""
@@ -42,9 +42,7 @@ class LabelledTexts:
         """Return the rows without a share of them, of every label at least one, and that share."""
         if not 0 < share < 1:
             raise HiNetError(f"the share of validation rows is between 0 and 1; got {share}")
-        names = [
-            "\0".join(sorted(map(str, label if isinstance(label, frozenset) else (label,)))) for label in self.labels
-        ]
+        names = ["\0".join(sorted(map(str, each_of(label)))) for label in self.labels]
         part = parts_by_hash((text.as_py() for text in self.texts), names, [share], seed)
         held = np.flatnonzero(part == 0)
         if not len(held):
@@ -134,6 +132,4 @@ def _shared(labels: list[Any]) -> list[Any]:
 
 def _has_paths(rows: LabelledTexts) -> bool:
     """Return whether labels, which no hierarchy explains, look like paths."""
-    return any(
-        PATH_MARK in one for label in rows.labels for one in (label if isinstance(label, frozenset) else (label,))
-    )
+    return any(PATH_MARK in one for label in rows.labels for one in each_of(label))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from itertools import pairwise
@@ -20,6 +20,11 @@ MOST_CHECKED = 1 << 20  # distinct labels whose check is remembered
 
 Conditions = Mapping[str, tuple[str, ...]]
 Check = Callable[[Any], str]  # why a label cannot be used, or nothing
+
+
+def each_of(label: Any) -> Iterable[Any]:
+    """Return the labels of a row one by one: a set stands for several."""
+    return label if isinstance(label, frozenset) else (label,)
 
 
 def _anything(label: Any) -> str:
@@ -182,7 +187,7 @@ def _bad_label(label: Any) -> str:
     """Return why something is no label at all, or nothing."""
     if not label or (isinstance(label, str) and label.isspace()):
         return "the row has no label; label it or leave it out"
-    for path in label if isinstance(label, frozenset) else (label,):
+    for path in each_of(label):
         if isinstance(path, tuple) and not all(path):
             return _empty_step(" > ".join(path))
     return ""
@@ -194,7 +199,7 @@ def _empty_step(path: str) -> str:
 
 def whole_paths(label: Any) -> str:
     """Tell why a label, which may turn out to be a path, would be none; or nothing."""
-    for one in label if isinstance(label, frozenset) else (label,):
+    for one in each_of(label):
         if isinstance(one, str) and PATH_MARK in one and not all(step.strip() for step in one.split(PATH_MARK)):
             return _empty_step(one)
     return ""
@@ -207,7 +212,7 @@ def checked_against(taxonomy: Taxonomy | None) -> Check:
 
     @lru_cache(MOST_CHECKED)
     def check(label: Any) -> str:
-        for one in label if isinstance(label, frozenset) else (label,):
+        for one in each_of(label):
             reason = _unknown_path(taxonomy, one) if isinstance(one, tuple) else _unknown(taxonomy, one)
             if reason:
                 return reason
