@@ -19,6 +19,8 @@ from numba.core import caching, event
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Sums may be taken in any order, products fused and roots approximated; NaN and infinity keep their meaning.
+# A loop that sums up fractions must store nothing: where stores might overlap, the place of arrays in memory decides,
+# as it runs, whether it takes several values at once, and so in which order it adds.
 FAST = frozenset({"reassoc", "contract", "arcp", "nsz", "afn"})
 ROOMS = ("compiled.py", "data/matrices.py", "data/text", "engine")  # whose sources decide what a kernel is
 

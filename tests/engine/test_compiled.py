@@ -104,8 +104,9 @@ random = np.random.default_rng(0)
 layers = Layers.of(Taxonomy.from_paths([(a, a + b) for a in "abc" for b in "xyz"], steps="ids"))
 rows = sp.random_array((200, 40), density=0.2, format="csr", dtype=np.float32, rng=random)
 labels = random.choice(sorted(a + b for a in "abc" for b in "xyz"), 200).tolist()
-model = fit(rows, Traces.encode(layers, labels), EngineSettings(wide=False, flat=False, width=64, threads=1))
-print(hashlib.md5(model.experts.deep.embedding.tobytes()).hexdigest())
+model = fit(rows, Traces.encode(layers, labels), EngineSettings(wide=False, flat=True, width=64, threads=1))
+for expert in (model.experts.deep, model.experts.flat):
+    print(hashlib.md5(expert.embedding.tobytes()).hexdigest())
 """
 
 

@@ -1,19 +1,26 @@
-"""The flat expert's kernel takes several rows at once; on one level it does what the sibling groups' kernel does."""
+"""How deep experts train beyond the parity of costs and gradients: dropout, and all labels at once.
+
+The flat expert's kernel takes several rows at once; on one level it does what the sibling groups' kernel does.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hinet import Layers, Taxonomy, Traces
 from hinet.data.matrices import SparseMatrix
 from hinet.engine import DeepExpert, Goals, Groups
-from hinet.engine.deep import DeepSlots, GroupLesson, LabelLesson, LabelTargets
-from hinet.engine.deep_kernels import exponentials
+from hinet.engine.deep import DeepSlots, Drops, GroupLesson, LabelLesson, LabelTargets
 from hinet.engine.experts import LabelSpans
+from hinet.engine.flat_kernels import LabelRoom, exponentials, pull_of_labels
 from hinet.engine.tasks import Stretch, TrainingRows
+from tests.strategies import all_traces, taxonomies
 
 FEATURES, WIDTH, LABELS, ROWS = 12, 10, 9, 11
 SMALL_RATE = (1e-6, 1e-6)
@@ -36,9 +43,9 @@ class OneLevel:
         self.order = spans.first[:LABELS]  # of each option below the root, its label
         by_label = np.empty(LABELS, np.float32)
         by_label[self.order] = adjustment
-        self.by_label = LabelLesson(rows, LabelTargets.of(goals, spans), by_label)
+        self.by_label = LabelLesson(rows, LabelTargets.of(goals, spans, upper=0.4), by_label)
         self.expert = DeepExpert.start(FEATURES, LABELS, WIDTH, random)
-        self.drops = (random.random(50) < 0.7).astype(np.float32)
+        self.drops = Drops(*((random.random(50) < 0.7).astype(np.float32) for _ in range(2)))
 
     def trained(
         self, lesson: GroupLesson | LabelLesson, chosen: NDArray[np.int64], rates: tuple[float, float]
@@ -64,7 +71,68 @@ def test_a_row_moves_both_in_the_same_way(seed: int) -> None:
         assert flat_cost == pytest.approx(cost, rel=1e-4)
         for name, array in expert._asdict().items():
             np.testing.assert_allclose(getattr(flat, name), array, err_msg=name, **CLOSE)
-        assert not np.array_equal(flat.weight, data.expert.weight)
+        assert not np.array_equal(flat.bias, data.expert.bias)
+
+
+@pytest.mark.parametrize("kind", ["by_group", "by_label"])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_dropped_feature_is_as_if_it_were_not_there(kind: str, seed: int) -> None:
+    data = OneLevel(seed)
+    lesson, half = getattr(data, kind), np.array([0, 2], np.float32)  # every second feature, from either of them on
+    data.drops = Drops(half, np.ones(WIDTH + 1, np.float32))
+    chosen = np.arange(1)
+    _, found = data.trained(lesson, chosen, (0.1, 0.1))
+    rows, data.drops = lesson.rows, Drops(np.ones(2, np.float32), data.drops.units)
+    expected = []
+    for factors in (half, half[::-1]):
+        factor = np.resize(factors, len(rows.indices))
+        kept = sp.csr_array((rows.data * factor, rows.indices, rows.indptr), (ROWS, FEATURES))
+        kept.eliminate_zeros()
+        lesson.rows = SparseMatrix.of(kept)
+        if kind == "by_group":
+            lesson._data = lesson._data._replace(rows=lesson.rows)
+        expected.append(data.trained(lesson, chosen, (0.1, 0.1))[1])
+    assert any(all(np.array_equal(*pair) for pair in zip(found, one, strict=True)) for one in expected)
+    assert not all(np.array_equal(*pair) for pair in zip(*expected, strict=True))
+
+
+@pytest.mark.parametrize("upper", [0.0, 0.7])
+@given(st.data())
+@settings(max_examples=40)
+def test_the_nodes_above_its_labels_count_in_the_cost_of_a_row(upper: float, data: st.DataObject) -> None:
+    taxonomy = data.draw(taxonomies(dag=False))
+    ends = {*data.draw(st.lists(st.sampled_from(taxonomy.ids), unique=True))}
+    ends |= {node for node in taxonomy if not taxonomy.children(node)}
+    layers, paths = Layers.of(taxonomy, ends=sorted(ends)), list(all_traces(taxonomy, ends))
+    true = data.draw(st.lists(st.sampled_from(paths), min_size=1, max_size=3, unique=True))
+    spans, weight = LabelSpans.of(layers), data.draw(st.floats(0.2, 3))
+    goals = Goals.of(Traces.encode_sets(layers, [[end_of(path, taxonomy) for path in true]]))
+    targets = LabelTargets.of(goals.weighted(np.array([weight])), spans, upper)
+
+    slopes = np.random.default_rng(0).normal(0, 3, len(paths)).astype(np.float32)
+    logits = torch.tensor(slopes, dtype=torch.float64, requires_grad=True)
+    place = {taxonomy.ids[node]: at for at, node in enumerate(layers.node[spans.neuron])}
+    cost = torch.zeros(())
+    for path in true:
+        below = [frozenset(other for other in paths if other[: at + 1] == path[: at + 1]) for at in range(len(path))]
+        for labels, counts in [
+            ({path}, 1.0),
+            *((labels, upper) for labels in {*below} if 1 < len(labels) < len(paths)),
+        ]:
+            chosen = [place[end_of(label, taxonomy)] for label in labels]
+            log_p = torch.logsumexp(logits[chosen], 0) - torch.logsumexp(logits, 0)
+            cost = cost - weight / len(true) * counts * log_p
+    expected = torch.autograd.grad(cost, logits)[0]
+    count = len(slopes)
+    room = LabelRoom(np.zeros(count, np.float32), np.empty(count, np.float32), np.empty(count, np.int32))
+    assert pull_of_labels(0, targets, slopes, room) == pytest.approx(cost.item(), rel=1e-4, abs=1e-5)
+    np.testing.assert_allclose(slopes, expected, **CLOSE)
+    assert not room.share.any()
+
+
+def end_of(path: tuple[str, ...], taxonomy: Taxonomy) -> str:
+    """Return the label at the end of a path below the root."""
+    return path[-1] if path else taxonomy.ids[taxonomy.root]
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 5, 11])

@@ -119,6 +119,15 @@ def test_the_number_of_threads_changes_nothing(trained: FusedModel, kind: str) -
         assert_identical(fit(rows, traces, _with(QUICK, threads=threads)), trained)
 
 
+def test_where_arrays_lie_in_memory_changes_nothing() -> None:
+    """Widths for which sums take several values at once; each run finds other memory free."""
+    rows, traces, _ = data()
+    wide = EngineSettings(width=64, flat_width=128, flat=True, wide=False, threads=2)
+    first = fit(rows, traces, wide)
+    for _ in range(20):
+        assert_identical(fit(rows, traces, wide), first)
+
+
 def test_another_seed_gives_another_model(trained: FusedModel, kind: str) -> None:
     rows, traces, _ = data(kind)
     other = fit(rows, traces, _with(QUICK, seed=1))

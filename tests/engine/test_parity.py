@@ -28,7 +28,7 @@ from hinet.engine import (
     wide_kernels,
 )
 from hinet.engine.coupled_kernels import WideWeights, find_weights, train_wide
-from hinet.engine.deep import DeepSlots
+from hinet.engine.deep import DeepSlots, Drops
 from hinet.engine.deep_kernels import train_deep
 from hinet.engine.experts import WEIGHT, LabelSpans, Prototypes, WideExpert, linear_units
 from hinet.engine.scoring_kernels import expert_logits
@@ -56,6 +56,7 @@ from tests.strategies import layered
 FEATURES, WIDTH = 7, 5
 HUGE = 1e8  # a slot that no gradient moves
 RATE = 1e4  # its root: one step is then the gradient itself
+NO_DROPS = Drops(np.ones(1, np.float32), np.ones(WIDTH + 1, np.float32))
 FIRST_ROW = Stretch(np.array([0]), 0, 1, (RATE, RATE))
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 MIXES = {
@@ -256,7 +257,7 @@ def deep_step(deep: DeepExpert, rows: sp.csr_array, goals: Goals, adjustment: ND
     moved = DeepExpert(*(array.copy() for array in deep))
     slots = DeepSlots(np.full(FEATURES, HUGE, np.float32), np.full(len(deep.bias), HUGE, np.float32))
     mine = np.ones(len(data.groups.first_row) - 1, bool)
-    cost = train_deep(data, mine, FIRST_ROW, np.ones(WIDTH + 1, np.float32), moved, slots)
+    cost = train_deep(data, mine, FIRST_ROW, NO_DROPS, moved, slots)
     return DeepStep(
         cost,
         deep.weight - moved.weight,

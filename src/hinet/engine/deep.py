@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data.matrices import SparseMatrix
-from hinet.engine.deep_kernels import train_deep, train_flat
+from hinet.engine.deep_kernels import train_deep
 from hinet.engine.experts import DeepExpert, Floats, LabelSpans
+from hinet.engine.flat_kernels import train_flat
 from hinet.engine.goals import Goals
+from hinet.engine.settings import Dropout
 from hinet.engine.tasks import Arrays, Stretch, TrainingRows, falling, over_stretches
 
 DROPS = 1 << 16  # dropout factors made for an epoch
@@ -25,7 +27,14 @@ class DeepPlan:
     epochs: int
     rate: float
     slot: float  # what the sums of squared gradients start from
-    dropout: float
+    dropout: Dropout
+
+
+class Drops(NamedTuple):
+    """Dropout factors of an epoch, 0 or what makes up for the dropped ones; rows take stretches of them."""
+
+    features: Floats
+    units: Floats
 
 
 class DeepSlots(NamedTuple):
@@ -43,7 +52,7 @@ class Lesson(Protocol):
     def outputs(self) -> float:
         """Return about how many output rows an epoch touches."""
 
-    def train(self, stretch: Stretch, drops: Floats, expert: DeepExpert, slots: DeepSlots) -> float:
+    def train(self, stretch: Stretch, drops: Drops, expert: DeepExpert, slots: DeepSlots) -> float:
         """Train on a stretch of rows, by dropout factors from ``drops``, and return their summed cost."""
 
 
@@ -59,24 +68,34 @@ class GroupLesson:
         goals, groups = self._data.goals, self._data.groups
         return 5.0 * self.rows.row_count * float(np.diff(groups.first_row)[goals.step_group].mean())
 
-    def train(self, stretch: Stretch, drops: Floats, expert: DeepExpert, slots: DeepSlots) -> float:
+    def train(self, stretch: Stretch, drops: Drops, expert: DeepExpert, slots: DeepSlots) -> float:
         """Train on a stretch of rows, by dropout factors from ``drops``, and return their summed cost."""
         return float(train_deep(self._data, self._mine, stretch, drops, expert, slots))
 
 
 class LabelTargets(NamedTuple):
-    """The labels of each row: those of row ``i`` are ``offsets[i]:offsets[i + 1]``, each with its share."""
+    """The labels of each row: those of row ``i`` are ``offsets[i]:offsets[i + 1]``, each with its share.
+
+    The nodes above label ``j`` are ``upper_offsets[j]:upper_offsets[j + 1]``, from the lowest up, each as the labels
+    below it; the cost of a row counts each of them ``upper`` times as much as the label itself.
+    """
 
     offsets: NDArray[np.int64]
     label: NDArray[np.int64]
     share: Floats
+    upper: np.float32
+    upper_offsets: NDArray[np.int64]
+    upper_first: NDArray[np.int64]
+    upper_last: NDArray[np.int64]
 
     @classmethod
-    def of(cls, goals: Goals, spans: LabelSpans) -> LabelTargets:
+    def of(cls, goals: Goals, spans: LabelSpans, upper: float) -> LabelTargets:
         """Return the targets of the goals of a tree, labels in the order of the spans."""
         arrays = goals.arrays
         label = spans.labels_at(arrays.end_neurons())  # of each goal
-        return cls(arrays.row_offsets, label[arrays.entry_goal], arrays.entry_share.astype(np.float32))
+        share = arrays.entry_share.astype(np.float32)
+        above = spans.above_labels(goals.layers)
+        return cls(arrays.row_offsets, label[arrays.entry_goal], share, np.float32(upper), *above)
 
 
 class LabelLesson:
@@ -89,7 +108,7 @@ class LabelLesson:
         """Return about how many output rows an epoch touches."""
         return float(self.rows.row_count * len(self._adjustment))
 
-    def train(self, stretch: Stretch, drops: Floats, expert: DeepExpert, slots: DeepSlots) -> float:
+    def train(self, stretch: Stretch, drops: Drops, expert: DeepExpert, slots: DeepSlots) -> float:
         """Train on a stretch of rows, by dropout factors from ``drops``, and return their summed cost."""
         return float(train_flat(self.rows, self._targets, self._adjustment, stretch, drops, expert, slots))
 
@@ -107,14 +126,17 @@ class DeepTask:
 
     def work(self) -> float:
         """Return about how much there is to do."""
-        return 3.0 * self.epochs * self.expert.width * (len(self._lesson.rows.indices) + self._lesson.outputs())
+        values = len(self._lesson.rows.indices) * (1 - self._plan.dropout.features)
+        return 3.0 * self.epochs * self.expert.width * (values + self._lesson.outputs())
 
     def run_epoch(self, epoch: int, advance: Callable[[int], None]) -> float:
         """Go over all rows once, in an order that the seeds and the epoch decide."""
         random = np.random.default_rng([*self._seeds, epoch])
         order = random.permutation(self._lesson.rows.row_count)
-        kept = 1 - self._plan.dropout
-        drops = ((random.random(DROPS + self.expert.width, np.float32) < kept) / kept).astype(np.float32)
+        drops = Drops(
+            _factors(random, DROPS, self._plan.dropout.features),
+            _factors(random, DROPS + self.expert.width, self._plan.dropout.units),
+        )
         rates = falling(self._plan.rate, epoch, self.epochs)
 
         def train(stretch: Stretch) -> float:
@@ -131,3 +153,8 @@ class DeepTask:
         """Take up weights and slots."""
         for name, array in self.state().items():
             array[...] = state[name]
+
+
+def _factors(random: np.random.Generator, count: int, dropout: float) -> Floats:
+    kept = 1 - dropout
+    return ((random.random(count, np.float32) < kept) / kept).astype(np.float32)

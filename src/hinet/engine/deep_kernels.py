@@ -1,10 +1,12 @@
-"""Kernels that train a deep expert: forward, cost, gradient and update in one go.
+"""Kernels that train a deep expert a row at a time: forward, cost, gradient and update in one go.
 
-:func:`train_deep` takes a row at a time through the groups on the way to its labels. :func:`train_flat` scores all
-labels, so the weights do not stay in the processor's cache from row to row; it takes a few rows at once.
+A row is taken through the groups on the way to its labels by :func:`train_deep`; the steps before and after that, from
+features to hidden units and back, are those of the flat expert as well.
 """
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,60 +19,111 @@ CERTAIN = F4(1e-3)  # gradients of logits below this are not worth touching a ro
 BIAS_RATE = F4(0.1)  # rates of biases, as shares of the weights' rate
 HIDDEN_BIAS_RATE = F4(0.01)
 MIX = np.uint64(0x9E3779B97F4A7C15)
-LOG2_E = F4(1.4426950408889634)
-TOGETHER = 4  # rows that :func:`train_flat` scores at once
+
+
+class Sampled(NamedTuple):
+    """Room for the features of a few rows that dropout has left, and for their hidden units."""
+
+    count: Any  # (rows,)
+    feature: Any  # (rows, most features)
+    value: Any  # (rows, most features)
+    hidden: Any  # (rows, width) after dropout
+    factor: Any  # (rows, width) slope of each hidden unit, 0 if it is dropped
+    gradient: Any  # (rows, width) of the hidden units
+
+
+@kernel
+def room_for(rows, stretch, count, width):
+    """Make room for so many rows of a stretch at a time."""
+    most = 1
+    for row in stretch.order:
+        most = max(most, rows.indptr[row + 1] - rows.indptr[row])
+    return Sampled(
+        np.zeros(count, np.int64),
+        np.empty((count, most), np.int64),
+        np.empty((count, most), np.float32),
+        np.zeros((count, width), np.float32),
+        np.empty((count, width), np.float32),
+        np.zeros((count, width), np.float32),
+    )
 
 
 @inlined_kernel
-def embed(rows, row, deep, drops, number, hidden, factor, at):
-    """Fill in the hidden units of a row after dropout, and the slope of each; return their mean square.
-
-    ``drops`` is a long run of dropout factors; the ``number``-th row takes a stretch that starts at a random place.
-    """
-    width = deep.embedding.shape[1]
-    for unit in range(width):
-        hidden[at, unit] = deep.embedding_bias[unit]
-    for entry in range(rows.indptr[row], rows.indptr[row + 1]):
-        feature, value = rows.indices[entry], rows.data[entry]
-        for unit in range(width):
-            hidden[at, unit] += value * deep.embedding[feature, unit]
+def random_place(number, places):
+    """Return one of so many places, at random, for a number."""
     mixed = np.uint64(number + 1) * MIX
     mixed = (mixed ^ (mixed >> np.uint64(29))) * MIX
-    shift = np.int64((mixed >> np.uint64(20)) % np.uint64(len(drops) - width))
-    size = F4(0)
-    for unit in range(width):
-        slope = F4(1) if hidden[at, unit] > 0 else deep.slope[unit]
-        factor[at, unit] = drops[shift + unit] * slope
-        hidden[at, unit] *= factor[at, unit]
-        size += hidden[at, unit] * hidden[at, unit]
-    return size / width
+    return np.int64((mixed >> np.uint64(20)) % np.uint64(places))
 
 
 @inlined_kernel
-def update_output(output, slope, size, rate, deep, slots, hidden, gradient, at):
+def sample(rows, row, drops, number, sampled, at):
+    """Take those features of a row that dropout leaves."""
+    length = len(drops.features)
+    place = random_place(~number, length)
+    count = 0
+    for entry in range(rows.indptr[row], rows.indptr[row + 1]):
+        sampled.feature[at, count] = rows.indices[entry]
+        sampled.value[at, count] = rows.data[entry] * drops.features[place]
+        count += drops.features[place] > 0
+        place = place + 1 if place + 1 < length else 0
+    sampled.count[at] = count
+
+
+@inlined_kernel
+def embed(rows, row, deep, drops, number, sampled, at):
+    """Fill in features and hidden units of a row after dropout; return the mean square of the units.
+
+    ``drops`` holds long runs of dropout factors; the ``number``-th row takes stretches that start at random places.
+    """
+    sample(rows, row, drops, number, sampled, at)
+    hidden, width = sampled.hidden, deep.embedding.shape[1]
+    for unit in range(width):
+        hidden[at, unit] = deep.embedding_bias[unit]
+    for entry in range(sampled.count[at]):
+        feature, value = sampled.feature[at, entry], sampled.value[at, entry]
+        for unit in range(width):
+            hidden[at, unit] += value * deep.embedding[feature, unit]
+    place = random_place(number, len(drops.units) - width)
+    for unit in range(width):
+        slope = F4(1) if hidden[at, unit] > 0 else deep.slope[unit]
+        sampled.factor[at, unit] = drops.units[place + unit] * slope
+        hidden[at, unit] *= sampled.factor[at, unit]
+    return mean_square(hidden, at)
+
+
+@inlined_kernel
+def mean_square(values, at):
+    """Return the mean square of a row of values."""
+    total = F4(0)
+    for unit in range(values.shape[1]):
+        total += values[at, unit] * values[at, unit]
+    return total / values.shape[1]
+
+
+@inlined_kernel
+def update_output(output, slope, size, rate, deep, slots, sampled, at):
     """Add what an output row says to the gradient of the hidden units, then move the row by Adagrad."""
     width = deep.embedding.shape[1]
     slots.weight[output] += slope * slope * size
     step = rate * slope / np.sqrt(slots.weight[output])
     for unit in range(width):
-        gradient[at, unit] += slope * deep.weight[output, unit]
-        deep.weight[output, unit] -= step * hidden[at, unit]
+        sampled.gradient[at, unit] += slope * deep.weight[output, unit]
+        deep.weight[output, unit] -= step * sampled.hidden[at, unit]
     deep.bias[output] -= BIAS_RATE * step
 
 
 @inlined_kernel
-def update_embedding(rows, row, rate, deep, slots, factor, gradient, at):
-    """Move the embeddings of a row's features by Adagrad, and clear the gradient."""
-    width = deep.embedding.shape[1]
-    size = F4(0)
+def update_embedding(rate, deep, slots, sampled, at):
+    """Move the embeddings of the features that were left of a row by Adagrad, and clear the gradient."""
+    gradient, width = sampled.gradient, deep.embedding.shape[1]
     for unit in range(width):
-        gradient[at, unit] *= factor[at, unit]
-        size += gradient[at, unit] * gradient[at, unit]
+        gradient[at, unit] *= sampled.factor[at, unit]
         deep.embedding_bias[unit] -= HIDDEN_BIAS_RATE * rate * gradient[at, unit]
-    size /= width
+    size = mean_square(gradient, at)
     if size > 0:
-        for entry in range(rows.indptr[row], rows.indptr[row + 1]):
-            feature, value = rows.indices[entry], rows.data[entry]
+        for entry in range(sampled.count[at]):
+            feature, value = sampled.feature[at, entry], sampled.value[at, entry]
             slots.embedding[feature] += value * value * size
             step = rate * value / np.sqrt(slots.embedding[feature])
             for unit in range(width):
@@ -83,21 +136,19 @@ def update_embedding(rows, row, rate, deep, slots, factor, gradient, at):
 def train_deep(data, mine, stretch, drops, deep, slots):
     """Train a deep expert on a stretch of rows; return their summed cost. Only groups that are ``mine`` are trained."""
     rows, goals, groups, most, adjustment = data
-    width = deep.embedding.shape[1]
-    scratch = scratch_for(*most)
-    hidden, factor, gradient = np.empty((1, width), F4), np.empty((1, width), F4), np.zeros((1, width), F4)
+    scratch, sampled = scratch_for(*most), room_for(rows, stretch, 1, deep.embedding.shape[1])
     cost = 0.0
     for position in range(len(stretch.order)):
         row, rate = stretch.order[position], rate_at(stretch, position)
         count = list_groups(row, goals, groups, mine, scratch)
         if count == 0:
             continue
-        size = embed(rows, row, deep, drops, stretch.first + position, hidden, factor, 0)
+        size = embed(rows, row, deep, drops, stretch.first + position, sampled, 0)
         for listed in range(count):
             start = scratch.start[listed]
             base = groups.first_row[scratch.group[listed]]
             for option in range(scratch.start[listed + 1] - start):
-                logit = logit_of(base + option, deep, hidden, 0)
+                logit = logit_of(base + option, deep, sampled.hidden, 0)
                 scratch.log_p[start + option] = logit + adjustment[base + option]
             normalise(scratch, listed)
         cost += aim(row, goals, scratch)
@@ -107,91 +158,6 @@ def train_deep(data, mine, stretch, drops, deep, slots):
             for option in range(scratch.start[listed + 1] - start):
                 slope = scratch.mass[listed] * scratch.p[start + option] - scratch.target[start + option]
                 if abs(slope) > CERTAIN:
-                    update_output(base + option, slope, size, rate, deep, slots, hidden, gradient, 0)
-        update_embedding(rows, row, rate, deep, slots, factor, gradient, 0)
+                    update_output(base + option, slope, size, rate, deep, slots, sampled, 0)
+        update_embedding(rate, deep, slots, sampled, 0)
     return cost
-
-
-@kernel
-def train_flat(rows, targets, adjustment, stretch, drops, deep, slots):
-    """Train a deep expert over all labels, as :func:`train_deep`, but a few rows at once before any of them updates."""
-    width, labels = deep.embedding.shape[1], len(deep.bias)
-    hidden, factor = np.zeros((TOGETHER, width), F4), np.empty((TOGETHER, width), F4)
-    gradient, slope, size = np.zeros((TOGETHER, width), F4), np.empty((TOGETHER, labels), F4), np.empty(TOGETHER, F4)
-    powers = np.empty(labels, np.int32)
-    order, first = stretch.order, stretch.first
-    cost = 0.0
-    for begin in range(0, len(order), TOGETHER):
-        count, rate = min(TOGETHER, len(order) - begin), rate_at(stretch, begin)
-        for at in range(count):
-            size[at] = embed(rows, order[begin + at], deep, drops, first + begin + at, hidden, factor, at)
-        score_labels(deep, adjustment, hidden, slope)
-        for at in range(count):
-            cost += pull_of_labels(order[begin + at], targets, slope[at], powers)
-        for label in range(labels):
-            for at in range(count):
-                if abs(slope[at, label]) > CERTAIN:
-                    update_output(label, slope[at, label], size[at], rate, deep, slots, hidden, gradient, at)
-        for at in range(count):
-            update_embedding(rows, order[begin + at], rate, deep, slots, factor, gradient, at)
-    return cost
-
-
-@inlined_kernel
-def score_labels(deep, adjustment, hidden, logits):
-    """Fill in the training logits of all labels, for the rows that are taken together."""
-    width = deep.embedding.shape[1]
-    for label in range(len(deep.bias)):
-        first, second, third, fourth = F4(0), F4(0), F4(0), F4(0)
-        for unit in range(width):
-            weight = deep.weight[label, unit]
-            first += weight * hidden[0, unit]
-            second += weight * hidden[1, unit]
-            third += weight * hidden[2, unit]
-            fourth += weight * hidden[3, unit]
-        shift = deep.bias[label] + adjustment[label]
-        logits[0, label], logits[1, label] = first + shift, second + shift
-        logits[2, label], logits[3, label] = third + shift, fourth + shift
-
-
-@inlined_kernel
-def pull_of_labels(row, targets, logits, powers):
-    """Turn the logits of a row into their gradients, and return its cost."""
-    top, mass, cost = logits[0], F4(0), 0.0
-    for label in range(len(logits)):
-        top = max(top, logits[label])
-    for entry in range(targets.offsets[row], targets.offsets[row + 1]):
-        mass += targets.share[entry]
-        cost -= targets.share[entry] * (logits[targets.label[entry]] - top)
-    total = exponentials(logits, top, powers)
-    cost += mass * np.log(total)
-    scale = mass / total
-    for label in range(len(logits)):
-        logits[label] *= scale
-    for entry in range(targets.offsets[row], targets.offsets[row + 1]):
-        logits[targets.label[entry]] -= targets.share[entry]
-    return cost
-
-
-@inlined_kernel
-def exponentials(values, top, powers):
-    """Turn values into ``exp(value - top)``, to about five digits, and return their sum; ``powers`` is room.
-
-    The exponent is split into a whole power of two, made from its bits, and a rest in 0:1 for which a polynomial is
-    close: unlike a call of ``exp``, both are done for many values at once.
-    """
-    for at in range(len(values)):
-        exponent = max((values[at] - top) * LOG2_E, F4(-126))
-        whole = np.floor(exponent)
-        rest = exponent - whole
-        values[at] = F4(1) + rest * (
-            F4(0.6931472)
-            + rest * (F4(0.2402265) + rest * (F4(0.0555041) + rest * (F4(0.0096181) + rest * F4(0.0014876))))
-        )
-        powers[at] = (np.int32(whole) + np.int32(127)) << np.int32(23)
-    factors = powers.view(np.float32)
-    total = F4(0)
-    for at in range(len(values)):
-        values[at] *= factors[at]
-        total += values[at]
-    return total

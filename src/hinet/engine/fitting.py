@@ -13,15 +13,17 @@ from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix, check_rows, checked_weights, is_sparse
 from hinet.engine.carrying import awake
 from hinet.engine.checkpoints import Checkpoints, fingerprint_of
+from hinet.engine.column_kernels import mean_sizes
 from hinet.engine.deep import DeepPlan, DeepTask, GroupLesson, LabelLesson, LabelTargets, Lesson
 from hinet.engine.experts import DeepExpert, Experts, Floats, LabelSpans, Prototypes, WideExpert
 from hinet.engine.goals import Goals
-from hinet.engine.group_kernels import mean_sizes, prune_slots
+from hinet.engine.group_kernels import prune_slots
 from hinet.engine.groups import Groups
 from hinet.engine.memory import plan_memory
 from hinet.engine.mixing import learned_mix, usual_mix
 from hinet.engine.model import FusedModel
 from hinet.engine.patterns import known_as, prototypes
+from hinet.engine.redundancy import has_features_to_spare
 from hinet.engine.running import Runner
 from hinet.engine.search import Search
 from hinet.engine.settings import MOST_FLAT_LABELS, EngineSettings
@@ -121,6 +123,7 @@ class _Plan:
         matrix = SparseMatrix.of(rows)
         counts = self.goals.option_counts()
         self.train = TrainingRows.of(matrix, self.goals.arrays, self.groups, self._adjustment(counts))
+        self.dropout = settings.dropout_for(to_spare=lambda: has_features_to_spare(matrix, self.features))
         self.members = 1 if start is not None else settings.members_for(self.train.row_count)
         self.width = settings.width_for(self.members) if start is None else start.experts.deep.width
         self.wide = self._wide_training(matrix)
@@ -199,7 +202,7 @@ class _Plan:
         if not self.has_flat:
             return []
         settings, labels = self.settings, len(self.spans.neuron)
-        targets = LabelTargets.of(self.goals, self.spans)
+        targets = LabelTargets.of(self.goals, self.spans, settings.flat_upper)
         adjustment = _adjustment_of_labels(
             np.bincount(targets.label, targets.share, labels).astype(float), settings.prior_strength
         )
@@ -213,7 +216,7 @@ class _Plan:
     ) -> DeepTask:
         settings = self.settings
         epochs = settings.epochs_of_deep(self.train.row_count)
-        plan = DeepPlan(epochs, settings.deep_rate, self._slot(settings.deep_slot), settings.dropout)
+        plan = DeepPlan(epochs, settings.deep_rate, self._slot(settings.deep_slot), self.dropout)
         random = np.random.default_rng([settings.seed, number, 1 << 20])
         expert = DeepExpert.start(self.features, outputs, width, random) if before is None else before.copied()
         return DeepTask(name, lesson, expert, plan, (settings.seed, number))

@@ -214,17 +214,6 @@ def pull_of_option(own, share, logits):
 
 
 @kernel
-def mean_sizes(rows, known_as):
-    """Return the mean size of each feature, by the number it is known by, over the rows where it is not zero."""
-    sums, counts = np.zeros(len(known_as)), np.zeros(len(known_as), np.int64)
-    for entry in range(len(rows.indices)):
-        known = known_as[rows.indices[entry]]
-        sums[known] += abs(rows.data[entry])
-        counts[known] += 1
-    return sums / np.maximum(counts, 1)
-
-
-@kernel
 def prune_slots(feature, weight_offsets, weights, usual, least):
     """Return features, offsets and weights without the weights that usually add less than ``least`` to a logit.
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from hinet.errors import HiNetError
 
@@ -15,6 +18,15 @@ WIDTH = 256
 WIDTH_OF_MEMBER = 192
 MOST_FLAT_LABELS = 2_048
 LEAST_FLAT_ROWS = 8  # rows a label
+DROPOUT = 0.3
+FEATURE_DROPOUT = 0.4
+
+
+class Dropout(NamedTuple):
+    """Shares that are left out of each row at random."""
+
+    features: float
+    units: float
 
 
 @dataclass(frozen=True)
@@ -30,8 +42,13 @@ class EngineSettings:
         Hidden units of each member of the deep expert; by default more if there is but one.
     flat_width : int
         Hidden units of each member of the flat expert.
-    dropout : float
-        Share of the hidden units that are left out, at random, for each row.
+    flat_upper : float
+        How much each node above a label counts in the cost of the flat expert; the label itself counts 1.
+    dropout : float, optional
+        Share of the hidden units that are left out, at random, for each row; by default none where features are.
+    feature_dropout : float, optional
+        Share of the features that are left out, at random, for each row; by default some of them if rows have many
+        that repeat each other, as character n-grams do, else none.
     deep_epochs, wide_epochs : int, optional
         By default fewer the more rows there are.
     wide : bool
@@ -57,7 +74,8 @@ class EngineSettings:
 
     members: int | None = None
     width: int | None = None
-    dropout: float = 0.3
+    dropout: float | None = None
+    feature_dropout: float | None = None
     deep_rate: float = 0.1
     deep_slot: float = 1e-2  # what the sums of squared gradients start from: smaller makes the first steps huge
     deep_epochs: int | None = None
@@ -69,6 +87,7 @@ class EngineSettings:
     wide_buckets: int | None = None
     flat: bool | None = None
     flat_width: int = 128
+    flat_upper: float = 0.4
     prior_strength: float = 0.3
     patience: int | None = None
     seed: int = 0
@@ -80,8 +99,11 @@ class EngineSettings:
         for name in counts:
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), 1)
-        if not 0 <= self.dropout < 1:
-            raise HiNetError(f"dropout is at least 0 and less than 1; got {self.dropout}")
+        for name in ("dropout", "feature_dropout"):
+            if getattr(self, name) is not None and not 0 <= getattr(self, name) < 1:
+                raise HiNetError(f"{name} is at least 0 and less than 1; got {getattr(self, name)}")
+        if not 0 <= self.flat_upper < math.inf:
+            raise HiNetError(f"flat_upper is at least 0; got {self.flat_upper}")
         for name in ("deep_rate", "deep_slot", "wide_rate", "wide_slot"):
             if not getattr(self, name) > 0:
                 raise HiNetError(f"{name} is larger than 0; got {getattr(self, name)}")
@@ -93,6 +115,16 @@ class EngineSettings:
     def width_for(self, members: int) -> int:
         """Return the hidden units of each of so many members."""
         return self.width or (WIDTH if members == 1 else WIDTH_OF_MEMBER)
+
+    def dropout_for(self, *, to_spare: Callable[[], bool]) -> Dropout:
+        """Return what is left out of rows; ``to_spare`` tells whether they have features to spare."""
+        features = self.feature_dropout
+        if features is None:
+            features = FEATURE_DROPOUT if to_spare() else 0.0
+        units = self.dropout
+        if units is None:
+            units = 0.0 if features else DROPOUT
+        return Dropout(features, units)
 
     def epochs_of_deep(self, rows: int) -> int:
         """Return how often the deep expert goes over so many rows."""

@@ -1,0 +1,30 @@
+"""How much the features of rows repeat each other.
+
+Character n-grams do: those of a rare word are found in the same rows, as often, and so have the same values. Rows of
+such features have many to spare, and an expert learns not to rely on single ones if some are dropped at random. Where
+every word counts, the same costs accuracy.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hinet.data.matrices import SparseMatrix
+from hinet.engine.column_kernels import column_digests
+
+LEAST_FEATURES = 32  # of a row, on average, that can spare some
+LEAST_REPEATED = 0.2  # of all values; of words and pairs of words a tenth at most, of character n-grams a quarter
+
+
+def repeated_share(rows: SparseMatrix, features: int) -> float:
+    """Return the share of all values in columns that equal another; columns of a single value do not count."""
+    digests, counts = column_digests(rows, features)
+    digests, counts = digests[counts > 1], counts[counts > 1]
+    _, place, columns = np.unique(digests, return_inverse=True, return_counts=True)
+    return float(counts[columns[place] > 1].sum() / max(len(rows.indices), 1))
+
+
+def has_features_to_spare(rows: SparseMatrix, features: int) -> bool:
+    """Return whether rows have many features that repeat each other."""
+    many = len(rows.indices) >= LEAST_FEATURES * max(rows.row_count, 1)
+    return many and repeated_share(rows, features) >= LEAST_REPEATED
