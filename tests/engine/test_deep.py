@@ -48,13 +48,17 @@ class OneLevel:
         self.drops = Drops(*((random.random(50) < 0.7).astype(np.float32) for _ in range(2)))
 
     def trained(
-        self, lesson: GroupLesson | LabelLesson, chosen: NDArray[np.int64], rates: tuple[float, float]
+        self,
+        lesson: GroupLesson | LabelLesson,
+        chosen: NDArray[np.int64],
+        rates: tuple[float, float],
+        first: int = 0,
     ) -> tuple[float, DeepExpert]:
         expert = DeepExpert(*(array.copy() for array in self.expert))
         if lesson is self.by_label:
             expert.weight[self.order], expert.bias[self.order] = self.expert.weight, self.expert.bias
         slots = DeepSlots(np.full(FEATURES, 0.01, np.float32), np.full(LABELS, 0.01, np.float32))
-        cost = lesson.train(Stretch(chosen, 0, ROWS, rates), self.drops, expert, slots)
+        cost = lesson.train(Stretch(chosen, first, ROWS, rates), self.drops, expert, slots)
         if lesson is self.by_label:
             expert = expert._replace(weight=expert.weight[self.order], bias=expert.bias[self.order])
         return cost, expert
@@ -81,7 +85,7 @@ def test_a_dropped_feature_is_as_if_it_were_not_there(kind: str, seed: int) -> N
     lesson, half = getattr(data, kind), np.array([0, 2], np.float32)  # every second feature, from either of them on
     data.drops = Drops(half, np.ones(WIDTH + 1, np.float32))
     chosen = np.arange(1)
-    _, found = data.trained(lesson, chosen, (0.1, 0.1))
+    _, found = data.trained(lesson, chosen, (0.1, 0.1), first=seed)
     rows, data.drops = lesson.rows, Drops(np.ones(2, np.float32), data.drops.units)
     expected = []
     for factors in (half, half[::-1]):
@@ -91,7 +95,7 @@ def test_a_dropped_feature_is_as_if_it_were_not_there(kind: str, seed: int) -> N
         lesson.rows = SparseMatrix.of(kept)
         if kind == "by_group":
             lesson._data = lesson._data._replace(rows=lesson.rows)
-        expected.append(data.trained(lesson, chosen, (0.1, 0.1))[1])
+        expected.append(data.trained(lesson, chosen, (0.1, 0.1), first=seed)[1])
     assert any(all(np.array_equal(*pair) for pair in zip(found, one, strict=True)) for one in expected)
     assert not all(np.array_equal(*pair) for pair in zip(*expected, strict=True))
 
@@ -127,7 +131,7 @@ def test_the_nodes_above_its_labels_count_in_the_cost_of_a_row(upper: float, dat
     room = LabelRoom(np.zeros(count, np.float32), np.empty(count, np.float32), np.empty(count, np.int32))
     assert pull_of_labels(0, targets, slopes, room) == pytest.approx(cost.item(), rel=1e-4, abs=1e-5)
     np.testing.assert_allclose(slopes, expected, **CLOSE)
-    assert not room.share.any()
+    assert not room.pull.any()
 
 
 def end_of(path: tuple[str, ...], taxonomy: Taxonomy) -> str:
@@ -141,6 +145,17 @@ def test_rows_taken_together_cost_what_they_cost_one_by_one(count: int) -> None:
     chosen = np.arange(count)
     cost, flat_cost = (data.trained(lesson, chosen, SMALL_RATE)[0] for lesson in (data.by_group, data.by_label))
     assert flat_cost == pytest.approx(cost, rel=1e-4)
+
+
+def test_a_heavy_row_far_from_its_label_has_finite_slopes() -> None:
+    layers = Layers.of(Taxonomy.from_paths([("a", "x"), ("a", "y"), ("b",)], steps="ids"), ends=())
+    goals = Goals.of(Traces.encode(layers, ["x"])).weighted(np.array([1_000.0]))
+    spans = LabelSpans.of(layers)
+    slopes = np.zeros(3, np.float32)
+    slopes[layers.node[spans.neuron] == layers.taxonomy.ids.index("b")] = 500
+    room = LabelRoom(np.zeros(3, np.float32), np.empty(3, np.float32), np.empty(3, np.int32))
+    assert np.isfinite(pull_of_labels(0, LabelTargets.of(goals, spans, 0.4), slopes, room))
+    assert np.isfinite(slopes).all()
 
 
 def test_exponentials_are_close_for_every_size() -> None:

@@ -128,6 +128,21 @@ def test_where_arrays_lie_in_memory_changes_nothing() -> None:
         assert_identical(fit(rows, traces, wide), first)
 
 
+@pytest.mark.parametrize(
+    ("given", "changed"),
+    [
+        ({"dropout": 0.1}, {"features.weight", "flat.features.weight"}),
+        ({"dropout": 0.3, "feature_dropout": 0.3}, {"features.weight", "flat.features.weight"}),
+        ({"flat_upper": 1.0}, {"flat.features.weight"}),
+    ],
+)
+def test_settings_change_the_experts_they_are_for(given: dict[str, Any], changed: set[str]) -> None:
+    rows, traces, _ = data()
+    plain, other = fit(rows, traces, _with(QUICK, flat=True)), fit(rows, traces, _with(QUICK, flat=True, **given))
+    names = {"features.weight", "flat.features.weight", "wide.weight"}
+    assert {name for name in names if differ(plain, other, name)} == changed
+
+
 def test_another_seed_gives_another_model(trained: FusedModel, kind: str) -> None:
     rows, traces, _ = data(kind)
     other = fit(rows, traces, _with(QUICK, seed=1))
@@ -565,6 +580,9 @@ def test_weights_that_do_not_fit_are_refused(weights: Any, message: str) -> None
     [
         ({"width": 0}, "width is at least 1; got 0"),
         ({"dropout": 1.0}, "dropout is at least 0 and less than 1"),
+        ({"feature_dropout": 1.0}, "feature_dropout is at least 0 and less than 1"),
+        ({"flat_upper": -1.0}, r"flat_upper is at least 0; got -1\.0"),
+        ({"flat_upper": float("inf")}, "flat_upper is at least 0; got inf"),
         ({"wide_rate": 0.0}, "wide_rate is larger than 0"),
         ({"patience": 0}, "patience is at least 1"),
         ({"threads": 0}, "threads is at least 1"),

@@ -39,8 +39,14 @@ def test_character_n_grams_are_to_spare_and_words_are_not(characters: tuple[int,
 
 
 def test_columns_of_numbers_are_not_to_spare() -> None:
-    rows = sp.csr_array(np.random.default_rng(0).standard_normal((100, 64)).astype(np.float32))
+    rows = sp.csr_array(np.random.default_rng(0).standard_normal((2_000, 64)).astype(np.float32))
     assert not has_features_to_spare(SparseMatrix.of(rows), 64)
+
+
+def test_equal_columns_of_few_rows_are_chance() -> None:
+    few, many = (SparseMatrix.of(sp.csr_array(np.ones((rows, 64), np.float32))) for rows in (900, 1_100))
+    assert not has_features_to_spare(few, 64)
+    assert has_features_to_spare(many, 64)
 
 
 def test_features_are_left_out_where_they_are_to_spare_and_hidden_units_elsewhere() -> None:
@@ -53,4 +59,5 @@ def test_features_are_left_out_where_they_are_to_spare_and_hidden_units_elsewher
     assert features == 0 < units
     assert shares(False, feature_dropout=0.2) == (0.2, 0)
     assert shares(True, feature_dropout=0.0) == (0, shares(False)[1])
-    assert shares(True, dropout=0.2) == (shares(True)[0], 0.2)
+    assert shares(True, dropout=0.2) == (0, 0.2)
+    assert shares(True, dropout=0.2, feature_dropout=0.1) == (0.1, 0.2)

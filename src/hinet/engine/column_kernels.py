@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hinet.compiled import kernel
-
-MIX = np.uint64(0x9E3779B97F4A7C15)
+from hinet.engine.random_kernels import scrambled
 
 
 @kernel
@@ -15,8 +14,7 @@ def column_digests(rows, features):
     digests, counts = np.zeros(features, np.uint64), np.zeros(features, np.int64)
     bits = rows.data.view(np.uint32)
     for row in range(len(rows.indptr) - 1):
-        salt = np.uint64(row + 1) * MIX
-        salt = (salt ^ (salt >> np.uint64(29))) * MIX
+        salt = scrambled(row)
         for entry in range(rows.indptr[row], rows.indptr[row + 1]):
             digests[rows.indices[entry]] += salt * (np.uint64(2) * np.uint64(bits[entry]) + np.uint64(1))
             counts[rows.indices[entry]] += 1

@@ -76,8 +76,8 @@ class GroupLesson:
 class LabelTargets(NamedTuple):
     """The labels of each row: those of row ``i`` are ``offsets[i]:offsets[i + 1]``, each with its share.
 
-    The nodes above label ``j`` are ``upper_offsets[j]:upper_offsets[j + 1]``, from the lowest up, each as the labels
-    below it; the cost of a row counts each of them ``upper`` times as much as the label itself.
+    The upper nodes of label ``j``, at or above it, are ``upper_offsets[j]:upper_offsets[j + 1]``, from the lowest up,
+    each as the labels below it; the cost of a row counts each of them ``upper`` times as much as the label itself.
     """
 
     offsets: NDArray[np.int64]
@@ -94,8 +94,8 @@ class LabelTargets(NamedTuple):
         arrays = goals.arrays
         label = spans.labels_at(arrays.end_neurons())  # of each goal
         share = arrays.entry_share.astype(np.float32)
-        above = spans.above_labels(goals.layers)
-        return cls(arrays.row_offsets, label[arrays.entry_goal], share, np.float32(upper), *above)
+        nodes = spans.upper_nodes(goals.layers)
+        return cls(arrays.row_offsets, label[arrays.entry_goal], share, np.float32(upper), *nodes)
 
 
 class LabelLesson:

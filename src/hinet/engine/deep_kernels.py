@@ -12,13 +12,13 @@ import numpy as np
 
 from hinet.compiled import inlined_kernel, kernel
 from hinet.engine.goal_kernels import aim, list_groups, normalise, rate_at, scratch_for
+from hinet.engine.random_kernels import random_place
 from hinet.engine.scoring_kernels import logit_of
 
 F4 = np.float32
 CERTAIN = F4(1e-3)  # gradients of logits below this are not worth touching a row of weights
 BIAS_RATE = F4(0.1)  # rates of biases, as shares of the weights' rate
 HIDDEN_BIAS_RATE = F4(0.01)
-MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Sampled(NamedTuple):
@@ -49,18 +49,10 @@ def room_for(rows, stretch, count, width):
 
 
 @inlined_kernel
-def random_place(number, places):
-    """Return one of so many places, at random, for a number."""
-    mixed = np.uint64(number + 1) * MIX
-    mixed = (mixed ^ (mixed >> np.uint64(29))) * MIX
-    return np.int64((mixed >> np.uint64(20)) % np.uint64(places))
-
-
-@inlined_kernel
 def sample(rows, row, drops, number, sampled, at):
     """Take those features of a row that dropout leaves."""
     length = len(drops.features)
-    place = random_place(~number, length)
+    place = random_place(2 * number, length)
     count = 0
     for entry in range(rows.indptr[row], rows.indptr[row + 1]):
         sampled.feature[at, count] = rows.indices[entry]
@@ -84,7 +76,7 @@ def embed(rows, row, deep, drops, number, sampled, at):
         feature, value = sampled.feature[at, entry], sampled.value[at, entry]
         for unit in range(width):
             hidden[at, unit] += value * deep.embedding[feature, unit]
-    place = random_place(number, len(drops.units) - width)
+    place = random_place(2 * number + 1, len(drops.units) - width)
     for unit in range(width):
         slope = F4(1) if hidden[at, unit] > 0 else deep.slope[unit]
         sampled.factor[at, unit] = drops.units[place + unit] * slope

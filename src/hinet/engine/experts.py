@@ -188,30 +188,32 @@ class LabelSpans(NamedTuple):
         nothing = np.zeros(len(layers.option_neuron), np.int64)
         return cls(np.zeros(0, np.int64), nothing, nothing)
 
-    def above_labels(self, layers: Layers) -> tuple[Ints, Ints, Ints]:
-        """Return the spans of the nodes above each label, from the lowest up, where labels differ in them.
+    def upper_nodes(self, layers: Layers) -> tuple[Ints, Ints, Ints]:
+        """Return the nodes at or above each label, from the lowest up, as the labels below them.
 
-        Those of label ``j`` are ``offsets[j]:offsets[j + 1]`` of two more arrays, the first labels and the last.
+        Those of label ``j`` are ``offsets[j]:offsets[j + 1]`` of two more arrays, the first labels and the last. Nodes
+        with one label below them, with the same labels as the node before, or with all of them are left out.
         """
         real = np.flatnonzero(layers.option_neuron != STOP)
         option_to = np.zeros(len(layers.node), np.int64)
         option_to[layers.option_neuron[real]] = real
         label, neuron = np.arange(len(self.neuron)), self.neuron
-        labels, options = [label[:0]], [label[:0]]
-        while len(label := label[neuron != 0]):
-            option = option_to[neuron[neuron != 0]]
-            labels.append(label)
-            options.append(option)
-            neuron = layers.option_parent[option].astype(np.int64)
-        owner, first, last = (
-            np.concatenate(labels),
-            *(ends[np.concatenate(options)] for ends in (self.first, self.last)),
-        )
-        size = last - first
-        order = np.lexsort((size, owner))
-        new = np.diff(owner[order] * (len(self.neuron) + 1) + size[order], prepend=-1) != 0
-        order = order[new & (size[order] > 1) & (size[order] < len(self.neuron))]
-        return offsets_of(np.bincount(owner[order], minlength=len(self.neuron))), first[order], last[order]
+        size = np.ones(len(label), np.int64)  # labels below the node before
+        found = [np.zeros((3, 0), np.int64)]
+        while True:
+            below_root = neuron != 0
+            option = option_to[neuron[below_root]]
+            label, before = label[below_root], size[below_root]
+            first, last = self.first[option], self.last[option]
+            size, neuron = last - first, layers.option_parent[option].astype(np.int64)
+            on = size < len(self.neuron)  # higher up there are only nodes with all labels
+            label, neuron, size, new = label[on], neuron[on], size[on], (size > before)[on]
+            if not len(label):
+                break
+            found.append(np.stack([label, first[on], last[on]])[:, new])
+        owner, first, last = np.concatenate(found, axis=1)
+        order = np.argsort(owner, kind="stable")
+        return offsets_of(np.bincount(owner, minlength=len(self.neuron))), first[order], last[order]
 
     def labels_at(self, neurons: Ints) -> Ints:
         """Return the label that ends at each of some neurons; at all of them one does."""

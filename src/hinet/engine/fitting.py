@@ -123,7 +123,9 @@ class _Plan:
         matrix = SparseMatrix.of(rows)
         counts = self.goals.option_counts()
         self.train = TrainingRows.of(matrix, self.goals.arrays, self.groups, self._adjustment(counts))
-        self.dropout = settings.dropout_for(to_spare=lambda: has_features_to_spare(matrix, self.features))
+        self.dropout = settings.dropout_for(
+            to_spare=lambda: start is None and has_features_to_spare(matrix, self.features)
+        )
         self.members = 1 if start is not None else settings.members_for(self.train.row_count)
         self.width = settings.width_for(self.members) if start is None else start.experts.deep.width
         self.wide = self._wide_training(matrix)
@@ -181,7 +183,14 @@ class _Plan:
 
     def fingerprint(self) -> str:
         """Return what a checkpoint is recognised by."""
-        parts = [self.settings.shaping(), self.features, *self.groups, *self.train.rows, *self.goals.arrays]
+        parts = [
+            self.settings.shaping(),
+            self.dropout,
+            self.features,
+            *self.groups,
+            *self.train.rows,
+            *self.goals.arrays,
+        ]
         if self.valid is not None and self.settings.patience is not None:
             parts += [*self.valid[0], *self.valid[1].arrays]
         return fingerprint_of(parts)

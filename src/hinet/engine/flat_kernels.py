@@ -16,6 +16,7 @@ from hinet.engine.goal_kernels import rate_at
 
 F4 = np.float32
 LOG2_E = F4(1.4426950408889634)
+LEAST_POWER = F4(-100)  # of two, of a score: sums can be divided by, whatever a row weighs
 TOGETHER = 4  # rows that are scored at once
 
 
@@ -64,8 +65,8 @@ def score_labels(deep, adjustment, hidden, logits):
 class LabelRoom(NamedTuple):
     """Room for the labels of one row."""
 
-    share: Any  # (labels,) by which the nodes above its targets pull at a label's score; all 0 between rows
-    of_node: Any  # (labels,) the same for single nodes, of which no label has more above it
+    pull: Any  # (labels,) of the upper nodes at each label, by unit of its score; all 0 between rows
+    node_pull: Any  # (labels,) of each upper node of one label; there are fewer of them than labels
     powers: Any  # (labels,)
 
 
@@ -78,18 +79,17 @@ def pull_of_labels(row, targets, logits, room):
     for entry in range(targets.offsets[row], targets.offsets[row + 1]):
         mass += targets.share[entry]
         cost -= targets.share[entry] * (logits[targets.label[entry]] - top)
-    scores = logits
-    total = exponentials(scores, top, room.powers)
+    total = exponentials(logits, top, room.powers)  # from here on these are scores
     for entry in range(targets.offsets[row], targets.offsets[row + 1]):
         label = targets.label[entry]
         share = targets.share[entry] * targets.upper
-        mass += share * (targets.upper_offsets[label + 1] - targets.upper_offsets[label])
-        cost -= pull_from_above(label, share, targets, scores, room)
+        mass += share * F4(targets.upper_offsets[label + 1] - targets.upper_offsets[label])
+        cost -= pull_from_above(label, share, targets, logits, room)
     cost += mass * np.log(total)
     scale = mass / total
     for label in range(len(logits)):
-        logits[label] = scores[label] * (scale - room.share[label])
-        room.share[label] = 0
+        logits[label] *= scale - room.pull[label]
+        room.pull[label] = 0
     for entry in range(targets.offsets[row], targets.offsets[row + 1]):
         logits[targets.label[entry]] -= targets.share[entry]
     return cost
@@ -97,7 +97,7 @@ def pull_of_labels(row, targets, logits, room):
 
 @inlined_kernel
 def pull_from_above(label, share, targets, scores, room):
-    """Let each node above a label pull at the labels below it, by their shares of its score; return its log scores.
+    """Let each upper node of a label pull at the labels below it, by their scores; return the sum of its log scores.
 
     The labels below a node stand side by side, around those below the next node down: from one node to the next only
     the labels that are new are looked at.
@@ -111,18 +111,18 @@ def pull_from_above(label, share, targets, scores, room):
         for other in range(high, last):
             total += scores[other]
         low, high = first, last
-        room.of_node[at - begin] = share / total
+        room.node_pull[at - begin] = share / total
         logs += share * np.log(total)
     pull = F4(0)
     for at in range(end - 1, begin - 1, -1):
         inner = at > begin
         low = targets.upper_first[at - 1] if inner else label
         high = targets.upper_last[at - 1] if inner else label
-        pull += room.of_node[at - begin]
+        pull += room.node_pull[at - begin]
         for other in range(targets.upper_first[at], low):
-            room.share[other] += pull
+            room.pull[other] += pull
         for other in range(high, targets.upper_last[at]):
-            room.share[other] += pull
+            room.pull[other] += pull
     return logs
 
 
@@ -134,7 +134,7 @@ def exponentials(values, top, powers):
     close: unlike a call of ``exp``, both are done for many values at once.
     """
     for at in range(len(values)):
-        exponent = max((values[at] - top) * LOG2_E, F4(-126))
+        exponent = max((values[at] - top) * LOG2_E, LEAST_POWER)
         whole = np.floor(exponent)
         rest = exponent - whole
         values[at] = F4(1) + rest * (

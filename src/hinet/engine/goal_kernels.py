@@ -109,9 +109,10 @@ def normalise(scratch, listed):
     top = scratch.log_p[start]
     for option in range(start + 1, end):
         top = max(top, scratch.log_p[option])
-    total = F4(0)
     for option in range(start, end):
         scratch.p[option] = np.exp(scratch.log_p[option] - top)
+    total = F4(0)
+    for option in range(start, end):
         total += scratch.p[option]
     shift = top + np.log(total)
     for option in range(start, end):

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hinet.compiled import inlined_kernel, kernel
+from hinet.engine.random_kernels import MIX
 from hinet.engine.wide_kernels import CERTAIN, move_biases, move_weight, steepest_of
 
 F4 = np.float32
-MIX = np.uint64(0x9E3779B97F4A7C15)
 WEIGHT = np.dtype([("option", np.int32), ("weight", np.float32), ("slot", np.float32)])
 
 
@@ -204,6 +204,7 @@ def pull_of_option(own, share, logits):
     cost -= share * (logits[own] - top)
     for option in range(len(logits)):
         logits[option] = np.exp(logits[option] - top)
+    for option in range(len(logits)):
         total += logits[option]
     cost += share * np.log(total)
     scale = share / total

@@ -12,8 +12,9 @@ import numpy as np
 from hinet.data.matrices import SparseMatrix
 from hinet.engine.column_kernels import column_digests
 
+LEAST_ROWS = 1_000  # in fewer, columns are equal by chance
 LEAST_FEATURES = 32  # of a row, on average, that can spare some
-LEAST_REPEATED = 0.2  # of all values; of words and pairs of words a tenth at most, of character n-grams a quarter
+LEAST_REPEATED = 0.2  # of all values; of words and pairs of words an eighth at most, of character n-grams a quarter
 
 
 def repeated_share(rows: SparseMatrix, features: int) -> float:
@@ -25,6 +26,6 @@ def repeated_share(rows: SparseMatrix, features: int) -> float:
 
 
 def has_features_to_spare(rows: SparseMatrix, features: int) -> bool:
-    """Return whether rows have many features that repeat each other."""
-    many = len(rows.indices) >= LEAST_FEATURES * max(rows.row_count, 1)
+    """Return whether many rows have many features that repeat each other."""
+    many = rows.row_count >= LEAST_ROWS and len(rows.indices) >= LEAST_FEATURES * rows.row_count
     return many and repeated_share(rows, features) >= LEAST_REPEATED

@@ -43,12 +43,12 @@ class EngineSettings:
     flat_width : int
         Hidden units of each member of the flat expert.
     flat_upper : float
-        How much each node above a label counts in the cost of the flat expert; the label itself counts 1.
+        How much each node at or above a label counts in the cost of the flat expert; the label counts 1.
     dropout : float, optional
         Share of the hidden units that are left out, at random, for each row; by default none where features are.
     feature_dropout : float, optional
-        Share of the features that are left out, at random, for each row; by default some of them if rows have many
-        that repeat each other, as character n-grams do, else none.
+        Share of the features that are left out, at random, for each row; by default some of them if there are many
+        rows with features that repeat each other, as character n-grams do, and ``dropout`` is not given; else none.
     deep_epochs, wide_epochs : int, optional
         By default fewer the more rows there are.
     wide : bool
@@ -118,10 +118,9 @@ class EngineSettings:
 
     def dropout_for(self, *, to_spare: Callable[[], bool]) -> Dropout:
         """Return what is left out of rows; ``to_spare`` tells whether they have features to spare."""
-        features = self.feature_dropout
+        features, units = self.feature_dropout, self.dropout
         if features is None:
-            features = FEATURE_DROPOUT if to_spare() else 0.0
-        units = self.dropout
+            features = FEATURE_DROPOUT if units is None and to_spare() else 0.0
         if units is None:
             units = 0.0 if features else DROPOUT
         return Dropout(features, units)
