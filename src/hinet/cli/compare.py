@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hinet.cli.options import Running, option, runs
+from hinet.cli.outputs import check_outputs
 from hinet.cli.plot_options import check_plot
 from hinet.errors import FileError
 
@@ -48,6 +49,8 @@ def compare(
     check_plot(plot)
     if not out.resolve().parent.is_dir():
         raise FileError(out, "cannot be written: the folder does not exist")
+    read = [*data.glob("*.txt")] if data.is_dir() else [data, test]
+    check_outputs([*read, taxonomy], {"--out": out, "--plot": plot})
     if data.is_dir():
         rows = lshtc_comparison(data, None if test is None else str(test))
     else:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help stays instan
     from hinet.engine import Found
     from hinet.evaluation.judgement import Judgement
 
+_BESIDE = "evaluation"  # the name that the default of --rejects begins with
 EXAMPLE = "Example: hinet evaluate model test.csv --plot report.png"
 
 
@@ -46,11 +47,12 @@ def evaluate(
     from hinet.progress import counter_for_terminal
 
     check_plot(plot)
+    rows.check_outputs([model, *data], {"--plot": plot}, _BESIDE)
     loaded = load_model(model, running.threads)
     check = checked_against(loaded.given_taxonomy)
     query = RowQuery(named.over(loaded.columns), where=rows.where, check=check)
     start = time.perf_counter()
-    with rows.faults("evaluation") as faults, counter_for_terminal(running.quiet or as_json) as counter:
+    with rows.faults(_BESIDE) as faults, counter_for_terminal(running.quiet or as_json) as counter:
         parts = []
         for block in labelled_blocks(data, query, rows.options, faults):
             if len(block):

@@ -33,6 +33,7 @@ def export(
     from hinet.cli.models import LoadedModel
     from hinet.cli.training_rows import read_rows
 
+    rows.check_outputs([model, *(data or [])], {}, str(folder))
     classifier = load(model)
     classifier.n_jobs = running.threads
     if not data:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from hinet.errors import FileError
 
+PLOT_ENDINGS = (".png", ".svg", ".pdf")
 PLOT = "A .png, .svg or .pdf file; needs the extra 'plot'."
 
 
@@ -16,7 +17,7 @@ def check_plot(path: Path | None) -> None:
     if path is None:
         return
     require_matplotlib()
-    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
+    if path.suffix.lower() not in PLOT_ENDINGS:
         raise FileError(path, "a plot is written as .png, .svg or .pdf; rename it")
     if not path.resolve().parent.is_dir():
         raise FileError(path, "cannot be written: the folder does not exist")

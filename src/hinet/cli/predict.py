@@ -84,7 +84,9 @@ def predict(
     from hinet.progress import counter_for_terminal
 
     paths = data or ["-"]
-    _check_paths(paths, out)
+    beside = "predictions" if out == "-" else out
+    _check_paths(paths)
+    rows.check_outputs([model, *paths], {"--out": out}, beside)
     loaded = load_model(model, running.threads)
     asked = Asked(top, _least(min_confidence, loaded), decoding.value, levels, titles)
     columns = named.over(loaded.columns)
@@ -93,19 +95,15 @@ def predict(
     by_name = named.text is not None or len(columns.text) > 1
     query = RowQuery(columns, labels=False, where=rows.where, keep=tuple(keep or ()), keep_all=keep_all, named=by_name)
     table = AnswerTable(loaded.fitted, asked, _path_mark(columns.path_sep))
-    with rows.faults("predictions" if out == "-" else out) as faults, counter_for_terminal(running.quiet) as counter:
+    with rows.faults(beside) as faults, counter_for_terminal(running.quiet) as counter:
         blocks = labelled_blocks(paths, query, rows.options, faults)
         output = partial(_Output, loaded, table, query, prefix, rows.on_error is OnError.skip)
         _write(blocks, out, None if to is None else to.value, output, counter)
 
 
-def _check_paths(paths: list[str], out: str) -> None:
-    """Refuse to write over the rows, and tell who gives a text instead of a file."""
+def _check_paths(paths: list[str]) -> None:
+    """Tell who gives a text instead of a file."""
     for path in paths:
-        if path == "-":
-            continue
-        if out != "-" and Path(out).resolve() == Path(path).resolve():
-            raise FileError(out, "is the file of the rows, which would be lost; write to another file")
         if " " in path and not Path(path).exists():
             raise FileError(path, f"no such file; a text goes through standard input: echo {path!r} | hinet predict …")
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hinet.cli.options import option, takes
+from hinet.cli.outputs import STANDARD, check_outputs
 from hinet.errors import HiNetError
 
 if TYPE_CHECKING:  # imported when a command runs, so that --help stays instant
@@ -45,6 +47,19 @@ class RowReading:
     on_error: OnError
     rejects: str | None
 
+    def rejects_beside(self, beside: str) -> str:
+        """Return the file that skipped rows go to."""
+        return self.rejects or f"{beside.rstrip('/')}.rejects.csv"
+
+    def check_outputs(
+        self, reads: Iterable[str | Path | None], writes: Mapping[str, str | Path | None], beside: str
+    ) -> None:
+        """Refuse results that are written over what is read, or over each other, rejects included."""
+        if self.rejects == STANDARD:
+            raise HiNetError("--rejects - would be standard output, where results go; name a file")
+        skips = self.on_error is OnError.skip or self.rejects is not None
+        check_outputs(reads, {**writes, "--rejects": self.rejects_beside(beside) if skips else None})
+
     @contextmanager
     def faults(self, beside: str) -> Iterator[Faults]:
         """Yield what hears of rows that cannot be used: rejects are written to a file of their own or ``beside``."""
@@ -53,7 +68,7 @@ class RowReading:
         if self.on_error is OnError.fail:
             yield Unforgiving("; or skip such rows with --on-error skip")
             return
-        with setting_aside(self.rejects or f"{beside.rstrip('/')}.rejects.csv") as rejects:
+        with setting_aside(self.rejects_beside(beside)) as rejects:
             yield rejects
         if rejects.count:
             some = "1 row was" if rejects.count == 1 else f"{rejects.count:,} rows were"

@@ -9,6 +9,7 @@ import typer
 
 from hinet.cli.hierarchy_options import Reading, reads_hierarchy
 from hinet.cli.options import Running, runs
+from hinet.cli.outputs import check_outputs
 from hinet.errors import HiNetError
 
 if TYPE_CHECKING:  # the rooms are imported when a command runs, so that --help stays instant
@@ -115,6 +116,7 @@ def convert(
     out: Annotated[Path, typer.Argument(help="The table to write, .tsv or .csv.", show_default=False)],
 ) -> None:
     """Write the hierarchy as a table with the columns node and parent."""
+    check_outputs([reading.file], {"the table to write": out})
     taxonomy = reading.taxonomy()
     taxonomy.write(out)
     running.say(f"{out}: {len(taxonomy):,} nodes, {len(taxonomy.edge_child):,} edges")

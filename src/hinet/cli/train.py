@@ -52,6 +52,7 @@ def train(
     model = Path(out)
     kept = model.with_name(f"{model.name}.checkpoint")
     _check_outputs(model, kept, training.resume, plot)
+    rows.check_outputs([*data, *validation.files, taxonomy], {"--out": model, "--plot": plot}, out)
     validation.require("--patience", training.patience)
     validation.require("--risk", validation.risk)
     check_share("risk", validation.risk)
