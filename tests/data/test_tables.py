@@ -471,3 +471,24 @@ def test_of_several_bad_rows_the_first_is_told(name: str, content: str, tmp_path
     path.write_text(content)
     with pytest.raises(FileError, match=r"rows\.\w+:[23]: the text is empty"):
         list(labelled_blocks([str(path)], RowQuery(Columns()), TableOptions(), Unforgiving()))
+
+
+def test_a_block_of_parquet_may_have_no_row_that_is_wanted_or_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks_module, "MOST_ROWS", 4)
+    table = {"text": ["a", "b", "c", "d", "", "", "", "", "e"], "label": ["x"] * 9, "split": ["train"] * 8 + ["test"]}
+    (tmp_path / "rows.parquet").write_bytes(parquet({**table, "n": list(range(9))}))
+    for where, unless in (({"split": ("test",)}, {}), ({}, {"split": ("train",)})):
+        query = RowQuery(Columns(), where=where, unless=unless, keep=("n",))
+        found = list(labelled_blocks([str(tmp_path / "rows.parquet")], query, TableOptions(), Unforgiving()))
+        assert [(block.texts, block.rows.column("n").to_pylist()) for block in found] == [
+            ([], []),
+            ([], []),
+            (["e"], [8]),
+        ]
+    with setting_aside(tmp_path / "rejects.csv") as rejects:
+        query = RowQuery(Columns(), keep=("n",))
+        found = list(labelled_blocks([str(tmp_path / "rows.parquet")], query, TableOptions(), rejects))
+    assert [block.texts for block in found] == [["a", "b", "c", "d"], [], ["e"]]
+    assert rejects.count == 4

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from hinet.data.tables.faults import Faults, Unit
 from hinet.data.tables.formats import TableFormat
 from hinet.errors import FileError
@@ -40,7 +42,7 @@ class RowBlock:
     def take(self, rows: Sequence[int]) -> RowBlock:
         """Return the chosen rows."""
         cells = {name: [column[row] for row in rows] for name, column in self.cells.items()}
-        arrays = {name: array.take(list(rows)) for name, array in self.arrays.items()}
+        arrays = {name: array.take(np.array(rows, np.int64)) for name, array in self.arrays.items()}
         return RowBlock(self.path, self.format, [self.places[row] for row in rows], cells, arrays)
 
     def column(self, name: str) -> Any:
