@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from engine_data import Texts, icd_texts, naics_texts
-from measure import Case, Stopwatch, run_cases, save
+from measure import LONGEST, Case, Stopwatch, run_cases, save
 
 from hinet import HiNetClassifier
 from hinet.metrics import expected_calibration_error, hierarchical_f1, level_calibration_error
@@ -98,8 +98,9 @@ def keeping() -> dict[str, Any]:
         saved = watch.seconds
         size = sum(path.stat().st_size for path in Path(folder, "model").iterdir())
         command = [sys.executable, "-c", LOADING, f"{folder}/model"]
-        subprocess.run(command, check=True, capture_output=True)  # compiles
-        times = [subprocess.run(command, check=True, capture_output=True, text=True).stdout.split() for _ in range(3)]
+        subprocess.run(command, check=True, capture_output=True, timeout=LONGEST)  # compiles
+        runs = (subprocess.run(command, check=True, capture_output=True, text=True, timeout=LONGEST) for _ in range(3))
+        times = [done.stdout.split() for done in runs]
         imported, loaded, answered = np.median(np.array(times, float), axis=0)
         report = classifier.export_onnx(f"{folder}/graph", *test)
         away = onnx_difference(classifier, Path(folder, "graph"), test[0][:500])

@@ -20,9 +20,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
-from measure import Case, Stopwatch, run_cases, save
+from measure import LONGEST, Case, Stopwatch, run_cases, save
 
 from hinet import load_icd10cm
 from hinet.data import LabelledRows
@@ -67,7 +68,9 @@ COMMON = ("--taxonomy", "codes.tsv", "--quiet")
 
 def run(*arguments: str, cwd: Path, stdin: str | None = None) -> str:
     command = [str(HINET), *arguments]
-    return subprocess.run(command, cwd=cwd, input=stdin, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        command, cwd=cwd, input=stdin, capture_output=True, text=True, check=True, timeout=LONGEST
+    ).stdout
 
 
 def seconds_of(times: int, *arguments: str, cwd: Path, stdin: str | None = None) -> list[float]:
@@ -83,7 +86,10 @@ def peak_of(*command: str, cwd: Path) -> tuple[float, float]:
     """Return the peak memory of a command in MB, and its seconds."""
     watch = Stopwatch()
     process = subprocess.Popen(command, cwd=cwd, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    timer = Timer(LONGEST, process.kill)
+    timer.start()
     _, status, usage = os.wait4(process.pid, 0)
+    timer.cancel()
     assert status == 0
     return usage.ru_maxrss / 1024, watch.seconds
 
@@ -101,6 +107,7 @@ def start() -> dict[str, Any]:
                 cwd=folder,
                 stdout=subprocess.DEVNULL,
                 check=True,
+                timeout=LONGEST,
             )
             python.append(watch.seconds)
         count = len((folder / "out.csv").read_text().splitlines()) - 1
@@ -179,7 +186,11 @@ def demo() -> dict[str, Any]:
         for _ in range(2):
             watch = Stopwatch()
             subprocess.run(
-                [HINET, "demo"], env={**os.environ, "NUMBA_CACHE_DIR": cache}, capture_output=True, check=True
+                [HINET, "demo"],
+                env={**os.environ, "NUMBA_CACHE_DIR": cache},
+                capture_output=True,
+                check=True,
+                timeout=LONGEST,
             )
             seconds.append(watch.seconds)
     return {"first_seconds": seconds[0], "seconds": seconds[1]}
@@ -199,7 +210,7 @@ def kills() -> dict[str, Any]:
             process = subprocess.Popen([str(HINET), *asked, "--out", "killed", "--resume"], cwd=folder)
             time.sleep(chance.uniform(0.2, 0.5) * whole)
             process.send_signal(signal.SIGKILL)
-            if process.wait() == 0:
+            if process.wait(timeout=LONGEST) == 0:
                 finished += 1
                 kept = {}
                 continue

@@ -15,6 +15,7 @@ from typing import Any
 from hinet.evaluation.comparison import peak_gb
 
 RESULTS = Path(__file__).parent / "results"
+LONGEST = 4 * 3600.0  # seconds that a process may take
 DATA = Path(os.environ.get("HINET_DATA", "data"))  # where a user has placed the data sets
 
 Case = Callable[[], dict[str, Any]]
@@ -34,7 +35,9 @@ class Stopwatch:
 
 def run_alone(script: str, case: str) -> dict[str, Any]:
     """Run one case of ``script`` in a fresh process and return what it measured, with its peak memory in GB."""
-    done = subprocess.run([sys.executable, script, "--case", case], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, script, "--case", case], capture_output=True, text=True, check=False, timeout=LONGEST
+    )
     if done.returncode:
         raise SystemExit(f"case {case} failed:\n{done.stderr}")
     measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -63,7 +66,7 @@ def run_cases(script: str, name: str, cases: Mapping[str, Case]) -> dict[str, An
 def save(name: str, results: Mapping[str, Any]) -> None:
     """Write results as JSON under ``benchmarks/results`` with what they were measured on."""
     described = ["git", "describe", "--always", "--dirty"]
-    commit = subprocess.run(described, capture_output=True, text=True, check=False).stdout
+    commit = subprocess.run(described, capture_output=True, text=True, check=False, timeout=LONGEST).stdout
     header = {
         "commit": commit.strip(),
         "python": platform.python_version(),

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import run
 
 ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
 def test_the_example_runs(example: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", example], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = run([sys.executable, "-W", "error", example], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 
 
 def test_the_command_line_reference_is_up_to_date(tmp_path: Path) -> None:
     command = [Path(sys.executable).with_name("typer"), "hinet.cli", "utils", "docs", "--name", "hinet"]
-    subprocess.run([*command, "--output", tmp_path / "cli.md"], capture_output=True, check=True)
+    done = run([*command, "--output", tmp_path / "cli.md"])
+    assert done.returncode == 0, done.stderr
     assert (tmp_path / "cli.md").read_text() == (ROOT / "docs" / "cli.md").read_text(), "run make docs"
 
 

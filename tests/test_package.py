@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from subprocess import DEVNULL
 
 import pytest
 
 import hinet
+from tests.processes import run, started
 
 HINET = Path(sys.executable).with_name("hinet")
 
@@ -27,7 +28,7 @@ sys.meta_path.insert(0, Refuse())
 
 def run_refusing(heavy: list[str], code: str) -> None:
     source = _REFUSES_HEAVY_IMPORTS.format(heavy=heavy) + code
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+    done = run([sys.executable, "-c", source])
     assert done.returncode == 0, done.stderr
 
 
@@ -45,7 +46,7 @@ def test_every_public_name_is_listed_and_found(package: str) -> None:
 
 def test_the_version_is_that_of_the_package() -> None:
     assert hinet.__version__ == version("hinet")
-    done = subprocess.run([HINET, "--version"], capture_output=True, text=True, check=True)
+    done = run([HINET, "--version"])
     assert done.stdout == f"hinet {hinet.__version__}\n"
 
 
@@ -83,7 +84,7 @@ def test_help_needs_less_than_half_a_second_of_a_core() -> None:
     """Seconds of a core, not on the clock: those do not depend on what else runs."""
 
     def seconds() -> float:
-        with subprocess.Popen([HINET, "--help"], stdout=subprocess.DEVNULL) as process:
+        with started([HINET, "--help"], stdout=DEVNULL) as process:
             _, status, used = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
         assert process.returncode == 0

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import run
+
 HINET = Path(sys.executable).with_name("hinet")
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -26,14 +28,8 @@ CATEGORIES = {
 def run_hinet(*arguments: object, cwd: Path, stdin: str | bytes | None = None) -> subprocess.CompletedProcess[str]:
     """Run the real program."""
     given = stdin.encode() if isinstance(stdin, str) else stdin
-    done = subprocess.run(
-        [HINET, *map(str, arguments)],
-        cwd=cwd,
-        input=given,
-        capture_output=True,
-        check=False,
-        env={**os.environ, "COLUMNS": "200"},
-    )
+    wide = {**os.environ, "COLUMNS": "200"}
+    done = run([HINET, *map(str, arguments)], cwd=cwd, input=given, text=False, env=wide)
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 

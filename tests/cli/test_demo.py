@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 from hinet import load
 from hinet.cli.demo import PHRASES
+from tests.processes import run
 
 
 def test_the_demo_trains_judges_and_classifies(tmp_path: Path) -> None:
     command = [Path(sys.executable).with_name("hinet"), "demo", "--save", str(tmp_path / "model")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run(command)
     assert done.returncode == 0, done.stderr
     assert "ICD-10-CM: tree of 23,774 nodes in 6 levels" in done.stdout
     assert "19,608 labels" in done.stdout

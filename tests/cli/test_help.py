@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,6 +16,7 @@ from hinet.cli.row_options import RowFormat
 from hinet.data.tables import FORMATS
 from hinet.engine import Decoding
 from tests.cli.conftest import HINET, TRAIN_EXAMPLE, run_hinet
+from tests.processes import run
 
 
 def commands(group: Any = None, words: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -79,5 +79,5 @@ def test_choices_are_those_of_the_library() -> None:
 def test_the_shell_completes_commands_and_options() -> None:
     for words, wanted in (("hinet ex", "explain"), ("hinet train --checkp", "--checkpoint-every")):
         asked = {"_HINET_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-        done = subprocess.run([HINET], env={**os.environ, **asked}, capture_output=True, text=True, check=False)
+        done = run([HINET], env={**os.environ, **asked})
         assert wanted in done.stdout, done.stderr

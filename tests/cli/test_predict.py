@@ -9,8 +9,8 @@ import json
 import lzma
 import resource
 import signal
-import subprocess
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pyarrow as pa
@@ -19,8 +19,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from hinet import load
+from hinet.cli import main
 from hinet.metrics import hierarchical_f1
 from tests.cli.conftest import HINET, products, run_hinet, write_products
+from tests.processes import run
 
 
 def rows_of(text: str, delimiter: str = ",") -> list[dict[str, str]]:
@@ -100,9 +102,7 @@ def test_rows_come_and_go_in_their_format_through_files_and_pipes(name: str, sho
     done = run_hinet("predict", "model", path.name, "--out", out, cwd=shop)
     assert done.returncode == 0, done.stderr
     assert [row["label"] for row in read_out((shop / out).read_bytes(), out)] == wanted
-    piped = subprocess.run(
-        [HINET, "predict", "model", "-q"], cwd=shop, input=path.read_bytes(), capture_output=True, check=False
-    )
+    piped = run([HINET, "predict", "model", "-q"], cwd=shop, input=path.read_bytes(), text=False)
     assert piped.returncode == 0, piped.stderr
     assert piped.stdout == (shop / out).read_bytes()
 
@@ -144,7 +144,7 @@ def test_files_with_other_columns_are_refused_where_all_are_kept(shop: Path) -> 
 def test_rows_are_not_written_over_and_endings_and_texts_are_told(shop: Path) -> None:
     before = (shop / "test.csv").read_bytes()
     for arguments, message in (
-        (["test.csv", "--out", "./test.csv"], "is the file of the rows, which would be lost"),
+        (["test.csv", "--out", "./test.csv"], "--out is a file that is read, which would be lost"),
         (["test.csv", "--out", "out.xlsx"], "out.xlsx: '.xlsx' stands for no format"),
         (["dark bread"], "no such file; a text goes through standard input"),
     ):
@@ -256,12 +256,10 @@ def test_what_cannot_be_written_is_told_and_nothing_stays(shop: Path) -> None:
     assert done.returncode == 2
     assert "error: nowhere/out.csv: cannot be written: No such file or directory" in done.stderr
     with Path("/dev/full").open("wb") as full:
-        to_full = subprocess.run(
-            [HINET, "predict", "model", "test.csv"], cwd=shop, stdout=full, stderr=subprocess.PIPE, check=False
-        )
+        to_full = run([HINET, "predict", "model", "test.csv"], cwd=shop, stdout=full, stderr=PIPE)
     assert to_full.returncode == 2
-    assert b"error: the output cannot be written: No space left on device" in to_full.stderr
-    assert b"Traceback" not in to_full.stderr
+    assert "error: the output cannot be written: No space left on device" in to_full.stderr
+    assert "Traceback" not in to_full.stderr
 
 
 def limit_files() -> None:
@@ -274,7 +272,7 @@ def test_a_disk_that_fills_up_leaves_the_old_file_whole(shop: Path) -> None:
     (shop / "out.csv").write_text("old")
     before = sorted(path.name for path in shop.iterdir())
     command = [HINET, "predict", "model", "a.csv", "--out", "out.csv"]
-    done = subprocess.run(command, cwd=shop, capture_output=True, text=True, check=False, preexec_fn=limit_files)
+    done = run(command, cwd=shop, preexec_fn=limit_files)
     assert done.returncode == 2
     assert "error: out.csv: cannot be written: File too large" in done.stderr
     assert (shop / "out.csv").read_text() == "old"
@@ -284,7 +282,7 @@ def test_a_disk_that_fills_up_leaves_the_old_file_whole(shop: Path) -> None:
 def test_a_reader_that_goes_away_is_no_error(shop: Path) -> None:
     write_products(shop / "a.csv", 20_000, seed=3)
     command = f"{HINET} predict model a.csv -q | head -1; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], cwd=shop, capture_output=True, text=True, check=False)
+    done = run(["bash", "-c", command], cwd=shop)
     assert done.stdout == f"label,trace,probability\n{128 + signal.SIGPIPE}\n"
     assert done.stderr == ""
 
@@ -307,3 +305,77 @@ def test_explain_and_inspect_tell_what_python_tells(shop: Path) -> None:
     assert (shop / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads(run_hinet("inspect", "model", "--json", cwd=shop).stdout)["taxonomy"]["nodes"] == 6
     assert "no such folder" in run_hinet("inspect", "none", cwd=shop).stderr
+
+
+def lose_nothing(shop: Path, capsys: pytest.CaptureFixture[str], *commands: list[str]) -> list[str]:
+    """Run commands that must be refused and change no file; return what each said."""
+    before = {path: path.read_bytes() for path in sorted(shop.rglob("*")) if path.is_file()}
+    said = []
+    for command in commands:
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+        said.append(capsys.readouterr().err)
+        assert ended.value.code == 2, (command, said)
+        assert {path: path.read_bytes() for path in sorted(shop.rglob("*")) if path.is_file()} == before, command
+    return said
+
+
+def test_no_option_writes_over_what_is_read_or_over_another_result(
+    shop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shop)
+    (shop / "mixed.csv").write_text("title,category\ndark bread,rye\nragged\nwhite litre,milk\n")
+    (shop / "link.csv").symlink_to("mixed.csv")
+    (shop / "out.csv.rejects.csv").write_text("title\ndark bread\nrag,ged\n")
+    (shop / "picture.png").write_bytes((shop / "mixed.csv").read_bytes())
+    skip = ["--on-error", "skip", "--rejects"]
+    train = ["train", "mixed.csv", "--text", "title", "--label", "category", "--out", "new", "--epochs", "1"]
+    lost = "is a file that is read, which would be lost"
+    told = lose_nothing(
+        shop,
+        capsys,
+        ["predict", "model", "mixed.csv", "--out", "out.csv", *skip, "mixed.csv"],
+        ["predict", "model", "mixed.csv", "--out", "out.csv", *skip, "link.csv"],
+        ["predict", "model", "link.csv", "--out", "out.csv", *skip, str(shop / "x" / ".." / "mixed.csv")],
+        ["predict", "model", "out.csv.rejects.csv", "--text", "title", "--out", "out.csv", "--on-error", "skip"],
+        ["evaluate", "model", "mixed.csv", *skip, "./mixed.csv"],
+        ["evaluate", "model", "picture.png", "--format", "csv", "--plot", "picture.png"],
+        [*train, *skip, "mixed.csv"],
+        [*train, "--valid", "test.csv", *skip, "test.csv"],
+        [*train, "--taxonomy", "categories.csv", *skip, "categories.csv"],
+        ["export", "model", "onnx", "--data", "mixed.csv", *skip, "mixed.csv"],
+        ["compare", "test.csv", "--text", "title", "--label", "category", "--out", "test.csv"],
+        ["taxonomy", "convert", "categories.csv", "./categories.csv"],
+    )
+    for said in told:
+        assert lost in said, said
+    told = lose_nothing(
+        shop,
+        capsys,
+        ["predict", "model", "mixed.csv", "--out", "out.csv", *skip, "./out.csv"],
+        ["evaluate", "model", "mixed.csv", "--plot", "r.png", *skip, "r.png"],
+        [*train, "--plot", "r.png", *skip, "r.png"],
+        ["compare", "test.csv", "--text", "title", "--label", "category", "--out", "r.png", "--plot", "r.png"],
+    )
+    for said in told:
+        assert "are one file, so that one result would be lost; name another file" in said
+    told = lose_nothing(
+        shop,
+        capsys,
+        ["predict", "model", "mixed.csv", "--out", "out.csv", *skip, "model/manifest.json"],
+        ["predict", "model", "mixed.csv", "--out", "model/out.csv"],
+        [*train, *skip, "new/rejects.csv"],
+    )
+    for said in told:
+        assert "in the folder" in said
+    (said,) = lose_nothing(shop, capsys, ["predict", "model", "mixed.csv", "--out", "out.csv", *skip, "-"])
+    assert "--rejects - would be standard output" in said
+
+
+def test_results_may_go_nowhere_together(shop: Path) -> None:
+    (shop / "mixed.csv").write_text("title,category\ndark bread,rye\nragged\n")
+    done = run_hinet(
+        "predict", "model", "mixed.csv", "--out", "/dev/null", "--to", "csv", "--on-error", "skip",
+        "--rejects", "/dev/null", cwd=shop,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

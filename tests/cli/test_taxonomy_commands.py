@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -13,6 +13,7 @@ from hinet.cli.hierarchy_options import FormatName
 from hinet.taxonomy import FORMATS
 from tests.cli.conftest import HINET
 from tests.cli.conftest import run_hinet as hinet
+from tests.processes import run
 
 GOOD = "node,parent,title\nr,,Everything\na,r,Animals\nb,a,Sheep\nc,a,Cows\nd,r,Plants\n"
 
@@ -95,15 +96,9 @@ def test_show_survives_depth_and_a_reader_that_leaves(folder: Path) -> None:
     (folder / "chain.txt").write_text("".join(f"n{n} n{n + 1}\n" for n in range(5000)))
     done = hinet("taxonomy", "show", "chain.txt", "--depth", 5000, cwd=folder)
     assert done.stdout.count("\n") == 5001
-    piped = subprocess.run(
-        f"'{HINET}' taxonomy show chain.txt --depth 5000 | head -1",
-        shell=True,
-        cwd=folder,
-        capture_output=True,
-        check=False,
-    )
-    assert piped.stdout == b"n0\n"
-    assert piped.stderr == b""
+    piped = run(["bash", "-c", f"'{HINET}' taxonomy show chain.txt --depth 5000 | head -1"], cwd=folder)
+    assert piped.stdout == "n0\n"
+    assert piped.stderr == ""
 
 
 def test_convert_writes_a_table_that_reads_back(folder: Path) -> None:
@@ -209,37 +204,21 @@ def test_the_formats_on_the_command_line_are_those_of_the_library() -> None:
 
 def test_output_that_cannot_be_written_is_told(folder: Path) -> None:
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [HINET, "taxonomy", "check", "good.csv"],
-            cwd=folder,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
+        done = run([HINET, "taxonomy", "check", "good.csv"], cwd=folder, stdout=full, stderr=PIPE)
     assert done.returncode == 2
     assert done.stderr == "error: the output cannot be written: No space left on device\n"
 
 
 def test_a_terminal_without_the_characters_shows_others(folder: Path) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(
-        [HINET, "taxonomy", "check", "good.csv"],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run([HINET, "taxonomy", "check", "good.csv"], cwd=folder, env=environment)
     assert done.returncode == 0, done.stderr
     assert "tree of 5 nodes" in done.stdout
 
 
 def test_standard_input_and_output(folder: Path) -> None:
-    done = subprocess.run(
-        [HINET, "taxonomy", "convert", "-", "-"], input=b"a b\n", cwd=folder, capture_output=True, check=False
-    )
-    assert done.stdout == b"node\tparent\na\t\nb\ta\n"
+    done = run([HINET, "taxonomy", "convert", "-", "-"], input="a b\n", cwd=folder)
+    assert done.stdout == "node\tparent\na\t\nb\ta\n"
     assert done.returncode == 0
 
 

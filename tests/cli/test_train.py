@@ -6,9 +6,9 @@ import json
 import os
 import random
 import signal
-import subprocess
 import time
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from hinet import load
 from hinet.cli import main
 from hinet.files import read_arrays
 from tests.cli.conftest import HINET, TRAIN_EXAMPLE, products, run_hinet
+from tests.processes import started
 
 COLUMNS = ["--text", "title", "--label", "category"]
 
@@ -217,9 +218,14 @@ def test_runs_that_are_killed_lose_no_finished_checkpoint_and_go_on_to_the_same_
     assert history[0] == history[1]
 
 
+def ignore_control_c() -> None:
+    """Start a process as nohup and the background of a shell do; it hears Ctrl-C all the same."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def test_control_c_says_how_to_go_on(shop: Path) -> None:
     command = [HINET, "train", "products.csv", *LONG, "--out", "stopped"]
-    with subprocess.Popen(command, cwd=shop, stderr=subprocess.PIPE, text=True) as run:
+    with started(command, cwd=shop, stderr=PIPE, preexec_fn=ignore_control_c) as run:
         assert run.stderr is not None
         for line in run.stderr:
             if "epoch 5/" in line:
@@ -242,7 +248,7 @@ def test_control_c_leaves_no_half_of_a_table(shop: Path) -> None:
     lines = "dark bread\n" * 100
     before = sorted(path.name for path in shop.iterdir())
     command = [HINET, "predict", "model", "--out", "out.tsv", "--format", "text"]
-    with subprocess.Popen(command, cwd=shop, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+    with started(command, cwd=shop, stdin=PIPE, stderr=PIPE, preexec_fn=ignore_control_c) as run:
         assert run.stdin is not None
         run.stdin.write(lines * 200)  # more than a block: the table has been begun
         run.stdin.flush()

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from hinet import compiled
+from tests import processes
 
 MODULE = """
 from hinet.compiled import kernel
@@ -41,12 +41,9 @@ def tiny(tmp_path: Path) -> Path:
 
 def run(module: Path, **environment: str) -> tuple[str, str]:
     """Use the kernels in a process of its own; return what it says on both streams."""
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, "-c", PROGRAM, str(module)],
         env={**{k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"}, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
@@ -113,7 +110,6 @@ for expert in (model.experts.deep, model.experts.flat):
 def test_a_process_that_compiles_trains_the_same_bits_as_one_that_loads(tmp_path: Path) -> None:
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", TRAINING]
-    said = [
-        subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout for _ in range(2)
-    ]
-    assert said[0] == said[1]
+    first, second = (processes.run(command, env=environment) for _ in range(2))
+    assert first.returncode == 0, first.stderr
+    assert first.stdout == second.stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import tempfile
 import zipfile
@@ -29,6 +28,7 @@ from hinet.network import DenseFeatures, FlattenNetwork, FusedNetwork, HeadSetti
 from hinet.training import predict_traces
 from tests.engine.oracle import FEATURES, random_model, random_rows
 from tests.engine.test_fit import data
+from tests.processes import run
 from tests.strategies import layered
 
 pytest.importorskip("onnx")
@@ -269,9 +269,7 @@ def test_the_readme_works_without_hinet(dense: bool, tmp_path: Path) -> None:
     code = f"import sys\nimport scipy.sparse\nX = scipy.sparse.load_npz({str(tmp_path / 'rows.npz')!r})\n"
     code += "X = X.toarray()\n" * dense + found[1] + "\nassert not any('hinet' in name for name in sys.modules)"
     code += "\nprint([row[0] for row in best])"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path / "exported", capture_output=True, text=True, check=False
-    )
+    done = run([sys.executable, "-c", code], cwd=tmp_path / "exported")
     assert done.returncode == 0, done.stderr
     expected = predict_traces(network, rows.toarray() if dense else rows).paths()
     assert done.stdout == f"{[row[0] for row in expected]}\n"

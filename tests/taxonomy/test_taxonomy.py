@@ -4,8 +4,8 @@ import copy
 import gzip
 import os
 import pickle
-import subprocess
 from pathlib import Path
+from subprocess import PIPE
 
 import networkx as nx
 import numpy as np
@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hinet import FileError, LabelError, Layers, Taxonomy, TaxonomyError, Traces
+from tests.processes import started
 from tests.strategies import awkward_names, taxonomies
 
 
@@ -217,7 +218,7 @@ def test_writing_follows_links_keeps_permissions_and_writes_into_pipes(tmp_path:
     assert Taxonomy.from_file(target) == taxonomy
     assert target.stat().st_mode & 0o777 == 0o600
     os.mkfifo(pipe)
-    reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
-    taxonomy.write(pipe)
-    assert reader.communicate()[0] == target.read_bytes()
+    with started(["cat", pipe], stdout=PIPE) as reader:
+        taxonomy.write(pipe)
+        assert reader.communicate()[0] == target.read_text()
     assert pipe.is_fifo()

@@ -76,6 +76,7 @@ def _own_process() -> None:
     """Set up a process that does nothing else."""
     gc.set_threshold(100_000, 50, 50)  # what imports make stays: to look through it often takes a tenth of the start
     signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup and background jobs start with it ignored
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader that goes away ends it, as it does other tools
 
 
