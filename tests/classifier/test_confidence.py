@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from hinet import HiNetError, Taxonomy, load
+from hinet import HiNetClassifier, HiNetError, Taxonomy, load
+from hinet.classifier.parameters import restored_calibration
+from hinet.data.text import TextFeatures
 from hinet.engine.leaning import sloped
 from hinet.evaluation.risk import THRESHOLDS, promised_threshold, upper_bound
 from hinet.metrics import expected_calibration_error
@@ -142,6 +146,100 @@ def test_a_failed_calibration_leaves_the_classifier_as_it_was() -> None:
     np.testing.assert_array_equal(classifier.predict_proba(rows), before)
     with pytest.raises(HiNetError, match="at least two"):
         classifier.calibrate(rows[:1], labels[:1])
+
+
+def with_single_labels(rows: int, seed: int, share: float) -> tuple[list[str], list[str]]:
+    """Return texts of which a share has labels that no other row has, and that no word tells."""
+    found, labels = texts(rows, seed)
+    single = np.random.default_rng(seed).random(rows) < share
+    return found, [f"single {seed} {row}" if single[row] else label for row, label in enumerate(labels)]
+
+
+def test_labels_with_one_row_count_for_the_promise() -> None:
+    """A quarter of all rows, held-out ones as new ones, have labels that nobody can know."""
+    classifier = small(validation_fraction=0.5).fit(*with_single_labels(600, 0, 0.25))
+    assert 0.15 < 1 - classifier.metrics_["validation"]["accuracy"] < 0.4
+    with pytest.raises(HiNetError, match=r"no threshold promises a risk of 0\.1"):
+        classifier.calibrate(risk=0.1)
+    found = classifier.calibrate(risk=0.4)
+    assert found.promise is not None
+    assert found.promise.risk == 0.4
+    rows, labels = with_single_labels(1_000, 1, 0.25)
+    answers = classifier.predict(rows, min_confidence="calibrated")
+    wrong = [answer != label for answer, label in zip(answers, labels, strict=True) if answer is not None]
+    assert len(wrong) > 500
+    assert 0.2 < np.mean(wrong) < 0.4
+
+
+@pytest.fixture(scope="module")
+def trained() -> HiNetClassifier:
+    """A classifier to calibrate copies of."""
+    return small(taxonomy=taxonomy()).fit(*texts(200))
+
+
+def test_the_order_of_held_out_rows_does_not_matter(trained: HiNetClassifier) -> None:
+    """Every other row is labelled at random: a half of the rows that is all easy would promise too much."""
+    held, labels = texts(1_000, seed=1)
+    at_random = np.random.default_rng(0).choice(["bread", "milk", "toy"], 500)
+    for first in (0, 1):
+        labels[first::2] = at_random
+        with pytest.raises(HiNetError, match=r"no threshold promises a risk of 0\.1"):
+            copy.deepcopy(trained).calibrate(held, labels, risk=0.1)
+        held, labels = texts(1_000, seed=1)
+
+
+def test_a_calibration_without_a_risk_takes_the_threshold_back(trained: HiNetClassifier) -> None:
+    classifier = copy.deepcopy(trained)
+    classifier.calibrate(*noisy(400, 1), risk=0.4)
+    assert hasattr(classifier, "min_confidence_")
+    classifier.calibrate(*noisy(400, 1))
+    assert not hasattr(classifier, "min_confidence_")
+    with pytest.raises(HiNetError, match="no risk was calibrated"):
+        classifier.predict(["rye"], min_confidence="calibrated")
+
+
+def foods_mixed_up(rows: int, seed: int) -> tuple[list[str], list[str]]:
+    """Return texts of toys and foods, foods often under the label of another food."""
+    found, labels = texts(rows, seed)
+    swapped = np.random.default_rng(seed).random(rows) < 0.4
+    other = {"bread": "milk", "milk": "bread", "toy": "toy"}
+    return found, [other[label] if bad else label for label, bad in zip(labels, swapped, strict=True)]
+
+
+def test_a_promise_tells_the_risk_and_what_is_answered_how_deep() -> None:
+    classifier = small(taxonomy=taxonomy()).fit(*foods_mixed_up(300, 0))
+    held, labels = foods_mixed_up(600, 1)
+    promise = classifier.calibrate(held, labels, risk=0.15).promise
+    assert promise is not None
+    half = np.random.default_rng(0).permutation(600)[1::2]
+    answers = classifier.predict([held[row] for row in half], min_confidence="calibrated")
+    assert promise.rows == 300
+    assert promise.coverage == np.mean([answer is not None for answer in answers])
+    assert promise.full_depth == np.mean([answer in {"bread", "milk", "toy"} for answer in answers])
+    assert 0 < promise.full_depth < promise.coverage
+    for told in ("at most 15% of the answers wrong", f"{100 * promise.full_depth:.1f}% to full depth"):
+        assert told in str(promise)
+    assert "risk=0.15" in repr(classifier.calibration_)
+    assert restored_calibration(asdict(classifier.calibration_)) == classifier.calibration_
+    old = asdict(classifier.calibration_)
+    del old["promise"]["risk"], old["promise"]["full_depth"]  # as models of before were saved
+    restored = restored_calibration(old).promise
+    assert restored is not None
+    assert restored.threshold == promise.threshold
+    assert "full depth" not in str(restored)
+
+
+def test_validation_rows_calibrate_without_being_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    train, held = texts(100), noisy(300, 1)
+    given = small(taxonomy=taxonomy()).fit(*train, valid=held)
+    expected = copy.deepcopy(given).calibrate(*held, risk=0.4)
+    monkeypatch.setattr(TextFeatures, "transform", None)
+    assert given.calibrate(risk=0.4) == expected
+    with pytest.raises(HiNetError, match="only one of X and y"):
+        given.calibrate(held[0])
+    for without in (copy.deepcopy(given), small(taxonomy=taxonomy()).fit(*train)):
+        with pytest.raises(HiNetError, match="no validation rows to calibrate by"):
+            without.calibrate()
 
 
 def test_dense_rows_are_calibrated_too() -> None:

@@ -284,8 +284,13 @@ def test_validation_rows_are_held_out_or_given() -> None:
     assert held.metrics_["validation"]["rows"] == round(0.3 * len(TEXTS))
     given = small(taxonomy=taxonomy()).fit(TEXTS, LABELS, valid=(NEW, TRUE))
     assert given.metrics_["validation"]["accuracy"] == given.score(NEW, TRUE)
-    few = small(taxonomy=taxonomy(), validation_fraction=0.9).fit(TEXTS[:12], LABELS[:12])
+    few = small(taxonomy=taxonomy(), validation_fraction=0.5).fit(TEXTS[:12], LABELS[:12])
     assert set(LABELS[:12]) <= set(few.classes_)
+    alone = small(validation_fraction=0.5).fit(TEXTS[:8], list("abcdefgh"), np.arange(8.0))
+    assert len(alone.classes_) == 4  # labels that no training row is left of are not learned
+    assert alone.metrics_["validation"]["accuracy"] == 0
+    with pytest.raises(HiNetError, match="row 7: the label is missing"):  # by its number among all rows
+        small(validation_fraction=0.5).fit(TEXTS[:8], [*"abcdefg", None])
 
 
 def test_a_network_of_ones_own() -> None:
@@ -313,7 +318,7 @@ BAD: list[tuple[str, Any, Any, dict[str, Any], str]] = [
     ("mixed", TEXTS, [("toy",), *LABELS[1:]], {}, "row 1.*mix paths"),
     ("empty path", TEXTS, [()] + [PATHS[label] for label in LABELS[1:]], {}, "row 0: the path is empty"),
     ("engine", TEXTS, LABELS, {"engine": "jax"}, "engine is 'auto', 'fused' or 'torch'; got 'jax'"),
-    ("fraction", TEXTS, LABELS, {"validation_fraction": 1.5}, "validation_fraction is between 0 and 1; got 1.5"),
+    ("fraction", TEXTS, LABELS, {"validation_fraction": 1.5}, "validation_fraction is a share, .*; got 1.5"),
 ]  # fmt: skip
 
 

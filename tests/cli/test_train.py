@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hinet import load
+from hinet import HiNetClassifier, load
 from hinet.cli import main
+from hinet.data.holdout import held_out
+from hinet.data.text import TextFeatures
 from hinet.files import read_arrays
 from tests.cli.conftest import HINET, TRAIN_EXAMPLE, products, run_hinet
 from tests.processes import started
@@ -143,6 +145,57 @@ def test_a_promise_that_cannot_be_kept_costs_no_model(
     assert "error: the model is saved, but without its promise" in capsys.readouterr().err
     assert json.loads(Path("slash", "manifest.json").read_text())["calibration"]["promise"] is None
     assert not Path("slash.checkpoint").exists()
+
+
+def test_a_promise_is_told_wherever_it_is_used(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Labels with one row are held out as others are, by the same hold-out as in Python."""
+    monkeypatch.chdir(shop)
+    monkeypatch.setenv("COLUMNS", "200")
+    chance = random.Random(0)
+    rows = [(title, f"only {n}" if chance.random() < 0.1 else f"{c} > x") for n, title, c in products(500)]
+    Path("rows.csv").write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
+    train = ["train", "rows.csv", "--valid-share", "0.5", "--seed", "3", "--epochs", "4", "--width", "16"]
+    with monkeypatch.context() as counted:
+        read: list[int] = []
+        whole = TextFeatures.transform
+        counted.setattr(TextFeatures, "transform", lambda *given: read.append(len(given[1])) or whole(*given))
+        assert run_inside(*train, "--risk", "0.3", "--out", "risky") == 0
+    assert read == [250]  # validation rows become features once
+    said = capsys.readouterr().err
+    paths = [tuple(label.split(" > ")) for _, label in rows]
+    chosen = held_out(500, 0.5, 3)
+    single = sum(path[0].startswith("only") for path, out in zip(paths, chosen, strict=True) if out)
+    assert f"{single} labels are those of validation rows alone: they are not learned" in said
+    assert "validation rows repeat a training text" in said
+    mine = HiNetClassifier(validation_fraction=0.5, random_state=3, epochs=4, width=16)
+    promise = mine.fit([text for text, _ in rows], paths).calibrate(risk=0.3).promise
+    assert load("risky").calibration_ == mine.calibration_
+    told = f"--min-confidence calibrated: {promise}"
+    assert "at most 30% of the answers wrong" in told
+    assert told in said
+    for command in (
+        ["inspect", "risky"],
+        ["evaluate", "risky", "rows.csv"],
+        ["predict", "risky", "rows.csv", "--min-confidence", "calibrated", "--out", "answers.csv"],
+    ):
+        assert run_inside(*command) == 0
+        said = "".join(capsys.readouterr())
+        assert told in said
+        if command[0] == "evaluate":
+            table = said
+    answers = mine.predict([text for text, _ in rows], min_confidence="calibrated")
+    given = np.array([len(answer) for answer in answers])
+    wrong = [path[: len(answer)] != answer for answer, path in zip(answers, paths, strict=True) if answer]
+    assert (
+        f"{(given > 0).mean():.1%} of the rows answered, {(given == 2).mean():.1%} to full depth; "
+        f"{np.mean(wrong):.1%} of the answers wrong"
+    ) in table
+    assert run_inside("evaluate", "risky", "rows.csv", "--json") == 0
+    found = json.loads(capsys.readouterr().out)["min_confidence_calibrated"]
+    assert found["promise"]["risk"] == 0.3
+    assert found["error"] == pytest.approx(np.mean(wrong))
 
 
 def test_rows_for_validation_are_chosen_among_those_that_are_read(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.truth import Truth
-from hinet.engine import FusedModel
+from hinet.engine import Decoding, FusedModel
 from hinet.engine.leaning import sloped
 from hinet.errors import HiNetError
-from hinet.evaluation.risk import THRESHOLDS, Promise, promised_threshold
+from hinet.evaluation.risk import THRESHOLDS, AnswerCounts, Promise, promised_threshold
 from hinet.metrics import expected_calibration_error, log_loss
 
 MOST_TEMPERATURE_ROWS = 10_000
@@ -61,15 +61,18 @@ class Scale(NamedTuple):
 
 
 def calibrated(
-    fitted: Fitted, rows: Any, truth: Truth, risk: float | None, certainty: float, temperature: float
+    fitted: Fitted, rows: Any, truth: Truth, risk: float | None, certainty: float, *, temperature: float, seed: int
 ) -> tuple[Fitted, Calibration]:
     """Return the same classifier with sound probabilities, and what calibration found.
 
     ``temperature`` is what the logits were divided by before. The half of the rows that gives the promise does not give
-    the temperature; without a promise, all rows give it once the errors are told.
+    the temperature; without a promise, all rows give it once the errors are told. The seed decides which half a row is
+    in, so that any order of the rows will do.
     """
     if len(truth) < 2:
         raise HiNetError(f"{len(truth)} held-out rows; calibration needs at least two")
+    order = np.random.default_rng(seed).permutation(len(truth))
+    rows, truth = rows[order], truth.take(order)
     halves = [(rows[half], truth.take(half)) for half in (np.arange(0, len(truth), 2), np.arange(1, len(truth), 2))]
     first, second = (scale_for(fitted, *half) for half in halves)
     before = calibration_error([_answers(fitted, *half) for half in halves])
@@ -132,9 +135,13 @@ def _scaled_answers(fitted: Fitted, rows: Any) -> tuple[Callable[[float], NDArra
     return probability, nodes
 
 
+def _label_decoding(fitted: Fitted) -> Decoding:
+    return "map" if fitted.form.taxonomy.is_tree else "label"
+
+
 def _answers(fitted: Fitted, rows: Any, truth: Truth) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return how probable the labels of rows are said to be, and whether they are right."""
-    found = fitted.search.decode(rows, "map" if fitted.form.taxonomy.is_tree else "label")
+    found = fitted.search.decode(rows, _label_decoding(fitted))
     return np.minimum(found.probability, 1), truth.are_right(found.nodes)
 
 
@@ -146,13 +153,18 @@ def calibration_error(parts: list[tuple[NDArray[np.float64], NDArray[np.bool_]]]
 
 def promise_for(fitted: Fitted, rows: Any, truth: Truth, risk: float, certainty: float) -> Promise:
     """Return the threshold whose answers, the deepest sure nodes, are wrong with at most ``risk``."""
-    answered, errors = [], []
-    for threshold in THRESHOLDS:
-        found = fitted.search.as_deep_as_sure(rows, threshold)
-        given = found.probability >= threshold
-        right = truth.are_right(found.nodes, or_above=True)
-        answered.append(int(given.sum()))
-        errors.append(int((given & ~right).sum()))
-    return promised_threshold(
-        THRESHOLDS, np.array(answered), np.array(errors), len(truth), risk=risk, certainty=certainty
+    labels = fitted.search.decode(rows, _label_decoding(fitted)).nodes
+    counts = [answers_at(fitted, rows, truth, labels, threshold) for threshold in THRESHOLDS]
+    answered, wrong, full = (
+        np.array([getattr(at, name) for at in counts]) for name in ("answered", "wrong", "full_depth")
     )
+    return promised_threshold(THRESHOLDS, answered, wrong, len(truth), risk=risk, certainty=certainty, full_depth=full)
+
+
+def answers_at(fitted: Fitted, rows: Any, truth: Truth, labels: NDArray[np.int64], threshold: float) -> AnswerCounts:
+    """Return how rows are answered at a threshold; ``labels`` are the nodes they are answered with without one."""
+    found = fitted.search.as_deep_as_sure(rows, threshold)
+    given = found.probability >= threshold
+    right = truth.are_right(found.nodes, or_above=True)
+    full = (found.nodes == labels) | fitted.form.taxonomy.leaves[found.nodes]
+    return AnswerCounts(len(truth), *(int(np.count_nonzero(part)) for part in (given, given & ~right, given & full)))

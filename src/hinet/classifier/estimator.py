@@ -19,15 +19,15 @@ from hinet.classifier.bundle import load_fitted, save_fitted
 from hinet.classifier.confidence import Calibration, calibrated
 from hinet.classifier.continuing import continued, moved_to
 from hinet.classifier.explaining import Explanation, explained
-from hinet.classifier.fitted import Fitted
+from hinet.classifier.fitted import Fitted, features_of
 from hinet.classifier.fitting import (
     Choices,
+    HeldOut,
     Lesson,
     as_sparse,
     engine_for,
     fit_fused,
     fit_torch,
-    held_out,
     judged,
     validation_rows,
 )
@@ -36,6 +36,7 @@ from hinet.classifier.labels import LabelForm, checked_labels, listed, read_labe
 from hinet.classifier.parameters import plain_parameters, restored_calibration, restored_parameters, seed_of
 from hinet.classifier.truth import NOTHING, Truth
 from hinet.data import Traces
+from hinet.data.holdout import held_out
 from hinet.data.matrices import check_rows, checked_weights
 from hinet.data.text import TextSettings
 from hinet.engine import Decoding
@@ -69,8 +70,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     class_weight : dict or "balanced", optional
         Weight of the rows of each label, as in scikit-learn.
     validation_fraction : float, optional
-        Share of the rows held out, never the only row of a label: the mix of experts, or the best epoch, is chosen on
-        them. ``fit`` also takes validation rows of their own.
+        Share of the rows held out, at random by ``random_state``, whatever their labels: the mix of experts, or the
+        best epoch, is chosen on them, and :meth:`calibrate` takes them where it is given none. Labels whose rows are
+        all held out are not learned; their rows count as wrong. ``fit`` also takes validation rows of their own.
     width, members, epochs, dropout, wide, flat, prior_strength, patience, memory_limit
         Settings of the engine, see :class:`hinet.engine.EngineSettings`; None leaves its default.
     network : torch.nn.Module, optional
@@ -102,7 +104,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Accuracy and hierarchical F1 of validation rows, if there were any.
     calibration_, temperature_, min_confidence_
         What :meth:`calibrate` found: a Calibration; what the logits were divided by since training; the threshold for
-        its risk. More rows or another taxonomy void them.
+        its risk, if one was wished. More rows or another taxonomy void them.
 
     Examples
     --------
@@ -189,36 +191,42 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._fit(X, y, sample_weight, valid)
 
     def _fit(
-        self, X: Any, y: Any, sample_weight: Any, valid: tuple[Any, Any] | None = None, form: LabelForm | None = None
+        self, X: Any, y: Any, sample_weight: Any, valid: tuple[Any, Any] | None = None, known: LabelForm | None = None
     ) -> Self:
         self._check_parameters()
         kind = kind_of(X)
         goes_on = self.warm_start and self.__sklearn_is_fitted__()
         checked = self._checked(X, kind, reset=not goes_on)
         y = checked_labels(y, count_of(checked))
-        if form is None:
-            form, traces = read_labels(y, self._given_taxonomy())
-        else:
-            traces = form.encode(y)
+        taxonomy = self._given_taxonomy()
+
+        def read(labels: Any) -> tuple[LabelForm, Traces]:
+            return read_labels(labels, taxonomy) if known is None else (known, known.encode(labels))
+
+        form, traces = read(y)
         engine = engine_for(kind, self.engine, self.network, self.device)
         weights = self._weights(sample_weight, form, traces)
         if goes_on:
             moved = moved_to(self.fitted_, form)
             return self._go_on(moved, Lesson(moved.features.rows(checked), traces, weights))
-        chosen = held_out(self.validation_fraction, seed_of(self.random_state), traces)
-        held = None
         if valid is not None:
-            held = self._checked(valid[0], kind), form.truth(checked_labels(valid[1], count_of(valid[0])))
-        elif chosen is not None:
-            held = taken(checked, chosen), form.truth(taken(y, chosen))
-            checked, traces = taken(checked, ~chosen), form.encode(taken(y, ~chosen))
-            weights = None if weights is None else weights[~chosen]
+            valid = self._checked(valid[0], kind), checked_labels(valid[1], count_of(valid[0]))
+        elif self.validation_fraction is not None:
+            chosen = held_out(len(traces), self.validation_fraction, seed_of(self.random_state))
+            valid = taken(checked, chosen), taken(y, chosen)
+            checked = taken(checked, ~chosen)
+            form, traces = read(
+                taken(y, ~chosen)
+            )  # so that labels of held-out rows are as unknown as those of new rows
+            sample_weight = None if sample_weight is None else np.asarray(sample_weight)[~chosen]
+            weights = self._weights(sample_weight, form, traces)
         features, rows = self._learnt(checked, kind, scaled=engine == "torch" and self.network is None)
-        held_rows = None if held is None else features.rows(held[0])
-        valid_rows = None if held is None else validation_rows(form, held_rows, held[1])
-        self._train(Lesson(rows, traces, weights, valid_rows), features, form, engine)
+        held = None if valid is None else HeldOut(features_of(features, engine, valid[0]), form.truth(valid[1]))
+        lesson = Lesson(rows, traces, weights, None if held is None else validation_rows(form, held))
+        self._train(lesson, features, form, engine)
         if held is not None:
-            self.metrics_["validation"] = judged(self.fitted_, held_rows, held[1], self.decoding)
+            self._held = held
+            self.metrics_["validation"] = judged(self.fitted_, held, self.decoding)
         return self
 
     def _check_parameters(self) -> None:
@@ -230,6 +238,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             value = getattr(self, name)
             if value is not None and not (isinstance(value, (int, np.integer)) and value >= 1):
                 raise HiNetError(f"{name} is a whole number of at least 1; got {value!r}")
+        check_share("validation_fraction", self.validation_fraction)
 
     def _train(self, lesson: Lesson, features: Features, form: LabelForm, engine: str) -> None:
         progress: Progress = progress_for_terminal() if self.verbose else SilentProgress()
@@ -251,7 +260,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.history_ = fitted.history
         self.n_iter_ = max((record.epoch for record in fitted.history), default=0)
         self.metrics_: dict[str, Any] = {}
-        self._forget("calibration_", "temperature_", "min_confidence_")
+        self._forget("calibration_", "temperature_", "min_confidence_", "_held")
 
     def _forget(self, *names: str) -> None:
         for name in names:
@@ -284,7 +293,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if classes is None:
             return self.fit(X, y, sample_weight)
         form, _ = read_labels([*listed(classes), *listed(y)], self._given_taxonomy())
-        return self._fit(X, y, sample_weight, form=form)
+        return self._fit(X, y, sample_weight, known=form)
 
     def _widened(self, y: Any) -> Fitted:
         """Return what is known, carried over to a taxonomy that has all labels of ``y``."""
@@ -396,15 +405,24 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         right = truth.are_right(found.nodes)
         return float(np.average(right, weights=sample_weight)) if len(right) else 0.0
 
-    def calibrate(self, X: Any, y: Any, *, risk: float | None = None, certainty: float = CERTAINTY) -> Calibration:
+    def calibrate(
+        self, X: Any = None, y: Any = None, *, risk: float | None = None, certainty: float = CERTAINTY
+    ) -> Calibration:
         """Scale the probabilities to held-out rows and, for a wished ``risk``, find the least confidence to ask for.
 
         Temperature scaling divides all logits by one number, so that probabilities mean what they say; in a tree of the
         fused engine a slope then takes answers that are too sure down and too modest ones up. With ``risk``, one half
-        of the rows gives these two and the other the threshold ``min_confidence_``: among the answers
-        of ``predict(X, min_confidence="calibrated")``, at most a share of ``risk`` is wrong, with ``certainty`` over
-        draws of the held-out rows, for rows from the same source (see :mod:`hinet.evaluation.risk`). An answer is
-        right if it is a label of the row or above one. The held-out rows must not have been trained on.
+        of the rows, chosen by ``random_state``, gives these two and the other the threshold ``min_confidence_``: among
+        the answers of ``predict(X, min_confidence="calibrated")``, at most a share of ``risk`` is wrong, with
+        ``certainty`` over draws of the held-out rows, for rows from the same source (see :mod:`hinet.evaluation.risk`).
+        An answer is right if it is a label of the row or above one. The held-out rows must not have been trained on.
+        Without ``risk``, a threshold of an earlier calibration is gone.
+
+        Parameters
+        ----------
+        X, y : rows and labels, optional
+            Held-out rows; without them, the validation rows of the last ``fit``. These are forgotten when the
+            classifier is saved, copied, pickled, or goes on with more rows.
 
         Raises
         ------
@@ -413,15 +431,32 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_share("risk", risk)
         check_share("certainty", certainty)
-        rows, truth = self.features_of(X), self._truth(X, y)
-        temperature = getattr(self, "temperature_", 1.0)
-        self.fitted_, found = calibrated(self.fitted_, rows, truth, risk, certainty, temperature)
+        held = self._held_out(X, y)
+        temperature, seed = getattr(self, "temperature_", 1.0), seed_of(self.random_state)
+        self.fitted_, found = calibrated(
+            self.fitted_, held.rows, held.truth, risk, certainty, temperature=temperature, seed=seed
+        )
         self._take_up_calibration(found)
         return found
+
+    def _held_out(self, X: Any, y: Any) -> HeldOut:
+        """Return rows and labels as the model reads them; without any, the validation rows of the last fit."""
+        check_is_fitted(self)
+        if (X is None) != (y is None):
+            raise HiNetError("calibrate got only one of X and y; give both, or neither to take the validation rows")
+        if X is not None:
+            return HeldOut(self.features_of(X), self._truth(X, y))
+        if not hasattr(self, "_held"):
+            raise HiNetError(
+                "there are no validation rows to calibrate by; give calibrate(X, y), or fit with validation_fraction "
+                "or valid= just before"
+            )
+        return self._held
 
     def _take_up_calibration(self, calibration: Calibration) -> None:
         self.calibration_ = calibration
         self.temperature_ = calibration.temperature
+        self._forget("min_confidence_")
         if calibration.promise is not None:
             self.min_confidence_ = calibration.promise.threshold
 
@@ -536,6 +571,10 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if manifest["calibration"] is not None:
             loaded._take_up_calibration(restored_calibration(manifest["calibration"]))
         return loaded
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is copied and pickled: all but the validation rows."""
+        return {name: value for name, value in super().__getstate__().items() if name != "_held"}
 
     def __sklearn_is_fitted__(self) -> bool:
         """Return whether it was fitted."""

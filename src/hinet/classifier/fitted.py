@@ -51,12 +51,7 @@ class Fitted:
 
     def rows(self, X: Any) -> Any:
         """Return checked input as the model reads it: as the rows it was trained on, whatever form it comes in."""
-        kind = self.features.kind
-        if kind == "dense" and is_sparse(X):
-            X = X.toarray()
-        rows = self.features.rows(X)
-        wants_sparse = self.engine == "fused" or kind == "sparse"
-        return sp.csr_array(rows) if wants_sparse and not is_sparse(rows) else rows
+        return features_of(self.features, self.engine, X)
 
     def ladder(self, rows: Any) -> tuple[Ladder, NDArray[np.int64]]:
         """Return the choices along the best trace of every row, in a tree, and the nodes these end at."""
@@ -85,3 +80,12 @@ class Fitted:
         from hinet.training.temperature import sharpened
 
         return replace(self, model=sharpened(self.model, factor))
+
+
+def features_of(features: Features, engine: Engine, X: Any) -> Any:
+    """Return checked input as a model of this engine reads it."""
+    if features.kind == "dense" and is_sparse(X):
+        X = X.toarray()
+    rows = features.rows(X)
+    wants_sparse = engine == "fused" or features.kind == "sparse"
+    return sp.csr_array(rows) if wants_sparse and not is_sparse(rows) else rows

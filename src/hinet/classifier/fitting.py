@@ -6,7 +6,7 @@ import copy
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,39 +74,23 @@ class Choices:
         return EngineSettings(**{name: value for name, value in chosen.items() if value is not None})
 
 
-def held_out(fraction: float | None, seed: int, traces: Traces) -> NDArray[np.bool_] | None:
-    """Return which rows to hold out: a share of them, but of every label one row stays."""
-    if fraction is None:
-        return None
-    if not 0 < fraction < 1:
-        raise HiNetError(f"validation_fraction is between 0 and 1; got {fraction}")
-    rows, end_nodes = len(traces), traces.end_nodes
-    rank = np.random.default_rng(seed).permutation(rows)
-    owner = np.repeat(np.arange(rows), np.diff(traces.row_offsets))
-    by_rank = np.lexsort((rank[owner], end_nodes))
-    _, first = np.unique(end_nodes[by_rank], return_index=True)
-    free = np.ones(rows, bool)
-    free[owner[by_rank[first]]] = False
-    order = np.argsort(rank)
-    chosen = np.zeros(rows, bool)
-    chosen[order[free[order]][: round(fraction * rows)]] = True
-    return chosen if chosen.any() else None
+@dataclass(frozen=True)
+class HeldOut:
+    """Validation rows as the model reads them, with all their labels, whether it can predict them or not."""
+
+    rows: Any
+    truth: Truth
 
 
-def validation_rows(form: LabelForm, rows: Any, truth: Truth) -> ValidationRows | None:
+def validation_rows(form: LabelForm, held: HeldOut) -> ValidationRows | None:
     """Return the validation rows whose labels can be predicted: the others cannot tell experts apart."""
-    able = np.flatnonzero(form.predictable(truth))
-    return ValidationRows(rows[able], form.traces_of(truth.take(able))) if len(able) else None
+    able = np.flatnonzero(form.predictable(held.truth))
+    return ValidationRows(held.rows[able], form.traces_of(held.truth.take(able))) if len(able) else None
 
 
 def as_sparse(lesson: Lesson) -> Lesson:
-    """Return rows as CSR, which the fused engine reads."""
-    if is_sparse(lesson.rows):
-        return lesson
-    valid = lesson.valid
-    if valid is not None:
-        valid = ValidationRows(sp.csr_array(valid.rows), valid.traces)
-    return Lesson(sp.csr_array(lesson.rows), lesson.traces, lesson.sample_weight, valid)
+    """Return training rows as CSR, which the fused engine reads."""
+    return lesson if is_sparse(lesson.rows) else replace(lesson, rows=sp.csr_array(lesson.rows))
 
 
 def engine_for(kind: str, engine: str, network: Any, device: str | None) -> Engine:
@@ -189,12 +173,10 @@ def train_network(
         )
 
 
-def judged(fitted: Fitted, rows: Any, truth: Truth, decoding: Decoding) -> dict[str, float]:
+def judged(fitted: Fitted, held: HeldOut, decoding: Decoding) -> dict[str, float]:
     """Return how good the answers to validation rows are."""
-    if fitted.engine == "fused" and not is_sparse(rows):
-        rows = sp.csr_array(rows)
-    taxonomy = fitted.form.taxonomy
-    predicted = fitted.search.decode(rows, decoding).nodes
+    taxonomy, truth = fitted.form.taxonomy, held.truth
+    predicted = fitted.search.decode(held.rows, decoding).nodes
     labels = [taxonomy.ids[node] for node in predicted.tolist()]
     pairs = [pair for pair in zip(truth.ids(), labels, strict=True) if pair[0]]
     f1 = hierarchical_f1(*map(list, zip(*pairs, strict=True)), taxonomy=taxonomy) if pairs else 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -17,10 +17,12 @@ from hinet.errors import HiNetError
 if TYPE_CHECKING:  # imported when the command runs, so that --help stays instant
     from rich.table import Table
 
+    from hinet.classifier.truth import Truth
     from hinet.cli.models import LoadedModel
     from hinet.data.tables import LabelledBlock
     from hinet.engine import Found
     from hinet.evaluation.judgement import Judgement
+    from hinet.evaluation.risk import AnswerCounts
 
 _BESIDE = "evaluation"  # the name that the default of --rejects begins with
 EXAMPLE = "Example: hinet evaluate model test.csv --plot report.png"
@@ -59,23 +61,48 @@ def evaluate(
                 parts.append(_judged(loaded, block))
                 counter.advanced(len(block))
     judgement = _joined(loaded, parts)
-    speed = len(judgement) / (time.perf_counter() - start)
+    speed = len(judgement) / (time.perf_counter() - start - sum(part.at_threshold.seconds for part in parts))
     if plot is not None:
         from hinet.evaluation.plots import plot_judgement
 
         plot_judgement(judgement, plot, f"{model.name}: {len(judgement):,} rows")
-    _print(judgement, loaded, speed, as_json)
+    _print(judgement, loaded, speed, _counts(parts), as_json)
 
 
-def _judged(loaded: LoadedModel, block: LabelledBlock) -> tuple[list[tuple[str, ...]], Found, Any]:
-    """Return the labels of a block, what was found, and which rows are right."""
+class _AtThreshold(NamedTuple):
+    """How rows are answered at the calibrated threshold, if there is one, and how long that took."""
+
+    counts: AnswerCounts | None
+    seconds: float
+
+
+class _JudgedBlock(NamedTuple):
+    """The labels of rows, what was found, which rows are right, and the answers at the calibrated threshold."""
+
+    labels: list[tuple[str, ...]]
+    found: Found
+    right: Any
+    at_threshold: _AtThreshold
+
+
+def _judged(loaded: LoadedModel, block: LabelledBlock) -> _JudgedBlock:
     truth = loaded.fitted.form.truth(block.labels)
-    found = loaded.fitted.search.traces(loaded.rows_of(block.texts))
+    rows = loaded.rows_of(block.texts)
+    found = loaded.fitted.search.traces(rows)
     ends = found.traces.end_nodes[found.traces.row_offsets[:-1]].astype("int64")
-    return truth.ids(), found, truth.are_right(ends)
+    return _JudgedBlock(truth.ids(), found, truth.are_right(ends), _at_threshold(loaded, rows, truth, ends))
 
 
-def _joined(loaded: LoadedModel, parts: list[tuple[list[tuple[str, ...]], Found, Any]]) -> Judgement:
+def _at_threshold(loaded: LoadedModel, rows: Any, truth: Truth, labels: Any) -> _AtThreshold:
+    from hinet.classifier.confidence import answers_at
+
+    start = time.perf_counter()
+    promise = loaded.promise
+    counts = None if promise is None else answers_at(loaded.fitted, rows, truth, labels, promise.threshold)
+    return _AtThreshold(counts, time.perf_counter() - start)
+
+
+def _joined(loaded: LoadedModel, parts: list[_JudgedBlock]) -> Judgement:
     import numpy as np
 
     from hinet.classifier.tabular import joined_traces
@@ -83,22 +110,40 @@ def _joined(loaded: LoadedModel, parts: list[tuple[list[tuple[str, ...]], Found,
 
     if not parts:
         raise HiNetError("there are no rows to judge by; all were skipped, or --where chose none")
-    labels = [ids for part in parts for ids in part[0]]
+    labels = [ids for part in parts for ids in part.labels]
     if not any(labels):
         raise HiNetError("the model knows none of the labels, nor what is above them; were the columns named right?")
-    right = np.concatenate([part[2] for part in parts])
-    return Judgement(loaded.fitted.form.taxonomy, labels, joined_traces([part[1] for part in parts]), right)
+    right = np.concatenate([part.right for part in parts])
+    return Judgement(loaded.fitted.form.taxonomy, labels, joined_traces([part.found for part in parts]), right)
 
 
-def _print(judgement: Judgement, loaded: LoadedModel, speed: float, as_json: bool) -> None:
+def _counts(parts: list[_JudgedBlock]) -> AnswerCounts | None:
+    """Return how all rows are answered at the calibrated threshold, if there is one."""
+    from hinet.evaluation.risk import AnswerCounts
+
+    counts = [part.at_threshold.counts for part in parts if part.at_threshold.counts is not None]
+    return AnswerCounts.joined(counts) if counts else None
+
+
+def _print(judgement: Judgement, loaded: LoadedModel, speed: float, counts: AnswerCounts | None, as_json: bool) -> None:
     import json
+    from dataclasses import asdict
 
+    promise = loaded.promise
     if as_json:
-        typer.echo(json.dumps({**judgement.as_dict(), "rows_a_second": speed}, indent=2))
+        told = {**judgement.as_dict(), "rows_a_second": speed}
+        if promise is not None and counts is not None:
+            told["min_confidence_calibrated"] = {"promise": asdict(promise), **counts.as_shares()}
+        typer.echo(json.dumps(told, indent=2))
         return
     from rich.console import Console
 
-    Console(highlight=False).print(judgement_table(judgement, loaded.fitted.model, speed))
+    table = judgement_table(judgement, loaded.fitted.model, speed)
+    if counts is not None:
+        table.add_row("at --min-confidence calibrated", str(counts))
+    Console(highlight=False).print(table)
+    if promise is not None:
+        typer.echo(f"--min-confidence calibrated: {promise}")
 
 
 def judgement_table(judgement: Judgement, model: Any, speed: float) -> Table:

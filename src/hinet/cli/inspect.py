@@ -91,5 +91,7 @@ def _calibration_lines(calibration: dict[str, Any] | None) -> list[str]:
         f"error {calibration['error_before']:.3f}, then {calibration['error_after']:.3f}"
     ]
     if calibration["promise"] is not None:
-        lines.append(f"  promise     at least {calibration['promise']['threshold']:.3f} sure for the wished risk")
+        from hinet.evaluation.risk import Promise
+
+        lines.append(f"  promise     --min-confidence calibrated: {Promise(**calibration['promise'])}")
     return lines

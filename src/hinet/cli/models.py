@@ -11,6 +11,7 @@ from hinet.errors import FileError
 if TYPE_CHECKING:  # imported when a command runs, so that --help stays instant
     from hinet.classifier.fitted import Fitted
     from hinet.data.tables import Columns
+    from hinet.evaluation.risk import Promise
     from hinet.taxonomy import Taxonomy
 
 COLUMNS = "columns"  # the note in a model of which columns it was trained on
@@ -41,6 +42,14 @@ class LoadedModel:
         """The taxonomy that labels must be in; none if it was made of the labels themselves."""
         form = self.fitted.form
         return None if form.inferred else form.taxonomy
+
+    @property
+    def promise(self) -> Promise | None:
+        """The threshold that the model was calibrated for, and its risk, if there is one."""
+        from hinet.evaluation.risk import Promise
+
+        promise = (self.manifest["calibration"] or {}).get("promise")
+        return None if promise is None else Promise(**promise)
 
     def rows_of(self, texts: list[str]) -> Any:
         """Return texts as the model reads them."""

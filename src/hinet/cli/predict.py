@@ -88,7 +88,7 @@ def predict(
     _check_paths(paths)
     rows.check_outputs([model, *paths], {"--out": out}, beside)
     loaded = load_model(model, running.threads)
-    asked = Asked(top, _least(min_confidence, loaded), decoding.value, levels, titles)
+    asked = Asked(top, _least(min_confidence, loaded, running), decoding.value, levels, titles)
     columns = named.over(loaded.columns)
     if "-" in paths and sys.stdin.isatty():
         running.say("reading texts from the terminal, one a line; Ctrl-D ends them")
@@ -108,14 +108,15 @@ def _check_paths(paths: list[str]) -> None:
             raise FileError(path, f"no such file; a text goes through standard input: echo {path!r} | hinet predict …")
 
 
-def _least(given: str | None, loaded: LoadedModel) -> float | None:
+def _least(given: str | None, loaded: LoadedModel, running: Running) -> float | None:
     if given is None:
         return None
     if given == "calibrated":
-        calibration = loaded.manifest["calibration"]
-        if calibration is None or calibration["promise"] is None:
+        promise = loaded.promise
+        if promise is None:
             raise HiNetError("the model was calibrated for no risk; train it with --risk, or name a --min-confidence")
-        return float(calibration["promise"]["threshold"])
+        running.say(f"--min-confidence calibrated: {promise}")
+        return promise.threshold
     try:
         least = float(given)
     except ValueError:

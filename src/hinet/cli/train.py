@@ -56,15 +56,15 @@ def train(
     validation.require("--patience", training.patience)
     validation.require("--risk", validation.risk)
     check_share("risk", validation.risk)
+    check_share("--valid-share", validation.share)
     start = time.perf_counter()
     hierarchy = None if taxonomy is None else Taxonomy.from_file(taxonomy)
     given = read_training_rows(data, validation, rows, named, hierarchy, beside=out, seed=running.seed)
-    running.say(f"{len(given.train):,} training rows with {given.train.count_labels():,} labels")
+    running.say(f"{len(given.train):,} training rows with {len(given.train.distinct_labels):,} labels")
     _tell_shape(given, hierarchy, running)
     if training.resume and not kept.is_dir():
         running.say(f"there are no checkpoints in {kept}; training starts at the beginning")
-    if given.valid is not None:
-        running.say(f"{len(given.valid):,} validation rows")
+    _tell_validation(given, validation.risk, running)
     classifier = HiNetClassifier(
         hierarchy, epochs=training.epochs, width=training.width, patience=training.patience,
         memory_limit=training.memory_limit, checkpoint=kept, checkpoint_every=training.checkpoint_every,
@@ -112,22 +112,34 @@ def _tell_shape(given: TrainingRows, hierarchy: Taxonomy | None, running: Runnin
         running.say("labels stand side by side, without a hierarchy: that comes from --taxonomy, or from paths A > B")
 
 
+def _tell_validation(given: TrainingRows, risk: float | None, running: Running) -> None:
+    """Say which rows validate, and how they stand to the training rows."""
+    if given.valid is None:
+        return
+    running.say(f"{len(given.valid):,} validation rows")
+    untrained = given.count_untrained_labels()
+    if untrained:
+        running.say(
+            f"{untrained:,} labels are those of validation rows alone: they are not learned, and count as wrong"
+        )
+    repeated = 0 if risk is None else given.count_repeated_texts()
+    if repeated:
+        running.say(f"{repeated:,} validation rows repeat a training text: the risk holds for rows that do so as often")
+
+
 def _fit(
     classifier: HiNetClassifier, train: LabelledTexts, valid: LabelledTexts | None, risk: float | None
 ) -> HiNetError | None:
     """Train, and calibrate where there are validation rows; return why the risk could not be promised, if so."""
-    if valid is None:
-        classifier.fit(train.texts, train.labels)
-        return None
-    classifier.fit(train.texts, train.labels, valid=(valid.texts, valid.labels))
-    if len(valid) < 2:
+    classifier.fit(train.texts, train.labels, valid=None if valid is None else (valid.texts, valid.labels))
+    if valid is None or len(valid) < 2:
         return None
     try:
-        classifier.calibrate(valid.texts, valid.labels, risk=risk)
+        classifier.calibrate(risk=risk)
     except HiNetError as error:
         if risk is None:
             raise
-        classifier.calibrate(valid.texts, valid.labels)
+        classifier.calibrate()
         return error
     return None
 
@@ -143,6 +155,6 @@ def _tell(classifier: HiNetClassifier, model: Path, seconds: float, running: Run
         errors = f"{found.error_before:.3f}, after scaling {found.error_after:.3f}"
         running.say(f"calibration error of validation rows {errors}")
         if found.promise is not None:
-            running.say(f"--min-confidence calibrated asks for {found.promise.threshold:.3f}")
+            running.say(f"--min-confidence calibrated: {found.promise}")
     size = sum(path.stat().st_size for path in model.iterdir()) / 1e6
     running.say(f"saved to {model}: {size:,.1f} MB, {seconds:.1f} s in all")

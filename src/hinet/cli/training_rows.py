@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pyarrow as pa
 from hinet.cli.column_options import ColumnChoice
 from hinet.cli.row_options import RowReading, conditions
 from hinet.cli.training_options import ValidationChoice
-from hinet.data.rows import parts_by_hash
+from hinet.data.holdout import held_out
 from hinet.data.tables import Columns, Faults, RowQuery, checked_against, labelled_blocks
 from hinet.data.tables.columns import PATH_MARK, each_of, whole_paths
 from hinet.errors import HiNetError
@@ -30,24 +31,14 @@ class LabelledTexts:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def count_labels(self) -> int:
-        """Return how many different labels there are."""
-        return len({one for label in self.labels for one in each_of(label)})
+    @cached_property
+    def distinct_labels(self) -> set[Any]:
+        """Each label once."""
+        return {one for label in self.labels for one in each_of(label)}
 
     def take(self, rows: Ints) -> LabelledTexts:
         """Return the chosen rows."""
         return LabelledTexts(self.texts.take(pa.array(rows)), [self.labels[row] for row in rows.tolist()])
-
-    def held_out(self, share: float, seed: int) -> tuple[LabelledTexts, LabelledTexts]:
-        """Return the rows without a share of them, of every label at least one, and that share."""
-        if not 0 < share < 1:
-            raise HiNetError(f"the share of validation rows is between 0 and 1; got {share}")
-        names = ["\0".join(sorted(map(str, each_of(label)))) for label in self.labels]
-        part = parts_by_hash((text.as_py() for text in self.texts), names, [share], seed)
-        held = np.flatnonzero(part == 0)
-        if not len(held):
-            raise HiNetError("there are too few rows to hold some out: every label keeps at least one; give more rows")
-        return self.take(np.flatnonzero(part < 0)), self.take(held)
 
     def as_paths(self, mark: str) -> LabelledTexts:
         """Return the rows with labels cut into the steps of paths."""
@@ -66,6 +57,18 @@ class TrainingRows:
     train: LabelledTexts
     valid: LabelledTexts | None
     columns: Columns
+
+    def count_untrained_labels(self) -> int:
+        """Return how many labels validation rows have and training rows have not."""
+        return 0 if self.valid is None else len(self.valid.distinct_labels - self.train.distinct_labels)
+
+    def count_repeated_texts(self) -> int:
+        """Return how many validation rows have a text that a training row has too."""
+        import pyarrow.compute as pc
+
+        if self.valid is None:
+            return 0
+        return int(pc.sum(pc.is_in(self.valid.texts, value_set=self.train.texts)).as_py() or 0)
 
 
 def read_training_rows(
@@ -100,7 +103,8 @@ def read_training_rows(
         columns = replace(columns, path_sep=PATH_MARK)
         train, valid = train.as_paths(PATH_MARK), None if valid is None else valid.as_paths(PATH_MARK)
     if validation.share is not None:
-        train, valid = train.held_out(validation.share, seed)
+        chosen = held_out(len(train), validation.share, seed)
+        train, valid = train.take(np.flatnonzero(~chosen)), train.take(np.flatnonzero(chosen))
     return TrainingRows(train, valid, columns)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,30 +42,23 @@ def split_by_hash(rows: LabelledRows, shares: Mapping[str, float], rest: str) ->
     >>> {name: len(part) for name, part in split_by_hash(rows, {"test": 0.5}, "train").items()}
     {'train': 3, 'test': 1}
     """
-    part = parts_by_hash(rows.texts, rows.labels, list(shares.values()))
+    order = _hashes(rows)
+    part = np.full(len(rows), -1)
+    bound = 0.0
+    for number, share in enumerate(shares.values()):
+        part[(order >= bound) & (order < bound + share)] = number
+        bound += share
+    _, label = np.unique(np.array(rows.labels, object), return_inverse=True)
+    largest_first = np.lexsort((-order, label))
+    part[largest_first[np.unique(label[largest_first], return_index=True)[1]]] = -1
     names = [rest, *shares]
     return {name: rows.take(np.flatnonzero(part == number - 1)) for number, name in enumerate(names)}
 
 
-def parts_by_hash(texts: Iterable[str], labels: Sequence[str], shares: Sequence[float], seed: int = 0) -> Ints:
-    """Return for every row which share it falls into, or -1 for the rest, as :func:`split_by_hash` has it."""
-    order = _hashes(texts, labels, seed)
-    part = np.full(len(labels), -1)
-    bound = 0.0
-    for number, share in enumerate(shares):
-        part[(order >= bound) & (order < bound + share)] = number
-        bound += share
-    _, label = np.unique(np.array(labels, object), return_inverse=True)
-    largest_first = np.lexsort((-order, label))
-    part[largest_first[np.unique(label[largest_first], return_index=True)[1]]] = -1
-    return part
-
-
-def _hashes(texts: Iterable[str], labels: Sequence[str], seed: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return a number in [0, 1) for every row that depends on its text, its label and the seed alone."""
-    salt = seed.to_bytes(8, "little")
+def _hashes(rows: LabelledRows) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return a number in [0, 1) for every row that depends on its text and its label alone."""
     digests = b"".join(
-        hashlib.blake2b(f"{label}\0{text}".encode(), digest_size=8, salt=salt).digest()
-        for text, label in zip(texts, labels, strict=True)
+        hashlib.blake2b(f"{label}\0{text}".encode(), digest_size=8).digest()
+        for text, label in zip(rows.texts, rows.labels, strict=True)
     )
     return np.frombuffer(digests, ">u8") / 2.0**64
