@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from hinet import FileError, HiNetClassifier, HiNetError, load
-from hinet.classifier.bundle import _digest, _digest_of_manifest
+from hinet.classifier.manifest import sealed
+from hinet.classifier.model_folder import digest_of
 from hinet.data.text import TextSettings
 from hinet.files import read_arrays, write_arrays
 from tests.classifier.data import PATHS, numbers, small, taxonomy, texts
@@ -147,7 +148,7 @@ def test_edited_manifests_are_refused(edit: Any, message: str, tmp_path: Path) -
     path.write_text(json.dumps(manifest))
     with pytest.raises(FileError, match=f"{message}|was changed after the model was saved"):
         load(tmp_path / "model")
-    path.write_text(json.dumps({**manifest, "blake2b": _digest_of_manifest(manifest)}))  # by one who knows how
+    path.write_text(json.dumps(sealed(manifest)))  # by one who knows how
     with pytest.raises(FileError, match=message):
         load(tmp_path / "model")
 
@@ -160,8 +161,9 @@ def forged(folder: Path, name: str, change: Any) -> None:
     arrays, _ = read_arrays(folder / told["file"])
     change(arrays)
     write_arrays(folder / told["file"], arrays)
-    told.update(bytes=(folder / told["file"]).stat().st_size, blake2b=_digest(folder / told["file"]))
-    path.write_text(json.dumps({**manifest, "blake2b": _digest_of_manifest(manifest)}))
+    with (folder / told["file"]).open("rb") as stream:
+        told.update(bytes=(folder / told["file"]).stat().st_size, blake2b=digest_of(stream))
+    path.write_text(json.dumps(sealed(manifest)))
 
 
 @pytest.mark.parametrize(

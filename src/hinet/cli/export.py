@@ -29,7 +29,7 @@ def export(
 ) -> None:
     """Write the scores of a model as an ONNX graph; needs the extra 'export'."""
     from hinet import load
-    from hinet.classifier.bundle import read_manifest
+    from hinet.classifier.model_folder import read_manifest
     from hinet.cli.models import LoadedModel
     from hinet.cli.training_rows import read_rows
 

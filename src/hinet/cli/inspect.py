@@ -24,13 +24,12 @@ def inspect(
     """Show what a model is: its taxonomy, features, training, validation, calibration and files."""
     import json
 
-    from hinet.classifier.bundle import read_manifest, read_taxonomy
+    from hinet.classifier.bundle import read_description
     from hinet.cli.taxonomy import summary_lines
     from hinet.taxonomy.check import summarise
 
     check_plot(plot)
-    manifest = read_manifest(model)
-    taxonomy = read_taxonomy(model, manifest)
+    manifest, taxonomy = read_description(model)
     if plot is not None:
         _draw(manifest, model, plot)
     if as_json:

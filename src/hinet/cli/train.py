@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -50,8 +51,7 @@ def train(
     from hinet.evaluation.risk import check_share
 
     model = Path(out)
-    kept = model.with_name(f"{model.name}.checkpoint")
-    _check_outputs(model, kept, training.resume, plot)
+    kept = _check_outputs(model, training.resume, plot)
     rows.check_outputs([*data, *validation.files, taxonomy], {"--out": model, "--plot": plot}, out)
     validation.require("--patience", training.patience)
     validation.require("--risk", validation.risk)
@@ -89,18 +89,21 @@ def train(
         raise HiNetError(f"the model is saved, but without its promise: {broken_promise}")
 
 
-def _check_outputs(model: Path, kept: Path, resume: bool, plot: Path | None) -> None:
-    """Refuse what could not be written before minutes of training, not after."""
-    from hinet.classifier.bundle import check_target
+def _check_outputs(model: Path, resume: bool, plot: Path | None) -> Path:
+    """Refuse what could not be written before minutes of training, not after; return the folder of checkpoints."""
+    from hinet.classifier.model_folder import check_target
     from hinet.engine.checkpoints import check_folder
 
     check_target(model)
+    named = model if model.name.strip(".") else Path(os.path.abspath(model))  # noqa: PTH100 such as . and ..
+    kept = named.with_name(f"{named.name}.checkpoint")
     check_plot(plot)
     check_folder(kept)
     if kept.is_dir() and not resume:
         raise FileError(
             kept, "holds a run that was broken off; add --resume to go on with it, or remove the folder to start anew"
         )
+    return kept
 
 
 def _tell_shape(given: TrainingRows, hierarchy: Taxonomy | None, running: Running) -> None:

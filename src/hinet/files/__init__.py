@@ -3,14 +3,22 @@
 from hinet.files.arrays import map_arrays, read_arrays, write_arrays
 from hinet.files.atomic import new_file, write_bytes, write_text
 from hinet.files.delimited import DelimitedTable, format_delimited, parse_delimited
-from hinet.files.folders import new_folder
+from hinet.files.folders import TRIAL, check_writable, new_folder
+from hinet.files.locks import LOCK, locked
+from hinet.files.plain import check_plain
 from hinet.files.streams import open_bytes
-from hinet.files.text import checked_lines, read_text
+from hinet.files.text import checked_lines, checked_text, read_text
 
 __all__ = [
+    "LOCK",
+    "TRIAL",
     "DelimitedTable",
+    "check_plain",
+    "check_writable",
     "checked_lines",
+    "checked_text",
     "format_delimited",
+    "locked",
     "map_arrays",
     "new_file",
     "new_folder",

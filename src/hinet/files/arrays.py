@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,10 +67,11 @@ def read_arrays(path: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str, st
         raise FileError(path, f"cannot be read: {error.strerror or error}") from None
 
 
-def map_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
+def map_arrays(path: str | Path, stream: IO[bytes] | None = None) -> dict[str, NDArray[Any]]:
     """Return the arrays of a file, mapped into memory: read when they are first touched, shared by processes.
 
-    They may be written to, which leaves the file as it is: kernels are compiled for arrays that may.
+    They may be written to, which leaves the file as it is: kernels are compiled for arrays that may. With a ``stream``
+    of the file, that is mapped, whatever has the path by now.
 
     Raises
     ------
@@ -78,7 +79,7 @@ def map_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
         If the file is missing, cut off, or no file of arrays.
     """
     try:
-        file = np.memmap(path, np.uint8, mode="c")
+        file = np.memmap(path if stream is None else stream, np.uint8, mode="c")
     except (OSError, ValueError) as error:  # an empty file cannot be mapped
         raise FileError(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
     try:

@@ -23,7 +23,12 @@ def read_text(path: str | Path, encoding: str = "utf-8") -> str:
         If the file cannot be opened, is empty, is damaged, or is not text in ``encoding``; names the line.
     """
     with open_bytes(path) as stream:
-        data = stream.read().removeprefix(codecs.BOM_UTF8)
+        return checked_text(path, stream.read(), encoding)
+
+
+def checked_text(path: str | Path, data: bytes, encoding: str = "utf-8") -> str:
+    """Return the bytes of a file as its text, as :func:`read_text` does."""
+    data = data.removeprefix(codecs.BOM_UTF8)
     if not data.strip():
         raise FileError(path, "the file is empty", line=1)
     if is_utf8(encoding):

@@ -1,0 +1,160 @@
+"""The manifest of a saved model: what it must hold, and the digest that tells whether it was changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NotRequired, TypedDict
+
+from hinet.errors import FileError, HiNetError
+from hinet.files import check_plain
+from hinet.progress import EpochRecord
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+DIGEST_BYTES = 20
+
+_SURROGATES = re.compile(rb"\\u[dD][89a-fA-F]")  # halves of characters, which alone cannot be written
+
+
+class FileEntry(TypedDict):
+    """A file of the model, by a name that tells its contents."""
+
+    file: str
+    bytes: int
+    blake2b: str
+
+
+class FileEntries(TypedDict):
+    """The files of a model."""
+
+    taxonomy: FileEntry
+    features: FileEntry
+    model: FileEntry
+
+
+class LabelValues(TypedDict):
+    """Plain labels, with the name of the dtype they had."""
+
+    kind: str
+    values: list[bool | int | float | str]
+
+
+class LabelEntry(TypedDict):
+    """How labels are written."""
+
+    form: Literal["plain", "ids", "paths", "table"]
+    number: bool
+    columns: int
+    named: bool
+    values: LabelValues | None
+    root: str | None
+
+
+class FeatureEntry(TypedDict):
+    """What rows are; the rest is for whoever restores the features."""
+
+    kind: Literal["text", "sparse", "dense"]
+
+
+class RowEntry(TypedDict):
+    """What the training rows can be recognised by."""
+
+    rows: int
+    labels: int
+
+
+class MetricEntry(TypedDict):
+    """How the model did on some rows."""
+
+    rows: int
+    accuracy: float
+    hierarchical_f1: float
+
+
+class PromiseEntry(TypedDict):
+    """The threshold for a risk; see :class:`hinet.evaluation.risk.Promise`."""
+
+    threshold: float
+    bound: float
+    certainty: float
+    coverage: float
+    error: float
+    rows: int
+
+
+class CalibrationEntry(TypedDict):
+    """What calibration found; see :class:`hinet.classifier.confidence.Calibration`."""
+
+    temperature: float
+    error_before: float
+    error_after: float
+    rows: int
+    promise: PromiseEntry | None
+
+
+class Manifest(TypedDict):
+    """All that a manifest holds; see :func:`hinet.classifier.bundle.save_fitted`."""
+
+    format: int
+    blake2b: str
+    versions: dict[str, str]
+    engine: Literal["fused", "torch"]
+    model: dict[str, Any]
+    labels: LabelEntry
+    features: FeatureEntry
+    training_data: RowEntry
+    files: FileEntries
+    parameters: dict[str, Any]
+    metrics: dict[str, MetricEntry]
+    calibration: CalibrationEntry | None
+    input_features: int | None
+    history: NotRequired[list[EpochRecord]]
+    notes: NotRequired[dict[str, Any]]
+
+
+def parse_manifest(path: Path, data: bytes) -> dict[str, Any]:
+    """Return the manifest that a file holds, or raise FileError if this version cannot use it."""
+    try:
+        manifest = json.loads(data)
+        digest = digest_of_manifest(manifest) if isinstance(manifest, dict) else ""
+    except (ValueError, RecursionError) as error:
+        raise FileError(path, f"the manifest cannot be read ({error}); save the model again") from None
+    found = manifest.get("format") if isinstance(manifest, dict) else None
+    if type(found) is not int or found != FORMAT:
+        raise FileError(path, f"the model has format {found!r}, this version of hinet reads format {FORMAT}")
+    if manifest.get("blake2b") != digest:
+        raise FileError(path, "was changed after the model was saved; copy the folder again or save the model anew")
+    try:
+        check_plain(manifest, Manifest, "the manifest")
+        _check_text(manifest, data)
+    except HiNetError as error:
+        raise damaged(path, error) from None
+    return dict(manifest)
+
+
+def damaged(path: Path, reason: object) -> FileError:
+    """Return the error for a manifest that contradicts itself or the files."""
+    return FileError(path, f"the manifest is damaged ({reason}); save the model again")
+
+
+def sealed(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a manifest with its digest."""
+    return {**manifest, "blake2b": digest_of_manifest(manifest)}
+
+
+def digest_of_manifest(manifest: Mapping[str, Any]) -> str:
+    """Return the digest of all that a manifest holds but the digest itself."""
+    rest = {name: value for name, value in manifest.items() if name != "blake2b"}
+    return hashlib.blake2b(json.dumps(rest, sort_keys=True).encode(), digest_size=DIGEST_BYTES).hexdigest()
+
+
+def _check_text(manifest: Mapping[str, Any], data: bytes) -> None:
+    if _SURROGATES.search(data):
+        try:
+            json.dumps(manifest, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise HiNetError("it holds half of a character") from None

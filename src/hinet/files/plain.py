@@ -1,0 +1,121 @@
+"""Plain values, as JSON has them, checked against type hints: a type is the schema."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+from hinet.errors import HiNetError, shown
+
+DEEPEST = 50  # lists and mappings within one another
+WHOLE = 1 << 63  # whole numbers are smaller than this
+
+
+def check_plain(value: Any, kind: Any, where: str) -> None:
+    """Raise HiNetError, which says where, if a value from a file is not of a kind.
+
+    A kind is a type hint: a plain type, a union, a literal, a list, tuple or dict of kinds, a dataclass or a TypedDict,
+    whose fields a mapping must have; ``Any`` is any plain value. Whole numbers will do for fractions. A mapping may
+    have more keys than a TypedDict, but no more than the fields of a dataclass.
+
+    >>> check_plain({"rows": "many"}, dict[str, int], "metrics")
+    Traceback (most recent call last):
+    hinet.errors.HiNetError: metrics.rows is 'many', expected a whole number
+    """
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        _check_union(value, parts, where)
+    elif origin is Literal:
+        _require(isinstance(value, str) and value in parts, value, where, f"one of {', '.join(map(repr, parts))}")
+    elif origin in (list, tuple):
+        _check_items(value, origin, parts, where)
+    elif origin is dict:
+        _require(isinstance(value, dict), value, where, "a mapping")
+        for name, item in value.items():
+            check_plain(item, parts[1], f"{where}.{name}")
+    elif is_typeddict(kind) or dataclasses.is_dataclass(kind):
+        _check_fields(value, kind, where)
+    elif kind is Any:
+        _check_depth(value, where)
+    else:
+        fits, name = _PLAIN[kind]
+        _require(fits(value), value, where, name)
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int and -WHOLE <= value < WHOLE
+
+
+_PLAIN: Mapping[Any, tuple[Callable[[Any], bool], str]] = {
+    int: (_is_whole, "a whole number"),
+    float: (lambda value: isinstance(value, float) or _is_whole(value), "a number"),
+    str: (lambda value: isinstance(value, str), "text"),
+    bool: (lambda value: isinstance(value, bool), "true or false"),
+    list: (lambda value: isinstance(value, list), "a list"),
+    types.NoneType: (lambda value: value is None, "nothing"),
+}
+
+
+def _require(fits: bool, value: Any, where: str, expected: str) -> None:
+    if not fits:
+        raise HiNetError(f"{where} is {_shown(value)}, expected {expected}")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, (list, dict)):
+        return f"a {'list' if isinstance(value, list) else 'mapping'} of {len(value):,}"
+    if type(value) is int and not _is_whole(value):
+        return "a number beyond 64 bits"
+    return shown(value) if isinstance(value, str) else repr(value)
+
+
+def _check_union(value: Any, kinds: tuple[Any, ...], where: str) -> None:
+    if value is None and types.NoneType in kinds:
+        return
+    failed = []
+    for kind in kinds:
+        try:
+            check_plain(value, kind, where)
+            return
+        except HiNetError as error:
+            failed.append(error)
+    raise failed[0]
+
+
+def _check_items(value: Any, origin: Any, kinds: tuple[Any, ...], where: str) -> None:
+    _require(isinstance(value, list), value, where, "a list")
+    if origin is tuple and kinds[-1] is not Ellipsis:
+        _require(len(value) == len(kinds), value, where, f"a list of {len(kinds)}")
+    for place, item in enumerate(value):
+        kind = kinds[place] if origin is tuple and kinds[-1] is not Ellipsis else kinds[0]
+        check_plain(item, kind, f"{where}[{place}]")
+
+
+def _check_fields(value: Any, kind: Any, where: str) -> None:
+    _require(isinstance(value, dict), value, where, "a mapping")
+    hints = get_type_hints(kind)  # of a TypedDict, NotRequired is taken off
+    if is_typeddict(kind):
+        needed = kind.__required_keys__
+    else:
+        given = (dataclasses.MISSING,)
+        needed = {f.name for f in dataclasses.fields(kind) if f.default in given and f.default_factory in given}
+        for name in value:
+            if name not in hints:
+                raise HiNetError(f"{where} has the unknown entry {shown(str(name))}")
+    for name, of in hints.items():
+        if name in value:
+            check_plain(value[name], of, f"{where}.{name}")
+        elif name in needed:
+            raise HiNetError(f"{where} has no entry {name!r}")
+
+
+def _check_depth(value: Any, where: str) -> None:
+    level = [value]
+    for _ in range(DEEPEST):
+        below = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, (dict, list))]
+        level = [item for items in below for item in items]
+        if not level:
+            return
+    raise HiNetError(f"{where} has more than {DEEPEST} lists and mappings within one another")
