@@ -137,6 +137,26 @@ def test_a_dag_is_calibrated_by_its_labels() -> None:
     assert abs(probability.max(1).mean() - right.mean()) < 0.06
 
 
+def test_a_dag_of_too_many_traces_to_list_gives_probabilities_and_is_calibrated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """20 layers of 4 nodes have 4 ** 20 traces; texts are labelled with the nodes of the second layer."""
+    edges = [(None, f"1.{node}") for node in range(4)]
+    edges += [(f"{layer}.{a}", f"{layer + 1}.{b}") for layer in range(1, 20) for a in range(4) for b in range(4)]
+    named = {"bread": "2.0", "milk": "2.1", "toy": "2.2"}
+    rows, labels = noisy(120, 0)
+    nodes = [named[label] for label in labels]
+    classifier = small(taxonomy=Taxonomy.from_edges(edges), flat=False).fit(rows[:80], nodes[:80])
+    assert classifier.fitted_.form.layers.count_traces() > 4**19
+    np.testing.assert_allclose(classifier.predict_proba(rows).sum(1), 1, rtol=1e-5)
+    monkeypatch.setattr("hinet.classifier.confidence.MOST_CELLS_OF_PATHS", 200)  # so that some rows must do
+    assert 0.1 < classifier.calibrate(rows[80:], nodes[80:]).temperature < 10
+    probability = classifier.predict_proba(rows)
+    np.testing.assert_allclose(probability.sum(1), 1, rtol=1e-5)
+    best = [label.label for row in classifier.predict_labels(rows) for label in row]
+    assert best == classifier.classes_[probability.argmax(1)].tolist()
+
+
 def test_a_failed_calibration_leaves_the_classifier_as_it_was() -> None:
     classifier = small(taxonomy=taxonomy()).fit(*texts())
     rows, labels = texts(20, seed=3)

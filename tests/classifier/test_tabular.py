@@ -53,6 +53,28 @@ def test_traces_of_a_dag_are_the_paths_that_were_found() -> None:
     assert ["play", "model"] in found["trace"] or ["travel", "model"] in found["trace"]
 
 
+def test_labels_of_a_dag_are_different_and_summed_over_their_paths() -> None:
+    classifier = fitted(IDS, DAG)
+    found = columns(classifier, decoding="label", top=4, titles=True)
+    probability = classifier.predict_proba(TEXTS)
+    classes = classifier.classes_.tolist()
+    for row, best in enumerate(classifier.predict_labels(TEXTS, k=4)):
+        marks = ["", "_2", "_3", "_4"]
+        assert sorted(found[f"label{mark}"][row] for mark in marks) == sorted(classes)
+        for mark, label in zip(marks, best, strict=True):
+            summed = probability[row, classes.index(label.label)]
+            assert found[f"label{mark}"][row] == found[f"title{mark}"][row] == label.label == label.trace.label
+            assert found[f"trace{mark}"][row] == list(label.trace.steps)
+            assert found[f"probability{mark}"][row] == pytest.approx(min(label.probability, 1))
+            assert label.probability == pytest.approx(summed, abs=1e-3)
+            assert label.trace.probability <= label.probability + 1e-9
+
+
+def test_rows_with_fewer_labels_than_asked_for_have_empty_cells() -> None:
+    found = columns(fitted(IDS, DAG), decoding="label", top=6)  # which has four
+    assert found["label_5"] == found["trace_6"] == found["probability_5"] == [None] * len(TEXTS)
+
+
 def test_rows_with_fewer_traces_than_asked_for_have_empty_cells() -> None:
     many = columns(fitted(IDS, DAG), top=9)  # which has six
     assert many["label_9"] == many["trace_9"] == many["probability_9"] == [None] * len(TEXTS)
@@ -95,8 +117,13 @@ def test_answers_by_node_are_those_of_predict() -> None:
 
 
 def test_wishes_that_contradict_each_other_are_refused() -> None:
-    for wish in ({"least": 0.5, "top": 2}, {"least": 0.5, "levels": True}, {"least": 0.5, "decoding": "label"}):
-        with pytest.raises(HiNetError, match=r"leave|go with neither"):
+    for wish in (
+        {"least": 0.5, "top": 2},
+        {"decoding": "expected_f1", "top": 2},
+        {"least": 0.5, "levels": True},
+        {"least": 0.5, "decoding": "label"},
+    ):
+        with pytest.raises(HiNetError, match=r"leave"):
             Asked(**wish)  # type: ignore[arg-type]
 
 

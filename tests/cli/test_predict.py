@@ -18,7 +18,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
-from hinet import load
+from hinet import HiNetClassifier, Taxonomy, load
 from hinet.cli import main
 from hinet.metrics import hierarchical_f1
 from tests.cli.conftest import HINET, products, run_hinet, write_products
@@ -64,6 +64,24 @@ def test_several_traces_levels_titles_and_kept_columns(shop: Path) -> None:
     clash = run_hinet("predict", "model", "clash.csv", "--keep-all", cwd=shop)
     assert clash.returncode == 2
     assert "a kept column is called 'label' as a new one is; tell them apart with --prefix" in clash.stderr
+
+
+def test_the_best_labels_of_a_dag_are_different_and_those_of_python(tmp_path: Path) -> None:
+    edges = [(None, "food"), (None, "gift"), ("food", "rye"), ("gift", "rye"), ("food", "milk"), ("gift", "tv")]
+    texts, labels = ["dark bread", "white cow", "screen inches", "dark crust"], ["rye", "milk", "tv", "rye"]
+    classifier = HiNetClassifier(Taxonomy.from_edges(edges), width=8, members=1, epochs=5).fit(texts * 5, labels * 5)
+    classifier.save(tmp_path / "model")
+    asked = ["predict", "model", "--decoding", "label", "--top", 3]
+    done = run_hinet(*asked, cwd=tmp_path, stdin="\n".join(texts) + "\n")
+    assert done.returncode == 0, done.stderr
+    for row, best in zip(rows_of(done.stdout, "\t"), classifier.predict_labels(texts, 3), strict=True):
+        assert {row["label"], row["label_2"], row["label_3"]} == {*labels}
+        for mark, label in zip(("", "_2", "_3"), best, strict=True):
+            assert (row[f"label{mark}"], row[f"trace{mark}"]) == (label.label, " > ".join(label.trace.steps))
+            assert float(row[f"probability{mark}"]) == pytest.approx(label.probability, abs=1e-4)
+    done = run_hinet(*asked, "--min-confidence", 0.5, cwd=tmp_path, stdin="dark\n")
+    assert done.returncode == 2
+    assert "leave" in done.stderr
 
 
 def as_format(shop: Path, name: str) -> Path:

@@ -14,7 +14,7 @@ from hinet.engine import DeepExpert, Experts, FusedModel, Groups, WideExpert
 from hinet.engine.experts import WEIGHT, LabelSpans, Prototypes
 from hinet.ragged import offsets_of
 from hinet.taxonomy import STOP
-from tests.strategies import Path
+from tests.strategies import Path, all_scored
 
 FEATURES, WIDTH = 7, 4
 Scores = NDArray[np.float64]  # (options,) of one row: the log probability of each option in its group
@@ -130,6 +130,11 @@ def option_scores(made: Made, row: NDArray[np.float32]) -> Scores:
         group = logits[start:end]
         logits[start:end] = group - group.max() - np.log(np.exp(group - group.max()).sum())
     return logits
+
+
+def enumerated(made: Made, rows: sp.csr_array) -> list[dict[Path, float]]:
+    """Every trace of every row with its log probability."""
+    return [all_scored(made.layers, option_scores(made, row)) for row in rows.toarray()]
 
 
 def node_probabilities(layers: Layers, traces: dict[Path, float]) -> NDArray[np.float64]:

@@ -17,6 +17,7 @@ from hinet.network import NeuronGraph
 from tests.engine.oracle import (
     Made,
     biased_model,
+    enumerated,
     label_probabilities,
     node_probabilities,
     option_scores,
@@ -48,10 +49,6 @@ def bushy_tree() -> Layers:
 def shallow_dag() -> Layers:
     edges = [("r", "a"), ("r", "b"), ("b", "c"), ("b", "d"), ("d", "e"), ("d", "f"), ("a", "f"), ("a", "d")]
     return Layers.of(Taxonomy.from_edges(edges))
-
-
-def enumerated(made: Made, rows: sp.csr_array) -> list[dict[Path, float]]:
-    return [all_scored(made.layers, option_scores(made, row)) for row in rows.toarray()]
 
 
 def paths_of(found: Found, row: int) -> list[tuple[Path, float]]:

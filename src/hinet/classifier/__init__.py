@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING
 from hinet.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from hinet.classifier.answers import PredictedTraces, Trace
+    from hinet.classifier.answers import PredictedLabel, PredictedLabels, PredictedTraces, Trace
     from hinet.classifier.estimator import HiNetClassifier, load
 
 # A saved model answers without the estimator, which needs scikit-learn.
 _HOMES = {
     "HiNetClassifier": "hinet.classifier.estimator",
+    "PredictedLabel": "hinet.classifier.answers",
+    "PredictedLabels": "hinet.classifier.answers",
     "PredictedTraces": "hinet.classifier.answers",
     "Trace": "hinet.classifier.answers",
     "load": "hinet.classifier.estimator",
 }
 
-__all__ = ["HiNetClassifier", "PredictedTraces", "Trace", "load"]
+__all__ = ["HiNetClassifier", "PredictedLabel", "PredictedLabels", "PredictedTraces", "Trace", "load"]
 
 if not TYPE_CHECKING:  # else a checker would take any name for one of these
     __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -1,4 +1,4 @@
-"""What a classifier answers: whole traces with the probability of every step."""
+"""What a classifier answers: whole traces with the probability of every step, and labels with theirs."""
 
 from __future__ import annotations
 
@@ -25,6 +25,14 @@ class Trace(NamedTuple):
     steps: tuple[str, ...]
     probabilities: tuple[float, ...]
     probability: float
+
+
+class PredictedLabel(NamedTuple):
+    """A label, its probability summed over all its traces, and the most probable of these."""
+
+    label: str
+    probability: float
+    trace: Trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,3 +90,31 @@ class PredictedTraces(Sequence[list[Trace]]):
         along = tuple(np.exp(self.found.log_p[part]).tolist())
         label = steps[-1] if steps else ids[self.taxonomy.root]
         return Trace(label, steps, along, float(np.exp(self.log_p[at])))
+
+
+@dataclass(frozen=True, eq=False)
+class PredictedLabels(Sequence[list[PredictedLabel]]):
+    """For every row its most probable labels, all different, the best first; ``probability`` has all as an array."""
+
+    traces: PredictedTraces  # the most probable trace of every label
+    probability: NDArray[np.float64]
+
+    def __repr__(self) -> str:
+        return f"<PredictedLabels: {len(self):,} rows, {len(self.probability):,} labels; each row is a list of them>"
+
+    def __len__(self) -> int:
+        return len(self.traces)
+
+    @overload
+    def __getitem__(self, row: int) -> list[PredictedLabel]: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> list[list[PredictedLabel]]: ...
+
+    def __getitem__(self, row: int | slice) -> list[PredictedLabel] | list[list[PredictedLabel]]:
+        if isinstance(row, slice):
+            return [self[at] for at in range(*row.indices(len(self)))]
+        traces = self.traces[row]
+        start = self.traces.traces.row_offsets[row % len(self)]
+        chances = self.probability[start : start + len(traces)].tolist()
+        return [PredictedLabel(trace.label, p, trace) for trace, p in zip(traces, chances, strict=True)]

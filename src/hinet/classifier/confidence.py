@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,7 +10,8 @@ from numpy.typing import NDArray
 
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.truth import Truth
-from hinet.engine import Decoding, FusedModel
+from hinet.engine import FoundNodes, FusedModel, Goals
+from hinet.engine.ladders import Ladder, cells_of
 from hinet.engine.leaning import sloped
 from hinet.errors import HiNetError
 from hinet.evaluation.risk import THRESHOLDS, AnswerCounts, Promise, promised_threshold
@@ -22,7 +22,7 @@ LOG_STEP = 0.5
 LOG_FACTORS = tuple(np.arange(-4, 5) * LOG_STEP)  # of the logits, tried before the best is refined
 PULL = 1.0  # towards factor and slope of 1, as strong as one row: for few rows, or if all answers are right
 LEAST_LOG_SLOPE = -2.0
-LEAST_OF_TRACES = 1e-4  # probability below which a trace of a label is left aside
+MOST_CELLS_OF_PATHS = 20_000_000  # logits and options on the way to labels of a DAG that are held at once
 
 
 @dataclass(frozen=True)
@@ -95,23 +95,28 @@ def scale_for(fitted: Fitted, rows: Any, truth: Truth) -> Scale:
     """
     from scipy.optimize import minimize_scalar  # only here: it takes long to import
 
-    chosen = np.linspace(0, len(truth) - 1, min(len(truth), MOST_TEMPERATURE_ROWS)).astype(np.int64)
+    chosen = _evenly(len(truth), MOST_TEMPERATURE_ROWS)
     rows, truth = rows[chosen], truth.take(chosen)
-    probability, nodes = _scaled_answers(fitted, rows)
-    right = truth.are_right(nodes)
+    nodes = _answered(fitted, rows).nodes
+    ladder, kept = _ladder(fitted, rows, nodes)
+    right = truth.are_right(nodes)[kept]
 
     def loss(found: NDArray[np.float64], log_scale: float) -> float:
-        return log_loss(np.where(right, found, 1 - found)) + PULL * log_scale**2 / len(truth)
+        return log_loss(np.where(right, found, 1 - found)) + PULL * log_scale**2 / len(right)
+
+    def probability(factor: float) -> NDArray[np.float64]:
+        found: NDArray[np.float64] = np.exp(ladder.log_p(factor)).clip(0, 1)
+        return found
 
     def of_factor(log_factor: float) -> float:
-        return loss(probability(float(np.exp(log_factor))).clip(0, 1), log_factor)
+        return loss(probability(float(np.exp(log_factor))), log_factor)
 
     best = min(LOG_FACTORS, key=of_factor)
     around = (best - LOG_STEP, best + LOG_STEP)
     factor = float(np.exp(minimize_scalar(of_factor, bounds=around, method="bounded", options={"xatol": 5e-3}).x))
     if not (fitted.form.taxonomy.is_tree and isinstance(fitted.model, FusedModel)):
         return Scale(factor)
-    found = probability(factor).clip(0, 1)
+    found = probability(factor)
 
     def of_slope(log_slope: float) -> float:
         return loss(sloped(found, float(np.exp(log_slope))), log_slope)
@@ -120,28 +125,30 @@ def scale_for(fitted: Fitted, rows: Any, truth: Truth) -> Scale:
     return Scale(factor, float(np.exp(slope.x)) if slope.fun < of_slope(0.0) else 1.0)
 
 
-def _scaled_answers(fitted: Fitted, rows: Any) -> tuple[Callable[[float], NDArray[np.float64]], NDArray[np.int64]]:
-    """Return the nodes that rows are answered with, and what gives their probabilities at any factor of the logits."""
-    if fitted.form.taxonomy.is_tree:
-        ladder, nodes = fitted.ladder(rows)
-        return (lambda factor: np.exp(ladder.log_p(factor))), nodes
-    nodes = fitted.search.labels(rows).nodes
-    every = np.arange(len(nodes))
-
-    def probability(factor: float) -> NDArray[np.float64]:
-        found = fitted.sharpened(factor).search.label_probabilities(rows, LEAST_OF_TRACES)
-        return np.asarray(found[every, nodes], np.float64)
-
-    return probability, nodes
+def _ladder(fitted: Fitted, rows: Any, nodes: NDArray[np.int64]) -> tuple[Ladder, NDArray[np.int64]]:
+    """Return what gives the probabilities of rows' labels at any factor, and which rows: of large DAGs, not all."""
+    layers = fitted.model.layers
+    goals = Goals.of_labels(layers, nodes, np.arange(len(nodes) + 1))
+    kept = np.arange(len(nodes))
+    if not layers.taxonomy.is_tree:
+        kept = _evenly(len(nodes), int(MOST_CELLS_OF_PATHS / cells_of(goals).mean()))
+        goals, rows = goals.take(kept), rows[kept]
+    return Ladder.of(goals, fitted.search.logits_along(rows, goals)), kept
 
 
-def _label_decoding(fitted: Fitted) -> Decoding:
-    return "map" if fitted.form.taxonomy.is_tree else "label"
+def _evenly(count: int, most: int) -> NDArray[np.int64]:
+    """Return at most so many of the first ``count`` numbers, evenly spread; at least one."""
+    return np.linspace(0, count - 1, min(count, max(most, 1))).astype(np.int64)
+
+
+def _answered(fitted: Fitted, rows: Any) -> FoundNodes:
+    """Return the labels of rows: in a tree that of the best trace, in a DAG the most probable one."""
+    return fitted.search.decode(rows, "map" if fitted.form.taxonomy.is_tree else "label")
 
 
 def _answers(fitted: Fitted, rows: Any, truth: Truth) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return how probable the labels of rows are said to be, and whether they are right."""
-    found = fitted.search.decode(rows, _label_decoding(fitted))
+    found = _answered(fitted, rows)
     return np.minimum(found.probability, 1), truth.are_right(found.nodes)
 
 
@@ -153,7 +160,7 @@ def calibration_error(parts: list[tuple[NDArray[np.float64], NDArray[np.bool_]]]
 
 def promise_for(fitted: Fitted, rows: Any, truth: Truth, risk: float, certainty: float) -> Promise:
     """Return the threshold whose answers, the deepest sure nodes, are wrong with at most ``risk``."""
-    labels = fitted.search.decode(rows, _label_decoding(fitted)).nodes
+    labels = _answered(fitted, rows).nodes
     counts = [answers_at(fitted, rows, truth, labels, threshold) for threshold in THRESHOLDS]
     answered, wrong, full = (
         np.array([getattr(at, name) for at in counts]) for name in ("answered", "wrong", "full_depth")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from hinet.classifier.answers import PredictedTraces
+from hinet.classifier.answers import PredictedLabels, PredictedTraces
 from hinet.classifier.bundle import load_fitted, save_fitted
 from hinet.classifier.confidence import Calibration, calibrated
 from hinet.classifier.continuing import continued, moved_to
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 MOST_DENSE_CELLS = 50_000_000  # of predicted probabilities: 400 MB; beyond that they are sparse
 LEAST_SPARSE = 1e-5  # smaller probabilities are left out where they are sparse
+MOST_CELLS_OF_PART = 5_000_000  # of dense probabilities that are found at a time
+LEAST_PART = 256  # rows that are worth several threads
 
 
 class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -373,19 +375,38 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.fitted_.form.truth(y).ids()
 
     def predict_traces(self, X: Any, k: int = 1) -> PredictedTraces:
-        """Return the ``k`` most probable traces of every row, exactly, with the probability of every step."""
+        """Return the ``k`` most probable traces of every row, exactly, with the probability of every step.
+
+        All traces of a row differ. In a DAG several of them may lead to one label; for the best labels see
+        :meth:`predict_labels`.
+        """
         return PredictedTraces(self.fitted_.search.traces(self.features_of(X), k))
+
+    def predict_labels(self, X: Any, k: int = 1) -> PredictedLabels:
+        """Return the ``k`` most probable labels of every row, exactly, each with its most probable trace.
+
+        The probability of a label is the sum over all its traces: in a tree it has one, in a DAG perhaps many. There it
+        leaves out what could not change the answer, so that it may be a little too low.
+        """
+        found = self.fitted_.search.top_labels(self.features_of(X), k)
+        return PredictedLabels(PredictedTraces(found.found), found.probability)
 
     def predict_proba(self, X: Any) -> Any:
         """Return the probability of every label, (n, classes).
 
-        Dense if it has at most 50 million cells; else a CSR array of the probabilities of at least 1e-5.
+        Dense if it has at most 50 million cells; else a CSR array of the probabilities of at least 1e-5, which in a DAG
+        leave out paths through nodes that are less probable.
         """
         rows = self.features_of(X)
-        nodes = self.fitted_.form.label_nodes
-        dense = rows.shape[0] * len(nodes) <= MOST_DENSE_CELLS
-        found = self.fitted_.search.label_probabilities(rows, 0.0 if dense else LEAST_SPARSE)[:, nodes]
-        return found.toarray() if dense else sp.csr_array(found)
+        search, nodes = self.fitted_.search, self.fitted_.form.label_nodes
+        if rows.shape[0] * len(nodes) > MOST_DENSE_CELLS:
+            return sp.csr_array(search.label_probabilities(rows, LEAST_SPARSE)[:, nodes])
+        found = np.empty((rows.shape[0], len(nodes)))
+        size = max(LEAST_PART, MOST_CELLS_OF_PART // len(nodes))
+        for start in range(0, len(found), size):
+            part = slice(start, start + size)
+            found[part] = search.label_probabilities(rows[part])[:, nodes].toarray()
+        return found
 
     def predict_log_proba(self, X: Any) -> Any:
         """Return the log of the probability of every label, (n, classes); for as many rows as fit densely."""

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from hinet.classifier.inputs import Features
 from hinet.classifier.labels import LabelForm
-from hinet.data.matrices import SparseMatrix, is_sparse
+from hinet.data.matrices import is_sparse
 from hinet.engine import FusedModel, Search
-from hinet.engine.ladders import Ladder
 from hinet.progress import EpochRecord
 
 if TYPE_CHECKING:
@@ -52,14 +51,6 @@ class Fitted:
     def rows(self, X: Any) -> Any:
         """Return checked input as the model reads it: as the rows it was trained on, whatever form it comes in."""
         return features_of(self.features, self.engine, X)
-
-    def ladder(self, rows: Any) -> tuple[Ladder, NDArray[np.int64]]:
-        """Return the choices along the best trace of every row, in a tree, and the nodes these end at."""
-        search = self.search
-        if not isinstance(search, Search):
-            return search.ladder(rows)
-        traces = search.traces(rows).traces
-        return Ladder.of(search.model, SparseMatrix.of(rows), traces), traces.end_nodes.astype(np.int64)
 
     @cached_property
     def classes(self) -> NDArray[Any]:

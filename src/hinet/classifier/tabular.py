@@ -24,8 +24,9 @@ Cells = dict[str, list[Any]]
 class Asked:
     """What of the answers is wanted.
 
-    ``top`` traces a row, the best first; or, with ``least``, the deepest node that is at least so probable. ``levels``
-    adds every step of the best trace with its probability, ``titles`` the title of the label.
+    ``top`` answers a row, the best first: traces or, with the decoding ``label``, labels; or, with ``least``, the
+    deepest node that is at least so probable. ``levels`` adds every step of the best trace with its probability,
+    ``titles`` the title of the label.
     """
 
     top: int = 1
@@ -38,8 +39,11 @@ class Asked:
         by_node = self.least is not None or self.decoding != "map"
         if self.least is not None and self.decoding != "map":
             raise HiNetError("a least confidence has a decoding of its own; leave one of the two out")
-        if by_node and self.top > 1:
-            raise HiNetError("several traces a row go with neither a least confidence nor another decoding than map")
+        if self.top > 1 and (self.least is not None or self.decoding == "expected_f1"):
+            raise HiNetError(
+                f"top = {self.top} cannot be combined with a least confidence or the decoding expected_f1, which give "
+                "one answer a row; leave out one of the two"
+            )
         if by_node and self.levels:
             raise HiNetError("levels are those of the best trace; leave out the least confidence, or the decoding")
 
@@ -87,6 +91,9 @@ class AnswerTable:
     def columns(self, rows: Any) -> Cells:
         """Return the answers of rows as the model reads them."""
         asked, search = self.asked, self.fitted.search
+        if asked.decoding == "label":
+            best = search.top_labels(rows, asked.top)
+            return self._of_traces(best.found, best.probability)
         if asked.least is not None or asked.decoding != "map":
             found = (
                 search.decode(rows, asked.decoding)
@@ -97,18 +104,20 @@ class AnswerTable:
             return self._ranked(
                 0, np.where(sure, found.nodes, NOTHING), None, np.where(sure, found.probability, np.nan)
             )
-        return self._of_traces(search.traces(rows, asked.top))
+        found_traces = search.traces(rows, asked.top)
+        assert found_traces.traces.log_p is not None
+        return self._of_traces(found_traces, np.exp(found_traces.traces.log_p))
 
-    def _of_traces(self, found: Found) -> Cells:
+    def _of_traces(self, found: Found, probability: NDArray[np.float64]) -> Cells:
+        """Return the answers that some traces stand for, each with a probability: its own, or that of its label."""
         traces = found.traces
-        assert traces.log_p is not None
         counts = np.diff(traces.row_offsets)
         cells: Cells = {}
         for rank in range(self.asked.top):
             has = counts > rank
             at = np.where(has, traces.row_offsets[:-1] + rank, NOTHING)
             nodes = np.where(has, traces.end_nodes[at], NOTHING).astype(np.int64)
-            cells |= self._ranked(rank, nodes, (traces, at), np.where(has, np.exp(traces.log_p[at]), np.nan))
+            cells |= self._ranked(rank, nodes, (traces, at), np.where(has, probability[at], np.nan))
         if self.asked.levels:
             cells |= self._levels(found)
         return cells

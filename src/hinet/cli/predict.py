@@ -50,7 +50,10 @@ def predict(
     to: Annotated[
         RowFormat | None, option("--to", "Format to write; by default that of --out's name, or that of the rows.")
     ] = None,
-    top: Annotated[int, typer.Option("--top", min=1, help="Traces a row, the best first.")] = 1,
+    top: Annotated[
+        int,
+        typer.Option("--top", min=1, help="Answers a row, the best first: traces or, with --decoding label, labels."),
+    ] = 1,
     min_confidence: Annotated[
         str | None,
         option(
@@ -75,8 +78,9 @@ def predict(
 ) -> None:
     """Predict the labels of rows: in their order, in their format, in constant memory.
 
-    Columns are label, trace and probability, with _2, _3 … for further traces; --levels are those of the first. Where
-    rows may be skipped, a column tells the line of each.
+    Columns are label, trace and probability, with _2, _3 … for further answers; --levels are those of the first. Where
+    a label has several paths, --decoding label sums over them, and the trace is the most probable one. Where rows may
+    be skipped, a column tells the line of each.
     """
     from hinet.classifier.tabular import AnswerTable, Asked
     from hinet.cli.models import load_model

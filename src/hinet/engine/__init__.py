@@ -7,22 +7,24 @@ from typing import TYPE_CHECKING
 from hinet.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from hinet.engine.answering import Decoding, Found, FoundLabels, FoundNodes
     from hinet.engine.experts import DeepExpert, Experts, Mix, WideExpert
     from hinet.engine.fitting import ValidationRows, fit
     from hinet.engine.goals import Goals
     from hinet.engine.groups import Groups
     from hinet.engine.model import FusedModel
-    from hinet.engine.search import Decoding, Found, FoundNodes, Search
+    from hinet.engine.search import Search
     from hinet.engine.settings import EngineSettings
 
 # A trained model is searched without what trains one.
 _HOMES = {
-    "Decoding": "hinet.engine.search",
+    "Decoding": "hinet.engine.answering",
     "DeepExpert": "hinet.engine.experts",
     "EngineSettings": "hinet.engine.settings",
     "Experts": "hinet.engine.experts",
-    "Found": "hinet.engine.search",
-    "FoundNodes": "hinet.engine.search",
+    "Found": "hinet.engine.answering",
+    "FoundLabels": "hinet.engine.answering",
+    "FoundNodes": "hinet.engine.answering",
     "FusedModel": "hinet.engine.model",
     "Goals": "hinet.engine.goals",
     "Groups": "hinet.engine.groups",
@@ -39,6 +41,7 @@ __all__ = [
     "EngineSettings",
     "Experts",
     "Found",
+    "FoundLabels",
     "FoundNodes",
     "FusedModel",
     "Goals",

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hinet.data import Traces
 from hinet.errors import LabelError, shown
-from hinet.ragged import Ints, freeze, gather, offsets_of
+from hinet.ragged import Ints, freeze, gather, offsets_of, positions
 from hinet.taxonomy import Layers
 
 END = -1  # what a take leads to when it stops at the label
@@ -142,6 +142,13 @@ class Goals:
         counts = np.zeros(len(self.layers.option_neuron))
         np.add.at(counts, self.take_options(), np.repeat(step_mass, takes))
         return counts
+
+    def row_steps(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the row and the number of every step on the way of goals, one a row."""
+        arrays = self.arrays
+        lengths = np.diff(arrays.step_offsets)[arrays.entry_goal]
+        row = np.repeat(np.arange(len(self)), lengths)
+        return row, positions(arrays.step_offsets[arrays.entry_goal], lengths)
 
     def take_options(self) -> NDArray[np.int64]:
         """Return the option of every take, counted over all groups, (takes,)."""

@@ -55,6 +55,26 @@ def leaned(traces: Traces, log_p: Floats, slope: float) -> tuple[Traces, Floats]
     return Traces(traces.layers, traces.row_offsets, traces.offsets, traces.neurons, of_trace), along
 
 
+def leaned_labels(probability: Floats, row_offsets: NDArray[np.int64], slope: float) -> Floats:
+    """Return the probabilities of the labels of rows of a tree, row after row and the best of each among them, sloped.
+
+    >>> leaned_labels(np.array([0.1, 0.9, 0.5, 0.5]), np.array([0, 2, 2, 4]), 0.8).round(3).tolist()
+    [0.147, 0.853, 0.5, 0.5]
+    """
+    counts = np.diff(row_offsets)
+    filled = np.flatnonzero(counts)
+    if not len(filled):
+        return probability
+    best = np.maximum.reduceat(probability, row_offsets[filled])
+    gift = gifts(best, slope)
+    owner = np.repeat(np.arange(len(filled)), counts[filled])
+    found = (1 - gift[owner]) * probability
+    equal = np.flatnonzero(probability == best[owner])
+    first = equal[np.unique(owner[equal], return_index=True)[1]]
+    found[first] += gift
+    return found.clip(0, 1)
+
+
 def _leaned(log_p: Floats, gift: Floats, favoured: NDArray[np.bool_]) -> Floats:
     found = (1 - gift) * np.exp(log_p) + np.where(favoured, gift, 0)
     with np.errstate(divide="ignore"):

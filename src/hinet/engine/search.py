@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,84 +15,27 @@ from numpy.typing import NDArray
 
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix, check_rows, is_sparse
-from hinet.engine.leaning import gifts, leaned
+from hinet.engine.answering import TYPICAL_F1, Answering, Found, FoundLabels, FoundNodes, check_count
+from hinet.engine.label_kernels import likely_labels
+from hinet.engine.leaning import gifts, leaned, leaned_labels
 from hinet.engine.model import FusedModel
-from hinet.engine.scoring_kernels import FEW
+from hinet.engine.scoring_kernels import FEW, expert_logits
 from hinet.engine.search_kernels import best_traces
-from hinet.engine.spreading_kernels import Leaning, best_labels, best_nodes
+from hinet.engine.spreading_kernels import Leaning, best_nodes
 from hinet.errors import HiNetError
 from hinet.ragged import gather, offsets_of
+
+if TYPE_CHECKING:
+    from hinet.engine.goals import Goals
 
 BLOCK = 4_096  # rows that a thread takes at a time, at most
 LEAST_BLOCK = 64  # fewer are not worth another thread
 ROOM = 384  # entries that a search has room for at first, at least
 ROOM_FOR_TRACE = 8  # entries that each of many traces is likely to need
 FLOOR = 1e-4  # probability below which a neuron is left aside at first
-TYPICAL_F1 = 0.8  # the hierarchical F1 that `expected_f1` reckons with, unless told
+MOST_CELLS = 8_000_000  # of lists of labels that a thread has room for at a time
 
-Decoding = Literal["map", "expected_f1", "label"]
-
-
-@dataclass(frozen=True)
-class Found:
-    """Answers to rows.
-
-    Attributes
-    ----------
-    traces : Traces
-        The traces of every row, the best first.
-    log_p : float array, as long as ``traces.neurons``
-        Log probability of the path down to each neuron; in a tree, of the node itself.
-    touched : int array of shape (n,)
-        How many rows of output weights were looked at for each row.
-    """
-
-    traces: Traces
-    log_p: NDArray[np.float64]
-    touched: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.traces)
-
-
-@dataclass(frozen=True)
-class FoundNodes:
-    """A node for every row, its probability summed over its paths, and the output rows looked at."""
-
-    nodes: NDArray[np.int64]  # positions in the taxonomy
-    probability: NDArray[np.float64]
-    touched: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.nodes)
-
-
-class Answering(ABC):
-    """What gives every row a node, whichever engine the model belongs to."""
-
-    @abstractmethod
-    def traces(self, rows: Any, k: int = 1, *, least: float = 0.0) -> Found:
-        """Return the ``k`` best traces of every row; those less probable than ``least`` are left out."""
-
-    @abstractmethod
-    def labels(self, rows: Any) -> FoundNodes:
-        """Return the most probable label of every row, summed over all its traces."""
-
-    @abstractmethod
-    def expected_f1(self, rows: Any, f1: float = TYPICAL_F1) -> FoundNodes:
-        """Return the node with the best expected hierarchical F1, over many rows on which it is about ``f1``."""
-
-    def decode(self, rows: Any, decoding: Decoding = "map") -> FoundNodes:
-        """Return a node for every row: of the best trace, of the best expected F1, or the best label."""
-        if decoding == "label":
-            return self.labels(rows)
-        if decoding == "expected_f1":
-            return self.expected_f1(rows)
-        if decoding != "map":
-            raise HiNetError(f"decoding is map, expected_f1 or label; got {decoding!r}")
-        found = self.traces(rows)
-        assert found.traces.log_p is not None
-        return FoundNodes(found.traces.end_nodes.astype(np.int64), np.exp(found.traces.log_p), found.touched)
+Part = TypeVar("Part", "_Answers", "_Labels")
 
 
 class _Answers(NamedTuple):
@@ -105,13 +47,6 @@ class _Answers(NamedTuple):
     neurons: NDArray[np.int32]  # (neurons of all traces,)
     neuron_log_p: NDArray[np.float64]  # (neurons of all traces,)
     touched: NDArray[np.int64]  # (n,)
-
-    @classmethod
-    def joined(cls, parts: list[_Answers]) -> _Answers:
-        """Return the answers to rows of several blocks."""
-        if len(parts) == 1:
-            return parts[0]
-        return cls(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
     def filled_in(self, left: NDArray[np.int64], rest: _Answers) -> _Answers:
         """Return the answers with those to the rows ``left`` out put in their places."""
@@ -131,6 +66,19 @@ class _Answers(NamedTuple):
         )
 
 
+class _Labels(NamedTuple):
+    """The labels of rows, as the kernel returns them."""
+
+    counts: NDArray[np.int64]  # (n,) labels of each row
+    node: NDArray[np.int64]  # (labels,)
+    probability: NDArray[np.float64]  # (labels,) summed over all traces
+    trace: NDArray[np.float64]  # (labels,) probability of the best trace
+    length: NDArray[np.int64]  # (labels,) of the best trace
+    neuron: NDArray[np.int32]  # (labels, height) its neurons
+    along: NDArray[np.float64]  # (labels, height) probability of the path down to each of them
+    touched: NDArray[np.int64]  # (n,)
+
+
 @dataclass(frozen=True)
 class Search(Answering):
     """Finds answers by a model; holds no state, so any number of threads may ask at once.
@@ -147,15 +95,14 @@ class Search(Answering):
 
         ``least`` is a bound before the model's slope, if it has one, is applied.
         """
-        if k < 1:
-            raise HiNetError(f"k is at least 1; got {k}")
+        check_count(k)
         k = min(k, self.model.layers.count_traces())
         matrix = self._checked(rows)
         lowest = np.log(least) if least > 0 else -np.inf
         layers = self.model.layers
         room = max(ROOM, ROOM_FOR_TRACE * k)
         parts = self._in_blocks(matrix, lambda block: self._best_traces(block, k, lowest, room))
-        found = _Answers.joined(parts)
+        found = _joined(parts)
         traces = Traces(layers, offsets_of(found.counts), offsets_of(found.lengths), found.neurons, found.log_p)
         if self.model.slope == 1:
             return Found(traces, found.neuron_log_p, found.touched)
@@ -166,8 +113,7 @@ class Search(Answering):
         count = len(block.indptr) - 1
         most = max(1, BLOCK * ROOM // room)
         if count > most:
-            parts = [_block(block, start, min(start + most, count)) for start in range(0, count, most)]
-            return _Answers.joined([self._best_traces(part, k, lowest, room) for part in parts])
+            return _joined([self._best_traces(part, k, lowest, room) for part in _parts(block, most)])
         room = max(room, FEW * ROOM // max(count, 1))
         found = _Answers(*best_traces(block, self.model.groups, self.model.experts, k, lowest, room))
         wanted = -int(found.counts.min(initial=0))
@@ -176,16 +122,6 @@ class Search(Answering):
         left = np.flatnonzero(found.counts < 0)
         return found.filled_in(left, self._best_traces(_chosen(block, left), k, lowest, max(2 * room, wanted)))
 
-    def label_probabilities(self, rows: Any, least: float = 0.0) -> sp.csr_array:
-        """Return the probability of every node to be the label, (n, nodes), by its traces of at least ``least``."""
-        traces = self.traces(rows, self.model.layers.count_traces(), least=least).traces
-        assert traces.log_p is not None
-        row = np.repeat(np.arange(len(traces)), np.diff(traces.row_offsets))
-        shape = (len(traces), len(self.model.layers.taxonomy))
-        found = sp.csr_array((np.exp(traces.log_p), (row, traces.end_nodes)), shape=shape)
-        found.sum_duplicates()
-        return found
-
     def labels(self, rows: Any) -> FoundNodes:
         """Return the most probable label of every row, summed over all its traces; exact in trees and DAGs.
 
@@ -193,8 +129,64 @@ class Search(Answering):
         """
         if self.model.slope != 1:  # a label of a tree has one trace
             return self.decode(rows)
+        found = self._likely_labels(rows, 1, FLOOR)
+        return FoundNodes(found.node, found.probability, found.touched)
+
+    def top_labels(self, rows: Any, k: int = 1) -> FoundLabels:
+        """Return the ``k`` most probable labels of every row, each summed over all its traces, exactly.
+
+        In a DAG the probability of a label leaves out what could not change the answer, as that of :meth:`labels` does.
+        """
+        layers = self.model.layers
+        if layers.taxonomy.is_tree:  # a label has one trace
+            best = self.traces(rows, k)
+            assert best.traces.log_p is not None
+            return FoundLabels(best, np.exp(best.traces.log_p))
+        check_count(k)
+        found = self._likely_labels(rows, min(k, self._labels), FLOOR, layers.height)
+        known = np.arange(layers.height) < found.length[:, None]
+        with np.errstate(divide="ignore"):
+            along, log_p = np.log(found.along[known]), np.log(found.trace)
+        traces = Traces(layers, offsets_of(found.counts), offsets_of(found.length), found.neuron[known], log_p)
+        return FoundLabels(Found(traces, along, found.touched), found.probability)
+
+    def label_probabilities(self, rows: Any, least: float = 0.0) -> sp.csr_array:
+        """Return the probability of every node to be the label, (n, nodes), summed over all its traces.
+
+        With ``least``, only where it is at least that, before the model's slope, if it has one, is applied; of a DAG,
+        paths through neurons that are less probable are then left out of the sums.
+        """
+        found = self._likely_labels(rows, 0, least)
+        row_offsets = offsets_of(found.counts)
+        probability = found.probability
+        if self.model.slope != 1:
+            probability = leaned_labels(probability, row_offsets, self.model.slope)
+        shape = (len(found.counts), len(self.model.layers.taxonomy))
+        matrix = sp.csr_array((probability, found.node, row_offsets), shape=shape)
+        matrix.sort_indices()
+        return matrix
+
+    def _likely_labels(self, rows: Any, k: int, floor: float, height: int = 0) -> _Labels:
+        """Return the ``k`` best labels of rows, or all of at least ``floor``; with the layers' height, traces too."""
+        most = k or (min(self._labels, int(2 / floor) + 1) if floor else self._labels)
+        size = max(1, MOST_CELLS // (max(most, 1) * (height + 1)))
         experts, groups, node_of = self.model.experts, self.model.groups, self._node_of
-        return self._nodes(rows, lambda block: best_labels(block, groups, experts, node_of, FLOOR))
+
+        def answer(block: SparseMatrix) -> _Labels:
+            parts = _parts(block, size)
+            return _joined(
+                [_Labels(*likely_labels(part, groups, experts, node_of, k, floor, most, height)) for part in parts]
+            )
+
+        parts: list[_Labels] = self._in_blocks(self._checked(rows), answer)
+        return _joined(parts)
+
+    def logits_along(self, rows: Any, goals: Goals) -> NDArray[np.float64]:
+        """Return the logits of all options of every choice on the way to goals, one a row, in the order of steps."""
+        experts = self.model.experts
+        said = expert_logits(self._checked(rows), np.arange(len(goals)), goals.arrays, self.model.groups, experts)
+        found: NDArray[np.float64] = said.astype(np.float64) @ experts.mix.astype(np.float64)
+        return found
 
     def as_deep_as_sure(self, rows: Any, least: float) -> FoundNodes:
         """Return the deepest node whose probability is at least ``least``, or a top node if there is none."""
@@ -242,6 +234,11 @@ class Search(Answering):
         return self.model.layers.node.astype(np.int64)
 
     @cached_property
+    def _labels(self) -> int:
+        """How many labels there are."""
+        return len(np.unique(self._node_of[self.model.layers.ends]))
+
+    @cached_property
     def _ancestors(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Every node with its ancestors, the root left out, as a ragged array."""
         taxonomy = self.model.layers.taxonomy
@@ -261,7 +258,7 @@ class Search(Answering):
         count = len(matrix.indptr) - 1
         threads = self.threads or os.cpu_count() or 1
         size = min(BLOCK, max(LEAST_BLOCK, -(-count // threads)))
-        blocks = [_block(matrix, start, min(start + size, count)) for start in range(0, max(count, 1), size)]
+        blocks = _parts(matrix, size)
         threads = min(threads, len(blocks))
         if threads == 1:
             return [answer(block) for block in blocks]
@@ -269,9 +266,20 @@ class Search(Answering):
             return list(pool.map(answer, blocks))
 
 
+def _joined(parts: list[Part]) -> Part:
+    """Return the answers to rows of several blocks as one."""
+    return parts[0] if len(parts) == 1 else type(parts[0])(*map(np.concatenate, zip(*parts, strict=True)))
+
+
 def _chosen(matrix: SparseMatrix, rows: NDArray[np.int64]) -> SparseMatrix:
     places, lengths = gather(np.arange(len(matrix.indices)), matrix.indptr, rows)
     return SparseMatrix(offsets_of(lengths), matrix.indices[places], matrix.data[places])
+
+
+def _parts(matrix: SparseMatrix, size: int) -> list[SparseMatrix]:
+    """Return the rows in blocks of at most ``size``, of which there is at least one."""
+    count = len(matrix.indptr) - 1
+    return [_block(matrix, start, min(start + size, count)) for start in range(0, max(count, 1), size)]
 
 
 def _block(matrix: SparseMatrix, start: int, end: int) -> SparseMatrix:

@@ -1,4 +1,4 @@
-"""Kernels that pour the probability of the root down the layers, for the best labels and nodes.
+"""Kernels that pour the probability of the root down the layers, for the best nodes and, elsewhere, for labels.
 
 What falls below a floor is left aside and its groups are not scored; what was left aside bounds the error of every sum.
 """
@@ -20,6 +20,8 @@ class Spreading(NamedTuple):
 
     mass: Any  # (neurons,) of neurons that were reached; zero elsewhere
     stopped: Any  # (neurons,) of traces that end there
+    best: Any  # (neurons,) probability of the most probable path down to a neuron
+    above: Any  # (neurons,) the neuron before it on that path
     reached: Any  # (neurons,) the neurons that were reached, parents before children
     logits: Any  # (largest group,)
 
@@ -37,7 +39,14 @@ def spreading_for(groups):
     """Make room to pour into all neurons."""
     neurons = len(groups.first_row) - 1
     logits = np.empty(largest_group(groups), np.float32)
-    return Spreading(np.zeros(neurons), np.zeros(neurons), np.empty(neurons, np.int64), logits)
+    return Spreading(
+        np.zeros(neurons),
+        np.zeros(neurons),
+        np.zeros(neurons),
+        np.zeros(neurons, np.int64),
+        np.empty(neurons, np.int64),
+        logits,
+    )
 
 
 @kernel
@@ -46,6 +55,7 @@ def clear_spreading(spreading, count):
     for place in range(count):
         spreading.mass[spreading.reached[place]] = 0
         spreading.stopped[spreading.reached[place]] = 0
+        spreading.best[spreading.reached[place]] = 0
 
 
 @kernel
@@ -56,13 +66,14 @@ def spread(rows, row, groups, experts, reading, floor, spreading):
     """
     logits = spreading.logits
     spreading.mass[0] = 1.0
+    spreading.best[0] = 1.0
     spreading.reached[0] = 0
     count, place, aside, touched = 1, 0, 0.0, 0
     while place < count:
         # All parents of a neuron are in the layer above it and so come before it: its mass is complete.
         neuron = spreading.reached[place]
         place += 1
-        mass = spreading.mass[neuron]
+        mass, best = spreading.mass[neuron], spreading.best[neuron]
         if mass < floor:
             aside += mass
             continue
@@ -73,7 +84,8 @@ def spread(rows, row, groups, experts, reading, floor, spreading):
             log_softmax(logits, size)
             touched += size
         for option in range(size):
-            poured = mass * np.exp(np.float64(logits[option])) if size > 1 else mass
+            share = np.exp(np.float64(logits[option])) if size > 1 else 1.0
+            poured = mass * share
             target = groups.option_neuron[start + option]
             if target == STOP:
                 spreading.stopped[neuron] += poured
@@ -82,55 +94,10 @@ def spread(rows, row, groups, experts, reading, floor, spreading):
                     spreading.reached[count] = target
                     count += 1
                 spreading.mass[target] += poured
+                if best * share > spreading.best[target]:
+                    spreading.best[target] = best * share
+                    spreading.above[target] = neuron
     return count, aside, touched
-
-
-@kernel
-def best_labels(rows, groups, experts, node_of, floor):
-    """Return the label of largest probability of each row, its probability, and the outputs touched.
-
-    Labels are summed over all their traces. If what was left aside could still change the answer, the row is poured
-    again with a floor a hundred times lower, and at last without one; so the answer is exact.
-    """
-    count = len(rows.indptr) - 1
-    reading, spreading = reading_for(1, experts), spreading_for(groups)
-    label_mass = np.zeros(node_of.max() + 2)
-    label = np.empty(count, np.int64)
-    probability = np.empty(count, np.float64)
-    touched = np.zeros(count, np.int64)
-    for row in range(count):
-        touched[row] += read_row(rows, row, experts, reading, 0)
-        least = floor
-        while True:
-            reached, aside, outputs = spread(rows, row, groups, experts, reading, least, spreading)
-            touched[row] += outputs
-            label[row], probability[row], second = largest_label(spreading, reached, node_of, label_mass)
-            clear_spreading(spreading, reached)
-            if least == 0.0 or probability[row] - second >= aside:
-                break
-            least = least / 100 if least > 1e-8 else 0.0
-    return label, probability, touched
-
-
-@kernel
-def largest_label(spreading, reached, node_of, label_mass):
-    """Return the label of largest probability, that probability, and the second largest; ``label_mass`` is zero."""
-    for place in range(reached):
-        neuron = spreading.reached[place]
-        label_mass[node_of[neuron]] += spreading.stopped[neuron]
-    best, second = -1, 0.0
-    for place in range(reached):
-        node = node_of[spreading.reached[place]]
-        if node != best:
-            if best < 0 or label_mass[node] > label_mass[best]:
-                second = label_mass[best] if best >= 0 else 0.0
-                best = node
-            else:
-                second = max(second, label_mass[node])
-    first = label_mass[best]
-    for place in range(reached):
-        label_mass[node_of[spreading.reached[place]]] = 0
-    return best, first, second
 
 
 @kernel

@@ -48,6 +48,20 @@ def downpour(graph: NeuronGraph, scores: Tensor, k: int = 1) -> Traces:
     return _traced_back(graph, poured, *_best_stops(graph, poured, scores, k))
 
 
+@torch.no_grad()
+def best_traces_to(graph: NeuronGraph, scores: Tensor, nodes: Tensor) -> Traces:
+    """Return the best trace that ends at each of some nodes, (k, b), at which traces can end; in their order."""
+    poured = pour(graph, scores, 1)
+    ended = poured.score[graph.stop_neurons, 0] + scores[graph.stop_options]  # (stops, b)
+    label = graph.neuron_node[graph.stop_neurons][:, None].expand_as(ended)
+    best = ended.new_full((len(graph.layers.taxonomy), ended.shape[1]), NOTHING).scatter_reduce(0, label, ended, "amax")
+    stops = torch.arange(len(ended), device=scores.device)[:, None].expand_as(ended)
+    others = len(ended)
+    first = torch.where(ended == best.gather(0, label), stops, others)  # the shallowest of equals
+    place = torch.full_like(best, others, dtype=torch.long).scatter_reduce(0, label, first, "amin").gather(0, nodes)
+    return _traced_back(graph, poured, best.gather(0, nodes), graph.stop_neurons[place], torch.zeros_like(place))
+
+
 def pour(graph: NeuronGraph, scores: Tensor, ways: int) -> Poured:
     """Return the ``ways`` best partial traces of every neuron."""
     batch = scores.shape[1]

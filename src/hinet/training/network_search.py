@@ -15,11 +15,9 @@ from torch import Tensor
 
 from hinet.data import Traces
 from hinet.data.matrices import check_rows
-from hinet.engine import Found, FoundNodes
-from hinet.engine.ladders import Ladder
-from hinet.engine.search import TYPICAL_F1, Answering
-from hinet.errors import HiNetError
-from hinet.inference import Marginals, downpour, marginals
+from hinet.engine import Found, FoundLabels, FoundNodes, Goals
+from hinet.engine.answering import TYPICAL_F1, Answering, check_count
+from hinet.inference import Marginals, best_traces_to, downpour, marginals
 from hinet.network import HiNet
 from hinet.ragged import offsets_of, positions
 from hinet.training.batches import check_width, row_batch
@@ -34,8 +32,7 @@ class NetworkSearch(Answering):
 
     def traces(self, rows: Any, k: int = 1, *, least: float = 0.0) -> Found:
         """Return the ``k`` best traces of every row; those less probable than ``least`` are left out."""
-        if k < 1:
-            raise HiNetError(f"k is at least 1; got {k}")
+        check_count(k)
         layers = self.network.layers
         k = min(k, layers.count_traces())
         parts, along = [], []
@@ -46,28 +43,21 @@ class NetworkSearch(Answering):
         touched = np.full(rows.shape[0], len(self.network.layers.option_neuron), np.int64)
         return Found(Traces.joined(layers, parts), np.concatenate([np.zeros(0), *along]), touched)
 
-    def ladder(self, rows: Any) -> tuple[Ladder, NDArray[np.int64]]:
-        """Return the choices along the best trace of every row, in a tree, and the nodes these end at."""
+    def logits_along(self, rows: Any, goals: Goals) -> NDArray[np.float64]:
+        """Return the log probabilities of all options of every choice on the way to goals, one a row."""
         layers = self.network.layers
-        parts: list[list[NDArray[Any]]] = [[], [], [], [], []]  # logits, sizes, chosen option, row; end nodes
-        before = 0
+        row, step = goals.row_steps()
+        group = goals.arrays.step_group[step]
+        sizes = np.diff(layers.option_offsets)[group]
+        sizes[sizes == 1] = 0  # no choice
+        option, owner = positions(layers.option_offsets[group], sizes), np.repeat(row, sizes)
+        found = np.empty(len(option))
+        start = 0
         for scores in self._scores(rows):
-            found = downpour(self.network.graph, scores, 1)
-            options, offsets = found.options()
-            row = np.repeat(np.arange(len(found)), np.diff(offsets))
-            group = layers.option_parent[options]
-            sizes = np.diff(layers.option_offsets)[group]
-            free = sizes > 1
-            low, size = layers.option_offsets[group[free]], sizes[free]
-            flat = scores.numpy()[positions(low, size), np.repeat(row[free], size)]
-            told: tuple[NDArray[Any], ...] = (flat, size, options[free] - low, row[free] + before, found.end_nodes)
-            for part, values in zip(parts, told, strict=True):
-                part.append(values)
-            before += len(found)
-        logits, size, option, row, nodes = (np.concatenate(part) if part else np.zeros(0, np.int64) for part in parts)
-        starts = offsets_of(size)
-        ladder = Ladder(logits.astype(np.float64), starts, starts[:-1] + option, row, before)
-        return ladder, nodes.astype(np.int64)
+            part = slice(*np.searchsorted(owner, [start, start + scores.shape[1]]))
+            found[part] = scores.numpy()[option[part], owner[part] - start]
+            start += scores.shape[1]
+        return found
 
     def label_probabilities(self, rows: Any, least: float = 0.0) -> sp.csr_array:
         """Return the probability of every node to be the label, (n, nodes), where it is at least ``least``."""
@@ -81,6 +71,22 @@ class NetworkSearch(Answering):
     def labels(self, rows: Any) -> FoundNodes:
         """Return the most probable label of every row, summed over all its traces."""
         return self._nodes(rows, lambda found: found.label)
+
+    def top_labels(self, rows: Any, k: int = 1) -> FoundLabels:
+        """Return the ``k`` most probable labels of every row, each summed over all its traces."""
+        check_count(k)
+        layers, graph = self.network.layers, self.network.graph
+        ends = torch.from_numpy(np.unique(layers.node[layers.ends]).astype(np.int64))
+        parts, along, probability = [], [], [np.zeros(0)]
+        for scores in self._scores(rows):
+            chances, best = marginals(graph, scores).label[ends].sort(dim=0, descending=True, stable=True)
+            found = best_traces_to(graph, scores, ends[best[:k]])
+            parts.append(found)
+            along.append(_log_p_along(found, scores))
+            probability.append(chances[:k].T.reshape(-1).double().numpy())
+        touched = np.full(rows.shape[0], len(layers.option_neuron), np.int64)
+        traces = Traces.joined(layers, parts)
+        return FoundLabels(Found(traces, np.concatenate([np.zeros(0), *along]), touched), np.concatenate(probability))
 
     def as_deep_as_sure(self, rows: Any, least: float) -> FoundNodes:
         """Return the deepest node whose probability is at least ``least``, or a top node if there is none."""
