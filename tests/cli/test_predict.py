@@ -193,13 +193,21 @@ BAD_FILES = {
         "bad.csv:3: byte 0xe9 is not utf-8",
     ),
     "ragged": ("bad.csv", b"title,category\nrye,rye\nmilk\n", "bad.csv:3: expected 2 cells separated by comma, got 1"),
-    "columns": ("bad.csv", b"name,category\nrye,rye\n", "bad.csv:1: no column 'title' among 'name', 'category'"),
+    "columns": (
+        "bad.csv",
+        b"name,category\nrye,rye\n",
+        "bad.csv:1: no column 'title' among 'name', 'category'; name another with --text",
+    ),
     "label": (
         "bad.csv",
         b"title,category\nx,rye\nx,ryes\n",
         "bad.csv:3: label 'ryes' is not in the taxonomy of 6 nodes; did you mean 'rye'?",
     ),
-    "text": ("bad.csv", b"title,category\nx,rye\n,rye\n", "bad.csv:3: the text is empty; leave the row out"),
+    "header": (
+        "bad.csv",
+        "titre\u00e9,category\nx,rye\n".encode("latin-1"),
+        "bad.csv:1: in the header, byte 0xe9 is not utf-8 text; save the file as UTF-8 or name its encoding (--enc",
+    ),
     "50 MB": (
         "bad.csv",
         b"title,category\nx,rye\n" + b"y" * 50_000_000 + b",rye\n",
@@ -239,11 +247,12 @@ def test_rows_that_cannot_be_used_are_skipped_on_demand(shop: Path) -> None:
     (shop / "mixed.csv").write_text("title,category\ndark bread,rye\nragged\n,rye\nwhite litre,milk\nx,unknown\n")
     done = run_hinet("predict", "model", "mixed.csv", "--on-error", "skip", "--out", "out.csv", cwd=shop)
     assert done.returncode == 0, done.stderr
-    assert "2 rows were skipped; the reasons are in out.csv.rejects.csv" in done.stderr
+    assert "1 row was skipped; the reasons are in out.csv.rejects.csv" in done.stderr
+    assert "1 row has no text: its answer is blank" in done.stderr
     rows = rows_of((shop / "out.csv").read_text())
-    assert [(row["line"], row["label"]) for row in rows] == [("2", "rye"), ("5", "milk"), ("6", rows[2]["label"])]
+    assert [(row["line"], row["label"]) for row in rows[:3]] == [("2", "rye"), ("4", ""), ("5", "milk")]
     rejects = rows_of((shop / "out.csv.rejects.csv").read_text())
-    assert [row["place"] for row in rejects] == ["line 3", "line 4"]
+    assert [row["place"] for row in rejects] == ["line 3"]
     judged = run_hinet("evaluate", "model", "mixed.csv", "--on-error", "skip", "--rejects", "r.csv", "--json", cwd=shop)
     assert json.loads(judged.stdout)["rows"] == 2
     assert "label 'unknown' is not in the taxonomy" in rows_of((shop / "r.csv").read_text())[2]["reason"]
@@ -390,10 +399,93 @@ def test_no_option_writes_over_what_is_read_or_over_another_result(
     assert "--rejects - would be standard output" in said
 
 
-def test_results_may_go_nowhere_together(shop: Path) -> None:
+def predict_inside(*arguments: object) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["predict", "model", *map(str, arguments)])
+    assert not ended.value.code
+
+
+def test_rows_without_a_text_keep_their_place_with_a_blank_answer(
+    shop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shop)
+    (shop / "in.txt").write_text("dark bread\n\n  \nwhite litre\n")
+    predict_inside("in.txt")
+    said = capsys.readouterr()
+    assert [row["label"] for row in rows_of(said.out, "\t")] == ["rye", "", "", "milk"]
+    assert "2 rows have no text: their answers are blank" in said.err
+    pq.write_table(pa.table({"title": ["", None, "dark bread"], "id": [1, 2, 3]}), shop / "in.parquet")
+    asked = ["--keep", "id", "--top", 2, "--levels", "--titles", "--out", "out.parquet"]
+    predict_inside("in.parquet", *asked)
+    first, second, third = pq.read_table(shop / "out.parquet").to_pylist()
+    assert [first["id"], second["id"], third["id"]] == [1, 2, 3]
+    assert {value for name, value in (first | second).items() if name != "id"} == {None}
+    assert (third["label"], third["level_1"]) == ("rye", "food")
+    (shop / "in.txt").write_text("\n\n")
+    predict_inside("in.txt", "-q")
+    assert rows_of(capsys.readouterr().out, "\t") == [{"label": "", "trace": "", "probability": ""}] * 2
+
+
+def test_a_column_that_is_not_there_is_told_with_its_option(
+    shop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shop)
+    train = ["train", "test.csv", "--label", "category", "--out", "new"]
+    told = lose_nothing(
+        shop,
+        capsys,
+        ["predict", "model", "test.csv", "--text", "words"],
+        ["predict", "model", "test.csv", "--keep", "words"],
+        ["predict", "model", "test.csv", "--where", "words=x"],
+        ["evaluate", "model", "test.csv", "--label", "words"],
+        [*train, "--text", "words"],
+        [*train, "--text", "title", "--valid-where", "words=x"],
+        [*train, "--text", "title", "--text", "id", "--label", "words"],
+    )
+    options = ["--text", "--keep", "--where", "--label", "--text", "--valid-where", "--label"]
+    for said, option in zip(told, options, strict=True):
+        columns = "no column 'words' among 'id', 'title', 'category'"
+        assert said.endswith(f"error: test.csv:1: {columns}; name another with {option}\n"), said
+
+
+def test_names_in_another_encoding_are_told_before_any_work(
+    shop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shop)
+    (shop / "latin.csv").write_bytes("title,cat\u00e9gorie\ndark bread,rye\n".encode("latin-1"))
+    typed = b"cat\xe9gorie".decode("utf-8", "surrogateescape")  # as Python has what a terminal in Latin-1 sends
+    train = ["train", "latin.csv", "--text", "title", "--out", "new"]
+    told = lose_nothing(
+        shop,
+        capsys,
+        ["predict", "model", "latin.csv", "--keep-all"],
+        [*train, "--label", "cat\u00e9gorie"],
+        [*train, "--label", typed],
+        ["predict", "model", "test.csv", "--prefix", typed],
+        ["explain", "model", typed],
+    )
+    assert "latin.csv:1: in the header, byte 0xe9 is not utf-8 text" in told[0]
+    assert all("--encoding" in said for said in told[:3]), told
+    assert all("is no text" in said for said in told[2:]), told
+    predict_inside("latin.csv", "--keep-all", "--encoding", "latin-1")
+    assert list(rows_of(capsys.readouterr().out)[0])[:2] == ["title", "cat\u00e9gorie"]
+    predict_inside("latin.csv")  # the column is not read
+
+
+def test_streams_that_are_closed_are_told(shop: Path) -> None:
+    for command, message in (
+        ("predict model <&-", "error: -: standard input is closed; name a file"),
+        ("predict model test.csv >&-", "error: -: standard output is closed; name a file to write (--out)"),
+    ):
+        done = run(["bash", "-c", f"{HINET} {command}"], cwd=shop)
+        assert done.returncode == 2
+        assert done.stderr == f"{message}\n"
+    assert run(["bash", "-c", f"{HINET} predict model test.csv --out a.csv >&- 2>&- <&-"], cwd=shop).returncode == 0
+    assert len(rows_of((shop / "a.csv").read_text())) == 80
+
+
+def test_results_may_go_nowhere_together(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shop)
     (shop / "mixed.csv").write_text("title,category\ndark bread,rye\nragged\n")
-    done = run_hinet(
-        "predict", "model", "mixed.csv", "--out", "/dev/null", "--to", "csv", "--on-error", "skip",
-        "--rejects", "/dev/null", cwd=shop,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    nowhere = ["--out", "/dev/null", "--to", "csv", "--rejects", "/dev/null"]
+    predict_inside("mixed.csv", "--on-error", "skip", *nowhere)

@@ -7,9 +7,11 @@ import io
 import json
 import lzma
 from contextlib import ExitStack
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -31,7 +33,9 @@ from hinet.data.tables import (
     setting_aside,
 )
 from hinet.data.tables import blocks as blocks_module
+from hinet.data.tables import parquet as parquet_module
 from hinet.data.tables import reading as reading_module
+from hinet.data.tables.arrow_values import bytes_of_rows, plain_values
 from hinet.data.tables.faults import Rejects
 from hinet.data.tables.writing import table_writer
 from hinet.files.delimited import LONGEST_CELL
@@ -199,7 +203,7 @@ BAD = {
     "comment": (
         "rows.csv",
         b"#text,label\na,b\n",
-        ":2: no column 'text' among 'a', 'b'; lines before it that start with #",
+        ":2: no column 'text' among 'a', 'b'; name another with --text; lines before it that start with #",
     ),
     "blank row": ("rows.csv", b"text,label\na,b\n,\nc,b\n", ":3: the text is empty"),
     "twice in Parquet": ("rows.parquet", twice_parquet(), "two columns are called 'text'"),
@@ -269,8 +273,9 @@ def test_folders_and_missing_files_and_encodings_are_told(tmp_path: Path) -> Non
         with pytest.raises(FileError, match=message):
             read_rows(path)
     (tmp_path / "rows.csv").write_text("id\n1\n")
-    with pytest.raises(HiNetError, match="unknown encoding 'klingon'"):
-        TableOptions(encoding="klingon")
+    for unknown in ("klingon", "rot13", "base64", "zlib", "undefined", "utf\0", "utf-\udce9", ""):
+        with pytest.raises(HiNetError, match=r"unknown encoding .* \(--encoding\)"):
+            TableOptions(encoding=unknown)
 
 
 def test_rows_that_cannot_be_used_are_set_aside_and_the_others_stay(tmp_path: Path) -> None:
@@ -399,7 +404,7 @@ def test_columns_that_are_carried_over_keep_their_values_and_types(tmp_path: Pat
     }
     pq.write_table(pa.table(table), tmp_path / "in.parquet")
     (block,) = read_blocks([str(tmp_path / "in.parquet")], Wanted(("text",), every=True), TableOptions(), Unforgiving())
-    kinds: Any = dict.fromkeys(block.cells, "any")
+    kinds: Any = dict.fromkeys(block.names, "any")
     for ending in ("parquet", "jsonl", "csv"):
         with new_table(str(tmp_path / f"out.{ending}"), ending, kinds) as writer:  # type: ignore[arg-type]
             writer.write({name: block.column(name) for name in kinds})
@@ -492,3 +497,137 @@ def test_a_block_of_parquet_may_have_no_row_that_is_wanted_or_good(
         found = list(labelled_blocks([str(tmp_path / "rows.parquet")], query, TableOptions(), rejects))
     assert [block.texts for block in found] == [["a", "b", "c", "d"], [], ["e"]]
     assert rejects.count == 4
+
+
+SOME_BYTES = pa.array([b"rye", b"caf\xe9", None])
+UNUSUAL: dict[str, tuple[Any, list[Any]]] = {
+    "map": (pa.array([[("a", 1)], [], None], pa.map_(pa.string(), pa.int8())), [[["a", 1]], [], None]),
+    "struct": (
+        pa.array(
+            [{"t": 1, "x": ["a"]}, {"t": None, "x": None}, None],
+            pa.struct([("t", pa.duration("ns")), ("x", pa.list_(pa.string()))]),
+        ),
+        [{"t": "PT0.000000001S", "x": ["a"]}, {"t": None, "x": None}, None],
+    ),
+    "list": (
+        pa.array([[1, None], [], None], pa.list_(pa.timestamp("ms"))),
+        [["1970-01-01 00:00:00.001", None], [], None],
+    ),
+    "large list": (pa.array([["a"], [], None], pa.large_list(pa.string())), [["a"], [], None]),
+    "fixed list": (pa.array([[1, 2], [3, None], None], pa.list_(pa.int8(), 2)), [[1, 2], [3, None], None]),
+    "duration": (pa.array([90_061_500, -1500, None], pa.duration("ms")), ["PT90061.5S", "PT-1.5S", None]),
+    "half": (pa.array(np.array([1.5, -2], np.float16)), [1.5, -2.0]),
+    "decimal": (pa.array([Decimal("1.50"), None], pa.decimal256(50, 2)), ["1.50", None]),
+    "dictionary": (pa.array(["x", None, "x"]).dictionary_encode(), ["x", None, "x"]),
+    "time": (pa.array([1, None], pa.time64("ns")), ["00:00:00.000000001", None]),
+    "zone": (pa.array([0, None], pa.timestamp("ms", "Mars/Base")), ["1970-01-01 00:00:00.000Z", None]),
+    "bytes": (SOME_BYTES, ["rye", "caf\udce9", None]),
+    "fixed bytes": (pa.array([b"ry", b"\xff\xfe"], pa.binary(2)), ["ry", "\udcff\udcfe"]),
+    "large bytes": (SOME_BYTES.cast(pa.large_binary()), ["rye", "caf\udce9", None]),
+    "bytes called text": (pa.Array.from_buffers(pa.string(), 3, SOME_BYTES.buffers()), ["rye", "caf\udce9", None]),
+    "views": (pa.array(["rye", None, "x" * 20], pa.string_view()), ["rye", None, "x" * 20]),
+    "uuid": (
+        pa.array([b"0" * 16, None], pa.binary(16)).cast(pa.uuid()),
+        ["30303030-3030-3030-3030-303030303030", None],
+    ),
+    "nothing": (pa.nulls(2), [None, None]),
+}
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_every_type_of_parquet_is_read_kept_and_written(name: str, tmp_path: Path) -> None:
+    array, plain = UNUSUAL[name]
+    table = pa.table({"text": [f"text {n}" for n in range(len(array))], "x": array})
+    pq.write_table(table, tmp_path / "in.parquet")
+    with setting_aside(tmp_path / "rejects.csv") as rejects:
+        query = RowQuery(Columns(), labels=False, keep=("x",), where={"text": ("text 0", "text 1")})
+        (block,) = labelled_blocks([str(tmp_path / "in.parquet")], query, TableOptions(), rejects)
+    assert block.texts == ["text 0", "text 1"]
+    written = [
+        tell.encode(errors="surrogateescape").decode(errors="backslashreplace") if isinstance(tell, str) else tell
+        for tell in plain[:2]
+    ]
+    assert block.rows.values("x") == written
+    for ending in ("parquet", "jsonl", "csv"):
+        with new_table(str(tmp_path / f"out.{ending}"), ending, {"x": "any"}) as writer:  # type: ignore[arg-type]
+            writer.write({"x": block.rows.column("x")})
+    lines = (tmp_path / "out.jsonl").read_text().splitlines()
+    assert [json.loads(line)["x"] for line in lines] == written
+    if name not in ("nothing", "zone"):
+        assert (
+            pq.read_table(tmp_path / "out.parquet").column("x").type
+            == pq.read_table(tmp_path / "in.parquet").column("x").type
+        )
+    with setting_aside(tmp_path / "rejects.csv") as rejects:
+        for query in (RowQuery(Columns(("x",)), labels=False, blank_texts=True), RowQuery(Columns(label=("x",)))):
+            found = [
+                (b.texts, b.labels)
+                for b in labelled_blocks([str(tmp_path / "in.parquet")], query, TableOptions(), rejects)
+            ]
+            assert len(found) == 1
+    if "bytes" in name:
+        reasons = {row["reason"] for row in read_rows(tmp_path / "rejects.csv", "reason")}
+        assert any("is not utf-8 text; save the file as UTF-8 or name its encoding (--encoding" in r for r in reasons)
+        (block,) = labelled_blocks(
+            [str(tmp_path / "in.parquet")],
+            RowQuery(Columns(("x",)), labels=False, blank_texts=True),
+            TableOptions(encoding="latin-1"),
+            Unforgiving(),
+        )
+        assert block.texts[1] in ("caf\u00e9", "\u00ff\u00fe")
+
+
+@given(
+    st.lists(st.one_of(st.none(), st.lists(st.one_of(st.none(), st.text(max_size=5)), max_size=4)), max_size=8),
+    st.integers(0, 3),
+)
+def test_bytes_of_rows_are_those_of_what_a_dictionary_stands_for(rows: list[Any], start: int) -> None:
+    array = pa.array(rows, pa.list_(pa.string()))
+    packed = pa.array(rows, pa.list_(pa.dictionary(pa.int32(), pa.string())))
+    expected = [8 + sum(8 + len((text or "").encode()) for text in row or []) for row in rows][start:]
+    assert bytes_of_rows(array.slice(start)).tolist() == expected
+    known = [8 + sum(8 + len(text.encode()) for text in row or [] if text is not None) for row in rows][start:]
+    assert all(bytes_of_rows(packed.slice(start)) >= known)
+    assert plain_values(packed.slice(start)) == rows[start:]
+
+
+@pytest.mark.parametrize("kind", ["text", "list", "nulls"])
+def test_a_small_parquet_file_of_much_data_comes_in_small_blocks(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_module, "MOST_BATCH_BYTES", 1_000_000)
+    monkeypatch.setattr(blocks_module, "MOST_CHARACTERS", 100_000)
+    count = 2_000
+    columns = {
+        "text": pa.array(["x" * 20_000] * count + ["rye"] * 10),
+        "list": pa.array([["x" * 1_000] * 20] * count + [["rye"]] * 10),
+        "nulls": pa.array([[None] * 2_000] * count + [[1]] * 10, pa.list_(pa.int8())),
+    }
+    table = pa.table({"text": ["a"] * (count + 10), "x": columns[kind]})
+    pq.write_table(table, tmp_path / "rows.parquet", compression="zstd")
+    assert (tmp_path / "rows.parquet").stat().st_size < 20_000
+    rows, before = 0, pa.total_allocated_bytes()
+    for block in read_blocks(
+        [str(tmp_path / "rows.parquet")], Wanted(("text",), ("x",)), TableOptions(), Unforgiving()
+    ):
+        assert block.column("x").type == table.schema.field("x").type
+        assert pa.total_allocated_bytes() - before < 5_000_000  # of 40,000,000 in the file
+        rows += len(block)
+        last = block.values("x")[-1]
+    assert (rows, last) == (count + 10, {"text": "rye", "list": ["rye"], "nulls": [1]}[kind])
+
+
+def test_names_with_blanks_and_dots_are_found_in_parquet(tmp_path: Path) -> None:
+    pq.write_table(pa.table({" text ": ["a"], "x.y": ["b"], "x": ["c"]}), tmp_path / "rows.parquet")
+    (block,) = read_blocks(
+        [str(tmp_path / "rows.parquet")], Wanted(("text", "x.y"), ("x",)), TableOptions(), Unforgiving()
+    )
+    assert [block.values(name) for name in ("text", "x.y", "x")] == [["a"], ["b"], ["c"]]
+
+
+def test_labels_that_are_objects_are_told(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "a", "label": {"b": 1}}\n')
+    with pytest.raises(FileError, match=r":1: the label is an object or lists within a list; .*--label"):
+        list(labelled_blocks([str(tmp_path / "rows.jsonl")], RowQuery(Columns()), TableOptions(), Unforgiving()))
+    assert labels(Columns(), {"label": [["a"]]}, {"label": [{"a": 1}]}) == [None, None]
+    assert labels(Columns(label=("a", "b")), {"a": "x", "b": ["y"]}) == [None]

@@ -49,7 +49,7 @@ def evaluate(
     from hinet.progress import counter_for_terminal
 
     check_plot(plot)
-    rows.check_outputs([model, *data], {"--plot": plot}, _BESIDE)
+    rows.check_outputs(data, {"--plot": plot}, _BESIDE, model)
     loaded = load_model(model, running.threads)
     check = checked_against(loaded.given_taxonomy)
     query = RowQuery(named.over(loaded.columns), where=rows.where, check=check)

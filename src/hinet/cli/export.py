@@ -33,7 +33,7 @@ def export(
     from hinet.cli.models import LoadedModel
     from hinet.cli.training_rows import read_rows
 
-    rows.check_outputs([model, *(data or [])], {}, str(folder))
+    rows.check_outputs(data or [], {}, str(folder), model)
     classifier = load(model)
     classifier.n_jobs = running.threads
     if not data:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import io
+import os
 import signal
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -54,17 +56,23 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the program and exit: 0, 2 for what the user can mend, 130 when interrupted, 143 when asked to end."""
     if arguments is None:
         _own_process()
+    if sys.stderr is None:  # it was closed before the process began
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 open as long as the process
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a character shows a question mark
     try:
         try:
             app(arguments)
         finally:
-            sys.stdout.flush()  # a full disk is found here, not when Python closes down
+            if sys.stdout is not None:
+                sys.stdout.flush()  # a full disk is found here, not when Python closes down
             if arguments is None:
                 gc.freeze()  # so that Python closes down without looking through it all
     except HiNetError as error:
         sys.stderr.write(f"error: {error}\n")
+        sys.exit(USAGE_ERROR)
+    except MemoryError as error:
+        sys.stderr.write(f"error: there is not enough memory: {error or 'less data, or smaller settings, may fit'}\n")
         sys.exit(USAGE_ERROR)
     except OSError as error:
         sys.stderr.write(f"error: the output cannot be written: {error.strerror}\n")
@@ -74,6 +82,11 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _own_process() -> None:
     """Set up a process that does nothing else."""
+    for number in range(3):  # a file that took the number of a closed standard stream would hear its messages
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
     gc.set_threshold(100_000, 50, 50)  # what imports make stays: to look through it often takes a tenth of the start
     signal.signal(signal.SIGTERM, _end)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup and background jobs start with it ignored

@@ -13,12 +13,13 @@ STANDARD = "-"  # standard input or output, which is no file
 Name = str | Path
 
 
-def check_outputs(reads: Iterable[Name | None], writes: Mapping[str, Name | None]) -> None:
+def check_outputs(reads: Iterable[Name | None], writes: Mapping[str, Name | None], model: Name | None = None) -> None:
     """Refuse, before any work, a result whose file is an input or another result, by whatever name or link.
 
-    ``writes`` maps the option that names a result to its file or folder. In the folder of a model, no table may be
-    written.
+    ``writes`` maps the option that names a result to its file or folder. No table may be written into the folder of the
+    ``model`` that is read, or into one that is written.
     """
+    folder = _place(model)
     taken: dict[Path, str] = {place: "read" for name in reads if (place := _place(name)) is not None}
     for option, name in writes.items():
         place = _place(name)
@@ -27,8 +28,9 @@ def check_outputs(reads: Iterable[Name | None], writes: Mapping[str, Name | None
         for other, by in taken.items():
             if _is_same(place, other):
                 raise FileError(name, f"{_clash(option, by)}; name another file")
-            if other in place.parents and place.suffix.lower() not in PLOT_ENDINGS:
-                raise FileError(name, f"{option} lies in the folder {other.name!r} of a model; name a file outside")
+        models = {folder, *(other for other, by in taken.items() if by != "read")}
+        if models & {*place.parents} and place.suffix.lower() not in PLOT_ENDINGS:
+            raise FileError(name, f"{option} lies in the folder of a model; name a file outside")
         taken[place] = option
 
 

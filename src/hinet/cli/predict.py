@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from functools import partial
@@ -85,24 +84,31 @@ def predict(
     from hinet.classifier.tabular import AnswerTable, Asked
     from hinet.cli.models import load_model
     from hinet.data.tables import RowQuery, labelled_blocks
+    from hinet.files.streams import standard_input
     from hinet.progress import counter_for_terminal
 
     paths = data or ["-"]
     beside = "predictions" if out == "-" else out
     _check_paths(paths)
-    rows.check_outputs([model, *paths], {"--out": out}, beside)
+    rows.check_outputs(paths, {"--out": out}, beside, model)
     loaded = load_model(model, running.threads)
     asked = Asked(top, _least(min_confidence, loaded, running), decoding.value, levels, titles)
     columns = named.over(loaded.columns)
-    if "-" in paths and sys.stdin.isatty():
+    if "-" in paths and standard_input().isatty():
         running.say("reading texts from the terminal, one a line; Ctrl-D ends them")
     by_name = named.text is not None or len(columns.text) > 1
-    query = RowQuery(columns, labels=False, where=rows.where, keep=tuple(keep or ()), keep_all=keep_all, named=by_name)
+    query = RowQuery(
+        columns, labels=False, where=rows.where, keep=tuple(keep or ()), keep_all=keep_all, named=by_name,
+        blank_texts=True,
+    )  # fmt: skip
     table = AnswerTable(loaded.fitted, asked, _path_mark(columns.path_sep))
     with rows.faults(beside) as faults, counter_for_terminal(running.quiet) as counter:
         blocks = labelled_blocks(paths, query, rows.options, faults)
         output = partial(_Output, loaded, table, query, prefix, rows.on_error is OnError.skip)
-        _write(blocks, out, None if to is None else to.value, output, counter)
+        blank = _write(blocks, out, None if to is None else to.value, output, counter)
+    if blank:
+        some = "1 row has no text: its answer is" if blank == 1 else f"{blank:,} rows have no text: their answers are"
+        running.say(f"{some} blank")
 
 
 def _check_paths(paths: list[str]) -> None:
@@ -142,7 +148,8 @@ class _Output:
     ) -> None:
         self._loaded, self._table, self._prefix, self._keeps_all = loaded, table, prefix, query.keep_all
         self._place = first.rows.unit if skips else None
-        self._kept = list(first.rows.cells) if query.keep_all else list(query.keep)
+        self.blank = 0  # rows without a text so far
+        self._kept = first.rows.names if query.keep_all else list(query.keep)
 
     def kinds(self) -> dict[str, CellKind]:
         """Return the columns there will be, and what they hold."""
@@ -164,18 +171,33 @@ class _Output:
         self._check(block.rows)
         columns: dict[str, Any] = {} if self._place is None else {self._place: block.rows.places}
         columns |= {name: block.rows.column(name) for name in self._kept}
-        answers = self._table.columns(self._loaded.rows_of(block.texts))
-        return columns | {self._prefix + name: cells for name, cells in answers.items()}
+        return columns | {self._prefix + name: cells for name, cells in self._answers(block.texts).items()}
+
+    def _answers(self, texts: list[str]) -> dict[str, list[Any]]:
+        """Return the columns of answers, blank where there is no text."""
+        from hinet.data.tables.columns import is_blank
+
+        filled = [row for row, text in enumerate(texts) if not is_blank(text)]
+        self.blank += len(texts) - len(filled)
+        if len(filled) == len(texts):
+            return self._table.columns(self._loaded.rows_of(texts))
+        columns: dict[str, list[Any]] = {name: [None] * len(texts) for name in self._table.kinds}
+        if filled:
+            answers = self._table.columns(self._loaded.rows_of([texts[row] for row in filled]))
+            for name, cells in answers.items():
+                for row, cell in zip(filled, cells, strict=True):
+                    columns[name][row] = cell
+        return columns
 
     def _check(self, rows: RowBlock) -> None:
         """Refuse a file with other columns than the first, if all are kept."""
-        if self._keeps_all and {*rows.cells} != {*self._kept}:
-            other = next(iter({*rows.cells} ^ {*self._kept}))
+        if self._keeps_all and {*rows.names} != {*self._kept}:
+            other = next(iter({*rows.names} ^ {*self._kept}))
             raise FileError(rows.path, f"the files differ in the column {other!r}; name the columns to --keep")
 
 
-def _write(blocks: Iterator[LabelledBlock], out: str, to: Any, output: Callable[..., _Output], counter: Any) -> None:
-    """Write the answers of blocks; nothing is opened before the first rows are good."""
+def _write(blocks: Iterator[LabelledBlock], out: str, to: Any, output: Callable[..., _Output], counter: Any) -> int:
+    """Write the answers of blocks; nothing is opened before the first rows are good. Return how many are blank."""
     from hinet.data.tables import format_for_output, new_table
 
     filled = (block for block in blocks if len(block))
@@ -188,3 +210,4 @@ def _write(blocks: Iterator[LabelledBlock], out: str, to: Any, output: Callable[
         for block in chain([first], filled):
             table.write(answers.columns(block))
             counter.advanced(len(block))
+    return answers.blank

@@ -52,13 +52,17 @@ class RowReading:
         return self.rejects or f"{beside.rstrip('/')}.rejects.csv"
 
     def check_outputs(
-        self, reads: Iterable[str | Path | None], writes: Mapping[str, str | Path | None], beside: str
+        self,
+        reads: Iterable[str | Path | None],
+        writes: Mapping[str, str | Path | None],
+        beside: str,
+        model: Path | None = None,
     ) -> None:
         """Refuse results that are written over what is read, or over each other, rejects included."""
         if self.rejects == STANDARD:
             raise HiNetError("--rejects - would be standard output, where results go; name a file")
         skips = self.on_error is OnError.skip or self.rejects is not None
-        check_outputs(reads, {**writes, "--rejects": self.rejects_beside(beside) if skips else None})
+        check_outputs(reads, {**writes, "--rejects": self.rejects_beside(beside) if skips else None}, model)
 
     @contextmanager
     def faults(self, beside: str) -> Iterator[Faults]:

@@ -135,7 +135,7 @@ def _row_labels(path: Path, column: str, separator: str | None, encoding: str) -
     for block in read_blocks([str(path)], Wanted((column,)), TableOptions(encoding=encoding), Unforgiving()):
         places += block.places
         for cell in block.cells[column]:
-            found = columns.label_of([cell])
+            found = columns.label_of([cell]) or ""
             labels.append([label for label in ([found] if isinstance(found, str) else sorted(found)) if label.strip()])
     return RowLabels(str(path), places, labels)
 

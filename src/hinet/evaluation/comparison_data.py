@@ -86,7 +86,7 @@ def _rows(path: str | Path, columns: TextColumns, taxonomy: Taxonomy | None) -> 
     for block in labelled_blocks([str(path)], query, TableOptions(), Unforgiving()):
         texts += block.texts
         labels += map(as_id, block.rows.cells[columns.label])
-        splits += map(as_id, block.rows.cells[columns.split] if columns.split is not None else ())
+        splits += map(as_id, block.rows.values(columns.split) if columns.split is not None else ())
     return LabelledRows(tuple(texts), tuple(labels)), splits
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hinet.errors import FileError, HiNetError
-from hinet.files.streams import STANDARD, compressing
+from hinet.files.streams import STANDARD, compressing, standard_output
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -21,6 +21,7 @@ def write_text(path: str | Path, text: str) -> None:
     file, such as a pipe, is written to as it is.
     """
     if str(path) == STANDARD:
+        standard_output()
         sys.stdout.write(text)
         return
     with new_file(path) as stream, compressing(path, stream) as packed:

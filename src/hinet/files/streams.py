@@ -48,7 +48,7 @@ def open_bytes(path: str | Path) -> Iterator[io.BufferedReader]:
 @contextmanager
 def _raw(path: str | Path) -> Iterator[io.BufferedReader]:
     if str(path) == STANDARD:
-        yield cast(io.BufferedReader, sys.stdin.buffer)
+        yield standard_input()
         return
     try:
         stream = Path(path).open("rb", buffering=PEEKED)  # noqa: SIM115 closed below
@@ -75,6 +75,20 @@ def _decompressed(raw: io.BufferedReader) -> Iterator[io.BufferedReader]:
     else:
         with inner:
             yield io.BufferedReader(inner, PEEKED)
+
+
+def standard_input() -> io.BufferedReader:
+    """Return the bytes of standard input, which may have been closed before the process began."""
+    if sys.stdin is None:
+        raise FileError(STANDARD, "standard input is closed; name a file")
+    return cast(io.BufferedReader, sys.stdin.buffer)
+
+
+def standard_output() -> IO[bytes]:
+    """Return the stream of standard output, which may have been closed before the process began."""
+    if sys.stdout is None:
+        raise FileError(STANDARD, "standard output is closed; name a file to write (--out)")
+    return sys.stdout.buffer
 
 
 class Opened(NamedTuple):

@@ -6,9 +6,10 @@ import codecs
 import io
 from pathlib import Path
 
-from hinet.errors import FileError
+from hinet.errors import FileError, HiNetError
 from hinet.files.streams import open_bytes
 
+NAME_ENCODING = "name its encoding (--encoding, such as latin-1)"
 LONGEST_LINE = 1_000_000  # characters; a longer line is a binary file or a lost line ending
 
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -22,6 +23,7 @@ def read_text(path: str | Path, encoding: str = "utf-8") -> str:
     FileError
         If the file cannot be opened, is empty, is damaged, or is not text in ``encoding``; names the line.
     """
+    check_encoding(encoding)
     with open_bytes(path) as stream:
         return checked_text(path, stream.read(), encoding)
 
@@ -35,10 +37,8 @@ def checked_text(path: str | Path, data: bytes, encoding: str = "utf-8") -> str:
         refuse_binary(path, data)
     try:
         text = data.decode(encoding)
-    except (LookupError, ValueError) as error:
-        if isinstance(error, UnicodeError):
-            raise _not_text(path, data, encoding, error) from None
-        raise FileError(path, f"unknown encoding {encoding!r}; try 'utf-8', 'latin-1' or 'utf-16'") from None
+    except UnicodeError as error:
+        raise _not_text(path, data, encoding, error) from None
     if "\0" in text:
         raise FileError(
             path,
@@ -50,10 +50,7 @@ def checked_text(path: str | Path, data: bytes, encoding: str = "utf-8") -> str:
 
 def _not_text(path: str | Path, data: bytes, encoding: str, error: UnicodeError) -> FileError:
     start = getattr(error, "start", 0)
-    message = (
-        f"byte 0x{data[start]:02x} is not {encoding} text; "
-        "save the file as UTF-8 or name its encoding (such as latin-1)"
-    )
+    message = f"byte 0x{data[start]:02x} is not {encoding} text; save the file as UTF-8 or {NAME_ENCODING}"
     return FileError(path, message, line=_line_at(data, start))
 
 
@@ -70,6 +67,28 @@ def checked_lines(path: str | Path, text: str) -> list[str]:
             line=number,
         )
     return lines
+
+
+def check_encoding(encoding: str) -> None:
+    """Raise HiNetError for an encoding that is none of text."""
+    known = encoding.isascii() and encoding.lower() != "undefined"  # which Python has for no text at all
+    if known:
+        try:
+            io.TextIOWrapper(io.BytesIO(), encoding)  # which refuses codecs from bytes to bytes
+        except (LookupError, ValueError):
+            known = False
+    if not known:
+        raise HiNetError(f"unknown encoding {encoding!r}; try 'utf-8', 'latin-1' or 'utf-16' (--encoding)")
+
+
+def undecoded(text: str, encoding: str) -> str:
+    """Tell why text that was decoded with lone surrogates for what is none cannot be used; or nothing."""
+    lone = next((character for character in text if "\ud800" <= character <= "\udfff"), None)
+    if lone is None:
+        return ""
+    if "\udc80" <= lone <= "\udcff":
+        return f"byte 0x{ord(lone) - 0xDC00:02x} is not {encoding} text; save the file as UTF-8 or {NAME_ENCODING}"
+    return "half of a surrogate pair; write the whole character"
 
 
 def is_utf8(encoding: str) -> bool:

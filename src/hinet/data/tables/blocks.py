@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from hinet.data.tables.arrow_values import plain_values, taken
 from hinet.data.tables.faults import Faults, Unit
 from hinet.data.tables.formats import TableFormat
 from hinet.errors import FileError
+from hinet.files.delimited import no_column
 
 MOST_ROWS = 8_192  # of a block
 MOST_CHARACTERS = 4_000_000  # of a block, but for one row
@@ -25,7 +25,7 @@ class RowBlock:
     format: TableFormat
     places: list[int]
     cells: dict[str, list[Any]]  # text or None; from JSON lines and Parquet any value
-    arrays: Mapping[str, Any] = field(default_factory=dict)  # the same as Arrow arrays, from Parquet
+    arrays: Mapping[str, Any] = field(default_factory=dict)  # from Parquet, the same and kept columns as Arrow arrays
 
     def __len__(self) -> int:
         return len(self.places)
@@ -37,17 +37,27 @@ class RowBlock:
 
     def described(self, row: int) -> str:
         """Return a row as text, for a person."""
-        return json.dumps({name: cells[row] for name, cells in self.cells.items()}, ensure_ascii=False, default=str)
+        one = self.take([row])
+        return json.dumps({name: one.values(name)[0] for name in one.names}, ensure_ascii=False, default=str)
 
     def take(self, rows: Sequence[int]) -> RowBlock:
         """Return the chosen rows."""
         cells = {name: [column[row] for row in rows] for name, column in self.cells.items()}
-        arrays = {name: array.take(np.array(rows, np.int64)) for name, array in self.arrays.items()}
+        arrays = {name: taken(array, rows) for name, array in self.arrays.items()}
         return RowBlock(self.path, self.format, [self.places[row] for row in rows], cells, arrays)
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that were read."""
+        return list(self.arrays or self.cells)
+
+    def values(self, name: str) -> list[Any]:
+        """Return a column as plain values."""
+        return self.cells[name] if name in self.cells else plain_values(self.arrays[name], errors="backslashreplace")
 
     def column(self, name: str) -> Any:
         """Return a column as it came, to be carried over."""
-        return self.arrays.get(name, self.cells[name])
+        return self.arrays[name] if name in self.arrays else self.cells[name]
 
 
 @dataclass(frozen=True)
@@ -61,11 +71,22 @@ class Wanted:
     keep: tuple[str, ...] = ()
     every: bool = False
     named: bool = True
+    options: Mapping[str, str] = field(default_factory=dict)  # by which a person names each column
 
     @property
     def both(self) -> tuple[str, ...]:
         """All columns that a table must have."""
         return tuple(dict.fromkeys([*self.columns, *self.keep]))
+
+    def missing_from(self, names: Sequence[str]) -> str:
+        """Tell which column a table with such names lacks, and what to do; or nothing."""
+        missing = next((column for column in self.both if column not in names), None)
+        return "" if missing is None else self.lacks(missing, names)
+
+    def lacks(self, column: str, names: Sequence[str]) -> str:
+        """Return the message for a column that is not among those there are."""
+        option = self.options.get(column)
+        return no_column(column, names) + (f"; name another with {option}" if option else "")
 
     def among(self, names: Sequence[str]) -> list[str]:
         """Return which of the columns of a table to read."""

@@ -12,7 +12,8 @@ from hinet.data.tables.blocks import RowBlock, Wanted
 from hinet.data.tables.faults import Faults
 from hinet.data.tables.formats import TableOptions
 from hinet.data.tables.reading import read_blocks
-from hinet.errors import LabelError, shown
+from hinet.errors import HiNetError, LabelError, shown
+from hinet.files.text import undecoded
 from hinet.taxonomy import Taxonomy, as_id
 
 PATH_MARK = ">"
@@ -20,6 +21,10 @@ MOST_CHECKED = 1 << 20  # distinct labels whose check is remembered
 
 Conditions = Mapping[str, tuple[str, ...]]
 Check = Callable[[Any], str]  # why a label cannot be used, or nothing
+
+
+def _is_list(cell: Any) -> bool:
+    return isinstance(cell, (list, tuple))
 
 
 def each_of(label: Any) -> Iterable[Any]:
@@ -44,6 +49,11 @@ class Columns:
     label_sep: str | None = None
     path_sep: str | None = None
 
+    def __post_init__(self) -> None:
+        for name in (*self.text, *self.label, self.label_sep or "", self.path_sep or ""):
+            if undecoded(name, "utf-8"):
+                raise HiNetError(f"{shown(name)} is no text; type it in UTF-8, and name the file's --encoding")
+
     def described(self) -> dict[str, Any]:
         """Return the columns as plain values for JSON."""
         return asdict(self)
@@ -61,15 +71,22 @@ class Columns:
         return [self.label_of(row) for row in zip(*columns, strict=True)]
 
     def label_of(self, cells: Sequence[Any]) -> Any:
-        """Return the label in the cells of a row: text, a path as a tuple, or several as a set; empty for none."""
+        """Return the label in the cells of a row: text, a path as a tuple, or several as a set; empty for none.
+
+        None stands for what no label can be, an object or a list within a list.
+        """
+        if any(isinstance(cell, dict) for cell in cells) or (len(cells) > 1 and any(map(_is_list, cells))):
+            return None
         if len(cells) > 1:
             steps = [as_id(cell).strip() for cell in cells]
             while steps and not steps[-1]:
                 steps.pop()
             return tuple(steps)
         (cell,) = cells
-        if isinstance(cell, (list, tuple)) or self.label_sep is not None:
-            parts = cell if isinstance(cell, (list, tuple)) else as_id(cell).split(self.label_sep)
+        if _is_list(cell) or self.label_sep is not None:
+            parts = cell if _is_list(cell) else as_id(cell).split(self.label_sep)
+            if any(isinstance(part, (list, tuple, dict)) for part in parts):
+                return None
             found = (self._one(as_id(part).strip()) for part in parts)
             return frozenset(label for label in found if label)
         return self._one(as_id(cell))
@@ -92,6 +109,7 @@ class RowQuery:
     keep: tuple[str, ...] = ()  # columns that are carried along
     keep_all: bool = False
     named: bool = True  # whether a person named the columns of this file
+    blank_texts: bool = False  # whether rows without a text are wanted too
     check: Check = _anything
 
     @property
@@ -100,7 +118,14 @@ class RowQuery:
         labels = self.columns.label if self.labels else ()
         names = dict.fromkeys([*self.columns.text, *labels, *self.where, *self.unless])
         named = self.named or bool(self.keep) or len(names) > len(self.columns.text)
-        return Wanted(tuple(names), self.keep, self.keep_all, named)
+        options = {
+            **dict.fromkeys(self.keep, "--keep"),
+            **dict.fromkeys(self.unless, "--valid-where"),
+            **dict.fromkeys(self.where, "--where"),
+            **dict.fromkeys(labels, "--label"),
+            **dict.fromkeys(self.columns.text, "--text"),
+        }
+        return Wanted(tuple(names), self.keep, self.keep_all, named, options)
 
 
 @dataclass(frozen=True)
@@ -131,7 +156,7 @@ def _labelled(block: RowBlock, query: RowQuery, faults: Faults) -> LabelledBlock
     bad = (
         {row: reason for row, label in enumerate(labels) if (reason := reasons[label])} if any(reasons.values()) else {}
     )
-    bad |= {row: _bad_text(text) for row, text in enumerate(texts) if not text or text.isspace()}
+    bad |= {row: reason for row, text in enumerate(texts) if (reason := _bad_text(text, query.blank_texts))}
     if not bad:
         return LabelledBlock(block, cast(list[str], texts), labels)
     for row, reason in sorted(bad.items()):
@@ -141,10 +166,19 @@ def _labelled(block: RowBlock, query: RowQuery, faults: Faults) -> LabelledBlock
     return LabelledBlock(block.take(good), [str(texts[row]) for row in good], kept_labels)
 
 
-def _bad_text(text: str | None) -> str:
+def _bad_text(text: str | None, may_be_blank: bool) -> str:
     if text is None:
-        return "the text is a list or an object; name a column of text"
-    return "the text is empty; leave the row out"
+        return "the text is a list or an object; name a column of text (--text)"
+    return "" if may_be_blank or not is_blank(text) else "the text is empty; leave the row out"
+
+
+def is_blank(text: str) -> bool:
+    """Return whether a text has nothing to classify.
+
+    >>> is_blank(" "), is_blank("rye")
+    (True, False)
+    """
+    return not text or text.isspace()
 
 
 def _chosen(block: RowBlock, query: RowQuery) -> RowBlock:
@@ -185,6 +219,8 @@ def as_text(cell: Any) -> str | None:
 
 def _bad_label(label: Any) -> str:
     """Return why something is no label at all, or nothing."""
+    if label is None:
+        return "the label is an object or lists within a list; name a column of labels (--label)"
     if not label or (isinstance(label, str) and label.isspace()):
         return "the row has no label; label it or leave it out"
     for path in each_of(label):

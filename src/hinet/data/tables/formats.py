@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import io
 import re
 from collections.abc import Sequence
@@ -10,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from hinet.errors import HiNetError
 from hinet.files.delimited import EXCEL_DELIMITER, QuoteError, Records, first_line, guess_delimiter
 from hinet.files.streams import STANDARD, without_ending
+from hinet.files.text import check_encoding
 
 TableFormat = Literal["csv", "tsv", "jsonl", "parquet", "text"]
 FORMATS: tuple[TableFormat, ...] = get_args(TableFormat)
@@ -37,10 +36,7 @@ class TableOptions:
     encoding: str = "utf-8"
 
     def __post_init__(self) -> None:
-        try:
-            codecs.lookup(self.encoding)
-        except LookupError:
-            raise HiNetError(f"unknown encoding {self.encoding!r}; try 'utf-8', 'latin-1' or 'utf-16'") from None
+        check_encoding(self.encoding)
 
 
 def format_of_name(path: str | Path) -> TableFormat | None:

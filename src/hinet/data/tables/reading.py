@@ -12,10 +12,10 @@ from hinet.data.tables.faults import Faults
 from hinet.data.tables.formats import TableFormat, TableOptions, format_of
 from hinet.data.tables.parquet import parquet_blocks
 from hinet.data.tables.text_rows import Sample, delimited_rows, json_rows, plain_rows
-from hinet.errors import FileError
+from hinet.errors import FileError, shown
 from hinet.files.delimited import LONGEST_CELL
 from hinet.files.streams import Opened, open_bytes, with_head
-from hinet.files.text import is_utf8, refuse_binary
+from hinet.files.text import NAME_ENCODING, is_utf8, refuse_binary, undecoded
 
 
 def read_blocks(paths: Sequence[str], wanted: Wanted, options: TableOptions, faults: Faults) -> Iterator[RowBlock]:
@@ -32,7 +32,7 @@ def read_blocks(paths: Sequence[str], wanted: Wanted, options: TableOptions, fau
             opened = with_head(raw)
             chosen = format_of(path, opened.head, options, wanted.columns, wanted.named)
             if chosen == "parquet":
-                blocks = parquet_blocks(path, opened, wanted)
+                blocks = _readable_parquet(path, opened, wanted, options.encoding, faults)
             else:
                 blocks = _text_blocks(path, opened, chosen, wanted, options, faults)
             for block in blocks:
@@ -40,6 +40,11 @@ def read_blocks(paths: Sequence[str], wanted: Wanted, options: TableOptions, fau
                 yield block
         if not rows and faults.count == faults_before:
             raise FileError(path, "there are no rows in the file")
+
+
+def _readable_parquet(path: str, opened: Opened, wanted: Wanted, encoding: str, faults: Faults) -> Iterator[RowBlock]:
+    for block in parquet_blocks(path, opened, wanted, encoding):
+        yield _readable(block, encoding, faults)
 
 
 def _text_blocks(
@@ -63,7 +68,7 @@ def _text_blocks(
         for block in in_blocks(path, chosen, *rows, faults):
             yield _readable(block, options.encoding, faults)
     except UnicodeError as error:
-        raise FileError(path, f"is not {options.encoding} text: {error}; name its encoding") from None
+        raise FileError(path, f"is not {options.encoding} text: {error}; {NAME_ENCODING}") from None
     finally:
         text.detach()
 
@@ -83,29 +88,33 @@ def _lines(path: str, text: io.TextIOWrapper, faults: Faults) -> Iterator[str]:
 
 def _readable(block: RowBlock, encoding: str, faults: Faults) -> RowBlock:
     """Return the rows without those that hold bytes or halves of characters that are no text."""
+    for name in block.names:
+        if reason := undecoded(name, encoding):
+            raise FileError(block.path, f"the column {shown(name)}: {reason}")
     bad: dict[int, str] = {}
     for column in block.cells.values():
-        texts = [cell if isinstance(cell, str) else _all_text(cell) for cell in column]
-        try:
-            "\n".join(texts).encode()
-        except UnicodeEncodeError:
-            for row, text in enumerate(texts):
-                if reason := _unreadable(text, encoding):
+        if not _can_be_written(column):
+            for row, cell in enumerate(column):
+                if reason := undecoded(_all_text(cell), encoding):
                     bad.setdefault(row, reason)
     for row, reason in sorted(bad.items()):
         faults.found(block.path, block.places[row], reason, block.described(row), block.unit)
     return block if not bad else block.take([row for row in range(len(block)) if row not in bad])
 
 
+def _can_be_written(column: list[Any]) -> bool:
+    """Return whether all text of a column is text, told at once for most columns."""
+    try:
+        "\n".join(column).encode()
+    except TypeError:  # not all cells are text
+        return _can_be_written([_all_text(cell) for cell in column])
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _all_text(cell: Any) -> str:
     """Return all text in a value of JSON."""
-    return json.dumps(cell, ensure_ascii=False, default=str) if isinstance(cell, (list, dict)) else ""
-
-
-def _unreadable(cell: str, encoding: str) -> str:
-    lone = next((character for character in cell if "\ud800" <= character <= "\udfff"), None)
-    if lone is None:
-        return ""
-    if "\udc80" <= lone <= "\udcff":
-        return f"byte 0x{ord(lone) - 0xDC00:02x} is not {encoding} text; save the file as UTF-8 or name its encoding"
-    return "half of a surrogate pair; write the whole character"
+    if isinstance(cell, (list, dict)):
+        return json.dumps(cell, ensure_ascii=False, default=str)
+    return cell if isinstance(cell, str) else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from hinet.data.tables.blocks import BadRow, Cells, Row, Wanted
@@ -15,9 +15,9 @@ from hinet.files.delimited import (
     Records,
     check_delimiter,
     column_names,
-    no_column,
     wrong_width,
 )
+from hinet.files.text import undecoded
 
 NO_QUOTES = "; or read the file without quotes, if they have no meaning in it"
 
@@ -46,7 +46,7 @@ def delimited_rows(
     if EXCEL_DELIMITER.match(sample.text):
         lines = _blank_first(lines)
     records = Records(path, lines, delimiter, quotes=quotes, empty_rows=True)
-    names = _header(path, records, wanted)
+    names = _header(path, records, wanted, options.encoding)
     places = {name: names.index(name) for name in wanted.among(names)}
 
     def cells_of(rows: list[Any]) -> Cells:
@@ -63,7 +63,7 @@ def _blank_first(lines: Iterator[str]) -> Iterator[str]:
     yield from lines
 
 
-def _header(path: str, records: Records, wanted: Wanted) -> list[str]:
+def _header(path: str, records: Records, wanted: Wanted, encoding: str) -> list[str]:
     try:
         header = next(records, None)
     except QuoteError as error:
@@ -71,10 +71,12 @@ def _header(path: str, records: Records, wanted: Wanted) -> list[str]:
     if header is None:
         raise FileError(path, "the file is empty; the first line names the columns", line=1)
     names = column_names(path, header, records.first)
-    for column in wanted.both:
-        if column not in names:
-            passed = "; lines before it that start with # were taken for comments" if records.comments else ""
-            raise FileError(path, no_column(column, names) + passed, line=records.first)
+    unknown = next(filter(None, (undecoded(name, encoding) for name in names)), "")
+    if unknown and (wanted.every or wanted.missing_from(names)):
+        raise FileError(path, f"in the header, {unknown}", line=records.first)
+    if problem := wanted.missing_from(names):
+        passed = "; lines before it that start with # were taken for comments" if records.comments else ""
+        raise FileError(path, problem + passed, line=records.first)
     return names
 
 
@@ -114,17 +116,17 @@ def json_rows(lines: Iterator[str], wanted: Wanted) -> TextRows:
             columns.extend(dict.fromkeys([*every, *wanted.both]))
         return {name: [row.get(name) for row in rows] for name in columns}
 
-    return TextRows(_objects(lines, wanted.columns), cells_of)
+    return TextRows(_objects(lines, wanted), cells_of)
 
 
-def _objects(lines: Iterator[str], columns: Sequence[str]) -> Iterator[Row | BadRow]:
+def _objects(lines: Iterator[str], wanted: Wanted) -> Iterator[Row | BadRow]:
     for number, line in enumerate(lines, start=1):
         if line.strip():
-            reason, row = _json_row(line, columns)
+            reason, row = _json_row(line, wanted)
             yield BadRow(number, reason, line.rstrip("\r\n")) if reason else Row(number, row, len(line))
 
 
-def _json_row(line: str, columns: Sequence[str]) -> tuple[str, dict[str, Any]]:
+def _json_row(line: str, wanted: Wanted) -> tuple[str, dict[str, Any]]:
     """Return why a line is no row, or nothing, and the row."""
     try:
         row = json.loads(line)
@@ -132,5 +134,5 @@ def _json_row(line: str, columns: Sequence[str]) -> tuple[str, dict[str, Any]]:
         return f"no JSON object ({error}); write one object a line", {}
     if not isinstance(row, dict):
         return f"expected a JSON object, got {shown(line.strip())}; write one object a line", {}
-    missing = next((column for column in columns if column not in row), None)
-    return ("" if missing is None else no_column(missing, list(row))), row
+    missing = next((column for column in wanted.columns if column not in row), None)
+    return ("" if missing is None else wanted.lacks(missing, list(row))), row

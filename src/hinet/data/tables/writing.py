@@ -5,18 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol
 
+from hinet.data.tables.arrow_values import plain_values
 from hinet.data.tables.formats import TableFormat, format_of_name
-from hinet.data.tables.parquet import plain_values
-from hinet.errors import FileError
+from hinet.errors import FileError, HiNetError, shown
 from hinet.files import new_file
 from hinet.files.delimited import format_rows
-from hinet.files.streams import STANDARD, compressing, without_ending
+from hinet.files.streams import STANDARD, compressing, standard_output, without_ending
+from hinet.files.text import undecoded
 
 CellKind = Literal["text", "texts", "number", "place", "any"]  # "any" is carried over as it came
 LIST_SEP = " > "  # between the steps of a trace where a cell is text
@@ -53,12 +53,16 @@ def new_table(out: str, format: TableFormat, kinds: Mapping[str, CellKind]) -> I
 
     A file is there as a whole when the block ends, or not at all.
     """
+    for name in kinds:
+        if undecoded(name, "utf-8"):
+            raise HiNetError(f"{shown(name)} is no text, so no name of a column; type it in UTF-8")
     if out == STANDARD:
-        if format == "parquet" and sys.stdout.isatty():
+        stream = standard_output()
+        if format == "parquet" and stream.isatty():
             raise FileError(out, "Parquet is no text for a terminal; write it to a file, or choose another format")
-        with table_writer(out, sys.stdout.buffer, format, kinds) as writer:
+        with table_writer(out, stream, format, kinds) as writer:
             yield writer
-        sys.stdout.buffer.flush()
+        stream.flush()
         return
     with (
         new_file(out) as stream,
@@ -102,7 +106,7 @@ class _Delimited:
 
 def _values(column: Any) -> Sequence[Any]:
     """Return a column as plain values: columns that are carried over may be Arrow arrays."""
-    return plain_values(column) if hasattr(column, "type") else column
+    return plain_values(column, errors="backslashreplace") if hasattr(column, "type") else column
 
 
 def _any_cell(value: Any) -> str:
