@@ -21,6 +21,7 @@ bench: $(INSTALLED)  ## slow measurements, with HINET_DATA=folder of the data se
 	$(BIN)/python benchmarks/taxonomy.py
 	$(BIN)/python benchmarks/metrics.py
 	$(BIN)/python benchmarks/downpour.py
+	$(BIN)/python benchmarks/probabilities.py
 	$(BIN)/python benchmarks/icd_torch.py
 	$(BIN)/python benchmarks/dense_hierarchy.py
 	$(BIN)/python benchmarks/vectorise.py

@@ -43,14 +43,15 @@ class LabelLists(NamedTuple):
 
 @kernel
 def label_lists_for(most, height):
-    """Make room for so many labels, with traces of at most ``height`` neurons."""
+    """Make room for so many labels, with traces of at most ``height`` neurons; for 0, without traces."""
+    traces = most if height > 0 else 0
     return LabelLists(
         np.empty(most, np.int64),
         np.empty(most, np.float64),
-        np.empty(most, np.float64),
-        np.zeros(most, np.int64),
-        np.empty((most, height), np.int32),
-        np.empty((most, height), np.float64),
+        np.empty(traces, np.float64),
+        np.zeros(traces, np.int64),
+        np.empty((traces, height), np.int32),
+        np.empty((traces, height), np.float64),
     )
 
 
@@ -97,8 +98,9 @@ def likely_labels(rows, groups, experts, node_of, k, floor, most, height):
         for place in range(summed if k == 0 else min(k, summed)):
             node = sums.node[place]
             if k > 0 or sums.mass[node] >= floor:
-                lists.node[used], lists.probability[used], lists.trace[used] = node, sums.mass[node], sums.trace[node]
+                lists.node[used], lists.probability[used] = node, sums.mass[node]
                 if height > 0:
+                    lists.trace[used] = sums.trace[node]
                     walk_back(sums.end[node], spreading, lists, used)
                 used += 1
                 labels[row] += 1
