@@ -145,6 +145,8 @@ def test_a_promise_that_cannot_be_kept_costs_no_model(
     assert "error: the model is saved, but without its promise" in capsys.readouterr().err
     assert json.loads(Path("slash", "manifest.json").read_text())["calibration"]["promise"] is None
     assert not Path("slash.checkpoint").exists()
+    assert run_inside(*start, "--out", "one", "--risk", "0.5", "--valid-share", "0.001", "--epochs", "1") == 2
+    assert "without its promise: one validation row is too few" in capsys.readouterr().err
 
 
 def test_a_promise_is_told_wherever_it_is_used(

@@ -160,7 +160,7 @@ def calibration_error(parts: list[tuple[NDArray[np.float64], NDArray[np.bool_]]]
 
 def promise_for(fitted: Fitted, rows: Any, truth: Truth, risk: float, certainty: float) -> Promise:
     """Return the threshold whose answers, the deepest sure nodes, are wrong with at most ``risk``."""
-    labels = _answered(fitted, rows).nodes
+    labels = fitted.search.decode(rows).nodes
     counts = [answers_at(fitted, rows, truth, labels, threshold) for threshold in THRESHOLDS]
     answered, wrong, full = (
         np.array([getattr(at, name) for at in counts]) for name in ("answered", "wrong", "full_depth")

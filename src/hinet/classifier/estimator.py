@@ -183,7 +183,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         sample_weight : array of shape (n,), optional
             How much each row counts.
         valid : pair of rows and labels, optional
-            Validation rows.
+            Validation rows; :meth:`calibrate` takes them where it is given none.
 
         Raises
         ------

@@ -56,7 +56,7 @@ def demo(
     )
     start = time.perf_counter()
     classifier.fit(icd.train.texts, icd.train.labels, valid=(icd.valid.texts, icd.valid.labels))
-    classifier.calibrate(icd.valid.texts, icd.valid.labels)
+    classifier.calibrate()
     console.print(_judged(classifier, icd, time.perf_counter() - start))
     for phrase, (best,) in zip(PHRASES, classifier.predict_traces(PHRASES), strict=True):
         console.print(_drawn(phrase, best, icd.taxonomy))

@@ -136,7 +136,7 @@ def _fit(
     """Train, and calibrate where there are validation rows; return why the risk could not be promised, if so."""
     classifier.fit(train.texts, train.labels, valid=None if valid is None else (valid.texts, valid.labels))
     if valid is None or len(valid) < 2:
-        return None
+        return None if risk is None else HiNetError("one validation row is too few; hold out more")
     try:
         classifier.calibrate(risk=risk)
     except HiNetError as error:

@@ -82,7 +82,12 @@ def _validation(
         str | None, option("--valid-where", "COLUMN=VALUE: rows of the data that are for validation.", _VALIDATION)
     ] = None,
     valid_share: Annotated[
-        float | None, option("--valid-share", "Share of the rows to hold out for validation, such as 0.1.", _VALIDATION)
+        float | None,
+        option(
+            "--valid-share",
+            "Share of the rows to hold out for validation, at random by the seed, such as 0.1.",
+            _VALIDATION,
+        ),
     ] = None,
     risk: Annotated[
         float | None,
