@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hinet.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from hinet.classifier import HiNetClassifier, load
+    from hinet.classifier import HiNetClassifier, load, paths_as_text
     from hinet.data import Traces, load_icd10cm
     from hinet.errors import FileError, HiNetError, LabelError, TaxonomyError
     from hinet.taxonomy import Layers, Taxonomy
@@ -26,6 +26,7 @@ _HOMES = {
     "Traces": "hinet.data",
     "load": "hinet.classifier",
     "load_icd10cm": "hinet.data",
+    "paths_as_text": "hinet.classifier",
 }
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "Traces",
     "load",
     "load_icd10cm",
+    "paths_as_text",
 ]
 
 if not TYPE_CHECKING:  # else a checker would take any name for one of these

@@ -9,6 +9,7 @@ from hinet.lazy import lazy_names
 if TYPE_CHECKING:
     from hinet.classifier.answers import PredictedLabel, PredictedLabels, PredictedTraces, Trace
     from hinet.classifier.estimator import HiNetClassifier, load
+    from hinet.classifier.label_rows import paths_as_text
 
 # A saved model answers without the estimator, which needs scikit-learn.
 _HOMES = {
@@ -18,9 +19,18 @@ _HOMES = {
     "PredictedTraces": "hinet.classifier.answers",
     "Trace": "hinet.classifier.answers",
     "load": "hinet.classifier.estimator",
+    "paths_as_text": "hinet.classifier.label_rows",
 }
 
-__all__ = ["HiNetClassifier", "PredictedLabel", "PredictedLabels", "PredictedTraces", "Trace", "load"]
+__all__ = [
+    "HiNetClassifier",
+    "PredictedLabel",
+    "PredictedLabels",
+    "PredictedTraces",
+    "Trace",
+    "load",
+    "paths_as_text",
+]
 
 if not TYPE_CHECKING:  # else a checker would take any name for one of these
     __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, overload
+from functools import cached_property
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hinet.classifier.labels import LabelForm
 from hinet.data import Traces
 from hinet.engine import Found
 from hinet.taxonomy import Taxonomy
@@ -17,20 +19,23 @@ from hinet.taxonomy import Taxonomy
 class Trace(NamedTuple):
     """A path from the top down to a label.
 
+    ``label`` is what ``predict`` would answer (of level columns, the cells as a tuple), ``steps`` are node ids of
+    ``taxonomy_``, the last of them that of the label; a label at the root has no step.
+
     ``probabilities`` fall from step to step: each is that of the path down to there. ``probability`` is that of the
     whole trace, which also stops at its last step.
     """
 
-    label: str
+    label: Any
     steps: tuple[str, ...]
     probabilities: tuple[float, ...]
     probability: float
 
 
 class PredictedLabel(NamedTuple):
-    """A label, its probability summed over all its traces, and the most probable of these."""
+    """A label, as ``predict`` answers, its probability summed over all its traces, and the most probable of these."""
 
-    label: str
+    label: Any
     probability: float
     trace: Trace
 
@@ -40,6 +45,7 @@ class PredictedTraces(Sequence[list[Trace]]):
     """For every row its best traces, the best first; ``traces`` and ``log_p`` have all of them as arrays."""
 
     found: Found
+    form: LabelForm | None = None  # how labels are written; without it, as node ids
 
     @property
     def traces(self) -> Traces:
@@ -84,12 +90,15 @@ class PredictedTraces(Sequence[list[Trace]]):
         return [self._trace(at) for at in range(traces.row_offsets[row], traces.row_offsets[row + 1])]
 
     def _trace(self, at: int) -> Trace:
-        traces, ids = self.found.traces, self.taxonomy.ids
+        traces = self.found.traces
         part = slice(traces.offsets[at], traces.offsets[at + 1])
-        steps = tuple(ids[node] for node in traces.layers.node[traces.neurons[part]].tolist())
+        path = traces.layers.node[traces.neurons[part]].tolist()
         along = tuple(np.exp(self.found.log_p[part]).tolist())
-        label = steps[-1] if steps else ids[self.taxonomy.root]
-        return Trace(label, steps, along, float(np.exp(self.log_p[at])))
+        return trace_along(self._form, path, along, float(np.exp(self.log_p[at])))
+
+    @cached_property
+    def _form(self) -> LabelForm:
+        return self.form or LabelForm("ids", self.found.traces.layers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,3 +127,9 @@ class PredictedLabels(Sequence[list[PredictedLabel]]):
         start = self.traces.traces.row_offsets[row % len(self)]
         chances = self.probability[start : start + len(traces)].tolist()
         return [PredictedLabel(trace.label, p, trace) for trace, p in zip(traces, chances, strict=True)]
+
+
+def trace_along(form: LabelForm, path: Sequence[int], along: tuple[float, ...], probability: float) -> Trace:
+    """Return a path of nodes below the root as a trace."""
+    steps = tuple(form.taxonomy.ids[node] for node in path)
+    return Trace(form.padded(form.label_of(path)), steps, along, probability)

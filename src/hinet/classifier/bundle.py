@@ -23,6 +23,7 @@ from hinet.classifier.inputs import restored
 from hinet.classifier.labels import LabelForm
 from hinet.classifier.manifest import FORMAT, MANIFEST, damaged
 from hinet.classifier.model_folder import ModelFiles, new_model, open_model, switch_manifest
+from hinet.classifier.text_paths import TextStyle
 from hinet.engine import FusedModel
 from hinet.errors import HiNetError
 from hinet.files import checked_text, map_arrays, write_arrays
@@ -108,7 +109,9 @@ def _taxonomy(files: ModelFiles) -> Taxonomy:
     path, stream = files.path("taxonomy"), files.checked("taxonomy")
     stream.seek(0)
     draft = Table().parse(path, checked_text(path, stream.read()))
-    return Taxonomy.from_draft(draft, source=str(path), root=files.manifest["labels"]["root"])
+    root = files.manifest["labels"]["root"]
+    found = Taxonomy.from_draft(draft, source=str(path), root=root)
+    return found.under_virtual_root() if root is None else found  # a table does not say where a sole top node stands
 
 
 def _described_model(fitted: Fitted, *, half: bool) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -162,7 +165,8 @@ def _described_form(form: LabelForm) -> dict[str, Any]:
     root = taxonomy.ids[taxonomy.root] if taxonomy.root >= 0 else None
     return {
         "form": form.form, "number": form.number, "columns": form.columns, "named": form.named,
-        "values": values, "root": root,
+        "values": values, "root": root, "rooted": form.rooted,
+        "style": None if form.style is None else asdict(form.style),
     }  # fmt: skip
 
 
@@ -171,7 +175,11 @@ def _restored_form(taxonomy: Taxonomy, told: Mapping[str, Any], label_nodes: NDA
     values = told["values"]
     if values is not None:
         values = np.array(values["values"], values["kind"])
-    return LabelForm(told["form"], layers, told["number"], told["columns"], told["named"], values)
+    style = None if told.get("style") is None else TextStyle(**told["style"])
+    if (told["form"] == "text") != bool(style and style.mark):
+        raise ValueError("paths as text need a mark to be cut at, and other labels have none")
+    rooted = told.get("rooted", told["named"] and told["root"] is not None)  # older models: the shared top is the root
+    return LabelForm(told["form"], layers, told["number"], told["columns"], told["named"], values, rooted, style)
 
 
 def _versions(engine: str) -> dict[str, str]:

@@ -31,9 +31,23 @@ from hinet.classifier.fitting import (
     judged,
     validation_rows,
 )
-from hinet.classifier.inputs import Features, Kind, MatrixInput, count_of, kind_of, learnt_text, one_row, taken
-from hinet.classifier.labels import LabelForm, checked_labels, listed, read_labels
+from hinet.classifier.inputs import (
+    Features,
+    Kind,
+    MatrixInput,
+    count_of,
+    kind_of,
+    learnt_text,
+    one_row,
+    taken,
+    text_column,
+)
+from hinet.classifier.label_reading import in_taxonomy, read_labels, widened
+from hinet.classifier.label_rows import checked_labels, listed
+from hinet.classifier.labels import LabelForm
+from hinet.classifier.leading import written
 from hinet.classifier.parameters import plain_parameters, restored_calibration, restored_parameters, seed_of
+from hinet.classifier.text_paths import AUTO, check_path_sep
 from hinet.classifier.truth import NOTHING, Truth
 from hinet.data import Traces
 from hinet.data.holdout import held_out
@@ -64,6 +78,10 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         plain labels, all of them side by side.
     engine : {"auto", "fused", "torch"}
         The fused CPU engine for texts and sparse rows; torch for dense rows, a ``network`` or a GPU.
+    path_sep : str, optional
+        What stands between the steps of labels that are paths as text, such as ``A > B > C``. ``"auto"``: without a
+        taxonomy, if a label has ``>`` with text on both sides, all labels are cut there; else they are taken as they
+        are. None always takes labels as they are; any other text always cuts there.
     text : TextSettings, optional
         Which n-grams of texts are features.
     decoding : {"map", "expected_f1", "label"}
@@ -122,6 +140,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         taxonomy: Taxonomy | str | Path | None = None,
         *,
         engine: Literal["auto", "fused", "torch"] = "auto",
+        path_sep: str | None = AUTO,
         text: TextSettings | None = None,
         decoding: Decoding = "map",
         class_weight: Any = None,
@@ -146,6 +165,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         self.taxonomy = taxonomy
         self.engine = engine
+        self.path_sep = path_sep
         self.text = text
         self.decoding = decoding
         self.class_weight = class_weight
@@ -176,10 +196,10 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : texts, CSR matrix or 2-D array
-            A list, Arrow array, pandas or polars column of texts; or features.
+            A list, Arrow array, pandas or polars column of texts, or a frame of one such column; or features.
         y : labels
-            One a row: a node id, a path from the top (a tuple, or a row of a 2-D array with empty cells at its end), or
-            any label if there is no taxonomy; several as a set.
+            One a row: a node id, a path from the top (a tuple, a text ``A > B``, or a row of a 2-D array or frame with
+            empty cells at its end), or any label if there is no taxonomy; several as a set.
         sample_weight : array of shape (n,), optional
             How much each row counts.
         valid : pair of rows and labels, optional
@@ -202,8 +222,10 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         y = checked_labels(y, count_of(checked))
         taxonomy = self._given_taxonomy()
 
-        def read(labels: Any) -> tuple[LabelForm, Traces]:
-            return read_labels(labels, taxonomy) if known is None else (known, known.encode(labels))
+        def read(labels: Any, like: LabelForm | None = None) -> tuple[LabelForm, Traces]:
+            if known is not None:
+                return known, known.encode(labels)
+            return read_labels(labels, taxonomy, self.path_sep, like)
 
         form, traces = read(y)
         engine = engine_for(kind, self.engine, self.network, self.device)
@@ -217,9 +239,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             chosen = held_out(len(traces), self.validation_fraction, seed_of(self.random_state))
             valid = taken(checked, chosen), taken(y, chosen)
             checked = taken(checked, ~chosen)
-            form, traces = read(
-                taken(y, ~chosen)
-            )  # so that labels of held-out rows are as unknown as those of new rows
+            # held-out rows do not make labels known, as new rows would not
+            form, traces = read(taken(y, ~chosen), form)
             sample_weight = None if sample_weight is None else np.asarray(sample_weight)[~chosen]
             weights = self._weights(sample_weight, form, traces)
         features, rows = self._learnt(checked, kind, scaled=engine == "torch" and self.network is None)
@@ -234,6 +255,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _check_parameters(self) -> None:
         if self.decoding not in get_args(Decoding):
             raise HiNetError(f"decoding is one of {', '.join(get_args(Decoding))}; got {self.decoding!r}")
+        check_path_sep(self.path_sep)
         if self.text is not None and not isinstance(self.text, TextSettings):
             raise HiNetError(f"text is a TextSettings of hinet.data.text; got {type(self.text).__name__}")
         for name in ("width", "members", "epochs", "patience"):
@@ -294,7 +316,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _first_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
         if classes is None:
             return self.fit(X, y, sample_weight)
-        form, _ = read_labels([*listed(classes), *listed(y)], self._given_taxonomy())
+        form, _ = read_labels([*listed(classes), *listed(y)], self._given_taxonomy(), self.path_sep)
         return self._fit(X, y, sample_weight, known=form)
 
     def _widened(self, y: Any) -> Fitted:
@@ -302,11 +324,11 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         fitted = self.fitted_
         given = self._given_taxonomy()
         if given is not None and given != fitted.form.taxonomy:
-            fitted = moved_to(fitted, fitted.form.in_taxonomy(given, {}))
+            fitted = moved_to(fitted, in_taxonomy(fitted.form, given, {}))
         with contextlib.suppress(LabelError):
             fitted.form.encode(y)
             return fitted
-        return moved_to(fitted, fitted.form.widened(y))
+        return moved_to(fitted, widened(fitted.form, y))
 
     def update_taxonomy(self, taxonomy: Taxonomy | str | Path, renamed: Mapping[str, str] | None = None) -> Self:
         """Go over to a changed taxonomy and keep what was learned.
@@ -317,7 +339,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         new = taxonomy if isinstance(taxonomy, Taxonomy) else Taxonomy.from_file(taxonomy)
-        self._take_up(moved_to(self.fitted_, self.fitted_.form.in_taxonomy(new, renamed or {}), renamed))
+        self._take_up(moved_to(self.fitted_, in_taxonomy(self.fitted_.form, new, renamed or {}), renamed))
         if self.taxonomy is not None:
             self.taxonomy = new
         return self
@@ -360,11 +382,13 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         search, form = self.fitted_.search, self.fitted_.form
         if min_confidence is None and self.decoding == "map":
             return form.decode_traces(search.traces(rows).traces)
+        if min_confidence is None and self.decoding == "label" and form.by_path:
+            return form.decode_traces(search.top_labels(rows).found.traces)
         if min_confidence is None:
-            return form.decode(search.decode(rows, self.decoding).nodes)
+            return written(self.fitted_, rows, search.decode(rows, self.decoding).nodes)
         least = self._threshold() if min_confidence == "calibrated" else float(min_confidence)
         found = search.as_deep_as_sure(rows, least)
-        return form.decode(np.where(found.probability >= least, found.nodes, NOTHING))
+        return written(self.fitted_, rows, np.where(found.probability >= least, found.nodes, NOTHING))
 
     def node_ids(self, y: Any) -> list[tuple[str, ...]]:
         """Return labels in any form, predicted ones too, as ids of ``taxonomy_``, which metrics take.
@@ -380,7 +404,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         All traces of a row differ. In a DAG several of them may lead to one label; for the best labels see
         :meth:`predict_labels`.
         """
-        return PredictedTraces(self.fitted_.search.traces(self.features_of(X), k))
+        return PredictedTraces(self.fitted_.search.traces(self.features_of(X), k), self.fitted_.form)
 
     def predict_labels(self, X: Any, k: int = 1) -> PredictedLabels:
         """Return the ``k`` most probable labels of every row, exactly, each with its most probable trace.
@@ -389,7 +413,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         leaves out what could not change the answer, so that it may be a little too low.
         """
         found = self.fitted_.search.top_labels(self.features_of(X), k)
-        return PredictedLabels(PredictedTraces(found.found), found.probability)
+        return PredictedLabels(PredictedTraces(found.found, self.fitted_.form), found.probability)
 
     def predict_proba(self, X: Any) -> Any:
         """Return the probability of every label, (n, classes).
@@ -526,8 +550,15 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if kind == "text":
             if reset:
                 self._forget("n_features_in_", "feature_names_in_")
-            return X
-        checked = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=np.float32, ensure_all_finite=False)
+            return text_column(X)
+        try:
+            checked = validate_data(
+                self, X, reset=reset, accept_sparse="csr", dtype=np.float32, ensure_all_finite=False
+            )
+        except ValueError as error:
+            if not str(error).startswith("could not convert string"):
+                raise
+            raise HiNetError(f"X has text among its columns ({error}); give one column of text, or numbers") from None
         check_rows(checked)
         return checked
 

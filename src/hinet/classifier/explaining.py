@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.classifier.answers import Trace
+from hinet.classifier.answers import Trace, trace_along
 from hinet.classifier.fitted import Fitted
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix, is_sparse
@@ -96,8 +96,7 @@ def _log_p(fitted: Fitted, parts_of: Callable[[int], GroupParts], option: int) -
 def _walked(fitted: Fitted, row: Any, walk: list[int], log_p: list[float]) -> Trace:
     """Return the options of a walk, the last of which is to stop, as a trace."""
     layers = fitted.form.layers
-    ids = layers.taxonomy.ids
-    steps = tuple(ids[layers.node[layers.option_neuron[option]]] for option in walk[:-1])
+    path = layers.node[layers.option_neuron[walk[:-1]]].tolist()
     falling = np.exp(np.cumsum(log_p))
     if isinstance(fitted.model, FusedModel) and fitted.model.slope != 1:
         best = replace(fitted, model=replace(fitted.model, slope=1.0)).search.traces(row).traces
@@ -105,8 +104,7 @@ def _walked(fitted: Fitted, row: Any, walk: list[int], log_p: list[float]) -> Tr
         gift = float(gifts(np.exp(best.log_p), fitted.model.slope)[0])
         shared = np.isin(walk, best.options()[0])
         falling = (1 - gift) * falling + gift * shared
-    label = steps[-1] if steps else ids[layers.taxonomy.root]
-    return Trace(label, steps, tuple(falling[:-1].tolist()), float(falling[-1]))
+    return trace_along(fitted.form, path, tuple(falling[:-1].tolist()), float(falling[-1]))
 
 
 def _parts(fitted: Fitted, row: Any) -> tuple[Callable[[int], GroupParts], NDArray[np.int64]]:

@@ -110,7 +110,19 @@ def kind_of(X: Any) -> Kind:
     """Return whether rows are texts, a sparse matrix or dense numbers."""
     if is_sparse(X):
         return "sparse"
-    return "text" if _is_text(X) else "dense"
+    return "text" if _is_text(text_column(X)) else "dense"
+
+
+def text_column(X: Any) -> Any:
+    """Return the column of a frame, a table or an array that has one only; anything else as it is."""
+    shape: tuple[int, ...] = getattr(X, "shape", ())
+    if len(shape) != 2 or shape[1] != 1 or is_sparse(X):
+        return X
+    if hasattr(X, "iloc"):  # pandas
+        return X.iloc[:, 0]
+    if hasattr(X, "to_series"):  # polars
+        return X.to_series(0)
+    return X.column(0) if hasattr(X, "column") else X[:, 0]
 
 
 def _is_text(X: Any) -> bool:

@@ -43,15 +43,25 @@ class LabelValues(TypedDict):
     values: list[bool | int | float | str]
 
 
+class StyleEntry(TypedDict):
+    """How paths are written as text; see :class:`hinet.classifier.text_paths.TextStyle`."""
+
+    mark: str
+    between: str
+    spelled: dict[str, str]
+
+
 class LabelEntry(TypedDict):
     """How labels are written."""
 
-    form: Literal["plain", "ids", "paths", "table"]
+    form: Literal["plain", "ids", "paths", "table", "text"]
     number: bool
     columns: int
     named: bool
     values: LabelValues | None
     root: str | None
+    rooted: NotRequired[bool]
+    style: NotRequired[StyleEntry | None]
 
 
 class FeatureEntry(TypedDict):

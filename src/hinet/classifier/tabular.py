@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.classifier.fitted import Fitted
+from hinet.classifier.labels import paths_of
+from hinet.classifier.leading import leading_traces
 from hinet.classifier.truth import NOTHING
 from hinet.data import Traces
 from hinet.data.tables.writing import CellKind
@@ -72,7 +74,8 @@ class AnswerTable:
 
     @cached_property
     def _depth(self) -> int:
-        return self.fitted.form.layers.height
+        form = self.fitted.form
+        return form.layers.height + form.rooted
 
     @cached_property
     def _names(self) -> list[str]:
@@ -81,11 +84,8 @@ class AnswerTable:
         return list(form.taxonomy.titles if form.named else form.taxonomy.ids)
 
     @cached_property
-    def _known_paths(self) -> dict[int, list[str]]:
-        return {}
-
-    @cached_property
-    def _known_labels(self) -> dict[int, str]:
+    def _known(self) -> dict[Any, tuple[str, list[str]]]:
+        """Label and trace as they are written: by node in a tree, by path in a DAG."""
         return {}
 
     def columns(self, rows: Any) -> Cells:
@@ -101,9 +101,10 @@ class AnswerTable:
                 else search.as_deep_as_sure(rows, asked.least)
             )
             sure = found.probability >= (asked.least or 0.0)
-            return self._ranked(
-                0, np.where(sure, found.nodes, NOTHING), None, np.where(sure, found.probability, np.nan)
-            )
+            nodes = np.where(sure, found.nodes, NOTHING)
+            traces = None if self._is_tree else leading_traces(self.fitted, rows, nodes)
+            at = np.where(sure, np.cumsum(sure) - 1, NOTHING)
+            return self._ranked(0, nodes, traces, at, np.where(sure, found.probability, np.nan))
         found_traces = search.traces(rows, asked.top)
         assert found_traces.traces.log_p is not None
         return self._of_traces(found_traces, np.exp(found_traces.traces.log_p))
@@ -117,7 +118,7 @@ class AnswerTable:
             has = counts > rank
             at = np.where(has, traces.row_offsets[:-1] + rank, NOTHING)
             nodes = np.where(has, traces.end_nodes[at], NOTHING).astype(np.int64)
-            cells |= self._ranked(rank, nodes, (traces, at), np.where(has, probability[at], np.nan))
+            cells |= self._ranked(rank, nodes, traces, at, np.where(has, probability[at], np.nan))
         if self.asked.levels:
             cells |= self._levels(found)
         return cells
@@ -126,48 +127,44 @@ class AnswerTable:
         self,
         rank: int,
         nodes: NDArray[np.int64],
-        places: tuple[Traces, NDArray[np.int64]] | None,
+        traces: Traces | None,
+        at: NDArray[np.int64],
         probability: NDArray[np.float64],
     ) -> Cells:
-        """Return label, trace and probability of every row, of one rank."""
+        """Return label, trace and probability of every row, of one rank; in a DAG by the trace at each place."""
         mark = f"_{rank + 1}" if rank else ""
-        by_trace = places is not None and not self.fitted.form.taxonomy.is_tree
-        paths = self._paths_of_traces(*places) if by_trace and places else [self._path(node) for node in nodes.tolist()]
-        cells: Cells = {
-            f"label{mark}": [self._label(node) for node in nodes.tolist()],
-            f"trace{mark}": paths,
+        if self._is_tree or traces is None:
+            cells = [None if node == NOTHING else self._by_node(node) for node in nodes.tolist()]
+        else:
+            cells = [None if path is None else self._by_path(path) for path in paths_of(traces, at)]
+        columns: Cells = {
+            f"label{mark}": [None if cell is None else cell[0] for cell in cells],
+            f"trace{mark}": [None if cell is None else cell[1] for cell in cells],
             f"probability{mark}": [None if p != p else min(p, 1.0) for p in probability.tolist()],
         }
         if self.asked.titles:
             titles = self.fitted.form.taxonomy.titles
-            cells[f"title{mark}"] = [None if node == NOTHING else titles[node] for node in nodes.tolist()]
-        return cells
+            columns[f"title{mark}"] = [None if node == NOTHING else titles[node] for node in nodes.tolist()]
+        return columns
 
-    def _label(self, node: int) -> str | None:
-        if node == NOTHING:
-            return None
-        if node not in self._known_labels:
-            written = self.fitted.form.decode(np.array([node]))[0]
-            steps = written if isinstance(written, (tuple, np.ndarray)) else (written,)
-            self._known_labels[node] = self.path_sep.join(str(step) for step in steps if step != "")
-        return self._known_labels[node]
+    @property
+    def _is_tree(self) -> bool:
+        return self.fitted.form.taxonomy.is_tree
 
-    def _path(self, node: int) -> list[str] | None:
-        """Return the steps down to a node; of a DAG, the first way."""
-        if node == NOTHING:
-            return None
-        if node not in self._known_paths:
-            self._known_paths[node] = list(map(str, self.fitted.form.steps(node)))
-        return self._known_paths[node]
+    def _by_node(self, node: int) -> tuple[str, list[str]]:
+        if node not in self._known:
+            self._known[node] = self._written(self.fitted.form.path_to(node))
+        return self._known[node]
 
-    def _paths_of_traces(self, traces: Traces, at: NDArray[np.int64]) -> list[list[str] | None]:
-        """Return the steps of traces as they are, of which a node of a DAG may have several; of none, None."""
-        node_of = traces.layers.node
-        bounds = zip(at.tolist(), traces.offsets[at].tolist(), traces.offsets[at + 1].tolist(), strict=True)
-        return [
-            [self._names[node] for node in node_of[traces.neurons[start:end]].tolist()] if place >= 0 else None
-            for place, start, end in bounds
-        ]
+    def _by_path(self, path: list[int]) -> tuple[str, list[str]]:
+        key = tuple(path)
+        if key not in self._known:
+            self._known[key] = self._written(path)
+        return self._known[key]
+
+    def _written(self, path: list[int]) -> tuple[str, list[str]]:
+        form = self.fitted.form
+        return label_text(form.label_of(path), self.path_sep), list(map(str, form.steps(path)))
 
     def _levels(self, found: Found) -> Cells:
         """Return every step of the best traces, and how probable it is to come down to it."""
@@ -175,14 +172,24 @@ class AnswerTable:
         first = traces.row_offsets[:-1]
         starts, lengths = traces.offsets[first], np.diff(traces.offsets)[first]
         cells: Cells = {}
-        for level in range(self._depth):
+        form = self.fitted.form
+        if form.rooted:
+            cells["level_1"] = [self._names[form.taxonomy.root]] * len(first)
+            cells["level_1_probability"] = [1.0] * len(first)
+        for level in range(form.layers.height):
             has = lengths > level
             at = np.where(has, starts + level, 0)
             nodes = np.where(has, traces.layers.node[traces.neurons[at]], NOTHING).tolist()
             chances = np.where(has, np.exp(found.log_p[at]), np.nan).tolist()
-            cells[f"level_{level + 1}"] = [None if node == NOTHING else self._names[node] for node in nodes]
-            cells[f"level_{level + 1}_probability"] = [None if p != p else min(p, 1.0) for p in chances]
+            column = f"level_{level + 1 + form.rooted}"
+            cells[column] = [None if node == NOTHING else self._names[node] for node in nodes]
+            cells[f"{column}_probability"] = [None if p != p else min(p, 1.0) for p in chances]
         return cells
+
+
+def label_text(label: Any, path_sep: str) -> str:
+    """Return a label as a cell has it, a path with its steps joined."""
+    return path_sep.join(map(str, label)) if isinstance(label, tuple) else str(label)
 
 
 def joined_traces(parts: Sequence[Found]) -> Found:

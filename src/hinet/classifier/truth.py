@@ -27,6 +27,7 @@ class Truth:
     offsets: NDArray[np.int64]  # (n + 1,)
     nodes: NDArray[np.int64]  # those of row i are offsets[i]:offsets[i + 1]; NOTHING where no node is known
     exact: NDArray[np.bool_]  # as long as nodes
+    paths: tuple[tuple[str, ...], ...] | None = None  # of rows that were given as paths in a DAG: ids below the root
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -39,7 +40,8 @@ class Truth:
     def take(self, rows: NDArray[Any]) -> Truth:
         """Return the chosen rows, by a mask or by number."""
         places, counts = gather(np.arange(len(self.nodes)), self.offsets, np.arange(len(self))[rows])
-        return Truth(self.taxonomy, offsets_of(counts), self.nodes[places], self.exact[places])
+        paths = None if self.paths is None else tuple(self.paths[row] for row in np.arange(len(self))[rows].tolist())
+        return Truth(self.taxonomy, offsets_of(counts), self.nodes[places], self.exact[places], paths)
 
     def are_right(self, nodes: NDArray[np.int64], *, or_above: bool = False) -> NDArray[np.bool_]:
         """Return whether the node of every row is one of its labels or, if wished, above one."""

@@ -11,6 +11,7 @@ from hinet.errors import HiNetError
 if TYPE_CHECKING:  # imported when a command runs, so that --help stays instant
     from hinet.data.tables import Columns
 
+NO_PATHS = "none"  # instead of a separator: labels are taken as they are
 _PANEL = "Columns"
 
 
@@ -26,7 +27,7 @@ class ColumnChoice:
     def over(self, usual: Columns) -> Columns:
         """Return the columns named here, and for the rest the usual ones."""
         named = {name: value for name, value in vars(self).items() if value is not None}
-        return replace(usual, **named)
+        return replace(usual, **named | ({"path_sep": None} if self.path_sep == NO_PATHS else {}))
 
 
 def _text(
@@ -54,7 +55,12 @@ def _columns(
     label_sep: Annotated[str | None, option("--label-sep", "Separator of several labels in one cell.", _PANEL)] = None,
     path_sep: Annotated[
         str | None,
-        option("--path-sep", "Separator of the steps of a label; without --taxonomy, by default >.", _PANEL),
+        option(
+            "--path-sep",
+            "Separator of the steps of a label; 'none' takes labels as they are. By default, without --taxonomy, > if "
+            "a label has it with text on both sides.",
+            _PANEL,
+        ),
     ] = None,
 ) -> ColumnChoice:
     for name, value in (("--label-sep", label_sep), ("--path-sep", path_sep)):

@@ -55,7 +55,7 @@ def explain(
     if as_json:
         import json
 
-        typer.echo(json.dumps(_as_dict(found), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(_as_dict(found, loaded.path_mark), indent=2, ensure_ascii=False))
         return
     from rich.console import Console
 
@@ -77,9 +77,12 @@ def _traces_of(loaded: LoadedModel, label: str) -> Traces:
         raise HiNetError(str(error).removeprefix("row 0: ")) from None
 
 
-def _as_dict(found: Explanation) -> dict[str, Any]:
+def _as_dict(found: Explanation, path_mark: str) -> dict[str, Any]:
+    from hinet.classifier.tabular import label_text
+
     steps = [{**vars(step), "reasons": [reason._asdict() for reason in step.reasons]} for step in found.steps]
-    return {"trace": found.trace._asdict(), "steps": steps}
+    trace = found.trace._asdict() | {"label": label_text(found.trace.label, path_mark)}
+    return {"trace": trace, "steps": steps}
 
 
 def _drawn(text: str, found: Explanation, taxonomy: Taxonomy) -> Text:

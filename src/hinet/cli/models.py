@@ -51,6 +51,14 @@ class LoadedModel:
         promise = (self.manifest["calibration"] or {}).get("promise")
         return None if promise is None else Promise(**promise)
 
+    @property
+    def path_mark(self) -> str:
+        """What stands between the steps of a label that is written as one text."""
+        from hinet.taxonomy import PATH_MARK, PATH_SEP
+
+        named = self.columns.path_sep
+        return PATH_SEP if named is None or named.strip() == PATH_MARK else named
+
     def rows_of(self, texts: list[str]) -> Any:
         """Return texts as the model reads them."""
         return self.fitted.rows(texts)

@@ -101,7 +101,7 @@ def predict(
         columns, labels=False, where=rows.where, keep=tuple(keep or ()), keep_all=keep_all, named=by_name,
         blank_texts=True,
     )  # fmt: skip
-    table = AnswerTable(loaded.fitted, asked, _path_mark(columns.path_sep))
+    table = AnswerTable(loaded.fitted, asked, loaded.path_mark)
     with rows.faults(beside) as faults, counter_for_terminal(running.quiet) as counter:
         blocks = labelled_blocks(paths, query, rows.options, faults)
         output = partial(_Output, loaded, table, query, prefix, rows.on_error is OnError.skip)
@@ -134,10 +134,6 @@ def _least(given: str | None, loaded: LoadedModel, running: Running) -> float | 
     if not 0 < least <= 1:
         raise HiNetError(f"--min-confidence is more than 0 and at most 1, or 'calibrated'; got {given!r}")
     return least
-
-
-def _path_mark(path_sep: str | None) -> str:
-    return " > " if path_sep is None or path_sep.strip() == ">" else path_sep
 
 
 class _Output:

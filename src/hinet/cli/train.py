@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hinet.cli.column_options import ColumnChoice, names_columns
+from hinet.cli.column_options import NO_PATHS, ColumnChoice, names_columns
 from hinet.cli.models import COLUMNS
 from hinet.cli.options import Running, option, runs
 from hinet.cli.plot_options import PLOT, check_plot
@@ -66,7 +66,8 @@ def train(
         running.say(f"there are no checkpoints in {kept}; training starts at the beginning")
     _tell_validation(given, validation.risk, running)
     classifier = HiNetClassifier(
-        hierarchy, epochs=training.epochs, width=training.width, patience=training.patience,
+        hierarchy, path_sep=None if named.path_sep == NO_PATHS else "auto",
+        epochs=training.epochs, width=training.width, patience=training.patience,
         memory_limit=training.memory_limit, checkpoint=kept, checkpoint_every=training.checkpoint_every,
         random_state=running.seed, n_jobs=running.threads, verbose=not running.quiet,
     )  # fmt: skip

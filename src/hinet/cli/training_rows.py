@@ -15,10 +15,11 @@ from hinet.cli.row_options import RowReading, conditions
 from hinet.cli.training_options import ValidationChoice
 from hinet.data.holdout import held_out
 from hinet.data.tables import Columns, Faults, RowQuery, checked_against, labelled_blocks
-from hinet.data.tables.columns import PATH_MARK, each_of, whole_paths
+from hinet.data.tables.columns import each_of, whole_paths
 from hinet.errors import HiNetError
 from hinet.ragged import Ints
-from hinet.taxonomy import Taxonomy
+from hinet.taxonomy import PATH_MARK, Taxonomy, has_paths
+from hinet.taxonomy.path_text import why_no_path
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def read_training_rows(
     if held and "-" in data:
         raise HiNetError("--valid-where reads the rows twice, which standard input cannot; give a file")
     columns = named.over(Columns())
-    guesses = hierarchy is None and columns.path_sep is None and len(columns.label) == 1
+    guesses = hierarchy is None and named.path_sep is None and len(columns.label) == 1
     check = whole_paths if guesses else checked_against(hierarchy)
     query = RowQuery(columns, where=rows.where, unless=held, check=check)
     valid = None
@@ -99,7 +100,8 @@ def read_training_rows(
     for read in (train, valid):
         if read is not None and not len(read):
             raise HiNetError("no rows are left to learn from or validate by; see --where, and the rejects if any")
-    if guesses and _has_paths(train):
+    if guesses and has_paths(one for label in train.labels for one in each_of(label)):
+        _check_paths(train, valid)
         columns = replace(columns, path_sep=PATH_MARK)
         train, valid = train.as_paths(PATH_MARK), None if valid is None else valid.as_paths(PATH_MARK)
     if validation.share is not None:
@@ -134,6 +136,9 @@ def _shared(labels: list[Any]) -> list[Any]:
     return [known.setdefault(label, label) for label in labels]
 
 
-def _has_paths(rows: LabelledTexts) -> bool:
-    """Return whether labels, which no hierarchy explains, look like paths."""
-    return any(PATH_MARK in one for label in rows.labels for one in each_of(label))
+def _check_paths(*parts: LabelledTexts | None) -> None:
+    """Refuse a label that is no path where others are."""
+    labels = (label for rows in parts if rows is not None for label in rows.labels)
+    for one in dict.fromkeys(one for label in labels for one in each_of(label)):
+        if reason := why_no_path(one):
+            raise HiNetError(f"{reason}, or take labels as they are with --path-sep none")

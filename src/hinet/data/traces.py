@@ -105,12 +105,27 @@ class Traces:
         cut = [unpadded(row, path) for row, path in enumerate(paths)]
         if steps == "names":
             return cls.encode(layers, [path_id(path) for path in cut])
-        lengths = np.array([len(path) for path in cut], np.int64)
+        found = cls.along(layers, cut)
+        ends = found.end_neurons
+        for row in np.flatnonzero(~layers.ends[ends])[:1].tolist():
+            raise LabelError(f"row {row}: {_cannot_end(layers, layers.node[ends[row]])}")
+        return found
+
+    @classmethod
+    def along(cls, layers: Layers, paths: Sequence[Sequence[str]]) -> Traces:
+        """Return paths of ids from below the root down, one a row, wherever they end.
+
+        Raises
+        ------
+        LabelError
+            If a step is unknown or not a child of the one before it; names the row.
+        """
+        lengths = np.array([len(path) for path in paths], np.int64)
         offsets = offsets_of(lengths)
         try:
-            nodes = layers.taxonomy.positions([step for path in cut for step in path])
+            nodes = layers.taxonomy.positions([step for path in paths for step in path])
         except LabelError:
-            _name_unknown(layers, cut)
+            _name_unknown(layers, paths)
             raise
         neurons = np.empty(len(nodes), np.int32)
         above = np.zeros(len(paths), np.int64)
@@ -118,8 +133,6 @@ class Traces:
             rows = np.flatnonzero(lengths > step)
             places = offsets[rows] + step
             above[rows] = neurons[places] = _follow(layers, above[rows], nodes[places], rows)
-        for row in np.flatnonzero(~layers.ends[above])[:1].tolist():
-            raise LabelError(f"row {row}: {_cannot_end(layers, layers.node[above[row]])}")
         return cls(layers, np.arange(len(paths) + 1), offsets, neurons)
 
     @classmethod

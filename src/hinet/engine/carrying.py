@@ -128,6 +128,7 @@ def _child_rows(old: Layers, old_row: Ints, parent: Ints, target: Ints) -> Ints:
     stays = edges[np.minimum(np.searchsorted(edges, wanted), len(edges) - 1)] == wanted
     above = np.where(stays, parent[known], lists[offsets[target[known]]])
     found[known] = old_row[old.options_between(above, target[known])]
+    found[target == 0] = CERTAIN  # the old root, below another one now: all rows were below it
     return found
 
 

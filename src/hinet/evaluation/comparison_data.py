@@ -12,11 +12,10 @@ import numpy as np
 from hinet.data import LabelledRows, Traces, split_by_hash
 from hinet.data.lshtc import read_lshtc
 from hinet.data.tables import Columns, RowQuery, TableOptions, Unforgiving, checked_against, labelled_blocks
-from hinet.data.tables.columns import PATH_MARK
 from hinet.data.tfidf import tfidf_counts, tfidf_texts
 from hinet.errors import HiNetError
 from hinet.evaluation.comparison import ComparisonData
-from hinet.taxonomy import Layers, Taxonomy, as_id, path_id
+from hinet.taxonomy import Layers, Taxonomy, as_id, cut_path, path_id
 
 TEST_SHARE = 0.2  # of the rows, where nothing says which are for testing
 
@@ -56,7 +55,8 @@ def table_comparison(
     train_rows, test_rows = tfidf_texts(parts["train"].texts, parts["test"].texts)
     train, test_labels = ([_cut(cell, columns.label_sep) for cell in parts[name].labels] for name in ("train", "test"))
     if taxonomy is None:
-        taxonomy = Taxonomy.from_paths([_cut(label, PATH_MARK) for row in (*train, *test_labels) for label in row])
+        paths = [_steps(label) for row in (*train, *test_labels) for label in row]
+        taxonomy = Taxonomy.from_paths(paths).under_virtual_root()
         train, test_labels = _as_path_ids(train), _as_path_ids(test_labels)
     return _comparison(Path(file).stem, taxonomy, train_rows, train, test_rows, test_labels)
 
@@ -95,7 +95,11 @@ def _cut(cell: str, separator: str | None) -> tuple[str, ...]:
 
 
 def _as_path_ids(labels: LabelSets) -> list[tuple[str, ...]]:
-    return [tuple(path_id(_cut(label, PATH_MARK)) for label in row) for row in labels]
+    return [tuple(path_id(_steps(label)) for label in row) for row in labels]
+
+
+def _steps(label: str) -> tuple[str, ...]:
+    return tuple(step for step in cut_path(label) if step)
 
 
 def _comparison(

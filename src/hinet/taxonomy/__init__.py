@@ -7,11 +7,13 @@ from hinet.taxonomy.formats import FORMATS, Edges, IdPaths, LabelPaths, Table, T
 from hinet.taxonomy.layers import STOP, Layer, Layers
 from hinet.taxonomy.nested_json import NestedJson
 from hinet.taxonomy.path_ids import PATH_SEP, as_id, path_id, unpadded
+from hinet.taxonomy.path_text import PATH_MARK, cut_path, has_paths
 from hinet.taxonomy.roots import VIRTUAL_ROOT
 from hinet.taxonomy.taxonomy import Taxonomy
 
 __all__ = [
     "FORMATS",
+    "PATH_MARK",
     "PATH_SEP",
     "STOP",
     "VIRTUAL_ROOT",
@@ -28,7 +30,9 @@ __all__ = [
     "TaxonomyFormat",
     "as_id",
     "check",
+    "cut_path",
     "draw",
+    "has_paths",
     "path_id",
     "read_draft",
     "unpadded",

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hinet.errors import FileError, LabelError, TaxonomyError, did_you_mean, shown
 from hinet.files import format_delimited, write_text
 from hinet.ragged import Bools, Ints, freeze, frozen, gather, group_by, offsets_of
-from hinet.taxonomy.draft import UNWRITABLE, Draft, Graph, Problem, is_writable, resolve
+from hinet.taxonomy.draft import UNWRITABLE, Draft, Graph, Problem, is_writable, longest_depth, resolve
 from hinet.taxonomy.formats import TaxonomyFormat, id_path_draft, read_draft
 from hinet.taxonomy.path_ids import as_id, named_path_draft, unpadded
 from hinet.taxonomy.roots import VIRTUAL_ROOT, depth_below, root_of
@@ -173,6 +173,17 @@ class Taxonomy:
             raise TaxonomyError(f"{source}: a taxonomy needs at least one node, got none")
         top = root_of(graph, source, root)
         return cls(graph.ids, graph.edge_parent, graph.edge_child, graph.attributes, top, depth_below(graph, top))
+
+    def under_virtual_root(self) -> Taxonomy:
+        """Return the same nodes and edges below a virtual root: a sole top node is then a node at depth 1.
+
+        >>> Taxonomy.from_paths([("Food", "Bread"), ("Food", "Milk")]).under_virtual_root().depth.tolist()
+        [1, 2, 2]
+        """
+        if self.root == VIRTUAL_ROOT:
+            return self
+        depth = longest_depth(len(self), self.edge_parent, self.edge_child) + np.int32(1)
+        return replace(self, root=VIRTUAL_ROOT, depth=depth)
 
     def __len__(self) -> int:
         return len(self.ids)

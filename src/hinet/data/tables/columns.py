@@ -14,9 +14,9 @@ from hinet.data.tables.formats import TableOptions
 from hinet.data.tables.reading import read_blocks
 from hinet.errors import HiNetError, LabelError, shown
 from hinet.files.text import undecoded
-from hinet.taxonomy import Taxonomy, as_id
+from hinet.taxonomy import PATH_MARK, Taxonomy, as_id, cut_path
+from hinet.taxonomy.path_text import empty_step, why_no_path
 
-PATH_MARK = ">"
 MOST_CHECKED = 1 << 20  # distinct labels whose check is remembered
 
 Conditions = Mapping[str, tuple[str, ...]]
@@ -94,7 +94,7 @@ class Columns:
     def _one(self, text: str) -> Any:
         if self.path_sep is None:
             return text
-        steps = tuple(step.strip() for step in text.split(self.path_sep))
+        steps = cut_path(text, self.path_sep)
         return steps if any(steps) else ()
 
 
@@ -225,19 +225,18 @@ def _bad_label(label: Any) -> str:
         return "the row has no label; label it or leave it out"
     for path in each_of(label):
         if isinstance(path, tuple) and not all(path):
-            return _empty_step(" > ".join(path))
+            return empty_step(" > ".join(path))
     return ""
 
 
-def _empty_step(path: str) -> str:
-    return f"a step of the path {shown(path)} is empty; name every step"
-
-
 def whole_paths(label: Any) -> str:
-    """Tell why a label, which may turn out to be a path, would be none; or nothing."""
+    """Tell why a label, which may turn out to be a path, would be none; or nothing.
+
+    What starts with the mark, such as ``>50K``, is let pass: it is a path only if others are.
+    """
     for one in each_of(label):
-        if isinstance(one, str) and PATH_MARK in one and not all(step.strip() for step in one.split(PATH_MARK)):
-            return _empty_step(one)
+        if not one.lstrip().startswith(PATH_MARK) and (reason := why_no_path(one)):
+            return f"{reason}, or take labels as they are with --path-sep none"
     return ""
 
 

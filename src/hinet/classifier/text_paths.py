@@ -1,0 +1,61 @@
+"""Labels that are paths as text, such as ``A > B``: how they are cut, and how nodes are written as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from hinet.errors import HiNetError, LabelError
+from hinet.taxonomy import PATH_MARK, PATH_SEP, as_id, cut_path, has_paths, path_id
+from hinet.taxonomy.path_text import between_steps, why_no_path
+
+AUTO = "auto"  # the rule of hinet.taxonomy.path_text
+PathSep = Literal["auto"] | str | None
+
+
+@dataclass(frozen=True)
+class TextStyle:
+    """Where labels are cut into steps, and what stands between steps when they are written."""
+
+    mark: str
+    between: str = PATH_SEP
+    spelled: Mapping[str, str] = field(default_factory=dict)  # what a user wrote, where we would write otherwise
+
+    def cut(self, row: int, label: Any) -> tuple[str, ...]:
+        """Return the steps of a label; the error names the row."""
+        text = as_id(label)
+        if text.strip() == "":
+            raise LabelError(f"row {row}: the label is missing; leave the row out or name its label")
+        if reason := why_no_path(text, self.mark):
+            raise LabelError(f"row {row}: {reason}, or take labels as they are with path_sep=None")
+        return cut_path(text, self.mark)
+
+    def written(self, steps: Sequence[str]) -> str:
+        """Return a path as the user wrote it or would have written it."""
+        usual = path_id(map(str, steps), self.between)
+        return self.spelled.get(usual, usual)
+
+    def with_labels(self, labels: Iterable[str]) -> TextStyle:
+        """Return the style that also knows how these labels are written; of several ways the first counts."""
+        spelled = dict(self.spelled)
+        for text in dict.fromkeys(labels):
+            usual = path_id(cut_path(text, self.mark), self.between)
+            if usual != text:
+                spelled.setdefault(usual, text)
+        return replace(self, spelled=spelled)
+
+
+def check_path_sep(path_sep: Any) -> None:
+    """Refuse what cannot stand between steps."""
+    if path_sep is not None and (not isinstance(path_sep, str) or path_sep == ""):
+        raise HiNetError(f"path_sep is 'auto', the text between the steps of a path, or None; got {path_sep!r}")
+
+
+def text_style(labels: Sequence[Any], path_sep: PathSep, *, given: bool) -> TextStyle | None:
+    """Return how labels are paths as text, or None if they are not; ``given`` says that there is a taxonomy."""
+    texts = [label for label in labels if isinstance(label, str)]
+    if path_sep is None or not texts or (path_sep == AUTO and (given or not has_paths(texts))):
+        return None
+    mark = PATH_MARK if path_sep == AUTO else path_sep
+    return TextStyle(mark, between_steps(texts, mark)).with_labels(texts)

@@ -1,0 +1,373 @@
+"""What a user wrote comes back: from random sets of paths, in every form and container, whatever is asked."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from sklearn.exceptions import DataConversionWarning
+from sklearn.metrics import accuracy_score
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
+
+from hinet import HiNetClassifier, HiNetError, LabelError, Taxonomy, load, paths_as_text
+from hinet.classifier.bundle import _described_form, _restored_form
+from hinet.classifier.label_reading import read_labels, widened
+from hinet.classifier.labels import LabelForm
+from hinet.classifier.tabular import AnswerTable, Asked
+from hinet.metrics import scorer
+from tests.classifier.data import small
+from tests.strategies import awkward_names
+
+TEXTS = ["rye bread", "white bread", "whole milk", "skimmed milk"] * 5
+FOOD: list[Any] = ([("Food", "Bread")] * 2 + [("Food", "Milk")] * 2) * 5
+
+few_names = st.sampled_from(["Food", "Bread", "Milk", "a > b", "x\\", "7"])
+paths = st.lists(st.one_of(few_names, awkward_names), min_size=1, max_size=4).map(tuple)
+path_sets = st.lists(paths, min_size=1, max_size=6)
+
+
+@st.composite
+def one_top(draw: st.DrawFn) -> list[tuple[str, ...]]:
+    """Paths that all start with the same name."""
+    top = draw(few_names)
+    return [(top, *path) for path in draw(path_sets)] + draw(st.sampled_from([[], [(top,)]]))
+
+
+def objects(y: list[Any]) -> np.ndarray:
+    array = np.empty(len(y), object)
+    array[:] = y
+    return array
+
+
+def padded(y: list[Any]) -> np.ndarray:
+    width = max(map(len, y))
+    return np.array([[*path, *[""] * (width - len(path))] for path in y], object)
+
+
+def read_back(form: LabelForm, y: Any) -> Any:
+    """Return what encoding and decoding gives: by trace, by node, and from a form that was saved."""
+    traces = form.encode(y)
+    by_trace = form.decode_traces(traces)
+    nodes = traces.end_nodes.astype(np.int64)
+    assert np.array_equal(form.decode(nodes), by_trace)
+    taxonomy = form.taxonomy
+    saved = _restored_form(taxonomy, _described_form(form), form.label_nodes)
+    assert np.array_equal(saved.decode(nodes), by_trace)
+    assert all(form.truth(by_trace).ids())
+    assert form.truth(by_trace).exact.all()
+    assert form.truth(by_trace).ids() == form.truth(y).ids()
+    return by_trace
+
+
+@settings(max_examples=40)
+@given(st.one_of(path_sets, one_top()))
+@example([("Food", "Bread"), ("Food", "Milk"), ("Food",)])
+def test_paths_come_back_as_they_were_written(y: list[tuple[str, ...]]) -> None:
+    for written in (y, objects(y), pd.Series(y), [list(path) for path in y]):
+        form, _ = read_labels(written, None)
+        assert read_back(form, written).tolist() == y
+        assert sorted(form.decode(form.label_nodes).tolist()) == sorted(set(y))
+    table = padded(y)
+    if table.shape[1] > 1:
+        assert read_back(read_labels(table, None)[0], table).tolist() == table.tolist()
+        frame = pd.DataFrame(table).replace("", None)
+        assert read_back(read_labels(frame, None)[0], frame).tolist() == table.tolist()
+    texts = paths_as_text([tuple(step.strip() for step in path) for path in y])
+    form, _ = read_labels(texts, None, ">")
+    assert read_back(form, texts).tolist() == texts
+    assert form.decode(form.label_nodes).tolist() == sorted(set(texts))  # as scikit-learn expects of classes_
+
+
+@settings(max_examples=40)
+@given(st.one_of(path_sets, one_top()), st.one_of(path_sets, one_top()))
+def test_paths_that_come_later_leave_earlier_ones_as_they_were(
+    first: list[tuple[str, ...]], then: list[tuple[str, ...]]
+) -> None:
+    form = widened(read_labels(first, None)[0], then)
+    assert read_back(form, [*first, *then]).tolist() == [*first, *then]
+    before, after = (paths_as_text([tuple(map(str.strip, path)) for path in part]) for part in (first, then))
+    form = widened(read_labels(before, None, ">")[0], after)
+    assert read_back(form, [*before, *after]).tolist() == [*before, *after]
+
+
+EDGES = [("all", "food"), ("food", "bread"), ("food", "milk"), ("all", "toy"), ("toy", "car")]
+GIVEN = [("food", "bread"), ("food",), ("toy", "car"), ("food", "milk")]
+
+
+@pytest.mark.parametrize("dag", [False, True], ids=["tree", "DAG"])
+@pytest.mark.parametrize("rooted", [False, True], ids=["below the root", "from the root"])
+def test_paths_of_a_given_taxonomy_may_start_at_its_root(rooted: bool, dag: bool) -> None:
+    taxonomy = Taxonomy.from_edges([*EDGES, *([("toy", "milk")] if dag else [])])
+    y: list[Any] = [("all", *path) if rooted else path for path in GIVEN] + [("all",)]
+    for written in (y, padded(y), paths_as_text(y)):
+        form, _ = read_labels(written, taxonomy, "auto" if isinstance(written[0], tuple) else ">")
+        assert form.rooted == rooted
+        expected = written if isinstance(written, list) else written.tolist()
+        assert read_back(form, written).tolist() == expected
+    if rooted:
+        with pytest.raises(LabelError, match="row 5: the path 'toy > car' starts below the root, where others start"):
+            read_labels([*y, ("toy", "car")], taxonomy)
+    ids, _ = read_labels(["bread", "all"], taxonomy)
+    assert read_back(ids, ["bread", "all"]).tolist() == ["bread", "all"]
+
+
+@pytest.fixture(scope="module")
+def one_topped() -> HiNetClassifier:
+    return small().fit(TEXTS, FOOD)
+
+
+def test_a_shared_top_is_part_of_every_answer(one_topped: HiNetClassifier, tmp_path: Path) -> None:
+    one_topped.save(tmp_path / "model")
+    for found in (one_topped, load(tmp_path / "model")):
+        assert found.predict(TEXTS).tolist() == FOOD
+        assert found.predict(TEXTS, min_confidence=0.999999).tolist() == [("Food",)] * len(TEXTS)
+        assert found.classes_.tolist() == [("Food", "Bread"), ("Food", "Milk")]
+        assert found.score(TEXTS, FOOD) == 1
+        assert found.node_ids(found.predict(TEXTS[:1])) == [("Food > Bread",)]
+        assert scorer("hierarchical_f1")(found, TEXTS, FOOD) == 1
+        trace = found.predict_traces(TEXTS[:1])[0][0]
+        assert (trace.label, trace.steps) == (("Food", "Bread"), ("Food", "Food > Bread"))
+        assert found.explain(TEXTS[0]).trace.label == ("Food", "Bread")
+        columns = AnswerTable(found.fitted_, Asked(levels=True)).columns(found.features_of(TEXTS[:1]))
+        assert columns["label"] == ["Food > Bread"]
+        assert columns["trace"] == [["Food", "Bread"]]
+        assert (columns["level_1"], columns["level_2"]) == (["Food"], ["Bread"])
+
+
+def test_a_label_at_the_shared_top_is_no_missing_answer() -> None:
+    y: list[Any] = ([("Food", "Bread")] * 2 + [("Food",)] * 2) * 5
+    found = small().fit(TEXTS, y, valid=(TEXTS, y))
+    assert found.predict(TEXTS).tolist() == y
+    assert found.metrics_["validation"] == {"rows": 20, "accuracy": 1.0, "hierarchical_f1": 1.0}
+    root = small(taxonomy=Taxonomy.from_edges([("Food", "Bread")])).fit(TEXTS, y)
+    assert root.predict(TEXTS).tolist() == y
+    columns = AnswerTable(root.fitted_, Asked(levels=True)).columns(root.features_of(TEXTS))
+    assert columns["trace"] == [list(path) for path in y]
+    assert columns["level_1"] == ["Food"] * 20
+    assert columns["level_2"][1:3] == ["Bread", None]
+
+
+def test_a_second_top_leaves_the_first_alone() -> None:
+    found = small().fit(TEXTS, FOOD).partial_fit(["toy car", "red car"] * 3, [("Toys", "Car")] * 6)
+    assert found.predict(TEXTS).tolist() == FOOD
+    assert found.classes_.tolist() == [("Food", "Bread"), ("Food", "Milk"), ("Toys", "Car")]
+
+
+def test_models_of_before_write_their_root(one_topped: HiNetClassifier, tmp_path: Path) -> None:
+    """Where paths shared a top, older models have it as the root of their taxonomy."""
+    from dataclasses import replace
+
+    from hinet.classifier.continuing import moved_to
+    from hinet.taxonomy import Layers
+
+    new = one_topped.fitted_
+    tree = Taxonomy.from_paths(FOOD)
+    assert tree.root == 0
+    form = replace(new.form, layers=Layers.of(tree, ["Food > Bread", "Food > Milk"]))
+    told = {name: value for name, value in _described_form(form).items() if name not in ("rooted", "style")}
+    old = moved_to(new, _restored_form(tree, told, form.label_nodes))
+    loaded = small().fit(TEXTS, FOOD)
+    loaded._take_up(old)
+    assert loaded.predict(TEXTS).tolist() == FOOD
+    assert loaded.classes_.tolist() == [("Food", "Bread"), ("Food", "Milk")]
+    loaded.partial_fit(["toy car", "red car"] * 3, [("Toys", "Car")] * 6)
+    assert loaded.predict(TEXTS).tolist() == FOOD
+    assert loaded.classes_.tolist() == [("Food", "Bread"), ("Food", "Milk"), ("Toys", "Car")]
+
+
+RAGGED: list[Any] = [("Food", "Bread"), ("Food",), ("Toys",), ("Food", "Milk")] * 5
+SETS: list[Any] = [{"bread", "milk"}, {"bread"}, "toy", {"milk"}] * 5
+LEVELS = pd.DataFrame(
+    [("Food", "Bread"), ("Food", None), ("Toys", None), ("Food", "Milk")] * 5, columns=["top", "leaf"]
+)
+
+
+@pytest.mark.parametrize(
+    ("container", "y"),
+    [
+        (objects, RAGGED),
+        (pd.Series, RAGGED),
+        (lambda y: pl.Series([list(path) for path in y]), RAGGED),
+        (objects, SETS),
+        (pd.Series, SETS),
+        (pd.Series, ["a", "b", "c", "d"] * 5),
+        (lambda y: pd.Series(y, dtype="category"), ["a", "b", "c", "d"] * 5),
+        (pl.Series, [3, 1, 2, 7] * 5),
+    ],
+    ids=["object array", "Series", "polars", "array of sets", "Series of sets", "text", "category", "numbers"],
+)
+def test_labels_come_in_containers_of_every_library(container: Any, y: list[Any]) -> None:
+    labels = container(y)
+    found = small(epochs=4).fit(pd.Series(TEXTS), labels)
+    assert found.score(pd.Series(TEXTS), labels) == 1
+    if y is not SETS:
+        assert found.predict(TEXTS).tolist() == y
+        again = found.predict(TEXTS)
+        assert found.score(TEXTS, again) == found.partial_fit(TEXTS, again).score(TEXTS, again) == 1
+    held = small(epochs=2, validation_fraction=0.3).fit(TEXTS, labels)
+    assert held.metrics_["validation"]["rows"] == 6
+
+
+def fold_scores(y: Any, cv: Any = 2, **asked: Any) -> Any:
+    return cross_val_score(small(epochs=4), TEXTS, y, cv=cv, error_score="raise", **asked).tolist()
+
+
+def test_model_selection_takes_labels_as_users_have_them() -> None:
+    assert fold_scores(pd.Series(RAGGED), KFold(2)) == fold_scores(pd.Series(SETS)) == [1, 1]
+    assert fold_scores(objects(RAGGED), KFold(2), scoring=scorer("accuracy")) == [1, 1]
+    assert fold_scores(LEVELS.fillna("")) == [1, 1]
+    grid = GridSearchCV(small(epochs=4), {"width": [4, 8]}, cv=KFold(2), error_score="raise")
+    assert grid.fit(TEXTS, pd.Series(RAGGED)).best_score_ == 1
+
+
+def test_as_text_scikit_learn_can_do_all_with_paths() -> None:
+    for y in (
+        RAGGED,
+        pd.Series(RAGGED),
+        LEVELS,
+        LEVELS.to_numpy(),
+        pl.DataFrame([(*path, None)[:2] for path in RAGGED], orient="row"),
+        objects(RAGGED),
+    ):
+        assert paths_as_text(y) == ["Food > Bread", "Food", "Toys", "Food > Milk"] * 5
+    texts = paths_as_text(LEVELS)
+    assert paths_as_text(texts) == texts
+    assert fold_scores(texts, 3, scoring="accuracy") == fold_scores(texts, 3) == [1, 1, 1]
+    grid = GridSearchCV(small(epochs=4), {"width": [4, 8]}, cv=2, scoring="accuracy", error_score="raise")
+    assert grid.fit(TEXTS, texts).best_score_ == 1
+    assert grid.best_estimator_.taxonomy_.height == 2
+    with pytest.raises(LabelError, match="row 0: several labels cannot be one text"):
+        paths_as_text([{"a", "b"}])
+    with pytest.raises(LabelError, match="row 1: the path is empty"):
+        paths_as_text([("a",), ()])
+
+
+def test_paths_as_text_are_understood_and_come_back_as_text(tmp_path: Path) -> None:
+    y = ["Food>Bread", "Food", "Toys ", "Food > Milk"] * 5
+    found = small().fit(TEXTS, y)
+    assert found.taxonomy_.ids == ("Food", "Food > Milk", "Food > Bread", "Toys")
+    assert found.predict(TEXTS).tolist() == y
+    assert found.classes_.tolist() == sorted(set(y))
+    assert accuracy_score(y, found.predict(TEXTS)) == found.score(TEXTS, y) == 1
+    assert found.score(TEXTS, [tuple(step.strip() for step in path.split(">")) for path in y]) == 1
+    assert found.predict(TEXTS, min_confidence=1.0).tolist() == [None] * 20
+    assert found.predict_traces(TEXTS[:1])[0][0].label == "Food>Bread"
+    found.save(tmp_path / "model")
+    more = load(tmp_path / "model").partial_fit(["toy car"] * 3, ["Toys>Cars"] * 3)
+    assert more.predict(TEXTS).tolist() == y
+    assert more.classes_.tolist() == sorted({*y, "Toys>Cars"})
+
+
+def test_held_out_rows_are_written_as_all_rows_are() -> None:
+    y = ["Food", "Toys", "Cars", "Food>Milk"]
+    for part in ([0, 1, 2], [3, 0]):
+        some = [y[row] for row in part]
+        form, _ = read_labels(some, None, "auto", read_labels(y, None)[0])
+        assert form.form == "text"
+        assert form.style is not None
+        assert form.style.between == ">"
+        assert read_back(form, some).tolist() == some
+    table, _ = read_labels(padded(RAGGED)[1:3], None, "auto", read_labels(padded(RAGGED), None)[0])
+    assert table.decode(table.label_nodes).tolist() == [["Food", ""], ["Toys", ""]]
+
+
+def test_how_text_is_taken_can_be_said() -> None:
+    y = ["Food > Bread", "Food", "Toys", "Food > Milk"] * 5
+    assert small(path_sep=None).fit(TEXTS, y).taxonomy_.height == 1
+    slashes = [label.replace(" > ", "/") for label in y]
+    assert small().fit(TEXTS, slashes).taxonomy_.height == 1
+    cut = small(path_sep="/").fit(TEXTS, slashes)
+    assert cut.taxonomy_.height == 2
+    assert cut.predict(TEXTS).tolist() == slashes
+    amounts = ["<=50K", ">50K"] * 10
+    assert read_labels(amounts, None)[0].form == "plain"
+    with pytest.raises(LabelError, match="row 1: a step of the path '>50K' is empty; name every step, or take labels"):
+        read_labels([*amounts, "a > b"], None)
+    taxonomy = small(epochs=1).fit(TEXTS, y).taxonomy_  # whose ids are such texts
+    assert read_labels(y, taxonomy)[0].form == "ids"
+    several, _ = read_labels([{"Food > Bread", "Toys"}, "Food"], None)
+    assert several.truth([{"Food > Bread", "Toys"}]).ids() == [("Food > Bread", "Toys")]
+    for wrong in ("", 7):
+        with pytest.raises(HiNetError, match="path_sep is 'auto', the text between the steps of a path, or None; got"):
+            small(path_sep=wrong).fit(TEXTS, y)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [pd.DataFrame, pl.DataFrame, pa.table, lambda cells: np.array(cells["text"], object)[:, None]],
+    ids=["pandas", "polars", "Arrow", "array"],
+)
+def test_a_frame_of_one_column_of_text_is_texts(frame: Any) -> None:
+    rows = frame({"text": TEXTS})
+    found = small(epochs=4).fit(rows, FOOD, valid=(rows, FOOD))
+    assert found.predict(rows).tolist() == FOOD
+    assert found.score(rows, FOOD) == 1
+    assert found.calibrate(rows, FOOD).rows == 20
+    with pytest.raises(HiNetError, match=r"X has text among its columns .* give one column of text, or numbers"):
+        small().fit(pd.DataFrame({"a": TEXTS, "b": TEXTS}), FOOD)
+
+
+def test_a_frame_of_one_column_of_labels_is_labels() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataConversionWarning)
+        found = small(epochs=4).fit(TEXTS, pd.DataFrame({"label": paths_as_text(RAGGED)}))
+    assert found.predict(TEXTS).tolist() == paths_as_text(RAGGED)
+
+
+DAG = Taxonomy.from_edges([(None, "A"), (None, "B"), ("A", "x"), ("B", "x"), ("A", "y"), ("B", "z"), ("x", "q")])
+
+
+def test_nodes_of_a_dag_are_written_by_one_rule() -> None:
+    y: list[Any] = ([("B", "x", "q")] * 2 + [("A", "y"), ("B", "z")]) * 5
+    found = small(taxonomy=DAG).fit(TEXTS, y)
+    sure = {"min_confidence": 0.1}
+    assert found.predict(TEXTS).tolist() == found.predict(TEXTS, **sure).tolist() == y
+    by = {"map": Asked(), "sure": Asked(least=0.1), "label": Asked(decoding="label")}
+    for asked in by.values():
+        columns = AnswerTable(found.fitted_, asked).columns(found.features_of(TEXTS))
+        assert columns["label"] == [" > ".join(path) for path in y]
+        assert columns["trace"] == [list(path) for path in y]
+    for decoding in ("label", "expected_f1"):
+        assert found.set_params(decoding=decoding).predict(TEXTS).tolist() == y
+    assert [row[0].label for row in found.predict_traces(TEXTS)] == y
+
+
+def test_the_most_probable_trace_to_a_node_is_written() -> None:
+    """A node of a DAG, whatever the best trace of the row, against all of its traces."""
+    from hinet.classifier.leading import leading_traces
+
+    y: list[Any] = ([("B", "x", "q"), ("A", "x", "q"), ("A", "y"), ("B", "z")]) * 5
+    found = small(taxonomy=DAG, epochs=2).fit(TEXTS, y)
+    rows = found.features_of(TEXTS[:4])
+    every = found.predict_traces(TEXTS[:4], k=20)
+    for node, name in enumerate(DAG.ids):
+        led = leading_traces(found.fitted_, rows, np.full(4, node))
+        for row, path in enumerate(led.paths()):
+            best = next(trace.steps for trace in every[row] if name in trace.steps)
+            assert path[0] == best[: best.index(name) + 1]
+    assert found.fitted_.form.decode_traces(leading_traces(found.fitted_, rows, np.full(4, -1))).tolist() == [()] * 4
+
+
+def test_validation_rows_of_a_dag_are_the_paths_they_are_given_as() -> None:
+    width, height = 6, 6  # 7,776 paths to every node of the last level, 46,656 to the end
+    levels = [[f"{level}.{place}" for place in range(width)] for level in range(height)]
+    edges: list[Any] = [(None, node) for node in levels[0]]
+    edges += [(a, b) for above, below in itertools.pairwise(levels) for a in above for b in below]
+    dense = Taxonomy.from_edges([*edges, *((node, "end") for node in levels[-1])])
+    y: list[Any] = [(*(level[place % width] for level in levels), "end") for place in range(20)]
+    found = small(taxonomy=dense, epochs=1, wide=False).fit(TEXTS, y, valid=(TEXTS, y))
+    assert found.metrics_["validation"]["rows"] == 20
+    form = found.fitted_.form
+    truth = form.truth(y)
+    assert form.traces_of(truth.take(np.arange(3, 5))).paths() == [[path] for path in y[3:5]]
+    with pytest.raises(LabelError, match=r"row 1: '2\.0' is not a child of '0\.0'"):
+        form.truth([y[0], ("0.0", "2.0", "end")])
