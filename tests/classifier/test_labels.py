@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +16,20 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from sklearn.base import clone
 from sklearn.exceptions import DataConversionWarning
 from sklearn.metrics import accuracy_score
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 
 from hinet import HiNetClassifier, HiNetError, LabelError, Taxonomy, load, paths_as_text
 from hinet.classifier.bundle import _described_form, _restored_form
+from hinet.classifier.continuing import moved_to
 from hinet.classifier.label_reading import read_labels, widened
 from hinet.classifier.labels import LabelForm
+from hinet.classifier.manifest import sealed
 from hinet.classifier.tabular import AnswerTable, Asked
 from hinet.metrics import scorer
+from hinet.taxonomy import Layers
 from tests.classifier.data import small
 from tests.strategies import awkward_names
 
@@ -163,20 +169,19 @@ def test_a_second_top_leaves_the_first_alone() -> None:
 
 
 def test_models_of_before_write_their_root(one_topped: HiNetClassifier, tmp_path: Path) -> None:
-    """Where paths shared a top, older models have it as the root of their taxonomy."""
-    from dataclasses import replace
-
-    from hinet.classifier.continuing import moved_to
-    from hinet.taxonomy import Layers
-
+    """Where paths shared a top, older models have it as the root of their taxonomy, and say less of their labels."""
     new = one_topped.fitted_
-    tree = Taxonomy.from_paths(FOOD)
-    assert tree.root == 0
-    form = replace(new.form, layers=Layers.of(tree, ["Food > Bread", "Food > Milk"]))
-    told = {name: value for name, value in _described_form(form).items() if name not in ("rooted", "style")}
-    old = moved_to(new, _restored_form(tree, told, form.label_nodes))
-    loaded = small().fit(TEXTS, FOOD)
-    loaded._take_up(old)
+    form = replace(new.form, layers=Layers.of(Taxonomy.from_paths(FOOD), ["Food > Bread", "Food > Milk"]))
+    assert form.taxonomy.root == 0
+    old = clone(one_topped).fit(TEXTS, FOOD)
+    old._take_up(moved_to(new, form))
+    old.save(tmp_path / "model")
+    file = tmp_path / "model" / "manifest.json"
+    manifest = json.loads(file.read_text())
+    for later in ("rooted", "style"):
+        del manifest["labels"][later]
+    file.write_text(json.dumps(sealed(manifest)))
+    loaded = load(tmp_path / "model")
     assert loaded.predict(TEXTS).tolist() == FOOD
     assert loaded.classes_.tolist() == [("Food", "Bread"), ("Food", "Milk")]
     loaded.partial_fit(["toy car", "red car"] * 3, [("Toys", "Car")] * 6)

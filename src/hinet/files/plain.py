@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from hinet.errors import HiNetError, shown
 
@@ -96,8 +96,9 @@ def _check_items(value: Any, origin: Any, kinds: tuple[Any, ...], where: str) ->
 def _check_fields(value: Any, kind: Any, where: str) -> None:
     _require(isinstance(value, dict), value, where, "a mapping")
     hints = get_type_hints(kind)  # of a TypedDict, NotRequired is taken off
-    if is_typeddict(kind):
-        needed = kind.__required_keys__
+    if is_typeddict(kind):  # its __required_keys__ do not know NotRequired in annotations that are text
+        whole = get_type_hints(kind, include_extras=True)
+        needed = {name for name, hint in whole.items() if get_origin(hint) is not NotRequired}
     else:
         given = (dataclasses.MISSING,)
         needed = {f.name for f in dataclasses.fields(kind) if f.default in given and f.default_factory in given}

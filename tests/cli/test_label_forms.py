@@ -1,0 +1,73 @@
+"""Labels in the shell: what tables write comes back, whatever form it has."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from hinet import load
+from hinet.cli import main
+
+TEXTS = ["rye bread", "white bread", "whole milk", "skimmed milk"] * 5
+SMALL = ["--epochs", "4", "--width", "8", "-q"]
+
+
+def hinet(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
+
+
+def write(name: str, *columns: tuple[str, list[str]]) -> None:
+    with Path(name).open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["text", *(column for column, _ in columns)])
+        writer.writerows(zip(TEXTS, *(values * 5 for _, values in columns), strict=True))
+
+
+def predicted(model: str, *asked: str) -> list[dict[str, str]]:
+    assert hinet("predict", model, "rows.csv", "--text", "text", "--out", "out.csv", "-q", *asked) == 0
+    with Path("out.csv").open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+@pytest.mark.parametrize("form", ["text", "columns"])
+def test_a_shared_top_is_written(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    leaves = ["Bread", "Bread", "Milk", ""]
+    paths = [f"Food > {leaf}" if leaf else "Food" for leaf in leaves]
+    names = ["--label", "label"] if form == "text" else ["--label", "top", "--label", "leaf"]
+    write("rows.csv", ("label", paths), ("top", ["Food"] * 4), ("leaf", leaves))
+    assert hinet("train", "rows.csv", *names, "--valid", "rows.csv", "--out", "model", *SMALL) == 0
+    rows = predicted("model", "--levels")
+    assert [row["label"] for row in rows] == [row["trace"] for row in rows] == paths * 5
+    assert [(row["level_1"], row["level_2"]) for row in rows] == [("Food", leaf) for leaf in leaves] * 5
+    assert {row["label"] for row in predicted("model", "--min-confidence", "1")} == {"Food"}
+    capsys.readouterr()
+    assert hinet("evaluate", "model", "rows.csv", "--json") == 0
+    judged = json.loads(capsys.readouterr().out)
+    assert judged["accuracy"] == judged["hierarchical_f1"] == 1
+    label = ["--label", "Food > Bread"] if form == "text" else []
+    assert hinet("explain", "model", "rye bread", *label, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["trace"]["label"] == "Food > Bread"
+    assert load("model").predict(TEXTS[3:4])[0] == ("Food",)
+
+
+def test_what_only_looks_like_a_path_is_a_label(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write("rows.csv", ("income", ["<=50K", "<=50K", ">50K", ">50K"]), ("both", [">50K", ">50K", "a > b", "c"]))
+    train = ["train", "rows.csv", "--text", "text", *SMALL]
+    assert hinet(*train, "--label", "income", "--out", "a") == 0
+    assert {row["label"] for row in predicted("a")} == {"<=50K", ">50K"}
+    assert hinet(*train, "--label", "both", "--out", "b") == 2
+    assert "a step of the path '>50K' is empty; name every step, or take labels as they are" in capsys.readouterr().err
+    assert hinet(*train, "--label", "both", "--path-sep", "none", "--out", "b") == 0
+    assert [row["label"] for row in predicted("b")] == [">50K", ">50K", "a > b", "c"] * 5
+    assert load("b").taxonomy_.height == 1
