@@ -6,6 +6,8 @@ import pickle
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 import scipy.sparse as sp
@@ -24,8 +26,17 @@ NEW, TRUE = texts(40, seed=1)
 
 @pytest.mark.parametrize(
     "container",
-    [list, tuple, np.array, lambda rows: np.array(rows, object), pa.array, lambda rows: pa.chunked_array([rows])],
-    ids=["list", "tuple", "array", "objects", "Arrow", "chunked"],
+    [
+        list,
+        tuple,
+        np.array,
+        lambda rows: np.array(rows, object),
+        pa.array,
+        lambda rows: pa.chunked_array([rows]),
+        pd.Series,
+        pl.Series,
+    ],
+    ids=["list", "tuple", "array", "objects", "Arrow", "chunked", "pandas", "polars"],
 )
 def test_texts_come_in_any_container(container: Any) -> None:
     expected = small(taxonomy=taxonomy()).fit(TEXTS, LABELS).predict(NEW)

@@ -68,6 +68,7 @@ def read_back(form: LabelForm, y: Any) -> Any:
     taxonomy = form.taxonomy
     saved = _restored_form(taxonomy, _described_form(form), form.label_nodes)
     assert np.array_equal(saved.decode(nodes), by_trace)
+    assert saved.decode(form.label_nodes).tolist() == form.decode(form.label_nodes).tolist()
     assert all(form.truth(by_trace).ids())
     assert form.truth(by_trace).exact.all()
     assert form.truth(by_trace).ids() == form.truth(y).ids()
@@ -343,6 +344,7 @@ def test_nodes_of_a_dag_are_written_by_one_rule() -> None:
         assert columns["trace"] == [list(path) for path in y]
     for decoding in ("label", "expected_f1"):
         assert found.set_params(decoding=decoding).predict(TEXTS).tolist() == y
+    assert set(found.classes_) == set(y)
     assert [row[0].label for row in found.predict_traces(TEXTS)] == y
 
 

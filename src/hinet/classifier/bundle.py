@@ -24,6 +24,7 @@ from hinet.classifier.labels import LabelForm
 from hinet.classifier.manifest import FORMAT, MANIFEST, damaged
 from hinet.classifier.model_folder import ModelFiles, new_model, open_model, switch_manifest
 from hinet.classifier.text_paths import TextStyle
+from hinet.data import Traces
 from hinet.engine import FusedModel
 from hinet.errors import HiNetError
 from hinet.files import checked_text, map_arrays, write_arrays
@@ -166,7 +167,7 @@ def _described_form(form: LabelForm) -> dict[str, Any]:
     return {
         "form": form.form, "number": form.number, "columns": form.columns, "named": form.named,
         "values": values, "root": root, "rooted": form.rooted,
-        "style": None if form.style is None else asdict(form.style),
+        "style": None if form.style is None else asdict(form.style), "wrote": form.wrote,
     }  # fmt: skip
 
 
@@ -179,7 +180,13 @@ def _restored_form(taxonomy: Taxonomy, told: Mapping[str, Any], label_nodes: NDA
     if (told["form"] == "text") != bool(style and style.mark):
         raise ValueError("paths as text need a mark to be cut at, and other labels have none")
     rooted = told.get("rooted", told["named"] and told["root"] is not None)  # older models: the shared top is the root
-    return LabelForm(told["form"], layers, told["number"], told["columns"], told["named"], values, rooted, style)
+    wrote = {label: tuple(path) for label, path in told.get("wrote", {}).items()}
+    if any(path[-1:] != (label,) for label, path in wrote.items()):
+        raise ValueError("a path leads to another label than that it was written for")
+    Traces.along(layers, list(wrote.values()))  # raises where one leads nowhere
+    return LabelForm(
+        told["form"], layers, told["number"], told["columns"], told["named"], values, rooted, style, wrote
+    )  # fmt: skip
 
 
 def _versions(engine: str) -> dict[str, str]:

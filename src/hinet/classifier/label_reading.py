@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,10 @@ def widened(form: LabelForm, y: Any) -> LabelForm:
     more = [(row, label) for row, given in enumerate(rows) for label in several(given)]
     if not form.inferred:
         ends = {form.id_of(row, label) for row, label in more} | {form.taxonomy.ids[at] for at in form.label_nodes}
-        return replace(form, layers=Layers.of(form.taxonomy, _known(form.taxonomy, ends)))
+        later = _first_written((form.steps_below_root(row, label) for row, label in more), form)
+        return replace(
+            form, layers=Layers.of(form.taxonomy, _known(form.taxonomy, ends)), wrote={**later, **form.wrote}
+        )
     paths = [form.path_to(node) for node in form.label_nodes.tolist()]
     if form.named:
         return _with_paths(form, [(0, form.steps(path)) for path in paths], more)
@@ -88,7 +92,23 @@ def in_taxonomy(form: LabelForm, taxonomy: Taxonomy, renamed: Mapping[str, str])
         raise HiNetError("the taxonomy was inferred from the labels; fit with taxonomy=... to be able to change it")
     ends = {form.taxonomy.ids[node] for node in form.label_nodes.tolist()}
     layers = Layers.of(taxonomy, _known(taxonomy, {renamed.get(end, end) for end in ends}))
-    return replace(form, layers=layers, rooted=form.rooted and taxonomy.root != VIRTUAL_ROOT)
+    moved = replace(form, layers=layers, rooted=form.rooted and taxonomy.root != VIRTUAL_ROOT)
+    paths = (tuple(renamed.get(step, step) for step in path) for path in form.wrote.values())
+    return replace(moved, wrote=_first_written(paths, moved))
+
+
+def _first_written(paths: Iterable[tuple[str, ...]], form: LabelForm) -> dict[str, tuple[str, ...]]:
+    """Return the first path below the root to every label of a DAG; those that lead nowhere are left out."""
+    if not form.by_path:
+        return {}
+    taxonomy, wrote = form.taxonomy, {}
+    tops = {taxonomy.ids[top] for top in taxonomy.tops.tolist()}
+    for path in dict.fromkeys(paths):
+        if not path or path[-1] in wrote or path[0] not in tops or path[-1] not in taxonomy:
+            continue
+        if all(below in taxonomy and above in taxonomy.parents(below) for above, below in pairwise(path)):
+            wrote[path[-1]] = path
+    return wrote
 
 
 def _cut(style: TextStyle, labels: Labels) -> Labels:
@@ -106,7 +126,8 @@ def _of_paths(
     columns = max(len(label) for _, label in labels) if kind == "table" else 0
     if taxonomy is not None:
         layers = Layers.of(taxonomy, _known(taxonomy, {path[-1] for _, path in cut}))
-        return LabelForm(kind, layers, number, columns, rooted=_start_at_root(cut, taxonomy), style=style)
+        form = LabelForm(kind, layers, number, columns, rooted=_start_at_root(cut, taxonomy), style=style)
+        return replace(form, wrote=_first_written((form.steps_below_root(*label) for label in cut), form))
     paths: Iterable[tuple[str, ...]] = dict.fromkeys(path for _, path in cut)
     ends = sorted({path_id(path) for path in paths})
     if style is not None:  # so that classes_ are sorted as texts, as scikit-learn has them

@@ -16,8 +16,8 @@ names, and a node is known by its whole path. What turns ``y`` into a form is in
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -47,6 +47,7 @@ class LabelForm:
     values: NDArray[Any] | None = None  # of plain labels: the label of each node
     rooted: bool = False  # whether paths start at the root itself, not below it
     style: TextStyle | None = None  # of paths as text
+    wrote: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # in a DAG, the first path a label was given as
 
     @property
     def taxonomy(self) -> Taxonomy:
@@ -82,7 +83,7 @@ class LabelForm:
         if any(isinstance(row, (set, frozenset)) for row in rows):
             return Traces.encode_sets(self.layers, [self._ids(at, row) for at, row in enumerate(rows)])
         if self.has_paths and not self.named:
-            return Traces.encode_paths(self.layers, [self._below_root(at, row) for at, row in enumerate(rows)])
+            return Traces.encode_paths(self.layers, [self.steps_below_root(at, row) for at, row in enumerate(rows)])
         return Traces.encode(self.layers, [self.id_of(at, row) for at, row in enumerate(rows)])
 
     def truth(self, y: Any) -> Truth:
@@ -113,7 +114,7 @@ class LabelForm:
             return None
         if any(isinstance(row, (set, frozenset)) for row in rows):
             return None
-        paths = tuple(self._below_root(at, row) for at, row in enumerate(rows))
+        paths = tuple(self.steps_below_root(at, row) for at, row in enumerate(rows))
         Traces.along(self.layers, paths)  # raises where one leads nowhere
         return paths
 
@@ -165,7 +166,7 @@ class LabelForm:
             raise LabelError(f"row {at}: the path is empty; name at least one node")
         return steps
 
-    def _below_root(self, at: int, label: Any) -> tuple[str, ...]:
+    def steps_below_root(self, at: int, label: Any) -> tuple[str, ...]:
         """Return the steps of a path of ids below the root, at which it may start."""
         steps = self._steps(at, label)
         root = self.taxonomy.root
@@ -197,7 +198,8 @@ class LabelForm:
     def decode(self, nodes: NDArray[np.int64]) -> NDArray[Any]:
         """Return nodes, positions in the taxonomy, as the user writes them; ``NOTHING`` becomes None or empty.
 
-        Of several paths to a node the first is written: where rows have a trace, see :meth:`decode_traces`.
+        Of several paths to a node the one that was written first counts: where rows have a trace, see
+        :meth:`decode_traces`.
         """
         distinct, inverse = np.unique(nodes, return_inverse=True)
         if self.form == "plain" and self.values is not None and (distinct != NOTHING).all():
@@ -243,7 +245,9 @@ class LabelForm:
         return tuple(map(int, names)) if self.number else tuple(names)
 
     def path_to(self, node: int) -> list[int]:
-        """Return the nodes of a path to a node from below the root; in a DAG the first one."""
+        """Return the nodes of a path to a node from below the root; in a DAG the one that was written first, or is."""
+        if (given := self.wrote.get(self.taxonomy.ids[node])) is not None:
+            return [self.taxonomy.position(step) for step in given]
         parents, offsets = self.taxonomy.parent_lists
         path: list[int] = []
         while node != self.taxonomy.root:

@@ -62,6 +62,7 @@ class LabelEntry(TypedDict):
     root: str | None
     rooted: NotRequired[bool]
     style: NotRequired[StyleEntry | None]
+    wrote: NotRequired[dict[str, list[str]]]
 
 
 class FeatureEntry(TypedDict):
