@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hinet import HiNetClassifier, HiNetError, Taxonomy
+from hinet.classifier import tabular
 from hinet.classifier.tabular import AnswerTable, Asked, joined_traces
 
 TEXTS = ["rye bread", "white bread", "whole milk", "skimmed milk", "toy car", "toy train", "car wash", "train ride"] * 3
@@ -70,18 +71,6 @@ def test_labels_of_a_dag_are_different_and_summed_over_their_paths() -> None:
             assert label.trace.probability <= label.probability + 1e-9
 
 
-def test_rows_with_fewer_labels_than_asked_for_have_empty_cells() -> None:
-    found = columns(fitted(IDS, DAG), decoding="label", top=6)  # which has four
-    assert found["label_5"] == found["trace_6"] == found["probability_5"] == [None] * len(TEXTS)
-
-
-def test_rows_with_fewer_traces_than_asked_for_have_empty_cells() -> None:
-    many = columns(fitted(IDS, DAG), top=9)  # which has six
-    assert many["label_9"] == many["trace_9"] == many["probability_9"] == [None] * len(TEXTS)
-    found = columns(fitted(["a", "b"] * 12), top=3)
-    assert found["label_3"] == found["trace_3"] == found["probability_3"] == [None] * len(TEXTS)
-
-
 @pytest.mark.parametrize(
     ("labels", "label", "trace"),
     [
@@ -125,6 +114,20 @@ def test_wishes_that_contradict_each_other_are_refused() -> None:
     ):
         with pytest.raises(HiNetError, match=r"leave"):
             Asked(**wish)  # type: ignore[arg-type]
+
+
+def test_no_more_answers_are_given_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    classifier = fitted(IDS, DAG)
+    traces = columns(classifier, top=1_000_000, levels=True, titles=True)
+    assert [name for name in traces if name.startswith("label")] == ["label", *(f"label_{n}" for n in range(2, 6))]
+    labels = columns(classifier, decoding="label", top=1_000_000)
+    assert [name for name in labels if name.startswith("label")] == ["label", "label_2", "label_3", "label_4"]
+    assert list(columns(fitted(["a", "b"] * 12), top=3))[-1] == "probability_2"
+    monkeypatch.setattr(tabular, "MOST_CELLS", 100)
+    assert AnswerTable(classifier.fitted_, Asked(top=9, levels=True, titles=True)).rows_at_a_time == 100 // 24
+    monkeypatch.setattr(tabular, "MOST_COLUMNS", 14)
+    with pytest.raises(HiNetError, match=r"top = 1,000,000 makes 15 columns, more than 14; ask for fewer"):
+        AnswerTable(classifier.fitted_, Asked(top=1_000_000))
 
 
 def test_answers_of_blocks_join_to_those_of_all_rows() -> None:

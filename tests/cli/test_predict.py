@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hinet import HiNetClassifier, Taxonomy, load
+from hinet.classifier import tabular
 from hinet.cli import main
 from hinet.metrics import hierarchical_f1
 from tests.cli.conftest import HINET, products, run_hinet, write_products
@@ -224,8 +225,6 @@ BAD_FILES = {
 def test_bad_files_end_every_command_with_one_clear_line(
     name: str, shop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hinet.cli import main
-
     monkeypatch.chdir(shop)
     file, content, message = BAD_FILES[name]
     if name not in ("folder", "missing"):
@@ -470,6 +469,22 @@ def test_names_in_another_encoding_are_told_before_any_work(
     predict_inside("latin.csv", "--keep-all", "--encoding", "latin-1")
     assert list(rows_of(capsys.readouterr().out)[0])[:2] == ["title", "cat\u00e9gorie"]
     predict_inside("latin.csv")  # the column is not read
+
+
+def test_a_table_has_no_more_columns_than_answers_and_comes_in_parts(
+    shop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shop)
+    monkeypatch.setattr(tabular, "MOST_CELLS", 100)
+    pq.write_table(pa_csv.read_csv("test.csv"), "test.parquet")
+    for file in ("test.csv", "test.parquet"):
+        predict_inside(file, "--top", 1_000_000, "--keep", "id", "--to", "csv")
+        said = capsys.readouterr()
+        assert "--top 1,000,000 asks for more answers than the model has: all 4 are given" in said.err
+        rows = rows_of(said.out)
+        assert list(rows[0])[-1] == "probability_4"
+        assert [row["id"] for row in rows] == [str(n) for n in range(80)]
+        assert [row["label"] for row in rows] == expected(shop, 80, 1)
 
 
 def test_streams_that_are_closed_are_told(shop: Path) -> None:

@@ -273,7 +273,18 @@ def test_folders_and_missing_files_and_encodings_are_told(tmp_path: Path) -> Non
         with pytest.raises(FileError, match=message):
             read_rows(path)
     (tmp_path / "rows.csv").write_text("id\n1\n")
-    for unknown in ("klingon", "rot13", "base64", "zlib", "undefined", "utf\0", "utf-\udce9", ""):
+    for unknown in (
+        "klingon",
+        "rot13",
+        "base64",
+        "zlib",
+        "undefined",
+        "IDNA",
+        "unicode_escape",
+        "utf\0",
+        "utf-\udce9",
+        "",
+    ):
         with pytest.raises(HiNetError, match=r"unknown encoding .* \(--encoding\)"):
             TableOptions(encoding=unknown)
 

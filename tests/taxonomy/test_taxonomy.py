@@ -94,6 +94,11 @@ def test_a_root_can_be_chosen_and_leaves_the_rest_out_of_reach() -> None:
     assert dict(zip(taxonomy.ids, taxonomy.depth.tolist(), strict=True)) == {"r": 0, "a": 1, "lost": -1, "found": -1}
     with pytest.raises(TaxonomyError, match="root 'x' is not among the nodes"):
         Taxonomy.from_edges([("r", "a")], root="x")
+    for edges in ([("r", "a"), (None, "alone")], [(None, "alone")]):
+        with pytest.raises(
+            TaxonomyError, match="root 'alone' has no children; name the node that all others are below"
+        ):
+            Taxonomy.from_edges(edges, root="alone")
     with pytest.raises(TaxonomyError, match="root 'a' has a parent"):
         Taxonomy.from_edges([("r", "a")], root="a")
 

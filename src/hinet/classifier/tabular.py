@@ -20,6 +20,8 @@ from hinet.engine import Decoding, Found
 from hinet.errors import HiNetError
 
 Cells = dict[str, list[Any]]
+MOST_COLUMNS = 100_000  # of a table
+MOST_CELLS = 1_000_000  # that are made at a time
 
 
 @dataclass(frozen=True)
@@ -58,11 +60,17 @@ class AnswerTable:
     asked: Asked
     path_sep: str = " > "  # between the steps of a label that is a path
 
+    def __post_init__(self) -> None:
+        if self._width > MOST_COLUMNS:
+            raise HiNetError(
+                f"top = {self.asked.top:,} makes {self._width:,} columns, more than {MOST_COLUMNS:,}; ask for fewer"
+            )
+
     @property
     def kinds(self) -> dict[str, CellKind]:
         """The columns there will be, and what is in them."""
         kinds: dict[str, CellKind] = {}
-        for rank in range(self.asked.top):
+        for rank in range(self.top):
             mark = f"_{rank + 1}" if rank else ""
             kinds |= {f"label{mark}": "text", f"trace{mark}": "texts", f"probability{mark}": "number"}
             if self.asked.titles:
@@ -71,6 +79,24 @@ class AnswerTable:
             for level in range(1, self._depth + 1):
                 kinds |= {f"level_{level}": "text", f"level_{level}_probability": "number"}
         return kinds
+
+    @cached_property
+    def top(self) -> int:
+        """Answers a row: as many as asked for, or all there are."""
+        layers = self.fitted.form.layers
+        if self.asked.decoding == "label":
+            return min(self.asked.top, len(np.unique(layers.node[layers.ends])))
+        return min(self.asked.top, layers.count_traces())
+
+    @cached_property
+    def _width(self) -> int:
+        """How many columns there are."""
+        return self.top * (4 if self.asked.titles else 3) + (2 * self._depth if self.asked.levels else 0)
+
+    @property
+    def rows_at_a_time(self) -> int:
+        """How many rows to answer at a time, so that what they take in memory is bounded."""
+        return max(1, MOST_CELLS // self._width)
 
     @cached_property
     def _depth(self) -> int:
@@ -92,7 +118,7 @@ class AnswerTable:
         """Return the answers of rows as the model reads them."""
         asked, search = self.asked, self.fitted.search
         if asked.decoding == "label":
-            best = search.top_labels(rows, asked.top)
+            best = search.top_labels(rows, self.top)
             return self._of_traces(best.found, best.probability)
         if asked.least is not None or asked.decoding != "map":
             found = (
@@ -105,7 +131,7 @@ class AnswerTable:
             traces = None if self._is_tree else leading_traces(self.fitted, rows, nodes)
             at = np.where(sure, np.cumsum(sure) - 1, NOTHING)
             return self._ranked(0, nodes, traces, at, np.where(sure, found.probability, np.nan))
-        found_traces = search.traces(rows, asked.top)
+        found_traces = search.traces(rows, self.top)
         assert found_traces.traces.log_p is not None
         return self._of_traces(found_traces, np.exp(found_traces.traces.log_p))
 
@@ -114,7 +140,7 @@ class AnswerTable:
         traces = found.traces
         counts = np.diff(traces.row_offsets)
         cells: Cells = {}
-        for rank in range(self.asked.top):
+        for rank in range(self.top):
             has = counts > rank
             at = np.where(has, traces.row_offsets[:-1] + rank, NOTHING)
             nodes = np.where(has, traces.end_nodes[at], NOTHING).astype(np.int64)

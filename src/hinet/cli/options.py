@@ -62,6 +62,7 @@ class Running:
 
 
 _PANEL = "Running"
+MOST_SEED = (1 << 63) - 1  # so that every generator of random numbers takes it
 
 
 def _running(
@@ -70,7 +71,13 @@ def _running(
     ] = False,
     seed: Annotated[
         int,
-        typer.Option("--seed", min=0, help="Of anything random; most commands have nothing.", rich_help_panel=_PANEL),
+        typer.Option(
+            "--seed",
+            min=0,
+            max=MOST_SEED,
+            help="Of anything random; most commands have nothing.",
+            rich_help_panel=_PANEL,
+        ),
     ] = 0,
     threads: Annotated[
         int | None,

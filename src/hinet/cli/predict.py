@@ -102,6 +102,8 @@ def predict(
         blank_texts=True,
     )  # fmt: skip
     table = AnswerTable(loaded.fitted, asked, loaded.path_mark)
+    if table.top < top:
+        running.say(f"--top {top:,} asks for more answers than the model has: all {table.top:,} are given")
     with rows.faults(beside) as faults, counter_for_terminal(running.quiet) as counter:
         blocks = labelled_blocks(paths, query, rows.options, faults)
         output = partial(_Output, loaded, table, query, prefix, rows.on_error is OnError.skip)
@@ -145,6 +147,7 @@ class _Output:
         self._loaded, self._table, self._prefix, self._keeps_all = loaded, table, prefix, query.keep_all
         self._place = first.rows.unit if skips else None
         self.blank = 0  # rows without a text so far
+        self.rows_at_a_time = table.rows_at_a_time
         self._kept = first.rows.names if query.keep_all else list(query.keep)
 
     def kinds(self) -> dict[str, CellKind]:
@@ -203,7 +206,7 @@ def _write(blocks: Iterator[LabelledBlock], out: str, to: Any, output: Callable[
     chosen = format_for_output(out, to, first.rows.format)
     answers = output(first)
     with new_table(out, chosen, answers.kinds()) as table:
-        for block in chain([first], filled):
+        for block in chain.from_iterable(block.parts(answers.rows_at_a_time) for block in chain([first], filled)):
             table.write(answers.columns(block))
             counter.advanced(len(block))
     return answers.blank

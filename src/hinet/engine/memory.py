@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hinet.errors import HiNetError
+from hinet.memory import GB, require_memory
 
-GB = 1e9
+REMEDY = "lower width, hash the wide expert (wide_buckets), leave it out (wide=False), or keep fewer features"
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,11 @@ class MemoryPlan:
         )
 
     def check(self, limit: float | None) -> None:
-        """Raise HiNetError if it is more than ``limit`` GB."""
-        if limit is not None and self.total > limit * GB:
-            raise HiNetError(
-                f"{self}, more than memory_limit={limit} GB; lower width, hash the wide expert (wide_buckets), "
-                "leave it out (wide=False), or keep fewer features"
-            )
+        """Raise HiNetError if it is more than ``limit`` GB, or without a limit more than there is."""
+        if limit is None:
+            require_memory(self.total, str(self), REMEDY)
+        elif self.total > limit * GB:
+            raise HiNetError(f"{self}, more than memory_limit={limit} GB; {REMEDY}")
 
 
 def plan_memory(

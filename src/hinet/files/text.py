@@ -4,28 +4,40 @@ from __future__ import annotations
 
 import codecs
 import io
+import sys
 from pathlib import Path
 
+from hinet import memory
 from hinet.errors import FileError, HiNetError
 from hinet.files.streams import open_bytes
 
 NAME_ENCODING = "name its encoding (--encoding, such as latin-1)"
 LONGEST_LINE = 1_000_000  # characters; a longer line is a binary file or a lost line ending
 
+_NOT_OF_FILES = ("undefined", "idna", "punycode", "unicode-escape", "raw-unicode-escape")  # names, source code
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
-def read_text(path: str | Path, encoding: str = "utf-8") -> str:
+def read_text(path: str | Path, encoding: str = "utf-8", memory_a_byte: int = 4) -> str:
     """Return the whole text of a plain or compressed file, without its byte order mark; ``-`` is standard input.
+
+    ``memory_a_byte`` is what a byte of the text takes in memory, with the work that is done on it.
 
     Raises
     ------
     FileError
-        If the file cannot be opened, is empty, is damaged, or is not text in ``encoding``; names the line.
+        If the file cannot be opened, is empty, is damaged, is not text in ``encoding``, or is more than memory can
+        hold, however well it is compressed; names the line.
     """
     check_encoding(encoding)
+    most = memory.total_memory() // memory_a_byte
     with open_bytes(path) as stream:
-        return checked_text(path, stream.read(), encoding)
+        data = stream.read(min(most + 1, sys.maxsize - 1))
+    if len(data) > most:
+        raise FileError(
+            path, f"the text is longer than {most:,} bytes, more than there is memory for; is it the right file?"
+        )
+    return checked_text(path, data, encoding)
 
 
 def checked_text(path: str | Path, data: bytes, encoding: str = "utf-8") -> str:
@@ -71,12 +83,11 @@ def checked_lines(path: str | Path, text: str) -> list[str]:
 
 def check_encoding(encoding: str) -> None:
     """Raise HiNetError for an encoding that is none of text."""
-    known = encoding.isascii() and encoding.lower() != "undefined"  # which Python has for no text at all
-    if known:
-        try:
-            io.TextIOWrapper(io.BytesIO(), encoding)  # which refuses codecs from bytes to bytes
-        except (LookupError, ValueError):
-            known = False
+    try:
+        io.TextIOWrapper(io.BytesIO(), encoding)  # which refuses codecs from bytes to bytes
+        known = codecs.lookup(encoding).name not in _NOT_OF_FILES
+    except (LookupError, ValueError):
+        known = False
     if not known:
         raise HiNetError(f"unknown encoding {encoding!r}; try 'utf-8', 'latin-1' or 'utf-16' (--encoding)")
 

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hinet.memory import GB, require_memory
+
 WIDTH = 256  # k
 DROPOUT = 0.5
 LINEAR_SHARE = 0.5  # of the units of a sparse bag; the others are rectified
@@ -53,6 +55,7 @@ class SparseBag(nn.Module):
         self, features: int, width: int = WIDTH, *, dropout: float = DROPOUT, linear_share: float = LINEAR_SHARE
     ) -> None:
         super().__init__()
+        check_size(features, width)
         self.width = width
         self.weight = nn.Parameter(torch.randn(features, width) * BAG_STD)
         self.bias = nn.Parameter(torch.zeros(width))
@@ -90,6 +93,7 @@ class DenseFeatures(nn.Module):
         super().__init__()
         self.width = widths[-1]
         sizes = [features, *widths]
+        check_size(features, *widths)
         layers: list[nn.Module] = []
         for before, after in itertools.pairwise(sizes):
             layers += [nn.Linear(before, after), nn.ReLU(), nn.Dropout(dropout)]
@@ -104,6 +108,13 @@ class DenseFeatures(nn.Module):
         """Return the feature layer, (b, k)."""
         hidden: Tensor = self.layers(rows)
         return hidden
+
+
+def check_size(*sizes: int) -> None:
+    """Refuse layers of units, each of which reads the one before, that would not fit into memory."""
+    needed = sum(4 * before * after for before, after in itertools.pairwise(sizes))
+    shape = " x ".join(f"{size:,}" for size in sizes)
+    require_memory(needed, f"a feature network of {shape} weights takes {needed / GB:.2f} GB", "lower the width")
 
 
 def dense_rows(matrix: NDArray[Any], start: int, end: int) -> Tensor:

@@ -27,6 +27,10 @@ def root_of(graph: Graph, source: str, root: str | None) -> int:
     place = graph.ids.index(root)
     if has_parent[place]:
         raise TaxonomyError(f"{source}: the root {shown(root)} has a parent; name a node at the top")
+    if place not in graph.edge_parent:
+        raise TaxonomyError(
+            f"{source}: the root {shown(root)} has no children; name the node that all others are below"
+        )
     return place
 
 

@@ -139,6 +139,15 @@ class LabelledBlock:
     def __len__(self) -> int:
         return len(self.texts)
 
+    def parts(self, most: int) -> Iterator[LabelledBlock]:
+        """Yield the rows in blocks of at most so many."""
+        if len(self) <= most:
+            yield self
+            return
+        for start in range(0, len(self), most):
+            rows = range(start, min(start + most, len(self)))
+            yield LabelledBlock(self.rows.take(rows), [*self.texts[start : rows.stop]], self.labels[start : rows.stop])
+
 
 def labelled_blocks(
     paths: Sequence[str], query: RowQuery, options: TableOptions, faults: Faults

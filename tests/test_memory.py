@@ -1,0 +1,58 @@
+"""What would not fit into memory is told before it is tried."""
+
+from __future__ import annotations
+
+import gzip
+import resource
+import sys
+from pathlib import Path
+
+import pytest
+
+from hinet import FileError, HiNetError, Taxonomy, memory
+from hinet.engine.memory import MemoryPlan
+from hinet.network import DenseFeatures, SparseBag
+from tests.processes import run
+
+
+def test_memory_is_that_of_the_machine_the_container_or_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "CONTAINER_LIMITS", ())
+    machine = memory.total_memory()
+    assert 1e8 < machine < 1e15
+    limit, none = tmp_path / "memory.max", tmp_path / "none"
+    monkeypatch.setattr(memory, "CONTAINER_LIMITS", (none, limit))
+    for written, expected in (("max\n", machine), ("50000000\n", 50_000_000), (f"{1 << 62}\n", machine)):
+        limit.write_text(written)
+        assert memory.total_memory() == expected
+    code = "from hinet.memory import total_memory; print(total_memory())"
+
+    def limit_memory() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (500_000_000, 500_000_000))
+
+    assert run([sys.executable, "-c", code], preexec_fn=limit_memory).stdout == "500000000\n"
+
+
+def test_training_that_needs_more_memory_than_there_is_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "total_memory", lambda: 1_000_000_000)
+    MemoryPlan(900_000_000, 0, 0, 0).check(None)
+    with pytest.raises(HiNetError, match=r"takes 1.10 GB.* more than the 1.00 GB of memory there is; lower width"):
+        MemoryPlan(1_100_000_000, 0, 0, 0).check(None)
+    MemoryPlan(1_100_000_000, 0, 0, 0).check(2.0)
+    with pytest.raises(HiNetError, match=r"more than the 1.00 GB of memory there is; lower the width"):
+        SparseBag(30, 100_000_000)
+    with pytest.raises(HiNetError, match=r"a feature network of 30 x 5 x 100,000,000 weights takes"):
+        DenseFeatures(30, (5, 100_000_000))
+
+
+def test_a_hierarchy_that_unpacks_to_more_than_memory_holds_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "categories.txt.gz"
+    file.write_bytes(gzip.compress(b"a b\n" * 250_000))
+    assert file.stat().st_size < 5_000
+    assert len(Taxonomy.from_file(file)) == 2
+    monkeypatch.setattr(memory, "total_memory", lambda: 64 * 900_000)
+    with pytest.raises(FileError, match=r"gz: the text is longer than 900,000 bytes, more than there is memory for"):
+        Taxonomy.from_file(file)
