@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from hinet.classifier.label_rows import all_paths, all_whole, rows_of, several
+from hinet.classifier.label_rows import all_paths, all_whole, distinct_labels, rows_of
 from hinet.classifier.labels import Form, LabelForm
 from hinet.classifier.text_paths import AUTO, PathSep, TextStyle, text_style
 from hinet.data import Traces
 from hinet.errors import HiNetError, LabelError, shown
 from hinet.taxonomy import VIRTUAL_ROOT, Layers, Taxonomy, as_id, path_id, unpadded
 
-Labels = Sequence[tuple[int, Any]]  # every label, with its row
+Labels = Sequence[tuple[int, Any]]  # every label, with the first row that has it
 
 
 def read_labels(
@@ -35,7 +35,7 @@ def read_labels(
     rows, is_table = rows_of(y)
     if not len(rows):
         raise HiNetError("there are no rows: y is empty; give at least one labelled row")
-    labels = [(row, label) for row, given in enumerate(rows) for label in several(given)]
+    labels = distinct_labels(rows)
     paths = all_paths(rows)
     if like is not None:
         style = like.style
@@ -59,7 +59,7 @@ def read_labels(
 def widened(form: LabelForm, y: Any) -> LabelForm:
     """Return the form with the labels of ``y`` as well: an inferred taxonomy grows, a given one knows them."""
     rows, _ = rows_of(y)
-    more = [(row, label) for row, given in enumerate(rows) for label in several(given)]
+    more = distinct_labels(rows)
     if not form.inferred:
         ends = {form.id_of(row, label) for row, label in more} | {form.taxonomy.ids[at] for at in form.label_nodes}
         later = _first_written((form.steps_below_root(row, label) for row, label in more), form)

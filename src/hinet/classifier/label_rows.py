@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from hinet.errors import HiNetError, LabelError, shown
 from hinet.taxonomy import path_id, unpadded
+
+Read = TypeVar("Read")
 
 
 def checked_labels(y: Any, count: int) -> Any:
@@ -79,6 +81,39 @@ def rows_of(y: Any) -> tuple[Sequence[Any], bool]:
     if array.ndim == 2 and array.shape[1] > 2 and array.dtype.kind in "bi" and np.isin(array, (0, 1)).all():
         raise LabelError("y looks like a matrix of zeros and ones; give each row its labels, several as a set")
     return array.tolist(), array.ndim == 2
+
+
+def is_text(label: Any) -> bool:
+    """Return whether a label is text, or a path of texts: two such labels that are equal name the same node."""
+    return type(label) is str or (type(label) is tuple and all(type(step) is str for step in label))
+
+
+def read_each(rows: Sequence[Any], read: Callable[[int, Any], Read]) -> list[Read]:
+    """Return what ``read`` gives for every row, with its number; of equal texts and paths it is asked once."""
+    known: dict[Any, Read] = {}
+    found = []
+    for at, row in enumerate(rows):
+        if not is_text(row):
+            found.append(read(at, row))
+            continue
+        if row not in known:
+            known[row] = read(at, row)
+        found.append(known[row])
+    return found
+
+
+def distinct_labels(rows: Sequence[Any]) -> list[tuple[int, Any]]:
+    """Return the labels of all rows, each with the first row that has it; others than texts may come again."""
+    known: set[Any] = set()
+    found = []
+    for at, row in enumerate(rows):
+        for label in several(row):
+            if is_text(label):
+                if label in known:
+                    continue
+                known.add(label)
+            found.append((at, label))
+    return found
 
 
 def several(row: Any) -> Iterable[Any]:

@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.classifier.label_rows import is_path, rows_of, several
+from hinet.classifier.label_rows import is_path, read_each, rows_of, several
 from hinet.classifier.text_paths import TextStyle
 from hinet.classifier.truth import NOTHING, Truth
 from hinet.data import Traces
@@ -81,10 +81,10 @@ class LabelForm:
         """Return labels as traces of these layers; raises LabelError, which names the row."""
         rows, _ = rows_of(y)
         if any(isinstance(row, (set, frozenset)) for row in rows):
-            return Traces.encode_sets(self.layers, [self._ids(at, row) for at, row in enumerate(rows)])
+            return Traces.encode_sets(self.layers, read_each(rows, self._ids))
         if self.has_paths and not self.named:
-            return Traces.encode_paths(self.layers, [self.steps_below_root(at, row) for at, row in enumerate(rows)])
-        return Traces.encode(self.layers, [self.id_of(at, row) for at, row in enumerate(rows)])
+            return Traces.encode_paths(self.layers, read_each(rows, self.steps_below_root))
+        return Traces.encode(self.layers, read_each(rows, self.id_of))
 
     def truth(self, y: Any) -> Truth:
         """Return labels as nodes, those among them that no training row had.
@@ -95,7 +95,7 @@ class LabelForm:
             If a given taxonomy does not know a label; names the row. An inferred one need not know all.
         """
         rows, _ = rows_of(y)
-        ids = [self._ids(at, row) for at, row in enumerate(rows)]
+        ids = read_each(rows, self._ids)
         offsets = offsets_of(np.array([len(row) for row in ids], np.int64))
         names = [name for row in ids for name in row]
         exact = np.array([name in self.taxonomy for name in names], bool)
@@ -114,7 +114,7 @@ class LabelForm:
             return None
         if any(isinstance(row, (set, frozenset)) for row in rows):
             return None
-        paths = tuple(self.steps_below_root(at, row) for at, row in enumerate(rows))
+        paths = tuple(read_each(rows, self.steps_below_root))
         Traces.along(self.layers, paths)  # raises where one leads nowhere
         return paths
 
