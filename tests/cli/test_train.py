@@ -127,6 +127,8 @@ def test_wishes_that_cannot_be_met_are_told_before_training(
         (["--out", "taken", "--resume"], "taken.checkpoint: holds other files than checkpoints ('notes.txt')"),
         (["--out", "new", "--valid", "test.csv", "--valid-share", "0.1"], "each say which rows are for validation"),
         (["--out", "new", "--memory-limit", "0.0001"], "memory"),
+        (["--out", "new", "--memory-limit", "nan"], "--memory-limit is a number from 0 on; got nan"),
+        (["--out", "new", "--checkpoint-every", "nan"], "--checkpoint-every is a number from 0 on; got nan"),
         (["--out", "new", "--width", "100000000"], "GB of memory there is; lower width"),
         (["--out", "new", "--seed", str(1 << 64)], "0<=x<=9223372036854775807"),
         (["--out", "new", "--label-sep", ""], "--label-sep is empty"),

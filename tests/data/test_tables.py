@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import lzma
+import random
 from contextlib import ExitStack
 from decimal import Decimal
 from pathlib import Path
@@ -642,3 +643,50 @@ def test_labels_that_are_objects_are_told(tmp_path: Path) -> None:
         list(labelled_blocks([str(tmp_path / "rows.jsonl")], RowQuery(Columns()), TableOptions(), Unforgiving()))
     assert labels(Columns(), {"label": [["a"]]}, {"label": [{"a": 1}]}) == [None, None]
     assert labels(Columns(label=("a", "b")), {"a": "x", "b": ["y"]}) == [None]
+
+
+ODD = [b"\0", b"\xff", b'"', b"\n", b"\r", b",", b"{", b"}", b"\\", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"PAR1", b"#",
+       b"sep=;\n", b"NaN", b"\\ud800", b"9" * 5000, b"[" * 2000]  # fmt: skip
+
+
+def broken(data: bytes, chance: random.Random) -> bytes:
+    """Return bytes with a few of them changed, left out, doubled or cut off, or odd ones put in."""
+    found = bytearray(data)
+    for _ in range(chance.choice([1, 2, 5])):
+        place = chance.randrange(len(found) + 1)
+        change = chance.randrange(5)
+        if change == 0:
+            found[place:place] = chance.choice(ODD)
+        elif change == 1:
+            del found[place : place + chance.choice([1, 50])]
+        elif change == 2:
+            found[place:place] = found[place : place + chance.choice([5, 100])]
+        elif change == 3 and chance.random() < 0.2:
+            del found[place:]
+        elif place < len(found):
+            found[place] = chance.randrange(256)
+    return bytes(found)
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet", "csv.gz", "jsonl.zst"])
+def test_broken_files_are_read_or_told(ending: str, tmp_path: Path) -> None:
+    chance = random.Random(0)
+    plain = [{"text": f'a "text", {n}', "label": "ab"[n % 2], "n": str(n)} for n in range(40)]
+    whole = write_rows(tmp_path / f"rows.{ending}", plain).read_bytes()
+    query = RowQuery(Columns(), keep_all=True, where={"n": tuple(map(str, range(30)))})
+    read = told = 0
+    for _ in range(60):
+        (tmp_path / f"rows.{ending}").write_bytes(broken(whole, chance))
+        options = TableOptions(encoding=chance.choice(["utf-8", "utf-8", "latin-1", "utf-16", "shift_jis"]))
+        try:
+            with setting_aside(tmp_path / "rejects.csv") as rejects:
+                blocks = list(labelled_blocks([str(tmp_path / f"rows.{ending}")], query, options, rejects))
+                kinds: Any = dict.fromkeys(blocks[0].rows.names if blocks else ["x"], "any")
+                with new_table(str(tmp_path / "out.csv"), "csv", kinds) as table:
+                    for block in blocks:
+                        table.write({name: block.rows.column(name) for name in kinds})
+            read += 1
+        except HiNetError:
+            told += 1
+    assert told > 5
+    assert read + told == 60

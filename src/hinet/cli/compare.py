@@ -47,6 +47,8 @@ def compare(
     from hinet.evaluation.comparison_data import TextColumns, lshtc_comparison, table_comparison
 
     check_plot(plot)
+    if out.is_dir():
+        raise FileError(out, "is a folder; name a file for the figures")
     if not out.resolve().parent.is_dir():
         raise FileError(out, "cannot be written: the folder does not exist")
     read = [*data.glob("*.txt")] if data.is_dir() else [data, test]

@@ -25,6 +25,11 @@ class TrainingChoice:
     resume: bool
     checkpoint_every: float
 
+    def __post_init__(self) -> None:
+        for name, value in (("--memory-limit", self.memory_limit), ("--checkpoint-every", self.checkpoint_every)):
+            if value is not None and not value >= 0:  # which NaN is not either
+                raise HiNetError(f"{name} is a number from 0 on; got {value}")
+
 
 def _training(
     epochs: Annotated[int | None, option("--epochs", "By default by the number of rows.", _TRAINING, least=1)] = None,

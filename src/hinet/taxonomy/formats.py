@@ -18,7 +18,7 @@ from hinet.taxonomy.path_ids import named_path_draft
 NODE_COLUMNS = ("node", "child", "id", "node_id", "code")
 PARENT_COLUMNS = ("parent", "parents", "parent_id", "parents_id", "parent_ids", "parent_code")
 PARENT_SEPARATORS = ("|", ";", ",", " ")
-MEMORY_A_BYTE = 64  # of text, that reading a hierarchy takes: 16 to 40 measured, more for lines that repeat
+MEMORY_A_BYTE = 64  # of text, that reading a hierarchy may take: its parts are short, and each is an object
 
 _JSON_START = re.compile(r"""\s*(?:\{\s*["}]|\[\s*["{\[\]\d])""")
 _NAME_COLUMNS = "name the node and parent columns (--node-col, --parent-col)"
