@@ -22,7 +22,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # A loop that sums up fractions must store nothing: where stores might overlap, the place of arrays in memory decides,
 # as it runs, whether it takes several values at once, and so in which order it adds.
 FAST = frozenset({"reassoc", "contract", "arcp", "nsz", "afn"})
-ROOMS = ("compiled.py", "data/matrices.py", "data/text", "engine")  # whose sources decide what a kernel is
+ROOMS = (
+    "compiled.py",
+    "data/matrices.py",
+    "data/matrix_kernels.py",
+    "data/text",
+    "engine",
+)  # whose sources decide what a kernel is
 
 
 def kernel(function: Function) -> Function:

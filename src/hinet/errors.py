@@ -4,6 +4,7 @@
 
     HiNetError
     ├── FileError        a file cannot be read or written as asked; names file and line
+    ├── InputTypeError   rows are of a type that cannot be used; a TypeError as well
     ├── TaxonomyError    a hierarchy contradicts itself; carries the list of problems
     └── LabelError       a label or trace does not fit the taxonomy; names the row
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 _LONGEST_SHOWN = 60
 _MOST_NAMES_COMPARED = 1_000
@@ -33,6 +35,10 @@ class FileError(HiNetError):
         self.line = line
         where = self.path if line is None else f"{self.path}:{line}"
         super().__init__(f"{where}: {message}")
+
+
+class InputTypeError(HiNetError, TypeError):
+    """Rows are of a type that cannot be used; a TypeError as well, as scikit-learn has it."""
 
 
 class TaxonomyError(HiNetError):
@@ -54,6 +60,24 @@ def shown(value: str) -> str:
     "'Sheep'"
     """
     return repr(value if len(value) <= _LONGEST_SHOWN else value[: _LONGEST_SHOWN - 1] + "…")
+
+
+def described(value: Any) -> str:
+    """Return any value for a message: as Python writes it, with its type where that does not say it, on one line.
+
+    >>> described("abc"), described([1, 2]), described(Path("model"))
+    ("'abc'", '[1, 2]', "PosixPath('model')")
+    """
+    if isinstance(value, str):
+        return shown(value)
+    try:
+        written = " ".join(repr(value).split())
+    except Exception:  # of a class of the user's own
+        return f"a value of type {type(value).__name__}"
+    if len(written) > _LONGEST_SHOWN:
+        written = written[: _LONGEST_SHOWN - 1] + "…"
+    kind = type(value)
+    return written if kind.__module__ == "builtins" or kind.__name__ in written else f"{kind.__name__} {written}"
 
 
 def did_you_mean(value: str, known: Iterable[str]) -> str:

@@ -55,9 +55,9 @@ def test_what_cannot_be_promised_is_said() -> None:
     ):
         promised_threshold(THRESHOLDS, answered, np.zeros_like(answered), 20, risk=0.01)
     for risk in (0, 1, -0.5):
-        with pytest.raises(HiNetError, match="risk is a share"):
+        with pytest.raises(HiNetError, match="risk: expected a number above 0 and below 1"):
             promised_threshold(THRESHOLDS, answered, answered, 20, risk=risk)
-    with pytest.raises(HiNetError, match="certainty is a share"):
+    with pytest.raises(HiNetError, match="certainty: expected a number above 0 and below 1"):
         promised_threshold(THRESHOLDS, answered, answered, 20, risk=0.1, certainty=1)
 
 

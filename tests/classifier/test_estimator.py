@@ -138,7 +138,7 @@ def test_classes_are_weighed_whatever_their_form(form: str) -> None:
     balanced = found.fitted_.form.weights_of("balanced", traces)
     assert balanced[-1] == pytest.approx(len(rows) / 3)
     assert balanced.sum() == pytest.approx(len(rows))
-    with pytest.raises(HiNetError, match="class_weight is 'balanced' or a mapping"):
+    with pytest.raises(HiNetError, match="class_weight: expected 'balanced' or a mapping"):
         small(taxonomy=given, class_weight="fair").fit(rows, y)
 
 
@@ -328,8 +328,8 @@ BAD: list[tuple[str, Any, Any, dict[str, Any], str]] = [
     ("no child", TEXTS, [("toy", "bread")] + [PATHS[label] for label in LABELS[1:]], {}, "row 0: .*not a child"),
     ("mixed", TEXTS, [("toy",), *LABELS[1:]], {}, "row 1.*mix paths"),
     ("empty path", TEXTS, [()] + [PATHS[label] for label in LABELS[1:]], {}, "row 0: the path is empty"),
-    ("engine", TEXTS, LABELS, {"engine": "jax"}, "engine is 'auto', 'fused' or 'torch'; got 'jax'"),
-    ("fraction", TEXTS, LABELS, {"validation_fraction": 1.5}, "validation_fraction is a share, .*; got 1.5"),
+    ("engine", TEXTS, LABELS, {"engine": "jax"}, "engine: expected 'auto', 'fused' or 'torch', got 'jax'"),
+    ("fraction", TEXTS, LABELS, {"validation_fraction": 1.5}, "validation_fraction: expected .*, got 1.5"),
 ]  # fmt: skip
 
 
@@ -360,7 +360,7 @@ def test_bad_numbers_are_named() -> None:
         fitted.predict(np.zeros((2, 5)))
     with pytest.raises(LabelError, match="row 1: label 'cheese' is not in the taxonomy"):
         fitted.score(NEW[:2], ["bread", "cheese"])
-    with pytest.raises(HiNetError, match="k is at least 1"):
+    with pytest.raises(HiNetError, match="k: expected a whole number of at least 1, got 0"):
         fitted.predict_traces(NEW, k=0)
 
 

@@ -430,7 +430,7 @@ def test_texts_without_features_are_told(fit: Callable[..., Any]) -> None:
         ({"min_df": 0}, "min_df: expected a whole number of at least 1, got 0"),
         ({"min_df": 0.5}, "min_df: expected a whole number of at least 1, got 0.5"),
         ({"max_features": 0}, "max_features: .* None sets no limit"),
-        ({"hash_bits": 40}, "hash_bits: expected at most 26, got 40"),
+        ({"hash_bits": 40}, "hash_bits: expected a whole number from 1 to 26 or None, got 40"),
         ({"hash_bits": 8, "max_features": 9}, "hash_bits alone sets the number of features"),
     ],
 )
@@ -445,5 +445,8 @@ def test_names_and_threads_are_checked() -> None:
         features.names([1, 3])
     with pytest.raises(HiNetError, match="fit with keep_names=True"):
         TextFeatures.fit(["a b", "a b"], TextSettings(keep_names=False)).names([0])
-    with pytest.raises(HiNetError, match="threads: expected at least 1, got 0"):
+    with pytest.raises(
+        HiNetError,
+        match="threads: expected a whole number other than 0 or None, got 0; -1 or None is a thread for each core",
+    ):
         features.transform(["a"], threads=0)

@@ -412,8 +412,7 @@ def test_too_little_memory_is_refused_before_training() -> None:
         HiNetError, match=r"takes 0\.00 GB.*memory_limit=1e-06 GB; lower width.*wide_buckets.*wide=False"
     ):
         fit(rows, traces, _with(QUICK, memory_limit=1e-6), progress=listens)
-    assert len(listens.heard) == 1
-    assert listens.heard[0].startswith("training takes 0.00 GB")
+    assert not any(heard.startswith("started") for heard in listens.heard)
     fit(rows, traces, _with(QUICK, memory_limit=1.0, deep_epochs=1, wide_epochs=1))
 
 
@@ -578,15 +577,15 @@ def test_weights_that_do_not_fit_are_refused(weights: Any, message: str) -> None
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"width": 0}, "width is at least 1; got 0"),
-        ({"dropout": 1.0}, "dropout is at least 0 and less than 1"),
-        ({"feature_dropout": 1.0}, "feature_dropout is at least 0 and less than 1"),
-        ({"flat_upper": -1.0}, r"flat_upper is at least 0; got -1\.0"),
-        ({"flat_upper": float("inf")}, "flat_upper is at least 0; got inf"),
-        ({"wide_rate": 0.0}, "wide_rate is larger than 0"),
-        ({"patience": 0}, "patience is at least 1"),
-        ({"threads": 0}, "threads is at least 1"),
-        ({"wide_buckets": 0}, "wide_buckets is at least 1"),
+        ({"width": 0}, "width: expected a whole number of at least 1 or None, got 0"),
+        ({"dropout": 1.0}, "dropout: expected a number of at least 0 and below 1"),
+        ({"feature_dropout": 1.0}, "feature_dropout: expected a number of at least 0 and below 1"),
+        ({"flat_upper": -1.0}, r"flat_upper: expected a number of at least 0, got -1\.0"),
+        ({"flat_upper": float("inf")}, "flat_upper: expected a number of at least 0, got inf"),
+        ({"wide_rate": 0.0}, "wide_rate: expected a number above 0"),
+        ({"patience": 0}, "patience: expected a whole number of at least 1"),
+        ({"threads": 0}, "threads: expected a whole number other than 0"),
+        ({"wide_buckets": 0}, "wide_buckets: expected a whole number of at least 1"),
     ],
 )
 def test_settings_out_of_range_are_refused(given: dict[str, Any], message: str) -> None:

@@ -195,7 +195,7 @@ def test_the_best_label_need_not_have_the_best_trace() -> None:
     assert found.probability == pytest.approx([0.6], abs=1e-5)
     assert search.decode(rows, "map").nodes.tolist() == layers.taxonomy.positions(["c"]).tolist()
     assert search.decode(rows, "label").nodes.tolist() == found.nodes.tolist()
-    with pytest.raises(HiNetError, match="decoding is map, expected_f1 or label; got 'best'"):
+    with pytest.raises(HiNetError, match="decoding: expected 'map', 'expected_f1' or 'label', got 'best'"):
         search.decode(rows, "best")  # type: ignore[arg-type]
 
 
@@ -390,7 +390,7 @@ def test_rows_that_do_not_fit_are_refused() -> None:
 
 def test_numbers_out_of_range_are_refused() -> None:
     search, rows = Search(random_model(shallow_dag(), 1).model), random_rows(2)
-    with pytest.raises(HiNetError, match="k is at least 1; got 0"):
+    with pytest.raises(HiNetError, match="k: expected a whole number of at least 1, got 0"):
         search.traces(rows, 0)
     for least in (0.0, 1.5, float("nan")):
         with pytest.raises(HiNetError, match=f"more than 0 and at most 1; got {least}"):

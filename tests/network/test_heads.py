@@ -193,7 +193,7 @@ def test_wide_groups_cost_the_same_in_either_way_of_computing(monkeypatch: pytes
 
 
 def test_settings_that_mean_nothing_are_refused() -> None:
-    with pytest.raises(HiNetError, match="wiring is one of chain, skip; got 'Skip'"):
+    with pytest.raises(HiNetError, match="wiring: expected 'chain' or 'skip', got 'Skip'"):
         HeadSettings(wiring="Skip")  # type: ignore[arg-type]
     with pytest.raises(HiNetError, match="belong to wiring 'skip'"):
         HeadSettings(wiring="chain", tied=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -46,16 +46,29 @@ from hinet.classifier.label_reading import in_taxonomy, read_labels, widened
 from hinet.classifier.label_rows import checked_labels, listed
 from hinet.classifier.labels import LabelForm
 from hinet.classifier.leading import written
-from hinet.classifier.parameters import plain_parameters, restored_calibration, restored_parameters, seed_of
-from hinet.classifier.text_paths import AUTO, check_path_sep
+from hinet.classifier.parameters import (
+    CLASSES,
+    MIN_CONFIDENCE,
+    MOST_REASONS,
+    NOTES,
+    RULES,
+    TAXONOMY,
+    VALID,
+    plain_parameters,
+    restored_calibration,
+    restored_parameters,
+    seed_of,
+)
+from hinet.classifier.text_paths import AUTO
 from hinet.classifier.truth import NOTHING, Truth
 from hinet.data import Traces
 from hinet.data.holdout import held_out
-from hinet.data.matrices import check_rows, checked_weights
+from hinet.data.matrices import as_csr, check_rows, checked_weights, is_sparse
 from hinet.data.text import TextSettings
 from hinet.engine import Decoding
-from hinet.errors import FileError, HiNetError, LabelError, shown
+from hinet.errors import FileError, HiNetError, InputTypeError, LabelError, described, shown
 from hinet.evaluation.risk import CERTAINTY, check_share
+from hinet.parameters import FLAG, PATH, THREADS, checked_parameters
 from hinet.progress import Progress, SilentProgress, progress_for_terminal
 from hinet.taxonomy import Taxonomy
 
@@ -108,7 +121,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     random_state : int
         The same seed gives the same model; with torch also the number of threads must be the same.
     n_jobs : int, optional
-        Threads, by default one a core.
+        Threads of training and of answers, by default, and with -1, one for each core; -2 is one fewer, and so on. It
+        is saved with the model, and may be set anew at any time.
     verbose : bool
         Whether to show progress.
 
@@ -215,7 +229,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _fit(
         self, X: Any, y: Any, sample_weight: Any, valid: tuple[Any, Any] | None = None, known: LabelForm | None = None
     ) -> Self:
-        self._check_parameters()
+        checked_parameters(self, RULES)
+        VALID.checked("valid", valid)
         kind = kind_of(X)
         goes_on = self.warm_start and self.__sklearn_is_fitted__()
         checked = self._checked(X, kind, reset=not goes_on)
@@ -232,7 +247,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         weights = self._weights(sample_weight, form, traces)
         if goes_on:
             moved = moved_to(self.fitted_, form)
-            return self._go_on(moved, Lesson(moved.features.rows(checked), traces, weights))
+            return self._go_on(moved, Lesson(moved.features.rows(checked, self.n_jobs), traces, weights))
         if valid is not None:
             valid = self._checked(valid[0], kind), checked_labels(valid[1], count_of(valid[0]))
         elif self.validation_fraction is not None:
@@ -244,25 +259,17 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             sample_weight = None if sample_weight is None else np.asarray(sample_weight)[~chosen]
             weights = self._weights(sample_weight, form, traces)
         features, rows = self._learnt(checked, kind, scaled=engine == "torch" and self.network is None)
-        held = None if valid is None else HeldOut(features_of(features, engine, valid[0]), form.truth(valid[1]))
+        held = (
+            None
+            if valid is None
+            else HeldOut(features_of(features, engine, valid[0], self.n_jobs), form.truth(valid[1]))
+        )
         lesson = Lesson(rows, traces, weights, None if held is None else validation_rows(form, held))
         self._train(lesson, features, form, engine)
         if held is not None:
             self._held = held
             self.metrics_["validation"] = judged(self.fitted_, held, self.decoding)
         return self
-
-    def _check_parameters(self) -> None:
-        if self.decoding not in get_args(Decoding):
-            raise HiNetError(f"decoding is one of {', '.join(get_args(Decoding))}; got {self.decoding!r}")
-        check_path_sep(self.path_sep)
-        if self.text is not None and not isinstance(self.text, TextSettings):
-            raise HiNetError(f"text is a TextSettings of hinet.data.text; got {type(self.text).__name__}")
-        for name in ("width", "members", "epochs", "patience"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, (int, np.integer)) and value >= 1):
-                raise HiNetError(f"{name} is a whole number of at least 1; got {value!r}")
-        check_share("validation_fraction", self.validation_fraction)
 
     def _train(self, lesson: Lesson, features: Features, form: LabelForm, engine: str) -> None:
         progress: Progress = progress_for_terminal() if self.verbose else SilentProgress()
@@ -316,6 +323,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _first_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
         if classes is None:
             return self.fit(X, y, sample_weight)
+        classes = CLASSES.checked("classes", classes)
         form, _ = read_labels([*listed(classes), *listed(y)], self._given_taxonomy(), self.path_sep)
         return self._fit(X, y, sample_weight, known=form)
 
@@ -338,36 +346,35 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         not change answer as before.
         """
         check_is_fitted(self)
-        new = taxonomy if isinstance(taxonomy, Taxonomy) else Taxonomy.from_file(taxonomy)
+        new = _as_taxonomy(TAXONOMY.checked("taxonomy", taxonomy))
         self._take_up(moved_to(self.fitted_, in_taxonomy(self.fitted_.form, new, renamed or {}), renamed))
         if self.taxonomy is not None:
             self.taxonomy = new
         return self
 
     def _choices(self) -> Choices:
-        return Choices(
-            self.width, self.members, self.epochs, self.dropout, self.wide, self.flat, self.prior_strength,
-            self.patience, seed_of(self.random_state), self.n_jobs, self.memory_limit,
-        )  # fmt: skip
+        given = checked_parameters(self, RULES)
+        own = {field.name: given[field.name] for field in fields(Choices) if field.name in given}
+        return Choices(**own, seed=seed_of(given["random_state"]), threads=given["n_jobs"])
 
     def _given_taxonomy(self) -> Taxonomy | None:
-        if self.taxonomy is None or isinstance(self.taxonomy, Taxonomy):
-            return self.taxonomy
-        return Taxonomy.from_file(self.taxonomy)
+        given = RULES["taxonomy"].checked("taxonomy", self.taxonomy)
+        return None if given is None else _as_taxonomy(given)
 
     def _learnt(self, checked: Any, kind: Kind, *, scaled: bool) -> tuple[Features, Any]:
         if kind == "text":
             return learnt_text(checked, self.text, self.n_jobs)
         columns = tuple(map(str, getattr(self, "feature_names_in_", ())))
         features = MatrixInput.learnt(checked, columns, scaled=scaled and kind == "dense")
-        return features, features.rows(checked)
+        return features, features.rows(checked, self.n_jobs)
 
     def _weights(self, sample_weight: Any, form: LabelForm, traces: Traces) -> NDArray[np.float64] | None:
         weights = None if sample_weight is None else checked_weights(sample_weight, len(traces))
-        if self.class_weight is None:
+        class_weight = RULES["class_weight"].checked("class_weight", self.class_weight)
+        if class_weight is None:
             return weights
-        by_class = form.weights_of(self.class_weight, traces)
-        return by_class if weights is None else weights * by_class
+        by_class = form.weights_of(class_weight, traces)
+        return checked_weights(by_class if weights is None else weights * by_class, len(traces))
 
     # Answers
 
@@ -378,6 +385,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         nothing (None, or an empty path) if not even a top node has it. ``"calibrated"`` takes the threshold that
         :meth:`calibrate` found for its risk.
         """
+        min_confidence = MIN_CONFIDENCE.checked("min_confidence", min_confidence)
         rows = self.features_of(X)
         search, form = self.fitted_.search, self.fitted_.form
         if min_confidence is None and self.decoding == "map":
@@ -448,7 +456,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows, truth = self.features_of(X), self._truth(X, y)
         found = self.fitted_.search.decode(rows, self.decoding)
         right = truth.are_right(found.nodes)
-        return float(np.average(right, weights=sample_weight)) if len(right) else 0.0
+        weights = None if sample_weight is None else checked_weights(sample_weight, len(right))
+        return float(np.average(right, weights=weights)) if len(right) else 0.0
 
     def calibrate(
         self, X: Any = None, y: Any = None, *, risk: float | None = None, certainty: float = CERTAINTY
@@ -523,7 +532,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         label : optional
             A label, in the form of the training labels.
         """
-        check_is_fitted(self)
+        most = MOST_REASONS.checked("most", most)
         row = self.features_of(one_row(x))
         if row.shape[0] != 1:
             raise HiNetError(f"expected one row to explain, got {row.shape[0]:,}; give them one by one")
@@ -541,25 +550,38 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if (kind == "text") != (given == "text"):
             expected = "texts" if kind == "text" else "rows of numbers"
             raise HiNetError(f"the classifier was trained on {expected}, got {type(X).__name__}; give it the same")
+        threads = THREADS.checked("n_jobs", self.n_jobs)
+        if self.fitted_.threads != threads:
+            self.fitted_ = replace(self.fitted_, threads=threads)
         return self.fitted_.rows(self._checked(X, given))
 
     def _checked(self, X: Any, kind: Kind, *, reset: bool = False) -> Any:
         """Return texts as they are, and numbers as a checked matrix."""
         if isinstance(X, str):
             raise HiNetError(f"expected a list of texts, got one text {shown(X)}; put it into a list")
+        if isinstance(X, Iterator | Mapping | Set) or X is None:
+            raise HiNetError(
+                f"X: expected a list of texts, a CSR matrix or a 2-D array, got {described(X)}; put rows into a list"
+            )
         if kind == "text":
             if reset:
                 self._forget("n_features_in_", "feature_names_in_")
             return text_column(X)
+        if is_sparse(X):
+            X = as_csr(X)
         try:
             checked = validate_data(
                 self, X, reset=reset, accept_sparse="csr", dtype=np.float32, ensure_all_finite=False
             )
+        except TypeError as error:
+            raise InputTypeError(f"X: {error}") from error
         except ValueError as error:
-            if not str(error).startswith("could not convert string"):
-                raise
-            raise HiNetError(f"X has text among its columns ({error}); give one column of text, or numbers") from None
-        check_rows(checked)
+            if str(error).startswith("could not convert string"):
+                remedy = "give one column of text, or numbers"
+                raise HiNetError(f"X has text among its columns ({error}); {remedy}") from None
+            raise HiNetError(f"X: {error}") from error
+        if not is_sparse(checked):
+            check_rows(checked)
         return checked
 
     # Keeping
@@ -571,13 +593,14 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ``notes`` are plain values of your own that the manifest keeps, such as where the rows came from.
         """
         check_is_fitted(self)
+        path, half = PATH.checked("path", path), FLAG.checked("half", half)
         told = {
-            "parameters": plain_parameters(self.get_params(deep=False)),
+            "parameters": plain_parameters(self),
             "metrics": self.metrics_,
             "calibration": asdict(self.calibration_) if hasattr(self, "calibration_") else None,
             "input_features": getattr(self, "n_features_in_", None),
             "history": [asdict(record) for record in self.history_],
-            "notes": dict(notes or {}),
+            "notes": NOTES.checked("notes", {} if notes is None else notes),
         }
         save_fitted(self.fitted_, path, told, half=half)
 
@@ -597,7 +620,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows, truth = self.features_of(X), self._truth(X, y)
         able = self.fitted_.form.predictable(truth)
         traces = self.fitted_.form.traces_of(truth.take(able))
-        return export_onnx(self.fitted_.model, folder, rows[np.flatnonzero(able)], traces)
+        return export_onnx(self.fitted_.model, folder, rows[np.flatnonzero(able)], traces, self.fitted_.threads)
 
     @classmethod
     def load(cls, path: str | Path, *, network: Any = None) -> Self:
@@ -608,7 +631,11 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         FileError
             If it is no saved model, of another format, or a file of it is missing, cut off or edited.
         """
-        fitted, manifest = load_fitted(path, network)
+        path = PATH.checked("path", path)
+        try:
+            fitted, manifest = load_fitted(path, RULES["network"].checked("network", network))
+        except OSError as error:
+            raise FileError(path, f"cannot be read: {error.strerror or error}") from None
         try:
             parameters = restored_parameters(manifest["parameters"], fitted.form.taxonomy)
             loaded = cls(**parameters, network=network)
@@ -638,6 +665,10 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.sparse = True
         tags.input_tags.string = True
         return tags
+
+
+def _as_taxonomy(given: Taxonomy | Path) -> Taxonomy:
+    return given if isinstance(given, Taxonomy) else Taxonomy.from_file(given)
 
 
 def load(path: str | Path, *, network: Any = None) -> HiNetClassifier:

@@ -30,7 +30,7 @@ class Fitted:
     features: Features
     form: LabelForm
     model: FusedModel | HiNet
-    threads: int | None = None
+    threads: int | None = None  # of all answers, from text to label; see hinet.parameters.thread_count
     history: tuple[EpochRecord, ...] = ()
     fingerprint: dict[str, Any] = field(default_factory=dict)  # of the training data
 
@@ -46,11 +46,11 @@ class Fitted:
             return Search(self.model, self.threads)
         from hinet.training.network_search import NetworkSearch
 
-        return NetworkSearch(self.model)
+        return NetworkSearch(self.model, self.threads)
 
     def rows(self, X: Any) -> Any:
         """Return checked input as the model reads it: as the rows it was trained on, whatever form it comes in."""
-        return features_of(self.features, self.engine, X)
+        return features_of(self.features, self.engine, X, self.threads)
 
     @cached_property
     def classes(self) -> NDArray[Any]:
@@ -73,10 +73,10 @@ class Fitted:
         return replace(self, model=sharpened(self.model, factor))
 
 
-def features_of(features: Features, engine: Engine, X: Any) -> Any:
+def features_of(features: Features, engine: Engine, X: Any, threads: int | None) -> Any:
     """Return checked input as a model of this engine reads it."""
     if features.kind == "dense" and is_sparse(X):
         X = X.toarray()
-    rows = features.rows(X)
+    rows = features.rows(X, threads)
     wants_sparse = engine == "fused" or features.kind == "sparse"
     return sp.csr_array(rows) if wants_sparse and not is_sparse(rows) else rows

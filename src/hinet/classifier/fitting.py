@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from hinet.classifier.truth import Truth
 from hinet.data import Traces
 from hinet.data.matrices import is_sparse
 from hinet.engine import Decoding, EngineSettings, FusedModel, ValidationRows, fit
+from hinet.engine.memory import plan_memory
 from hinet.errors import HiNetError
 from hinet.metrics import accuracy, hierarchical_f1
 from hinet.progress import EpochRecord, Progress
@@ -95,8 +94,6 @@ def as_sparse(lesson: Lesson) -> Lesson:
 
 def engine_for(kind: str, engine: str, network: Any, device: str | None) -> Engine:
     """Return which engine trains on rows of a kind: the fused one for texts and CSR on a CPU, torch for the rest."""
-    if engine not in ("auto", "fused", "torch"):
-        raise HiNetError(f"engine is 'auto', 'fused' or 'torch'; got {engine!r}")
     wants_torch = network is not None or (device is not None and device != "cpu")
     if engine == "fused" and wants_torch:
         raise HiNetError("the fused engine trains on a CPU and makes its own network; leave network and device out")
@@ -137,7 +134,7 @@ def fit_torch(
     from hinet.network import HeadSettings, HiNet, default
 
     torch.manual_seed(choices.seed)
-    features, width = _feature_network(lesson.rows, choices, network)
+    features, width = _feature_network(lesson.rows, len(lesson.traces.layers.option_neuron), choices, network)
     head = default() if choices.prior_strength is None else HeadSettings(prior_strength=choices.prior_strength)
     whole = HiNet(features, lesson.traces.layers, width, head)
     return whole, train_network(whole, lesson, choices, device, progress)
@@ -149,7 +146,7 @@ def train_network(
     """Train a network in place by the torch loop and return its history."""
     import torch
 
-    from hinet.network import Targets
+    from hinet.network import Targets, torch_threads
     from hinet.training import TrainingSettings, predict_traces, train
 
     usual = TrainingSettings()
@@ -183,20 +180,7 @@ def judged(fitted: Fitted, held: HeldOut, decoding: Decoding) -> dict[str, float
     return {"rows": len(truth), "accuracy": float(truth.are_right(predicted).mean()), "hierarchical_f1": f1}
 
 
-@contextmanager
-def torch_threads(count: int | None) -> Iterator[None]:
-    """Let torch use so many threads for a while; None leaves it as it is."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _feature_network(rows: Any, choices: Choices, network: Any) -> tuple[Any, int]:
+def _feature_network(rows: Any, outputs: int, choices: Choices, network: Any) -> tuple[Any, int]:
     """Return the feature network and how many units its layer has."""
     import torch
 
@@ -205,6 +189,8 @@ def _feature_network(rows: Any, choices: Choices, network: Any) -> tuple[Any, in
     from hinet.training.batches import row_batch
 
     width = choices.width or WIDTH
+    if network is None:
+        plan_memory(features=rows.shape[1], outputs=outputs, width=width).check(choices.memory_limit)
     if network is None and is_sparse(rows):
         dropout = DROPOUT if choices.dropout is None else choices.dropout
         return SparseBag(rows.shape[1], width, dropout=dropout), width

@@ -22,7 +22,7 @@ class Features(Protocol):
     def kind(self) -> Kind:
         """What the rows are."""
 
-    def rows(self, X: Any) -> Any:
+    def rows(self, X: Any, threads: int | None) -> Any:
         """Return checked input as CSR or dense rows."""
 
     def names(self, features: NDArray[np.int64]) -> list[str]:
@@ -40,12 +40,11 @@ class TextInput:
     """Rows are texts."""
 
     features: TextFeatures
-    threads: int | None = None
     kind: Kind = "text"
 
-    def rows(self, X: Any) -> Any:
+    def rows(self, X: Any, threads: int | None) -> Any:
         """Return texts as CSR rows."""
-        return self.features.transform(X, self.threads)
+        return self.features.transform(X, threads)
 
     def names(self, features: NDArray[np.int64]) -> list[str]:
         """Return the n-grams of features, or their numbers if names were not kept."""
@@ -81,7 +80,7 @@ class MatrixInput:
         deviation[deviation < 1e-12 * np.maximum(np.abs(mean), 1)] = 1
         return cls("dense", mean.astype(np.float32), (1 / deviation).astype(np.float32), columns)
 
-    def rows(self, X: Any) -> Any:
+    def rows(self, X: Any, threads: int | None = None) -> Any:
         """Return rows as the engine reads them."""
         return (X - self.mean) * self.scale if len(self.mean) else X
 
@@ -146,7 +145,7 @@ def _is_text(X: Any) -> bool:
 def learnt_text(X: Any, settings: TextSettings | None, threads: int | None) -> tuple[TextInput, Any]:
     """Learn the features of training texts, and return them with the rows."""
     features, rows = TextFeatures.fit_transform(X, settings, threads)
-    return TextInput(features, threads), rows
+    return TextInput(features), rows
 
 
 def count_of(X: Any) -> int:

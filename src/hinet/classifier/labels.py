@@ -28,7 +28,7 @@ from hinet.classifier.label_rows import is_path, read_each, rows_of, several
 from hinet.classifier.text_paths import TextStyle
 from hinet.classifier.truth import NOTHING, Truth
 from hinet.data import Traces
-from hinet.errors import HiNetError, LabelError
+from hinet.errors import LabelError
 from hinet.ragged import offsets_of
 from hinet.taxonomy import PATH_SEP, VIRTUAL_ROOT, Layers, Taxonomy, as_id, path_id, unpadded
 
@@ -180,8 +180,6 @@ class LabelForm:
         owner = np.repeat(np.arange(len(traces)), np.diff(traces.row_offsets))
         counts = np.bincount(traces.end_nodes, minlength=len(self.taxonomy)).astype(np.float64)
         if isinstance(class_weight, str):
-            if class_weight != "balanced":
-                raise HiNetError(f"class_weight is 'balanced' or a mapping; got {class_weight!r}")
             weights = len(owner) / (np.count_nonzero(counts) * np.maximum(counts, 1))
         else:
             weights = np.ones(len(self.taxonomy))

@@ -1,16 +1,117 @@
-"""The parameters and the calibration of an estimator as plain values for a manifest, and back."""
+"""What the parameters of an estimator may be; they and its calibration as plain values for a manifest, and back."""
 
 from __future__ import annotations
 
 import copy
+import json
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from hinet.classifier.confidence import Calibration
 from hinet.data.text import TextSettings
+from hinet.engine.answering import DECODING, PROBABILITY
+from hinet.engine.checkpoints import CHECKPOINT_EVERY
+from hinet.engine.settings import RULES as ENGINE_RULES
 from hinet.evaluation.risk import Promise
+from hinet.parameters import (
+    FLAG,
+    NONE,
+    PATH,
+    REFUSED,
+    SEED,
+    SHARE,
+    THREADS,
+    Rule,
+    Rules,
+    checked_parameters,
+    instance,
+    one_of,
+    real,
+    whole,
+)
 from hinet.taxonomy import Taxonomy
+
+
+def _read_class_weight(value: Any) -> Any:
+    weight = real(0)
+    fits = isinstance(value, Mapping) and all(weight.read(each) is not REFUSED for each in value.values())
+    return {label: float(each) for label, each in value.items()} if fits else REFUSED
+
+
+def _read_text(value: Any) -> Any:
+    return str(value) if isinstance(value, str) and value else REFUSED
+
+
+def _read_network(value: Any) -> Any:
+    from torch import nn
+
+    return value if isinstance(value, nn.Module) else REFUSED
+
+
+def _read_device(value: Any) -> Any:
+    if isinstance(value, str) and value == "cpu":
+        return value
+    import torch
+
+    try:
+        return REFUSED if torch.empty(0, device=value).is_meta else str(torch.device(value))
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError, ValueError):
+        return REFUSED
+
+
+def _read_notes(value: Any) -> Any:
+    try:
+        return json.loads(json.dumps(dict(value), allow_nan=False))
+    except (TypeError, ValueError, RecursionError):
+        return REFUSED
+
+
+def _read_pair(value: Any) -> Any:
+    return tuple(value) if isinstance(value, tuple | list) and len(value) == 2 else REFUSED
+
+
+def _read_classes(value: Any) -> Any:
+    return value if isinstance(value, Iterable) and not isinstance(value, str | bytes) else REFUSED
+
+
+TAXONOMY = instance(Taxonomy, "a Taxonomy") | PATH
+RULES: Rules = {
+    "taxonomy": TAXONOMY | NONE,
+    "engine": one_of("auto", "fused", "torch"),
+    "text": instance(TextSettings, "a TextSettings") | NONE,
+    "decoding": DECODING,
+    "path_sep": Rule("'auto', the text between the steps of a path", _read_text) | NONE,
+    "class_weight": one_of("balanced")
+    | Rule("a mapping of labels to numbers of at least 0", _read_class_weight)
+    | NONE,
+    "validation_fraction": SHARE | NONE,
+    "width": ENGINE_RULES["width"],
+    "members": ENGINE_RULES["members"],
+    "epochs": ENGINE_RULES["deep_epochs"],
+    "dropout": ENGINE_RULES["dropout"],
+    "wide": ENGINE_RULES["wide"],
+    "flat": ENGINE_RULES["flat"],
+    "prior_strength": ENGINE_RULES["prior_strength"] | NONE,
+    "patience": ENGINE_RULES["patience"],
+    "memory_limit": ENGINE_RULES["memory_limit"],
+    "network": NONE | Rule("a torch.nn.Module", _read_network),
+    "device": NONE | Rule("a device that torch finds here, such as 'cpu'", _read_device),
+    "warm_start": FLAG,
+    "checkpoint": PATH | NONE,
+    "checkpoint_every": CHECKPOINT_EVERY,
+    "random_state": SEED | instance(np.random.RandomState, "a RandomState") | NONE,
+    "n_jobs": THREADS,
+    "verbose": FLAG | whole(0),
+}
+
+# Arguments of methods.
+MIN_CONFIDENCE = PROBABILITY | one_of("calibrated") | NONE
+MOST_REASONS = whole(0)
+VALID = Rule("a pair of rows and labels", _read_pair) | NONE
+CLASSES = Rule("a list of labels", _read_classes)
+NOTES = Rule("a mapping of texts to values that JSON can hold", _read_notes)
 
 
 def seed_of(random_state: Any) -> int:
@@ -22,18 +123,16 @@ def seed_of(random_state: Any) -> int:
     return int(random_state)
 
 
-def plain_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
+def plain_parameters(estimator: object) -> dict[str, Any]:
     """Return parameters as plain values for JSON; the taxonomy is kept elsewhere, a network of one's own is not."""
-    plain = {
-        name: value.item() if isinstance(value, np.generic) else value
-        for name, value in parameters.items()
-        if name != "network"
-    }
+    plain = checked_parameters(estimator, RULES)
+    del plain["network"]
     plain["taxonomy"] = None if plain["taxonomy"] is None else "taxonomy"
     plain["text"] = None if plain["text"] is None else plain["text"].described()
     plain["checkpoint"] = None
     if isinstance(plain["class_weight"], dict):  # keys need not be text
-        plain["class_weight"] = [[label, float(weight)] for label, weight in plain["class_weight"].items()]
+        labels = [label.item() if isinstance(label, np.generic) else label for label in plain["class_weight"]]
+        plain["class_weight"] = [[*pair] for pair in zip(labels, plain["class_weight"].values(), strict=True)]
     plain["random_state"] = seed_of(plain["random_state"])
     return plain
 

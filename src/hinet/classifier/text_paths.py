@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from hinet.errors import HiNetError, LabelError
+from hinet.errors import LabelError
 from hinet.taxonomy import PATH_MARK, PATH_SEP, as_id, cut_path, has_paths, path_id
 from hinet.taxonomy.path_text import between_steps, why_no_path
 
@@ -44,12 +44,6 @@ class TextStyle:
             if usual != text:
                 spelled.setdefault(usual, text)
         return replace(self, spelled=spelled)
-
-
-def check_path_sep(path_sep: Any) -> None:
-    """Refuse what cannot stand between steps."""
-    if path_sep is not None and (not isinstance(path_sep, str) or path_sep == ""):
-        raise HiNetError(f"path_sep is 'auto', the text between the steps of a path, or None; got {path_sep!r}")
 
 
 def text_style(labels: Sequence[Any], path_sep: PathSep, *, given: bool) -> TextStyle | None:

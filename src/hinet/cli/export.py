@@ -34,8 +34,7 @@ def export(
     from hinet.cli.training_rows import read_rows
 
     rows.check_outputs(data or [], {}, str(folder), model)
-    classifier = load(model)
-    classifier.n_jobs = running.threads
+    classifier = load(model).set_params(n_jobs=running.threads)
     if not data:
         typer.echo(str(classifier.export_onnx(folder)))
         return

@@ -71,5 +71,4 @@ def load_model(path: str | Path, threads: int | None) -> LoadedModel:
     fitted, manifest = load_fitted(path)
     if fitted.features.kind != "text":
         raise FileError(path, "the model reads rows of numbers, which tables of text cannot give; use it from Python")
-    features = replace(fitted.features, threads=threads)  # type: ignore[type-var]
-    return LoadedModel(replace(fitted, features=features, threads=threads), manifest)
+    return LoadedModel(replace(fitted, threads=threads), manifest)

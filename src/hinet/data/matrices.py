@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from hinet.errors import HiNetError
+from hinet.data.matrix_kernels import BAD_FEATURE, BAD_OFFSET, BAD_VALUE, SORTED, survey
+from hinet.errors import HiNetError, described
+
+MOST_FEATURES = np.iinfo(np.int32).max  # kernels number features in 32 bits
+_IN_KERNELS: Final = ("C", "A", "W")  # for other arrays, such as read-only ones, every kernel would be compiled anew
+_DAMAGED = "the CSR matrix is damaged: build it anew"
 
 
 class SparseMatrix(NamedTuple):
@@ -20,15 +25,20 @@ class SparseMatrix(NamedTuple):
 
     @classmethod
     def of(cls, rows: Any) -> SparseMatrix:
-        """Return a SciPy CSR matrix in this form; arrays that have it already are shared."""
-        if not rows.has_canonical_format:
-            rows = rows.copy()
-            rows.sum_duplicates()
-        return cls(
-            np.ascontiguousarray(rows.indptr, np.int64),
-            np.ascontiguousarray(rows.indices, np.int32),
-            np.ascontiguousarray(rows.data, np.float32),
-        )
+        """Return a SciPy CSR matrix in this form; arrays that have it already are shared.
+
+        Raises
+        ------
+        HiNetError
+            If it is no CSR matrix of finite numbers, or its arrays contradict each other; names the row.
+        """
+        indptr, indices, data = _arrays_of(rows)
+        if _surveyed(rows, indptr, indices, data) != SORTED:
+            mended = scipy.sparse.csr_array((data, indices, indptr), shape=rows.shape, copy=True)
+            mended.has_canonical_format = False
+            mended.sum_duplicates()
+            return cls.of(mended)  # a sum may be infinite
+        return cls(indptr, indices.astype(np.int32, copy=False), data)
 
     @property
     def row_count(self) -> int:
@@ -43,28 +53,114 @@ def is_sparse(rows: Any) -> bool:
 
 def check_rows(rows: Any, expected: int | None = None) -> None:
     """Raise HiNetError for rows that cannot be used: a wrong number of them, or values that are not finite."""
-    if is_sparse(rows) and rows.format != "csr":
-        raise HiNetError(f"expected a CSR matrix, got {rows.format.upper()}; convert it with .tocsr()")
-    if not is_sparse(rows) and getattr(rows, "ndim", 0) != 2:
+    if is_sparse(rows):
+        _surveyed(rows, *_arrays_of(rows))
+    else:
+        _check_dense(rows)
+    if expected is not None:
+        check_count(rows.shape[0], expected)
+
+
+def check_count(rows: int, labels: int) -> None:
+    """Raise HiNetError unless there are as many rows of features as of labels."""
+    if rows != labels:
+        raise HiNetError(f"{rows:,} rows of features and {labels:,} rows of labels; give one label a row")
+
+
+def as_csr(rows: Any) -> Any:
+    """Return a SciPy sparse matrix of any format as a sound CSR matrix, or raise HiNetError."""
+    if rows.format in ("csc", "bsr", "coo"):  # SciPy converts these without a check of its own
+        try:
+            _check_convertible(rows)
+        except (ValueError, TypeError) as error:
+            raise HiNetError(f"the {rows.format.upper()} matrix is damaged: {error}; build it anew") from None
+    if rows.ndim == 2 and rows.format != "csr":
+        rows = rows.tocsr()
+    check_rows(rows)
+    return rows
+
+
+def _check_convertible(rows: Any) -> None:
+    if rows.format != "coo":
+        rows.check_format(full_check=True)
+        return
+    for axis, (places, size) in enumerate(zip(rows.coords, rows.shape, strict=True)):
+        if len(places) != len(rows.data):
+            raise ValueError(f"{len(places):,} places on axis {axis} for {len(rows.data):,} values")
+        if len(places) and not 0 <= places.min() <= places.max() < size:
+            raise ValueError(f"places on axis {axis} are from {places.min()} to {places.max()}, its size is {size:,}")
+
+
+def _check_dense(rows: Any) -> None:
+    if getattr(rows, "ndim", 0) != 2:
         raise HiNetError(f"expected a CSR matrix or a 2-D array of features, got {type(rows).__name__}")
-    if expected is not None and rows.shape[0] != expected:
-        raise HiNetError(f"{rows.shape[0]:,} rows of features and {expected:,} rows of labels; give one label a row")
-    with np.errstate(over="ignore"):  # what is too large for the network's numbers is not finite either
-        values = np.asarray(rows.data if is_sparse(rows) else rows).astype(np.float32, copy=False).ravel()
+    values = _as_float(np.asarray(rows)).ravel()
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
-        if is_sparse(rows):
-            row, column = int(np.searchsorted(rows.indptr, bad[0], side="right")) - 1, int(rows.indices[bad[0]])
-            value = rows.data[bad[0]]
-        else:
-            row, column = divmod(int(bad[0]), rows.shape[1])
-            value = rows[row, column]
-        raise HiNetError(f"row {row}: feature {column} is {value}; replace missing and infinite values")
+        row, column = divmod(int(bad[0]), rows.shape[1])
+        _refuse_value(row, column, np.asarray(rows)[row, column])
 
 
-def checked_weights(weights: NDArray[np.floating[Any]], rows: int) -> NDArray[np.float64]:
+def _as_float(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Return numbers as the engines compute with them."""
+    if values.dtype.kind not in "biuf":
+        raise HiNetError(f"expected features that are real numbers, got values of type {values.dtype}; convert them")
+    with np.errstate(over="ignore"):  # what is too large for 32 bits is not finite either
+        return np.require(values, np.float32, _IN_KERNELS)
+
+
+def _arrays_of(rows: Any) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[np.float32]]:
+    """Return offsets, feature numbers and values of a CSR matrix, none of them beyond the last offset."""
+    if rows.format != "csr":
+        raise HiNetError(f"expected a CSR matrix, got {rows.format.upper()}; convert it with .tocsr()")
+    if rows.ndim != 2:
+        raise HiNetError(f"expected a CSR matrix of two axes, got {rows.ndim}; reshape it to (rows, features)")
+    if rows.shape[1] > MOST_FEATURES:
+        raise HiNetError(
+            f"{rows.shape[1]:,} features, at most {MOST_FEATURES:,} are possible; number or hash them anew"
+        )
+    indptr, indices, data = rows.indptr, rows.indices, rows.data
+    if indptr.dtype.kind not in "iu" or indices.dtype.kind not in "iu":
+        raise HiNetError(f"indptr is of type {indptr.dtype} and indices of {indices.dtype}, not whole; {_DAMAGED}")
+    if indptr.shape != (rows.shape[0] + 1,):
+        raise HiNetError(f"indptr has shape {indptr.shape} for {rows.shape[0]:,} rows, one more is right; {_DAMAGED}")
+    if indices.ndim != 1 or indices.shape != data.shape:
+        raise HiNetError(f"indices have shape {indices.shape} and values {data.shape}, not the same; {_DAMAGED}")
+    offsets = np.require(indptr, np.int64, _IN_KERNELS)
+    end = min(max(int(offsets[-1]), 0), len(indices))  # SciPy allows room after it
+    if end < len(indices):
+        indices, data = indices[:end], data[:end]
+    kind = np.int32 if indices.dtype == np.int32 else np.int64
+    return offsets, np.require(indices, kind, _IN_KERNELS), _as_float(data)
+
+
+def _surveyed(rows: Any, indptr: NDArray[np.int64], indices: NDArray[Any], data: NDArray[np.float32]) -> int:
+    """Return whether the features of all rows are sorted; raise HiNetError for what is wrong with the arrays."""
+    found, at = survey(indptr, indices, data, rows.shape[1])
+    if found == BAD_OFFSET:
+        before = f"after {indptr[at - 1]}" if at else "at the start"
+        raise HiNetError(
+            f"row {max(at - 1, 0)}: indptr is {indptr[at]} {before}, of {len(rows.indices):,} stored values; {_DAMAGED}"
+        )
+    row = int(np.searchsorted(indptr, at, side="right")) - 1
+    if found == BAD_FEATURE:
+        raise HiNetError(f"row {row}: feature {indices[at]} is not one of {rows.shape[1]:,}; {_DAMAGED}")
+    if found == BAD_VALUE:
+        _refuse_value(row, int(indices[at]), rows.data[at])
+    return int(found)
+
+
+def _refuse_value(row: int, column: int, value: Any) -> NoReturn:
+    raise HiNetError(f"row {row}: feature {column} is {value}; replace missing and infinite values")
+
+
+def checked_weights(weights: Any, rows: int) -> NDArray[np.float64]:
     """Return one finite weight a row, none below zero, or raise HiNetError."""
-    checked = np.asarray(weights, np.float64)
+    try:
+        given = np.asarray(weights)
+        checked = np.asarray(given.tolist() if given.dtype.kind in "cO" else given, np.float64)
+    except (TypeError, ValueError):
+        raise HiNetError(f"sample_weight: expected one number a row, got {described(weights)}") from None
     if checked.shape != (rows,):
         raise HiNetError(f"{rows:,} rows and sample weights of shape {checked.shape}; give one weight a row")
     bad = np.flatnonzero(~(np.isfinite(checked) & (checked >= 0)))

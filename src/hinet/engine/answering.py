@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from hinet.data import Traces
-from hinet.errors import HiNetError
+from hinet.parameters import one_of, real, whole
 
 if TYPE_CHECKING:
     from hinet.engine.goals import Goals
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 TYPICAL_F1 = 0.8  # the hierarchical F1 that `expected_f1` reckons with, unless told
 
 Decoding = Literal["map", "expected_f1", "label"]
+
+K = whole(1)  # answers to a row
+PROBABILITY = real(above=0, most=1)
+DECODING = one_of(*get_args(Decoding))
 
 
 @dataclass(frozen=True)
@@ -106,18 +110,10 @@ class Answering(ABC):
 
     def decode(self, rows: Any, decoding: Decoding = "map") -> FoundNodes:
         """Return a node for every row: of the best trace, of the best expected F1, or the best label."""
-        if decoding == "label":
+        if DECODING.checked("decoding", decoding) == "label":
             return self.labels(rows)
         if decoding == "expected_f1":
             return self.expected_f1(rows)
-        if decoding != "map":
-            raise HiNetError(f"decoding is map, expected_f1 or label; got {decoding!r}")
         found = self.traces(rows)
         assert found.traces.log_p is not None
         return FoundNodes(found.traces.end_nodes.astype(np.int64), np.exp(found.traces.log_p), found.touched)
-
-
-def check_count(k: int) -> None:
-    """Raise HiNetError if so many answers cannot be given."""
-    if k < 1:
-        raise HiNetError(f"k is at least 1; got {k}")

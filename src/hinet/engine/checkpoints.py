@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import time
 import zlib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,11 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.engine.tasks import Arrays, Task
-from hinet.errors import FileError
+from hinet.errors import FileError, HiNetError
 from hinet.files import read_arrays, write_arrays
+from hinet.parameters import real
 from hinet.progress import EpochRecord
 
+CHECKPOINT_EVERY = real(0, infinite=True)  # seconds
 BEST = "best."
+DIGEST = "blake2b"
 ENDING = ".safetensors"
 LEAST_WRITES = 20  # an interval is at least as long as so many writes take, so that writing costs little
 
@@ -67,27 +73,95 @@ class Checkpoints:
         if done.best is not None:
             told |= {"best_score": repr(done.best.score), "best_epoch": str(done.best.epoch)}
             arrays = {**arrays, **{BEST + name: array for name, array in done.best.state.items()}}
-        write_arrays(self._file(task), arrays, told)
+        check_finite(task.name, arrays)
+        write_arrays(self._file(task), arrays, {**told, DIGEST: _digest(arrays, told)})
         end = time.monotonic()
         self._next[task.name] = end + max(self.every, LEAST_WRITES * (end - start))
 
     def resume(self, task: Task) -> Done:
-        """Restore the state of a task if there is one; return what is done of it."""
+        """Restore the state of a task if there is one; return what is done of it.
+
+        Raises
+        ------
+        FileError
+            If the checkpoint is damaged, forged or of another run; the task is left as it was.
+        """
         path = self._file(task)
         if not path.exists():
             return Done()
-        arrays, told = read_arrays(path)
-        if told.get("fingerprint") != self.fingerprint:
-            raise FileError(path, "the checkpoint is of other rows or settings; remove the folder to start anew")
-        task.restore(arrays)
-        best = None
-        if "best_epoch" in told:
-            state = {name.removeprefix(BEST): array for name, array in arrays.items() if name.startswith(BEST)}
-            best = Best(float(told["best_score"]), int(told["best_epoch"]), state)
-        return Done(tuple(EpochRecord(**record) for record in json.loads(told["records"])), best)
+        try:
+            arrays, told = read_arrays(path)
+            if told.pop(DIGEST, None) != _digest(arrays, told):
+                raise ValueError("its digest does not fit")
+            if told["fingerprint"] != self.fingerprint:
+                raise FileError(path, "the checkpoint is of other rows or settings; remove the folder to start anew")
+            done = _done(task, arrays, told)
+            state = _checked_state(task, arrays)
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            if isinstance(error, FileError):
+                raise
+            remedy = f"remove it to train {task.name} anew, or the folder to start anew"
+            raise FileError(path, f"the checkpoint is damaged or of another version ({error}); {remedy}") from None
+        task.restore(state)
+        return done
 
     def _file(self, task: Task) -> Path:
         return self.folder / f"{task.name.replace(' ', '-')}{ENDING}"
+
+
+def _digest(arrays: Arrays, told: Mapping[str, str]) -> str:
+    """Return a digest of all that a checkpoint holds."""
+    digest = hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=20)
+    for name in sorted(arrays):
+        array = arrays[name]
+        digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+        digest.update(_bytes(array))
+    return digest.hexdigest()
+
+
+def _done(task: Task, arrays: Arrays, told: Mapping[str, str]) -> Done:
+    """Return what is told to be done of a task, or raise ValueError if that cannot be."""
+    records = tuple(EpochRecord(**record) for record in json.loads(told["records"]))
+    numbers = [record.epoch for record in records]
+    if numbers != list(range(1, len(records) + 1)) or len(records) > task.epochs:
+        raise ValueError(f"it tells of the epochs {numbers} of {task.epochs}")
+    if not all(math.isfinite(record.cost) for record in records):
+        raise ValueError("a cost is not finite")
+    if "best_epoch" not in told:
+        return Done(records)
+    score, epoch = float(told["best_score"]), int(told["best_epoch"])
+    if not (0 <= epoch < len(records) and math.isfinite(score)):
+        raise ValueError(f"it tells of a best epoch {epoch} with score {score}")
+    return Done(records, Best(score, epoch, _checked_state(task, arrays, BEST)))
+
+
+def _checked_state(task: Task, arrays: Arrays, prefix: str = "") -> Arrays:
+    """Return the state of a task among arrays, or raise ValueError if it cannot be one."""
+    state = {}
+    for name, own in task.state().items():
+        array = state[name] = arrays[prefix + name]
+        if array.dtype != own.dtype or array.shape != own.shape:
+            raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, not {own.dtype} of {own.shape}")
+        if not is_finite(array):
+            raise ValueError(f"{name} has values that are not finite")
+    fault = task.fault_of(state)
+    if fault is not None:
+        raise ValueError(fault)
+    return state
+
+
+def check_finite(name: str, arrays: Arrays) -> None:
+    """Raise HiNetError if the weights of a task are not finite."""
+    if not all(map(is_finite, arrays.values())):
+        raise HiNetError(f"the weights of {name} are no longer finite; scale the features to length 1")
+
+
+def is_finite(array: NDArray[Any]) -> bool:
+    """Return whether all values are finite; no copy is made."""
+    if array.dtype.kind != "f" or not array.size:
+        return True
+    with np.errstate(invalid="ignore"):
+        return bool(np.isfinite(array.min()) and np.isfinite(array.max()))
 
 
 def check_folder(folder: Path) -> None:

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data import Traces
-from hinet.data.matrices import SparseMatrix, check_rows, checked_weights, is_sparse
+from hinet.data.matrices import SparseMatrix, check_count, checked_weights, is_sparse
 from hinet.engine.carrying import awake
-from hinet.engine.checkpoints import Checkpoints, fingerprint_of
+from hinet.engine.checkpoints import CHECKPOINT_EVERY, Checkpoints, fingerprint_of
 from hinet.engine.column_kernels import mean_sizes
 from hinet.engine.deep import DeepPlan, DeepTask, GroupLesson, LabelLesson, LabelTargets, Lesson
 from hinet.engine.experts import DeepExpert, Experts, Floats, LabelSpans, Prototypes, WideExpert
@@ -31,6 +31,7 @@ from hinet.engine.tasks import Task, TrainingRows
 from hinet.engine.wide import WidePlan, WideTraining, wide_training
 from hinet.errors import HiNetError
 from hinet.metrics import accuracy
+from hinet.parameters import PATH, instance
 from hinet.progress import EpochRecord, Progress, SilentProgress
 
 FLAT_SEEDS = 1 << 10  # the seeds of flat experts, apart from those of deep ones
@@ -75,6 +76,8 @@ def fit(
         If rows and labels do not fit, a value is not finite, or training would take more than the memory limit.
     """
     settings, progress = settings or EngineSettings(), progress or SilentProgress()
+    instance(EngineSettings, "EngineSettings").checked("settings", settings)
+    instance(Traces, "Traces").checked("traces", traces)
     if settings.patience is not None and valid is None:
         raise HiNetError("patience looks at validation rows; give some, or leave it out")
     if start is not None and checkpoint is not None:
@@ -82,7 +85,10 @@ def fit(
     plan = _Plan(rows, traces, settings, sample_weight, valid, start)
     progress.said(str(plan.memory))
     plan.memory.check(settings.memory_limit)
-    kept = None if checkpoint is None else Checkpoints(Path(checkpoint), plan.fingerprint(), checkpoint_every)
+    kept = None
+    if checkpoint is not None:
+        every = CHECKPOINT_EVERY.checked("checkpoint_every", checkpoint_every)
+        kept = Checkpoints(PATH.checked("checkpoint", checkpoint), plan.fingerprint(), every)
     seen = plan.valid_accuracy if watch or settings.patience is not None else None
     runner = Runner(plan.tasks(), plan.train.row_count, settings, progress, kept, plan.valid_cost, seen)
     runner.run()
@@ -104,30 +110,30 @@ class _Plan:
         self.settings, self.start = settings, start
         self.layers = traces.layers
         self.features = int(rows.shape[1]) if getattr(rows, "ndim", 0) == 2 else 0
-        self.goals = _checked_goals(rows, traces, self.layers)
+        matrix, self.goals = _checked(rows, traces, self.layers)
         if sample_weight is not None:
             self.goals = self.goals.weighted(checked_weights(sample_weight, len(traces)))
         self.valid, self.watched = None, None
         if valid is not None:
-            goals = _checked_goals(valid.rows, valid.traces, self.layers, "validation ")
+            self.valid = _checked(valid.rows, valid.traces, self.layers, "validation ")
             if valid.rows.shape[1] != self.features:
                 raise HiNetError(
                     f"validation rows have {valid.rows.shape[1]:,} features and training rows {self.features:,}"
                 )
-            self.valid = SparseMatrix.of(valid.rows), goals
             seen = np.linspace(0, len(valid.traces) - 1, min(len(valid.traces), MOST_WATCHED)).astype(np.int64)
             self.watched = ValidationRows(valid.rows[seen], valid.traces.take(seen))
         if start is not None:
             self._check_start(start)
         self.groups = Groups.of(self.layers)
-        matrix = SparseMatrix.of(rows)
+        self.members = 1 if start is not None else settings.members_for(matrix.row_count)
+        self.width = settings.width_for(self.members) if start is None else start.experts.deep.width
+        deep = plan_memory(features=self.features, outputs=self.groups.rows, width=self.width * self.members)
+        deep.check(settings.memory_limit)  # before anything else takes room for every feature
         counts = self.goals.option_counts()
         self.train = TrainingRows.of(matrix, self.goals.arrays, self.groups, self._adjustment(counts))
         self.dropout = settings.dropout_for(
             to_spare=lambda: start is None and has_features_to_spare(matrix, self.features)
         )
-        self.members = 1 if start is not None else settings.members_for(self.train.row_count)
-        self.width = settings.width_for(self.members) if start is None else start.experts.deep.width
         self.wide = self._wide_training(matrix)
         labels = int(self.layers.ends.sum())
         self.spans = LabelSpans.of(self.layers) if self.layers.taxonomy.is_tree else LabelSpans.none(self.layers)
@@ -306,10 +312,12 @@ def _adjustment_of_labels(counts: NDArray[np.float64], strength: float) -> Float
     return np.where(counts > 0, strength * (share - share.max()), 0).astype(np.float32)
 
 
-def _checked_goals(rows: Any, traces: Traces, layers: Any, kind: str = "") -> Goals:
+def _checked(rows: Any, traces: Traces, layers: Any, kind: str = "") -> tuple[SparseMatrix, Goals]:
+    """Return rows and labels in the form kernels read, or raise HiNetError if they cannot be used."""
     if not is_sparse(rows):
         raise HiNetError(f"the fused engine reads {kind}rows of a CSR matrix, got {type(rows).__name__}")
-    check_rows(rows, len(traces))
+    matrix = SparseMatrix.of(rows)
+    check_count(matrix.row_count, len(traces))
     if not len(traces):
         raise HiNetError(f"there are no {kind}rows")
     if not traces.layers.same_as(layers):
@@ -317,4 +325,4 @@ def _checked_goals(rows: Any, traces: Traces, layers: Any, kind: str = "") -> Go
     empty = np.flatnonzero(np.diff(traces.row_offsets) == 0)
     if len(empty):
         raise HiNetError(f"{kind}row {int(empty[0])}: no label ({len(empty):,} such rows); leave these rows out")
-    return Goals.of(traces)
+    return matrix, Goals.of(traces)

@@ -51,7 +51,14 @@ class MemoryPlan:
 
 
 def plan_memory(
-    *, features: int, outputs: int, width: int, wide_weights: int, wide_scratch: int, labels: int, flat_width: int
+    *,
+    features: int,
+    outputs: int,
+    width: int,
+    wide_weights: int = 0,
+    wide_scratch: int = 0,
+    labels: int = 0,
+    flat_width: int = 0,
 ) -> MemoryPlan:
     """Return the plan for experts of these sizes; ``labels`` is 0 without a flat expert."""
     flat = (features + labels) * flat_width if labels else 0

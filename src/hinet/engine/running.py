@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import numpy as np
 
-from hinet.engine.checkpoints import Best, Checkpoints, Done
+from hinet.engine.checkpoints import Best, Checkpoints, Done, check_finite
 from hinet.engine.settings import EngineSettings
 from hinet.engine.tasks import Task
 from hinet.errors import HiNetError
@@ -70,6 +70,7 @@ class Runner:
                 self._progress.epoch_done(record)
         if done.best is not None:
             task.restore(done.best.state)
+        check_finite(task.name, task.state())
 
     def _epoch_of(self, task: Task, epoch: int, best: Best | None) -> tuple[EpochRecord, Best | None]:
         """Train for an epoch; return its record, and the best so far."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,8 +13,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from hinet.data import Traces
-from hinet.data.matrices import SparseMatrix, check_rows, is_sparse
-from hinet.engine.answering import TYPICAL_F1, Answering, Found, FoundLabels, FoundNodes, check_count
+from hinet.data.matrices import SparseMatrix, is_sparse
+from hinet.engine.answering import PROBABILITY, TYPICAL_F1, Answering, Found, FoundLabels, FoundNodes, K
 from hinet.engine.label_kernels import likely_labels
 from hinet.engine.leaning import gifts, leaned, leaned_labels
 from hinet.engine.model import FusedModel
@@ -23,6 +22,7 @@ from hinet.engine.scoring_kernels import FEW, expert_logits
 from hinet.engine.search_kernels import best_traces
 from hinet.engine.spreading_kernels import Leaning, best_nodes
 from hinet.errors import HiNetError
+from hinet.parameters import thread_count
 from hinet.ragged import gather, offsets_of
 
 if TYPE_CHECKING:
@@ -95,8 +95,7 @@ class Search(Answering):
 
         ``least`` is a bound before the model's slope, if it has one, is applied.
         """
-        check_count(k)
-        k = min(k, self.model.layers.count_traces())
+        k = min(K.checked("k", k), self.model.layers.count_traces())
         matrix = self._checked(rows)
         lowest = np.log(least) if least > 0 else -np.inf
         layers = self.model.layers
@@ -142,7 +141,7 @@ class Search(Answering):
             best = self.traces(rows, k)
             assert best.traces.log_p is not None
             return FoundLabels(best, np.exp(best.traces.log_p))
-        check_count(k)
+        k = K.checked("k", k)
         found = self._likely_labels(rows, min(k, self._labels), FLOOR, layers.height)
         known = np.arange(layers.height) < found.length[:, None]
         with np.errstate(divide="ignore"):
@@ -190,18 +189,14 @@ class Search(Answering):
 
     def as_deep_as_sure(self, rows: Any, least: float) -> FoundNodes:
         """Return the deepest node whose probability is at least ``least``, or a top node if there is none."""
-        if not 0 < least <= 1:
-            raise HiNetError(f"the least probability is more than 0 and at most 1; got {least}")
-        return self._by_nodes(rows, least, True)
+        return self._by_nodes(rows, PROBABILITY.checked("least", least), True)
 
     def expected_f1(self, rows: Any, f1: float = TYPICAL_F1) -> FoundNodes:
         """Return the node with the best expected hierarchical F1, over many rows on which it is about ``f1``.
 
         That node has the largest sum over itself and its ancestors of ``P(ancestor) - f1 / 2``.
         """
-        if not 0 < f1 <= 1:
-            raise HiNetError(f"f1 is more than 0 and at most 1; got {f1}")
-        return self._by_nodes(rows, f1 / 2, False)
+        return self._by_nodes(rows, PROBABILITY.checked("f1", f1) / 2, False)
 
     def _by_nodes(self, rows: Any, cut: float, surest: bool) -> FoundNodes:
         experts, groups = self.model.experts, self.model.groups
@@ -248,15 +243,15 @@ class Search(Answering):
     def _checked(self, rows: Any) -> SparseMatrix:
         if not is_sparse(rows):
             raise HiNetError(f"the model reads rows of a CSR matrix, got {type(rows).__name__}")
-        check_rows(rows)
+        matrix = SparseMatrix.of(rows)
         if rows.shape[1] != self.model.features:
             raise HiNetError(f"the model was trained on {self.model.features:,} features, got {rows.shape[1]:,}")
-        return SparseMatrix.of(rows)
+        return matrix
 
     def _in_blocks(self, matrix: SparseMatrix, answer: Callable[[SparseMatrix], Any]) -> list[Any]:
         """Answer blocks of rows, side by side if there are several."""
         count = len(matrix.indptr) - 1
-        threads = self.threads or os.cpu_count() or 1
+        threads = thread_count(self.threads)
         size = min(BLOCK, max(LEAST_BLOCK, -(-count // threads)))
         blocks = _parts(matrix, size)
         threads = min(threads, len(blocks))

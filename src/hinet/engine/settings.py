@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from hinet.errors import HiNetError
+from hinet.parameters import FLAG, NONE, SEED, THREADS, Rules, real, settle, thread_count, whole
 
 MOST_DEEP_EPOCHS = 10
 MOST_WIDE_EPOCHS = 6
@@ -20,6 +19,33 @@ MOST_FLAT_LABELS = 2_048
 LEAST_FLAT_ROWS = 8  # rows a label
 DROPOUT = 0.3
 FEATURE_DROPOUT = 0.4
+
+_COUNT = whole(1)
+_DROPOUT = real(0, below=1)
+_POSITIVE = real(above=0)
+RULES: Rules = {
+    "members": _COUNT | NONE,
+    "width": _COUNT | NONE,
+    "dropout": _DROPOUT | NONE,
+    "feature_dropout": _DROPOUT | NONE,
+    "deep_rate": _POSITIVE,
+    "deep_slot": _POSITIVE,
+    "deep_epochs": _COUNT | NONE,
+    "wide": FLAG,
+    "wide_rate": _POSITIVE,
+    "wide_slot": _POSITIVE,
+    "wide_epochs": _COUNT | NONE,
+    "wide_prune": real(0),
+    "wide_buckets": _COUNT | NONE,
+    "flat": FLAG | NONE,
+    "flat_width": _COUNT,
+    "flat_upper": real(0),
+    "prior_strength": real(),
+    "patience": _COUNT | NONE,
+    "seed": SEED,
+    "threads": THREADS,
+    "memory_limit": real(above=0, infinite=True) | NONE,
+}
 
 
 class Dropout(NamedTuple):
@@ -67,9 +93,9 @@ class EngineSettings:
     seed : int
         The same seed gives the same model, whatever the number of threads.
     threads : int, optional
-        By default one for each core.
+        By default, and with -1, one for each core; -2 is one fewer.
     memory_limit : float, optional
-        In GB; a model that would take more to train is refused before training starts.
+        In GB, by default what the machine has; a model that would take more to train is refused before training starts.
     """
 
     members: int | None = None
@@ -95,18 +121,7 @@ class EngineSettings:
     memory_limit: float | None = None
 
     def __post_init__(self) -> None:
-        counts = ("members", "width", "flat_width", "deep_epochs", "wide_epochs", "wide_buckets", "patience", "threads")
-        for name in counts:
-            if getattr(self, name) is not None:
-                _at_least(name, getattr(self, name), 1)
-        for name in ("dropout", "feature_dropout"):
-            if getattr(self, name) is not None and not 0 <= getattr(self, name) < 1:
-                raise HiNetError(f"{name} is at least 0 and less than 1; got {getattr(self, name)}")
-        if not 0 <= self.flat_upper < math.inf:
-            raise HiNetError(f"flat_upper is at least 0; got {self.flat_upper}")
-        for name in ("deep_rate", "deep_slot", "wide_rate", "wide_slot"):
-            if not getattr(self, name) > 0:
-                raise HiNetError(f"{name} is larger than 0; got {getattr(self, name)}")
+        settle(self, RULES)
 
     def members_for(self, rows: int) -> int:
         """Return how many members train on so many rows."""
@@ -144,14 +159,9 @@ class EngineSettings:
     @property
     def thread_count(self) -> int:
         """Number of threads to use."""
-        return self.threads or os.cpu_count() or 1
+        return thread_count(self.threads)
 
     def shaping(self) -> dict[str, object]:
         """Return the settings that the trained model depends on."""
         free = {"threads", "memory_limit"}
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in free}
-
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise HiNetError(f"{name} is at least {least}; got {value}")

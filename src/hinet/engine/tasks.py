@@ -63,6 +63,9 @@ class Task(Protocol):
     def state(self) -> Arrays:
         """Return the arrays that an epoch changes."""
 
+    def fault_of(self, state: Mapping[str, NDArray[Any]]) -> str | None:
+        """Return what is wrong with the whole numbers of a state whose arrays have the right shapes, if anything."""
+
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take up a state."""
 

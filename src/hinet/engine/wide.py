@@ -102,7 +102,9 @@ class IndependentGroups:
         self._slots, self._counts = count_weights(data.rows, self._visits, plan.features, 0, neurons)
         self.weights = int(self._counts.sum())
         busiest = int(self._counts.max(initial=0))
-        self.scratch = plan.threads * (4 * len(data.rows.indices) + 12 * busiest) + 12 * int(self._slots.sum())
+        self.scratch = min(plan.threads, PARTS) * (4 * len(data.rows.indices) + 12 * busiest) + 12 * int(
+            self._slots.sum()
+        )
 
     def tasks(self) -> list[Task]:
         """Return parts of like size."""
@@ -177,6 +179,22 @@ class _GroupsTask:
             "weight": self.trained.weights["weight"][weights],
             "bias": self.bias[rows],
         }
+
+    def fault_of(self, state: Mapping[str, NDArray[Any]]) -> str | None:
+        """Return which array points beyond the groups' own features, weights or output rows."""
+        feature, ends, row = state["feature"], state["weight_offset"], state["row"]
+        group = np.repeat(self.groups, np.diff(self.trained.slot_offsets)[self.groups])  # of each slot
+        is_first = np.append(True, group[1:] != group[:-1])[: len(group)]
+        is_last = np.append(group[1:] != group[:-1], True)[: len(group)]
+        if np.any((feature < 0) | (feature >= self.plan.features) | (~is_first & (feature <= np.roll(feature, 1)))):
+            return "feature numbers are out of range or not sorted"
+        starts = np.where(is_first, self.trained.group_weights[group], np.roll(ends, 1))
+        if np.any(ends < starts) or np.any(ends[is_last] != self.trained.group_weights[group[is_last] + 1]):
+            return "weight offsets are out of range or fall"
+        group = np.repeat(self.groups, np.diff(self.trained.group_weights)[self.groups])  # of each weight
+        if np.any((row < self.data.groups.first_row[group]) | (row >= self.data.groups.first_row[group + 1])):
+            return "output rows are out of range"
+        return None
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take up features, weights and biases."""
@@ -275,6 +293,10 @@ class _CoupledTask:
             "bias": self.wide.bias,
             "bias_slot": self.wide.bias_slots,
         }
+
+    def fault_of(self, state: Mapping[str, NDArray[Any]]) -> str | None:
+        """Find no fault: there are no whole numbers in a state."""
+        return None
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take up weights, slots and biases."""

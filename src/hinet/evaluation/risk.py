@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.errors import HiNetError
+from hinet.parameters import NONE, SHARE
 
 # Finer where it matters: near 1.
 THRESHOLDS: tuple[float, ...] = tuple(1 - np.round(np.geomspace(0.75, 0.002, 32), 4))
@@ -82,8 +83,7 @@ class AnswerCounts:
 
 def check_share(name: str, share: float | None) -> None:
     """Raise HiNetError unless a share is between 0 and 1, or not given."""
-    if share is not None and not 0 < share < 1:
-        raise HiNetError(f"{name} is a share, between 0 and 1; got {share}")
+    (SHARE | NONE).checked(name, share)
 
 
 def upper_bound(errors: NDArray[np.int64], answered: NDArray[np.int64], certainty: float) -> NDArray[np.float64]:

@@ -19,8 +19,9 @@ from hinet.exporting.decode import FORMAT
 from hinet.exporting.graph import GraphInMaking, require_onnx
 from hinet.files import new_folder
 from hinet.metrics import accuracy
-from hinet.network import FlattenNetwork, HiNet, SparseBag
+from hinet.network import FlattenNetwork, HiNet, SparseBag, torch_threads
 from hinet.network.heads import SiblingHead
+from hinet.parameters import PATH
 from hinet.ragged import gather, offsets_of
 from hinet.taxonomy import Layers
 from hinet.training import predict_traces
@@ -91,6 +92,7 @@ def export_onnx(
     folder: str | Path,
     rows: Any = None,
     traces: Traces | None = None,
+    threads: int | None = None,
 ) -> Exported:
     """Write a model to a new folder as an ONNX graph, with a decoder that needs NumPy alone.
 
@@ -107,6 +109,8 @@ def export_onnx(
         Must not exist yet, or be empty.
     rows, traces : validation rows and their true traces, optional
         For the accuracy of the graph and of the whole model in the report.
+    threads : int, optional
+        That find this accuracy; by default, and with -1, one for each core.
 
     Raises
     ------
@@ -116,6 +120,7 @@ def export_onnx(
         If the folder cannot be written; then there is nothing of it.
     """
     require_onnx()
+    folder = PATH.checked("folder", folder)
     if not isinstance(model, (FusedModel, HiNet, FlattenNetwork)):
         raise HiNetError(
             f"a FusedModel, a HiNet or a FlattenNetwork can be exported, got {type(model).__name__}; "
@@ -136,7 +141,7 @@ def export_onnx(
         (unfinished / "decode.py").write_bytes(decoder)
         experts = _asked(part)
         left_out = tuple(name for name in _asked(model) if name not in experts)
-        exported = Exported(Path(folder), experts, left_out, *_accuracies(part, model, rows, traces))
+        exported = Exported(Path(folder), experts, left_out, *_accuracies(part, model, rows, traces, threads))
         (unfinished / "README.md").write_text(_readme(model, exported), "utf-8")
     return exported
 
@@ -250,14 +255,19 @@ def _accuracies(
     model: Model,
     rows: Any,
     traces: Traces | None,
+    threads: int | None,
 ) -> tuple[float | None, float | None]:
     """Return the accuracy of what is exported and of the whole model."""
     if traces is None:
         return None, None
-    of_part, of_model = (
-        accuracy(traces, Search(one).traces(rows).traces if isinstance(one, FusedModel) else predict_traces(one, rows))
-        for one in (part, model)
-    )
+    with torch_threads(threads):
+        of_part, of_model = (
+            accuracy(
+                traces,
+                Search(one, threads).traces(rows).traces if isinstance(one, FusedModel) else predict_traces(one, rows),
+            )
+            for one in (part, model)
+        )
     return of_part, of_model
 
 

@@ -6,6 +6,7 @@ from hinet.network.graph import NeuronGraph
 from hinet.network.heads import HeadSettings, HierarchicalHead, build_head, default, paper
 from hinet.network.models import FlattenNetwork, HiNet
 from hinet.network.targets import TargetBatch, Targets
+from hinet.network.threads import torch_threads
 
 __all__ = [
     "DenseFeatures",
@@ -25,4 +26,5 @@ __all__ = [
     "from_fused",
     "paper",
     "to_fused",
+    "torch_threads",
 ]

@@ -37,7 +37,7 @@ class SparseRows:
         return cls(
             torch.from_numpy(matrix.indices[low:high].astype(np.int64)),
             torch.from_numpy(matrix.indptr[start:end].astype(np.int64) - low),
-            torch.from_numpy(np.ascontiguousarray(matrix.data[low:high], np.float32)),
+            torch.from_numpy(np.require(matrix.data[low:high], np.float32, ["C", "W"])),
         )
 
     def to(self, device: torch.device) -> SparseRows:
@@ -121,4 +121,4 @@ def dense_rows(matrix: NDArray[Any], start: int, end: int) -> Tensor:
     """Return rows ``start:end`` of a dense array as a tensor; whole numbers, such as tokens, stay whole."""
     chosen = np.asarray(matrix[start:end])
     whole = np.issubdtype(chosen.dtype, np.integer)
-    return torch.from_numpy(np.ascontiguousarray(chosen, np.int64 if whole else np.float32))
+    return torch.from_numpy(np.require(chosen, np.int64 if whole else np.float32, ["C", "W"]))

@@ -16,7 +16,7 @@ Scores are laid out as (options, b), a row for each edge: groups and layers are 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from hinet.errors import HiNetError
 from hinet.network.graph import NeuronGraph
 from hinet.network.segments import segment_log_softmax, segment_logsumexp
 from hinet.network.targets import TargetBatch, Targets
+from hinet.parameters import FLAG, NONE, REFUSED, Rule, Rules, one_of, real, settle
 from hinet.taxonomy import Layers
 
 WEIGHT_STD = 0.05
@@ -35,11 +36,19 @@ MOST_GATHERED_CELLS = 8_000_000  # weights gathered for the groups of a batch: 3
 MOST_DENSE_CELLS = 50_000_000  # weights between two layers: 200 MB, and four times that with gradient and optimiser
 
 
-_CHOICES = {
-    "wiring": ("chain", "skip"),
-    "normalisation": ("level", "parent"),
-    "cost": ("squared", "cross_entropy"),
-    "mask": ("dense", "masked"),
+def _read_level_weights(value: Any) -> Any:
+    fits = isinstance(value, tuple | list) and all(real(0).read(weight) is not REFUSED for weight in value)
+    return tuple(map(float, value)) if fits else REFUSED
+
+
+_RULES: Rules = {
+    "wiring": one_of("chain", "skip"),
+    "normalisation": one_of("level", "parent"),
+    "cost": one_of("squared", "cross_entropy"),
+    "mask": one_of("dense", "masked"),
+    "level_weights": Rule("a sequence of numbers of at least 0", _read_level_weights) | NONE,
+    "prior_strength": real(),
+    "tied": FLAG,
 }
 
 
@@ -56,9 +65,7 @@ class HeadSettings:
     tied: bool = False  # skip and parent only: the edges into a node of a DAG share their weights, not their biases
 
     def __post_init__(self) -> None:
-        for name, allowed in _CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise HiNetError(f"{name} is one of {', '.join(allowed)}; got {getattr(self, name)!r}")
+        settle(self, _RULES)
         if (self.tied or self.prior_strength) and (self.wiring, self.normalisation) != ("skip", "parent"):
             raise HiNetError("tied weights and a prior belong to wiring 'skip' with normalisation 'parent'")
 

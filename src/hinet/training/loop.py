@@ -16,9 +16,21 @@ from torch import Tensor, nn
 from hinet.data.matrices import check_rows, checked_weights
 from hinet.errors import HiNetError
 from hinet.network import FlattenNetwork, HiNet, SparseBag, Targets
+from hinet.parameters import NONE, SEED, Rules, real, settle, whole
 from hinet.progress import EpochRecord, Progress, SilentProgress
 from hinet.training.batches import check_width, row_batch
 from hinet.training.row_adagrad import RowAdagrad
+
+_RULES: Rules = {
+    "epochs": whole(1),
+    "batch": whole(1),
+    "dense_rate": real(above=0),
+    "sparse_rate": real(above=0),
+    "weight_decay": real(0),
+    "warm_up": real(0, 1),
+    "patience": whole(1) | NONE,
+    "seed": SEED,
+}
 
 
 @dataclass(frozen=True)
@@ -34,6 +46,9 @@ class TrainingSettings:
     patience: int | None = None  # epochs without a better validation score after which to stop
     seed: int = 0
     device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        settle(self, _RULES)
 
 
 def train(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, wraps
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,25 +16,42 @@ from torch import Tensor
 from hinet.data import Traces
 from hinet.data.matrices import check_rows
 from hinet.engine import Found, FoundLabels, FoundNodes, Goals
-from hinet.engine.answering import TYPICAL_F1, Answering, check_count
+from hinet.engine.answering import PROBABILITY, TYPICAL_F1, Answering, K
 from hinet.inference import Marginals, best_traces_to, downpour, marginals
-from hinet.network import HiNet
+from hinet.network import HiNet, torch_threads
 from hinet.ragged import offsets_of, positions
 from hinet.training.batches import check_width, row_batch
 from hinet.training.predict import BATCH_CELLS
 
+Answer = TypeVar("Answer")
+
+
+def _in_threads(answer: Callable[..., Answer]) -> Callable[..., Answer]:
+    """Let a method of a search compute with as many threads as the search has."""
+
+    @wraps(answer)
+    def with_threads(self: NetworkSearch, *args: Any, **named: Any) -> Answer:
+        with torch_threads(self.threads):
+            return answer(self, *args, **named)
+
+    return with_threads
+
 
 @dataclass(frozen=True)
 class NetworkSearch(Answering):
-    """Answers of a network whose head gives probabilities within sibling groups, batch by batch."""
+    """Answers of a network whose head gives probabilities within sibling groups, batch by batch.
+
+    Torch computes with ``threads`` threads, by default with as many as it is set to.
+    """
 
     network: HiNet
+    threads: int | None = None
 
+    @_in_threads
     def traces(self, rows: Any, k: int = 1, *, least: float = 0.0) -> Found:
         """Return the ``k`` best traces of every row; those less probable than ``least`` are left out."""
-        check_count(k)
         layers = self.network.layers
-        k = min(k, layers.count_traces())
+        k = min(K.checked("k", k), layers.count_traces())
         parts, along = [], []
         for scores in self._scores(rows, ways=1 if layers.is_tree else k):
             found = _likely(downpour(self.network.graph, scores, k), least)
@@ -43,6 +60,7 @@ class NetworkSearch(Answering):
         touched = np.full(rows.shape[0], len(self.network.layers.option_neuron), np.int64)
         return Found(Traces.joined(layers, parts), np.concatenate([np.zeros(0), *along]), touched)
 
+    @_in_threads
     def logits_along(self, rows: Any, goals: Goals) -> NDArray[np.float64]:
         """Return the log probabilities of all options of every choice on the way to goals, one a row."""
         layers = self.network.layers
@@ -59,6 +77,7 @@ class NetworkSearch(Answering):
             start += scores.shape[1]
         return found
 
+    @_in_threads
     def label_probabilities(self, rows: Any, least: float = 0.0) -> sp.csr_array:
         """Return the probability of every node to be the label, (n, nodes), where it is at least ``least``."""
         blocks = []
@@ -68,13 +87,15 @@ class NetworkSearch(Answering):
         empty = sp.csr_array((0, len(self.network.layers.taxonomy)))
         return sp.csr_array(sp.vstack([empty, *blocks], format="csr"))
 
+    @_in_threads
     def labels(self, rows: Any) -> FoundNodes:
         """Return the most probable label of every row, summed over all its traces."""
         return self._nodes(rows, lambda found: found.label)
 
+    @_in_threads
     def top_labels(self, rows: Any, k: int = 1) -> FoundLabels:
         """Return the ``k`` most probable labels of every row, each summed over all its traces."""
-        check_count(k)
+        k = K.checked("k", k)
         layers, graph = self.network.layers, self.network.graph
         ends = torch.from_numpy(np.unique(layers.node[layers.ends]).astype(np.int64))
         parts, along, probability = [], [], [np.zeros(0)]
@@ -88,8 +109,10 @@ class NetworkSearch(Answering):
         traces = Traces.joined(layers, parts)
         return FoundLabels(Found(traces, np.concatenate([np.zeros(0), *along]), touched), np.concatenate(probability))
 
+    @_in_threads
     def as_deep_as_sure(self, rows: Any, least: float) -> FoundNodes:
         """Return the deepest node whose probability is at least ``least``, or a top node if there is none."""
+        least = PROBABILITY.checked("least", least)
         depth = torch.from_numpy(self.network.layers.taxonomy.depth.copy())[:, None]
 
         def deepest(found: Marginals) -> Tensor:
@@ -98,8 +121,10 @@ class NetworkSearch(Answering):
 
         return self._nodes(rows, deepest)
 
+    @_in_threads
     def expected_f1(self, rows: Any, f1: float = TYPICAL_F1) -> FoundNodes:
         """Return the node with the best expected hierarchical F1, over many rows on which it is about ``f1``."""
+        f1 = PROBABILITY.checked("f1", f1)
 
         def gain(found: Marginals) -> Tensor:
             gains = found.node - f1 / 2

@@ -8,9 +8,10 @@ import torch
 
 from hinet.data import Traces
 from hinet.data.matrices import check_rows
-from hinet.errors import HiNetError
+from hinet.engine.answering import K
 from hinet.inference import downpour
 from hinet.network import FlattenNetwork, FusedNetwork, HiNet
+from hinet.parameters import whole
 from hinet.training.batches import check_width, row_batch
 
 BATCH_CELLS = 20_000_000  # scores held at once: 80 MB
@@ -25,8 +26,7 @@ def predict_traces(network: HiNet | FusedNetwork | FlattenNetwork, rows: Any, *,
     """
     check_rows(rows)
     check_width(network, rows)
-    if k < 1 or (k > 1 and isinstance(network, FlattenNetwork)):
-        raise HiNetError(f"k is at least 1, and 1 for the flat network; got {k}")
+    k = (whole(1, 1) if isinstance(network, FlattenNetwork) else K).checked("k", k)
     layers = network.layers
     network.eval()
     device = str(next(network.parameters()).device)

@@ -20,7 +20,6 @@ from hinet.data.text.fitting import (
     named,
     resolved,
     side_by_side,
-    thread_count,
 )
 from hinet.data.text.hashing_kernels import Ints32, Ints64
 from hinet.data.text.incoming import TextBlock, as_arrow, in_blocks, normalised
@@ -28,6 +27,7 @@ from hinet.data.text.settings import TextSettings
 from hinet.data.text.vocabulary import Names, Vocabulary, bucket_lookup, vocabulary_lookup
 from hinet.data.text.weighing_kernels import Floats, weigh_rows
 from hinet.errors import HiNetError
+from hinet.parameters import thread_count
 from hinet.ragged import Ints, offsets_of
 
 _Part: TypeAlias = tuple[Ints64, Ints32, Floats]  # row offsets, feature numbers and weights of a block

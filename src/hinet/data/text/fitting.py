@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -28,15 +27,6 @@ from hinet.errors import HiNetError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-
-def thread_count(threads: int | None) -> int:
-    """Return the number of threads asked for, or one for each core."""
-    if threads is None:
-        return os.cpu_count() or 1
-    if threads < 1:
-        raise HiNetError(f"threads: expected at least 1, got {threads}; None takes one for each core")
-    return threads
 
 
 def side_by_side(work: Callable[[Item], Result], items: Sequence[Item], threads: int) -> list[Result]:

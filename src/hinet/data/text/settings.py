@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeAlias
 
 from hinet.errors import HiNetError, did_you_mean
+from hinet.parameters import FLAG, NONE, REFUSED, Rule, Rules, one_of, real, settle, whole
 
 Sizes: TypeAlias = tuple[int, int]
 
@@ -17,6 +18,27 @@ MOST_HASH_BITS = 26  # 256 MB of weights for each kind
 SHORT_TEXT_WORDS = 8  # above it, character n-grams multiply the features of a row, and the training time, too much
 SHORT_TEXT_CHAR_NGRAMS: Sizes = (3, 5)
 FIRST_TEXTS = 100_000
+
+
+def _read_sizes(given: Any) -> Any:
+    if isinstance(given, tuple | list) and len(given) == 2:
+        shortest, longest = (whole(1, LONGEST_NGRAM).read(size) for size in given)
+        if REFUSED not in (shortest, longest) and shortest <= longest:
+            return shortest, longest
+    return REFUSED
+
+
+_SIZES = Rule(f"the shortest and longest length, such as (1, 2), at most {LONGEST_NGRAM},", _read_sizes)
+RULES: Rules = {
+    "word_ngrams": _SIZES | NONE,
+    "char_ngrams": _SIZES | one_of("auto") | NONE,
+    "char_weight": real(above=0).advising("for no character n-grams give char_ngrams=None"),
+    "min_df": whole(1).advising("1 keeps every feature"),
+    "max_features": (whole(1) | NONE).advising("None sets no limit"),
+    "hash_bits": (whole(1, MOST_HASH_BITS) | NONE).advising("None keeps a vocabulary; 20 is common"),
+    "sublinear": FLAG,
+    "keep_names": FLAG,
+}
 
 
 @dataclass(frozen=True)
@@ -62,27 +84,11 @@ class TextSettings:
     keep_names: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "word_ngrams", _sizes("word_ngrams", self.word_ngrams))
-        if self.char_ngrams != "auto":
-            object.__setattr__(self, "char_ngrams", _sizes("char_ngrams", self.char_ngrams))
+        settle(self, RULES)
         if self.word_ngrams is None and self.char_ngrams is None:
             raise HiNetError("word_ngrams and char_ngrams are both None; without n-grams a text has no features")
-        if not (isinstance(self.char_weight, int | float) and 0 < self.char_weight < float("inf")):
-            raise HiNetError(
-                f"char_weight: expected a number above 0, got {self.char_weight!r}; "
-                "for no character n-grams give char_ngrams=None"
-            )
-        _at_least_one("min_df", self.min_df, "1 keeps every feature")
-        if self.max_features is not None:
-            _at_least_one("max_features", self.max_features, "None sets no limit")
-        if self.hash_bits is not None:
-            _at_least_one("hash_bits", self.hash_bits, "None keeps a vocabulary")
-            if self.hash_bits > MOST_HASH_BITS:
-                raise HiNetError(f"hash_bits: expected at most {MOST_HASH_BITS}, got {self.hash_bits}; 20 is common")
-            if self.max_features is not None:
-                raise HiNetError(
-                    "max_features and hash_bits are both given; hash_bits alone sets the number of features"
-                )
+        if self.hash_bits is not None and self.max_features is not None:
+            raise HiNetError("max_features and hash_bits are both given; hash_bits alone sets the number of features")
 
     @property
     def has_names(self) -> bool:
@@ -101,20 +107,3 @@ class TextSettings:
             if name not in known:
                 raise HiNetError(f"unknown text setting {name!r}{did_you_mean(name, known)}")
         return cls(**described)
-
-
-def _sizes(name: str, given: Any) -> Sizes | None:
-    if given is None:
-        return None
-    if isinstance(given, tuple | list) and len(given) == 2 and all(type(size) is int for size in given):
-        shortest, longest = given
-        if 1 <= shortest <= longest <= LONGEST_NGRAM:
-            return shortest, longest
-    raise HiNetError(
-        f"{name}: expected the shortest and longest length, such as (1, 2), at most {LONGEST_NGRAM}, got {given!r}"
-    )
-
-
-def _at_least_one(name: str, given: Any, remedy: str) -> None:
-    if type(given) is not int or given < 1:
-        raise HiNetError(f"{name}: expected a whole number of at least 1, got {given!r}; {remedy}")
