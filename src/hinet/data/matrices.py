@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from hinet.data.matrix_kernels import BAD_FEATURE, BAD_OFFSET, BAD_VALUE, SORTED, survey
+from hinet.data.matrix_kernels import BAD_FEATURES, BAD_OFFSETS, BAD_VALUES, SORTED, survey
 from hinet.errors import HiNetError, described
 
 MOST_FEATURES = np.iinfo(np.int32).max  # kernels number features in 32 bits
@@ -136,18 +136,28 @@ def _arrays_of(rows: Any) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[np.f
 
 def _surveyed(rows: Any, indptr: NDArray[np.int64], indices: NDArray[Any], data: NDArray[np.float32]) -> int:
     """Return whether the features of all rows are sorted; raise HiNetError for what is wrong with the arrays."""
-    found, at = survey(indptr, indices, data, rows.shape[1])
-    if found == BAD_OFFSET:
+    found = survey(indptr, indices, data, rows.shape[1])
+    if found == BAD_OFFSETS:
+        stored = len(rows.indices)
+        wrong = np.append(indptr[0] != 0, (np.diff(indptr) < 0) | (indptr[1:] > stored))
+        at = int(np.flatnonzero(wrong)[0])
         before = f"after {indptr[at - 1]}" if at else "at the start"
         raise HiNetError(
-            f"row {max(at - 1, 0)}: indptr is {indptr[at]} {before}, of {len(rows.indices):,} stored values; {_DAMAGED}"
+            f"row {max(at - 1, 0)}: indptr is {indptr[at]} {before}, of {stored:,} stored values; {_DAMAGED}"
         )
-    row = int(np.searchsorted(indptr, at, side="right")) - 1
-    if found == BAD_FEATURE:
+    if found == BAD_FEATURES:
+        at, row = _first(indptr, (indices < 0) | (indices >= rows.shape[1]))
         raise HiNetError(f"row {row}: feature {indices[at]} is not one of {rows.shape[1]:,}; {_DAMAGED}")
-    if found == BAD_VALUE:
+    if found == BAD_VALUES:
+        at, row = _first(indptr, ~np.isfinite(data))
         _refuse_value(row, int(indices[at]), rows.data[at])
-    return int(found)
+    return found
+
+
+def _first(indptr: NDArray[np.int64], wrong: NDArray[np.bool_]) -> tuple[int, int]:
+    """Return the first entry that is wrong, and its row."""
+    at = int(np.flatnonzero(wrong)[0])
+    return at, int(np.searchsorted(indptr, at, side="right")) - 1
 
 
 def _refuse_value(row: int, column: int, value: Any) -> NoReturn:

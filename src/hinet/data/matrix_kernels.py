@@ -9,32 +9,38 @@ from numpy.typing import NDArray
 
 from hinet.compiled import kernel
 
-SORTED, UNSORTED, BAD_OFFSET, BAD_FEATURE, BAD_VALUE = 0, 1, 2, 3, 4
+SORTED, UNSORTED, BAD_OFFSETS, BAD_FEATURES, BAD_VALUES = 0, 1, 2, 3, 4
+EXPONENT = np.uint32(0x7F800000)  # of a number that is not finite
 
 
 @kernel
-def survey(
-    indptr: NDArray[np.int64], indices: NDArray[Any], data: NDArray[np.float32], features: int
-) -> tuple[int, int]:
-    """Return what is wrong first, and where: the row of an offset, or the entry of a feature or value.
+def survey(indptr: NDArray[np.int64], indices: NDArray[Any], data: NDArray[np.float32], features: int) -> int:
+    """Return what is wrong with the arrays, or else whether the features of every row rise.
 
-    ``UNSORTED`` is not wrong: features of a row that do not rise, or repeat, at the entry returned.
+    Each loop looks at one thing and never stops halfway, so that it takes several values at once.
     """
-    if indptr[0] != 0:
-        return BAD_OFFSET, 0
-    for row in range(len(indptr) - 1):
-        if indptr[row + 1] < indptr[row] or indptr[row + 1] > len(indices):
-            return BAD_OFFSET, row + 1
-    unsorted = -1
-    for row in range(len(indptr) - 1):
-        before = -1
-        for entry in range(indptr[row], indptr[row + 1]):
-            feature = indices[entry]
-            if feature < 0 or feature >= features:
-                return BAD_FEATURE, entry
-            if not np.isfinite(data[entry]):
-                return BAD_VALUE, entry
-            if feature <= before:
-                unsorted = entry
-            before = feature
-    return (SORTED, 0) if unsorted < 0 else (UNSORTED, unsorted)
+    falls = 0
+    for row in range(1, len(indptr)):
+        falls += indptr[row] < indptr[row - 1]
+    if falls > 0 or indptr[0] != 0 or indptr[-1] != len(indices):
+        return BAD_OFFSETS
+    if len(indices) == 0:
+        return SORTED
+    lowest = highest = indices[0]
+    for entry in range(len(indices)):
+        lowest, highest = min(lowest, indices[entry]), max(highest, indices[entry])
+    if lowest < 0 or highest >= features:
+        return BAD_FEATURES
+    bits = data.view(np.uint32)
+    infinite = 0
+    for entry in range(len(bits)):
+        infinite += (bits[entry] & EXPONENT) == EXPONENT
+    if infinite > 0:
+        return BAD_VALUES
+    for entry in range(1, len(indices)):
+        falls += indices[entry] <= indices[entry - 1]
+    for row in range(1, len(indptr) - 1):  # where a row begins, features may fall
+        start = indptr[row]
+        if 0 < start < len(indices) and start != indptr[row - 1]:
+            falls -= indices[start] <= indices[start - 1]
+    return SORTED if falls == 0 else UNSORTED
