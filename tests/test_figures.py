@@ -151,3 +151,13 @@ def test_the_price_of_reading_tables() -> None:
         f"{reading['microseconds_a_row']:.0f} microseconds a row, {reading['to_arrow']:.0f} times what Arrow takes"
         in page
     )
+
+
+def test_the_table_of_promised_risks() -> None:
+    page = (ROOT / "docs" / "classifier.md").read_text()
+    for case, row in results("risk").items():
+        cells = [f"{row['risk']:.0%}", str(row["promised"]), str(row["broken"])]
+        names = ("mean_error", "mean_answered", "mean_full_depth")
+        cells += [f"{100 * row[name]:.1f}%" if name in row else "-" for name in names]
+        assert f"| {case} | {' | '.join(cells)} |" in page
+        assert row["broken"] <= (1 - row["certainty"]) * row["draws"]

@@ -124,7 +124,7 @@ def _tell_validation(given: TrainingRows, risk: float | None, running: Running) 
     untrained = given.count_untrained_labels()
     if untrained:
         running.say(
-            f"{untrained:,} labels are those of validation rows alone: they are not learned, and count as wrong"
+            f"{untrained:,} labels are those of validation rows alone: no training row is left to learn them from"
         )
     repeated = 0 if risk is None else given.count_repeated_texts()
     if repeated:
