@@ -157,6 +157,21 @@ def test_a_dag_of_too_many_traces_to_list_gives_probabilities_and_is_calibrated(
     assert best == classifier.classes_[probability.argmax(1)].tolist()
 
 
+def test_a_tree_that_is_too_wide_is_calibrated_by_fewer_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    classifier = small(taxonomy=taxonomy()).fit(*noisy(100, 0))
+    scored: list[int] = []
+    along = type(classifier.fitted_.search).logits_along
+
+    def counting(search: Any, rows: Any, goals: Any) -> Any:
+        scored.append(rows.shape[0])
+        return along(search, rows, goals)
+
+    monkeypatch.setattr(type(classifier.fitted_.search), "logits_along", counting)
+    monkeypatch.setattr("hinet.classifier.confidence.MOST_CELLS_OF_PATHS", 100)
+    assert classifier.calibrate(*noisy(200, 1)).rows == 200
+    assert 1 < max(scored) < 50
+
+
 def test_a_failed_calibration_leaves_the_classifier_as_it_was() -> None:
     classifier = small(taxonomy=taxonomy()).fit(*texts())
     rows, labels = texts(20, seed=3)

@@ -302,6 +302,16 @@ def test_validation_rows_are_held_out_or_given() -> None:
     assert alone.metrics_["validation"]["accuracy"] == 0
     with pytest.raises(HiNetError, match="row 7: the label is missing"):  # by its number among all rows
         small(validation_fraction=0.5).fit(TEXTS[:8], [*"abcdefg", None])
+    with pytest.raises(HiNetError, match="valid: expected rows and their labels, got none"):
+        small().fit(TEXTS, LABELS, valid=([], []))
+
+
+def test_a_fit_that_goes_on_holds_rows_out_too() -> None:
+    held = small(taxonomy=taxonomy(), validation_fraction=0.3, warm_start=True).fit(TEXTS, LABELS).fit(TEXTS, LABELS)
+    assert held.metrics_["validation"]["rows"] == round(0.3 * len(TEXTS))
+    assert held.fitted_.fingerprint["rows"] == len(TEXTS) - round(0.3 * len(TEXTS))
+    given = held.fit(TEXTS, LABELS, valid=(NEW, TRUE))
+    assert given.metrics_["validation"]["accuracy"] == given.score(NEW, TRUE)
 
 
 def test_a_network_of_ones_own() -> None:

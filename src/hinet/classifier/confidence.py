@@ -22,7 +22,7 @@ LOG_STEP = 0.5
 LOG_FACTORS = tuple(np.arange(-4, 5) * LOG_STEP)  # of the logits, tried before the best is refined
 PULL = 1.0  # towards factor and slope of 1, as strong as one row: for few rows, or if all answers are right
 LEAST_LOG_SLOPE = -2.0
-MOST_CELLS_OF_PATHS = 20_000_000  # logits and options on the way to labels of a DAG that are held at once
+MOST_CELLS_OF_PATHS = 20_000_000  # logits and options on the way to labels that are held at once: about 1 GB
 
 
 @dataclass(frozen=True)
@@ -126,13 +126,10 @@ def scale_for(fitted: Fitted, rows: Any, truth: Truth) -> Scale:
 
 
 def _ladder(fitted: Fitted, rows: Any, nodes: NDArray[np.int64]) -> tuple[Ladder, NDArray[np.int64]]:
-    """Return what gives the probabilities of rows' labels at any factor, and which rows: of large DAGs, not all."""
-    layers = fitted.model.layers
-    goals = Goals.of_labels(layers, nodes, np.arange(len(nodes) + 1))
-    kept = np.arange(len(nodes))
-    if not layers.taxonomy.is_tree:
-        kept = _evenly(len(nodes), int(MOST_CELLS_OF_PATHS / cells_of(goals).mean()))
-        goals, rows = goals.take(kept), rows[kept]
+    """Return what gives the probabilities of rows' labels at any factor, and which rows: as many as memory allows."""
+    goals = Goals.of_labels(fitted.model.layers, nodes, np.arange(len(nodes) + 1))
+    kept = _evenly(len(nodes), int(MOST_CELLS_OF_PATHS / max(cells_of(goals).mean(), 1)))
+    goals, rows = goals.take(kept), rows[kept]
     return Ladder.of(goals, fitted.search.logits_along(rows, goals)), kept
 
 

@@ -243,13 +243,10 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return read_labels(labels, taxonomy, self.path_sep, like)
 
         form, traces = read(y)
-        engine = engine_for(kind, self.engine, self.network, self.device)
-        weights = self._weights(sample_weight, form, traces)
-        if goes_on:
-            moved = moved_to(self.fitted_, form)
-            return self._go_on(moved, Lesson(moved.features.rows(checked, self.n_jobs), traces, weights))
         if valid is not None:
             valid = self._checked(valid[0], kind), checked_labels(valid[1], count_of(valid[0]))
+            if not len(valid[1]):
+                raise HiNetError("valid: expected rows and their labels, got none; leave valid out, or give some")
         elif self.validation_fraction is not None:
             chosen = held_out(len(traces), self.validation_fraction, seed_of(self.random_state))
             valid = taken(checked, chosen), taken(y, chosen)
@@ -257,15 +254,19 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             # held-out rows do not make labels known, as new rows would not
             form, traces = read(taken(y, ~chosen), form)
             sample_weight = None if sample_weight is None else np.asarray(sample_weight)[~chosen]
-            weights = self._weights(sample_weight, form, traces)
-        features, rows = self._learnt(checked, kind, scaled=engine == "torch" and self.network is None)
-        held = (
-            None
-            if valid is None
-            else HeldOut(features_of(features, engine, valid[0], self.n_jobs), form.truth(valid[1]))
-        )
-        lesson = Lesson(rows, traces, weights, None if held is None else validation_rows(form, held))
-        self._train(lesson, features, form, engine)
+        weights = self._weights(sample_weight, form, traces)
+        if goes_on:
+            moved = moved_to(self.fitted_, form)
+            held = None if valid is None else HeldOut(moved.rows(valid[0]), form.truth(valid[1]))
+            self._go_on(moved, Lesson(moved.rows(checked), traces, weights))
+        else:
+            engine = engine_for(kind, self.engine, self.network, self.device)
+            features, rows = self._learnt(checked, kind, scaled=engine == "torch" and self.network is None)
+            held = None
+            if valid is not None:
+                held = HeldOut(features_of(features, engine, valid[0], self.n_jobs), form.truth(valid[1]))
+            lesson = Lesson(rows, traces, weights, None if held is None else validation_rows(form, held))
+            self._train(lesson, features, form, engine)
         if held is not None:
             self._held = held
             self.metrics_["validation"] = judged(self.fitted_, held, self.decoding)
