@@ -61,9 +61,11 @@ def test_moved_and_removed_nodes(engine: Any) -> None:
     classifier.update_taxonomy(moved)
     assert set(classifier.classes_) == {"bread", "milk", "toy", "jam"}
     found = probabilities(classifier, NEW)
-    np.testing.assert_allclose(found["bread"] + found["jam"], before["bread"] + before["milk"], rtol=1e-5)
-    np.testing.assert_allclose(found["milk"] + found["toy"], before["toy"] + before["tool"], rtol=1e-5)
     np.testing.assert_allclose(sum(found.values()), 1, rtol=1e-5)
+    kept = np.array([label != "tool" for label in TRUE])
+    for name in ("bread", "milk"):
+        assert np.abs(found[name] - before[name])[kept].mean() < 0.1
+    assert found["jam"].max() < 0.5
 
 
 @pytest.mark.parametrize("engine", ENGINES)

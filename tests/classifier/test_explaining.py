@@ -89,3 +89,15 @@ def test_parts_sum_to_the_log_probabilities_of_the_search(mix: str, case: Case) 
             logits = parts.by_feature.sum(1) + parts.rest
             total += logits[option - low] - np.logaddexp.reduce(logits)
     assert total == pytest.approx(float(best.traces.log_p[0]), rel=1e-3, abs=1e-3)
+
+
+def test_words_that_are_not_known_are_told() -> None:
+    classifier = small(taxonomy=taxonomy()).fit(TEXTS, LABELS)
+    for given_as in ("rye Zebra loaf okapi", ["rye Zebra loaf okapi"]):
+        found = classifier.explain(given_as)
+        assert found.unknown_words == ("zebra", "okapi")
+        assert "unknown words: zebra, okapi" in str(found)
+    assert classifier.explain("rye loaf").unknown_words == ()
+    assert "unknown" not in str(classifier.explain("rye loaf"))
+    rows, labels = numbers()
+    assert small().fit(rows, labels).explain(rows[0]).unknown_words == ()

@@ -33,7 +33,7 @@ def fitted(labels: list[Any], taxonomy: Taxonomy | None = None) -> HiNetClassifi
 
 def columns(classifier: HiNetClassifier, **asked: Any) -> dict[str, list[Any]]:
     table = AnswerTable(classifier.fitted_, Asked(**asked))
-    found = table.columns(classifier.features_of(TEXTS))
+    found = table.columns(TEXTS)
     assert list(found) == list(table.kinds)
     assert all(len(column) == len(TEXTS) for column in found.values())
     return found
@@ -138,3 +138,11 @@ def test_answers_of_blocks_join_to_those_of_all_rows() -> None:
     for name in ("row_offsets", "offsets", "neurons", "log_p"):
         np.testing.assert_array_equal(getattr(parts.traces, name), getattr(whole.traces, name))
     np.testing.assert_array_equal(parts.log_p, whole.log_p)
+
+
+def test_levels_come_with_the_share_of_words_that_are_known() -> None:
+    table = AnswerTable(fitted(IDS, DAG).fitted_, Asked(levels=True))
+    found = table.columns([TEXTS[0], f"{TEXTS[0]} okapi", "okapi", "?"])["known_words"]
+    words = len(TEXTS[0].split())
+    assert found == [1.0, words / (words + 1), 0.0, None]
+    assert "known_words" not in AnswerTable(fitted(IDS, DAG).fitted_, Asked()).kinds

@@ -58,6 +58,7 @@ def test_several_traces_levels_titles_and_kept_columns(shop: Path) -> None:
         assert row["label"] != row["label_2"]
         assert row["title"] == f"The {row['label']} itself"
         assert [row["level_1"], row["level_2"]] == row["trace"].split(" > ")
+        assert 2 / 3 <= float(row["known_words"]) + 1e-5 <= 1 + 1e-5  # of words such as item7, some are not known
         assert float(row["level_1_probability"]) >= float(row["level_2_probability"]) - 1e-5
     clash = run_hinet("predict", "model", "test.csv", "--keep", "category", "--prefix", "cate", "--keep-all", cwd=shop)
     assert clash.returncode == 0, clash.stderr
@@ -318,7 +319,9 @@ def test_explain_and_inspect_tell_what_python_tells(shop: Path) -> None:
     python = load(shop / "model").explain("dark bread", most=5)
     assert found["trace"]["label"] == python.trace.label == "rye"
     assert [step["chosen"] for step in found["steps"]] == [step.chosen for step in python.steps]
-    other = run_hinet("explain", "model", "dark bread", "--label", "milk", cwd=shop).stdout
+    assert found["unknown_words"] == []
+    other = run_hinet("explain", "model", "dark Okapi bread", "--label", "milk", cwd=shop).stdout
+    assert "unknown words: okapi" in other
     assert "food > milk" in other
     assert "The milk itself" in other
     for wrong, message in (("milks", "did you mean 'milk'?"), ("food", "the model has no label 'food'")):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hinet.classifier.examples import Examples
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.inputs import restored
 from hinet.classifier.labels import LabelForm
@@ -95,9 +96,10 @@ def _loaded(files: ModelFiles, network: Any) -> Fitted:
         features = restored(told["kind"], map_arrays(files.path("features"), files.checked("features")), told)
         arrays = map_arrays(files.path("model"), weights.result())
     form = _restored_form(taxonomy, manifest["labels"], arrays.pop("label_nodes"))
+    examples = Examples.pop_from(arrays, len(taxonomy))
     model = _restored_model(form.layers, manifest, arrays, network)
     history = tuple(EpochRecord(**record) for record in manifest.get("history", ()))
-    return Fitted(features, form, model, history=history, fingerprint=manifest["training_data"])
+    return Fitted(features, form, model, None, history, manifest["training_data"], examples)
 
 
 def read_description(folder: str | Path) -> tuple[dict[str, Any], Taxonomy]:
@@ -117,6 +119,8 @@ def _taxonomy(files: ModelFiles) -> Taxonomy:
 
 def _described_model(fitted: Fitted, *, half: bool) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     labels = {"label_nodes": fitted.form.label_nodes}
+    if fitted.examples is not None:
+        labels |= fitted.examples.to_arrays()
     if isinstance(fitted.model, FusedModel):
         return {"half": half}, fitted.model.to_arrays(half=half) | labels
     if half:

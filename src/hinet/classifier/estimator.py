@@ -70,7 +70,7 @@ from hinet.errors import FileError, HiNetError, InputTypeError, LabelError, desc
 from hinet.evaluation.risk import CERTAINTY, check_share
 from hinet.parameters import FLAG, PATH, THREADS, checked_parameters
 from hinet.progress import Progress, SilentProgress, progress_for_terminal
-from hinet.taxonomy import Taxonomy
+from hinet.taxonomy import Taxonomy, TaxonomyChange
 
 if TYPE_CHECKING:
     from hinet.exporting import Exported
@@ -108,6 +108,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         all held out are not learned; their rows count as wrong. ``fit`` also takes validation rows of their own.
     width, members, epochs, dropout, wide, flat, prior_strength, patience, memory_limit
         Settings of the engine, see :class:`hinet.engine.EngineSettings`; None leaves its default.
+    keep_examples : bool
+        Whether the model keeps some training rows, as features, at most a twentieth of its size or 1 MB: from them it
+        learns where nodes belong that :meth:`update_taxonomy` moves. Only with a given taxonomy, which can be changed.
     network : torch.nn.Module, optional
         A feature network of your own, from a batch of rows to (rows, units).
     device : str, optional
@@ -136,6 +139,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         What each epoch of training did.
     metrics_ : dict
         Accuracy and hierarchical F1 of validation rows, if there were any.
+    taxonomy_change_ : TaxonomyChange
+        What the last :meth:`update_taxonomy` added, moved, renamed and removed.
     calibration_, temperature_, min_confidence_
         What :meth:`calibrate` found: a Calibration; what the logits were divided by since training; the threshold for
         its risk, if one was wished. More rows or another taxonomy void them.
@@ -168,6 +173,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         prior_strength: float | None = None,
         patience: int | None = None,
         memory_limit: float | None = None,
+        keep_examples: bool = True,
         network: Any = None,
         device: str | None = None,
         warm_start: bool = False,
@@ -193,6 +199,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.prior_strength = prior_strength
         self.patience = patience
         self.memory_limit = memory_limit
+        self.keep_examples = keep_examples
         self.network = network
         self.device = device
         self.warm_start = warm_start
@@ -282,7 +289,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             history = model.history
         else:
             model, history = fit_torch(lesson, self._choices(), self.network, self.device, progress)
-        self._take_up(Fitted(features, form, model, self.n_jobs, tuple(history), lesson.fingerprint()))
+        fitted = Fitted(features, form, model, self.n_jobs, tuple(history), lesson.fingerprint())
+        keeps = self.keep_examples and not form.inferred
+        self._take_up(fitted.keeping(lesson.rows, lesson.traces, seed_of(self.random_state)) if keeps else fitted)
 
     def _take_up(self, fitted: Fitted) -> None:
         """Become a classifier that knows this."""
@@ -292,7 +301,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.history_ = fitted.history
         self.n_iter_ = max((record.epoch for record in fitted.history), default=0)
         self.metrics_: dict[str, Any] = {}
-        self._forget("calibration_", "temperature_", "min_confidence_", "_held")
+        self._forget("calibration_", "temperature_", "min_confidence_", "taxonomy_change_", "_held")
 
     def _forget(self, *names: str) -> None:
         for name in names:
@@ -339,16 +348,32 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return fitted
         return moved_to(fitted, widened(fitted.form, y))
 
-    def update_taxonomy(self, taxonomy: Taxonomy | str | Path, renamed: Mapping[str, str] | None = None) -> Self:
+    def update_taxonomy(
+        self, taxonomy: Taxonomy | str | Path, renamed: Mapping[str, str] | None = None, X: Any = None
+    ) -> Self:
         """Go over to a changed taxonomy and keep what was learned.
 
-        Nodes are known by their ids; ``renamed`` maps old ids to new ones. A node that moved takes its weights along,
-        a removed one is forgotten, and a new one starts from its siblings until rows teach it more. Branches that did
-        not change answer as before.
+        Nodes are known by their ids. A removed one is forgotten, and a new one starts from its siblings until rows
+        teach it more. A node that moved takes its weights along; the nodes above it learn what is below them now from
+        the rows that the model keeps (``keep_examples``) and from ``X``, by what it answered before. Choices among
+        nodes that neither moved, nor gained or lost labels below them, stay as they were. ``taxonomy_change_`` tells
+        what changed. The calibration is void.
+
+        Parameters
+        ----------
+        taxonomy : Taxonomy or path
+            The new taxonomy.
+        renamed : mapping, optional
+            From old ids to new ones.
+        X : rows, optional
+            More rows for moved nodes to be learned from, such as the training rows; they need no labels.
         """
         check_is_fitted(self)
         new = _as_taxonomy(TAXONOMY.checked("taxonomy", taxonomy))
-        self._take_up(moved_to(self.fitted_, in_taxonomy(self.fitted_.form, new, renamed or {}), renamed))
+        rows = None if X is None else self.features_of(X)
+        change = TaxonomyChange.between(self.taxonomy_, new, renamed)
+        self._take_up(moved_to(self.fitted_, in_taxonomy(self.fitted_.form, new, renamed or {}), renamed, rows))
+        self.taxonomy_change_ = change
         if self.taxonomy is not None:
             self.taxonomy = new
         return self
@@ -524,7 +549,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Tell what pushed a row down its best trace, or down that of ``label``.
 
         For every step with a choice: which features pushed to the chosen node against its strongest rival, at ``most``
-        so many listed, all adding up to the difference of their logits.
+        so many listed, all adding up to the difference of their logits. Of a text, also the words that are not known.
 
         Parameters
         ----------
@@ -534,12 +559,14 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             A label, in the form of the training labels.
         """
         most = MOST_REASONS.checked("most", most)
-        row = self.features_of(one_row(x))
+        given = one_row(x)
+        row = self.features_of(given)
         if row.shape[0] != 1:
             raise HiNetError(f"expected one row to explain, got {row.shape[0]:,}; give them one by one")
         fitted = self.fitted_
         traces = fitted.search.traces(row).traces if label is None else fitted.form.encode([label])
-        return explained(fitted, row, traces, most)
+        text = str(next(iter(given))) if kind_of(given) == "text" else None
+        return explained(fitted, row, traces, most, text)
 
     def _truth(self, X: Any, y: Any) -> Truth:
         return self.fitted_.form.truth(checked_labels(y, count_of(X)))

@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from hinet.classifier.answers import Trace, trace_along
 from hinet.classifier.fitted import Fitted
+from hinet.classifier.inputs import TextInput
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix, is_sparse
+from hinet.data.text import unknown_words
 from hinet.engine import FusedModel
 from hinet.engine.contributions import GroupParts, contributions
 from hinet.engine.leaning import gifts
@@ -49,13 +51,19 @@ class Step:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The steps of a trace at which there was a choice, from the top down."""
+    """The steps of a trace at which there was a choice, from the top down; and the words that the model does not know.
+
+    Words that are no features still count by their character n-grams, if these are features.
+    """
 
     trace: Trace
     steps: tuple[Step, ...]
+    unknown_words: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"{' / '.join(self.trace.steps)}  ({self.trace.probability:.3f})"]
+        if self.unknown_words:
+            lines.append(f"unknown words: {', '.join(self.unknown_words)}")
         for step in self.steps:
             lines.append(f"{step.chosen}  {step.probability:.3f}, against {step.rival} by {step.difference:+.2f}")
             lines += [f"    {reason.push:+8.3f}  {reason.feature}" for reason in step.reasons]
@@ -64,8 +72,8 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explained(fitted: Fitted, row: Any, traces: Traces, most: int) -> Explanation:
-    """Explain the most probable of the given traces for a matrix of one row."""
+def explained(fitted: Fitted, row: Any, traces: Traces, most: int, text: str | None = None) -> Explanation:
+    """Explain the most probable of the given traces for a matrix of one row, made of ``text`` if it was one."""
     parts_of, features = _parts(fitted, row)
     parts_of = lru_cache(maxsize=None)(parts_of)
     options, offsets = traces.options()
@@ -79,7 +87,10 @@ def explained(fitted: Fitted, row: Any, traces: Traces, most: int) -> Explanatio
         low = int(layers.option_offsets[group])
         if layers.option_offsets[group + 1] - low > 1:
             steps.append(_step(fitted, parts_of(group), option - low, low, features, most))
-    return Explanation(_walked(fitted, row, walks[at], along[at]), tuple(steps))
+    unknown: tuple[str, ...] = ()
+    if text is not None and isinstance(fitted.features, TextInput):
+        unknown = unknown_words(fitted.features.features, text)
+    return Explanation(_walked(fitted, row, walks[at], along[at]), tuple(steps), unknown)
 
 
 def _log_p(fitted: Fitted, parts_of: Callable[[int], GroupParts], option: int) -> float:

@@ -10,8 +10,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from hinet.classifier.examples import Examples
 from hinet.classifier.inputs import Features
 from hinet.classifier.labels import LabelForm
+from hinet.data import Traces
 from hinet.data.matrices import is_sparse
 from hinet.engine import FusedModel, Search
 from hinet.progress import EpochRecord
@@ -33,6 +35,7 @@ class Fitted:
     threads: int | None = None  # of all answers, from text to label; see hinet.parameters.thread_count
     history: tuple[EpochRecord, ...] = ()
     fingerprint: dict[str, Any] = field(default_factory=dict)  # of the training data
+    examples: Examples | None = None  # none where no rows are to be kept
 
     @property
     def engine(self) -> Engine:
@@ -56,6 +59,19 @@ class Fitted:
     def classes(self) -> NDArray[Any]:
         """The labels that can be predicted, as the user writes them."""
         return self.form.decode(self.form.label_nodes)
+
+    def keeping(self, rows: Any, traces: Traces, seed: int) -> Fitted:
+        """Return the same with some of these rows kept as examples, beside those it has."""
+        examples = Examples(rows, traces.end_nodes[traces.row_offsets[:-1]].astype(np.int64))
+        if self.examples is not None:
+            examples = self.examples.joined(examples)
+        return replace(self, examples=examples.chosen(self._bytes_of_model, seed))
+
+    @property
+    def _bytes_of_model(self) -> int:
+        if isinstance(self.model, FusedModel):
+            return self.model.nbytes
+        return sum(parameter.numel() * parameter.element_size() for parameter in self.model.parameters())
 
     def scaled(self, factor: float, slope: float) -> Fitted:
         """Return the same with all logits multiplied by ``factor``, and then this slope instead of any before."""

@@ -11,13 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.classifier.fitted import Fitted
+from hinet.classifier.inputs import TextInput
 from hinet.classifier.labels import paths_of
 from hinet.classifier.leading import leading_traces
 from hinet.classifier.truth import NOTHING
 from hinet.data import Traces
 from hinet.data.tables.writing import CellKind
+from hinet.data.text import known_shares
 from hinet.engine import Decoding, Found
 from hinet.errors import HiNetError
+
+KNOWN_WORDS = "known_words"  # the column of the share of words that the model knows
 
 Cells = dict[str, list[Any]]
 MOST_COLUMNS = 100_000  # of a table
@@ -29,8 +33,8 @@ class Asked:
     """What of the answers is wanted.
 
     ``top`` answers a row, the best first: traces or, with the decoding ``label``, labels; or, with ``least``, the
-    deepest node that is at least so probable. ``levels`` adds every step of the best trace with its probability,
-    ``titles`` the title of the label.
+    deepest node that is at least so probable. ``levels`` adds every step of the best trace with its probability, and
+    for texts the share of their words that the model knows; ``titles`` the title of the label.
     """
 
     top: int = 1
@@ -78,6 +82,8 @@ class AnswerTable:
         if self.asked.levels:
             for level in range(1, self._depth + 1):
                 kinds |= {f"level_{level}": "text", f"level_{level}_probability": "number"}
+            if isinstance(self.fitted.features, TextInput):
+                kinds[KNOWN_WORDS] = "number"
         return kinds
 
     @cached_property
@@ -114,8 +120,15 @@ class AnswerTable:
         """Label and trace as they are written: by node in a tree, by path in a DAG."""
         return {}
 
-    def columns(self, rows: Any) -> Cells:
-        """Return the answers of rows as the model reads them."""
+    def columns(self, texts: list[str]) -> Cells:
+        """Return the answers of texts, and with levels also how well their words are known."""
+        cells = self._answers(self.fitted.rows(texts))
+        if self.asked.levels and isinstance(self.fitted.features, TextInput):
+            shares = known_shares(self.fitted.features.features, texts).tolist()
+            cells[KNOWN_WORDS] = [None if share != share else share for share in shares]
+        return cells
+
+    def _answers(self, rows: Any) -> Cells:
         asked, search = self.asked, self.fitted.search
         if asked.decoding == "label":
             best = search.top_labels(rows, self.top)

@@ -35,7 +35,8 @@ def explain(
     """Tell, for every step of the trace, which words pushed to the chosen node against its strongest rival.
 
     Probabilities of steps are among their siblings; steps without a choice are left out. A step may lose to its rival,
-    and yet be on the most probable of all traces.
+    and yet be on the most probable of all traces. Words that the model does not know are listed first; they may still
+    push by parts of words that it knows.
     """
     from hinet.classifier.explaining import explained
     from hinet.cli.models import load_model
@@ -51,7 +52,7 @@ def explain(
     row = loaded.rows_of([text])
     fitted = loaded.fitted
     traces = fitted.search.traces(row).traces if label is None else _traces_of(loaded, label)
-    found = explained(fitted, row, traces, most)
+    found = explained(fitted, row, traces, most, text)
     if as_json:
         import json
 
@@ -82,7 +83,7 @@ def _as_dict(found: Explanation, path_mark: str) -> dict[str, Any]:
 
     steps = [{**vars(step), "reasons": [reason._asdict() for reason in step.reasons]} for step in found.steps]
     trace = found.trace._asdict() | {"label": label_text(found.trace.label, path_mark)}
-    return {"trace": trace, "steps": steps}
+    return {"trace": trace, "steps": steps, "unknown_words": list(found.unknown_words)}
 
 
 def _drawn(text: str, found: Explanation, taxonomy: Taxonomy) -> Text:
@@ -92,8 +93,10 @@ def _drawn(text: str, found: Explanation, taxonomy: Taxonomy) -> Text:
     lines.append(f"{text}\n", style="bold")
     steps = " > ".join(map(_last_name, found.trace.steps))
     lines.append(f"{steps}  {found.trace.probability:.3f}\n\n", style="cyan")
+    if found.unknown_words:
+        lines.append(f"unknown words: {', '.join(found.unknown_words)}\n\n", style="yellow")
     if not any(step.reasons for step in found.steps):
-        lines.append("no word of the text is known: the trace is that of most training rows\n\n", style="yellow")
+        lines.append("no feature of the text is known: the trace is that of most training rows\n\n", style="yellow")
     for step in found.steps:
         _draw_step(lines, step, taxonomy)
     return lines

@@ -66,7 +66,10 @@ def predict(
         typer.Option("--decoding", help="The best trace, the best expected hierarchical F1, or the best label."),
     ] = DecodingName.map,
     levels: Annotated[
-        bool, typer.Option("--levels", help="Add every level of the trace with its probability.")
+        bool,
+        typer.Option(
+            "--levels", help="Add every level of the trace with its probability, and the share of known words."
+        ),
     ] = False,
     titles: Annotated[bool, typer.Option("--titles", help="Add the title of the label.")] = False,
     keep: Annotated[list[str] | None, option("--keep", "Column of the rows to carry over; repeat it for more.")] = None,
@@ -106,7 +109,7 @@ def predict(
         running.say(f"--top {top:,} asks for more answers than the model has: all {table.top:,} are given")
     with rows.faults(beside) as faults, counter_for_terminal(running.quiet) as counter:
         blocks = labelled_blocks(paths, query, rows.options, faults)
-        output = partial(_Output, loaded, table, query, prefix, rows.on_error is OnError.skip)
+        output = partial(_Output, table, query, prefix, rows.on_error is OnError.skip)
         blank = _write(blocks, out, None if to is None else to.value, output, counter)
     if blank:
         some = "1 row has no text: its answer is" if blank == 1 else f"{blank:,} rows have no text: their answers are"
@@ -141,10 +144,8 @@ def _least(given: str | None, loaded: LoadedModel, running: Running) -> float | 
 class _Output:
     """Turns blocks of rows into the columns that are written: places if rows may be skipped, kept ones, answers."""
 
-    def __init__(
-        self, loaded: LoadedModel, table: AnswerTable, query: RowQuery, prefix: str, skips: bool, first: LabelledBlock
-    ) -> None:
-        self._loaded, self._table, self._prefix, self._keeps_all = loaded, table, prefix, query.keep_all
+    def __init__(self, table: AnswerTable, query: RowQuery, prefix: str, skips: bool, first: LabelledBlock) -> None:
+        self._table, self._prefix, self._keeps_all = table, prefix, query.keep_all
         self._place = first.rows.unit if skips else None
         self.blank = 0  # rows without a text so far
         self.rows_at_a_time = table.rows_at_a_time
@@ -179,10 +180,10 @@ class _Output:
         filled = [row for row, text in enumerate(texts) if not is_blank(text)]
         self.blank += len(texts) - len(filled)
         if len(filled) == len(texts):
-            return self._table.columns(self._loaded.rows_of(texts))
+            return self._table.columns(texts)
         columns: dict[str, list[Any]] = {name: [None] * len(texts) for name in self._table.kinds}
         if filled:
-            answers = self._table.columns(self._loaded.rows_of([texts[row] for row in filled]))
+            answers = self._table.columns([texts[row] for row in filled])
             for name, cells in answers.items():
                 for row, cell in zip(filled, cells, strict=True):
                     columns[name][row] = cell

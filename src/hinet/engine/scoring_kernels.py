@@ -319,3 +319,18 @@ def options_on_the_way(goals, groups, count):
             neuron = goals.step_group[step]
             total += groups.first_row[neuron + 1] - groups.first_row[neuron]
     return total
+
+
+@kernel
+def group_logits(rows, chosen, neuron, groups, experts):
+    """Return the logits of one group for the chosen rows, (n, options), and the hidden units of these, (n, k)."""
+    size = groups.first_row[neuron + 1] - groups.first_row[neuron]
+    reading, logits = reading_for(1, experts), np.empty(largest_group(groups), np.float32)
+    found = np.empty((len(chosen), size), np.float32)
+    hidden = np.zeros((len(chosen), experts.deep.embedding.shape[1]), np.float32)
+    for place in range(len(chosen)):
+        read_row(rows, chosen[place], experts, reading, 0)
+        score_group(rows, chosen[place], neuron, groups, experts, experts.mix, reading, 0, logits)
+        found[place, :] = logits[:size]
+        hidden[place, :] = reading.hidden[0, :]
+    return found, hidden

@@ -1,5 +1,6 @@
 """The user's hierarchy: read, checked, and laid out as layers of neurons."""
 
+from hinet.taxonomy.changes import TaxonomyChange
 from hinet.taxonomy.check import Report, check
 from hinet.taxonomy.draft import Problem
 from hinet.taxonomy.drawing import draw
@@ -27,6 +28,7 @@ __all__ = [
     "Report",
     "Table",
     "Taxonomy",
+    "TaxonomyChange",
     "TaxonomyFormat",
     "as_id",
     "check",

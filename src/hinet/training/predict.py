@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hinet.data import Traces
 from hinet.data.matrices import check_rows
@@ -15,6 +17,19 @@ from hinet.parameters import whole
 from hinet.training.batches import check_width, row_batch
 
 BATCH_CELLS = 20_000_000  # scores held at once: 80 MB
+
+
+@torch.no_grad()
+def feature_layer(network: HiNet, rows: Any) -> NDArray[np.float32]:
+    """Return the feature layer of every row, (n, k)."""
+    check_rows(rows)
+    check_width(network, rows)
+    network.eval()
+    device = str(next(network.parameters()).device)
+    size = max(1, BATCH_CELLS // network.head.width)
+    ends = [(start, min(start + size, rows.shape[0])) for start in range(0, rows.shape[0], size)]
+    parts = [network.features(row_batch(rows, start, end, device)).cpu().numpy() for start, end in ends]
+    return np.concatenate(parts) if parts else np.zeros((0, network.head.width), np.float32)
 
 
 @torch.no_grad()

@@ -49,10 +49,11 @@ class HashedBlock:
     def of(cls, block: TextBlock, settings: TextSettings) -> HashedBlock:
         """Hash the rows of a block; "auto" must be resolved."""
         assert settings.char_ngrams != "auto"
-        return cls(block, _grams(block, False, settings.word_ngrams), _grams(block, True, settings.char_ngrams))
+        return cls(block, grams_of(block, False, settings.word_ngrams), grams_of(block, True, settings.char_ngrams))
 
 
-def _grams(block: TextBlock, chars: bool, sizes: Sizes | None) -> Grams:
+def grams_of(block: TextBlock, chars: bool, sizes: Sizes | None) -> Grams:
+    """Return the n-grams of words, or of characters, of a block; of no sizes, none."""
     if sizes is None:
         nothing = np.empty(0, np.int32)
         return Grams(np.zeros(len(block.offsets), np.int64), np.empty(0, np.uint64), nothing, nothing)
@@ -81,7 +82,7 @@ def resolved(
         sample = array.slice(0, FIRST_TEXTS - texts)
         texts += len(sample)
         for block in in_blocks(sample, 1):
-            words += int(_grams(normalised(block), False, (1, 1)).times.sum())
+            words += int(grams_of(normalised(block), False, (1, 1)).times.sum())
     short = words < SHORT_TEXT_WORDS * texts or settings.word_ngrams is None
     return chain(first, arrays), replace(settings, char_ngrams=SHORT_TEXT_CHAR_NGRAMS if short else None)
 

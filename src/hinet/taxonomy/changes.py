@@ -1,0 +1,192 @@
+"""What differs between two taxonomies: nodes that were added, moved, renamed and removed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.errors import HiNetError, shown
+from hinet.ragged import Bools
+from hinet.taxonomy.roots import VIRTUAL_ROOT
+from hinet.taxonomy.taxonomy import Taxonomy
+
+ADDED = -1  # in place of an old node
+
+_ROOT, _UNKNOWN = 0, 1  # as parents; old nodes are counted from 2
+_EXAMPLES = 3
+
+
+@dataclass(frozen=True, eq=False)
+class TaxonomyChange:
+    """How the nodes of a new taxonomy relate to those of an old one.
+
+    A node moved if its parents are other nodes than before. Nodes right below the root have the root as their parent,
+    whatever it is called.
+
+    Attributes
+    ----------
+    old, new : Taxonomy
+        The two taxonomies.
+    came_from : int array of shape (nodes of new,)
+        Position in ``old`` of each node, or -1 for one that was added.
+
+    Examples
+    --------
+    >>> old = Taxonomy.from_edges([(None, "food"), (None, "toys"), ("food", "milk"), ("food", "bread")])
+    >>> new = Taxonomy.from_edges([(None, "food"), (None, "games"), ("games", "milk"), ("food", "rice")])
+    >>> change = TaxonomyChange.between(old, new, {"toys": "games"})
+    >>> change.added, change.moved, change.renamed, change.removed
+    (('rice',), ('milk',), (('toys', 'games'),), ('bread',))
+    """
+
+    old: Taxonomy
+    new: Taxonomy
+    came_from: NDArray[np.int64]
+
+    @classmethod
+    def between(cls, old: Taxonomy, new: Taxonomy, renamed: Mapping[str, str] | None = None) -> TaxonomyChange:
+        """Return the change; nodes are the same if their ids are, or ``renamed`` maps the old id to the new one.
+
+        Raises
+        ------
+        LabelError
+            If a taxonomy lacks a node that ``renamed`` names.
+        HiNetError
+            If a node is renamed to an id that another node has, or two nodes to one id.
+        """
+        renamed = renamed or {}
+        before: dict[str, str] = {}
+        for name, after in renamed.items():
+            old.position(name)
+            new.position(after)
+            if after in old and after not in renamed:
+                raise HiNetError(f"{name!r} is renamed to {after!r}, which was a node already; rename that one as well")
+            if after in before:
+                raise HiNetError(f"{before[after]!r} and {name!r} are both renamed to {after!r}; rename one of them")
+            before[after] = name
+        place = {renamed.get(name, name): position for position, name in enumerate(old.ids)}
+        return cls(old, new, np.array([place.get(name, ADDED) for name in new.ids], np.int64))
+
+    @cached_property
+    def new_position(self) -> NDArray[np.int64]:
+        """(nodes of old,) Position in ``new`` of each old node, or -1 for one that was removed."""
+        found = np.full(len(self.old), -1, np.int64)
+        kept = np.flatnonzero(self.came_from != ADDED)
+        found[self.came_from[kept]] = kept
+        return found
+
+    @cached_property
+    def has_moved(self) -> Bools:
+        """(nodes of new,) Whether the parents of a node that was there before are others now."""
+        old, new = self._old_edges, self._new_edges
+        differs = np.zeros(len(self.old), bool)
+        size = len(self.old)
+        differs[new[~np.isin(new, old)] % size] = True
+        differs[old[~np.isin(old, new)] % size] = True
+        kept = self.came_from != ADDED
+        found = np.zeros(len(self.new), bool)
+        found[kept] = differs[self.came_from[kept]]
+        if self.new.root != VIRTUAL_ROOT:
+            found[self.new.root] = False
+        return found
+
+    @property
+    def _old_edges(self) -> NDArray[np.int64]:
+        """Return every edge of the old taxonomy as one number: parent, child."""
+        parent, child = _edges(self.old)
+        return np.asarray(np.where(parent == VIRTUAL_ROOT, _ROOT, parent + 2) * len(self.old) + child)
+
+    @property
+    def _new_edges(self) -> NDArray[np.int64]:
+        """Return every edge of the new taxonomy to a node that was there before as one number, as those of the old."""
+        parent, child = _edges(self.new)
+        stayed = self.came_from[child] != ADDED
+        parent, child = parent[stayed], child[stayed]
+        known = np.where(self.came_from[parent] == ADDED, _UNKNOWN, self.came_from[parent] + 2)
+        return np.asarray(np.where(parent == VIRTUAL_ROOT, _ROOT, known) * len(self.old) + self.came_from[child])
+
+    @cached_property
+    def added(self) -> tuple[str, ...]:
+        """Ids of new nodes."""
+        return self._ids(self.came_from == ADDED)
+
+    @cached_property
+    def moved(self) -> tuple[str, ...]:
+        """Ids of nodes whose parents changed."""
+        return self._ids(self.has_moved)
+
+    @cached_property
+    def renamed(self) -> tuple[tuple[str, str], ...]:
+        """Old and new ids of nodes that have another id now."""
+        pairs = ((self.old.ids[self.came_from[at]], self.new.ids[at]) for at in np.flatnonzero(self.came_from != ADDED))
+        return tuple((before, after) for before, after in pairs if before != after)
+
+    @cached_property
+    def removed(self) -> tuple[str, ...]:
+        """Ids of nodes that are gone."""
+        return tuple(self.old.ids[at] for at in np.flatnonzero(self.new_position < 0))
+
+    def __bool__(self) -> bool:
+        """Return whether anything changed."""
+        return bool(self.added or self.moved or self.renamed or self.removed)
+
+    def __repr__(self) -> str:
+        return f"<TaxonomyChange: {', '.join(self._counts()) or 'no node changed'}>"
+
+    def __str__(self) -> str:
+        """Return a line for each kind of change, with its count and the first of its nodes."""
+        told = {
+            "added": [shown(name) for name in self.added[:_EXAMPLES]],
+            "moved": [self._move(name) for name in self.moved[:_EXAMPLES]],
+            "renamed": [f"{shown(before)} to {shown(after)}" for before, after in self.renamed[:_EXAMPLES]],
+            "removed": [shown(name) for name in self.removed[:_EXAMPLES]],
+        }
+        counts = {kind: len(getattr(self, kind)) for kind in told}
+        lines = [
+            f"{counts[kind]:,} {kind}: {', '.join(some)}{', …' if counts[kind] > len(some) else ''}"
+            for kind, some in told.items()
+            if some
+        ]
+        return "\n".join(lines) or "no node was added, moved, renamed or removed"
+
+    def _counts(self) -> list[str]:
+        counts = {kind: len(getattr(self, kind)) for kind in ("added", "moved", "renamed", "removed")}
+        return [f"{count:,} {kind}" for kind, count in counts.items() if count]
+
+    def _move(self, name: str) -> str:
+        before = self.old.ids[self.came_from[self.new.position(name)]]
+        places = (
+            " and ".join(map(shown, found)) or "the top" for found in (self.old.parents(before), self.new.parents(name))
+        )
+        return f"{shown(name)} from {' to '.join(places)}"
+
+    def _ids(self, chosen: Bools) -> tuple[str, ...]:
+        return tuple(self.new.ids[at] for at in np.flatnonzero(chosen))
+
+    def nodes_with_other_labels(self) -> NDArray[np.int64]:
+        """Return the nodes of ``new`` that moved, or above which or below which nodes moved to or away from.
+
+        They are the moved nodes, and those above them in one of the two taxonomies only.
+        """
+        moved = np.flatnonzero(self.has_moved)
+        size = len(self.new)
+        old_flat, old_offsets = self.old.ancestor_lists(self.came_from[moved])
+        owner = np.repeat(np.arange(len(moved)), np.diff(old_offsets))
+        place = self.new_position[old_flat]
+        before = (owner * size + place)[place >= 0]
+        flat, offsets = self.new.ancestor_lists(moved)
+        after = np.repeat(np.arange(len(moved)), np.diff(offsets)) * size + flat
+        found: NDArray[np.int64] = np.unique(np.concatenate([np.setxor1d(before, after) % size, moved]))
+        return found
+
+
+def _edges(taxonomy: Taxonomy) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the parents and children of all edges, those from the root included, which is -1 whatever it is."""
+    tops = taxonomy.tops.astype(np.int64)
+    own = taxonomy.edge_parent != taxonomy.root
+    parent = np.concatenate([np.full(len(tops), VIRTUAL_ROOT), taxonomy.edge_parent[own].astype(np.int64)])
+    return parent, np.concatenate([tops, taxonomy.edge_child[own].astype(np.int64)])
