@@ -27,6 +27,7 @@ bench: $(INSTALLED)  ## slow measurements, with HINET_DATA=folder of the data se
 	$(BIN)/python benchmarks/vectorise.py
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/classifier.py
+	$(BIN)/python benchmarks/moved_nodes.py
 	$(BIN)/python benchmarks/risk.py
 	$(BIN)/python benchmarks/cli.py
 	$(BIN)/python benchmarks/comparison.py
