@@ -57,6 +57,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines += [f"{label},{parent},The {label} itself" for label, (parent, _) in CATEGORIES.items()]
     (folder / "categories.csv").write_text("\n".join(lines) + "\n")
     (folder / "cat_hier.txt").write_text("1 2 3\n1 2 4\n1 5\n")
+    lines = ["node,parent,title", "electronics,,Electronics", "food,,Food and drink", "bakery,food,Bakery"]
+    lines += ["television,electronics,", "radio,food,", "rye,bakery,", "milk,food,", "cheese,food,"]
+    (folder / "new_categories.csv").write_text("\n".join(lines) + "\n")
+    (folder / "more.csv").write_text("id,title,category\n" + "1,yellow goat slice,cheese\n2,goat holes,cheese\n" * 12)
     write_products(folder / "products.csv", 300)
     write_products(folder / "test.csv", 80, seed=1)
     write_products(folder / "new_products.csv", 20, seed=2)

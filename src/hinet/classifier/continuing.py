@@ -13,6 +13,7 @@ from hinet.classifier.examples import Examples
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.fitting import Choices, Lesson, as_sparse, train_network
 from hinet.classifier.labels import LabelForm
+from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix
 from hinet.engine import FusedModel, fit
 from hinet.engine.carrying import UNLIKELY, Carried, carried
@@ -24,7 +25,9 @@ from hinet.engine.transfer import (
     option_targets,
     relearned,
     taught,
+    traceable,
 )
+from hinet.progress import Progress
 from hinet.taxonomy import Layers, TaxonomyChange
 
 EPOCHS_OF_MORE_ROWS = 4  # enough to learn them, few enough to forget little
@@ -50,23 +53,47 @@ def moved_to(fitted: Fitted, form: LabelForm, renamed: Mapping[str, str] | None 
     return replace(moved, model=_taught(fitted, moved, change, rows))
 
 
-def continued(fitted: Fitted, lesson: Lesson, choices: Choices, device: str | None) -> Fitted:
-    """Return what is known after more rows."""
+def continued(
+    fitted: Fitted,
+    news: Lesson,
+    choices: Choices,
+    device: str | None,
+    progress: Progress | None = None,
+    *,
+    beside_examples: bool = False,
+) -> Fitted:
+    """Return what is known after more rows, which are learned ``beside_examples`` if these are not to be forgotten."""
     choices = replace(choices, patience=None)  # there are no validation rows
-    fingerprint = {**lesson.fingerprint(), "before": fitted.fingerprint}
+    fingerprint = {**news.fingerprint(), "before": fitted.fingerprint}
+    news = as_sparse(news) if isinstance(fitted.model, FusedModel) else news
+    lesson = _beside_examples(news, fitted) if beside_examples else news
     if isinstance(fitted.model, FusedModel):
-        lesson = as_sparse(lesson)
         epochs = choices.epochs or EPOCHS_OF_MORE_ROWS
         settings = replace(choices.for_engine(), deep_epochs=epochs, wide_epochs=epochs)
-        model: Any = fit(lesson.rows, lesson.traces, settings, sample_weight=lesson.sample_weight, start=fitted.model)
+        weights = lesson.sample_weight
+        model: Any = fit(
+            lesson.rows, lesson.traces, settings, sample_weight=weights, start=fitted.model, progress=progress
+        )
         history = model.history
     else:
         model = _carried_network(
             fitted.model, lesson.traces.layers, np.append(np.arange(len(fitted.form.taxonomy)), -1)
         )
-        history = tuple(train_network(model, lesson, choices, device, None))
+        history = tuple(train_network(model, lesson, choices, device, progress))
     after = replace(fitted, model=model, history=history, fingerprint=fingerprint)
-    return after if fitted.examples is None else after.keeping(lesson.rows, lesson.traces, choices.seed)
+    return after if fitted.examples is None else after.keeping(news.rows, news.traces, choices.seed)
+
+
+def _beside_examples(news: Lesson, fitted: Fitted) -> Lesson:
+    """Return rows with the examples that the model keeps after them."""
+    examples, layers = fitted.examples, news.traces.layers
+    if examples is None:
+        return news
+    known = examples.take(np.flatnonzero(traceable(layers)[examples.nodes]))
+    traces = Traces.joined(layers, [news.traces, Traces.of_nodes(layers, known.nodes)])
+    rows = Examples(news.rows, np.zeros(len(news.traces), np.int64)).joined(known).rows
+    weights = news.sample_weight
+    return Lesson(rows, traces, None if weights is None else np.concatenate([weights, np.ones(len(known))]))
 
 
 def _taught(before: Fitted, moved: Fitted, change: TaxonomyChange, rows: Any) -> Any:

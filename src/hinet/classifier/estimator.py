@@ -280,7 +280,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _train(self, lesson: Lesson, features: Features, form: LabelForm, engine: str) -> None:
-        progress: Progress = progress_for_terminal() if self.verbose else SilentProgress()
+        progress = self._progress()
         if engine == "fused":
             lesson = as_sparse(lesson)
             model: Any = fit_fused(
@@ -326,9 +326,14 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         traces = fitted.form.encode(y)
         return self._go_on(fitted, Lesson(rows, traces, self._weights(sample_weight, fitted.form, traces)))
 
-    def _go_on(self, fitted: Fitted, lesson: Lesson) -> Self:
-        self._take_up(continued(fitted, lesson, self._choices(), self.device))
+    def _go_on(self, fitted: Fitted, lesson: Lesson, *, beside_examples: bool = False) -> Self:
+        progress = self._progress()
+        after = continued(fitted, lesson, self._choices(), self.device, progress, beside_examples=beside_examples)
+        self._take_up(after)
         return self
+
+    def _progress(self) -> Progress:
+        return progress_for_terminal() if self.verbose else SilentProgress()
 
     def _first_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
         if classes is None:
@@ -343,13 +348,10 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         given = self._given_taxonomy()
         if given is not None and given != fitted.form.taxonomy:
             fitted = moved_to(fitted, in_taxonomy(fitted.form, given, {}))
-        with contextlib.suppress(LabelError):
-            fitted.form.encode(y)
-            return fitted
-        return moved_to(fitted, widened(fitted.form, y))
+        return _with_labels(fitted, y)
 
     def update_taxonomy(
-        self, taxonomy: Taxonomy | str | Path, renamed: Mapping[str, str] | None = None, X: Any = None
+        self, taxonomy: Taxonomy | str | Path, renamed: Mapping[str, str] | None = None, X: Any = None, y: Any = None
     ) -> Self:
         """Go over to a changed taxonomy and keep what was learned.
 
@@ -367,12 +369,24 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             From old ids to new ones.
         X : rows, optional
             More rows for moved nodes to be learned from, such as the training rows; they need no labels.
+        y : labels, optional
+            Labels of ``X`` in the new taxonomy: then the model learns these as :meth:`partial_fit` does, beside the
+            rows it keeps, so that it forgets little.
         """
         check_is_fitted(self)
         new = _as_taxonomy(TAXONOMY.checked("taxonomy", taxonomy))
         rows = None if X is None else self.features_of(X)
+        if y is not None:
+            if rows is None:
+                raise HiNetError("update_taxonomy got labels y without rows; give both X and y, or X alone")
+            y = checked_labels(y, rows.shape[0])
         change = TaxonomyChange.between(self.taxonomy_, new, renamed)
-        self._take_up(moved_to(self.fitted_, in_taxonomy(self.fitted_.form, new, renamed or {}), renamed, rows))
+        fitted = moved_to(self.fitted_, in_taxonomy(self.fitted_.form, new, renamed or {}), renamed, rows)
+        if y is None:
+            self._take_up(fitted)
+        else:
+            fitted = _with_labels(fitted, y)
+            self._go_on(fitted, Lesson(rows, fitted.form.encode(y)), beside_examples=True)
         self.taxonomy_change_ = change
         if self.taxonomy is not None:
             self.taxonomy = new
@@ -702,3 +716,11 @@ def _as_taxonomy(given: Taxonomy | Path) -> Taxonomy:
 def load(path: str | Path, *, network: Any = None) -> HiNetClassifier:
     """Return the classifier that was saved to a folder; see :meth:`HiNetClassifier.load`."""
     return HiNetClassifier.load(path, network=network)
+
+
+def _with_labels(fitted: Fitted, y: Any) -> Fitted:
+    """Return what is known, carried over to layers that have all labels of ``y``."""
+    with contextlib.suppress(LabelError):
+        fitted.form.encode(y)
+        return fitted
+    return moved_to(fitted, widened(fitted.form, y))

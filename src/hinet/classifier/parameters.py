@@ -98,6 +98,7 @@ RULES: Rules = {
     "memory_limit": ENGINE_RULES["memory_limit"],
     "network": NONE | Rule("a torch.nn.Module", _read_network),
     "device": NONE | Rule("a device that torch finds here, such as 'cpu'", _read_device),
+    "keep_examples": FLAG,
     "warm_start": FLAG,
     "checkpoint": PATH | NONE,
     "checkpoint_every": CHECKPOINT_EVERY,

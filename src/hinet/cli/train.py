@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hinet.cli.column_options import NO_PATHS, ColumnChoice, names_columns
+from hinet.cli.finishing import calibrate, tell_model
 from hinet.cli.models import COLUMNS
 from hinet.cli.options import Running, option, runs
 from hinet.cli.plot_options import PLOT, check_plot
@@ -69,7 +70,8 @@ def train(
         hierarchy, path_sep=None if named.path_sep == NO_PATHS else "auto",
         epochs=training.epochs, width=training.width, patience=training.patience,
         memory_limit=training.memory_limit, checkpoint=kept, checkpoint_every=training.checkpoint_every,
-        random_state=running.seed, n_jobs=running.threads, verbose=not running.quiet,
+        keep_examples=training.keep_examples, random_state=running.seed, n_jobs=running.threads,
+        verbose=not running.quiet,
     )  # fmt: skip
     try:
         broken_promise = _fit(classifier, given.train, given.valid, validation.risk)
@@ -85,7 +87,7 @@ def train(
         from hinet.evaluation.plots import plot_history
 
         plot_history(classifier.history_, plot)
-    _tell(classifier, model, time.perf_counter() - start, running)
+    tell_model(classifier, model, time.perf_counter() - start, running)
     if broken_promise is not None:
         raise HiNetError(f"the model is saved, but without its promise: {broken_promise}")
 
@@ -136,29 +138,4 @@ def _fit(
 ) -> HiNetError | None:
     """Train, and calibrate where there are validation rows; return why the risk could not be promised, if so."""
     classifier.fit(train.texts, train.labels, valid=None if valid is None else (valid.texts, valid.labels))
-    if valid is None or len(valid) < 2:
-        return None if risk is None else HiNetError("one validation row is too few; hold out more")
-    try:
-        classifier.calibrate(risk=risk)
-    except HiNetError as error:
-        if risk is None:
-            raise
-        classifier.calibrate()
-        return error
-    return None
-
-
-def _tell(classifier: HiNetClassifier, model: Path, seconds: float, running: Running) -> None:
-    """Say how it went."""
-    judged = classifier.metrics_.get("validation")
-    if judged is not None:
-        accuracy, f1 = (100 * judged[name] for name in ("accuracy", "hierarchical_f1"))
-        running.say(f"validation: accuracy {accuracy:.1f}%, hierarchical F1 {f1:.1f}%")
-    if hasattr(classifier, "calibration_"):
-        found = classifier.calibration_
-        errors = f"{found.error_before:.3f}, after scaling {found.error_after:.3f}"
-        running.say(f"calibration error of validation rows {errors}")
-        if found.promise is not None:
-            running.say(f"--min-confidence calibrated: {found.promise}")
-    size = sum(path.stat().st_size for path in model.iterdir()) / 1e6
-    running.say(f"saved to {model}: {size:,.1f} MB, {seconds:.1f} s in all")
+    return None if valid is None else calibrate(classifier, len(valid), risk)

@@ -24,6 +24,7 @@ class TrainingChoice:
     half: bool
     resume: bool
     checkpoint_every: float
+    keep_examples: bool
 
     def __post_init__(self) -> None:
         for name, value in (("--memory-limit", self.memory_limit), ("--checkpoint-every", self.checkpoint_every)):
@@ -48,8 +49,16 @@ def _training(
         float,
         typer.Option("--checkpoint-every", min=0, help="Seconds between two checkpoints.", rich_help_panel=_TRAINING),
     ] = 5.0,
+    keep_examples: Annotated[
+        bool,
+        typer.Option(
+            "--keep-examples/--no-keep-examples",
+            help="Keep some rows, as features, in the model: 'update' learns from them where moved nodes belong.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = True,
 ) -> TrainingChoice:
-    return TrainingChoice(epochs, width, patience, memory_limit, half, resume, checkpoint_every)
+    return TrainingChoice(epochs, width, patience, memory_limit, half, resume, checkpoint_every, keep_examples)
 
 
 trains = takes(_training, "training")

@@ -81,13 +81,17 @@ def read_training_rows(
     *,
     beside: str,
     seed: int,
+    usual: Columns | None = None,
 ) -> TrainingRows:
-    """Read all rows; labels that the hierarchy does not know go the way of rows that cannot be used."""
+    """Read all rows; labels that the hierarchy does not know go the way of rows that cannot be used.
+
+    Columns that are not named are the ``usual`` ones.
+    """
     held = conditions([] if validation.where is None else [validation.where])
     if held and "-" in data:
         raise HiNetError("--valid-where reads the rows twice, which standard input cannot; give a file")
-    columns = named.over(Columns())
-    guesses = hierarchy is None and named.path_sep is None and len(columns.label) == 1
+    columns = named.over(usual or Columns())
+    guesses = hierarchy is None and named.path_sep is None and columns.path_sep is None and len(columns.label) == 1
     check = whole_paths if guesses else checked_against(hierarchy)
     query = RowQuery(columns, where=rows.where, unless=held, check=check)
     valid = None

@@ -99,7 +99,7 @@ def option_targets(found: Traces, layers: Layers, new_position: Ints) -> sp.csc_
     same = Traces(layers, np.arange(len(offsets)), offsets, neurons[np.repeat(stays, np.diff(found.offsets))])
     lost = np.flatnonzero(~stays)
     node = new_position[found.end_nodes[lost]]
-    able = (node >= 0) & _traceable(layers)[node]
+    able = (node >= 0) & traceable(layers)[node]
     lost, node = lost[able], node[able]
     others = Traces.of_nodes(layers, node)
     ways = np.diff(others.row_offsets)
@@ -129,7 +129,7 @@ def _followed(found: Traces, layers: Layers, new_position: Ints) -> tuple[NDArra
     return neurons, (above >= 0) & layers.ends[above]
 
 
-def _traceable(layers: Layers) -> Bools:
+def traceable(layers: Layers) -> Bools:
     """(nodes,) Whether the traces of a label can be listed."""
     flat, offsets = layers.neurons_of
     node = np.repeat(np.arange(len(layers.taxonomy)), np.diff(offsets))

@@ -1,0 +1,129 @@
+"""``hinet update``: a model goes over to a changed taxonomy, and learns more rows."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hinet import load
+from hinet.cli.main import main
+from tests.cli.conftest import products, run_hinet
+from tests.cli.test_help import EXAMPLES
+
+RENAMED = ["--taxonomy", "new_categories.csv", "--rename", "tv=television"]
+
+
+def manifest_of(folder: Path) -> Any:
+    return json.loads((folder / "manifest.json").read_text())
+
+
+def score(model: Path, rows: list[tuple[str, str, str]], **renamed: str) -> float:
+    answers = load(model).predict([text for _, text, _ in rows])
+    return sum(answers == [renamed.get(label, label) for *_, label in rows]) / len(rows)
+
+
+def refused(*arguments: object, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run a command that fails in this process and return its message."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    assert ended.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_a_changed_taxonomy_with_more_rows(shop: Path) -> None:
+    rows = products(80, seed=1)
+    done = run_hinet(*EXAMPLES["update"].split(), cwd=shop)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "2 added: 'bakery', 'cheese'",
+        "2 moved: 'radio' from 'electronics' to 'food', 'rye' from 'food' to 'bakery'",
+        "1 renamed: 'tv' to 'television'",
+    ]
+    for wanted in (
+        "24 rows to learn from, with 1 labels",
+        "deep 1  epoch 1/",
+        "the calibration is void",
+        "saved to model",
+    ):
+        assert wanted in done.stderr
+    assert score(shop / "model", rows, tv="television") > 0.95
+    model = load(shop / "model")
+    assert model.predict(["yellow goat holes"])[0] == "cheese"
+    assert model.predict_traces(["dark bread loaf"])[0][0].steps == ("food", "bakery", "rye")
+    assert manifest_of(shop / "model")["notes"]["columns"]["text"] == ["title"]
+    again = run_hinet("predict", "model", "test.csv", cwd=shop)
+    assert again.returncode == 0, again.stderr
+
+
+def test_without_rows_to_another_folder_and_calibrated_anew(shop: Path) -> None:
+    before = manifest_of(shop / "model")
+    (shop / "valid.csv").write_text((shop / "test.csv").read_text().replace(",tv", ",television"))
+    asked = ["update", "model", *RENAMED, "--out", "new", "--valid", "valid.csv", "--risk", 0.3, "--quiet"]
+    done = run_hinet(*asked, cwd=shop)
+    assert done.returncode == 0, done.stderr
+    assert "saved to" not in done.stderr
+    assert "2 moved" in done.stdout
+    assert manifest_of(shop / "model") == before
+    after = manifest_of(shop / "new")
+    assert after["calibration"]["promise"]["threshold"] < 1
+    assert after["metrics"]["validation"]["accuracy"] > 0.95
+    assert score(shop / "new", products(80, seed=2), tv="television") > 0.95
+
+
+def test_more_rows_alone(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shop)
+    with (shop / "paths.csv").open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["text", "label"])
+        writer.writerows(
+            [text, "food > " + label if label in ("rye", "milk") else label] for _, text, label in products(90)
+        )
+    (shop / "later.csv").write_text("text,label\n" + "yellow goat,food > cheese\ngoat holes slice,food > cheese\n" * 15)
+    main_ok("train", "paths.csv", "--out", "named", "--width", 8, "--epochs", 6, "--quiet")
+    main_ok("update", "named", "--rows", "later.csv", "--rows", "paths.csv", "--valid-share", 0.2, "--quiet")
+    assert load("named").predict(["goat holes"])[0] == load("named").predict(["yellow goat slice"])[0]
+    assert "food > cheese" in manifest_text(shop / "named")
+    main_ok("update", "model", "--rows", "test.csv", "--quiet")
+    assert score(shop / "model", products(80, seed=3)) > 0.95
+
+
+def main_ok(*arguments: object) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    assert not ended.value.code
+
+
+def manifest_text(folder: Path) -> str:
+    return "".join(path.read_text() for path in folder.glob("taxonomy-*.tsv"))
+
+
+def test_what_cannot_be_updated_is_said(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(shop)
+    before = manifest_of(shop / "model")
+    shutil.copy("more.csv", "in.csv")
+    for options, message in (
+        ([], "there is nothing to update; give --taxonomy, --rows or both"),
+        (["--taxonomy", "categories.csv"], "the taxonomy is the one that the model has; nothing to update"),
+        (["--rows", "more.csv", "--rename", "tv=x"], "--rename goes with --taxonomy"),
+        ([*RENAMED, "--rename", "radio"], "--rename is OLD=NEW, such as tv=television; got 'radio'"),
+        ([*RENAMED, "--rename", "radios=radio"], "the model's taxonomy has no node 'radios'; did you mean 'radio'?"),
+        ([*RENAMED, "--rename", "radio=wireless"], "--rename radio=wireless: the new taxonomy has no node 'wireless'"),
+        ([*RENAMED, "--rename", "tv=cheese"], "--rename names 'tv' twice"),
+        ([*RENAMED, "--rename", "radio=television"], "'tv' and 'radio' are both renamed to 'television'"),
+        ([*RENAMED, "--risk", 0.1], "--risk needs validation rows"),
+        ([*RENAMED, "--valid-share", 0.1], "--valid-share chooses among --rows"),
+        ([*RENAMED, "--rows", "products.csv"], "label 'tv' is not in the taxonomy"),
+        ([*RENAMED, "--rows", "none.csv"], "none.csv"),
+        ([*RENAMED, "--rows", "in.csv", "--rejects", "in.csv", "--on-error", "skip"], "in.csv"),
+        ([*RENAMED, "--rows", "in.csv", "--out", "in.csv"], "in.csv"),
+    ):
+        assert message in refused("update", "model", *options, capsys=capsys)
+    assert "no such folder" in refused("update", "nowhere", "--rows", "more.csv", capsys=capsys)
+    assert manifest_of(shop / "model") == before
