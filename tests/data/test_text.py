@@ -212,14 +212,29 @@ def test_saved_features_come_back_exactly(icd: list[str], chosen: TextSettings) 
 def test_saved_features_that_do_not_fit_are_told() -> None:
     features = TextFeatures.fit(["a b", "a b"], WORDS)
     arrays, described = features.to_arrays(), features.describe()
-    with pytest.raises(HiNetError, match=r"lack words\.idf"):
+    with pytest.raises(HiNetError, match=r"no 'words\.idf'"):
         TextFeatures.from_arrays({name: array for name, array in arrays.items() if name != "words.idf"}, described)
-    with pytest.raises(HiNetError, match=r"words\.hashes and words\.idf do not fit together"):
-        TextFeatures.from_arrays({**arrays, "words.idf": arrays["words.idf"][1:]}, described)
-    with pytest.raises(HiNetError, match=r"words\.hashes and words\.idf do not fit together"):
-        TextFeatures.from_arrays({**arrays, "words.hashes": arrays["words.hashes"][::-1]}, described)
-    with pytest.raises(HiNetError, match=r"words\.names has not one name for each feature"):
-        TextFeatures.from_arrays({**arrays, "words.name_offsets": arrays["words.name_offsets"][1:]}, described)
+    names = arrays["words.names"].copy()
+    names[0] = 0x80
+    for name, wrong, message in (
+        ("words.idf", arrays["words.idf"][1:], "has the shape"),
+        ("words.idf", arrays["words.idf"][:, None], "has the shape"),
+        ("words.idf", arrays["words.idf"] * np.nan, "holds nan at place 0"),
+        ("words.idf", arrays["words.idf"] * 0, "holds 0.0 at place 0"),
+        ("words.hashes", arrays["words.hashes"][::-1], "expected values that rise"),
+        ("words.hashes", arrays["words.hashes"].astype(np.float64), "is of float64, expected whole numbers"),
+        ("words.name_offsets", arrays["words.name_offsets"][1:], "has the shape"),
+        ("words.name_offsets", -arrays["words.name_offsets"], "expected offsets from 0 to"),
+        ("words.names", names, "no text in UTF-8"),
+    ):
+        with pytest.raises(HiNetError, match=rf"the array '{name}' .*{message}"):
+            TextFeatures.from_arrays({**arrays, name: wrong}, described)
+    for settings, message in (
+        ({"sublinear": "x"}, "sublinear: expected True or False, got 'x'"),
+        ({"char_ngrams": "auto"}, "char_ngrams is 'auto'"),
+    ):
+        with pytest.raises(HiNetError, match=message):
+            TextFeatures.from_arrays(arrays, {**described, "settings": {**described["settings"], **settings}})
     with pytest.raises(HiNetError, match="unknown text setting 'min_fd'; did you mean 'min_df'"):
         TextFeatures.from_arrays(arrays, {**described, "settings": {"min_fd": 3}})
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,20 +21,39 @@ from numpy.typing import NDArray
 
 from hinet.classifier.examples import Examples
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.inputs import restored
+from hinet.classifier.inputs import Features, TextInput, restored
 from hinet.classifier.labels import LabelForm
 from hinet.classifier.manifest import FORMAT, MANIFEST, damaged
 from hinet.classifier.model_folder import ModelFiles, new_model, open_model, switch_manifest
+from hinet.classifier.saved_network import (
+    check_network,
+    described_network,
+    features_read,
+    require_own,
+    restored_network,
+)
 from hinet.classifier.text_paths import TextStyle
 from hinet.data import Traces
 from hinet.engine import FusedModel
-from hinet.errors import HiNetError
+from hinet.errors import FileError, HiNetError
 from hinet.files import checked_text, map_arrays, write_arrays
+from hinet.files.schema import check_arrays, indices
 from hinet.progress import EpochRecord
-from hinet.taxonomy import Layers, Table, Taxonomy
+from hinet.taxonomy import Layers, Table, Taxonomy, as_id
 
 if TYPE_CHECKING:
     from hinet.network import HiNet
+
+LABEL_NODES = {"label_nodes": indices("labels", below="nodes", rising=True)}
+VALUE_KINDS = (
+    "object",
+    "bool",
+    *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
+    "float16",
+    "float32",
+    "float64",
+)  # of plain labels
+MOST_EMPTY_COLUMNS = 1_000  # that a table of labels may have beyond the levels of its taxonomy
 
 
 def save_fitted(fitted: Fitted, folder: str | Path, told: Mapping[str, Any], *, half: bool = False) -> None:
@@ -47,6 +67,7 @@ def save_fitted(fitted: Fitted, folder: str | Path, told: Mapping[str, Any], *, 
         If the folder holds something else, or cannot be written to.
     """
     folder = Path(folder)
+    fitted.check_file()
     json.dumps(told)  # what cannot be kept is found before anything is written
     form = fitted.form
     described, arrays = _described_model(fitted, half=half)
@@ -70,36 +91,78 @@ def save_fitted(fitted: Fitted, folder: str | Path, told: Mapping[str, Any], *, 
         switch_manifest(folder, manifest)
 
 
-def load_fitted(folder: str | Path, network: Any = None) -> tuple[Fitted, dict[str, Any]]:
+def load_fitted(folder: str | Path, network: Any = None, *, mapped: bool = True) -> tuple[Fitted, dict[str, Any]]:
     """Read a fitted classifier from a folder, and its manifest; all is of one save, whoever saves meanwhile.
+
+    Weights are ``mapped`` into memory, or read at once.
 
     Raises
     ------
     FileError
-        If it is no model folder, of another format, or a file is missing, cut off or edited.
+        If it is no model folder, of another format, or a file is missing, cut off or edited, or holds what no model
+        can be made of; names the file and the array.
     """
     with open_model(folder) as files:
         try:
-            return _loaded(files, network), files.manifest
+            return _loaded(files, network, mapped), files.manifest
         except HiNetError:
             raise
-        except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        except (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError) as error:
             raise damaged(files.folder / MANIFEST, repr(error)) from None
 
 
-def _loaded(files: ModelFiles, network: Any) -> Fitted:
+def _loaded(files: ModelFiles, network: Any, mapped: bool) -> Fitted:
     manifest = files.manifest
-    told = manifest["features"]
     with ThreadPoolExecutor(1) as beside:  # the weights are most of the bytes: the rest is read meanwhile
         weights = beside.submit(files.checked, "model")
         taxonomy = _taxonomy(files)
-        features = restored(told["kind"], map_arrays(files.path("features"), files.checked("features")), told)
-        arrays = map_arrays(files.path("model"), weights.result())
-    form = _restored_form(taxonomy, manifest["labels"], arrays.pop("label_nodes"))
-    examples = Examples.pop_from(arrays, len(taxonomy))
-    model = _restored_model(form.layers, manifest, arrays, network)
+        with blaming(files.path("features")):
+            path, stream = files.path("features"), files.checked("features")
+            features = restored(manifest["features"], map_arrays(path, stream)[0], manifest["input_features"])
+        arrays, file = map_arrays(files.path("model"), weights.result(), mapped=mapped)
+    with blaming(files.path("model")):
+        check_arrays(arrays, LABEL_NODES, {"nodes": len(taxonomy)})
+        examples = Examples.pop_from(arrays, len(taxonomy))
+    with blaming(files.folder / MANIFEST):
+        form = _restored_form(taxonomy, manifest["labels"], arrays.pop("label_nodes"))
+    model = _restored_model(files, form.layers, arrays, network)
+    with blaming(files.path("model")):
+        _check_features(model, features, manifest["input_features"])
     history = tuple(EpochRecord(**record) for record in manifest.get("history", ()))
-    return Fitted(features, form, model, None, history, manifest["training_data"], examples)
+    return Fitted(features, form, model, None, history, manifest["training_data"], examples, file)
+
+
+@contextmanager
+def blaming(path: Path) -> Iterator[None]:
+    """Name a file in errors of what it holds."""
+    try:
+        yield
+    except FileError:
+        raise
+    except HiNetError as error:
+        raise FileError(path, f"cannot be used: {error}; copy the folder again or save the model anew") from None
+
+
+def _restored_model(
+    files: ModelFiles, layers: Layers, arrays: Mapping[str, NDArray[Any]], network: Any
+) -> FusedModel | HiNet:
+    if files.manifest["engine"] == "fused":
+        with blaming(files.path("model")):
+            return FusedModel.from_arrays(layers, arrays)
+    told = files.manifest["model"]
+    with blaming(files.folder / MANIFEST):
+        check_network(told)
+    require_own(told, network)
+    with blaming(files.path("model")):
+        return restored_network(layers, told, arrays, network)
+
+
+def _check_features(model: FusedModel | HiNet, features: Features, columns: int | None) -> None:
+    """Raise HiNetError if a model reads another number of features than its rows have."""
+    reads = model.features if isinstance(model, FusedModel) else features_read(model)
+    have = features.features.count if isinstance(features, TextInput) else columns
+    if reads is not None and reads != have:
+        raise HiNetError(f"it reads {reads:,} features, and rows have {have}")
 
 
 def read_description(folder: str | Path) -> tuple[dict[str, Any], Taxonomy]:
@@ -126,40 +189,7 @@ def _described_model(fitted: Fitted, *, half: bool) -> tuple[dict[str, Any], dic
     if half:
         raise HiNetError("half precision is for models of the fused engine; save this one in full")
     arrays = {name: tensor.detach().cpu().numpy() for name, tensor in fitted.model.state_dict().items()}
-    return _described_network(fitted.model), arrays | labels
-
-
-def _described_network(network: HiNet) -> dict[str, Any]:
-    from hinet.network import DenseFeatures, SparseBag
-
-    features: dict[str, Any] = {"kind": "own"}
-    if isinstance(network.features, (DenseFeatures, SparseBag)):
-        kind = "dense" if isinstance(network.features, DenseFeatures) else "sparse"
-        features = {"kind": kind, **network.features.shape()}
-    return {"features": features, "width": network.head.width, "head": asdict(network.head.settings)}
-
-
-def _restored_model(
-    layers: Layers, manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], network: Any
-) -> FusedModel | HiNet:
-    if manifest["engine"] == "fused":
-        return FusedModel.from_arrays(layers, arrays)
-    import torch
-
-    from hinet.network import DenseFeatures, HeadSettings, HiNet, SparseBag
-
-    told = manifest["model"]
-    shape = dict(told["features"])
-    kind = shape.pop("kind")
-    if kind == "own" and network is None:
-        raise HiNetError("the model was trained with a network of your own; pass it again, as load(path, network=...)")
-    features = network if kind == "own" else (DenseFeatures if kind == "dense" else SparseBag)(**shape)
-    restored_network = HiNet(features, layers, told["width"], HeadSettings(**told["head"]))
-    try:
-        restored_network.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
-    except RuntimeError as error:
-        raise HiNetError(f"the saved weights do not fit the network: {error}") from None
-    return restored_network.eval()
+    return described_network(fitted.model), arrays | labels
 
 
 def _described_form(form: LabelForm) -> dict[str, Any]:
@@ -176,21 +206,47 @@ def _described_form(form: LabelForm) -> dict[str, Any]:
 
 
 def _restored_form(taxonomy: Taxonomy, told: Mapping[str, Any], label_nodes: NDArray[np.int64]) -> LabelForm:
+    if not 0 <= told["columns"] <= taxonomy.height + MOST_EMPTY_COLUMNS:
+        raise HiNetError(f"labels of {told['columns']:,} columns, in a taxonomy of {taxonomy.height:,} levels")
+    if (told["form"] == "plain") != (told["values"] is not None) or (
+        told["named"] and told["form"] in ("plain", "ids")
+    ):
+        raise HiNetError(f"labels of the form {told['form']!r} contradict what else is told of them")
     layers = Layers.of(taxonomy, [taxonomy.ids[node] for node in label_nodes.tolist()])
-    values = told["values"]
-    if values is not None:
-        values = np.array(values["values"], values["kind"])
+    values = None if told["values"] is None else _restored_values(taxonomy, **told["values"])
     style = None if told.get("style") is None else TextStyle(**told["style"])
     if (told["form"] == "text") != bool(style and style.mark):
-        raise ValueError("paths as text need a mark to be cut at, and other labels have none")
+        raise HiNetError("paths as text need a mark to be cut at, and other labels have none")
     rooted = told.get("rooted", told["named"] and told["root"] is not None)  # older models: the shared top is the root
     wrote = {label: tuple(path) for label, path in told.get("wrote", {}).items()}
     if any(path[-1:] != (label,) for label, path in wrote.items()):
-        raise ValueError("a path leads to another label than that it was written for")
+        raise HiNetError("a path leads to another label than that it was written for")
     Traces.along(layers, list(wrote.values()))  # raises where one leads nowhere
-    return LabelForm(
+    form = LabelForm(
         told["form"], layers, told["number"], told["columns"], told["named"], values, rooted, style, wrote
     )  # fmt: skip
+    if form.number:
+        try:
+            form.decode(form.label_nodes)
+        except ValueError as error:
+            raise HiNetError(f"labels are told to be whole numbers, and are not: {error}") from None
+    return form
+
+
+def _restored_values(taxonomy: Taxonomy, kind: str, values: list[Any]) -> NDArray[Any]:
+    """Return plain labels as they were: the names of the nodes, or the numbers these stand for."""
+    if kind not in VALUE_KINDS:
+        raise HiNetError(f"labels of the unknown kind {kind!r}")
+    expected = {"O": str, "b": bool, "f": float}.get(np.dtype(kind).kind, int)
+    if {*map(type, values)} - {expected}:
+        raise HiNetError(f"labels of the kind {kind!r} that are not")
+    try:
+        found = np.array(values, kind)
+    except OverflowError as error:
+        raise HiNetError(f"labels of the kind {kind!r} that are not: {error}") from None
+    if [as_id(value) for value in found.tolist()] != list(taxonomy.ids):
+        raise HiNetError("the labels are other ones than the nodes of the taxonomy")
+    return found
 
 
 def _versions(engine: str) -> dict[str, str]:

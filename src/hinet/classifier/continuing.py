@@ -38,6 +38,7 @@ def moved_to(fitted: Fitted, form: LabelForm, renamed: Mapping[str, str] | None 
 
     Where nodes moved, those above them learn from the examples that the model keeps, and from further ``rows``.
     """
+    fitted.check_file()
     change = TaxonomyChange.between(fitted.form.taxonomy, form.taxonomy, renamed)
     came_from = np.append(change.came_from, -1)  # of a virtual root
     carry = carried if isinstance(fitted.model, FusedModel) else _carried_network

@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from hinet.classifier.answers import PredictedLabels, PredictedTraces
-from hinet.classifier.bundle import load_fitted, save_fitted
+from hinet.classifier.bundle import blaming, load_fitted, save_fitted
 from hinet.classifier.confidence import Calibration, calibrated
 from hinet.classifier.continuing import continued, moved_to
 from hinet.classifier.explaining import Explanation, explained
@@ -46,6 +46,7 @@ from hinet.classifier.label_reading import in_taxonomy, read_labels, widened
 from hinet.classifier.label_rows import checked_labels, listed
 from hinet.classifier.labels import LabelForm
 from hinet.classifier.leading import written
+from hinet.classifier.manifest import MANIFEST
 from hinet.classifier.parameters import (
     CLASSES,
     MIN_CONFIDENCE,
@@ -657,6 +658,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         if (X is None) != (y is None):
             raise HiNetError("give both rows and labels to judge the export by, or neither")
+        self.fitted_.check_file()
         if X is None:
             return export_onnx(self.fitted_.model, folder)
         rows, truth = self.features_of(X), self._truth(X, y)
@@ -665,24 +667,39 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return export_onnx(self.fitted_.model, folder, rows[np.flatnonzero(able)], traces, self.fitted_.threads)
 
     @classmethod
-    def load(cls, path: str | Path, *, network: Any = None) -> Self:
+    def load(cls, path: str | Path, *, network: Any = None, mapped: bool = True) -> Self:
         """Return the classifier that was saved to a folder; a feature network of your own is given again.
+
+        Its weights are ``mapped`` into memory: loaded as they are needed, and shared by processes. Then its files must
+        not be written over while it is in use; to save another model there is fine. If that cannot be relied on,
+        ``mapped=False`` reads them at once.
 
         Raises
         ------
         FileError
-            If it is no saved model, of another format, or a file of it is missing, cut off or edited.
+            If it is no saved model, of another format, or a file of it is missing, cut off or edited, or holds what no
+            model can be made of; names the file and the array.
         """
         path = PATH.checked("path", path)
+        FLAG.checked("mapped", mapped)
         try:
-            fitted, manifest = load_fitted(path, RULES["network"].checked("network", network))
+            fitted, manifest = load_fitted(path, RULES["network"].checked("network", network), mapped=mapped)
         except OSError as error:
             raise FileError(path, f"cannot be read: {error.strerror or error}") from None
+        with blaming(Path(path) / MANIFEST):
+            return cls._restored(fitted, manifest, network)
+
+    @classmethod
+    def _restored(cls, fitted: Fitted, manifest: Mapping[str, Any], network: Any) -> Self:
+        """Return the classifier of a saved model, or raise HiNetError if the manifest's parameters cannot be any."""
         try:
             parameters = restored_parameters(manifest["parameters"], fitted.form.taxonomy)
             loaded = cls(**parameters, network=network)
-        except (KeyError, TypeError, ValueError) as error:
-            raise FileError(path, f"the manifest is damaged ({error!r}); save the model again") from None
+            checked_parameters(loaded, {name: rule for name, rule in RULES.items() if name != "device"})  # of elsewhere
+        except HiNetError:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+            raise HiNetError(f"its parameters are damaged ({error!r})") from None
         loaded._take_up(replace(fitted, threads=loaded.n_jobs))
         loaded.metrics_ = manifest["metrics"]
         if manifest["input_features"] is not None:
@@ -692,10 +709,6 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if manifest["calibration"] is not None:
             loaded._take_up_calibration(restored_calibration(manifest["calibration"]))
         return loaded
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what is copied and pickled: all but the validation rows."""
-        return {name: value for name, value in super().__getstate__().items() if name != "_held"}
 
     def __sklearn_is_fitted__(self) -> bool:
         """Return whether it was fitted."""
@@ -713,9 +726,9 @@ def _as_taxonomy(given: Taxonomy | Path) -> Taxonomy:
     return given if isinstance(given, Taxonomy) else Taxonomy.from_file(given)
 
 
-def load(path: str | Path, *, network: Any = None) -> HiNetClassifier:
+def load(path: str | Path, *, network: Any = None, mapped: bool = True) -> HiNetClassifier:
     """Return the classifier that was saved to a folder; see :meth:`HiNetClassifier.load`."""
-    return HiNetClassifier.load(path, network=network)
+    return HiNetClassifier.load(path, network=network, mapped=mapped)
 
 
 def _with_labels(fitted: Fitted, y: Any) -> Fitted:

@@ -16,6 +16,7 @@ from hinet.classifier.labels import LabelForm
 from hinet.data import Traces
 from hinet.data.matrices import is_sparse
 from hinet.engine import FusedModel, Search
+from hinet.files import MappedFile
 from hinet.progress import EpochRecord
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Fitted:
     history: tuple[EpochRecord, ...] = ()
     fingerprint: dict[str, Any] = field(default_factory=dict)  # of the training data
     examples: Examples | None = None  # none where no rows are to be kept
+    file: MappedFile | None = None  # that the weights of a loaded model are read from
 
     @property
     def engine(self) -> Engine:
@@ -53,7 +55,13 @@ class Fitted:
 
     def rows(self, X: Any) -> Any:
         """Return checked input as the model reads it: as the rows it was trained on, whatever form it comes in."""
+        self.check_file()
         return features_of(self.features, self.engine, X, self.threads)
+
+    def check_file(self) -> None:
+        """Raise FileError if weights can no longer be read, as their file was cut off."""
+        if self.file is not None:
+            self.file.check()
 
     @cached_property
     def classes(self) -> NDArray[Any]:

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from hinet.data.matrices import is_sparse
 from hinet.data.text import TextFeatures, TextSettings
+from hinet.errors import HiNetError
+from hinet.files.schema import FINITE, check_arrays, floats
 
 Kind = Literal["text", "sparse", "dense"]
 
@@ -97,12 +99,19 @@ class MatrixInput:
         return {"columns": list(self.columns)}
 
 
-def restored(kind: Kind, arrays: Mapping[str, NDArray[Any]], described: Mapping[str, Any]) -> Features:
-    """Return the features that gave these arrays and this description."""
-    if kind == "text":
+SCALING = {name: floats("scaled", low=-FINITE, high=FINITE) for name in ("mean", "scale")}
+
+
+def restored(described: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], columns: int | None) -> Features:
+    """Return the features that gave these arrays and this description; rows of numbers have so many columns."""
+    if described["kind"] == "text":
         return TextInput(TextFeatures.from_arrays(arrays, described))
+    scaled = check_arrays(arrays, SCALING, {})["scaled"]
+    names = tuple(described["columns"])
+    if columns is None or scaled not in (0, columns) or len(names) not in (0, columns):
+        raise HiNetError(f"rows of {columns} columns, of which {scaled:,} are scaled and {len(names):,} have names")
     mean, scale = (np.array(arrays[name], np.float32) for name in ("mean", "scale"))
-    return MatrixInput(kind, mean, scale, tuple(described["columns"]))
+    return MatrixInput(described["kind"], mean, scale, names)
 
 
 def kind_of(X: Any) -> Kind:

@@ -6,10 +6,13 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
+from hinet.data.text import TextSettings
 from hinet.errors import FileError, HiNetError
+from hinet.evaluation.risk import Promise
 from hinet.files import check_plain
 from hinet.progress import EpochRecord
 
@@ -20,7 +23,8 @@ DIGEST_BYTES = 20
 _SURROGATES = re.compile(rb"\\u[dD][89a-fA-F]")  # halves of characters, which alone cannot be written
 
 
-class FileEntry(TypedDict):
+@dataclass(frozen=True)
+class FileEntry:
     """A file of the model, by a name that tells its contents."""
 
     file: str
@@ -28,7 +32,8 @@ class FileEntry(TypedDict):
     blake2b: str
 
 
-class FileEntries(TypedDict):
+@dataclass(frozen=True)
+class FileEntries:
     """The files of a model."""
 
     taxonomy: FileEntry
@@ -43,7 +48,8 @@ class LabelValues(TypedDict):
     values: list[bool | int | float | str]
 
 
-class StyleEntry(TypedDict):
+@dataclass(frozen=True)
+class StyleEntry:
     """How paths are written as text; see :class:`hinet.classifier.text_paths.TextStyle`."""
 
     mark: str
@@ -65,10 +71,19 @@ class LabelEntry(TypedDict):
     wrote: NotRequired[dict[str, list[str]]]
 
 
-class FeatureEntry(TypedDict):
-    """What rows are; the rest is for whoever restores the features."""
+class TextEntry(TypedDict):
+    """Rows are texts."""
 
-    kind: Literal["text", "sparse", "dense"]
+    kind: Literal["text"]
+    settings: TextSettings
+    texts: int
+
+
+class MatrixEntry(TypedDict):
+    """Rows are numbers, in columns that may have names."""
+
+    kind: Literal["sparse", "dense"]
+    columns: list[str]
 
 
 class RowEntry(TypedDict):
@@ -86,17 +101,6 @@ class MetricEntry(TypedDict):
     hierarchical_f1: float
 
 
-class PromiseEntry(TypedDict):
-    """The threshold for a risk; see :class:`hinet.evaluation.risk.Promise`."""
-
-    threshold: float
-    bound: float
-    certainty: float
-    coverage: float
-    error: float
-    rows: int
-
-
 class CalibrationEntry(TypedDict):
     """What calibration found; see :class:`hinet.classifier.confidence.Calibration`."""
 
@@ -104,7 +108,7 @@ class CalibrationEntry(TypedDict):
     error_before: float
     error_after: float
     rows: int
-    promise: PromiseEntry | None
+    promise: Promise | None
 
 
 class Manifest(TypedDict):
@@ -116,7 +120,7 @@ class Manifest(TypedDict):
     engine: Literal["fused", "torch"]
     model: dict[str, Any]
     labels: LabelEntry
-    features: FeatureEntry
+    features: TextEntry | MatrixEntry
     training_data: RowEntry
     files: FileEntries
     parameters: dict[str, Any]
@@ -140,7 +144,7 @@ def parse_manifest(path: Path, data: bytes) -> dict[str, Any]:
     if manifest.get("blake2b") != digest:
         raise FileError(path, "was changed after the model was saved; copy the folder again or save the model anew")
     try:
-        check_plain(manifest, Manifest, "the manifest")
+        check_plain(manifest, Manifest, "manifest")
         _check_text(manifest, data)
     except HiNetError as error:
         raise damaged(path, error) from None

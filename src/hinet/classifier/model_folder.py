@@ -62,7 +62,9 @@ def new_model(folder: Path) -> Iterator[Callable[[str, Callable[[Path], None]], 
 
 def switch_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Put a manifest in the place of the one before: the files it names are the model from now on."""
-    write_bytes(folder / MANIFEST, json.dumps(sealed(manifest), indent=1, ensure_ascii=False).encode())
+    data = json.dumps(sealed(manifest), indent=1, ensure_ascii=False).encode()
+    parse_manifest(folder / MANIFEST, data)  # what could not be loaded is not saved either
+    write_bytes(folder / MANIFEST, data)
 
 
 def check_target(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,7 +15,9 @@ from hinet.data.text import TextSettings
 from hinet.engine.answering import DECODING, PROBABILITY
 from hinet.engine.checkpoints import CHECKPOINT_EVERY
 from hinet.engine.settings import RULES as ENGINE_RULES
+from hinet.errors import HiNetError
 from hinet.evaluation.risk import Promise
+from hinet.files import check_plain
 from hinet.parameters import (
     FLAG,
     NONE,
@@ -151,7 +154,15 @@ def restored_parameters(told: dict[str, Any], taxonomy: Taxonomy) -> dict[str, A
     return parameters
 
 
+def numbers_in(told: dict[str, Any]) -> list[float]:
+    """Return the numbers among plain values."""
+    return [value for value in told.values() if isinstance(value, (int, float))]
+
+
 def restored_calibration(told: dict[str, Any]) -> Calibration:
-    """Return the calibration that gave these plain values."""
+    """Return the calibration that gave these plain values, or raise HiNetError if none can have."""
+    check_plain(told, Calibration, "calibration")
     promise = told["promise"]
+    if not (told["temperature"] > 0 and all(map(math.isfinite, numbers_in({**told, **(promise or {})})))):
+        raise HiNetError("calibration has numbers that are not finite, or a temperature that is not above 0")
     return Calibration(**{**told, "promise": None if promise is None else Promise(**promise)})

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from hinet.cli.models import columns_noted
 from hinet.cli.options import Running, option, runs
 from hinet.cli.plot_options import PLOT, check_plot
 from hinet.errors import HiNetError
@@ -59,9 +61,10 @@ def _lines(manifest: dict[str, Any]) -> list[str]:
         f"  trained on  {data.get('rows', 0):,} rows with {data.get('labels', 0):,} labels",
         f"  features    {_features_line(features)}",
     ]
-    columns = (manifest.get("notes") or {}).get("columns")
-    if columns:
-        lines.append(f"  columns     text {', '.join(columns['text'])}; label {', '.join(columns['label'])}")
+    with suppress(HiNetError):  # a note of this name may be of the user's own, and mean something else
+        columns = columns_noted(manifest)
+        if columns is not None:
+            lines.append(f"  columns     text {', '.join(columns.text)}; label {', '.join(columns.label)}")
     aside = ("taxonomy", "verbose", "checkpoint_every", "n_jobs")  # which do not shape the model
     chosen = {k: v for k, v in manifest["parameters"].items() if v not in (None, "auto", False) and k not in aside}
     lines.append(f"  settings    {', '.join(f'{name} {value}' for name, value in chosen.items())}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,17 +26,11 @@ class LoadedModel:
     manifest: dict[str, Any]
 
     @property
-    def notes(self) -> dict[str, Any]:
-        """What was noted when the model was saved."""
-        return self.manifest.get("notes") or {}
-
-    @property
     def columns(self) -> Columns:
         """The columns of the rows it was trained on, or the usual ones if it does not remember."""
         from hinet.data.tables import Columns
 
-        noted = self.notes.get(COLUMNS)
-        return Columns() if noted is None else Columns.from_described(noted)
+        return columns_noted(self.manifest) or Columns()
 
     @property
     def given_taxonomy(self) -> Taxonomy | None:
@@ -62,6 +57,14 @@ class LoadedModel:
     def rows_of(self, texts: list[str]) -> Any:
         """Return texts as the model reads them."""
         return self.fitted.rows(texts)
+
+
+def columns_noted(manifest: Mapping[str, Any]) -> Columns | None:
+    """Return the columns that were noted when a model was saved."""
+    from hinet.data.tables import Columns
+
+    noted = manifest.get("notes", {}).get(COLUMNS)
+    return None if noted is None else Columns.from_described(noted)
 
 
 def load_model(path: str | Path, threads: int | None) -> LoadedModel:

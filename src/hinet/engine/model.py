@@ -23,6 +23,7 @@ from hinet.engine.experts import (
 )
 from hinet.engine.groups import Groups
 from hinet.errors import HiNetError
+from hinet.files.schema import Schema, check_arrays, floats, indices, offsets
 from hinet.progress import EpochRecord
 from hinet.taxonomy import Layers
 
@@ -42,6 +43,44 @@ _HALVED = (
     "wide.weight",
     "prototypes.value",
 )
+
+LARGEST_MIX = 1e6
+
+
+def _deep_schema(prefix: str, outputs: str) -> Schema:
+    width = f"{prefix}width"
+    return {
+        f"{prefix}features.weight": floats("features", width),
+        f"{prefix}features.bias": floats(width),
+        f"{prefix}features.slope": floats(width, kinds="fb", optional=True),
+        f"{prefix}head.weight": floats(outputs, width),
+        f"{prefix}head.bias": floats(outputs),
+    }
+
+
+# What the arrays of each expert must be; neurons, rows and labels are those of the layers.
+_SCHEMAS: dict[str, Schema] = {
+    "features.weight": {
+        "mix": floats(len(Mix._fields), low=0, high=LARGEST_MIX, optional=True),
+        "slope": floats(1, low=1e-6, high=1, optional=True),
+        **_deep_schema("", "rows"),
+    },
+    "wide.weight": {
+        "wide.known_as": indices("features", below="features"),
+        "wide.slot_offsets": offsets("neurons", "slots"),
+        "wide.feature": indices("slots", below="features"),
+        "wide.weight_offsets": offsets("slots", "weights", filled=True),
+        "wide.row": indices("weights", below="rows"),
+        "wide.weight": floats("weights"),
+        "wide.bias": floats("rows"),
+    },
+    "flat.head.weight": _deep_schema("flat.", "labels"),
+    "prototypes.value": {
+        "prototypes.offsets": offsets("features", "values"),
+        "prototypes.label": indices("values", below="labels"),
+        "prototypes.value": floats("values"),
+    },
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,14 +145,9 @@ class FusedModel:
         A network of torch modules gives these arrays by its ``state_dict``.
         """
         groups = Groups.of(layers)
-        missing = [name for name in ("features.weight", "head.weight", "head.bias") if name not in arrays]
-        if missing:
-            raise HiNetError(
-                f"the arrays have no {missing[0]!r}; they are not those of a deep expert over sibling groups"
-            )
-        features = len(arrays["features.weight"])
         spans = LabelSpans.of(layers) if layers.taxonomy.is_tree else LabelSpans.none(layers)
         labels = len(spans.neuron)
+        features = _checked_features(arrays, layers, groups, labels)
         has_wide = "wide.weight" in arrays
         usual = np.array([0.5, 0.5, 0, 0] if has_wide else [1.0, 0, 0, 0], np.float32)
         experts = Experts(
@@ -124,76 +158,69 @@ class FusedModel:
             spans,
             np.array(arrays.get("mix", usual), np.float32),
         )
-        if len(experts.deep.bias) != groups.rows:
-            raise HiNetError(
-                f"the arrays have {len(experts.deep.bias):,} rows of output weights, the layers {groups.rows:,}; "
-                "they belong to another taxonomy"
-            )
-        _check(experts, groups, labels)
-        slope = np.asarray(arrays.get("slope", np.ones(1)))
-        if slope.shape != (1,) or not 0 < slope[0] <= 1:
-            raise HiNetError(
-                "the arrays have a slope that is not one number above 0 and at most 1; the model is damaged"
-            )
-        return cls(layers, experts, slope=float(slope[0]))
+        slope = float(arrays.get("slope", np.ones(1))[0])
+        _check_wide(experts.wide, groups)
+        _check_mix(experts, slope, is_tree=layers.is_tree)
+        return cls(layers, experts, slope=slope)
 
 
-def _check(experts: Experts, groups: Groups, labels: int) -> None:
-    """Raise HiNetError for arrays that would lead kernels astray: kernels check no bounds."""
-    deep, wide, flat, known = experts.deep, experts.wide, experts.flat, experts.prototypes
-    features = len(deep.embedding)
-    neurons = len(groups.first_row) - 1
-    slot_group = (
-        np.repeat(np.arange(neurons), np.diff(wide.slot_offsets)) if _rises(wide.slot_offsets, neurons) else None
-    )
-    sound = {
-        "mix": experts.mix.shape == (len(Mix._fields),) and bool(np.isfinite(experts.mix).all()),
-        "deep": _fits(deep, features, groups.rows),
-        "flat": _fits(flat, features, labels),
-        "wide": slot_group is not None
-        and wide.known_as.shape == (features,)
-        and _within(wide.known_as, 0, features)
-        and wide.bias.shape == (groups.rows,)
-        and len(slot_group) == len(wide.feature)
-        and _rises(wide.weight_offsets, len(wide.feature), len(wide.weights))
-        and _rows_fit(slot_group, wide, groups),
-        "prototypes": _rises(known.offsets, features, len(known.label))
-        and known.value.shape == known.label.shape
-        and _within(known.label, 0, labels),
+def _checked_features(arrays: Mapping[str, NDArray[Any]], layers: Layers, groups: Groups, labels: int) -> int:
+    """Return the number of features of arrays that are sound, each by itself, or raise HiNetError."""
+    bias = arrays.get("head.bias")
+    if bias is not None and bias.ndim == 1 and len(bias) != groups.rows:
+        raise HiNetError(
+            f"the arrays have {len(bias):,} rows of output weights, the layers {groups.rows:,}; "
+            "they belong to another taxonomy"
+        )
+    sizes = {"neurons": len(layers.node), "rows": groups.rows, "labels": labels}
+    for named, schema in _SCHEMAS.items():
+        if named in arrays or named == "features.weight":
+            sizes |= check_arrays(arrays, schema, sizes)
+    if sizes["features"] > np.iinfo(np.int32).max:
+        raise HiNetError(f"the array 'features.weight' has {sizes['features']:,} features, more than can be numbered")
+    return sizes["features"]
+
+
+def _check_wide(wide: WideExpert, groups: Groups) -> None:
+    """Raise HiNetError unless the slots of a group have its features in order, and weights of its own rows."""
+    slots = len(wide.feature)
+    if not slots:
+        return
+    if int(wide.feature.max()) > int(wide.known_as.max()):
+        raise HiNetError("the array 'wide.feature' has numbers that no feature is known by in 'wide.known_as'")
+    falls = wide.feature[1:] <= wide.feature[:-1]
+    starts = wide.slot_offsets[(wide.slot_offsets > 0) & (wide.slot_offsets < slots)]
+    falls[starts - 1] = False
+    if falls.any():
+        raise HiNetError(f"the array 'wide.feature' does not rise after place {int(np.argmax(falls)):,} of a group")
+    group = np.repeat(np.arange(len(groups.first_row) - 1), np.diff(wide.slot_offsets))
+    low, high = groups.first_row[group], groups.first_row[group + 1]
+    begins, row = wide.weight_offsets[:-1], wide.weights["row"]
+    outside = (np.minimum.reduceat(row, begins) < low) | (np.maximum.reduceat(row, begins) >= high)
+    outside |= np.diff(wide.weight_offsets) > high - low
+    if outside.any():
+        raise HiNetError(f"the array 'wide.row' has rows of another group in slot {int(np.argmax(outside)):,}")
+
+
+def _check_mix(experts: Experts, slope: float, *, is_tree: bool) -> None:
+    """Raise HiNetError if experts are asked that there are not, or answers bent as only those of a tree can be."""
+    mix = Mix(*experts.mix.tolist())
+    absent = {
+        "deep": not experts.deep.width,
+        "flat": not experts.flat.width or not len(experts.spans.neuron),
+        "prototypes": not len(experts.spans.neuron),
     }
-    for name, good in sound.items():
-        if not good:
-            raise HiNetError(f"the arrays of {name} contradict each other or the taxonomy; the model is damaged")
-
-
-def _fits(deep: DeepExpert, features: int, outputs: int) -> bool:
-    width = deep.width
-    shapes = ((features, width), (width,), (outputs, width), (outputs,), (width,))
-    return all(array.shape == shape for array, shape in zip(deep, shapes, strict=True))
-
-
-def _rises(offsets: NDArray[Any], lists: int, total: int | None = None) -> bool:
-    """Return whether offsets are those of so many lists, of so many values together."""
-    if offsets.shape != (lists + 1,) or offsets[0] != 0 or (np.diff(offsets) < 0).any():
-        return False
-    return total is None or int(offsets[-1]) == total
-
-
-def _within(values: NDArray[Any], low: int, high: int) -> bool:
-    return not len(values) or (int(values.min()) >= low and int(values.max()) < high)
-
-
-def _rows_fit(slot_group: NDArray[np.int64], wide: WideExpert, groups: Groups) -> bool:
-    """Return whether every weight belongs to a row of its group."""
-    group = np.repeat(slot_group, np.diff(wide.weight_offsets))
-    row = wide.weights["row"]
-    return bool(((row >= groups.first_row[group]) & (row < groups.first_row[group + 1])).all())
+    for name, missing in absent.items():
+        if missing and getattr(mix, name):
+            raise HiNetError(f"the array 'mix' asks the {name} expert, which the model does not have")
+    if slope != 1 and not is_tree:
+        raise HiNetError("the array 'slope' is for trees, and the taxonomy is a DAG")
 
 
 def _deep(arrays: Mapping[str, NDArray[Any]], prefix: str) -> DeepExpert:
     width = arrays[f"{prefix}features.weight"].shape[1]
-    halves = np.arange(width) < linear_units(width)
-    found = {name: arrays.get(prefix + key, halves) for name, key in _DEEP.items()}
+    found = {name: arrays[prefix + key] for name, key in _DEEP.items() if prefix + key in arrays}
+    found.setdefault("slope", np.arange(width) < linear_units(width))
     return DeepExpert(**{name: np.ascontiguousarray(array, np.float32) for name, array in found.items()})
 
 
@@ -202,10 +229,10 @@ def _wide(arrays: Mapping[str, NDArray[Any]]) -> WideExpert:
     for name in ("row", "weight"):
         weights[name] = arrays[f"wide.{name}"]
     return WideExpert(
-        np.ascontiguousarray(arrays["wide.known_as"], np.int32),
-        np.ascontiguousarray(arrays["wide.slot_offsets"], np.int64),
-        np.ascontiguousarray(arrays["wide.feature"], np.int32),
-        np.ascontiguousarray(arrays["wide.weight_offsets"], np.int64),
+        np.array(arrays["wide.known_as"], np.int32),  # copies of what kernels go by: a mapped file may change
+        np.array(arrays["wide.slot_offsets"], np.int64),
+        np.array(arrays["wide.feature"], np.int32),
+        np.array(arrays["wide.weight_offsets"], np.int64),
         weights,
         np.ascontiguousarray(arrays["wide.bias"], np.float32),
     )
@@ -213,9 +240,7 @@ def _wide(arrays: Mapping[str, NDArray[Any]]) -> WideExpert:
 
 def _prototypes(arrays: Mapping[str, NDArray[Any]]) -> Prototypes:
     kinds = {"offsets": np.int64, "label": np.int32, "value": np.float32}
-    return Prototypes(
-        **{name: np.ascontiguousarray(arrays[f"prototypes.{name}"], kind) for name, kind in kinds.items()}
-    )
+    return Prototypes(**{name: np.array(arrays[f"prototypes.{name}"], kind) for name, kind in kinds.items()})
 
 
 def _halved(name: str, array: NDArray[Any]) -> NDArray[np.float16]:

@@ -1,6 +1,6 @@
 """Files on disk: checked text, delimited columns with their line numbers, writes that are all or nothing."""
 
-from hinet.files.arrays import map_arrays, read_arrays, write_arrays
+from hinet.files.arrays import MappedFile, map_arrays, read_arrays, write_arrays
 from hinet.files.atomic import new_file, write_bytes, write_text
 from hinet.files.delimited import DelimitedTable, format_delimited, parse_delimited
 from hinet.files.folders import TRIAL, check_writable, new_folder
@@ -13,6 +13,7 @@ __all__ = [
     "LOCK",
     "TRIAL",
     "DelimitedTable",
+    "MappedFile",
     "check_plain",
     "check_writable",
     "checked_lines",

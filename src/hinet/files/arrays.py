@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
+import mmap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.errors import FileError
+from hinet.errors import FileError, HiNetError
 from hinet.files.atomic import write_bytes
+from hinet.files.plain import check_plain
 
 _KINDS: dict[str, Any] = {
     "BOOL": np.bool_, "U8": np.uint8, "I8": np.int8, "U16": np.uint16, "I16": np.int16, "U32": np.uint32,
@@ -67,34 +70,90 @@ def read_arrays(path: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str, st
         raise FileError(path, f"cannot be read: {error.strerror or error}") from None
 
 
-def map_arrays(path: str | Path, stream: IO[bytes] | None = None) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a file, mapped into memory: read when they are first touched, shared by processes.
+class MappedFile:
+    """A file that is mapped into memory, as long as this or an array of it is about.
 
-    They may be written to, which leaves the file as it is: kernels are compiled for arrays that may. With a ``stream``
-    of the file, that is mapped, whatever has the path by now.
+    Memory of a file that was cut off cannot be read: the system ends the process. So ``check`` is asked before.
+    """
+
+    def __init__(self, path: str | Path, memory: mmap.mmap | None) -> None:
+        self.path = str(path)
+        self._memory = memory
+
+    def check(self) -> None:
+        """Raise FileError if the file was cut off since it was mapped."""
+        if self._memory is not None and self._memory.size() < len(self._memory):
+            raise FileError(self.path, "was cut off while the model was in use; copy the folder again and load it anew")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the memory where it is: who is copied has arrays of their own."""
+        return {"path": self.path, "_memory": None}
+
+
+def map_arrays(
+    path: str | Path, stream: IO[bytes], *, mapped: bool = True
+) -> tuple[dict[str, NDArray[Any]], MappedFile]:
+    """Return the arrays of an open file, mapped into memory: read when they are first touched, shared by processes.
+
+    They may be written to, which leaves the file as it is: kernels are compiled for arrays that may. If they are not
+    to be ``mapped``, they are read at once, and whatever happens to the file does not touch them.
 
     Raises
     ------
     FileError
-        If the file is missing, cut off, or no file of arrays.
+        If the file is cut off, or no file of arrays.
     """
     try:
-        file = np.memmap(path if stream is None else stream, np.uint8, mode="c")
+        memory = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY) if mapped else None
     except (OSError, ValueError) as error:  # an empty file cannot be mapped
         raise FileError(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    data: Any = memory if memory is not None else _all_bytes(stream)
     try:
-        start = 8 + int.from_bytes(file[:8].tobytes(), "little")
-        header = json.loads(file[8:start].tobytes())
+        entries, start = _header(data)
+        return {name: _array(data, start, entry) for name, entry in entries.items()}, MappedFile(path, memory)
+    except (HiNetError, ValueError, RecursionError) as error:
+        reason = "lists within lists without end" if isinstance(error, RecursionError) else error
+        raise FileError(path, f"the arrays cannot be read ({reason}); the file is damaged or of another kind") from None
+
+
+def _all_bytes(stream: IO[bytes]) -> bytearray:
+    stream.seek(0)
+    return bytearray(stream.read())
+
+
+class ArrayEntry(TypedDict):
+    """Where an array is in a file, and what it is; as safetensors has it."""
+
+    dtype: str
+    shape: list[int]
+    data_offsets: tuple[int, int]
+
+
+def _header(data: Any) -> tuple[dict[str, ArrayEntry], int]:
+    """Return what a file says of its arrays, and where their bytes start; they follow each other without a gap."""
+    start = 8 + int.from_bytes(data[:8], "little")
+    if not 8 <= start <= len(data):
+        raise HiNetError(f"a header of {start - 8:,} bytes in a file of {len(data):,}")
+    header = json.loads(bytes(data[8:start]))
+    if isinstance(header, dict):
         header.pop("__metadata__", None)
-        return {name: _mapped(file[start:], told) for name, told in header.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, UnicodeDecodeError):
-        raise FileError(path, "the arrays cannot be read; the file is damaged or of another kind") from None
+    check_plain(header, dict[str, ArrayEntry], "the header")
+    end = 0
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        low, high = entry["data_offsets"]
+        if entry["dtype"] not in _KINDS:
+            raise HiNetError(f"the array {name!r} is of the unknown kind {entry['dtype']!r}")
+        wanted = np.dtype(_KINDS[entry["dtype"]]).itemsize * math.prod(entry["shape"])
+        if low != end or high - low != wanted or min(entry["shape"], default=0) < 0:
+            raise HiNetError(f"the array {name!r} of the shape {entry['shape']} has the bytes from {low:,} to {high:,}")
+        end = high
+    if end != len(data) - start:
+        raise HiNetError(f"arrays of {end:,} bytes in a file with {len(data) - start:,} bytes of them")
+    return header, start
 
 
-def _mapped(data: NDArray[np.uint8], told: Mapping[str, Any]) -> NDArray[Any]:
-    low, high = told["data_offsets"]
-    kind = np.dtype(_KINDS[told["dtype"]])
-    if not 0 <= low <= high <= len(data) or high - low != kind.itemsize * int(np.prod(told["shape"], dtype=np.int64)):
-        raise ValueError
-    array = np.ndarray(told["shape"], kind, data.data, low) if high > low else np.empty(told["shape"], kind)
+def _array(data: Any, start: int, entry: ArrayEntry) -> NDArray[Any]:
+    low, high = entry["data_offsets"]
+    kind = np.dtype(_KINDS[entry["dtype"]])
+    array = np.ndarray(entry["shape"], kind, data, start + low) if high > low else np.empty(entry["shape"], kind)
     return array if array.flags.aligned else array.copy()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from hinet.errors import HiNetError, shown
@@ -80,12 +81,12 @@ def _check_union(value: Any, kinds: tuple[Any, ...], where: str) -> None:
             check_plain(value, kind, where)
             return
         except HiNetError as error:
-            failed.append(error)
-    raise failed[0]
+            failed.append(str(error))
+    raise HiNetError(max(failed, key=lambda said: said.partition(" ")[0].count(".")))  # of the kind that fits most
 
 
 def _check_items(value: Any, origin: Any, kinds: tuple[Any, ...], where: str) -> None:
-    _require(isinstance(value, list), value, where, "a list")
+    _require(isinstance(value, (list, tuple)), value, where, "a list")
     if origin is tuple and kinds[-1] is not Ellipsis:
         _require(len(value) == len(kinds), value, where, f"a list of {len(kinds)}")
     for place, item in enumerate(value):
@@ -95,21 +96,28 @@ def _check_items(value: Any, origin: Any, kinds: tuple[Any, ...], where: str) ->
 
 def _check_fields(value: Any, kind: Any, where: str) -> None:
     _require(isinstance(value, dict), value, where, "a mapping")
-    hints = get_type_hints(kind)  # of a TypedDict, NotRequired is taken off
-    if is_typeddict(kind):  # its __required_keys__ do not know NotRequired in annotations that are text
-        whole = get_type_hints(kind, include_extras=True)
-        needed = {name for name, hint in whole.items() if get_origin(hint) is not NotRequired}
-    else:
-        given = (dataclasses.MISSING,)
-        needed = {f.name for f in dataclasses.fields(kind) if f.default in given and f.default_factory in given}
-        for name in value:
-            if name not in hints:
-                raise HiNetError(f"{where} has the unknown entry {shown(str(name))}")
+    hints, needed = _fields_of(kind)
+    for name in value.keys() - hints.keys():
+        if not is_typeddict(kind):
+            raise HiNetError(f"{where} has the unknown entry {shown(str(name))}")
+        check_plain(value[name], Any, f"{where}.{name}")
     for name, of in hints.items():
         if name in value:
             check_plain(value[name], of, f"{where}.{name}")
         elif name in needed:
             raise HiNetError(f"{where} has no entry {name!r}")
+
+
+@cache
+def _fields_of(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
+    """Return the kinds of all fields of a TypedDict or dataclass, and the names of those that must be there."""
+    hints = get_type_hints(kind)  # of a TypedDict, NotRequired is taken off
+    if is_typeddict(kind):  # its __required_keys__ do not know NotRequired in annotations that are text
+        whole = get_type_hints(kind, include_extras=True)
+        return hints, frozenset(name for name, hint in whole.items() if get_origin(hint) is not NotRequired)
+    no = dataclasses.MISSING
+    fields = [field for field in dataclasses.fields(kind) if field.default is no and field.default_factory is no]
+    return hints, frozenset(field.name for field in fields)
 
 
 def _check_depth(value: Any, where: str) -> None:

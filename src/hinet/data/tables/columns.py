@@ -13,6 +13,7 @@ from hinet.data.tables.faults import Faults
 from hinet.data.tables.formats import TableOptions
 from hinet.data.tables.reading import read_blocks
 from hinet.errors import HiNetError, LabelError, shown
+from hinet.files import check_plain
 from hinet.files.text import undecoded
 from hinet.taxonomy import PATH_MARK, Taxonomy, as_id, cut_path
 from hinet.taxonomy.path_text import empty_step, why_no_path
@@ -61,7 +62,10 @@ class Columns:
     @classmethod
     def from_described(cls, described: Mapping[str, Any]) -> Columns:
         """Return the columns that ``described`` gave."""
-        told = {**described, "text": tuple(described["text"]), "label": tuple(described["label"])}
+        check_plain(described, cls, "the note of columns")
+        if not all(value or value is None for value in described.values()):
+            raise HiNetError("the note of columns names no column, or a separator without a character")
+        told: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in described.items()}
         return cls(**told)
 
     def labels_of(self, columns: Sequence[Sequence[Any]]) -> list[Any]:

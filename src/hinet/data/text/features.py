@@ -27,8 +27,11 @@ from hinet.data.text.settings import TextSettings
 from hinet.data.text.vocabulary import Names, Vocabulary, bucket_lookup, vocabulary_lookup
 from hinet.data.text.weighing_kernels import Floats, weigh_rows
 from hinet.errors import HiNetError
+from hinet.files.schema import ArraySpec, Schema, check_arrays, floats, offsets
 from hinet.parameters import thread_count
 from hinet.ragged import Ints, offsets_of
+
+LEAST_IDF, MOST_IDF = 1.0, 100.0  # of a feature in all texts, and more than any number of texts can give
 
 _Part: TypeAlias = tuple[Ints64, Ints32, Floats]  # row offsets, feature numbers and weights of a block
 
@@ -179,27 +182,43 @@ class TextFeatures:
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], described: Mapping[str, Any]) -> TextFeatures:
         """Return the features that gave these arrays and this description."""
         settings = TextSettings.from_described(described["settings"])
+        if settings.char_ngrams == "auto":
+            raise HiNetError("char_ngrams is 'auto' in the settings of saved text features, expected what it became")
         words, chars = (_vocabulary_from(arrays, kind, settings) for kind in ("words", "chars"))
         return cls(settings, described["texts"], words, chars)
 
 
+def _schema(kind: str, hashed: bool, named: bool) -> Schema:
+    """Return what the arrays of a vocabulary must be; a hashed one has features that are not used, and no hashes."""
+    schema: dict[str, ArraySpec] = {
+        f"{kind}.hashes": ArraySpec(("hashes" if hashed else "features",), "u", rising=True),
+        f"{kind}.idf": floats("features", low=0 if hashed else LEAST_IDF, high=MOST_IDF),
+    }
+    if named:
+        schema |= {
+            f"{kind}.name_offsets": offsets("features", "bytes"),
+            f"{kind}.names": ArraySpec(("bytes",), "u", 0, 255),
+        }
+    return schema
+
+
 def _vocabulary_from(arrays: Mapping[str, NDArray[Any]], kind: str, settings: TextSettings) -> Vocabulary:
     def part(name: str, dtype: type[np.generic]) -> NDArray[Any]:
-        if f"{kind}.{name}" not in arrays:
-            raise HiNetError(f"saved text features lack {kind}.{name}; save them again with to_arrays")
-        return np.array(
-            arrays[f"{kind}.{name}"], dtype
-        )  # a copy: kernels are compiled for arrays that may be written to
+        return np.array(arrays[f"{kind}.{name}"], dtype)  # a copy: a mapped file may change, and kernels go by these
 
+    bits = settings.hash_bits if f"{kind}.idf" in arrays and arrays[f"{kind}.idf"].size else None
+    hashed = bits is not None
+    sizes = {} if bits is None else {"hashes": 0, "features": 1 << bits}
+    check_arrays(arrays, _schema(kind, hashed, settings.has_names), sizes)
     hashes, idf = part("hashes", np.uint64), part("idf", np.float32)
-    hashed = settings.hash_bits is not None and len(idf) > 0
-    expected = 1 << settings.hash_bits if settings.hash_bits is not None and hashed else len(hashes)
-    if len(idf) != expected or np.any(hashes[1:] <= hashes[:-1]):
-        raise HiNetError(f"saved text features contradict themselves: {kind}.hashes and {kind}.idf do not fit together")
+    if hashed and ((idf > 0) & (idf < LEAST_IDF)).any():
+        raise HiNetError(
+            f"the array '{kind}.idf' has numbers between 0 and {LEAST_IDF:g}; features weigh more, or nothing"
+        )
     lookup = bucket_lookup(idf) if hashed else vocabulary_lookup(hashes, idf)
     if not settings.has_names:
         return Vocabulary(lookup, None)
     names = Names(part("names", np.uint8), part("name_offsets", np.int64))
-    if len(names.offsets) != len(idf) + 1 or names.offsets[-1] != len(names.text):
-        raise HiNetError(f"saved text features contradict themselves: {kind}.names has not one name for each feature")
+    if not names.are_text():
+        raise HiNetError(f"the array '{kind}.names' holds bytes that are no text in UTF-8")
     return Vocabulary(lookup, names)

@@ -58,6 +58,17 @@ class Names:
     def __getitem__(self, feature: int) -> str:
         return self.text[self.offsets[feature] : self.offsets[feature + 1]].tobytes().decode()
 
+    def are_text(self) -> bool:
+        """Return whether all names are UTF-8, none of which ends within a character."""
+        starts = self.offsets[self.offsets < len(self.text)]
+        if (self.text[starts] & 0xC0 == 0x80).any():  # a byte within a character
+            return False
+        try:
+            self.text.tobytes().decode()
+        except UnicodeDecodeError:
+            return False
+        return True
+
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:

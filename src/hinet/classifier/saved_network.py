@@ -1,0 +1,145 @@
+"""A network of torch modules as plain values and arrays, and back."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from numpy.typing import NDArray
+
+from hinet.errors import HiNetError
+from hinet.files import check_plain
+from hinet.files.schema import FINITE, LARGEST, Schema, check_arrays, floats
+from hinet.taxonomy import Layers
+
+if TYPE_CHECKING:
+    from hinet.network import HiNet
+
+
+class SparseShape(TypedDict):
+    """What a sparse bag is built from."""
+
+    kind: Literal["sparse"]
+    features: int
+    width: int
+    dropout: float
+    linear_share: float
+
+
+class DenseShape(TypedDict):
+    """What the perceptron of dense rows is built from."""
+
+    kind: Literal["dense"]
+    features: int
+    widths: list[int]
+    dropout: float
+
+
+class OwnShape(TypedDict):
+    """A module of the user's own, which must be given again."""
+
+    kind: Literal["own"]
+
+
+class NetworkShape(TypedDict):
+    """What a network is built from; the settings of its head are those of ``HeadSettings``."""
+
+    features: SparseShape | DenseShape | OwnShape
+    width: int
+    head: dict[str, Any]
+
+
+def described_network(network: HiNet) -> dict[str, Any]:
+    """Return what a network is built from, as plain values."""
+    from hinet.network import DenseFeatures, SparseBag
+
+    features: dict[str, Any] = {"kind": "own"}
+    if isinstance(network.features, (DenseFeatures, SparseBag)):
+        kind = "dense" if isinstance(network.features, DenseFeatures) else "sparse"
+        features = {"kind": kind, **network.features.shape()}
+    return {"features": features, "width": network.head.width, "head": asdict(network.head.settings)}
+
+
+def check_network(told: Mapping[str, Any]) -> None:
+    """Raise HiNetError unless plain values are those that a network is built from."""
+    from hinet.network import HeadSettings
+
+    check_plain(told, NetworkShape, "model")
+    check_plain(told["head"], HeadSettings, "model.head")
+    for name in ("dropout", "linear_share"):
+        if not 0 <= told["features"].get(name, 0) <= 1:
+            raise HiNetError(f"model.features.{name} is {told['features'][name]}, expected a share from 0 to 1")
+
+
+def require_own(told: Mapping[str, Any], own: Any) -> None:
+    """Raise HiNetError if a network had features of the user's own, which are not given."""
+    if told["features"]["kind"] == "own" and own is None:
+        raise HiNetError("the model was trained with a network of your own; pass it again, as load(path, network=...)")
+
+
+def restored_network(layers: Layers, told: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], own: Any) -> HiNet:
+    """Return the network that was described so, with these weights; ``own`` is the user's feature network, if any.
+
+    Raises
+    ------
+    HiNetError
+        If description, weights and taxonomy do not fit together. Nothing is built before the shapes agree.
+    """
+    import torch
+
+    from hinet.network import DenseFeatures, HeadSettings, HiNet, SparseBag
+
+    shape = dict(told["features"])
+    _check_weights(arrays, told, shape)
+    kind = shape.pop("kind")
+    features = own if kind == "own" else (DenseFeatures if kind == "dense" else SparseBag)(**shape)
+    network = HiNet(features, layers, told["width"], HeadSettings(**told["head"]))
+    for name, tensor in network.state_dict().items():
+        if name in arrays and f"torch.{arrays[name].dtype}" != str(tensor.dtype):
+            raise HiNetError(f"the array {name!r} is of {arrays[name].dtype}, the network has {tensor.dtype} there")
+    try:
+        network.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
+    except (RuntimeError, TypeError) as error:
+        raise HiNetError(f"the saved weights do not fit the network: {error}") from None
+    return network.eval()
+
+
+def features_read(network: HiNet) -> int | None:
+    """Return how many features a network reads; None for a module of the user's own."""
+    from hinet.network import DenseFeatures, SparseBag
+
+    features = network.features
+    return int(features.shape()["features"]) if isinstance(features, (DenseFeatures, SparseBag)) else None
+
+
+def _check_weights(arrays: Mapping[str, NDArray[Any]], told: Mapping[str, Any], shape: Mapping[str, Any]) -> None:
+    """Raise HiNetError unless all weights are finite, and those of the features have the shapes that are described."""
+    schema: Schema = {}
+    if shape["kind"] == "sparse":
+        schema = {"features.weight": floats(shape["features"], shape["width"]), "features.bias": floats(shape["width"])}
+        width = shape["width"]
+    elif shape["kind"] == "dense":
+        schema = _dense_schema(shape, len(arrays))
+        width = shape["widths"][-1]
+    else:
+        width = told["width"]
+    check_arrays(arrays, schema, {})
+    read = next((name for name in ("head.weight", "head.from_features.0") if name in arrays), None)
+    if read is None or arrays[read].ndim != 2 or not told["width"] == width == arrays[read].shape[1] > 0:
+        raise HiNetError(f"the saved weights do not fit the network: the head reads not {told['width']:,} units")
+    for name, array in arrays.items():
+        if array.dtype.kind == "f":
+            largest = FINITE if shape["kind"] == "own" else LARGEST
+            check_arrays({name: array}, {name: floats(*array.shape, low=-largest, high=largest)}, {})
+
+
+def _dense_schema(shape: Mapping[str, Any], arrays: int) -> Schema:
+    if not 0 < 2 * len(shape["widths"]) <= arrays:
+        raise HiNetError(f"{len(shape['widths']):,} layers of features are told of, and {arrays:,} arrays are there")
+    sizes = list(itertools.pairwise([shape["features"], *shape["widths"]]))
+    named = [f"features.layers.{3 * number}" for number in range(len(sizes))]
+    pairs = list(zip(named, sizes, strict=True))
+    weights = {f"{name}.weight": floats(after, before) for name, (before, after) in pairs}
+    return weights | {f"{name}.bias": floats(after) for name, (_, after) in pairs}
