@@ -6,6 +6,8 @@ import itertools
 import json
 import warnings
 from dataclasses import replace
+from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +26,21 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from hinet import HiNetClassifier, HiNetError, LabelError, Taxonomy, load, paths_as_text
 from hinet.classifier.bundle import _described_form, _restored_form
 from hinet.classifier.continuing import moved_to
-from hinet.classifier.label_reading import read_labels, widened
+from hinet.classifier.inputs import taken
+from hinet.classifier.label_reading import read_labels, read_with_classes, widened
+from hinet.classifier.label_rows import checked_labels
 from hinet.classifier.labels import LabelForm
 from hinet.classifier.manifest import sealed
 from hinet.classifier.tabular import AnswerTable, Asked
 from hinet.metrics import scorer
-from hinet.taxonomy import Layers
+from hinet.taxonomy import Layers, cut_path
 from tests.classifier.data import small
 from tests.strategies import awkward_names
 
 TEXTS = ["rye bread", "white bread", "whole milk", "skimmed milk"] * 5
 FOOD: list[Any] = ([("Food", "Bread")] * 2 + [("Food", "Milk")] * 2) * 5
 
-few_names = st.sampled_from(["Food", "Bread", "Milk", "a > b", "x\\", "7"])
+few_names = st.sampled_from(["Food", "Bread", "Milk", "a > b", "x\\", "\\>", "7"])
 paths = st.lists(st.one_of(few_names, awkward_names), min_size=1, max_size=4).map(tuple)
 path_sets = st.lists(paths, min_size=1, max_size=6)
 
@@ -104,6 +108,176 @@ def test_paths_that_come_later_leave_earlier_ones_as_they_were(
     before, after = (paths_as_text([tuple(map(str.strip, path)) for path in part]) for part in (first, then))
     form = widened(read_labels(before, None, ">")[0], after)
     assert read_back(form, [*before, *after]).tolist() == [*before, *after]
+
+
+texts_or_numbers = st.one_of(  # of which no two have the same text
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.booleans(),
+    st.sampled_from(["Food", "a > b", "x\\"]),
+)
+mixed_paths = st.lists(st.lists(texts_or_numbers, min_size=1, max_size=4).map(tuple), min_size=1, max_size=6)
+
+
+def kinds(label: Any) -> Any:
+    """Return a label with the kinds of its steps: 1, 1.0 and True are the same key, as 1 and "1" are the same text."""
+    steps = label if isinstance(label, (tuple, list)) else [label]
+    return [(type(step), step) for step in (int(s) if type(s) is float and s.is_integer() else s for s in steps)]
+
+
+@settings(max_examples=40)
+@given(mixed_paths, mixed_paths)
+@example([("Food", 1), ("Food", 2), ("Food", 1.5)], [("Food", 3), (1, "Food")])
+@example([(1,), (2,)], [(3,)])
+def test_steps_of_any_type_come_back(first: list[tuple[Any, ...]], then: list[tuple[Any, ...]]) -> None:
+    def all_kinds(answers: Any) -> Any:
+        return [kinds(tuple(step for step in row if step != "")) for row in answers.tolist()]
+
+    form, _ = read_labels(first, None)
+    assert all_kinds(read_back(form, first)) == list(map(kinds, first))
+    table = padded(first)
+    assert table.shape[1] == 1 or all_kinds(read_back(read_labels(table, None)[0], table)) == list(map(kinds, first))
+    if not form.number:  # else whole numbers may follow, nothing else
+        both = [*first, *then]
+        assert all_kinds(read_back(widened(form, then), both)) == list(map(kinds, both))
+
+
+@settings(max_examples=40)
+@given(st.lists(texts_or_numbers, min_size=1, max_size=6))
+@example(["a", 1])
+@example([2**63, -1])
+@example([2**63, 1, 2**70])
+@example([2**60 + 1, 0.5])
+def test_plain_labels_of_any_type_come_back(y: list[Any]) -> None:
+    taxonomy = Taxonomy.from_edges([(None, str(int(v) if type(v) is float and v.is_integer() else v)) for v in y])
+    for given_taxonomy in (None, taxonomy):
+        form, _ = read_labels(y, given_taxonomy, None)
+        back = read_back(form, y)
+        assert [back.item(row) for row in range(len(y))] == y
+        assert back.dtype != object or list(map(kinds, back)) == list(map(kinds, y))
+
+
+def test_steps_of_one_text_and_two_types_are_told() -> None:
+    for y in ([("Food", 1), ("Food", 2), ("Food", "1")], ["a", 1, "1"]):
+        with pytest.raises(
+            LabelError, match="row 2: '1' and the 1 of an earlier row are different labels with the same"
+        ):
+            read_labels(y, None)
+    frame = pd.DataFrame({"chapter": ["1", "2"], "code": [1, 2]})  # other nodes
+    assert read_back(read_labels(frame, None)[0], frame).tolist() == [["1", 1], ["2", 2]]
+    mixed = Taxonomy.from_edges([(None, "1"), (None, "2"), (None, "other")])
+    ids, _ = read_labels([1, 2], mixed)
+    assert ids.decode(np.array([0, 1])).dtype == np.int64
+    assert ids.decode(ids.label_nodes).tolist() == [1, 2, "other"]
+
+
+def test_what_steps_were_is_saved_and_checked() -> None:
+    form, _ = read_labels([("Food", 1), ("Food", 1.5)], None)
+    told = _described_form(form)
+    assert told["typed"] == {"Food > 1": 1, "Food > 1.5": 1.5}
+    for node, value in (("Food > 1", 2), ("Food > 1", "1"), ("Toys", 1), ("Food > 1", [1])):
+        with pytest.raises(ValueError, match="cannot be written as"):
+            _restored_form(form.taxonomy, {**told, "typed": {node: value}}, form.label_nodes)
+    del told["typed"]  # as in models of before
+    old = _restored_form(form.taxonomy, told, form.label_nodes)
+    assert old.decode(old.label_nodes).tolist() == [("Food", "1"), ("Food", "1.5")]
+
+
+@settings(max_examples=100)
+@given(st.lists(st.text("ab>\\ ", min_size=1, max_size=8).filter(lambda text: all(cut_path(text))), min_size=1))
+@example(["x>y", r"a\ >b", r"a\>b"])
+def test_text_with_marks_and_backslashes_comes_back(texts: list[str]) -> None:
+    first = {cut_path(text): text for text in reversed(texts)}
+    form, _ = read_labels(texts, None, ">")
+    assert read_back(form, texts).tolist() == [first[cut_path(text)] for text in texts]
+    inner = form.decode(np.arange(len(form.taxonomy)))
+    assert [form.taxonomy.position(form.id_of(0, text)) for text in inner] == list(range(len(form.taxonomy)))
+
+
+def test_the_first_spelling_stays() -> None:
+    form, _ = read_labels(["a > b", "a>b"], None)
+    assert form.decode(form.label_nodes).tolist() == ["a > b"]
+    later = widened(form, ["a  >  b", "a", "c>d"])
+    assert later.decode(later.label_nodes).tolist() == ["a", "a > b", "c>d"]
+
+
+def test_how_older_models_kept_what_was_spelled_otherwise() -> None:
+    texts = ["x>y", "x > z"]
+    form, _ = read_labels(texts, None)
+    told = _described_form(form)
+    told["style"]["spelled"] = {"x>z": "x > z"}
+    assert _restored_form(form.taxonomy, told, form.label_nodes).decode(form.label_nodes).tolist() == sorted(texts)
+
+
+def test_classes_widen_the_form_of_labels() -> None:
+    table = padded([("Food", "Bread"), ("Toys",)])
+    form = read_with_classes(table, pd.DataFrame([["Food", "Milk", "Whole"], ["Toys", "", ""]]), None)
+    assert form.decode(form.label_nodes).tolist() == [
+        ["Food", "Bread", ""], ["Toys", "", ""], ["Food", "Milk", "Whole"],
+    ]  # fmt: skip
+    text = read_with_classes(["Food", "Toys"], ["Food > Bread", "Toys"], None)
+    assert text.decode(text.label_nodes).tolist() == ["Food", "Food > Bread", "Toys"]
+    for y, classes, message in (
+        (["a", None], ["a", "b"], "row 1: the label is missing"),
+        (["a", "b"], ["a", None], "classes: row 1: the label is missing"),
+        ([("a",)], ["a > b"], "classes: row 0: 'a > b' and earlier rows mix paths with single labels"),
+        (["a"], "ab", "classes: expected a list of labels, got the text 'ab'"),
+    ):
+        with pytest.raises(LabelError, match=f"^{message}"):
+            read_with_classes(y, classes, None)
+    found = small(epochs=1).partial_fit(TEXTS, padded(RAGGED), classes=padded(RAGGED))
+    assert found.predict(TEXTS).shape == (20, 2)
+
+
+def test_rows_without_an_answer_have_no_ids(one_topped: HiNetClassifier) -> None:
+    for y, missing in (
+        (FOOD, ()), (["a", "b"], None), (["a > b", "c"], None), (padded(FOOD), np.array(["", None], object)),
+    ):  # fmt: skip
+        form, _ = read_labels(y, None)
+        answers = form.decode(np.array([-1, form.label_nodes[0]]))
+        assert list(map(bool, form.truth(answers, allow_missing=True).ids())) == [False, True]
+        for rows in (answers, [missing]):
+            with pytest.raises(LabelError, match=r"row 0: the (label is missing|path is empty)"):
+                form.truth(rows)
+    along, _ = read_labels([("B", "x", "q"), ("A", "y")], DAG)
+    assert along.truth([(), ("B", "x")], allow_missing=True).ids() == [(), ("x",)]
+    assert one_topped.node_ids(one_topped.predict(TEXTS[:2], min_confidence=1.0)) == [("Food",)] * 2
+    assert one_topped.node_ids([(), ("Food",), ("",)]) == [(), ("Food",), ()]
+    for refused in (one_topped.score, one_topped.calibrate, partial(scorer("accuracy"), one_topped)):
+        with pytest.raises(LabelError, match="row 1: the path is empty"):
+            refused(TEXTS[:2], [("Food",), ()])
+
+
+def test_flat_labels_have_no_nodes_above_them() -> None:
+    form, _ = read_labels(["a", "b"], None)
+    assert form.truth(["a > x", "b"]).ids() == [(), ("b",)]
+
+
+def test_what_is_no_label_is_told_with_its_row() -> None:
+    taxonomy = Taxonomy.from_edges([(None, "a"), (None, "inf")])
+    for y in (["a", pd.NA], [1, pd.NA], pd.Series([1, pd.NA], dtype="Int64"), pd.Series(["a", pd.NA], dtype="string")):
+        with pytest.raises(LabelError, match="row 1: the label is missing"):
+            read_labels(checked_labels(y, 2), None)
+    with pytest.raises(LabelError, match="Unknown label type"):
+        checked_labels(np.array([0.5, 1.5]), 2)
+    assert read_labels(["a", float("inf")], taxonomy)[0].decode(np.array([0, 1])).tolist() == ["a", float("inf")]
+    assert read_labels([("a", float("inf"))], None)[0].decode(np.array([1])).tolist() == [("a", float("inf"))]
+    numbers, _ = read_labels([(1, 2), (1, 3)], None)
+    with pytest.raises(LabelError, match="row 0: '5' and earlier rows mix paths with single labels"):
+        widened(numbers, [5])
+    with pytest.raises(
+        LabelError, match="row 1: labels are text or numbers, got '1' of type Decimal; write them as te"
+    ):
+        read_labels(["a", Decimal(1)], None)
+
+
+def test_arrow_tables_are_level_columns() -> None:
+    table = pa.table({"top": ["Food", "Food", "Toys"], "code": [1, 2, None]})
+    form, _ = read_labels(checked_labels(table, 3), None)
+    assert read_back(form, table).tolist() == [["Food", 1], ["Food", 2], ["Toys", ""]]
+    one = pa.table({"label": ["a", "b"]})
+    assert read_labels(checked_labels(one, 2), None)[0].decode(np.array([0, 1])).tolist() == ["a", "b"]
+    assert taken(table, np.array([True, False, True])).to_pylist()[1]["top"] == "Toys"
 
 
 EDGES = [("all", "food"), ("food", "bread"), ("food", "milk"), ("all", "toy"), ("toy", "car")]

@@ -39,7 +39,7 @@ from hinet.errors import FileError, HiNetError
 from hinet.files import checked_text, map_arrays, write_arrays
 from hinet.files.schema import check_arrays, indices
 from hinet.progress import EpochRecord
-from hinet.taxonomy import Layers, Table, Taxonomy, as_id
+from hinet.taxonomy import Layers, Table, Taxonomy, as_id, path_id
 
 if TYPE_CHECKING:
     from hinet.network import HiNet
@@ -54,6 +54,7 @@ VALUE_KINDS = (
     "float64",
 )  # of plain labels
 MOST_EMPTY_COLUMNS = 1_000  # that a table of labels may have beyond the levels of its taxonomy
+PLAIN = (bool, int, float)  # what a label may be, if it is no text
 
 
 def save_fitted(fitted: Fitted, folder: str | Path, told: Mapping[str, Any], *, half: bool = False) -> None:
@@ -201,7 +202,8 @@ def _described_form(form: LabelForm) -> dict[str, Any]:
     return {
         "form": form.form, "number": form.number, "columns": form.columns, "named": form.named,
         "values": values, "root": root, "rooted": form.rooted,
-        "style": None if form.style is None else asdict(form.style), "wrote": form.wrote,
+        "style": None if form.style is None else _described_style(form.style), "wrote": form.wrote,
+        "typed": dict(form.typed),
     }  # fmt: skip
 
 
@@ -214,7 +216,7 @@ def _restored_form(taxonomy: Taxonomy, told: Mapping[str, Any], label_nodes: NDA
         raise HiNetError(f"labels of the form {told['form']!r} contradict what else is told of them")
     layers = Layers.of(taxonomy, [taxonomy.ids[node] for node in label_nodes.tolist()])
     values = None if told["values"] is None else _restored_values(taxonomy, **told["values"])
-    style = None if told.get("style") is None else TextStyle(**told["style"])
+    style = None if told.get("style") is None else _restored_style(**told["style"])
     if (told["form"] == "text") != bool(style and style.mark):
         raise HiNetError("paths as text need a mark to be cut at, and other labels have none")
     rooted = told.get("rooted", told["named"] and told["root"] is not None)  # older models: the shared top is the root
@@ -222,8 +224,13 @@ def _restored_form(taxonomy: Taxonomy, told: Mapping[str, Any], label_nodes: NDA
     if any(path[-1:] != (label,) for label, path in wrote.items()):
         raise HiNetError("a path leads to another label than that it was written for")
     Traces.along(layers, list(wrote.values()))  # raises where one leads nowhere
+    texts = taxonomy.titles if told["named"] else taxonomy.ids
+    typed = told.get("typed", {})
+    for node, value in typed.items():
+        if type(value) not in PLAIN or node not in taxonomy or as_id(value) != texts[taxonomy.position(node)]:
+            raise HiNetError(f"node {node!r} cannot be written as {value!r}")
     form = LabelForm(
-        told["form"], layers, told["number"], told["columns"], told["named"], values, rooted, style, wrote
+        told["form"], layers, told["number"], told["columns"], told["named"], values, rooted, style, wrote, typed
     )  # fmt: skip
     if form.number:
         try:
@@ -237,8 +244,8 @@ def _restored_values(taxonomy: Taxonomy, kind: str, values: list[Any]) -> NDArra
     """Return plain labels as they were: the names of the nodes, or the numbers these stand for."""
     if kind not in VALUE_KINDS:
         raise HiNetError(f"labels of the unknown kind {kind!r}")
-    expected = {"O": str, "b": bool, "f": float}.get(np.dtype(kind).kind, int)
-    if {*map(type, values)} - {expected}:
+    expected = {"O": (str, *PLAIN), "b": (bool,), "f": (float,)}.get(np.dtype(kind).kind, (int,))
+    if {*map(type, values)} - {*expected}:
         raise HiNetError(f"labels of the kind {kind!r} that are not")
     try:
         found = np.array(values, kind)
@@ -247,6 +254,16 @@ def _restored_values(taxonomy: Taxonomy, kind: str, values: list[Any]) -> NDArra
     if [as_id(value) for value in found.tolist()] != list(taxonomy.ids):
         raise HiNetError("the labels are other ones than the nodes of the taxonomy")
     return found
+
+
+def _described_style(style: TextStyle) -> dict[str, Any]:
+    """Return how paths are written, what was spelled otherwise by the id that names have as a path."""
+    return {**asdict(style), "spelled": {path_id(steps): text for steps, text in style.spelled.items()}}
+
+
+def _restored_style(mark: str, between: str, spelled: Mapping[str, str]) -> TextStyle:
+    """Return how paths are written; the texts alone say which paths they are, as older models join steps otherwise."""
+    return TextStyle(mark, between).with_labels(spelled.values())
 
 
 def _versions(engine: str) -> dict[str, str]:

@@ -42,8 +42,8 @@ from hinet.classifier.inputs import (
     taken,
     text_column,
 )
-from hinet.classifier.label_reading import in_taxonomy, read_labels, widened
-from hinet.classifier.label_rows import checked_labels, listed
+from hinet.classifier.label_reading import in_taxonomy, read_labels, read_with_classes, widened
+from hinet.classifier.label_rows import checked_labels
 from hinet.classifier.labels import LabelForm
 from hinet.classifier.leading import written
 from hinet.classifier.manifest import MANIFEST
@@ -235,7 +235,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._fit(X, y, sample_weight, valid)
 
     def _fit(
-        self, X: Any, y: Any, sample_weight: Any, valid: tuple[Any, Any] | None = None, known: LabelForm | None = None
+        self, X: Any, y: Any, sample_weight: Any, valid: tuple[Any, Any] | None = None, classes: Any = None
     ) -> Self:
         checked_parameters(self, RULES)
         VALID.checked("valid", valid)
@@ -244,6 +244,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         checked = self._checked(X, kind, reset=not goes_on)
         y = checked_labels(y, count_of(checked))
         taxonomy = self._given_taxonomy()
+        known = None if classes is None else read_with_classes(y, classes, taxonomy, self.path_sep)
 
         def read(labels: Any, like: LabelForm | None = None) -> tuple[LabelForm, Traces]:
             if known is not None:
@@ -339,9 +340,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _first_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
         if classes is None:
             return self.fit(X, y, sample_weight)
-        classes = CLASSES.checked("classes", classes)
-        form, _ = read_labels([*listed(classes), *listed(y)], self._given_taxonomy(), self.path_sep)
-        return self._fit(X, y, sample_weight, known=form)
+        return self._fit(X, y, sample_weight, classes=CLASSES.checked("classes", classes))
 
     def _widened(self, y: Any) -> Fitted:
         """Return what is known, carried over to a taxonomy that has all labels of ``y``."""
@@ -439,13 +438,15 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         found = search.as_deep_as_sure(rows, least)
         return written(self.fitted_, rows, np.where(found.probability >= least, found.nodes, NOTHING))
 
-    def node_ids(self, y: Any) -> list[tuple[str, ...]]:
+    def node_ids(self, y: Any, *, allow_missing: bool = True) -> list[tuple[str, ...]]:
         """Return labels in any form, predicted ones too, as ids of ``taxonomy_``, which metrics take.
 
-        A label that an inferred taxonomy does not know becomes the deepest known node above it, or nothing.
+        A label that an inferred taxonomy does not know becomes the deepest known node above it, or nothing. A row
+        without an answer, as ``predict`` gives it with ``min_confidence``, has no ids; without ``allow_missing``, as
+        for true labels, it is an error.
         """
         check_is_fitted(self)
-        return self.fitted_.form.truth(y).ids()
+        return self.fitted_.form.truth(y, allow_missing=FLAG.checked("allow_missing", allow_missing)).ids()
 
     def predict_traces(self, X: Any, k: int = 1) -> PredictedTraces:
         """Return the ``k`` most probable traces of every row, exactly, with the probability of every step.

@@ -164,7 +164,7 @@ def count_of(X: Any) -> int:
 
 def taken(values: Any, chosen: NDArray[np.bool_]) -> Any:
     """Return the chosen rows of any container."""
-    if hasattr(values, "filter") and hasattr(values, "type"):  # Arrow
+    if hasattr(values, "to_pylist"):  # Arrow
         return values.filter(chosen)
     if hasattr(values, "to_numpy"):
         values = values.to_numpy()

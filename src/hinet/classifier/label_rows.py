@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hinet.errors import HiNetError, LabelError, shown
-from hinet.taxonomy import path_id, unpadded
+from hinet.taxonomy import as_id, path_id, unpadded
 
 Read = TypeVar("Read")
 
@@ -29,17 +29,27 @@ def checked_labels(y: Any, count: int) -> Any:
         row = int(np.flatnonzero(~np.isfinite(y))[0])
         value = "infinity" if np.isinf(np.asarray(y)[row]) else "NaN"
         raise LabelError(f"row {row}: Input y contains {value}; leave the row out or name its label")
+    if kind and hasattr(y, "isna") and not isinstance(y.dtype, np.dtype) and y.isna().any():  # numbers or NA
+        raise missing_label(int(np.argmax(y.isna())))
     shape: tuple[int, ...] = getattr(y, "shape", ())
-    if len(shape) == 2 and shape[1] == 1:
-        y = column_or_1d(y, warn=True)
-    if kind and kind != "O" and np.ndim(y) == 1:  # objects may be paths and sets, which scikit-learn does not know
-        check_classification_targets(y)
+    try:
+        if len(shape) == 2 and shape[1] == 1 and not hasattr(y, "to_pylist"):
+            y = column_or_1d(y, warn=True)
+        if kind and kind != "O" and np.ndim(y) == 1:  # objects may be paths and sets, which scikit-learn does not know
+            check_classification_targets(y)
+    except (TypeError, ValueError) as error:
+        raise LabelError(str(error)) from error
     return y
 
 
-def listed(labels: Any) -> list[Any]:
-    """Return labels, in any container, as a list."""
-    return list(rows_of(labels)[0])
+def missing_label(row: int) -> LabelError:
+    """Return the error for a row without a label."""
+    return LabelError(f"row {row}: the label is missing; leave the row out or name its label")
+
+
+def empty_path(row: int) -> LabelError:
+    """Return the error for a row whose label is a path without steps."""
+    return LabelError(f"row {row}: the path is empty; name at least one node")
 
 
 def paths_as_text(y: Any) -> list[str]:
@@ -61,7 +71,7 @@ def paths_as_text(y: Any) -> list[str]:
 def _whole(at: int, row: Any) -> tuple[str, ...]:
     steps = unpadded(at, row)
     if not steps:
-        raise LabelError(f"row {at}: the path is empty; name at least one node")
+        raise empty_path(at)
     return steps
 
 
@@ -71,9 +81,14 @@ def rows_of(y: Any) -> tuple[Sequence[Any], bool]:
         raise LabelError(f"expected a list of labels, got the text {shown(str(y))}; put it into a list")
     if isinstance(y, (list, tuple)):
         return y, False
-    if hasattr(y, "to_pylist"):  # Arrow
+    if hasattr(y, "to_pylist") and not hasattr(y, "columns"):  # an Arrow array
         return y.to_pylist(), False
-    array = np.asarray(y.to_numpy() if hasattr(y, "to_numpy") else y)
+    if hasattr(y, "to_pylist"):  # an Arrow table
+        array = np.empty(y.shape, object)
+        for place, column in enumerate(y.columns):
+            array[:, place] = column.to_pylist()
+    else:
+        array = np.asarray(y.to_numpy() if hasattr(y, "to_numpy") else y)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim not in (1, 2):
@@ -126,9 +141,13 @@ def is_path(label: Any) -> bool:
     return isinstance(label, (tuple, list, np.ndarray))
 
 
-def all_paths(rows: Sequence[Any]) -> bool:
-    """Return whether labels are paths; raise LabelError if some are and some are not."""
-    first: bool | None = None
+def is_missing(label: Any) -> bool:
+    """Return whether a label stands for none: None, NaN, an empty text, a path of nothing but such steps."""
+    return not any(as_id(step).strip() for step in label) if is_path(label) else as_id(label) == ""
+
+
+def all_paths(rows: Sequence[Any], first: bool | None = None) -> bool:
+    """Return whether labels are paths, as ``first`` says of earlier ones; LabelError if some are and some are not."""
     for at, row in enumerate(rows):
         for label in several(row):
             if first is None:
@@ -140,7 +159,34 @@ def all_paths(rows: Sequence[Any]) -> bool:
 
 def all_whole(labels: Iterable[Any]) -> bool:
     """Return whether all labels are whole numbers, which predictions then are as well; tables may hold 7 as 7.0."""
-    return all(
-        isinstance(label, (int, float, np.integer)) and not isinstance(label, bool) and label == int(label)
-        for label in labels
-    )
+    return all(type(as_written(label)) is int for label in labels)
+
+
+def as_written(value: Any) -> Any:
+    """Return what answers have for a label or step: a truth value or number, whole ones as int, else its text."""
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    if isinstance(value, (int, np.integer)):
+        return int(value)
+    if isinstance(value, (float, np.floating)):
+        return int(value) if value.is_integer() else float(value)
+    return as_id(value)
+
+
+def values_by_node(written: Iterable[tuple[int, str, Any]]) -> dict[str, Any]:
+    """Return what answers have for every node, of rows with the node and what was written for it.
+
+    Raises
+    ------
+    LabelError
+        If both a text and a value of another type were written for a node, such as ``"1"`` and 1; names the row.
+    """
+    found: dict[str, Any] = {}
+    for row, node, label in written:
+        value = as_written(label)
+        if type(found.setdefault(node, value)) is not type(value):
+            raise LabelError(
+                f"row {row}: {value!r} and the {found[node]!r} of an earlier row are different labels with the same "
+                "text; write both as text or both as numbers"
+            )
+    return found

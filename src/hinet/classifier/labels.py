@@ -16,6 +16,7 @@ names, and a node is known by its whole path. What turns ``y`` into a form is in
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,7 +25,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.classifier.label_rows import is_path, read_each, rows_of, several
+from hinet.classifier.label_rows import empty_path, is_missing, is_path, missing_label, read_each, rows_of, several
 from hinet.classifier.text_paths import TextStyle
 from hinet.classifier.truth import NOTHING, Truth
 from hinet.data import Traces
@@ -33,6 +34,8 @@ from hinet.ragged import offsets_of
 from hinet.taxonomy import PATH_SEP, VIRTUAL_ROOT, Layers, Taxonomy, as_id, path_id, unpadded
 
 Form = Literal["plain", "ids", "paths", "table", "text"]
+WHOLE_NUMBER = re.compile("0|-?[1-9][0-9]*")
+INT64 = range(-(1 << 63), 1 << 63)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +51,7 @@ class LabelForm:
     rooted: bool = False  # whether paths start at the root itself, not below it
     style: TextStyle | None = None  # of paths as text
     wrote: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # in a DAG, the first path a label was given as
+    typed: Mapping[str, bool | int | float] = field(default_factory=dict)  # by id, steps and ids that were no text
 
     @property
     def taxonomy(self) -> Taxonomy:
@@ -86,15 +90,20 @@ class LabelForm:
             return Traces.encode_paths(self.layers, read_each(rows, self.steps_below_root))
         return Traces.encode(self.layers, read_each(rows, self.id_of))
 
-    def truth(self, y: Any) -> Truth:
+    def truth(self, y: Any, *, allow_missing: bool = False) -> Truth:
         """Return labels as nodes, those among them that no training row had.
+
+        With ``allow_missing`` a row may have none, as predictions may.
 
         Raises
         ------
         LabelError
-            If a given taxonomy does not know a label; names the row. An inferred one need not know all.
+            If a given taxonomy does not know a label, or one is missing; names the row. An inferred one need not know
+            all.
         """
         rows, _ = rows_of(y)
+        if allow_missing:
+            rows = [frozenset() if is_missing(row) else row for row in rows]
         ids = read_each(rows, self._ids)
         offsets = offsets_of(np.array([len(row) for row in ids], np.int64))
         names = [name for row in ids for name in row]
@@ -130,7 +139,7 @@ class LabelForm:
         """Return the node of an id or, of a path of names, the deepest node above it that is known."""
         while name not in self.taxonomy:
             name, found, _ = name.rpartition(PATH_SEP)
-            if not found:
+            if not found or not self.named:
                 return NOTHING
         return self.taxonomy.position(name)
 
@@ -154,7 +163,7 @@ class LabelForm:
         if not is_path(label) and self.style is None:
             name = as_id(label)
             if name == "":
-                raise LabelError(f"row {at}: the label is missing; leave the row out or name its label")
+                raise missing_label(at)
             return name
         steps = self._steps(at, label)
         return path_id(steps) if self.named else steps[-1]
@@ -163,7 +172,7 @@ class LabelForm:
         """Return a path, or a path as text, as its steps."""
         steps = self.style.cut(at, label) if self.style is not None and not is_path(label) else unpadded(at, label)
         if not steps:
-            raise LabelError(f"row {at}: the path is empty; name at least one node")
+            raise empty_path(at)
         return steps
 
     def steps_below_root(self, at: int, label: Any) -> tuple[str, ...]:
@@ -203,7 +212,7 @@ class LabelForm:
         if self.form == "plain" and self.values is not None and (distinct != NOTHING).all():
             return self.values[nodes]
         written = [self.label_of(None if node == NOTHING else self.path_to(node)) for node in distinct.tolist()]
-        if self.form == "ids" and self.number and (distinct != NOTHING).all():
+        if self.form == "ids" and self.number and all(type(label) is int and label in INT64 for label in written):
             return np.array(written, np.int64)[inverse]
         return self._shaped(written)[inverse]
 
@@ -227,8 +236,7 @@ class LabelForm:
         node = path[-1] if path else self.taxonomy.root
         if self.form == "plain" and self.values is not None:
             return self.values[node]
-        name = self.taxonomy.ids[node]
-        return int(name) if self.number else name
+        return self._value(node, self.taxonomy.ids[node])
 
     def padded(self, label: Any) -> Any:
         """Return a label as it stands in a row of predictions: of a table, with empty cells at its end."""
@@ -239,8 +247,13 @@ class LabelForm:
         root = self.taxonomy.root
         starts_at_root = root != VIRTUAL_ROOT and (self.rooted or not path)
         texts = self.taxonomy.titles if self.named else self.taxonomy.ids
-        names = [texts[node] for node in ([root, *path] if starts_at_root else path)]
-        return tuple(map(int, names)) if self.number else tuple(names)
+        return tuple(self._value(node, texts[node]) for node in ([root, *path] if starts_at_root else path))
+
+    def _value(self, node: int, text: str) -> Any:
+        """Return what the user writes for the text of a node; where labels are numbers, other nodes may be none."""
+        if self.number:
+            return int(text) if WHOLE_NUMBER.fullmatch(text) else text
+        return self.typed.get(self.taxonomy.ids[node], text)
 
     def path_to(self, node: int) -> list[int]:
         """Return the nodes of a path to a node from below the root; in a DAG the one that was written first, or is."""

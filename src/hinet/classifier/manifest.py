@@ -45,7 +45,7 @@ class LabelValues(TypedDict):
     """Plain labels, with the name of the dtype they had."""
 
     kind: str
-    values: list[bool | int | float | str]
+    values: list[Any]  # truth values, numbers of any size and texts
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ class LabelEntry(TypedDict):
     rooted: NotRequired[bool]
     style: NotRequired[StyleEntry | None]
     wrote: NotRequired[dict[str, list[str]]]
+    typed: NotRequired[dict[str, Any]]  # what nodes were written as, by id, where that was a number or truth value
 
 
 class TextEntry(TypedDict):

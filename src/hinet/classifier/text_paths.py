@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from hinet.classifier.label_rows import missing_label
 from hinet.errors import LabelError
 from hinet.taxonomy import PATH_MARK, PATH_SEP, as_id, cut_path, has_paths, path_id
 from hinet.taxonomy.path_text import between_steps, why_no_path
@@ -20,30 +21,35 @@ class TextStyle:
 
     mark: str
     between: str = PATH_SEP
-    spelled: Mapping[str, str] = field(default_factory=dict)  # what a user wrote, where we would write otherwise
+    spelled: Mapping[tuple[str, ...], str] = field(default_factory=dict)  # by steps, where we would write otherwise
 
     def cut(self, row: int, label: Any) -> tuple[str, ...]:
         """Return the steps of a label; the error names the row."""
         text = as_id(label)
         if text.strip() == "":
-            raise LabelError(f"row {row}: the label is missing; leave the row out or name its label")
+            raise missing_label(row)
         if reason := why_no_path(text, self.mark):
             raise LabelError(f"row {row}: {reason}, or take labels as they are with path_sep=None")
         return cut_path(text, self.mark)
 
     def written(self, steps: Sequence[str]) -> str:
         """Return a path as the user wrote it or would have written it."""
-        usual = path_id(map(str, steps), self.between)
-        return self.spelled.get(usual, usual)
+        steps = tuple(map(str, steps))
+        return self.spelled.get(steps) or self._usual(steps)
+
+    def _usual(self, steps: Sequence[str]) -> str:
+        r"""Return a path as it can be cut: with a blank after ``a\`` and before ``>``, as ``\>`` belongs to a name."""
+        if self.between[:1].isspace():
+            return path_id(steps, self.between)
+        return path_id([*(f"{step} " if step.endswith("\\") else step for step in steps[:-1]), steps[-1]], self.between)
 
     def with_labels(self, labels: Iterable[str]) -> TextStyle:
         """Return the style that also knows how these labels are written; of several ways the first counts."""
-        spelled = dict(self.spelled)
-        for text in dict.fromkeys(labels):
-            usual = path_id(cut_path(text, self.mark), self.between)
-            if usual != text:
-                spelled.setdefault(usual, text)
-        return replace(self, spelled=spelled)
+        first: dict[tuple[str, ...], str] = {}
+        for text in labels:
+            first.setdefault(cut_path(text, self.mark), text)
+        spelled = {steps: text for steps, text in first.items() if self._usual(steps) != text}
+        return replace(self, spelled={**spelled, **self.spelled})
 
 
 def text_style(labels: Sequence[Any], path_sep: PathSep, *, given: bool) -> TextStyle | None:

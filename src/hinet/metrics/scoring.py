@@ -125,7 +125,7 @@ class Scorer:
             )
         predicted = estimator.predict(X)
         if hasattr(last, "node_ids"):  # labels of any form, such as paths
-            y, predicted = last.node_ids(y), last.node_ids(predicted)
+            y, predicted = last.node_ids(y, allow_missing=False), last.node_ids(predicted)
         return SCORES[self.name](y, predicted, taxonomy=taxonomy)
 
 

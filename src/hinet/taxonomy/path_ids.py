@@ -22,7 +22,7 @@ def as_id(value: Any) -> str:
     """
     if isinstance(value, str):
         return str(value)
-    if value is None or value != value or type(value).__name__ in _MISSING:
+    if value is None or type(value).__name__ in _MISSING or value != value:  # in this order: NA answers no question
         return ""
     if isinstance(value, float) and value.is_integer():  # as tables with empty cells have whole numbers
         return str(int(value))
@@ -30,7 +30,9 @@ def as_id(value: Any) -> str:
 
 
 def path_id(names: Iterable[str], sep: str = PATH_SEP) -> str:
-    r"""Return the id of the node at the end of a path of names; two paths never share one.
+    r"""Return the id of the node at the end of a path of names; with the usual separator two paths never share one.
+
+    With one that has no blank before its mark they may: ``a\`` and ``b`` are then written as ``a>b`` is.
 
     >>> path_id(["Animals", "Sheep"])
     'Animals > Sheep'
