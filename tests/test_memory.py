@@ -5,12 +5,14 @@ from __future__ import annotations
 import gzip
 import resource
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from hinet import FileError, HiNetError, Taxonomy, memory
 from hinet.engine.memory import MemoryPlan
+from hinet.files.text import read_text
 from hinet.network import DenseFeatures, SparseBag
 from tests.processes import run
 
@@ -56,3 +58,13 @@ def test_a_hierarchy_that_unpacks_to_more_than_memory_holds_is_refused(
     monkeypatch.setattr(memory, "total_memory", lambda: 64 * 900_000)
     with pytest.raises(FileError, match=r"gz: the text is longer than 900,000 bytes, more than there is memory for"):
         Taxonomy.from_file(file)
+
+
+def test_reading_a_text_takes_no_more_room_than_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "total_memory", lambda: sys.maxsize)
+    (tmp_path / "small.txt").write_text("rye\n")
+    tracemalloc.start()
+    assert read_text(tmp_path / "small.txt", memory_a_byte=1) == "rye\n"
+    taken = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert taken < 1 << 23

@@ -55,7 +55,43 @@ def test_a_shared_top_is_written(
     label = ["--label", "Food > Bread"] if form == "text" else []
     assert hinet("explain", "model", "rye bread", *label, "--json") == 0
     assert json.loads(capsys.readouterr().out)["trace"]["label"] == "Food > Bread"
-    assert load("model").predict(TEXTS[3:4])[0] == ("Food",)
+    assert load("model").predict(TEXTS[3:4])[0] == ("Food" if form == "text" else ("Food",))
+
+
+def test_paths_come_back_as_they_were_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written = [r"Size \> 3 > Bread", r"Size \> 3 > Bread", "Food>Milk", "Food>Milk"]
+    write("rows.csv", ("label", written))
+    train = ["train", "rows.csv", "--valid-share", "0.2", "--out", "a", *SMALL[:-1]]
+    assert hinet(*train) == 0
+    assert " with 2 labels" in capsys.readouterr().err
+    rows = predicted("a", "--keep", "text")
+    assert [row["label"] for row in rows] == written * 5
+    assert hinet("evaluate", "a", "out.csv", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["accuracy"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "first", "second"),
+    [
+        (["--label", "top", "--label", "leaf"], r"Size \> 3 > Bread", r"a\>b"),
+        (["--label", "dashed", "--path-sep", " - "], r"T\-Shirts \- old - Red", "T-Shirts - Blue"),
+    ],
+)
+def test_steps_that_hold_the_mark_are_escaped(
+    options: list[str], first: str, second: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(
+        "rows.csv",
+        ("top", ["Size > 3", "Size > 3", "a>b", "a>b"]),
+        ("leaf", ["Bread", "Bread", "", ""]),
+        ("dashed", [r"T-Shirts \- old - Red"] * 2 + ["T-Shirts - Blue"] * 2),
+    )
+    assert hinet("train", "rows.csv", *options, "--out", "a", *SMALL) == 0
+    assert [row["label"] for row in predicted("a")] == [first, first, second, second] * 5
 
 
 def test_what_only_looks_like_a_path_is_a_label(

@@ -393,10 +393,17 @@ def test_no_option_writes_over_what_is_read_or_over_another_result(
         capsys,
         ["predict", "model", "mixed.csv", "--out", "out.csv", *skip, "model/manifest.json"],
         ["predict", "model", "mixed.csv", "--out", "model/out.csv"],
+        ["predict", "model", "mixed.csv", "--out", "model/out.png", "--to", "csv"],
+        ["evaluate", "model", "mixed.csv", "--plot", "model/r.png"],
+        ["inspect", "model", "--plot", "model/r.png"],
         [*train, *skip, "new/rejects.csv"],
+        [*train, *skip, "new.checkpoint/rejects.csv"],
     )
     for said in told:
         assert "in the folder" in said
+    (shop / "loop").symlink_to("loop")
+    (said,) = lose_nothing(shop, capsys, ["predict", "model", "mixed.csv", "--out", "loop"])
+    assert "loop: is a link to itself; name another file" in said
     (said,) = lose_nothing(shop, capsys, ["predict", "model", "mixed.csv", "--out", "out.csv", *skip, "-"])
     assert "--rejects - would be standard output" in said
 

@@ -603,6 +603,29 @@ def test_bytes_of_rows_are_those_of_what_a_dictionary_stands_for(rows: list[Any]
     assert plain_values(packed.slice(start)) == rows[start:]
 
 
+VIEW = pa.string_view()
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrapped"),
+    [
+        (VIEW, lambda text: text),
+        (pa.list_(VIEW), lambda text: [text]),
+        (pa.struct([("a", VIEW)]), lambda text: {"a": text}),
+        (pa.list_(VIEW, 1), lambda text: [text]),
+    ],
+    ids=str,
+)
+def test_long_views_repeated_are_read_at_any_depth(
+    kind: Any, wrapped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_module, "MOST_BATCH_BYTES", 100_000)
+    rows = [wrapped("k" * 3_000)] * 300
+    pq.write_table(pa.table({"text": ["a"] * 300, "x": pa.array(rows, kind)}), tmp_path / "rows.parquet")
+    blocks = read_blocks([str(tmp_path / "rows.parquet")], Wanted(("text", "x")), TableOptions(), Unforgiving())
+    assert [cell for block in blocks for cell in block.cells["x"]] == rows
+
+
 @pytest.mark.parametrize("kind", ["text", "list", "nulls"])
 def test_a_small_parquet_file_of_much_data_comes_in_small_blocks(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -14,18 +14,21 @@ from hinet.classifier.fitted import Fitted
 from hinet.classifier.inputs import TextInput
 from hinet.classifier.labels import paths_of
 from hinet.classifier.leading import leading_traces
+from hinet.classifier.text_paths import TextStyle
 from hinet.classifier.truth import NOTHING
 from hinet.data import Traces
 from hinet.data.tables.writing import CellKind
 from hinet.data.text import known_shares
 from hinet.engine import Decoding, Found
 from hinet.errors import HiNetError
+from hinet.taxonomy import PATH_MARK, cut_path
 
 KNOWN_WORDS = "known_words"  # the column of the share of words that the model knows
 
 Cells = dict[str, list[Any]]
 MOST_COLUMNS = 100_000  # of a table
 MOST_CELLS = 1_000_000  # that are made at a time
+USUAL_STYLE = TextStyle(PATH_MARK)
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class AnswerTable:
 
     fitted: Fitted
     asked: Asked
-    path_sep: str = " > "  # between the steps of a label that is a path
+    style: TextStyle = USUAL_STYLE  # of labels that are paths
 
     def __post_init__(self) -> None:
         if self._width > MOST_COLUMNS:
@@ -203,7 +206,7 @@ class AnswerTable:
 
     def _written(self, path: list[int]) -> tuple[str, list[str]]:
         form = self.fitted.form
-        return label_text(form.label_of(path), self.path_sep), list(map(str, form.steps(path)))
+        return label_text(form.label_of(path), self.style), list(map(str, form.steps(path)))
 
     def _levels(self, found: Found) -> Cells:
         """Return every step of the best traces, and how probable it is to come down to it."""
@@ -226,9 +229,13 @@ class AnswerTable:
         return cells
 
 
-def label_text(label: Any, path_sep: str) -> str:
-    """Return a label as a cell has it, a path with its steps joined."""
-    return path_sep.join(map(str, label)) if isinstance(label, tuple) else str(label)
+def label_text(label: Any, style: TextStyle) -> str:
+    """Return a label as a cell has it, a path as one text that is cut into the same steps."""
+    if not isinstance(label, tuple):
+        return str(label)
+    steps = tuple(map(str, label))
+    joined = style.between.join(steps)
+    return joined if cut_path(joined, style.mark) == steps else style.written(steps)
 
 
 def joined_traces(parts: Sequence[Found]) -> Found:

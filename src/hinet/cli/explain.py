@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help stays instan
     from rich.text import Text
 
     from hinet.classifier.explaining import Explanation, Step
+    from hinet.classifier.text_paths import TextStyle
     from hinet.cli.models import LoadedModel
     from hinet.data import Traces
     from hinet.taxonomy import Taxonomy
@@ -56,7 +57,7 @@ def explain(
     if as_json:
         import json
 
-        typer.echo(json.dumps(_as_dict(found, loaded.path_mark), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(_as_dict(found, loaded.style), indent=2, ensure_ascii=False))
         return
     from rich.console import Console
 
@@ -78,11 +79,11 @@ def _traces_of(loaded: LoadedModel, label: str) -> Traces:
         raise HiNetError(str(error).removeprefix("row 0: ")) from None
 
 
-def _as_dict(found: Explanation, path_mark: str) -> dict[str, Any]:
+def _as_dict(found: Explanation, style: TextStyle) -> dict[str, Any]:
     from hinet.classifier.tabular import label_text
 
     steps = [{**vars(step), "reasons": [reason._asdict() for reason in step.reasons]} for step in found.steps]
-    trace = found.trace._asdict() | {"label": label_text(found.trace.label, path_mark)}
+    trace = found.trace._asdict() | {"label": label_text(found.trace.label, style)}
     return {"trace": trace, "steps": steps, "unknown_words": list(found.unknown_words)}
 
 

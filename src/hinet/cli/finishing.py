@@ -28,6 +28,8 @@ def calibrate(classifier: HiNetClassifier, count: int, risk: float | None, *held
 
 def tell_model(classifier: HiNetClassifier, model: Path, seconds: float, running: Running) -> None:
     """Say how good a model is, and where it was saved."""
+    from hinet.classifier.model_folder import read_manifest
+
     judged = classifier.metrics_.get("validation")
     if judged is not None:
         accuracy, f1 = (100 * judged[name] for name in ("accuracy", "hierarchical_f1"))
@@ -38,5 +40,5 @@ def tell_model(classifier: HiNetClassifier, model: Path, seconds: float, running
         running.say(f"calibration error of validation rows {errors}")
         if found.promise is not None:
             running.say(f"--min-confidence calibrated: {found.promise}")
-    size = sum(path.stat().st_size for path in model.iterdir()) / 1e6
+    size = sum(entry["bytes"] for entry in read_manifest(model)["files"].values()) / 1e6
     running.say(f"saved to {model}: {size:,.1f} MB, {seconds:.1f} s in all")

@@ -10,6 +10,7 @@ import typer
 
 from hinet.cli.models import columns_noted
 from hinet.cli.options import Running, option, runs
+from hinet.cli.outputs import check_outputs
 from hinet.cli.plot_options import PLOT, check_plot
 from hinet.errors import HiNetError
 
@@ -31,6 +32,7 @@ def inspect(
     from hinet.taxonomy.check import summarise
 
     check_plot(plot)
+    check_outputs([], {"--plot": plot}, model)
     manifest, taxonomy = read_description(model)
     if plot is not None:
         _draw(manifest, model, plot)

@@ -11,6 +11,7 @@ from hinet.errors import FileError
 
 if TYPE_CHECKING:  # imported when a command runs, so that --help stays instant
     from hinet.classifier.fitted import Fitted
+    from hinet.classifier.text_paths import TextStyle
     from hinet.data.tables import Columns
     from hinet.evaluation.risk import Promise
     from hinet.taxonomy import Taxonomy
@@ -47,12 +48,13 @@ class LoadedModel:
         return None if promise is None else Promise(**promise)
 
     @property
-    def path_mark(self) -> str:
-        """What stands between the steps of a label that is written as one text."""
-        from hinet.taxonomy import PATH_MARK, PATH_SEP
+    def style(self) -> TextStyle:
+        """How a label that is a path is written as one text."""
+        from hinet.classifier.text_paths import TextStyle
+        from hinet.taxonomy import PATH_MARK
 
         named = self.columns.path_sep
-        return PATH_SEP if named is None or named.strip() == PATH_MARK else named
+        return TextStyle(PATH_MARK) if named in (None, PATH_MARK) else TextStyle(named, named)
 
     def rows_of(self, texts: list[str]) -> Any:
         """Return texts as the model reads them."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from hinet.cli.plot_options import PLOT_ENDINGS
 from hinet.errors import FileError
 
 STANDARD = "-"  # standard input or output, which is no file
@@ -16,7 +15,7 @@ Name = str | Path
 def check_outputs(reads: Iterable[Name | None], writes: Mapping[str, Name | None], model: Name | None = None) -> None:
     """Refuse, before any work, a result whose file is an input or another result, by whatever name or link.
 
-    ``writes`` maps the option that names a result to its file or folder. No table may be written into the folder of the
+    ``writes`` maps the option that names a result to its file or folder. Nothing may be written into the folder of the
     ``model`` that is read, or into one that is written.
     """
     folder = _place(model)
@@ -29,7 +28,7 @@ def check_outputs(reads: Iterable[Name | None], writes: Mapping[str, Name | None
             if _is_same(place, other):
                 raise FileError(name, f"{_clash(option, by)}; name another file")
         models = {folder, *(other for other, by in taken.items() if by != "read")}
-        if models & {*place.parents} and place.suffix.lower() not in PLOT_ENDINGS:
+        if models & {*place.parents}:
             raise FileError(name, f"{option} lies in the folder of a model; name a file outside")
         taken[place] = option
 
@@ -44,7 +43,10 @@ def _place(name: Name | None) -> Path | None:
     """Return where a file is or will be; nothing for pipes and devices, which hold nothing that could be lost."""
     if name is None or str(name) == STANDARD or "\0" in str(name):
         return None
-    place = Path(name).resolve()
+    try:
+        place = Path(name).resolve()
+    except RuntimeError:  # as Python says it before 3.13
+        raise FileError(name, "is a link to itself; name another file") from None
     return None if place.exists() and not place.is_file() and not place.is_dir() else place
 
 

@@ -104,7 +104,7 @@ def predict(
         columns, labels=False, where=rows.where, keep=tuple(keep or ()), keep_all=keep_all, named=by_name,
         blank_texts=True,
     )  # fmt: skip
-    table = AnswerTable(loaded.fitted, asked, loaded.path_mark)
+    table = AnswerTable(loaded.fitted, asked, loaded.style)
     if table.top < top:
         running.say(f"--top {top:,} asks for more answers than the model has: all {table.top:,} are given")
     with rows.faults(beside) as faults, counter_for_terminal(running.quiet) as counter:

@@ -53,7 +53,9 @@ def train(
 
     model = Path(out)
     kept = _check_outputs(model, training.resume, plot)
-    rows.check_outputs([*data, *validation.files, taxonomy], {"--out": model, "--plot": plot}, out)
+    rows.check_outputs(
+        [*data, *validation.files, taxonomy], {"--out": model, "the folder of checkpoints": kept, "--plot": plot}, out
+    )
     validation.require("--patience", training.patience)
     validation.require("--risk", validation.risk)
     check_share("risk", validation.risk)
@@ -67,7 +69,7 @@ def train(
         running.say(f"there are no checkpoints in {kept}; training starts at the beginning")
     _tell_validation(given, validation.risk, running)
     classifier = HiNetClassifier(
-        hierarchy, path_sep=None if named.path_sep == NO_PATHS else "auto",
+        hierarchy, path_sep=given.train.path_sep or (None if named.path_sep == NO_PATHS else "auto"),
         epochs=training.epochs, width=training.width, patience=training.patience,
         memory_limit=training.memory_limit, checkpoint=kept, checkpoint_every=training.checkpoint_every,
         keep_examples=training.keep_examples, random_state=running.seed, n_jobs=running.threads,

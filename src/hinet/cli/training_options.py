@@ -27,9 +27,10 @@ class TrainingChoice:
     keep_examples: bool
 
     def __post_init__(self) -> None:
-        for name, value in (("--memory-limit", self.memory_limit), ("--checkpoint-every", self.checkpoint_every)):
-            if value is not None and not value >= 0:  # which NaN is not either
-                raise HiNetError(f"{name} is a number from 0 on; got {value}")
+        from hinet.classifier.parameters import RULES
+
+        RULES["memory_limit"].checked("--memory-limit", self.memory_limit)
+        RULES["checkpoint_every"].checked("--checkpoint-every", self.checkpoint_every)
 
 
 def _training(

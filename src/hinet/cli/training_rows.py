@@ -18,7 +18,7 @@ from hinet.data.tables import Columns, Faults, RowQuery, checked_against, labell
 from hinet.data.tables.columns import each_of, whole_paths
 from hinet.errors import HiNetError
 from hinet.ragged import Ints
-from hinet.taxonomy import PATH_MARK, Taxonomy, has_paths
+from hinet.taxonomy import PATH_MARK, Taxonomy, cut_path, has_paths
 from hinet.taxonomy.path_text import why_no_path
 
 
@@ -28,27 +28,21 @@ class LabelledTexts:
 
     texts: pa.ChunkedArray
     labels: list[Any]
+    path_sep: str | None = None  # between the steps of labels that are paths as text
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @cached_property
     def distinct_labels(self) -> set[Any]:
-        """Each label once."""
-        return {one for label in self.labels for one in each_of(label)}
+        """Each label once, however it is written."""
+        written = {one for label in self.labels for one in each_of(label)}
+        return written if self.path_sep is None else {cut_path(one, self.path_sep) for one in written}
 
     def take(self, rows: Ints) -> LabelledTexts:
         """Return the chosen rows."""
-        return LabelledTexts(self.texts.take(pa.array(rows)), [self.labels[row] for row in rows.tolist()])
-
-    def as_paths(self, mark: str) -> LabelledTexts:
-        """Return the rows with labels cut into the steps of paths."""
-        cut = Columns(path_sep=mark)
-
-        def path(label: Any) -> Any:
-            return frozenset(map(path, label)) if isinstance(label, frozenset) else cut.label_of([label])
-
-        return LabelledTexts(self.texts, [path(label) for label in self.labels])
+        labels = [self.labels[row] for row in rows.tolist()]
+        return LabelledTexts(self.texts.take(pa.array(rows)), labels, self.path_sep)
 
 
 @dataclass(frozen=True)
@@ -107,7 +101,8 @@ def read_training_rows(
     if guesses and has_paths(one for label in train.labels for one in each_of(label)):
         _check_paths(train, valid)
         columns = replace(columns, path_sep=PATH_MARK)
-        train, valid = train.as_paths(PATH_MARK), None if valid is None else valid.as_paths(PATH_MARK)
+        train = replace(train, path_sep=PATH_MARK)  # as text, which the classifier writes as it was
+        valid = None if valid is None else replace(valid, path_sep=PATH_MARK)
     if validation.share is not None:
         chosen = held_out(len(train), validation.share, seed)
         train, valid = train.take(np.flatnonzero(~chosen)), train.take(np.flatnonzero(chosen))

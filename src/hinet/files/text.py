@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import codecs
 import io
-import sys
 from pathlib import Path
+from typing import IO
 
 from hinet import memory
 from hinet.errors import FileError, HiNetError
@@ -13,6 +13,8 @@ from hinet.files.streams import open_bytes
 
 NAME_ENCODING = "name its encoding (--encoding, such as latin-1)"
 LONGEST_LINE = 1_000_000  # characters; a longer line is a binary file or a lost line ending
+
+CHUNK_BYTES = 1 << 20  # that are read at a time: room is taken for what is there alone
 
 _NOT_OF_FILES = ("undefined", "idna", "punycode", "unicode-escape", "raw-unicode-escape")  # names, source code
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -32,12 +34,20 @@ def read_text(path: str | Path, encoding: str = "utf-8", memory_a_byte: int = 4)
     check_encoding(encoding)
     most = memory.total_memory() // memory_a_byte
     with open_bytes(path) as stream:
-        data = stream.read(min(most + 1, sys.maxsize - 1))
+        data = _read_most(stream, most)
     if len(data) > most:
         raise FileError(
             path, f"the text is longer than {most:,} bytes, more than there is memory for; is it the right file?"
         )
     return checked_text(path, data, encoding)
+
+
+def _read_most(stream: IO[bytes], most: int) -> bytes:
+    """Return the bytes of a stream; if there are more than so many, a few more, which tell."""
+    data = bytearray()
+    while len(data) <= most and (chunk := stream.read(CHUNK_BYTES)):
+        data += chunk
+    return bytes(data)
 
 
 def checked_text(path: str | Path, data: bytes, encoding: str = "utf-8") -> str:

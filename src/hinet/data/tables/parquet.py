@@ -142,7 +142,30 @@ def _unpacked(array: Any, kind: Any) -> Any:
     try:
         return array.cast(kind)
     except pa.ArrowNotImplementedError:  # as from a dictionary to views
-        return array.dictionary_decode().cast(kind)
+        return array.cast(_without_dictionaries(array.type)).cast(kind)
+
+
+def _without_dictionaries(kind: Any) -> Any:
+    """Return the type of the values instead of places in a dictionary, within lists and objects too."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_dictionary(kind):
+        return kind.value_type
+    if not types.is_nested(kind):
+        return kind
+    inner = [field.with_type(_without_dictionaries(field.type)) for field in map(kind.field, range(kind.num_fields))]
+    if types.is_struct(kind):
+        return pa.struct(inner)
+    if types.is_map(kind):
+        return pa.map_(
+            kind.key_field.with_type(_without_dictionaries(kind.key_type)),
+            kind.item_field.with_type(_without_dictionaries(kind.item_type)),
+            kind.keys_sorted,
+        )
+    if types.is_fixed_size_list(kind):
+        return pa.list_(inner[0], kind.list_size)
+    return pa.large_list(inner[0]) if types.is_large_list(kind) else pa.list_(inner[0])
 
 
 def _small_parts(batch: Any) -> Iterator[Any]:
