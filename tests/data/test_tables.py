@@ -614,7 +614,7 @@ VIEW = pa.string_view()
         (pa.struct([("a", VIEW)]), lambda text: {"a": text}),
         (pa.list_(VIEW, 1), lambda text: [text]),
     ],
-    ids=str,
+    ids=["text", "list", "struct", "fixed list"],
 )
 def test_long_views_repeated_are_read_at_any_depth(
     kind: Any, wrapped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
