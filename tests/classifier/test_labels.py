@@ -265,9 +265,7 @@ def test_what_is_no_label_is_told_with_its_row() -> None:
     numbers, _ = read_labels([(1, 2), (1, 3)], None)
     with pytest.raises(LabelError, match="row 0: '5' and earlier rows mix paths with single labels"):
         widened(numbers, [5])
-    with pytest.raises(
-        LabelError, match="row 1: labels are text or numbers, got '1' of type Decimal; write them as te"
-    ):
+    with pytest.raises(LabelError, match="row 1: labels are text or numbers; got Decimal '1': write them as text"):
         read_labels(["a", Decimal(1)], None)
 
 

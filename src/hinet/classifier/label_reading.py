@@ -234,7 +234,7 @@ def _plain(labels: Labels) -> LabelForm:
             raise missing_label(row)
         if not isinstance(label, (str, bool, int, float, np.bool_, np.number)):
             raise LabelError(
-                f"row {row}: labels are text or numbers, got {shown(str(label))} of type {type(label).__name__}; "
+                f"row {row}: labels are text or numbers; got {type(label).__name__} {shown(str(label))}: "
                 "write them as text"
             )
     values = _sorted_values(values_by_node((row, as_id(label), label) for row, label in labels), labels)
