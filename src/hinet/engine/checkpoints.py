@@ -8,7 +8,7 @@ import math
 import time
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,7 +67,7 @@ class Checkpoints:
         """Write the state of a task, and its best; a reader sees the state before it or this one, never a part."""
         start = time.monotonic()
         self.folder.mkdir(parents=True, exist_ok=True)
-        records = json.dumps([asdict(record) for record in done.records])
+        records = json.dumps([vars(record) for record in done.records])
         told = {"records": records, "fingerprint": self.fingerprint}
         arrays = task.state()
         if done.best is not None:
