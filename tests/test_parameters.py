@@ -17,6 +17,7 @@ import scipy.sparse as sp
 
 import hinet
 from hinet import FileError, HiNetClassifier, HiNetError
+from hinet.classifier.parameters import RULES
 from hinet.data.text import TextFeatures, TextSettings
 from hinet.engine import EngineSettings, Search, fit
 from hinet.memory import total_memory
@@ -207,6 +208,15 @@ def test_paths_of_every_kind_name_a_model(fitted: HiNetClassifier, tmp_path: Pat
         assert hinet.load(path).predict(TEXTS[:1]) == fitted.predict(TEXTS[:1])
     with pytest.raises(FileError, match="cannot be read: File name too long"):
         hinet.load("m" * 5_000)
+
+
+def test_every_parameter_has_a_rule_and_is_kept(tmp_path: Path) -> None:
+    assert set(RULES) == set(inspect.signature(HiNetClassifier).parameters)
+    kept = {"device": "cuda:7", "class_weight": {np.int64(3): np.float32(2), "milk": 1}, "random_state": np.uint8(9)}
+    before = small(n_jobs=-2, memory_limit=np.float64(9)).fit(*texts()).set_params(**kept)
+    before.save(tmp_path / "model")  # from where no such device is
+    after = hinet.load(tmp_path / "model").get_params()
+    assert after == {**before.get_params(), **kept}
 
 
 def test_the_engine_tells_of_wrong_arguments(fitted: HiNetClassifier) -> None:

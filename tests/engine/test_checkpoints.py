@@ -96,12 +96,16 @@ def record(**changed: Any) -> Edit:
 
 
 FORGED: dict[str, tuple[str, Edit, str]] = {
-    "NaN": ("deep-1", array("embedding", np.nan), "embedding has values that are not finite"),
-    "infinity": ("deep-1", array("slots.weight", np.inf), "slots.weight has values that are not finite"),
-    "NaN in the best": ("deep-1", array("best.bias", np.nan), "bias has values that are not finite"),
-    "another shape": ("deep-1", replaced("weight", lambda a: a[:, :2]), r"weight is float32 of shape \(\d+, 2\), not"),
-    "another type": ("deep-1", replaced("weight", lambda a: a.astype(np.float64)), "weight is float64"),
-    "an array too few": ("deep-1", lambda arrays, told: arrays.pop("bias"), "'bias'"),
+    "NaN": ("deep-1", array("embedding", np.nan), "the array 'embedding' holds nan at place 0"),
+    "infinity": ("deep-1", array("slots.weight", np.inf), "the array 'slots.weight' holds inf at place 0"),
+    "NaN in the best": ("deep-1", array("best.bias", np.nan), "the array 'best.bias' holds nan"),
+    "another shape": (
+        "deep-1",
+        replaced("weight", lambda a: a[:, :2]),
+        r"'weight' has the shape \(\d+, 2\)",
+    ),
+    "another type": ("deep-1", replaced("weight", lambda a: a.astype(np.int32)), "the array 'weight' is of int32"),
+    "an array too few": ("deep-1", lambda arrays, told: arrays.pop("bias"), "the arrays have no 'bias'"),
     "a feature too large": ("wide-1", array("feature", 10_000), "feature numbers are out of range"),
     "a negative feature": ("wide-1", array("feature", -1), "feature numbers are out of range"),
     "features not sorted": (
@@ -167,7 +171,7 @@ def test_weights_that_are_not_finite_are_neither_kept_nor_answered_with(
 
     monkeypatch.setattr(DeepTask, "run_epoch", spoiled)
     for folder in (tmp_path / "run", None):
-        with pytest.raises(HiNetError, match=r"the weights of (deep|flat) 1 are no longer finite"):
+        with pytest.raises(HiNetError, match=r"(deep|flat) 1 is no longer finite: the array 'bias' holds nan"):
             trained(given, folder)
     kept, _ = read_arrays(tmp_path / "run" / "deep-1.safetensors")
     assert all(np.isfinite(array).all() for array in kept.values())

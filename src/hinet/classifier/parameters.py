@@ -127,10 +127,12 @@ def seed_of(random_state: Any) -> int:
     return int(random_state)
 
 
-def plain_parameters(estimator: object) -> dict[str, Any]:
+def plain_parameters(estimator: Any) -> dict[str, Any]:
     """Return parameters as plain values for JSON; the taxonomy is kept elsewhere, a network of one's own is not."""
-    plain = checked_parameters(estimator, RULES)
-    del plain["network"]
+    apart = ("network", "device")  # a device need not be here to be kept
+    plain = checked_parameters(estimator, {name: rule for name, rule in RULES.items() if name not in apart})
+    device = estimator.device
+    plain["device"] = None if device is None else str(device)
     plain["taxonomy"] = None if plain["taxonomy"] is None else "taxonomy"
     plain["text"] = None if plain["text"] is None else plain["text"].described()
     plain["checkpoint"] = None

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from hinet.engine.tasks import Arrays, Task
 from hinet.errors import FileError, HiNetError
 from hinet.files import read_arrays, write_arrays
+from hinet.files.schema import FINITE, ArraySpec, Schema, check_arrays, floats
 from hinet.parameters import real
 from hinet.progress import EpochRecord
 
@@ -137,31 +138,31 @@ def _done(task: Task, arrays: Arrays, told: Mapping[str, str]) -> Done:
 
 def _checked_state(task: Task, arrays: Arrays, prefix: str = "") -> Arrays:
     """Return the state of a task among arrays, or raise ValueError if it cannot be one."""
-    state = {}
-    for name, own in task.state().items():
-        array = state[name] = arrays[prefix + name]
-        if array.dtype != own.dtype or array.shape != own.shape:
-            raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, not {own.dtype} of {own.shape}")
-        if not is_finite(array):
-            raise ValueError(f"{name} has values that are not finite")
+    own = task.state()
+    check_arrays(arrays, {prefix + name: spec for name, spec in _schema_of(own).items()}, {})
+    state = {name: arrays[prefix + name] for name in own}
     fault = task.fault_of(state)
     if fault is not None:
         raise ValueError(fault)
     return state
 
 
-def check_finite(name: str, arrays: Arrays) -> None:
+def _schema_of(state: Arrays) -> Schema:
+    """Return what the arrays of another state of a task must be: of the same kinds and shapes, and finite."""
+    return {
+        name: floats(*array.shape, low=-FINITE, high=FINITE)
+        if array.dtype.kind == "f"
+        else ArraySpec(array.shape, "iu")
+        for name, array in state.items()
+    }
+
+
+def check_finite(name: str, state: Arrays) -> None:
     """Raise HiNetError if the weights of a task are not finite."""
-    if not all(map(is_finite, arrays.values())):
-        raise HiNetError(f"the weights of {name} are no longer finite; scale the features to length 1")
-
-
-def is_finite(array: NDArray[Any]) -> bool:
-    """Return whether all values are finite; no copy is made."""
-    if array.dtype.kind != "f" or not array.size:
-        return True
-    with np.errstate(invalid="ignore"):
-        return bool(np.isfinite(array.min()) and np.isfinite(array.max()))
+    try:
+        check_arrays(state, _schema_of(state), {})
+    except HiNetError as error:
+        raise HiNetError(f"{name} is no longer finite: {error}; scale the features to length 1") from None
 
 
 def check_folder(folder: Path) -> None:
