@@ -93,6 +93,9 @@ WRONG_OF_METHODS: list[tuple[str, Callable[[HiNetClassifier], Any], Any]] = [
     ("sample_weight", lambda known: known.score(TEXTS, LABELS, sample_weight="heavy"), "heavy"),
     ("sample_weight", lambda known: small().fit(TEXTS, LABELS, sample_weight=[1, "b"] * 6), 1),
     ("sample_weight", lambda known: small().fit(TEXTS, LABELS, sample_weight=[1j] * 12), 1j),
+    ("sample_weight", lambda known: small(validation_fraction=0.5).fit(TEXTS, LABELS, sample_weight="heavy"), "heavy"),
+    ("y", lambda known: small().fit(TEXTS, 5), 5),
+    ("y", lambda known: known.score(TEXTS, 5), 5),
     ("valid", lambda known: small().fit(TEXTS, LABELS, valid=TEXTS), "rye bread"),
     ("classes", lambda known: small().partial_fit(TEXTS, LABELS, classes=3), 3),
     ("taxonomy", lambda known: known.update_taxonomy(3), 3),
@@ -217,6 +220,20 @@ def test_every_parameter_has_a_rule_and_is_kept(tmp_path: Path) -> None:
     before.save(tmp_path / "model")  # from where no such device is
     after = hinet.load(tmp_path / "model").get_params()
     assert after == {**before.get_params(), **kept}
+
+
+def test_labels_and_networks_of_a_wrong_kind_are_told() -> None:
+    import torch
+
+    with pytest.raises(HiNetError, match="y: expected a list of labels, got <generator object"):
+        small().fit(TEXTS, (label for label in LABELS))
+    for network, message in (
+        (torch.nn.Linear(7, 3), "network: it cannot read a batch of rows of 2 features: .*shapes cannot be multiplied"),
+        (torch.nn.LSTM(2, 3), r"network: expected a tensor \(rows, units\) for a batch of rows, got tuple"),
+        (torch.nn.Unflatten(1, (2, 1)), "the network gives 3 axes"),
+    ):
+        with pytest.raises(HiNetError, match=message):
+            small(network=network).fit(ROWS, LABELS)
 
 
 def test_the_engine_tells_of_wrong_arguments(fitted: HiNetClassifier) -> None:

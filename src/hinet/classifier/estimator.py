@@ -262,7 +262,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             checked = taken(checked, ~chosen)
             # held-out rows do not make labels known, as new rows would not
             form, traces = read(taken(y, ~chosen), form)
-            sample_weight = None if sample_weight is None else np.asarray(sample_weight)[~chosen]
+            if sample_weight is not None:
+                sample_weight = checked_weights(sample_weight, len(chosen))[~chosen]
         weights = self._weights(sample_weight, form, traces)
         if goes_on:
             moved = moved_to(self.fitted_, form)

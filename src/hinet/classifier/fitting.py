@@ -198,8 +198,13 @@ def _feature_network(rows: Any, outputs: int, choices: Choices, network: Any) ->
         dropout = DENSE_DROPOUT if choices.dropout is None else choices.dropout
         return DenseFeatures(rows.shape[1], (width,), dropout=dropout), width
     mine = copy.deepcopy(network).eval()
-    with torch.no_grad():
-        layer = mine(row_batch(rows, 0, 1, "cpu"))
+    try:
+        with torch.no_grad():
+            layer = mine(row_batch(rows, 0, 1, "cpu"))
+    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise HiNetError(f"network: it cannot read a batch of rows of {rows.shape[1]:,} features: {error}") from error
+    if not isinstance(layer, torch.Tensor):
+        raise HiNetError(f"network: expected a tensor (rows, units) for a batch of rows, got {type(layer).__name__}")
     if layer.ndim != 2:
         raise HiNetError(f"the network gives {layer.ndim} axes for a batch of rows; expected (rows, units)")
     return mine, int(layer.shape[1])

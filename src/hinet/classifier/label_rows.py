@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hinet.errors import HiNetError, LabelError, shown
+from hinet.errors import HiNetError, LabelError, described, shown
 from hinet.taxonomy import as_id, path_id, unpadded
 
 Read = TypeVar("Read")
@@ -22,6 +22,8 @@ def checked_labels(y: Any, count: int) -> Any:
         raise HiNetError("the classifier requires y to be passed, but the target y is None; give one label a row")
     if not hasattr(y, "__len__"):
         y = np.asarray(y)
+    if getattr(y, "ndim", 1) == 0:
+        raise HiNetError(f"y: expected a list of labels, got {described(y.item())}; give one label a row")
     if len(y) != count:
         raise HiNetError(f"{count:,} rows and {len(y):,} labels; give one label a row")
     kind = getattr(getattr(y, "dtype", None), "kind", "")
