@@ -161,3 +161,21 @@ def test_the_table_of_promised_risks() -> None:
         cells += [f"{100 * row[name]:.1f}%" if name in row else "-" for name in names]
         assert f"| {case} | {' | '.join(cells)} |" in page
         assert row["broken"] <= (1 - row["certainty"]) * row["draws"]
+
+
+def test_the_table_of_moved_nodes() -> None:
+    page = " ".join((ROOT / "docs" / "classifier.md").read_text().split())
+    cases = results("moved_nodes")
+    for kind in ("before", "left alone", "kept", "given", "trained", "retrained"):
+        cells = [f"{100 * case[kind]['moved']:.1f} / {100 * case[kind]['rest']:.1f}" for case in cases.values()]
+        assert f"| {' | '.join(cells)} |" in page
+    for kind in ("kept", "retrained"):
+        shares = [100 * case[kind]["rest_as_before"] for case in cases.values()]
+        assert f"{min(shares):.1f} to {max(shares):.1f}%" in page
+
+
+def test_moved_nodes_are_answered_nearly_as_by_a_new_model() -> None:
+    for case in results("moved_nodes").values():
+        assert case["left alone"]["moved"] == 0
+        assert case["kept"]["moved"] > case["retrained"]["moved"] - 0.06
+        assert case["kept"]["rest"] > case["before"]["rest"] - 0.003

@@ -160,11 +160,16 @@ def test_examples_are_saved_join_more_rows_and_are_checked(tmp_path: Path) -> No
     loaded.partial_fit(NEW, TRUE)
     assert len(loaded.fitted_.examples) >= len(kept)
     assert small().fit(TEXTS, LABELS).fitted_.examples is None  # a taxonomy that was inferred cannot be changed
+    whole = Examples.pop_from(kept.to_arrays(), features=kept.rows.shape[1], nodes=len(tree()))
+    assert whole is not None
+    assert (whole.rows != kept.rows).nnz == 0
     for name, array in kept.to_arrays().items():
-        for broken in (array[:-1], array.astype(np.complex64), array - 10**6 * (array.dtype.kind == "i"), None):
+        wrong = array * np.inf if array.dtype.kind == "f" else array - 10**6
+        for broken in (array[:-1], array.astype(np.complex64), wrong, None):
             arrays = {**kept.to_arrays(), name: broken}
-            with pytest.raises(HiNetError, match=r"the array examples\.\w+ is missing, or contradicts"):
-                Examples.pop_from({key: value for key, value in arrays.items() if value is not None}, 9)
+            present = {key: value for key, value in arrays.items() if value is not None}
+            with pytest.raises(HiNetError, match=r"'examples\.\w+'"):
+                Examples.pop_from(present, features=kept.rows.shape[1], nodes=len(tree()))
 
 
 def test_as_many_examples_are_kept_as_fit_of_every_label_some() -> None:

@@ -123,12 +123,13 @@ def _loaded(files: ModelFiles, network: Any, mapped: bool) -> Fitted:
         arrays, file = map_arrays(files.path("model"), weights.result(), mapped=mapped)
     with blaming(files.path("model")):
         check_arrays(arrays, LABEL_NODES, {"nodes": len(taxonomy)})
-        examples = Examples.pop_from(arrays, len(taxonomy))
+        width = _width(features, manifest["input_features"])
+        examples = None if width is None else Examples.pop_from(arrays, features=width, nodes=len(taxonomy))
     with blaming(files.folder / MANIFEST):
         form = _restored_form(taxonomy, manifest["labels"], arrays.pop("label_nodes"))
     model = _restored_model(files, form.layers, arrays, network)
     with blaming(files.path("model")):
-        _check_features(model, features, manifest["input_features"])
+        _check_features(model, width)
     history = tuple(EpochRecord(**record) for record in manifest.get("history", ()))
     return Fitted(features, form, model, None, history, manifest["training_data"], examples, file)
 
@@ -158,10 +159,14 @@ def _restored_model(
         return restored_network(layers, told, arrays, network)
 
 
-def _check_features(model: FusedModel | HiNet, features: Features, columns: int | None) -> None:
+def _width(features: Features, columns: int | None) -> int | None:
+    """Return how many features rows have, where that is known."""
+    return features.features.count if isinstance(features, TextInput) else columns
+
+
+def _check_features(model: FusedModel | HiNet, have: int | None) -> None:
     """Raise HiNetError if a model reads another number of features than its rows have."""
     reads = model.features if isinstance(model, FusedModel) else features_read(model)
-    have = features.features.count if isinstance(features, TextInput) else columns
     if reads is not None and reads != have:
         raise HiNetError(f"it reads {reads:,} features, and rows have {have}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +10,20 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from hinet.data.matrices import is_sparse
-from hinet.errors import HiNetError
+from hinet.files.schema import FINITE, Schema, check_arrays, floats, indices, offsets
 
 SHARE_OF_MODEL = 0.05  # bytes of examples against those of the model
 LEAST_BYTES = 1_000_000  # for small models
 MOST_EXAMPLES = 50_000
 
-_SPARSE = ("examples.indptr", "examples.indices", "examples.data", "examples.shape")
-_DENSE, _NODES = "examples.rows", "examples.nodes"
+_LABELS = {"examples.nodes": indices("examples", below="nodes")}
+_SPARSE: Schema = {
+    "examples.indptr": offsets("examples", "values"),
+    "examples.indices": indices("values", below="features"),
+    "examples.data": floats("values", low=-FINITE, high=FINITE),
+    **_LABELS,
+}
+_DENSE: Schema = {"examples.rows": floats("examples", "features", low=-FINITE, high=FINITE), **_LABELS}
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,55 +73,28 @@ class Examples:
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that are kept on disk."""
-        if not is_sparse(self.rows):
-            return {_DENSE: np.ascontiguousarray(self.rows, np.float32), _NODES: self.nodes}
-        kinds: tuple[type[np.generic], ...] = (np.int64, np.int32, np.float32, np.int64)
-        parts = (self.rows.indptr, self.rows.indices, self.rows.data, self.rows.shape)
-        arrays = [np.ascontiguousarray(part, kind) for part, kind in zip(parts, kinds, strict=True)]
-        return {**dict(zip(_SPARSE, arrays, strict=True)), _NODES: self.nodes}
+        rows = self.rows
+        parts = [(rows.indptr, np.int64), (rows.indices, np.int32), (rows.data, np.float32)] if is_sparse(rows) else []
+        parts = [*(parts or [(rows, np.float32)]), (self.nodes, np.int64)]
+        names = _SPARSE if is_sparse(rows) else _DENSE
+        return {name: np.ascontiguousarray(array, kind) for name, (array, kind) in zip(names, parts, strict=True)}
 
     @classmethod
-    def pop_from(cls, arrays: dict[str, NDArray[Any]], nodes: int) -> Examples | None:
-        """Take the examples out of the arrays of a model, if it has any.
+    def pop_from(cls, arrays: dict[str, NDArray[Any]], *, features: int, nodes: int) -> Examples | None:
+        """Take the examples of so many features out of the arrays of a model, if it has any.
 
         Raises
         ------
         HiNetError
             If they contradict each other, or a taxonomy of so many ``nodes``; names the array.
         """
-        found = {name: arrays.pop(name) for name in (*_SPARSE, _DENSE, _NODES) if name in arrays}
+        found = {name: arrays.pop(name) for name in {**_SPARSE, **_DENSE} if name in arrays}
         if not found:
             return None
-        labels = _checked(found, _NODES, "i", 1)
-        if len(labels) and not (labels.min() >= 0 and labels.max() < nodes):
-            raise _damaged(_NODES)
-        if _DENSE in found:
-            rows: Any = _checked(found, _DENSE, "f", 2)
-        else:
-            rows = _restored_rows(*(_checked(found, name, kind, 1) for name, kind in zip(_SPARSE, "iifi", strict=True)))
-        if rows.shape[0] != len(labels):
-            raise _damaged(_NODES)
-        return cls(rows, labels.astype(np.int64))
-
-
-def _restored_rows(indptr: Any, indices: Any, data: Any, shape: Any) -> Any:
-    """Return CSR rows of arrays that can be trusted."""
-    rises = len(indptr) > 0 and indptr[0] == 0 and bool((np.diff(indptr) >= 0).all()) and indptr[-1] == len(indices)
-    if not rises or len(data) != len(indices):
-        raise _damaged(_SPARSE[0])
-    if shape.shape != (2,) or shape[0] != len(indptr) - 1 or not 0 <= shape[1] <= np.iinfo(np.int32).max:
-        raise _damaged(_SPARSE[3])
-    if len(indices) and not (indices.min() >= 0 and indices.max() < shape[1]):
-        raise _damaged(_SPARSE[1])
-    return sp.csr_array((np.array(data), np.array(indices), np.array(indptr)), shape=tuple(shape.tolist()))
-
-
-def _checked(arrays: Mapping[str, NDArray[Any]], name: str, kind: str, axes: int) -> NDArray[Any]:
-    array = arrays.get(name)
-    if array is None or array.dtype.kind != kind or array.ndim != axes or not np.isfinite(array).all():
-        raise _damaged(name)
-    return array
-
-
-def _damaged(name: str) -> HiNetError:
-    return HiNetError(f"the array {name} is missing, or contradicts the others; the model is damaged")
+        schema = _DENSE if "examples.rows" in found else _SPARSE
+        sizes = check_arrays(found, schema, {"features": features, "nodes": nodes})
+        *parts, labels = (np.array(found[name]) for name in schema)
+        if schema is _DENSE:
+            return cls(parts[0], labels)
+        indptr, columns, data = parts
+        return cls(sp.csr_array((data, columns, indptr), shape=(sizes["examples"], features)), labels)
