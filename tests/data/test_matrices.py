@@ -118,6 +118,10 @@ def test_damaged_rows_of_other_formats_are_told(fitted: HiNetClassifier) -> None
     for damaged, message in ((column, "the CSC matrix is damaged"), (places, "the COO matrix is damaged")):
         with pytest.raises(HiNetError, match=message):
             fitted.predict(damaged)
+    keys = sp.dok_array((2, 3))
+    keys._dict[(5, 1)] = 1.0
+    with pytest.raises(HiNetError, match="the DOK matrix is damaged"):
+        as_csr(keys)
 
 
 def test_a_matrix_that_is_not_one_is_told() -> None:

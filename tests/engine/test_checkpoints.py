@@ -14,7 +14,7 @@ import pytest
 
 from hinet import FileError, HiNetError, Traces
 from hinet.engine import EngineSettings, FusedModel, ValidationRows, fit
-from hinet.engine.checkpoints import DIGEST, _digest
+from hinet.engine.checkpoints import DIGEST, _digest, check_folder, remove_checkpoints
 from hinet.files import read_arrays, write_arrays
 from tests.engine.test_fit import data
 
@@ -175,3 +175,14 @@ def test_weights_that_are_not_finite_are_neither_kept_nor_answered_with(
             trained(given, folder)
     kept, _ = read_arrays(tmp_path / "run" / "deep-1.safetensors")
     assert all(np.isfinite(array).all() for array in kept.values())
+
+
+def test_only_checkpoints_are_removed(tmp_path: Path) -> None:
+    ours = ["deep-1.safetensors", "flat-12.safetensors", "wide.safetensors", ".wide-2.safetensors.0123456789abcdef"]
+    others = ["pytorch_model.safetensors", "deep-1.safetensors.bak", "my-wide.safetensors", ".deep-1.safetensors"]
+    for name in [*ours, *others]:
+        (tmp_path / name).touch()
+    with pytest.raises(FileError, match="holds other files than checkpoints"):
+        check_folder(tmp_path)
+    remove_checkpoints(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)

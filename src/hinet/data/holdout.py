@@ -19,7 +19,9 @@ def held_out(count: int, share: float, seed: int) -> NDArray[np.bool_]:
     np.int64(2)
     """
     if count < 2:
-        raise HiNetError(f"{count} row is too few to hold some out for validation; give more rows, or validation rows")
+        raise HiNetError(
+            f"got {count} rows; at least 2 are needed to hold some out; give more rows, or validation rows"
+        )
     chosen = np.zeros(count, bool)
     number = min(max(round(share * count), 1), count - 1)
     chosen[np.random.default_rng(seed).permutation(count)[:number]] = True

@@ -69,13 +69,13 @@ def check_count(rows: int, labels: int) -> None:
 
 def as_csr(rows: Any) -> Any:
     """Return a SciPy sparse matrix of any format as a sound CSR matrix, or raise HiNetError."""
-    if rows.format in ("csc", "bsr", "coo"):  # SciPy converts these without a check of its own
-        try:
+    try:
+        if rows.format in ("csc", "bsr", "coo"):  # SciPy converts these without a check of its own
             _check_convertible(rows)
-        except (ValueError, TypeError) as error:
-            raise HiNetError(f"the {rows.format.upper()} matrix is damaged: {error}; build it anew") from None
-    if rows.ndim == 2 and rows.format != "csr":
-        rows = rows.tocsr()
+        if rows.ndim == 2 and rows.format != "csr":
+            rows = rows.tocsr()
+    except (ValueError, TypeError, IndexError) as error:
+        raise HiNetError(f"the {rows.format.upper()} matrix is damaged: {error}; build it anew") from None
     check_rows(rows)
     return rows
 

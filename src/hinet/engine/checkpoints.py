@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import time
 import zlib
 from collections.abc import Mapping
@@ -26,6 +27,8 @@ CHECKPOINT_EVERY = real(0, infinite=True)  # seconds
 BEST = "best."
 DIGEST = "blake2b"
 ENDING = ".safetensors"
+_FILE = rf"(deep|flat|wide)(-\d+)?{re.escape(ENDING)}"  # by the names of tasks
+_OURS = re.compile(rf"{_FILE}|\.{_FILE}\.[0-9a-f]{{16}}")  # or as files are named while they are written
 LEAST_WRITES = 20  # an interval is at least as long as so many writes take, so that writing costs little
 
 
@@ -185,7 +188,7 @@ def remove_checkpoints(folder: Path) -> None:
 
 def _is_checkpoint(path: Path) -> bool:
     """Return whether a file is one of ours, or was on its way to become one."""
-    return ENDING in path.name
+    return _OURS.fullmatch(path.name) is not None
 
 
 def fingerprint_of(parts: list[Any]) -> str:
