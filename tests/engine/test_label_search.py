@@ -176,7 +176,7 @@ def test_labels_of_many_improbable_traces_are_ranked() -> None:
     assert found.probability == pytest.approx([0.375, 0.3, 0.25], abs=1e-4)
     assert found.found.traces.log_p is not None
     assert np.exp(found.found.traces.log_p[:2]) == pytest.approx([0.375 / 900, 0.3 / 900], rel=1e-3)
-    with pytest.raises(HiNetError, match="k is at least 1; got 0"):
+    with pytest.raises(HiNetError, match="k: expected a whole number of at least 1, got 0"):
         Search(made.model).top_labels(random_rows(1), 0)
 
 

@@ -712,6 +712,10 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             loaded._take_up_calibration(restored_calibration(manifest["calibration"]))
         return loaded
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is copied and pickled: all but the validation rows."""
+        return {name: value for name, value in super().__getstate__().items() if name != "_held"}
+
     def __sklearn_is_fitted__(self) -> bool:
         """Return whether it was fitted."""
         return hasattr(self, "fitted_")
