@@ -129,6 +129,8 @@ def put(*path: Any) -> Callable[[Any], None]:
     [
         ("tree", put("calibration", "temperature", "hot"), "calibration.temperature is 'hot', expected a number"),
         ("tree", put("calibration", "promise", "threshold", []), "promise.threshold is a list of 0, expected"),
+        ("tree", put("calibration", "promise", "risk", "x"), "promise.risk is 'x', expected a number"),
+        ("tree", put("calibration", "promise", "zz", 1), "unknown entry 'zz'"),
         ("tree", put("calibration", 7), "calibration is 7, expected a mapping"),
         ("tree", put("metrics", []), "metrics is a list of 0, expected a mapping"),
         ("tree", put("metrics", {"validation": {"rows": 3}}), "has no entry 'accuracy'"),

@@ -682,6 +682,10 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             If it is no saved model, of another format, or a file of it is missing, cut off or edited, or holds what no
             model can be made of; names the file and the array.
         """
+        return cls._load(path, network, mapped)[0]
+
+    @classmethod
+    def _load(cls, path: str | Path, network: Any, mapped: bool) -> tuple[Self, dict[str, Any]]:
         path = PATH.checked("path", path)
         FLAG.checked("mapped", mapped)
         try:
@@ -689,7 +693,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         except OSError as error:
             raise FileError(path, f"cannot be read: {error.strerror or error}") from None
         with blaming(Path(path) / MANIFEST):
-            return cls._restored(fitted, manifest, network)
+            return cls._restored(fitted, manifest, network), manifest
 
     @classmethod
     def _restored(cls, fitted: Fitted, manifest: Mapping[str, Any], network: Any) -> Self:
@@ -735,6 +739,11 @@ def _as_taxonomy(given: Taxonomy | Path) -> Taxonomy:
 def load(path: str | Path, *, network: Any = None, mapped: bool = True) -> HiNetClassifier:
     """Return the classifier that was saved to a folder; see :meth:`HiNetClassifier.load`."""
     return HiNetClassifier.load(path, network=network, mapped=mapped)
+
+
+def load_with_manifest(path: str | Path) -> tuple[HiNetClassifier, dict[str, Any]]:
+    """Return the classifier that was saved to a folder, and the manifest of the same save."""
+    return HiNetClassifier._load(path, None, True)
 
 
 def _with_labels(fitted: Fitted, y: Any) -> Fitted:

@@ -28,16 +28,16 @@ def export(
     ] = None,
 ) -> None:
     """Write the scores of a model as an ONNX graph; needs the extra 'export'."""
-    from hinet import load
-    from hinet.classifier.model_folder import read_manifest
+    from hinet.classifier.estimator import load_with_manifest
     from hinet.cli.models import LoadedModel
     from hinet.cli.training_rows import read_rows
 
     rows.check_outputs(data or [], {}, str(folder), model)
-    classifier = load(model).set_params(n_jobs=running.threads)
+    classifier, manifest = load_with_manifest(model)
+    classifier.set_params(n_jobs=running.threads)
     if not data:
         typer.echo(str(classifier.export_onnx(folder)))
         return
-    loaded = LoadedModel(classifier.fitted_, read_manifest(model))
+    loaded = LoadedModel(classifier.fitted_, manifest)
     found = read_rows(data, named.over(loaded.columns), rows, loaded.given_taxonomy, beside=str(folder))
     typer.echo(str(classifier.export_onnx(folder, found.texts, found.labels)))

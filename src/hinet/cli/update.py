@@ -10,7 +10,7 @@ import typer
 
 from hinet.cli.column_options import ColumnChoice, names_columns
 from hinet.cli.finishing import calibrate, tell_model
-from hinet.cli.models import COLUMNS
+from hinet.cli.models import COLUMNS, LoadedModel
 from hinet.cli.options import Running, option, runs
 from hinet.cli.row_options import FILES, RowReading, reads_rows
 from hinet.cli.training_options import ValidationChoice, validates
@@ -65,7 +65,7 @@ def update(
     hierarchy = _new_taxonomy(classifier, taxonomy, model)
     renamed = {} if hierarchy is None else _renamed(rename or [], classifier.taxonomy_, hierarchy)
     _tell_change(classifier, hierarchy, renamed, bool(more), running)
-    noted = _noted_columns(manifest)
+    noted = LoadedModel(classifier.fitted_, manifest).columns
     train, valid, columns = _read(more or [], validation, rows, named, hierarchy, noted, str(target), running.seed)
     was_calibrated = hasattr(classifier, "calibration_")
     _learn(classifier, hierarchy, renamed, train, running)
@@ -93,14 +93,13 @@ def _check(taxonomy: Path | None, rename: list[str], more: list[str], validation
 
 
 def _loaded(model: Path, target: Path, running: Running) -> tuple[HiNetClassifier, dict[str, Any]]:
-    from hinet import load
-    from hinet.classifier.model_folder import check_target, read_manifest
+    from hinet.classifier.estimator import load_with_manifest
+    from hinet.classifier.model_folder import check_target
 
-    manifest = read_manifest(model)
+    check_target(target)
+    classifier, manifest = load_with_manifest(model)
     if manifest["features"]["kind"] != "text":
         raise FileError(model, "the model reads rows of numbers, which tables of text cannot give; use it from Python")
-    check_target(target)
-    classifier = load(model)
     return classifier.set_params(n_jobs=running.threads, random_state=running.seed, verbose=not running.quiet), manifest
 
 
@@ -151,13 +150,6 @@ def _tell_change(
     typer.echo(str(change))
     if change.moved and classifier.fitted_.examples is None and not has_rows:
         running.say("the model keeps no rows: without --rows, nodes that moved will hardly be answered")
-
-
-def _noted_columns(manifest: dict[str, Any]) -> Columns:
-    from hinet.data.tables import Columns
-
-    noted = (manifest.get("notes") or {}).get(COLUMNS)
-    return Columns() if noted is None else Columns.from_described(noted)
 
 
 def _read(
