@@ -13,6 +13,7 @@ import json
 import os
 import re
 import secrets
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -154,9 +155,9 @@ def _open(folder: Path, name: str, manifest: Mapping[str, Any]) -> IO[bytes]:
     if not OURS.fullmatch(file):
         raise FileError(folder / MANIFEST, f"the file of {name} lies outside of the folder: {file!r}")
     path = folder / file
-    if path.exists() and not path.is_file():
-        raise FileError(path, "is no file; copy the whole folder again")
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # looked at once: it may be gone a moment later
+            raise FileError(path, "is no file; copy the whole folder again")
         return path.open("rb")
     except FileNotFoundError:
         raise
