@@ -229,7 +229,9 @@ def _forge_header(chance: random.Random, folder: Path, manifest: dict[str, Any])
     if not isinstance(header, dict) or not header:
         return "nothing"
     entry = header[chance.choice(sorted(header))]
-    size = entry["data_offsets"][1] if isinstance(entry, dict) and "data_offsets" in entry else 0
+    size = 0
+    with contextlib.suppress(IndexError, KeyError, TypeError):  # of an entry that was forged before
+        size = int(entry["data_offsets"][1])
     changes: list[Callable[[], Any]] = [
         lambda: entry.update(shape=[1 << 32, 1 << 32]),
         lambda: entry.update(shape=[0, 1 << 31], data_offsets=[size, size]),

@@ -135,11 +135,16 @@ def mixed_on_others(rows: Labelled, seed: int, risk: float) -> HiNetClassifier:
     return classifier
 
 
+def path_of(answer: tuple[str, ...] | str | None) -> tuple[str, ...]:
+    """Return an answer as a path: models of the program write paths as text, and None for no answer."""
+    return tuple(answer.split(" > ") if isinstance(answer, str) else answer or ())
+
+
 def outcome(classifier: HiNetClassifier, fresh: Labelled) -> tuple[float, float, float]:
     """Return which share of rows is answered, which to full depth, and which share of the answers is wrong."""
-    answers = classifier.predict(fresh[0], min_confidence="calibrated")
+    answers = [path_of(answer) for answer in classifier.predict(fresh[0], min_confidence="calibrated")]
     depth = np.array([len(answer) for answer in answers])
-    wrong = [path[: len(answer)] != tuple(answer) for answer, path in zip(answers, fresh[1], strict=True)]
+    wrong = [path[: len(answer)] != answer for answer, path in zip(answers, fresh[1], strict=True)]
     return (
         float((depth > 0).mean()),
         float((depth == len(LABELS[0])).mean()),
