@@ -21,9 +21,8 @@ from hinet.classifier.parameters import RULES
 from hinet.data.text import TextFeatures, TextSettings
 from hinet.engine import EngineSettings, Search, fit
 from hinet.memory import total_memory
-from hinet.network import HeadSettings
+from hinet.networks import HeadSettings, TrainingSettings
 from hinet.parameters import MOST_THREADS, real, thread_count, whole
-from hinet.training import TrainingSettings
 from tests.classifier.data import small, texts
 
 QUICK = {"width": 2, "members": 1, "epochs": 1, "wide": False, "flat": False}

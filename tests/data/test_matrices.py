@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as arrays
 from hinet import HiNetClassifier, HiNetError
 from hinet.data.matrices import SparseMatrix, as_csr, check_rows
 from hinet.engine import Search
-from hinet.training import predict_traces
+from hinet.networks import predict_traces
 from tests.classifier.data import small
 
 LABELS = ["a", "b", "c"] * 4

@@ -19,8 +19,7 @@ from hinet.engine import FusedModel
 from hinet.exporting import decode as decoder
 from hinet.exporting.decode import Decoded, decode, paths, read
 from hinet.exporting.export import arrays_of
-from hinet.inference import downpour
-from hinet.network import NeuronGraph
+from hinet.networks import NeuronGraph, downpour
 from tests.engine.oracle import biased_model, random_model
 from tests.strategies import layered
 

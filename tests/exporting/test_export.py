@@ -24,8 +24,17 @@ from hinet.exporting import export_onnx
 from hinet.exporting import graph as graphs
 from hinet.exporting.decode import decode, paths, read
 from hinet.exporting.export import exported_part
-from hinet.network import DenseFeatures, FlattenNetwork, FusedNetwork, HeadSettings, HiNet, SparseBag, SparseRows, paper
-from hinet.training import predict_traces
+from hinet.networks import (
+    DenseFeatures,
+    FlattenNetwork,
+    HeadSettings,
+    HiNet,
+    SparseBag,
+    SparseRows,
+    paper,
+    predict_traces,
+)
+from tests.engine.fused_network import FusedNetwork
 from tests.engine.oracle import FEATURES, random_model, random_rows
 from tests.engine.test_fit import data
 from tests.processes import run

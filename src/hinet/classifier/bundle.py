@@ -25,24 +25,24 @@ from hinet.classifier.inputs import Features, TextInput, restored
 from hinet.classifier.labels import LabelForm
 from hinet.classifier.manifest import FORMAT, MANIFEST, damaged
 from hinet.classifier.model_folder import ModelFiles, new_model, open_model, switch_manifest
-from hinet.classifier.saved_network import (
-    check_network,
-    described_network,
-    features_read,
-    require_own,
-    restored_network,
-)
 from hinet.classifier.text_paths import TextStyle
 from hinet.data import Traces
 from hinet.engine import FusedModel
 from hinet.errors import FileError, HiNetError
 from hinet.files import checked_text, map_arrays, write_arrays
 from hinet.files.schema import check_arrays, indices
+from hinet.networks.saving import (
+    check_network,
+    described_network,
+    features_read,
+    require_own,
+    restored_network,
+)
 from hinet.progress import EpochRecord
 from hinet.taxonomy import Layers, Table, Taxonomy, as_id, path_id
 
 if TYPE_CHECKING:
-    from hinet.network import HiNet
+    from hinet.networks import HiNet
 
 LABEL_NODES = {"label_nodes": indices("labels", below="nodes", rising=True)}
 VALUE_KINDS = (

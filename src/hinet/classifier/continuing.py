@@ -114,7 +114,7 @@ def _carried_network(network: Any, layers: Layers, came_from: NDArray[np.int64])
     """Return a network with the same features over other layers."""
     import copy
 
-    from hinet.network import HiNet
+    from hinet.networks import HiNet
 
     rows = Carried.between(network.layers, layers, came_from)
     moved = HiNet(copy.deepcopy(network.features), layers, network.head.width, network.head.settings)
@@ -125,7 +125,7 @@ def _carried_network(network: Any, layers: Layers, came_from: NDArray[np.int64])
 
 def _taught_network(network: Any, learns: NDArray[np.bool_], targets: Any, rows: Any) -> Any:
     from hinet.engine.groups import Groups
-    from hinet.training.predict import feature_layer
+    from hinet.networks.predict import feature_layer
 
     outputs, hidden = _outputs(network), feature_layer(network, rows)
     first = Groups.of(network.layers).first_row

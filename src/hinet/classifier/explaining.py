@@ -124,7 +124,7 @@ def _parts(fitted: Fitted, row: Any) -> tuple[Callable[[int], GroupParts], NDArr
     if isinstance(model, FusedModel):
         matrix = SparseMatrix.of(row)
         return lambda group: contributions(model, matrix, group), matrix.indices.astype(np.int64)
-    from hinet.training.contributions import NetworkContributions
+    from hinet.networks.contributions import NetworkContributions
 
     features = row.indices.astype(np.int64) if is_sparse(row) else np.arange(row.shape[1])
     return NetworkContributions(model, row), features

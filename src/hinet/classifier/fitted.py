@@ -20,8 +20,8 @@ from hinet.files import MappedFile
 from hinet.progress import EpochRecord
 
 if TYPE_CHECKING:
-    from hinet.network import HiNet
-    from hinet.training.network_search import NetworkSearch
+    from hinet.networks import HiNet
+    from hinet.networks.search import NetworkSearch
 
 Engine = Literal["fused", "torch"]
 
@@ -49,7 +49,7 @@ class Fitted:
         """What answers rows."""
         if isinstance(self.model, FusedModel):
             return Search(self.model, self.threads)
-        from hinet.training.network_search import NetworkSearch
+        from hinet.networks.search import NetworkSearch
 
         return NetworkSearch(self.model, self.threads)
 
@@ -92,7 +92,7 @@ class Fitted:
             experts = self.model.experts
             mix = (experts.mix * factor).astype(np.float32)
             return replace(self, model=replace(self.model, experts=experts._replace(mix=mix)))
-        from hinet.training.temperature import sharpened
+        from hinet.networks.temperature import sharpened
 
         return replace(self, model=sharpened(self.model, factor))
 

@@ -131,7 +131,7 @@ def fit_torch(
     """Train a network by the torch loop; return it and its history."""
     import torch
 
-    from hinet.network import HeadSettings, HiNet, default
+    from hinet.networks import HeadSettings, HiNet, default
 
     torch.manual_seed(choices.seed)
     features, width = _feature_network(lesson.rows, len(lesson.traces.layers.option_neuron), choices, network)
@@ -146,8 +146,7 @@ def train_network(
     """Train a network in place by the torch loop and return its history."""
     import torch
 
-    from hinet.network import Targets, torch_threads
-    from hinet.training import TrainingSettings, predict_traces, train
+    from hinet.networks import Targets, TrainingSettings, predict_traces, torch_threads, train
 
     usual = TrainingSettings()
     epochs = choices.epochs or _epochs_for(len(lesson.traces), usual.batch, usual.epochs)
@@ -184,9 +183,9 @@ def _feature_network(rows: Any, outputs: int, choices: Choices, network: Any) ->
     """Return the feature network and how many units its layer has."""
     import torch
 
-    from hinet.network import DenseFeatures, SparseBag
-    from hinet.network.features import DROPOUT, WIDTH
-    from hinet.training.batches import row_batch
+    from hinet.networks import DenseFeatures, SparseBag
+    from hinet.networks.batches import row_batch
+    from hinet.networks.features import DROPOUT, WIDTH
 
     width = choices.width or WIDTH
     if network is None:

@@ -17,8 +17,8 @@ from hinet.errors import HiNetError
 if TYPE_CHECKING:  # imported when the command runs, so that --help stays instant
     from rich.table import Table
 
+    from hinet.classifier.loaded import LoadedModel
     from hinet.classifier.truth import Truth
-    from hinet.cli.models import LoadedModel
     from hinet.data.tables import LabelledBlock
     from hinet.engine import Found
     from hinet.evaluation.judgement import Judgement
@@ -44,7 +44,7 @@ def evaluate(
     ] = None,
 ) -> None:
     """Judge a model on labelled rows: accuracy, hierarchical F1, accuracy by level, calibration, coverage."""
-    from hinet.cli.models import load_model
+    from hinet.classifier.loaded import load_model
     from hinet.data.tables import RowQuery, checked_against, labelled_blocks
     from hinet.progress import counter_for_terminal
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help stays instan
     from rich.text import Text
 
     from hinet.classifier.explaining import Explanation, Step
+    from hinet.classifier.loaded import LoadedModel
     from hinet.classifier.text_paths import TextStyle
-    from hinet.cli.models import LoadedModel
     from hinet.data import Traces
     from hinet.taxonomy import Taxonomy
 
@@ -40,7 +40,7 @@ def explain(
     push by parts of words that it knows.
     """
     from hinet.classifier.explaining import explained
-    from hinet.cli.models import load_model
+    from hinet.classifier.loaded import load_model
     from hinet.files import read_text
     from hinet.files.text import undecoded
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hinet.cli.models import columns_noted
+from hinet.classifier.loaded import columns_noted
 from hinet.cli.options import Running, option, runs
 from hinet.cli.outputs import check_outputs
 from hinet.cli.plot_options import PLOT, check_plot

@@ -17,8 +17,8 @@ from hinet.cli.row_options import FILES, OnError, RowFormat, RowReading, reads_r
 from hinet.errors import FileError, HiNetError
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help stays instant
+    from hinet.classifier.loaded import LoadedModel
     from hinet.classifier.tabular import AnswerTable
-    from hinet.cli.models import LoadedModel
     from hinet.data.tables import LabelledBlock, RowBlock, RowQuery
     from hinet.data.tables.writing import CellKind
 
@@ -84,8 +84,8 @@ def predict(
     a label has several paths, --decoding label sums over them, and the trace is the most probable one. Where rows may
     be skipped, a column tells the line of each.
     """
+    from hinet.classifier.loaded import load_model
     from hinet.classifier.tabular import AnswerTable, Asked
-    from hinet.cli.models import load_model
     from hinet.data.tables import RowQuery, labelled_blocks
     from hinet.files.streams import standard_input
     from hinet.progress import counter_for_terminal

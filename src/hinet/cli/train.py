@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hinet.classifier.loaded import COLUMNS
 from hinet.cli.column_options import NO_PATHS, ColumnChoice, names_columns
 from hinet.cli.finishing import calibrate, tell_model
-from hinet.cli.models import COLUMNS
 from hinet.cli.options import Running, option, runs
 from hinet.cli.plot_options import PLOT, check_plot
 from hinet.cli.row_options import FILES, RowReading, reads_rows

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hinet.classifier.loaded import COLUMNS, LoadedModel
 from hinet.cli.column_options import ColumnChoice, names_columns
 from hinet.cli.finishing import calibrate, tell_model
-from hinet.cli.models import COLUMNS, LoadedModel
 from hinet.cli.options import Running, option, runs
 from hinet.cli.row_options import FILES, RowReading, reads_rows
 from hinet.cli.training_options import ValidationChoice, validates

@@ -19,12 +19,11 @@ from hinet.exporting.decode import FORMAT
 from hinet.exporting.graph import GraphInMaking, require_onnx
 from hinet.files import new_folder
 from hinet.metrics import accuracy
-from hinet.network import FlattenNetwork, HiNet, SparseBag, torch_threads
-from hinet.network.heads import SiblingHead
+from hinet.networks import FlattenNetwork, HiNet, SparseBag, predict_traces, torch_threads
+from hinet.networks.heads import SiblingHead
 from hinet.parameters import PATH
 from hinet.ragged import gather, offsets_of
 from hinet.taxonomy import Layers
-from hinet.training import predict_traces
 
 Model: TypeAlias = FusedModel | HiNet | FlattenNetwork
 EXPORTED = ("deep", "flat")  # the experts that a graph can hold

@@ -12,7 +12,7 @@ from hinet.engine import DeepExpert, Groups
 from hinet.engine.experts import Floats, LabelSpans
 from hinet.errors import HiNetError
 from hinet.exporting.graph import GraphInMaking
-from hinet.network import DenseFeatures
+from hinet.networks import DenseFeatures
 from hinet.ragged import Bools, Ints, offsets_of
 from hinet.taxonomy import STOP, Layers
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hinet.network import NeuronGraph
+from hinet.networks.graph import NeuronGraph
 
 
 @dataclass(frozen=True)

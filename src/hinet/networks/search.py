@@ -17,11 +17,13 @@ from hinet.data import Traces
 from hinet.data.matrices import check_rows
 from hinet.engine import Found, FoundLabels, FoundNodes, Goals
 from hinet.engine.answering import PROBABILITY, TYPICAL_F1, Answering, K
-from hinet.inference import Marginals, best_traces_to, downpour, marginals
-from hinet.network import HiNet, torch_threads
+from hinet.networks.batches import check_width, row_batch
+from hinet.networks.downpour import best_traces_to, downpour
+from hinet.networks.marginals import Marginals, marginals
+from hinet.networks.models import HiNet
+from hinet.networks.predict import BATCH_CELLS
+from hinet.networks.threads import torch_threads
 from hinet.ragged import offsets_of, positions
-from hinet.training.batches import check_width, row_batch
-from hinet.training.predict import BATCH_CELLS
 
 Answer = TypeVar("Answer")
 

@@ -6,9 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hinet.inference import backward, best_labels, forward, labels_above, marginals
-from hinet.network import HierarchicalHead
-from tests.network_strategies import PARENT, enumerated, heads, hidden_rows
+from hinet.networks import HierarchicalHead, backward, best_labels, forward, labels_above, marginals
+from tests.networks.strategies import PARENT, enumerated, heads, hidden_rows
 
 
 @given(heads(PARENT))

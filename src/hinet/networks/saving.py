@@ -15,7 +15,7 @@ from hinet.files.schema import FINITE, LARGEST, Schema, check_arrays, floats
 from hinet.taxonomy import Layers
 
 if TYPE_CHECKING:
-    from hinet.network import HiNet
+    from hinet.networks.models import HiNet
 
 
 class SparseShape(TypedDict):
@@ -53,7 +53,7 @@ class NetworkShape(TypedDict):
 
 def described_network(network: HiNet) -> dict[str, Any]:
     """Return what a network is built from, as plain values."""
-    from hinet.network import DenseFeatures, SparseBag
+    from hinet.networks.features import DenseFeatures, SparseBag
 
     features: dict[str, Any] = {"kind": "own"}
     if isinstance(network.features, (DenseFeatures, SparseBag)):
@@ -64,7 +64,7 @@ def described_network(network: HiNet) -> dict[str, Any]:
 
 def check_network(told: Mapping[str, Any]) -> None:
     """Raise HiNetError unless plain values are those that a network is built from."""
-    from hinet.network import HeadSettings
+    from hinet.networks.heads import HeadSettings
 
     check_plain(told, NetworkShape, "model")
     check_plain(told["head"], HeadSettings, "model.head")
@@ -89,7 +89,9 @@ def restored_network(layers: Layers, told: Mapping[str, Any], arrays: Mapping[st
     """
     import torch
 
-    from hinet.network import DenseFeatures, HeadSettings, HiNet, SparseBag
+    from hinet.networks.features import DenseFeatures, SparseBag
+    from hinet.networks.heads import HeadSettings
+    from hinet.networks.models import HiNet
 
     shape = dict(told["features"])
     _check_weights(arrays, told, shape)
@@ -108,7 +110,7 @@ def restored_network(layers: Layers, told: Mapping[str, Any], arrays: Mapping[st
 
 def features_read(network: HiNet) -> int | None:
     """Return how many features a network reads; None for a module of the user's own."""
-    from hinet.network import DenseFeatures, SparseBag
+    from hinet.networks.features import DenseFeatures, SparseBag
 
     features = network.features
     return int(features.shape()["features"]) if isinstance(features, (DenseFeatures, SparseBag)) else None

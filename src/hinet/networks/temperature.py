@@ -6,7 +6,7 @@ import copy
 
 import torch
 
-from hinet.network import HiNet
+from hinet.networks.models import HiNet
 
 
 def sharpened(network: HiNet, factor: float) -> HiNet:

@@ -1,0 +1,42 @@
+"""Torch modules: feature networks, hierarchical heads, the Flatten Network; the loop that trains them; answers."""
+
+from hinet.networks.downpour import best_traces_to, downpour
+from hinet.networks.features import DenseFeatures, SparseBag, SparseRows
+from hinet.networks.graph import NeuronGraph
+from hinet.networks.heads import HeadSettings, HierarchicalHead, build_head, default, paper
+from hinet.networks.loop import TrainingSettings, train
+from hinet.networks.marginals import Marginals, backward, best_labels, forward, labels_above, marginals
+from hinet.networks.models import FlattenNetwork, HiNet
+from hinet.networks.predict import predict_traces
+from hinet.networks.row_adagrad import RowAdagrad
+from hinet.networks.targets import TargetBatch, Targets
+from hinet.networks.threads import torch_threads
+
+__all__ = [
+    "DenseFeatures",
+    "FlattenNetwork",
+    "HeadSettings",
+    "HiNet",
+    "HierarchicalHead",
+    "Marginals",
+    "NeuronGraph",
+    "RowAdagrad",
+    "SparseBag",
+    "SparseRows",
+    "TargetBatch",
+    "Targets",
+    "TrainingSettings",
+    "backward",
+    "best_labels",
+    "best_traces_to",
+    "build_head",
+    "default",
+    "downpour",
+    "forward",
+    "labels_above",
+    "marginals",
+    "paper",
+    "predict_traces",
+    "torch_threads",
+    "train",
+]
