@@ -242,6 +242,6 @@ def test_the_engine_tells_of_wrong_arguments(fitted: HiNetClassifier) -> None:
     with pytest.raises(HiNetError, match=r"settings: expected EngineSettings, got {'width': 3}"):
         fit(rows, None, {"width": 3})  # type: ignore[arg-type]
     with pytest.raises(HiNetError, match="threads: expected a whole number other than 0 or None, got 'x'"):
-        Search(fitted.fitted_.model, "x").traces(rows)  # type: ignore[arg-type]
+        Search(fitted.fitted_.predictor.model, "x").traces(rows)  # type: ignore[arg-type]
     with pytest.raises(HiNetError, match="threads: expected a whole number other than 0 or None, got 2\\.5"):
         TextFeatures.fit(TEXTS, threads=2.5)  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 
 from hinet import HiNetClassifier, HiNetError, LabelError, Taxonomy
+from hinet.classifier.inputs import MatrixInput
 from hinet.data.text import TextSettings
 from tests.classifier.data import PATHS, numbers, small, taxonomy, texts
 
@@ -321,7 +322,7 @@ def test_a_network_of_ones_own() -> None:
     own = torch.nn.Sequential(torch.nn.Linear(4, 12), torch.nn.Tanh())
     found = small(taxonomy=taxonomy(), network=own, epochs=60).fit(rows, labels)
     assert found.score(rows, labels) > 0.9
-    assert found.fitted_.model.features is not own
+    assert found.fitted_.predictor.model.features is not own
 
 
 BAD: list[tuple[str, Any, Any, dict[str, Any], str]] = [
@@ -376,8 +377,29 @@ def test_bad_numbers_are_named() -> None:
 
 def test_text_settings_and_engine_settings_reach_their_rooms() -> None:
     found = small(taxonomy=taxonomy(), text=TextSettings(char_ngrams=None, min_df=1), wide=False).fit(TEXTS, LABELS)
-    assert found.fitted_.model.mix.wide == 0
+    assert found.fitted_.predictor.model.mix.wide == 0
     assert found.fitted_.features.features.settings.char_ngrams is None
     assert {record.epochs for record in found.history_} == {8}
     with pytest.raises(HiNetError, match="memory_limit"):
         HiNetClassifier(taxonomy(), memory_limit=1e-6).fit(TEXTS, LABELS)
+
+
+def test_dense_rows_are_scaled_in_blocks_and_lose_their_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    rows = np.column_stack(
+        [random.normal(50, 9, 40), np.full(40, 7.0), np.where(random.random(40) < 0.8, 0, random.normal(size=40))]
+    ).astype(np.float32)
+    whole = MatrixInput.learnt(rows, (), scaled=True)
+    monkeypatch.setattr("hinet.classifier.inputs.CELLS_OF_BLOCK", 10)  # three rows at a time
+    features = MatrixInput.learnt(rows, (), scaled=True)
+    np.testing.assert_allclose(features.mean, whole.mean)
+    np.testing.assert_allclose(features.scale, whole.scale)
+    expected = features.rows(rows, sparse=False)
+    np.testing.assert_allclose(expected[:, 0], (rows[:, 0] - rows[:, 0].mean()) / rows[:, 0].std(), rtol=1e-4)
+    assert not expected[:, 1].any()  # a constant column
+    np.testing.assert_array_equal(expected[:, 2], rows[:, 2])  # one that is mostly zero stays as it is
+    for given in (rows, sp.csr_array(rows)):
+        found = features.rows(given, sparse=True)
+        np.testing.assert_array_equal(found.toarray(), expected)
+        assert found.nnz == np.count_nonzero(expected)
+    assert features.rows(rows[:0], sparse=True).shape == (0, 3)

@@ -23,7 +23,7 @@ from hinet.engine import EngineSettings, FusedModel, Search, fit
 from hinet.exporting import export_onnx
 from hinet.exporting import graph as graphs
 from hinet.exporting.decode import decode, paths, read
-from hinet.exporting.export import exported_part
+from hinet.exporting.sources import exported_part
 from hinet.networks import (
     DenseFeatures,
     FlattenNetwork,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hinet.classifier.loaded import COLUMNS
 from hinet.cli.column_options import NO_PATHS, ColumnChoice, names_columns
 from hinet.cli.finishing import calibrate, tell_model
 from hinet.cli.options import Running, option, runs
@@ -47,6 +46,7 @@ def train(
 ) -> None:
     """Train a classifier on rows of text, and save it to a folder."""
     from hinet import HiNetClassifier, Taxonomy
+    from hinet.classifier.loaded import COLUMNS
     from hinet.cli.training_rows import read_training_rows
     from hinet.engine.checkpoints import remove_checkpoints
     from hinet.evaluation.risk import check_share

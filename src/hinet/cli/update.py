@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hinet.classifier.loaded import COLUMNS, LoadedModel
 from hinet.cli.column_options import ColumnChoice, names_columns
 from hinet.cli.finishing import calibrate, tell_model
 from hinet.cli.options import Running, option, runs
@@ -52,6 +51,7 @@ def update(
     came from its labels learns --rows alone, new labels included. An update voids the calibration: validation rows,
     which must be new to the model, give another.
     """
+    from hinet.classifier.loaded import COLUMNS, LoadedModel
     from hinet.evaluation.risk import check_share
 
     start = time.perf_counter()

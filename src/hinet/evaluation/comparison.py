@@ -14,6 +14,7 @@ from typing import Any
 
 from hinet.data import Traces
 from hinet.errors import HiNetError
+from hinet.extras import require
 from hinet.metrics import accuracy, hierarchical_f1, level_accuracy
 from hinet.taxonomy import Layers
 
@@ -87,6 +88,7 @@ def compare(
 
     A model whose dense weights would not fit is refused before any training starts. ``quiet`` shows no progress.
     """
+    require("torch", "a comparison of networks")
     from hinet.networks.heads import refuse_dense_weights
 
     for model in models:

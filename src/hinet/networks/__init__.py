@@ -1,6 +1,12 @@
 """Torch modules: feature networks, hierarchical heads, the Flatten Network; the loop that trains them; answers."""
 
+from hinet.extras import require
+
+require("torch", "hinet.networks")
+
+from hinet.networks.devices import device_name, is_network
 from hinet.networks.downpour import best_traces_to, downpour
+from hinet.networks.exporting import FlatSource, HiNetSource
 from hinet.networks.features import DenseFeatures, SparseBag, SparseRows
 from hinet.networks.graph import NeuronGraph
 from hinet.networks.heads import HeadSettings, HierarchicalHead, build_head, default, paper
@@ -14,9 +20,11 @@ from hinet.networks.threads import torch_threads
 
 __all__ = [
     "DenseFeatures",
+    "FlatSource",
     "FlattenNetwork",
     "HeadSettings",
     "HiNet",
+    "HiNetSource",
     "HierarchicalHead",
     "Marginals",
     "NeuronGraph",
@@ -31,8 +39,10 @@ __all__ = [
     "best_traces_to",
     "build_head",
     "default",
+    "device_name",
     "downpour",
     "forward",
+    "is_network",
     "labels_above",
     "marginals",
     "paper",
