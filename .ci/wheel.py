@@ -73,7 +73,7 @@ def shop() -> list[tuple[str, str]]:
 def check_commands(hinet: Path, folder: Path) -> None:
     """Run the commands one after the other on a small table."""
     write_table(folder / "rows.csv", shop())
-    write_table(folder / "more.csv", [(f"{word} tea", "Food > Tea") for word in ("green", "black", "mint", "iced")])
+    write_table(folder / "more.csv", [(f"mint tea {number}", "Food > Tea") for number in range(30)])
 
     def hinet_does(*arguments: str, code: int = 0) -> str:
         return run(hinet, *arguments, code=code, cwd=folder)

@@ -20,7 +20,15 @@ from hinet.classifier.confidence import Calibration, calibrated
 from hinet.classifier.continuing import continued, moved_to
 from hinet.classifier.explaining import Explanation, explained
 from hinet.classifier.fitted import Fitted, features_of
-from hinet.classifier.fitting import HeldOut, Lesson, engine_for, engine_settings, judged, validation_rows
+from hinet.classifier.fitting import (
+    HeldOut,
+    Lesson,
+    engine_for,
+    engine_settings,
+    for_dense_rows,
+    judged,
+    validation_rows,
+)
 from hinet.classifier.inputs import (
     Features,
     Kind,
@@ -275,12 +283,12 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _train(self, lesson: Lesson, features: Features, form: LabelForm, engine: Engine) -> None:
-        predictor = self._trained(lesson, engine)
+        predictor = self._trained(lesson, engine, features.kind)
         fitted = Fitted(features, form, predictor, predictor.history, lesson.fingerprint())
         keeps = self.keep_examples and not form.inferred
         self._take_up(fitted.keeping(lesson.rows, lesson.traces, seed_of(self.random_state)) if keeps else fitted)
 
-    def _trained(self, lesson: Lesson, engine: Engine) -> Predictor:
+    def _trained(self, lesson: Lesson, engine: Engine, kind: Kind) -> Predictor:
         settings = engine_settings(checked_parameters(self, RULES))
         shared: dict[str, Any] = {
             "valid": lesson.valid, "sample_weight": lesson.sample_weight, "progress": self._progress()
@@ -290,6 +298,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
             own: dict[str, Any] = {"network": self.network, "device": self.device}
             return NetworkPredictor.trained(lesson.rows, lesson.traces, settings, **own, **shared)
+        if kind == "dense":
+            settings = for_dense_rows(settings, len(lesson.traces))
         kept: dict[str, Any] = {"checkpoint": self.checkpoint, "checkpoint_every": self.checkpoint_every}
         model = fit(lesson.rows, lesson.traces, settings, watch=self.verbose, **kept, **shared)
         return FusedPredictor(model, settings.threads)

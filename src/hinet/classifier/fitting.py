@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,10 @@ from hinet.engine.answering import Engine
 from hinet.errors import HiNetError
 from hinet.extras import require
 from hinet.metrics import hierarchical_f1
+
+DENSE_RATE = 0.3  # of the deep expert: a dense row has few features, each of which tells little
+DENSE_ROWS = 60_000  # that the deep expert is shown at least, as many times as it takes
+MOST_DENSE_EPOCHS = 100
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,13 @@ def engine_settings(given: Mapping[str, Any]) -> EngineSettings:
         seed=seed_of(given["random_state"]),
         threads=given["n_jobs"],
     )
+
+
+def for_dense_rows(settings: EngineSettings, rows: int) -> EngineSettings:
+    """Return settings of the fused engine for so many dense rows, few of which need many epochs."""
+    usual = settings.epochs_of_deep(rows)
+    epochs = settings.deep_epochs or max(usual, min(MOST_DENSE_EPOCHS, round(DENSE_ROWS / rows)))
+    return replace(settings, deep_rate=DENSE_RATE, deep_epochs=epochs)
 
 
 def judged(fitted: Fitted, held: HeldOut, decoding: Decoding) -> dict[str, float]:
