@@ -10,7 +10,6 @@ PyPI on Linux it brings CUDA, and is far larger. Results: ``benchmarks/results/i
 from __future__ import annotations
 
 import subprocess
-import sys
 import tempfile
 import venv
 from pathlib import Path
@@ -59,6 +58,4 @@ CASES: dict[str, Case] = {
 
 
 if __name__ == "__main__":
-    results = run_cases(__file__, "install", CASES)
-    if sys.argv[1:] != ["--case"]:
-        save("install", results)
+    save("install", run_cases(__file__, "install", CASES))

@@ -78,7 +78,7 @@ def test_damaged_rows_are_told_by_every_entry(case: str, fitted: HiNetClassifier
         fitted.features_of,
         lambda rows: fitted.score(rows, LABELS),
         lambda rows: fitted.calibrate(rows, LABELS),
-        lambda rows: small(engine=fitted.fitted_.engine, validation_fraction=0.5).fit(rows, LABELS),
+        lambda rows: small(engine=fitted.fitted_.predictor.engine, validation_fraction=0.5).fit(rows, LABELS),
         lambda rows: small().fit(sound(), LABELS, valid=(rows, LABELS)),
         fitted.fitted_.predictor.traces,
         fitted.fitted_.predictor.labels,
@@ -86,7 +86,7 @@ def test_damaged_rows_are_told_by_every_entry(case: str, fitted: HiNetClassifier
         as_csr,
         SparseMatrix.of,
     ]
-    if fitted.fitted_.engine == "torch":
+    if fitted.fitted_.predictor.engine == "torch":
         entries.append(lambda rows: predict_traces(fitted.fitted_.predictor.model, rows))
     for entry in entries:
         with pytest.raises(HiNetError, match=message):

@@ -318,7 +318,7 @@ def test_validation_needs_rows_and_traces_that_fit(tmp_path: Path) -> None:
 
 
 def test_without_onnx_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "find_spec", lambda name: None)
+    monkeypatch.setattr("hinet.extras.find_spec", lambda name: None)
     with pytest.raises(HiNetError, match=r"pip install 'hinet\[export\]'"):
         export_onnx(random_model(some_tree(), 0).model, tmp_path / "exported")
 

@@ -11,7 +11,7 @@ from hinet.networks.features import DenseFeatures, SparseBag, SparseRows
 from hinet.networks.graph import NeuronGraph
 from hinet.networks.heads import HeadSettings, HierarchicalHead, build_head, default, paper
 from hinet.networks.loop import TrainingSettings, train
-from hinet.networks.marginals import Marginals, backward, best_labels, forward, labels_above, marginals
+from hinet.networks.marginals import Marginals, forward, marginals
 from hinet.networks.models import FlattenNetwork, HiNet
 from hinet.networks.predict import predict_traces
 from hinet.networks.row_adagrad import RowAdagrad
@@ -34,8 +34,6 @@ __all__ = [
     "TargetBatch",
     "Targets",
     "TrainingSettings",
-    "backward",
-    "best_labels",
     "best_traces_to",
     "build_head",
     "default",
@@ -43,7 +41,6 @@ __all__ = [
     "downpour",
     "forward",
     "is_network",
-    "labels_above",
     "marginals",
     "paper",
     "predict_traces",
