@@ -1,23 +1,24 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
-INSTALLED := .venv/installed
+CORE := .venv/installed-core
+EVERYTHING := .venv/installed-everything
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: demo test check bench docs clean
 
-demo: $(INSTALLED)  ## the whole job on the built-in ICD-10-CM set: train, evaluate, predict
+demo: $(CORE)  ## the whole job on the built-in ICD-10-CM set: train, evaluate, predict
 	$(BIN)/hinet demo
 
-test: $(INSTALLED)  ## every test, doctests included
-	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile
+test: $(EVERYTHING)  ## every test, doctests included
+	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --durations 15
 
-check: $(INSTALLED)  ## format, lint, types, import layers
+check: $(EVERYTHING)  ## format, lint, types, import layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(INSTALLED)  ## slow measurements, with HINET_DATA=folder of the data sets; results land in benchmarks/results
+bench: $(EVERYTHING)  ## slow measurements, with HINET_DATA=folder of the data sets; results land in benchmarks/results
 	$(BIN)/python benchmarks/taxonomy.py
 	$(BIN)/python benchmarks/metrics.py
 	$(BIN)/python benchmarks/downpour.py
@@ -35,14 +36,19 @@ bench: $(INSTALLED)  ## slow measurements, with HINET_DATA=folder of the data se
 	$(BIN)/python benchmarks/comparison.py
 	$(BIN)/python benchmarks/lshtc/run.py
 
-docs: $(INSTALLED)  ## write the command-line reference from the program itself
+docs: $(EVERYTHING)  ## write the command-line reference from the program itself
 	$(BIN)/typer hinet.cli utils docs --name hinet --output docs/cli.md
 
 clean:  ## everything that can be made again
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(CORE): pyproject.toml constraints.txt  # what users need; without torch
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) install --constraint constraints.txt --editable '.[demo]'
+	touch $@
+
+$(EVERYTHING): pyproject.toml constraints.txt  # and what tests and measurements need
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) install --constraint constraints.txt --editable '.[demo,bench,dev]'
-	touch $@
+	touch $(CORE) $@

@@ -129,7 +129,7 @@ def onnx_difference(classifier: HiNetClassifier, folder: Path, texts: list[str])
     from hinet.classifier import PredictedTraces
     from hinet.engine import FusedModel, Search
     from hinet.exporting.decode import decode, read
-    from hinet.exporting.export import exported_part
+    from hinet.exporting.sources import exported_part
 
     rows = classifier.features_of(texts)
     entries = sp.coo_array(rows)
@@ -137,7 +137,7 @@ def onnx_difference(classifier: HiNetClassifier, folder: Path, texts: list[str])
     fed = {"row": entries.row.astype(np.int64), "feature": entries.col.astype(np.int64), "value": entries.data,
            "rows": np.array(len(texts), np.int64)}  # fmt: skip
     found = decode(session.run(["log_p"], fed)[0], read(str(folder / "traces.npz")))
-    model = classifier.fitted_.model
+    model = classifier.fitted_.predictor.model
     assert isinstance(model, FusedModel)
     ours = PredictedTraces(Search(exported_part(model)).traces(rows)).log_p
     return float(np.abs(found.log_p - ours).max())

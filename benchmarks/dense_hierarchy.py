@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from hinet import Layers, Taxonomy, Traces
 from hinet.evaluation.plots import plot_parameters
 from hinet.metrics import accuracy
-from hinet.network import HeadSettings, HiNet, Targets, paper
-from hinet.training import TrainingSettings, predict_traces, train
+from hinet.networks import HeadSettings, HiNet, Targets, TrainingSettings, paper, predict_traces, train
 
 LOOK, HIDDEN = 32, 256  # numbers that show one node, rectified units of the feature layer
 TRAIN, TEST = 400_000, 2_000

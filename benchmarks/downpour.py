@@ -13,8 +13,7 @@ import torch
 from measure import save
 
 from hinet import Layers, load_icd10cm
-from hinet.inference import downpour, marginals
-from hinet.network import build_head
+from hinet.networks import build_head, downpour, marginals
 
 ROWS, WIDTH, TURNS = 1024, 256, 7
 

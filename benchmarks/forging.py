@@ -34,6 +34,7 @@ from hinet.classifier.manifest import MANIFEST, sealed
 from hinet.classifier.model_folder import digest_of
 from hinet.data.text import TextSettings
 from hinet.engine.experts import Prototypes
+from hinet.engine.predictor import FusedPredictor
 from hinet.files import read_arrays, write_arrays
 
 program: Any = import_module("hinet.cli.main")  # whose name in the package is that of its function
@@ -111,12 +112,13 @@ def trained(folder: Path, kinds: Sequence[str]) -> list[Base]:
 
 def with_prototypes(fitted: Fitted) -> Fitted:
     """Return a model that asks all experts, prototypes of some kind too, which few rows do not give."""
-    model: Any = fitted.model
+    model = fitted.predictor.model
     features, labels = model.features, len(model.experts.spans.neuron)
     label = (np.arange(features) % labels).astype(np.int32)
     prototypes = Prototypes(np.arange(features + 1), label, np.ones(features, np.float32))
     mix = np.array([0.4, 0.2, 0.3, 0.1], np.float32)
-    return replace(fitted, model=replace(model, experts=model.experts._replace(prototypes=prototypes, mix=mix)))
+    experts = model.experts._replace(prototypes=prototypes, mix=mix)
+    return replace(fitted, predictor=FusedPredictor(replace(model, experts=experts)))
 
 
 def forge(base: Path, target: Path, seed: int) -> str:
@@ -333,8 +335,8 @@ def _ask(model: HiNetClassifier, base: Base) -> str:
         return f"probabilities that add up to {probability.sum(1).tolist()[:3]}"
     for found in model.predict_traces(rows, k=2):
         assert all(0 <= trace.probability <= 1 + 1e-6 for trace in found)
-    model.fitted_.search.labels(model.features_of(rows))
-    model.fitted_.search.expected_f1(model.features_of(rows))
+    model.fitted_.predictor.labels(model.features_of(rows))
+    model.fitted_.predictor.expected_f1(model.features_of(rows))
     model.explain(rows[0])
     model.score(rows, model.predict(rows))
     if base.taxonomy is not None:

@@ -90,7 +90,7 @@ def measured(texts: Texts, leaves: int, inner: int, seed: int = 0) -> dict[str, 
     classifier = HiNetClassifier(texts.taxonomy).fit(train, labels)
     trained_in = watch.seconds
     before = classifier.predict(test)
-    examples, model_before = classifier.fitted_.examples, classifier.fitted_.model
+    examples, model_before = classifier.fitted_.examples, classifier.fitted_.predictor.model
     assert isinstance(model_before, FusedModel)
     bytes_of_model = model_before.nbytes
     rows = [row for row, label in enumerate(labels) if label in move.labels]

@@ -108,7 +108,7 @@ def calibration() -> dict[str, Any]:
 
     def all_traces() -> None:
         for log_factor in LOG_FACTORS:
-            search = classifier.fitted_.sharpened(float(np.exp(log_factor))).search
+            search = classifier.fitted_.scaled(float(np.exp(log_factor))).predictor
             assert isinstance(search, Search)
             enumerated(search, held, 1e-4)
 

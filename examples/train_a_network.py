@@ -5,9 +5,7 @@ import torch
 
 from hinet import Layers, Taxonomy, Traces
 from hinet.data.tfidf import tfidf_texts
-from hinet.inference import marginals
-from hinet.network import HiNet, SparseBag, SparseRows, Targets
-from hinet.training import TrainingSettings, predict_traces, train
+from hinet.networks import HiNet, SparseBag, SparseRows, Targets, TrainingSettings, marginals, predict_traces, train
 
 paths = [("Food", "Bread"), ("Food", "Milk"), ("Toys", "Ball"), ("Toys", "Doll"), ("Toys",)]
 texts = ["dark rye loaf", "fresh cow milk", "round red ball", "doll with a dress", "assorted toys for children"]

@@ -13,7 +13,7 @@ import pytest
 from hinet import FileError, HiNetError, Taxonomy, memory
 from hinet.engine.memory import MemoryPlan
 from hinet.files.text import read_text
-from hinet.network import DenseFeatures, SparseBag
+from hinet.networks import DenseFeatures, SparseBag
 from tests.processes import run
 
 

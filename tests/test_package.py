@@ -68,7 +68,7 @@ def test_a_saved_model_of_texts_answers_without_what_trains_one(tmp_path: Path) 
 from hinet.classifier.bundle import load_fitted
 import hinet.classifier.answers
 fitted, _ = load_fitted({str(tmp_path / "model")!r})
-found = fitted.search.traces(fitted.rows(["brown bread"]), 2)
+found = fitted.predictor.traces(fitted.rows(["brown bread"]), 2)
 assert fitted.form.decode_traces(found.traces)[0] == ("Food", "Bread")
 assert hinet.classifier.answers.PredictedTraces(found)[0][0].steps == ("Food", "Food > Bread")
 """,

@@ -21,9 +21,8 @@ from hinet.classifier.parameters import RULES
 from hinet.data.text import TextFeatures, TextSettings
 from hinet.engine import EngineSettings, Search, fit
 from hinet.memory import total_memory
-from hinet.network import HeadSettings
+from hinet.networks import HeadSettings, TrainingSettings
 from hinet.parameters import MOST_THREADS, real, thread_count, whole
-from hinet.training import TrainingSettings
 from tests.classifier.data import small, texts
 
 QUICK = {"width": 2, "members": 1, "epochs": 1, "wide": False, "flat": False}
@@ -243,6 +242,6 @@ def test_the_engine_tells_of_wrong_arguments(fitted: HiNetClassifier) -> None:
     with pytest.raises(HiNetError, match=r"settings: expected EngineSettings, got {'width': 3}"):
         fit(rows, None, {"width": 3})  # type: ignore[arg-type]
     with pytest.raises(HiNetError, match="threads: expected a whole number other than 0 or None, got 'x'"):
-        Search(fitted.fitted_.model, "x").traces(rows)  # type: ignore[arg-type]
+        Search(fitted.fitted_.predictor.model, "x").traces(rows)  # type: ignore[arg-type]
     with pytest.raises(HiNetError, match="threads: expected a whole number other than 0 or None, got 2\\.5"):
         TextFeatures.fit(TEXTS, threads=2.5)  # type: ignore[arg-type]

@@ -34,11 +34,12 @@ def trained(kind: str) -> tuple[HiNetClassifier, Any]:
         "paths": lambda: (small().fit(TEXTS, [PATHS[label] for label in LABELS]), NEW),
         "flat": lambda: (small(taxonomy=taxonomy(), flat=True).fit(TEXTS, LABELS, valid=(NEW, TRUE)), NEW),
         "dense": lambda: (small(epochs=None).fit(rows, labels), rows),
+        "torch dense": lambda: (small(epochs=None, engine="torch").fit(rows, labels), rows),
         "torch texts": lambda: (small(engine="torch").fit(TEXTS, LABELS), NEW),
     }[kind]()
 
 
-@pytest.mark.parametrize("kind", ["texts", "plain", "numbers", "paths", "flat", "dense", "torch texts"])
+@pytest.mark.parametrize("kind", ["texts", "plain", "numbers", "paths", "flat", "dense", "torch dense", "torch texts"])
 def test_a_saved_model_answers_as_before(kind: str, tmp_path: Path) -> None:
     before, rows = trained(kind)
     before.save(tmp_path / "model")
@@ -63,7 +64,7 @@ def test_half_precision_takes_less_room(tmp_path: Path) -> None:
         sizes.append(sum(path.stat().st_size for path in (tmp_path / "model").glob("model-*")))
         np.testing.assert_allclose(load(tmp_path / "model").predict_proba(rows), before.predict_proba(rows), atol=0.01)
     assert sizes[1] < sizes[0]
-    dense, _ = trained("dense")
+    dense, _ = trained("torch dense")
     with pytest.raises(HiNetError, match="half precision is for models of the fused engine"):
         dense.save(tmp_path / "dense", half=True)
 

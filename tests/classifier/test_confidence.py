@@ -160,13 +160,13 @@ def test_a_dag_of_too_many_traces_to_list_gives_probabilities_and_is_calibrated(
 def test_a_tree_that_is_too_wide_is_calibrated_by_fewer_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     classifier = small(taxonomy=taxonomy()).fit(*noisy(100, 0))
     scored: list[int] = []
-    along = type(classifier.fitted_.search).logits_along
+    along = type(classifier.fitted_.predictor).logits_along
 
     def counting(search: Any, rows: Any, goals: Any) -> Any:
         scored.append(rows.shape[0])
         return along(search, rows, goals)
 
-    monkeypatch.setattr(type(classifier.fitted_.search), "logits_along", counting)
+    monkeypatch.setattr(type(classifier.fitted_.predictor), "logits_along", counting)
     monkeypatch.setattr("hinet.classifier.confidence.MOST_CELLS_OF_PATHS", 100)
     assert classifier.calibrate(*noisy(200, 1)).rows == 200
     assert 1 < max(scored) < 50
@@ -320,7 +320,7 @@ def test_a_slope_leans_one_distribution_and_keeps_the_ranks(slope: float, tmp_pa
             assert list(trace.probabilities) == sorted(trace.probabilities, reverse=True)
             assert trace.probability <= trace.probabilities[-1] * (1 + 1e-6)
     for least in (0.02, 0.2, 0.45, 0.6, 0.9):
-        sure = after.fitted_.search.as_deep_as_sure(after.features_of(rows), least)
+        sure = after.fitted_.predictor.as_deep_as_sure(after.features_of(rows), least)
         for at, (node, p) in enumerate(zip(sure.nodes.tolist(), sure.probability.tolist(), strict=True)):
             assert p == pytest.approx(of_node[after.taxonomy_.ids[node]][at], rel=1e-4)
             depth = max((after.taxonomy_.depth[after.taxonomy_.position(name)] for name, mass in of_node.items()
@@ -331,7 +331,7 @@ def test_a_slope_leans_one_distribution_and_keeps_the_ranks(slope: float, tmp_pa
         node: sum(of_node[" > ".join(node.split(" > ")[:depth])] - 0.4 for depth in range(1, node.count(" > ") + 2))
         for node in of_node
     }
-    expected = after.fitted_.search.expected_f1(after.features_of(rows), 0.8).nodes
+    expected = after.fitted_.predictor.expected_f1(after.features_of(rows), 0.8).nodes
     for at, node in enumerate(expected.tolist()):
         assert gains[after.taxonomy_.ids[node]][at] == pytest.approx(max(gain[at] for gain in gains.values()), abs=1e-4)
 

@@ -17,6 +17,7 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 
 from hinet import HiNetClassifier, HiNetError, LabelError, Taxonomy
+from hinet.classifier.inputs import MatrixInput
 from hinet.data.text import TextSettings
 from tests.classifier.data import PATHS, numbers, small, taxonomy, texts
 
@@ -50,9 +51,9 @@ def test_sparse_and_dense_rows_give_what_texts_give() -> None:
     rows, new = vectoriser.fit_transform(TEXTS), vectoriser.transform(NEW)
     sparse = small(taxonomy=taxonomy()).fit(rows, LABELS)
     assert sparse.score(new, TRUE) > 0.9
-    fused = small(taxonomy=taxonomy(), engine="fused").fit(rows.toarray(), LABELS)
-    np.testing.assert_array_equal(fused.predict_proba(new.toarray()), sparse.predict_proba(sp.csr_array(new)))
-    assert small(taxonomy=taxonomy(), epochs=None).fit(rows.toarray(), LABELS).score(new.toarray(), TRUE) > 0.9
+    dense = small(taxonomy=taxonomy()).fit(rows.toarray(), LABELS)
+    assert (dense.features_of(new.toarray()) != sparse.features_of(new)).nnz == 0  # as each column is mostly zero
+    assert dense.score(new.toarray(), TRUE) > 0.9
 
 
 def padded(labels: list[str]) -> np.ndarray:
@@ -321,7 +322,7 @@ def test_a_network_of_ones_own() -> None:
     own = torch.nn.Sequential(torch.nn.Linear(4, 12), torch.nn.Tanh())
     found = small(taxonomy=taxonomy(), network=own, epochs=60).fit(rows, labels)
     assert found.score(rows, labels) > 0.9
-    assert found.fitted_.model.features is not own
+    assert found.fitted_.predictor.model.features is not own
 
 
 BAD: list[tuple[str, Any, Any, dict[str, Any], str]] = [
@@ -376,8 +377,46 @@ def test_bad_numbers_are_named() -> None:
 
 def test_text_settings_and_engine_settings_reach_their_rooms() -> None:
     found = small(taxonomy=taxonomy(), text=TextSettings(char_ngrams=None, min_df=1), wide=False).fit(TEXTS, LABELS)
-    assert found.fitted_.model.mix.wide == 0
+    assert found.fitted_.predictor.model.mix.wide == 0
     assert found.fitted_.features.features.settings.char_ngrams is None
     assert {record.epochs for record in found.history_} == {8}
     with pytest.raises(HiNetError, match="memory_limit"):
         HiNetClassifier(taxonomy(), memory_limit=1e-6).fit(TEXTS, LABELS)
+
+
+def test_dense_rows_are_scaled_in_blocks_and_lose_their_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    rows = np.column_stack(
+        [random.normal(50, 9, 40), np.full(40, 7.0), np.where(random.random(40) < 0.8, 0, random.normal(size=40))]
+    ).astype(np.float32)
+    whole = MatrixInput.learnt(rows, (), scaled=True)
+    monkeypatch.setattr("hinet.classifier.inputs.CELLS_OF_BLOCK", 10)  # three rows at a time
+    features = MatrixInput.learnt(rows, (), scaled=True)
+    np.testing.assert_allclose(features.mean, whole.mean)
+    np.testing.assert_allclose(features.scale, whole.scale)
+    expected = features.rows(rows, sparse=False)
+    np.testing.assert_allclose(expected[:, 0], (rows[:, 0] - rows[:, 0].mean()) / rows[:, 0].std(), rtol=1e-4)
+    assert not expected[:, 1].any()  # a constant column
+    np.testing.assert_array_equal(expected[:, 2], rows[:, 2])  # one that is mostly zero stays as it is
+    for given in (rows, sp.csr_array(rows)):
+        found = features.rows(given, sparse=True)
+        np.testing.assert_array_equal(found.toarray(), expected)
+        assert found.nnz == np.count_nonzero(expected)
+    assert features.rows(rows[:0], sparse=True).shape == (0, 3)
+
+
+def test_few_dense_rows_are_learned_as_a_linear_model_learns_them() -> None:
+    from sklearn.datasets import load_iris
+    from sklearn.linear_model import LogisticRegression
+
+    rows, labels = load_iris(return_X_y=True)
+    folds = KFold(3, shuffle=True, random_state=0)
+    linear = cross_val_score(LogisticRegression(max_iter=1000), rows, labels, cv=folds).mean()
+    assert cross_val_score(HiNetClassifier(n_jobs=1), rows, labels, cv=folds).mean() > linear - 0.05
+
+
+def test_columns_of_very_different_size_count_alike() -> None:
+    rows, labels = numbers()
+    apart = rows * [1e-4, 1, 1e5, 1e9] + [3, -2e4, 0, 1e10]
+    scores = [cross_val_score(small(epochs=None), given, labels, cv=3).mean() for given in (rows, apart)]
+    assert min(scores) > 0.9

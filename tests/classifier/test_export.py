@@ -25,6 +25,16 @@ def decoder_of(folder: Path) -> Any:
     return module
 
 
+def feed_of(rows: sp.csr_array) -> dict[str, Any]:
+    matrix = sp.coo_array(rows)
+    return {
+        "row": matrix.row.astype(np.int64),
+        "feature": matrix.col.astype(np.int64),
+        "value": matrix.data.astype(np.float32),
+        "rows": np.array(rows.shape[0], np.int64),
+    }
+
+
 @pytest.mark.parametrize("slope", [1.0, 0.7])
 def test_texts_are_answered_by_the_graph(slope: float, tmp_path: Path) -> None:
     rows, labels = texts()
@@ -32,15 +42,8 @@ def test_texts_are_answered_by_the_graph(slope: float, tmp_path: Path) -> None:
     classifier.fitted_ = classifier.fitted_.scaled(1.0, slope)  # as calibration does
     report = classifier.export_onnx(tmp_path / "graph", rows, labels)
     assert report.accuracy == classifier.score(rows, labels)
-    matrix = sp.coo_array(classifier.features_of(rows))
     session = onnxruntime.InferenceSession(tmp_path / "graph" / "model.onnx")
-    fed = {
-        "row": matrix.row.astype(np.int64),
-        "feature": matrix.col.astype(np.int64),
-        "value": matrix.data.astype(np.float32),
-        "rows": np.array(len(rows), np.int64),
-    }
-    (log_p,) = session.run(["log_p"], fed)
+    (log_p,) = session.run(["log_p"], feed_of(classifier.features_of(rows)))
     decoder = decoder_of(tmp_path / "graph")
     arrays = decoder.read(tmp_path / "graph" / "traces.npz")
     found = decoder.decode(log_p, arrays, k=2)
@@ -60,12 +63,14 @@ def test_what_the_wide_expert_adds_is_told(tmp_path: Path) -> None:
         classifier.export_onnx(tmp_path / "other", rows)
 
 
-def test_dense_rows_are_answered_by_the_graph(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["fused", "torch"])
+def test_dense_rows_are_answered_by_the_graph(engine: str, tmp_path: Path) -> None:
     rows, labels = numbers()
-    classifier = small(epochs=None).fit(rows, labels)
+    classifier = small(epochs=None, wide=False, engine=engine).fit(rows, labels)
     classifier.export_onnx(tmp_path / "graph")
     session = onnxruntime.InferenceSession(tmp_path / "graph" / "model.onnx")
-    (log_p,) = session.run(["log_p"], {"x": classifier.features_of(rows)})
+    scaled = classifier.features_of(rows)
+    (log_p,) = session.run(["log_p"], {"x": scaled} if engine == "torch" else feed_of(scaled))
     decoder = decoder_of(tmp_path / "graph")
     found = decoder.decode(log_p, decoder.read(tmp_path / "graph" / "traces.npz"))
     np.testing.assert_allclose(found.log_p, classifier.predict_traces(rows).log_p, atol=1e-4)

@@ -77,7 +77,7 @@ def test_choices_that_nothing_moved_into_or_out_of_stay_to_the_bit() -> None:
     old, new = (dict(zip(c.form.taxonomy.ids, range(99), strict=False)) for c in (before, after))
     for node in ("bakery",):
         rows = [
-            (fitted.form.layers.neurons_of[0][fitted.form.layers.neurons_of[1][place[node]]], fitted.model)
+            (fitted.form.layers.neurons_of[0][fitted.form.layers.neurons_of[1][place[node]]], fitted.predictor.model)
             for fitted, place in ((before, old), (after, new))
         ]
         parts = [
@@ -127,7 +127,7 @@ def test_without_examples_rows_can_be_given() -> None:
 def test_a_calibrated_model_and_one_whose_deep_expert_does_not_count() -> None:
     classifier = small(taxonomy=tree(), flat=True).fit(TEXTS, LABELS)
     before = classifier.predict(NEW)
-    experts = classifier.fitted_.model.experts
+    experts = classifier.fitted_.predictor.model.experts
     experts.mix[:] = (0, 0.5, 0.5, 0)
     classifier.calibrate(NEW, TRUE)
     after = classifier.update_taxonomy(tree(car="food"))

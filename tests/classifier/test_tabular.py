@@ -133,8 +133,10 @@ def test_no_more_answers_are_given_than_there_are(monkeypatch: pytest.MonkeyPatc
 def test_answers_of_blocks_join_to_those_of_all_rows() -> None:
     classifier = fitted(IDS, DAG)
     rows = classifier.features_of(TEXTS)
-    whole = classifier.fitted_.search.traces(rows, 2)
-    parts = joined_traces([classifier.fitted_.search.traces(rows[start : start + 5], 2) for start in range(0, 24, 5)])
+    whole = classifier.fitted_.predictor.traces(rows, 2)
+    parts = joined_traces(
+        [classifier.fitted_.predictor.traces(rows[start : start + 5], 2) for start in range(0, 24, 5)]
+    )
     for name in ("row_offsets", "offsets", "neurons", "log_p"):
         np.testing.assert_array_equal(getattr(parts.traces, name), getattr(whole.traces, name))
     np.testing.assert_array_equal(parts.log_p, whole.log_p)

@@ -85,15 +85,15 @@ def test_the_shell_exports_with_as_many_threads_as_asked(
 
 def test_a_network_answers_with_as_many_threads_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, labels = numbers()
-    classifier = small(epochs=2, n_jobs=1).fit(rows, labels)
+    classifier = small(epochs=2, n_jobs=1, engine="torch").fit(rows, labels)
     before, seen = torch.get_num_threads(), []
-    forward = type(classifier.fitted_.model).option_scores
+    forward = type(classifier.fitted_.predictor.model).option_scores
 
     def watched(*given: Any) -> Any:
         seen.append(torch.get_num_threads())
         return forward(*given)
 
-    monkeypatch.setattr(type(classifier.fitted_.model), "option_scores", watched)
+    monkeypatch.setattr(type(classifier.fitted_.predictor.model), "option_scores", watched)
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     for n_jobs in (1, 2, 1000, -1):
         classifier.set_params(n_jobs=n_jobs).predict(rows)
@@ -128,7 +128,8 @@ def data_of(kind: str) -> tuple[Any, list[str]]:
 @pytest.mark.parametrize("kind", ["dense", "texts"])
 def test_forked_processes_answer_and_train(kind: str) -> None:
     rows, labels = data_of(kind)
-    settings: dict[str, Any] = {"n_jobs": 2, "epochs": 1, "width": 256}
+    engine = "torch" if kind == "dense" else "auto"
+    settings: dict[str, Any] = {"n_jobs": 2, "epochs": 1, "width": 256, "engine": engine}
     classifier = HiNetClassifier(**settings).fit(rows, labels)
     right = classifier.predict_proba(rows)  # in threads of OpenMP, which a fork does not copy
     np.testing.assert_allclose(in_fork(lambda: classifier.predict_proba(rows)), right, atol=1e-5)

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as arrays
 from hinet import HiNetClassifier, HiNetError
 from hinet.data.matrices import SparseMatrix, as_csr, check_rows
 from hinet.engine import Search
-from hinet.training import predict_traces
+from hinet.networks import predict_traces
 from tests.classifier.data import small
 
 LABELS = ["a", "b", "c"] * 4
@@ -78,16 +78,16 @@ def test_damaged_rows_are_told_by_every_entry(case: str, fitted: HiNetClassifier
         fitted.features_of,
         lambda rows: fitted.score(rows, LABELS),
         lambda rows: fitted.calibrate(rows, LABELS),
-        lambda rows: small(engine=fitted.fitted_.engine, validation_fraction=0.5).fit(rows, LABELS),
+        lambda rows: small(engine=fitted.fitted_.predictor.engine, validation_fraction=0.5).fit(rows, LABELS),
         lambda rows: small().fit(sound(), LABELS, valid=(rows, LABELS)),
-        fitted.fitted_.search.traces,
-        fitted.fitted_.search.labels,
+        fitted.fitted_.predictor.traces,
+        fitted.fitted_.predictor.labels,
         check_rows,
         as_csr,
         SparseMatrix.of,
     ]
-    if fitted.fitted_.engine == "torch":
-        entries.append(lambda rows: predict_traces(fitted.fitted_.model, rows))
+    if fitted.fitted_.predictor.engine == "torch":
+        entries.append(lambda rows: predict_traces(fitted.fitted_.predictor.model, rows))
     for entry in entries:
         with pytest.raises(HiNetError, match=message):
             entry(damaged())
@@ -165,6 +165,6 @@ def test_whatever_the_arrays_rows_are_refused_or_sorted_sums(indptr: Any, indice
 
 
 def test_a_search_tells_of_rows_with_other_features(fitted: HiNetClassifier) -> None:
-    if isinstance(fitted.fitted_.search, Search):
+    if isinstance(fitted.fitted_.predictor, Search):
         with pytest.raises(HiNetError, match="trained on 6 features, got 5"):
-            fitted.fitted_.search.traces(sound()[:, :5])
+            fitted.fitted_.predictor.traces(sound()[:, :5])

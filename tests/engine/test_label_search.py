@@ -16,9 +16,9 @@ from hinet import HiNetError, Layers, Taxonomy
 from hinet.engine import FoundLabels, Goals, Search
 from hinet.engine.ladders import Ladder, cells_of
 from hinet.engine.leaning import gifts
-from hinet.network import HiNet, SparseBag
+from hinet.networks import HiNet, SparseBag
+from hinet.networks.search import NetworkSearch
 from hinet.taxonomy import STOP
-from hinet.training.network_search import NetworkSearch
 from tests.engine.oracle import FEATURES, biased_model, enumerated, label_probabilities, random_model, random_rows
 from tests.strategies import Path, all_scored, layered
 

@@ -34,23 +34,24 @@ from hinet.engine.experts import WEIGHT, LabelSpans, Prototypes, WideExpert, lin
 from hinet.engine.scoring_kernels import expert_logits
 from hinet.engine.tasks import Stretch, TrainingRows
 from hinet.engine.wide import IN_TRAINING, IndependentGroups, WidePlan
-from hinet.inference import best_labels, downpour, marginals
-from hinet.network import (
+from hinet.networks import (
     DenseFeatures,
-    FusedNetwork,
     HeadSettings,
     HiNet,
     SparseBag,
     SparseRows,
     Targets,
+    TrainingSettings,
     default,
-    from_fused,
-    to_fused,
+    downpour,
+    marginals,
+    predict_traces,
+    train,
 )
-from hinet.network.segments import segment_logsumexp
+from hinet.networks.segments import segment_logsumexp
 from hinet.ragged import offsets_of
-from hinet.training import TrainingSettings, predict_traces, train
-from tests.network_strategies import enumerated
+from tests.engine.fused_network import FusedNetwork, from_fused, to_fused
+from tests.networks.strategies import enumerated
 from tests.strategies import layered
 
 FEATURES, WIDTH = 7, 5
@@ -234,7 +235,7 @@ def test_labels_have_the_probability_of_the_marginals(case: Case) -> None:
     network = FusedNetwork.of(model)
     found = Search(model, threads=1).labels(case.rows)
     every = marginals(network.graph, network.option_scores(batch_of(case.rows)).detach())
-    np.testing.assert_allclose(found.probability, best_labels(every)[1][0], **CLOSE)
+    np.testing.assert_allclose(found.probability, every.label.max(0).values, **CLOSE)
     np.testing.assert_allclose(found.probability, every.label[found.nodes, range(3)], **CLOSE)
 
 

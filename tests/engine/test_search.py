@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from hinet import HiNetError, Layers, Taxonomy
 from hinet.engine import Found, FoundNodes, Search
 from hinet.engine.search import ROOM
-from hinet.inference import downpour
-from hinet.network import NeuronGraph
+from hinet.networks import NeuronGraph, downpour
 from tests.engine.oracle import (
     Made,
     biased_model,

@@ -19,8 +19,8 @@ from hinet.engine import FusedModel
 from hinet.exporting import decode as decoder
 from hinet.exporting.decode import Decoded, decode, paths, read
 from hinet.exporting.export import arrays_of
-from hinet.inference import downpour
-from hinet.network import NeuronGraph
+from hinet.exporting.sources import FusedSource
+from hinet.networks import NeuronGraph, downpour
 from tests.engine.oracle import biased_model, random_model
 from tests.strategies import layered
 
@@ -44,9 +44,9 @@ def scores_of(layers: Layers, rows: int, seed: int, *, ties: bool) -> NDArray[np
 def test_decoding_is_downpour(k: int, ties: bool, layers: Layers, seed: int, rows: int) -> None:
     log_p = scores_of(layers, rows, seed, ties=ties)
     expected = downpour(NeuronGraph(layers), torch.from_numpy(log_p.T.astype(np.float64)), k)
-    found = decode(log_p, arrays_of(random_model(layers, seed).model), k)
+    found = decode(log_p, arrays_of(FusedSource(random_model(layers, seed).model)), k)
     assert_same(found, expected)
-    assert paths(found, arrays_of(random_model(layers, seed).model)) == expected.paths()
+    assert paths(found, arrays_of(FusedSource(random_model(layers, seed).model))) == expected.paths()
 
 
 def test_the_decoder_needs_numpy_alone() -> None:
@@ -61,7 +61,7 @@ def small() -> FusedModel:
 
 
 def test_scores_that_cannot_be_decoded_are_refused() -> None:
-    arrays = arrays_of(small())
+    arrays = arrays_of(FusedSource(small()))
     log_p = np.zeros((2, len(arrays["option_neuron"])), np.float32)
     with pytest.raises(ValueError, match=r"expected scores of shape \(rows, 8\), got \(2, 7\)"):
         decode(log_p[:, 1:], arrays)

@@ -23,9 +23,18 @@ from hinet.engine import EngineSettings, FusedModel, Search, fit
 from hinet.exporting import export_onnx
 from hinet.exporting import graph as graphs
 from hinet.exporting.decode import decode, paths, read
-from hinet.exporting.export import exported_part
-from hinet.network import DenseFeatures, FlattenNetwork, FusedNetwork, HeadSettings, HiNet, SparseBag, SparseRows, paper
-from hinet.training import predict_traces
+from hinet.exporting.sources import exported_part
+from hinet.networks import (
+    DenseFeatures,
+    FlattenNetwork,
+    HeadSettings,
+    HiNet,
+    SparseBag,
+    SparseRows,
+    paper,
+    predict_traces,
+)
+from tests.engine.fused_network import FusedNetwork
 from tests.engine.oracle import FEATURES, random_model, random_rows
 from tests.engine.test_fit import data
 from tests.processes import run
@@ -309,7 +318,7 @@ def test_validation_needs_rows_and_traces_that_fit(tmp_path: Path) -> None:
 
 
 def test_without_onnx_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "find_spec", lambda name: None)
+    monkeypatch.setattr("hinet.extras.find_spec", lambda name: None)
     with pytest.raises(HiNetError, match=r"pip install 'hinet\[export\]'"):
         export_onnx(random_model(some_tree(), 0).model, tmp_path / "exported")
 

@@ -13,36 +13,27 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hinet.classifier.examples import Examples
-from hinet.classifier.fitted import Fitted
+from hinet.classifier.fitted import Fitted, predictor_class
 from hinet.classifier.inputs import Features, TextInput, restored
 from hinet.classifier.labels import LabelForm
 from hinet.classifier.manifest import FORMAT, MANIFEST, damaged
 from hinet.classifier.model_folder import ModelFiles, new_model, open_model, switch_manifest
-from hinet.classifier.saved_network import (
-    check_network,
-    described_network,
-    features_read,
-    require_own,
-    restored_network,
-)
 from hinet.classifier.text_paths import TextStyle
 from hinet.data import Traces
-from hinet.engine import FusedModel
+from hinet.engine.answering import Predictor
 from hinet.errors import FileError, HiNetError
 from hinet.files import checked_text, map_arrays, write_arrays
 from hinet.files.schema import check_arrays, indices
 from hinet.progress import EpochRecord
 from hinet.taxonomy import Layers, Table, Taxonomy, as_id, path_id
-
-if TYPE_CHECKING:
-    from hinet.network import HiNet
 
 LABEL_NODES = {"label_nodes": indices("labels", below="nodes", rising=True)}
 VALUE_KINDS = (
@@ -80,8 +71,8 @@ def save_fitted(fitted: Fitted, folder: str | Path, told: Mapping[str, Any], *, 
         }
         manifest = {
             "format": FORMAT,
-            "versions": _versions(fitted.engine),
-            "engine": fitted.engine,
+            "versions": _versions(fitted.predictor.engine),
+            "engine": fitted.predictor.engine,
             "model": described,
             "labels": _described_form(form),
             "features": {"kind": fitted.features.kind, **fitted.features.describe()},
@@ -127,11 +118,12 @@ def _loaded(files: ModelFiles, network: Any, mapped: bool) -> Fitted:
         examples = None if width is None else Examples.pop_from(arrays, features=width, nodes=len(taxonomy))
     with blaming(files.folder / MANIFEST):
         form = _restored_form(taxonomy, manifest["labels"], arrays.pop("label_nodes"))
-    model = _restored_model(files, form.layers, arrays, network)
-    with blaming(files.path("model")):
-        _check_features(model, width)
+    predictor = _restored_predictor(files, form.layers, arrays, network)
+    if predictor.features not in (None, width):
+        with blaming(files.path("model")):
+            raise HiNetError(f"it reads {predictor.features:,} features, and rows have {width}")
     history = tuple(EpochRecord(**record) for record in manifest.get("history", ()))
-    return Fitted(features, form, model, None, history, manifest["training_data"], examples, file)
+    return Fitted(features, form, predictor, history, manifest["training_data"], examples, file)
 
 
 @contextmanager
@@ -145,30 +137,20 @@ def blaming(path: Path) -> Iterator[None]:
         raise FileError(path, f"cannot be used: {error}; copy the folder again or save the model anew") from None
 
 
-def _restored_model(
+def _restored_predictor(
     files: ModelFiles, layers: Layers, arrays: Mapping[str, NDArray[Any]], network: Any
-) -> FusedModel | HiNet:
-    if files.manifest["engine"] == "fused":
-        with blaming(files.path("model")):
-            return FusedModel.from_arrays(layers, arrays)
-    told = files.manifest["model"]
+) -> Predictor:
+    kind, told = predictor_class(files.manifest["engine"]), files.manifest["model"]
     with blaming(files.folder / MANIFEST):
-        check_network(told)
-    require_own(told, network)
+        kind.check_described(told)
+    kind.require_network(told, network)
     with blaming(files.path("model")):
-        return restored_network(layers, told, arrays, network)
+        return kind.restored(layers, told, arrays, network)
 
 
 def _width(features: Features, columns: int | None) -> int | None:
     """Return how many features rows have, where that is known."""
     return features.features.count if isinstance(features, TextInput) else columns
-
-
-def _check_features(model: FusedModel | HiNet, have: int | None) -> None:
-    """Raise HiNetError if a model reads another number of features than its rows have."""
-    reads = model.features if isinstance(model, FusedModel) else features_read(model)
-    if reads is not None and reads != have:
-        raise HiNetError(f"it reads {reads:,} features, and rows have {have}")
 
 
 def read_description(folder: str | Path) -> tuple[dict[str, Any], Taxonomy]:
@@ -190,12 +172,8 @@ def _described_model(fitted: Fitted, *, half: bool) -> tuple[dict[str, Any], dic
     labels = {"label_nodes": fitted.form.label_nodes}
     if fitted.examples is not None:
         labels |= fitted.examples.to_arrays()
-    if isinstance(fitted.model, FusedModel):
-        return {"half": half}, fitted.model.to_arrays(half=half) | labels
-    if half:
-        raise HiNetError("half precision is for models of the fused engine; save this one in full")
-    arrays = {name: tensor.detach().cpu().numpy() for name, tensor in fitted.model.state_dict().items()}
-    return described_network(fitted.model), arrays | labels
+    described, arrays = fitted.predictor.to_arrays(half=half)
+    return described, arrays | labels
 
 
 def _described_form(form: LabelForm) -> dict[str, Any]:
@@ -276,7 +254,5 @@ def _versions(engine: str) -> dict[str, str]:
 
     versions = {"hinet": __version__, "python": platform.python_version(), "numpy": np.__version__}
     if engine == "torch":
-        import torch
-
-        versions["torch"] = torch.__version__
+        versions["torch"] = version("torch")
     return versions

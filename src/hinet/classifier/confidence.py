@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.truth import Truth
-from hinet.engine import FoundNodes, FusedModel, Goals
+from hinet.engine import FoundNodes, Goals
 from hinet.engine.ladders import Ladder, cells_of
 from hinet.engine.leaning import sloped
 from hinet.errors import HiNetError
@@ -87,7 +87,7 @@ def calibrated(
 def scale_for(fitted: Fitted, rows: Any, truth: Truth) -> Scale:
     """Return the scale with the least log loss of the answers being right: first the factor, then the slope.
 
-    A slope is for trees of the fused engine only. Found together, the slope would let the factor rise, which gains
+    A slope is for predictors that can have one. Found together, the slope would let the factor rise, which gains
     nothing on other rows and costs right answers.
 
     The answers are those of the model as it is: their probabilities change with the scale, they do not. So the loss is
@@ -114,7 +114,7 @@ def scale_for(fitted: Fitted, rows: Any, truth: Truth) -> Scale:
     best = min(LOG_FACTORS, key=of_factor)
     around = (best - LOG_STEP, best + LOG_STEP)
     factor = float(np.exp(minimize_scalar(of_factor, bounds=around, method="bounded", options={"xatol": 5e-3}).x))
-    if not (fitted.form.taxonomy.is_tree and isinstance(fitted.model, FusedModel)):
+    if not fitted.predictor.can_slope:
         return Scale(factor)
     found = probability(factor)
 
@@ -127,10 +127,10 @@ def scale_for(fitted: Fitted, rows: Any, truth: Truth) -> Scale:
 
 def _ladder(fitted: Fitted, rows: Any, nodes: NDArray[np.int64]) -> tuple[Ladder, NDArray[np.int64]]:
     """Return what gives the probabilities of rows' labels at any factor, and which rows: as many as memory allows."""
-    goals = Goals.of_labels(fitted.model.layers, nodes, np.arange(len(nodes) + 1))
+    goals = Goals.of_labels(fitted.form.layers, nodes, np.arange(len(nodes) + 1))
     kept = _evenly(len(nodes), int(MOST_CELLS_OF_PATHS / max(cells_of(goals).mean(), 1)))
     goals, rows = goals.take(kept), rows[kept]
-    return Ladder.of(goals, fitted.search.logits_along(rows, goals)), kept
+    return Ladder.of(goals, fitted.predictor.logits_along(rows, goals)), kept
 
 
 def _evenly(count: int, most: int) -> NDArray[np.int64]:
@@ -140,7 +140,7 @@ def _evenly(count: int, most: int) -> NDArray[np.int64]:
 
 def _answered(fitted: Fitted, rows: Any) -> FoundNodes:
     """Return the labels of rows: in a tree that of the best trace, in a DAG the most probable one."""
-    return fitted.search.decode(rows, "map" if fitted.form.taxonomy.is_tree else "label")
+    return fitted.predictor.decode(rows, "map" if fitted.form.taxonomy.is_tree else "label")
 
 
 def _answers(fitted: Fitted, rows: Any, truth: Truth) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -157,7 +157,7 @@ def calibration_error(parts: list[tuple[NDArray[np.float64], NDArray[np.bool_]]]
 
 def promise_for(fitted: Fitted, rows: Any, truth: Truth, risk: float, certainty: float) -> Promise:
     """Return the threshold whose answers, the deepest sure nodes, are wrong with at most ``risk``."""
-    labels = fitted.search.decode(rows).nodes
+    labels = fitted.predictor.decode(rows).nodes
     counts = [answers_at(fitted, rows, truth, labels, threshold) for threshold in THRESHOLDS]
     answered, wrong, full = (
         np.array([getattr(at, name) for at in counts]) for name in ("answered", "wrong", "full_depth")
@@ -167,7 +167,7 @@ def promise_for(fitted: Fitted, rows: Any, truth: Truth, risk: float, certainty:
 
 def answers_at(fitted: Fitted, rows: Any, truth: Truth, labels: NDArray[np.int64], threshold: float) -> AnswerCounts:
     """Return how rows are answered at a threshold; ``labels`` are the nodes they are answered with without one."""
-    found = fitted.search.as_deep_as_sure(rows, threshold)
+    found = fitted.predictor.as_deep_as_sure(rows, threshold)
     given = found.probability >= threshold
     right = truth.are_right(found.nodes, or_above=True)
     full = (found.nodes == labels) | fitted.form.taxonomy.leaves[found.nodes]

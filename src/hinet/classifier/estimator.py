@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -21,13 +21,11 @@ from hinet.classifier.continuing import continued, moved_to
 from hinet.classifier.explaining import Explanation, explained
 from hinet.classifier.fitted import Fitted, features_of
 from hinet.classifier.fitting import (
-    Choices,
     HeldOut,
     Lesson,
-    as_sparse,
     engine_for,
-    fit_fused,
-    fit_torch,
+    engine_settings,
+    for_dense_rows,
     judged,
     validation_rows,
 )
@@ -66,7 +64,9 @@ from hinet.data import Traces
 from hinet.data.holdout import held_out
 from hinet.data.matrices import as_csr, check_rows, checked_weights, is_sparse
 from hinet.data.text import TextSettings
-from hinet.engine import Decoding
+from hinet.engine import Decoding, fit
+from hinet.engine.answering import Engine, Predictor
+from hinet.engine.predictor import FusedPredictor
 from hinet.errors import FileError, HiNetError, InputTypeError, LabelError, described, shown
 from hinet.evaluation.risk import CERTAINTY, check_share
 from hinet.parameters import FLAG, PATH, THREADS, checked_parameters
@@ -91,7 +91,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The hierarchy whose node ids the labels are. Without one it is inferred: from paths, the tree they span; from
         plain labels, all of them side by side.
     engine : {"auto", "fused", "torch"}
-        The fused CPU engine for texts and sparse rows; torch for dense rows, a ``network`` or a GPU.
+        The fused CPU engine, or torch, which a ``network`` or a GPU ask for too; it comes with the extra ``torch``.
     path_sep : str, optional
         What stands between the steps of labels that are paths as text, such as ``A > B > C``. ``"auto"``: without a
         taxonomy, if a label has ``>`` with text on both sides, all labels are cut there; else they are taken as they
@@ -115,7 +115,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     network : torch.nn.Module, optional
         A feature network of your own, from a batch of rows to (rows, units).
     device : str, optional
-        Such as ``"cuda"``; by default dense rows train on a GPU if there is one.
+        Such as ``"cuda"``; by default torch trains on a GPU if there is one.
     warm_start : bool
         Whether a further ``fit`` goes on from what was learned, over to a changed taxonomy if it changed; the features
         stay those of the first fit.
@@ -270,8 +270,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             held = None if valid is None else HeldOut(moved.rows(valid[0]), form.truth(valid[1]))
             self._go_on(moved, Lesson(moved.rows(checked), traces, weights))
         else:
-            engine = engine_for(kind, self.engine, self.network, self.device)
-            features, rows = self._learnt(checked, kind, scaled=engine == "torch" and self.network is None)
+            engine = engine_for(self.engine, self.network, self.device)
+            features, rows = self._learnt(checked, kind, engine)
             held = None
             if valid is not None:
                 held = HeldOut(features_of(features, engine, valid[0], self.n_jobs), form.truth(valid[1]))
@@ -282,19 +282,27 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.metrics_["validation"] = judged(self.fitted_, held, self.decoding)
         return self
 
-    def _train(self, lesson: Lesson, features: Features, form: LabelForm, engine: str) -> None:
-        progress = self._progress()
-        if engine == "fused":
-            lesson = as_sparse(lesson)
-            model: Any = fit_fused(
-                lesson, self._choices(), progress, self.checkpoint, self.checkpoint_every, watch=self.verbose
-            )
-            history = model.history
-        else:
-            model, history = fit_torch(lesson, self._choices(), self.network, self.device, progress)
-        fitted = Fitted(features, form, model, self.n_jobs, tuple(history), lesson.fingerprint())
+    def _train(self, lesson: Lesson, features: Features, form: LabelForm, engine: Engine) -> None:
+        predictor = self._trained(lesson, engine, features.kind)
+        fitted = Fitted(features, form, predictor, predictor.history, lesson.fingerprint())
         keeps = self.keep_examples and not form.inferred
         self._take_up(fitted.keeping(lesson.rows, lesson.traces, seed_of(self.random_state)) if keeps else fitted)
+
+    def _trained(self, lesson: Lesson, engine: Engine, kind: Kind) -> Predictor:
+        settings = engine_settings(checked_parameters(self, RULES))
+        shared: dict[str, Any] = {
+            "valid": lesson.valid, "sample_weight": lesson.sample_weight, "progress": self._progress()
+        }  # fmt: skip
+        if engine == "torch":
+            from hinet.networks.predictor import NetworkPredictor
+
+            own: dict[str, Any] = {"network": self.network, "device": self.device}
+            return NetworkPredictor.trained(lesson.rows, lesson.traces, settings, **own, **shared)
+        if kind == "dense":
+            settings = for_dense_rows(settings, len(lesson.traces))
+        kept: dict[str, Any] = {"checkpoint": self.checkpoint, "checkpoint_every": self.checkpoint_every}
+        model = fit(lesson.rows, lesson.traces, settings, watch=self.verbose, **kept, **shared)
+        return FusedPredictor(model, settings.threads)
 
     def _take_up(self, fitted: Fitted) -> None:
         """Become a classifier that knows this."""
@@ -330,8 +338,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._go_on(fitted, Lesson(rows, traces, self._weights(sample_weight, fitted.form, traces)))
 
     def _go_on(self, fitted: Fitted, lesson: Lesson, *, beside_examples: bool = False) -> Self:
-        progress = self._progress()
-        after = continued(fitted, lesson, self._choices(), self.device, progress, beside_examples=beside_examples)
+        settings, progress = engine_settings(checked_parameters(self, RULES)), self._progress()
+        after = continued(fitted, lesson, settings, self.device, progress, beside_examples=beside_examples)
         self._take_up(after)
         return self
 
@@ -393,21 +401,16 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.taxonomy = new
         return self
 
-    def _choices(self) -> Choices:
-        given = checked_parameters(self, RULES)
-        own = {field.name: given[field.name] for field in fields(Choices) if field.name in given}
-        return Choices(**own, seed=seed_of(given["random_state"]), threads=given["n_jobs"])
-
     def _given_taxonomy(self) -> Taxonomy | None:
         given = RULES["taxonomy"].checked("taxonomy", self.taxonomy)
         return None if given is None else _as_taxonomy(given)
 
-    def _learnt(self, checked: Any, kind: Kind, *, scaled: bool) -> tuple[Features, Any]:
+    def _learnt(self, checked: Any, kind: Kind, engine: Engine) -> tuple[Features, Any]:
         if kind == "text":
             return learnt_text(checked, self.text, self.n_jobs)
         columns = tuple(map(str, getattr(self, "feature_names_in_", ())))
-        features = MatrixInput.learnt(checked, columns, scaled=scaled and kind == "dense")
-        return features, features.rows(checked, self.n_jobs)
+        features = MatrixInput.learnt(checked, columns, scaled=kind == "dense" and self.network is None)
+        return features, features_of(features, engine, checked, self.n_jobs)
 
     def _weights(self, sample_weight: Any, form: LabelForm, traces: Traces) -> NDArray[np.float64] | None:
         weights = None if sample_weight is None else checked_weights(sample_weight, len(traces))
@@ -428,7 +431,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         min_confidence = MIN_CONFIDENCE.checked("min_confidence", min_confidence)
         rows = self.features_of(X)
-        search, form = self.fitted_.search, self.fitted_.form
+        search, form = self.fitted_.predictor, self.fitted_.form
         if min_confidence is None and self.decoding == "map":
             return form.decode_traces(search.traces(rows).traces)
         if min_confidence is None and self.decoding == "label" and form.by_path:
@@ -455,7 +458,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         All traces of a row differ. In a DAG several of them may lead to one label; for the best labels see
         :meth:`predict_labels`.
         """
-        return PredictedTraces(self.fitted_.search.traces(self.features_of(X), k), self.fitted_.form)
+        return PredictedTraces(self.fitted_.predictor.traces(self.features_of(X), k), self.fitted_.form)
 
     def predict_labels(self, X: Any, k: int = 1) -> PredictedLabels:
         """Return the ``k`` most probable labels of every row, exactly, each with its most probable trace.
@@ -463,7 +466,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The probability of a label is the sum over all its traces: in a tree it has one, in a DAG perhaps many. There it
         leaves out what could not change the answer, so that it may be a little too low.
         """
-        found = self.fitted_.search.top_labels(self.features_of(X), k)
+        found = self.fitted_.predictor.top_labels(self.features_of(X), k)
         return PredictedLabels(PredictedTraces(found.found, self.fitted_.form), found.probability)
 
     def predict_proba(self, X: Any) -> Any:
@@ -473,7 +476,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         leave out paths through nodes that are less probable.
         """
         rows = self.features_of(X)
-        search, nodes = self.fitted_.search, self.fitted_.form.label_nodes
+        search, nodes = self.fitted_.predictor, self.fitted_.form.label_nodes
         if rows.shape[0] * len(nodes) > MOST_DENSE_CELLS:
             return sp.csr_array(search.label_probabilities(rows, LEAST_SPARSE)[:, nodes])
         found = np.empty((rows.shape[0], len(nodes)))
@@ -497,7 +500,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the share of rows whose predicted label is right, or one of several right ones."""
         rows, truth = self.features_of(X), self._truth(X, y)
-        found = self.fitted_.search.decode(rows, self.decoding)
+        found = self.fitted_.predictor.decode(rows, self.decoding)
         right = truth.are_right(found.nodes)
         weights = None if sample_weight is None else checked_weights(sample_weight, len(right))
         return float(np.average(right, weights=weights)) if len(right) else 0.0
@@ -581,7 +584,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if row.shape[0] != 1:
             raise HiNetError(f"expected one row to explain, got {row.shape[0]:,}; give them one by one")
         fitted = self.fitted_
-        traces = fitted.search.traces(row).traces if label is None else fitted.form.encode([label])
+        traces = fitted.predictor.traces(row).traces if label is None else fitted.form.encode([label])
         text = str(next(iter(given))) if kind_of(given) == "text" else None
         return explained(fitted, row, traces, most, text)
 
@@ -596,8 +599,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             expected = "texts" if kind == "text" else "rows of numbers"
             raise HiNetError(f"the classifier was trained on {expected}, got {type(X).__name__}; give it the same")
         threads = THREADS.checked("n_jobs", self.n_jobs)
-        if self.fitted_.threads != threads:
-            self.fitted_ = replace(self.fitted_, threads=threads)
+        self.fitted_ = self.fitted_.with_threads(threads)
         return self.fitted_.rows(self._checked(X, given))
 
     def _checked(self, X: Any, kind: Kind, *, reset: bool = False) -> Any:
@@ -662,11 +664,12 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise HiNetError("give both rows and labels to judge the export by, or neither")
         self.fitted_.check_file()
         if X is None:
-            return export_onnx(self.fitted_.model, folder)
+            return export_onnx(self.fitted_.predictor.model, folder)
         rows, truth = self.features_of(X), self._truth(X, y)
         able = self.fitted_.form.predictable(truth)
         traces = self.fitted_.form.traces_of(truth.take(able))
-        return export_onnx(self.fitted_.model, folder, rows[np.flatnonzero(able)], traces, self.fitted_.threads)
+        predictor, rows = self.fitted_.predictor, rows[np.flatnonzero(able)]
+        return export_onnx(predictor.model, folder, rows, traces, predictor.threads)
 
     @classmethod
     def load(cls, path: str | Path, *, network: Any = None, mapped: bool = True) -> Self:
@@ -706,7 +709,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise HiNetError(f"its parameters are damaged ({error!r})") from None
-        loaded._take_up(replace(fitted, threads=loaded.n_jobs))
+        loaded._take_up(fitted.with_threads(loaded.n_jobs))
         loaded.metrics_ = manifest["metrics"]
         if manifest["input_features"] is not None:
             loaded.n_features_in_ = manifest["input_features"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -15,10 +15,8 @@ from hinet.classifier.answers import Trace, trace_along
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.inputs import TextInput
 from hinet.data import Traces
-from hinet.data.matrices import SparseMatrix, is_sparse
 from hinet.data.text import unknown_words
-from hinet.engine import FusedModel
-from hinet.engine.contributions import GroupParts, contributions
+from hinet.engine.contributions import GroupParts
 from hinet.engine.leaning import gifts
 from hinet.taxonomy import STOP
 
@@ -74,8 +72,8 @@ class Explanation:
 
 def explained(fitted: Fitted, row: Any, traces: Traces, most: int, text: str | None = None) -> Explanation:
     """Explain the most probable of the given traces for a matrix of one row, made of ``text`` if it was one."""
-    parts_of, features = _parts(fitted, row)
-    parts_of = lru_cache(maxsize=None)(parts_of)
+    parts = fitted.predictor.row_parts(row)
+    parts_of = lru_cache(maxsize=None)(parts.of_group)
     options, offsets = traces.options()
     walks = [options[start:end].tolist() for start, end in pairwise(offsets.tolist())]
     along = [[_log_p(fitted, parts_of, option) for option in walk] for walk in walks]
@@ -86,7 +84,7 @@ def explained(fitted: Fitted, row: Any, traces: Traces, most: int, text: str | N
         group = int(layers.option_parent[option])
         low = int(layers.option_offsets[group])
         if layers.option_offsets[group + 1] - low > 1:
-            steps.append(_step(fitted, parts_of(group), option - low, low, features, most))
+            steps.append(_step(fitted, parts_of(group), option - low, low, parts.features, most))
     unknown: tuple[str, ...] = ()
     if text is not None and isinstance(fitted.features, TextInput):
         unknown = unknown_words(fitted.features.features, text)
@@ -109,25 +107,14 @@ def _walked(fitted: Fitted, row: Any, walk: list[int], log_p: list[float]) -> Tr
     layers = fitted.form.layers
     path = layers.node[layers.option_neuron[walk[:-1]]].tolist()
     falling = np.exp(np.cumsum(log_p))
-    if isinstance(fitted.model, FusedModel) and fitted.model.slope != 1:
-        best = replace(fitted, model=replace(fitted.model, slope=1.0)).search.traces(row).traces
+    slope = fitted.predictor.slope
+    if slope != 1:
+        best = fitted.predictor.scaled(1.0, 1.0).traces(row).traces
         assert best.log_p is not None
-        gift = float(gifts(np.exp(best.log_p), fitted.model.slope)[0])
+        gift = float(gifts(np.exp(best.log_p), slope)[0])
         shared = np.isin(walk, best.options()[0])
         falling = (1 - gift) * falling + gift * shared
     return trace_along(fitted.form, path, tuple(falling[:-1].tolist()), float(falling[-1]))
-
-
-def _parts(fitted: Fitted, row: Any) -> tuple[Callable[[int], GroupParts], NDArray[np.int64]]:
-    """Return what gives the parts of a group's logits, and the features these belong to."""
-    model = fitted.model
-    if isinstance(model, FusedModel):
-        matrix = SparseMatrix.of(row)
-        return lambda group: contributions(model, matrix, group), matrix.indices.astype(np.int64)
-    from hinet.training.contributions import NetworkContributions
-
-    features = row.indices.astype(np.int64) if is_sparse(row) else np.arange(row.shape[1])
-    return NetworkContributions(model, row), features
 
 
 def _step(fitted: Fitted, found: GroupParts, chosen: int, low: int, features: NDArray[np.int64], most: int) -> Step:

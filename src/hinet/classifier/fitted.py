@@ -1,29 +1,22 @@
-"""All that a fitted classifier knows, in one place: features, the form of labels, the model and its answers."""
+"""All that a fitted classifier knows, in one place: features, the form of labels, the predictor."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from hinet.classifier.examples import Examples
 from hinet.classifier.inputs import Features
 from hinet.classifier.labels import LabelForm
 from hinet.data import Traces
-from hinet.data.matrices import is_sparse
-from hinet.engine import FusedModel, Search
+from hinet.engine.answering import Engine, Predictor
+from hinet.extras import require
 from hinet.files import MappedFile
 from hinet.progress import EpochRecord
-
-if TYPE_CHECKING:
-    from hinet.network import HiNet
-    from hinet.training.network_search import NetworkSearch
-
-Engine = Literal["fused", "torch"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,31 +25,16 @@ class Fitted:
 
     features: Features
     form: LabelForm
-    model: FusedModel | HiNet
-    threads: int | None = None  # of all answers, from text to label; see hinet.parameters.thread_count
+    predictor: Predictor  # its threads are those of all answers, from text to label
     history: tuple[EpochRecord, ...] = ()
     fingerprint: dict[str, Any] = field(default_factory=dict)  # of the training data
     examples: Examples | None = None  # none where no rows are to be kept
     file: MappedFile | None = None  # that the weights of a loaded model are read from
 
-    @property
-    def engine(self) -> Engine:
-        """Which engine the model belongs to."""
-        return "fused" if isinstance(self.model, FusedModel) else "torch"
-
-    @cached_property
-    def search(self) -> Search | NetworkSearch:
-        """What answers rows."""
-        if isinstance(self.model, FusedModel):
-            return Search(self.model, self.threads)
-        from hinet.training.network_search import NetworkSearch
-
-        return NetworkSearch(self.model, self.threads)
-
     def rows(self, X: Any) -> Any:
         """Return checked input as the model reads it: as the rows it was trained on, whatever form it comes in."""
         self.check_file()
-        return features_of(self.features, self.engine, X, self.threads)
+        return features_of(self.features, self.predictor.engine, X, self.predictor.threads)
 
     def check_file(self) -> None:
         """Raise FileError if weights can no longer be read, as their file was cut off."""
@@ -68,39 +46,36 @@ class Fitted:
         """The labels that can be predicted, as the user writes them."""
         return self.form.decode(self.form.label_nodes)
 
+    def with_threads(self, threads: int | None) -> Fitted:
+        """Return the same, answering with so many threads; see :func:`hinet.parameters.thread_count`."""
+        if threads == self.predictor.threads:
+            return self
+        return replace(self, predictor=self.predictor.with_threads(threads))
+
     def keeping(self, rows: Any, traces: Traces, seed: int) -> Fitted:
         """Return the same with some of these rows kept as examples, beside those it has."""
         examples = Examples(rows, traces.end_nodes[traces.row_offsets[:-1]].astype(np.int64))
         if self.examples is not None:
             examples = self.examples.joined(examples)
-        return replace(self, examples=examples.chosen(self._bytes_of_model, seed))
+        return replace(self, examples=examples.chosen(self.predictor.nbytes, seed))
 
-    @property
-    def _bytes_of_model(self) -> int:
-        if isinstance(self.model, FusedModel):
-            return self.model.nbytes
-        return sum(parameter.numel() * parameter.element_size() for parameter in self.model.parameters())
+    def scaled(self, factor: float, slope: float | None = None) -> Fitted:
+        """Return the same with all logits multiplied by ``factor``, and another slope if one is given."""
+        return replace(self, predictor=self.predictor.scaled(factor, slope))
 
-    def scaled(self, factor: float, slope: float) -> Fitted:
-        """Return the same with all logits multiplied by ``factor``, and then this slope instead of any before."""
-        found = self.sharpened(factor)
-        return replace(found, model=replace(found.model, slope=slope)) if isinstance(found.model, FusedModel) else found
 
-    def sharpened(self, factor: float) -> Fitted:
-        """Return the same with all logits multiplied by ``factor``, the inverse of a temperature."""
-        if isinstance(self.model, FusedModel):
-            experts = self.model.experts
-            mix = (experts.mix * factor).astype(np.float32)
-            return replace(self, model=replace(self.model, experts=experts._replace(mix=mix)))
-        from hinet.training.temperature import sharpened
+def predictor_class(engine: Engine) -> type[Predictor]:
+    """Return what the models of an engine are; HiNetError says what to install if it is missing."""
+    if engine == "fused":
+        from hinet.engine.predictor import FusedPredictor
 
-        return replace(self, model=sharpened(self.model, factor))
+        return FusedPredictor
+    require("torch", "a model of the engine 'torch'")
+    from hinet.networks.predictor import NetworkPredictor
+
+    return NetworkPredictor
 
 
 def features_of(features: Features, engine: Engine, X: Any, threads: int | None) -> Any:
-    """Return checked input as a model of this engine reads it."""
-    if features.kind == "dense" and is_sparse(X):
-        X = X.toarray()
-    rows = features.rows(X, threads)
-    wants_sparse = engine == "fused" or features.kind == "sparse"
-    return sp.csr_array(rows) if wants_sparse and not is_sparse(rows) else rows
+    """Return checked input as a model of this engine reads it: the fused one reads CSR rows only."""
+    return features.rows(X, threads, sparse=engine == "fused")

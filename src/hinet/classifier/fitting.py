@@ -1,33 +1,30 @@
-"""From checked rows and labels to a fitted model, by either engine."""
+"""Rows and labels as training takes them, which engine trains with which settings, and how good the result is."""
 
 from __future__ import annotations
 
-import copy
 import hashlib
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from hinet.classifier.fitted import Engine, Fitted
+from hinet.classifier.fitted import Fitted
 from hinet.classifier.labels import LabelForm
+from hinet.classifier.parameters import seed_of
 from hinet.classifier.truth import Truth
 from hinet.data import Traces
 from hinet.data.matrices import is_sparse
-from hinet.engine import Decoding, EngineSettings, FusedModel, ValidationRows, fit
-from hinet.engine.memory import plan_memory
+from hinet.engine import Decoding, EngineSettings, ValidationRows
+from hinet.engine.answering import Engine
 from hinet.errors import HiNetError
-from hinet.metrics import accuracy, hierarchical_f1
-from hinet.progress import EpochRecord, Progress
+from hinet.extras import require
+from hinet.metrics import hierarchical_f1
 
-LEAST_STEPS = 400  # of the torch loop on few rows
-MOST_EPOCHS = 200
-DENSE_DROPOUT = 0.1
-DENSE_RATE = 3e-3
-FEW_PRODUCTS = 50_000_000  # multiplications a batch: fewer are slower on several threads than on one
+DENSE_RATE = 0.3  # of the deep expert: a dense row has few features, each of which tells little
+DENSE_ROWS = 60_000  # that the deep expert is shown at least, as many times as it takes
+MOST_DENSE_EPOCHS = 100
 
 
 @dataclass(frozen=True)
@@ -50,30 +47,6 @@ class Lesson:
 
 
 @dataclass(frozen=True)
-class Choices:
-    """What a user chose of the settings of either engine; None leaves the engine's own default."""
-
-    width: int | None = None
-    members: int | None = None
-    epochs: int | None = None
-    dropout: float | None = None
-    wide: bool = True
-    flat: bool | None = None
-    prior_strength: float | None = None
-    patience: int | None = None
-    seed: int = 0
-    threads: int | None = None
-    memory_limit: float | None = None
-
-    def for_engine(self) -> EngineSettings:
-        """Return the settings of the fused engine."""
-        same = ("width", "members", "wide", "flat", "patience", "seed", "threads", "memory_limit")
-        chosen = {name: getattr(self, name) for name in (*same, "dropout", "prior_strength")}
-        chosen["deep_epochs"] = self.epochs
-        return EngineSettings(**{name: value for name, value in chosen.items() if value is not None})
-
-
-@dataclass(frozen=True)
 class HeldOut:
     """Validation rows as the model reads them, with all their labels, whether it can predict them or not."""
 
@@ -87,130 +60,42 @@ def validation_rows(form: LabelForm, held: HeldOut) -> ValidationRows | None:
     return ValidationRows(held.rows[able], form.traces_of(held.truth.take(able))) if len(able) else None
 
 
-def as_sparse(lesson: Lesson) -> Lesson:
-    """Return training rows as CSR, which the fused engine reads."""
-    return lesson if is_sparse(lesson.rows) else replace(lesson, rows=sp.csr_array(lesson.rows))
-
-
-def engine_for(kind: str, engine: str, network: Any, device: str | None) -> Engine:
-    """Return which engine trains on rows of a kind: the fused one for texts and CSR on a CPU, torch for the rest."""
-    wants_torch = network is not None or (device is not None and device != "cpu")
-    if engine == "fused" and wants_torch:
+def engine_for(engine: str, network: Any, device: str | None) -> Engine:
+    """Return which engine trains: the fused one, unless torch, a network of the user's own or a GPU is asked for."""
+    asked = {"network=": network is not None, f"the device {device!r}": device not in (None, "cpu")}
+    asked[f"engine={engine!r}"] = engine == "torch"
+    wishes = [wish for wish, is_asked in asked.items() if is_asked]
+    if not wishes:
+        return "fused"
+    if engine == "fused":
         raise HiNetError("the fused engine trains on a CPU and makes its own network; leave network and device out")
-    if engine == "auto":
-        return "torch" if wants_torch or kind == "dense" else "fused"
-    return "fused" if engine == "fused" else "torch"
+    require("torch", wishes[0])
+    return "torch"
 
 
-def fit_fused(
-    lesson: Lesson,
-    choices: Choices,
-    progress: Progress | None,
-    checkpoint: str | Path | None,
-    checkpoint_every: float,
-    *,
-    watch: bool,
-) -> FusedModel:
-    """Train by the fused engine."""
-    return fit(
-        lesson.rows,
-        lesson.traces,
-        choices.for_engine(),
-        valid=lesson.valid,
-        sample_weight=lesson.sample_weight,
-        progress=progress,
-        checkpoint=checkpoint,
-        checkpoint_every=checkpoint_every,
-        watch=watch,
+def engine_settings(given: Mapping[str, Any]) -> EngineSettings:
+    """Return the parameters of a classifier that are settings of an engine; the others are the engine's own."""
+    names = {field.name for field in fields(EngineSettings)} & {*given}
+    return EngineSettings(
+        **{name: given[name] for name in names},
+        deep_epochs=given["epochs"],
+        seed=seed_of(given["random_state"]),
+        threads=given["n_jobs"],
     )
 
 
-def fit_torch(
-    lesson: Lesson, choices: Choices, network: Any, device: str | None, progress: Progress | None
-) -> tuple[Any, list[EpochRecord]]:
-    """Train a network by the torch loop; return it and its history."""
-    import torch
-
-    from hinet.network import HeadSettings, HiNet, default
-
-    torch.manual_seed(choices.seed)
-    features, width = _feature_network(lesson.rows, len(lesson.traces.layers.option_neuron), choices, network)
-    head = default() if choices.prior_strength is None else HeadSettings(prior_strength=choices.prior_strength)
-    whole = HiNet(features, lesson.traces.layers, width, head)
-    return whole, train_network(whole, lesson, choices, device, progress)
-
-
-def train_network(
-    network: Any, lesson: Lesson, choices: Choices, device: str | None, progress: Progress | None
-) -> list[EpochRecord]:
-    """Train a network in place by the torch loop and return its history."""
-    import torch
-
-    from hinet.network import Targets, torch_threads
-    from hinet.training import TrainingSettings, predict_traces, train
-
-    usual = TrainingSettings()
-    epochs = choices.epochs or _epochs_for(len(lesson.traces), usual.batch, usual.epochs)
-    chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    rate = usual.dense_rate if is_sparse(lesson.rows) else DENSE_RATE
-    settings = TrainingSettings(
-        epochs=epochs, dense_rate=rate, patience=choices.patience, seed=choices.seed, device=chosen
-    )
-    valid = lesson.valid
-    parameters = sum(parameter.numel() for parameter in network.parameters())
-    with torch_threads(choices.threads or (1 if parameters * settings.batch < FEW_PRODUCTS else None)):
-        return train(
-            network,
-            lesson.rows,
-            Targets(lesson.traces),
-            settings,
-            sample_weight=lesson.sample_weight,
-            validate=None if valid is None else lambda: accuracy(valid.traces, predict_traces(network, valid.rows)),
-            progress=progress,
-        )
+def for_dense_rows(settings: EngineSettings, rows: int) -> EngineSettings:
+    """Return settings of the fused engine for so many dense rows, few of which need many epochs."""
+    usual = settings.epochs_of_deep(rows)
+    epochs = settings.deep_epochs or max(usual, min(MOST_DENSE_EPOCHS, round(DENSE_ROWS / rows)))
+    return replace(settings, deep_rate=DENSE_RATE, deep_epochs=epochs)
 
 
 def judged(fitted: Fitted, held: HeldOut, decoding: Decoding) -> dict[str, float]:
     """Return how good the answers to validation rows are."""
     taxonomy, truth = fitted.form.taxonomy, held.truth
-    predicted = fitted.search.decode(held.rows, decoding).nodes
+    predicted = fitted.predictor.decode(held.rows, decoding).nodes
     labels = [taxonomy.ids[node] for node in predicted.tolist()]
     pairs = [pair for pair in zip(truth.ids(), labels, strict=True) if pair[0]]
     f1 = hierarchical_f1(*map(list, zip(*pairs, strict=True)), taxonomy=taxonomy) if pairs else 0.0
     return {"rows": len(truth), "accuracy": float(truth.are_right(predicted).mean()), "hierarchical_f1": f1}
-
-
-def _feature_network(rows: Any, outputs: int, choices: Choices, network: Any) -> tuple[Any, int]:
-    """Return the feature network and how many units its layer has."""
-    import torch
-
-    from hinet.network import DenseFeatures, SparseBag
-    from hinet.network.features import DROPOUT, WIDTH
-    from hinet.training.batches import row_batch
-
-    width = choices.width or WIDTH
-    if network is None:
-        plan_memory(features=rows.shape[1], outputs=outputs, width=width).check(choices.memory_limit)
-    if network is None and is_sparse(rows):
-        dropout = DROPOUT if choices.dropout is None else choices.dropout
-        return SparseBag(rows.shape[1], width, dropout=dropout), width
-    if network is None:
-        dropout = DENSE_DROPOUT if choices.dropout is None else choices.dropout
-        return DenseFeatures(rows.shape[1], (width,), dropout=dropout), width
-    mine = copy.deepcopy(network).eval()
-    try:
-        with torch.no_grad():
-            layer = mine(row_batch(rows, 0, 1, "cpu"))
-    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise HiNetError(f"network: it cannot read a batch of rows of {rows.shape[1]:,} features: {error}") from error
-    if not isinstance(layer, torch.Tensor):
-        raise HiNetError(f"network: expected a tensor (rows, units) for a batch of rows, got {type(layer).__name__}")
-    if layer.ndim != 2:
-        raise HiNetError(f"the network gives {layer.ndim} axes for a batch of rows; expected (rows, units)")
-    return mine, int(layer.shape[1])
-
-
-def _epochs_for(rows: int, batch: int, usual: int) -> int:
-    """Return enough epochs for a network to learn from few rows."""
-    batches = -(-rows // batch)
-    return min(MOST_EPOCHS, max(usual, -(-LEAST_STEPS // batches)))

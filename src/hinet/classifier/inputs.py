@@ -1,20 +1,28 @@
-"""Every form of ``X`` that users bring -> the rows an engine reads: texts to CSR, CSR as it is, dense rows scaled."""
+"""Every form of ``X`` that users bring -> the rows an engine reads: texts to CSR, CSR as it is, dense rows scaled.
+
+Dense rows are worked on in blocks, so that beside them and the result only a little memory is taken.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from hinet.data.matrices import is_sparse
 from hinet.data.text import TextFeatures, TextSettings
 from hinet.errors import HiNetError
 from hinet.files.schema import FINITE, check_arrays, floats
+from hinet.ragged import offsets_of
 
 Kind = Literal["text", "sparse", "dense"]
+
+CELLS_OF_BLOCK = 1 << 20  # of dense rows that are worked on at a time
+LEAST_FILLED = 0.5  # share of a column that is not zero, for it to be scaled: shares, counts and marks stay as they are
 
 
 class Features(Protocol):
@@ -24,8 +32,8 @@ class Features(Protocol):
     def kind(self) -> Kind:
         """What the rows are."""
 
-    def rows(self, X: Any, threads: int | None) -> Any:
-        """Return checked input as CSR or dense rows."""
+    def rows(self, X: Any, threads: int | None, *, sparse: bool) -> Any:
+        """Return checked input as rows: as CSR if ``sparse``, else as those of training."""
 
     def names(self, features: NDArray[np.int64]) -> list[str]:
         """Return the names of features by number."""
@@ -44,7 +52,7 @@ class TextInput:
     features: TextFeatures
     kind: Kind = "text"
 
-    def rows(self, X: Any, threads: int | None) -> Any:
+    def rows(self, X: Any, threads: int | None, *, sparse: bool = True) -> Any:
         """Return texts as CSR rows."""
         return self.features.transform(X, threads)
 
@@ -65,7 +73,10 @@ class TextInput:
 
 @dataclass(frozen=True, eq=False)
 class MatrixInput:
-    """Rows are numbers: CSR rows are taken as they are, dense columns brought to mean 0 and deviation 1."""
+    """Rows are numbers: CSR rows are taken as they are, dense columns brought to mean 0 and deviation 1.
+
+    A dense column that is mostly zero is taken as it is, too, as it would be in a CSR matrix: zeros stay zeros.
+    """
 
     kind: Kind
     mean: NDArray[np.float32]  # (f,) empty if rows are taken as they are
@@ -78,13 +89,35 @@ class MatrixInput:
         if not scaled:
             nothing = np.zeros(0, np.float32)
             return cls("sparse" if is_sparse(X) else "dense", nothing, nothing, columns)
-        mean, deviation = X.mean(0, dtype=np.float64), X.std(0, dtype=np.float64)
+        count, nothing = max(X.shape[0], 1), np.zeros(X.shape[1])
+        mean = sum((block.sum(0, dtype=np.float64) for block in _blocks(X)), nothing) / count
+        deviation = np.sqrt(sum((((block - mean) ** 2).sum(0) for block in _blocks(X)), nothing) / count)
         deviation[deviation < 1e-12 * np.maximum(np.abs(mean), 1)] = 1
+        filled = sum((np.count_nonzero(block, axis=0) for block in _blocks(X)), nothing) / count
+        mean[filled < LEAST_FILLED], deviation[filled < LEAST_FILLED] = 0, 1
         return cls("dense", mean.astype(np.float32), (1 / deviation).astype(np.float32), columns)
 
-    def rows(self, X: Any, threads: int | None = None) -> Any:
+    def rows(self, X: Any, threads: int | None = None, *, sparse: bool) -> Any:
         """Return rows as the engine reads them."""
+        if sparse or self.kind == "sparse":
+            return X if is_sparse(X) and not len(self.mean) else self._as_csr(X)
+        return self._scaled(X.toarray() if is_sparse(X) else X)
+
+    def _scaled(self, X: NDArray[np.float32]) -> NDArray[np.float32]:
         return (X - self.mean) * self.scale if len(self.mean) else X
+
+    def _as_csr(self, X: Any) -> sp.csr_array:
+        """Return scaled rows as CSR, without their zeros."""
+        counts = [np.count_nonzero(self._scaled(block), axis=1) for block in _blocks(X)]
+        offsets = offsets_of(np.concatenate([np.zeros(0, np.int64), *counts]))
+        feature, value = np.empty(offsets[-1], np.int32), np.empty(offsets[-1], np.float32)
+        start = 0
+        for block in map(self._scaled, _blocks(X)):
+            part = slice(offsets[start], offsets[start + len(block)])
+            row, feature[part] = np.nonzero(block)
+            value[part] = block[row, feature[part]]
+            start += len(block)
+        return sp.csr_array((value, feature, offsets), shape=X.shape)
 
     def names(self, features: NDArray[np.int64]) -> list[str]:
         """Return the names of columns, or their numbers."""
@@ -97,6 +130,14 @@ class MatrixInput:
     def describe(self) -> dict[str, Any]:
         """Return what else is kept, as plain values for JSON."""
         return {"columns": list(self.columns)}
+
+
+def _blocks(X: Any) -> Iterator[NDArray[np.float32]]:
+    """Yield rows as dense blocks."""
+    size = max(1, CELLS_OF_BLOCK // max(X.shape[1], 1))
+    for start in range(0, X.shape[0], size):
+        block = X[start : start + size]
+        yield block.toarray() if is_sparse(block) else block
 
 
 SCALING = {name: floats("scaled", low=-FINITE, high=FINITE) for name in ("mean", "scale")}

@@ -31,7 +31,7 @@ def leading_traces(fitted: Fitted, rows: Any, nodes: NDArray[np.int64]) -> Trace
     for count in TRACES_TRIED:
         if not len(left):
             break
-        traces = fitted.search.traces(rows[left], count).traces
+        traces = fitted.predictor.traces(rows[left], count).traces
         found = _first_hits(traces, nodes[left])
         parts |= {int(left[place]): neurons for place, neurons in found.items()}
         left = np.delete(left, list(found))

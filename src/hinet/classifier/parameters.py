@@ -15,8 +15,9 @@ from hinet.data.text import TextSettings
 from hinet.engine.answering import DECODING, PROBABILITY
 from hinet.engine.checkpoints import CHECKPOINT_EVERY
 from hinet.engine.settings import RULES as ENGINE_RULES
-from hinet.errors import HiNetError
+from hinet.errors import HiNetError, described
 from hinet.evaluation.risk import Promise
+from hinet.extras import require
 from hinet.files import check_plain
 from hinet.parameters import (
     FLAG,
@@ -48,20 +49,19 @@ def _read_text(value: Any) -> Any:
 
 
 def _read_network(value: Any) -> Any:
-    from torch import nn
+    require("torch", "network=")
+    from hinet.networks import is_network
 
-    return value if isinstance(value, nn.Module) else REFUSED
+    return value if is_network(value) else REFUSED
 
 
 def _read_device(value: Any) -> Any:
     if isinstance(value, str) and value == "cpu":
         return value
-    import torch
+    require("torch", f"the device {described(value)}")
+    from hinet.networks import device_name
 
-    try:
-        return REFUSED if torch.empty(0, device=value).is_meta else str(torch.device(value))
-    except (RuntimeError, AssertionError, NotImplementedError, TypeError, ValueError):
-        return REFUSED
+    return device_name(value) or REFUSED
 
 
 def _read_notes(value: Any) -> Any:
@@ -96,7 +96,7 @@ RULES: Rules = {
     "dropout": ENGINE_RULES["dropout"],
     "wide": ENGINE_RULES["wide"],
     "flat": ENGINE_RULES["flat"],
-    "prior_strength": ENGINE_RULES["prior_strength"] | NONE,
+    "prior_strength": ENGINE_RULES["prior_strength"],
     "patience": ENGINE_RULES["patience"],
     "memory_limit": ENGINE_RULES["memory_limit"],
     "network": NONE | Rule("a torch.nn.Module", _read_network),

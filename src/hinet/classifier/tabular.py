@@ -17,6 +17,7 @@ from hinet.classifier.leading import leading_traces
 from hinet.classifier.text_paths import TextStyle
 from hinet.classifier.truth import NOTHING
 from hinet.data import Traces
+from hinet.data.tables.columns import is_blank
 from hinet.data.tables.writing import CellKind
 from hinet.data.text import known_shares
 from hinet.engine import Decoding, Found
@@ -124,7 +125,18 @@ class AnswerTable:
         return {}
 
     def columns(self, texts: list[str]) -> Cells:
-        """Return the answers of texts, and with levels also how well their words are known."""
+        """Return the answers of texts, blank where there is no text; with levels also how well words are known."""
+        filled = [row for row, text in enumerate(texts) if not is_blank(text)]
+        if len(filled) == len(texts):
+            return self._filled(texts)
+        columns: Cells = {name: [None] * len(texts) for name in self.kinds}
+        if filled:
+            for name, cells in self._filled([texts[row] for row in filled]).items():
+                for row, cell in zip(filled, cells, strict=True):
+                    columns[name][row] = cell
+        return columns
+
+    def _filled(self, texts: list[str]) -> Cells:
         cells = self._answers(self.fitted.rows(texts))
         if self.asked.levels and isinstance(self.fitted.features, TextInput):
             shares = known_shares(self.fitted.features.features, texts).tolist()
@@ -132,7 +144,7 @@ class AnswerTable:
         return cells
 
     def _answers(self, rows: Any) -> Cells:
-        asked, search = self.asked, self.fitted.search
+        asked, search = self.asked, self.fitted.predictor
         if asked.decoding == "label":
             best = search.top_labels(rows, self.top)
             return self._of_traces(best.found, best.probability)

@@ -11,6 +11,7 @@ from hinet.cli.options import Running, option, runs
 from hinet.cli.outputs import check_outputs
 from hinet.cli.plot_options import check_plot
 from hinet.errors import FileError
+from hinet.extras import require
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help stays instant
     from hinet.evaluation import ComparisonData, Outcome
@@ -46,6 +47,7 @@ def compare(
     from hinet.evaluation import compare as compare_models
     from hinet.evaluation.comparison_data import TextColumns, lshtc_comparison, table_comparison
 
+    require("torch", "compare")
     check_plot(plot)
     if out.is_dir():
         raise FileError(out, "is a folder; name a file for the figures")

@@ -77,7 +77,7 @@ def _judged(classifier: HiNetClassifier, icd: Icd10cm, seconds: float) -> Table:
     speed = len(icd.test) / (time.perf_counter() - start)
     right = np.array(found.traces.decode()) == np.array(icd.test.labels)
     judgement = Judgement(icd.taxonomy, [(label,) for label in icd.test.labels], found, right)
-    table = judgement_table(judgement, classifier.fitted_.model, speed)
+    table = judgement_table(judgement, classifier.fitted_.predictor.outputs, speed)
     table.add_row("training, features and calibration included", f"{seconds:.1f} s")
     return table
 

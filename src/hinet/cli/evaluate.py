@@ -17,8 +17,8 @@ from hinet.errors import HiNetError
 if TYPE_CHECKING:  # imported when the command runs, so that --help stays instant
     from rich.table import Table
 
+    from hinet.classifier.loaded import LoadedModel
     from hinet.classifier.truth import Truth
-    from hinet.cli.models import LoadedModel
     from hinet.data.tables import LabelledBlock
     from hinet.engine import Found
     from hinet.evaluation.judgement import Judgement
@@ -44,7 +44,7 @@ def evaluate(
     ] = None,
 ) -> None:
     """Judge a model on labelled rows: accuracy, hierarchical F1, accuracy by level, calibration, coverage."""
-    from hinet.cli.models import load_model
+    from hinet.classifier.loaded import load_model
     from hinet.data.tables import RowQuery, checked_against, labelled_blocks
     from hinet.progress import counter_for_terminal
 
@@ -88,7 +88,7 @@ class _JudgedBlock(NamedTuple):
 def _judged(loaded: LoadedModel, block: LabelledBlock) -> _JudgedBlock:
     truth = loaded.fitted.form.truth(block.labels)
     rows = loaded.rows_of(block.texts)
-    found = loaded.fitted.search.traces(rows)
+    found = loaded.fitted.predictor.traces(rows)
     ends = found.traces.end_nodes[found.traces.row_offsets[:-1]].astype("int64")
     return _JudgedBlock(truth.ids(), found, truth.are_right(ends), _at_threshold(loaded, rows, truth, ends))
 
@@ -138,7 +138,7 @@ def _print(judgement: Judgement, loaded: LoadedModel, speed: float, counts: Answ
         return
     from rich.console import Console
 
-    table = judgement_table(judgement, loaded.fitted.model, speed)
+    table = judgement_table(judgement, loaded.fitted.predictor.outputs, speed)
     if counts is not None:
         table.add_row("at --min-confidence calibrated", str(counts))
     Console(highlight=False).print(table)
@@ -146,7 +146,7 @@ def _print(judgement: Judgement, loaded: LoadedModel, speed: float, counts: Answ
         typer.echo(f"--min-confidence calibrated: {promise}")
 
 
-def judgement_table(judgement: Judgement, model: Any, speed: float) -> Table:
+def judgement_table(judgement: Judgement, outputs: int, speed: float) -> Table:
     """Return the figures for a person."""
     from rich.table import Table
 
@@ -162,9 +162,8 @@ def judgement_table(judgement: Judgement, model: Any, speed: float) -> Table:
         ("rows answered with at most 5% wrong", f"{100 * judgement.coverage_at(0.05):.1f}%"),
         ("exact best traces, from text", f"{speed:,.0f} rows a second"),
     ]
-    if hasattr(model, "outputs"):
-        touched = judgement.found.touched.mean() / model.outputs
-        shown.append(("output neurons looked at for a row", f"{100 * touched:.2f}%"))
+    touched = judgement.found.touched.mean() / max(outputs, 1)
+    shown.append(("output neurons looked at for a row", f"{100 * touched:.2f}%"))
     for name, value in shown:
         table.add_row(name, value)
     return table

@@ -15,8 +15,6 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help stays instan
 
     from hinet.classifier.explaining import Explanation, Step
     from hinet.classifier.text_paths import TextStyle
-    from hinet.cli.models import LoadedModel
-    from hinet.data import Traces
     from hinet.taxonomy import Taxonomy
 
 EXAMPLE = 'Example: hinet explain model "dark rye bread"'
@@ -39,8 +37,7 @@ def explain(
     and yet be on the most probable of all traces. Words that the model does not know are listed first; they may still
     push by parts of words that it knows.
     """
-    from hinet.classifier.explaining import explained
-    from hinet.cli.models import load_model
+    from hinet.classifier.loaded import load_model
     from hinet.files import read_text
     from hinet.files.text import undecoded
 
@@ -50,10 +47,7 @@ def explain(
         raise HiNetError(f"{shown(text)} is no text; type it in UTF-8")
     if not text.strip():
         raise HiNetError("the text is empty; give the words to explain")
-    row = loaded.rows_of([text])
-    fitted = loaded.fitted
-    traces = fitted.search.traces(row).traces if label is None else _traces_of(loaded, label)
-    found = explained(fitted, row, traces, most, text)
+    found = loaded.explained(text, label, most=most)
     if as_json:
         import json
 
@@ -61,22 +55,7 @@ def explain(
         return
     from rich.console import Console
 
-    Console(highlight=False).print(_drawn(text, found, fitted.form.taxonomy))
-
-
-def _traces_of(loaded: LoadedModel, label: str) -> Traces:
-    from hinet.errors import LabelError
-
-    form = loaded.fitted.form
-    written = loaded.columns.label_of([label])
-    try:
-        if not form.predictable(form.truth([written])).all():
-            raise HiNetError(
-                f"the model has no label {label!r}: no training row ended there; name one that it predicts"
-            )
-        return form.encode([written])
-    except LabelError as error:
-        raise HiNetError(str(error).removeprefix("row 0: ")) from None
+    Console(highlight=False).print(_drawn(text, found, loaded.fitted.form.taxonomy))
 
 
 def _as_dict(found: Explanation, style: TextStyle) -> dict[str, Any]:

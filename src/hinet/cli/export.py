@@ -29,7 +29,7 @@ def export(
 ) -> None:
     """Write the scores of a model as an ONNX graph; needs the extra 'export'."""
     from hinet.classifier.estimator import load_with_manifest
-    from hinet.cli.models import LoadedModel
+    from hinet.classifier.loaded import LoadedModel
     from hinet.cli.training_rows import read_rows
 
     rows.check_outputs(data or [], {}, str(folder), model)

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from hinet.cli.models import columns_noted
 from hinet.cli.options import Running, option, runs
 from hinet.cli.outputs import check_outputs
 from hinet.cli.plot_options import PLOT, check_plot
@@ -55,6 +54,8 @@ def _draw(manifest: dict[str, Any], model: Path, plot: Path) -> None:
 
 def _lines(manifest: dict[str, Any]) -> list[str]:
     """Return what the manifest tells, for a person."""
+    from hinet.classifier.loaded import columns_noted
+
     features, data = manifest["features"], manifest["training_data"]
     size = sum(told["bytes"] for told in manifest["files"].values())
     versions = ", ".join(f"{name} {version}" for name, version in manifest["versions"].items())

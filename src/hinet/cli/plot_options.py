@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hinet.errors import FileError
+from hinet.extras import require
 
 PLOT_ENDINGS = (".png", ".svg", ".pdf")
 PLOT = "A .png, .svg or .pdf file; needs the extra 'plot'."
@@ -12,11 +13,9 @@ PLOT = "A .png, .svg or .pdf file; needs the extra 'plot'."
 
 def check_plot(path: Path | None) -> None:
     """Refuse a plot that could not be drawn."""
-    from hinet.evaluation.plots import require_matplotlib
-
     if path is None:
         return
-    require_matplotlib()
+    require("matplotlib", "a plot")
     if path.suffix.lower() not in PLOT_ENDINGS:
         raise FileError(path, "a plot is written as .png, .svg or .pdf; rename it")
     if not path.resolve().parent.is_dir():

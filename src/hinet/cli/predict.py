@@ -17,8 +17,8 @@ from hinet.cli.row_options import FILES, OnError, RowFormat, RowReading, reads_r
 from hinet.errors import FileError, HiNetError
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help stays instant
+    from hinet.classifier.loaded import LoadedModel
     from hinet.classifier.tabular import AnswerTable
-    from hinet.cli.models import LoadedModel
     from hinet.data.tables import LabelledBlock, RowBlock, RowQuery
     from hinet.data.tables.writing import CellKind
 
@@ -84,8 +84,8 @@ def predict(
     a label has several paths, --decoding label sums over them, and the trace is the most probable one. Where rows may
     be skipped, a column tells the line of each.
     """
-    from hinet.classifier.tabular import AnswerTable, Asked
-    from hinet.cli.models import load_model
+    from hinet.classifier.loaded import load_model
+    from hinet.classifier.tabular import Asked
     from hinet.data.tables import RowQuery, labelled_blocks
     from hinet.files.streams import standard_input
     from hinet.progress import counter_for_terminal
@@ -104,7 +104,7 @@ def predict(
         columns, labels=False, where=rows.where, keep=tuple(keep or ()), keep_all=keep_all, named=by_name,
         blank_texts=True,
     )  # fmt: skip
-    table = AnswerTable(loaded.fitted, asked, loaded.style)
+    table = loaded.table(asked)
     if table.top < top:
         running.say(f"--top {top:,} asks for more answers than the model has: all {table.top:,} are given")
     with rows.faults(beside) as faults, counter_for_terminal(running.quiet) as counter:
@@ -168,26 +168,14 @@ class _Output:
 
     def columns(self, block: LabelledBlock) -> Mapping[str, Any]:
         """Return the columns of a block."""
+        from hinet.data.tables.columns import is_blank
+
         self._check(block.rows)
         columns: dict[str, Any] = {} if self._place is None else {self._place: block.rows.places}
         columns |= {name: block.rows.column(name) for name in self._kept}
-        return columns | {self._prefix + name: cells for name, cells in self._answers(block.texts).items()}
-
-    def _answers(self, texts: list[str]) -> dict[str, list[Any]]:
-        """Return the columns of answers, blank where there is no text."""
-        from hinet.data.tables.columns import is_blank
-
-        filled = [row for row, text in enumerate(texts) if not is_blank(text)]
-        self.blank += len(texts) - len(filled)
-        if len(filled) == len(texts):
-            return self._table.columns(texts)
-        columns: dict[str, list[Any]] = {name: [None] * len(texts) for name in self._table.kinds}
-        if filled:
-            answers = self._table.columns([texts[row] for row in filled])
-            for name, cells in answers.items():
-                for row, cell in zip(filled, cells, strict=True):
-                    columns[name][row] = cell
-        return columns
+        answers = self._table.columns(block.texts)
+        self.blank += sum(map(is_blank, block.texts))
+        return columns | {self._prefix + name: cells for name, cells in answers.items()}
 
     def _check(self, rows: RowBlock) -> None:
         """Refuse a file with other columns than the first, if all are kept."""

@@ -11,7 +11,6 @@ import typer
 
 from hinet.cli.column_options import NO_PATHS, ColumnChoice, names_columns
 from hinet.cli.finishing import calibrate, tell_model
-from hinet.cli.models import COLUMNS
 from hinet.cli.options import Running, option, runs
 from hinet.cli.plot_options import PLOT, check_plot
 from hinet.cli.row_options import FILES, RowReading, reads_rows
@@ -47,6 +46,7 @@ def train(
 ) -> None:
     """Train a classifier on rows of text, and save it to a folder."""
     from hinet import HiNetClassifier, Taxonomy
+    from hinet.classifier.loaded import COLUMNS
     from hinet.cli.training_rows import read_training_rows
     from hinet.engine.checkpoints import remove_checkpoints
     from hinet.evaluation.risk import check_share

@@ -10,7 +10,6 @@ import typer
 
 from hinet.cli.column_options import ColumnChoice, names_columns
 from hinet.cli.finishing import calibrate, tell_model
-from hinet.cli.models import COLUMNS, LoadedModel
 from hinet.cli.options import Running, option, runs
 from hinet.cli.row_options import FILES, RowReading, reads_rows
 from hinet.cli.training_options import ValidationChoice, validates
@@ -52,6 +51,7 @@ def update(
     came from its labels learns --rows alone, new labels included. An update voids the calibration: validation rows,
     which must be new to the model, give another.
     """
+    from hinet.classifier.loaded import COLUMNS, LoadedModel
     from hinet.evaluation.risk import check_share
 
     start = time.perf_counter()

@@ -1,10 +1,11 @@
-"""What answers to rows look like, and what any model must be able to answer, whichever engine it belongs to."""
+"""What answers to rows look like, and what a trained model must be able to do, whichever engine it belongs to."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,11 +15,16 @@ from hinet.data import Traces
 from hinet.parameters import one_of, real, whole
 
 if TYPE_CHECKING:
+    from hinet.engine.contributions import GroupParts
     from hinet.engine.goals import Goals
+    from hinet.engine.settings import EngineSettings
+    from hinet.progress import EpochRecord, Progress
+    from hinet.taxonomy import Layers
 
 TYPICAL_F1 = 0.8  # the hierarchical F1 that `expected_f1` reckons with, unless told
 
 Decoding = Literal["map", "expected_f1", "label"]
+Engine = Literal["fused", "torch"]
 
 K = whole(1)  # answers to a row
 PROBABILITY = real(above=0, most=1)
@@ -105,6 +111,10 @@ class Answering(ABC):
         """
 
     @abstractmethod
+    def as_deep_as_sure(self, rows: Any, least: float) -> FoundNodes:
+        """Return the deepest node whose probability is at least ``least``, or a top node if there is none."""
+
+    @abstractmethod
     def expected_f1(self, rows: Any, f1: float = TYPICAL_F1) -> FoundNodes:
         """Return the node with the best expected hierarchical F1, over many rows on which it is about ``f1``."""
 
@@ -117,3 +127,109 @@ class Answering(ABC):
         found = self.traces(rows)
         assert found.traces.log_p is not None
         return FoundNodes(found.traces.end_nodes.astype(np.int64), np.exp(found.traces.log_p), found.touched)
+
+
+class RowParts(NamedTuple):
+    """What the logits of one row are made of, group by group."""
+
+    of_group: Callable[[int], GroupParts]  # by the neuron above the group
+    features: NDArray[np.int64]  # that the parts belong to
+
+
+class Predictor(Answering):
+    """A trained model of either engine, with all that a classifier needs of it: answers, size, files, going on.
+
+    It answers with so many ``threads``; ``model`` is what was trained, in the engine's own terms.
+    """
+
+    engine: ClassVar[Engine]
+    model: Any
+    threads: int | None
+
+    @property
+    @abstractmethod
+    def layers(self) -> Layers:
+        """The layers whose traces are found."""
+
+    @property
+    @abstractmethod
+    def features(self) -> int | None:
+        """Number of features of a row, where it is known."""
+
+    @property
+    @abstractmethod
+    def outputs(self) -> int:
+        """Number of rows of output weights."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes that the weights take."""
+
+    @property
+    @abstractmethod
+    def history(self) -> tuple[EpochRecord, ...]:
+        """What each epoch of training did."""
+
+    @property
+    @abstractmethod
+    def slope(self) -> float:
+        """What the log odds of best traces are multiplied by, see :mod:`hinet.engine.leaning`; 1 leaves them."""
+
+    @property
+    @abstractmethod
+    def can_slope(self) -> bool:
+        """Whether the log odds of best traces can be scaled."""
+
+    def with_threads(self, threads: int | None) -> Self:
+        """Return the same, answering with so many threads."""
+        changed: Self = replace(self, threads=threads)  # type: ignore[type-var]
+        return changed
+
+    @abstractmethod
+    def scaled(self, factor: float, slope: float | None = None) -> Self:
+        """Return the same with all logits multiplied by ``factor``, and another slope if one is given."""
+
+    @abstractmethod
+    def row_parts(self, row: Any) -> RowParts:
+        """Return what each feature adds to the logits, for a matrix of one row."""
+
+    @abstractmethod
+    def to_arrays(self, *, half: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return what is kept on disk: plain values that describe the model, and named arrays."""
+
+    @classmethod
+    def check_described(cls, told: Mapping[str, Any]) -> None:
+        """Raise HiNetError unless plain values are such as :meth:`to_arrays` gives."""
+
+    @classmethod
+    def require_network(cls, told: Mapping[str, Any], network: Any) -> None:
+        """Raise HiNetError if a model that was described so needs a network of the user's, and there is none."""
+
+    @classmethod
+    @abstractmethod
+    def restored(
+        cls, layers: Layers, told: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], network: Any = None
+    ) -> Self:
+        """Return the model of some layers that was kept as these values and arrays, or raise HiNetError."""
+
+    @abstractmethod
+    def moved_to(self, layers: Layers, came_from: NDArray[np.int64]) -> Self:
+        """Return the same knowledge over other layers; ``came_from`` gives the old node of each new one, or -1."""
+
+    @abstractmethod
+    def taught(self, learns: NDArray[np.bool_], targets: sp.csc_array, rows: Any) -> Self:
+        """Return a model whose output rows that learn were fitted to targets of options on rows."""
+
+    @abstractmethod
+    def continued(
+        self,
+        rows: Any,
+        traces: Traces,
+        settings: EngineSettings,
+        *,
+        sample_weight: NDArray[np.float64] | None = None,
+        device: str | None = None,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Return the model after learning from more rows, over the same layers."""

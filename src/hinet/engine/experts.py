@@ -1,7 +1,7 @@
 """The experts of the fused model as plain arrays: what training fills and search reads.
 
 - *deep*: a sparse row times an embedding for each feature, half the units rectified, then a row of weights for each
-  option: the arrays of :class:`hinet.network.SparseBag` and :class:`hinet.network.SiblingHead`, under the same names.
+  option: the arrays of :class:`hinet.networks.SparseBag` and :class:`hinet.networks.SiblingHead`, under the same names.
 - *wide*: a weight for each feature and option that were seen together.
 - *flat*: a deep expert over all labels at once, pooled into the sibling groups.
 - *prototypes*: the mean row of each label, compared by cosine, pooled in the same way.

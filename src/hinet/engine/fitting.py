@@ -167,7 +167,7 @@ class _Plan:
         group, option = self.groups.row_groups(), self.groups.row_options()
         smooth = counts[option] + SMOOTHING
         share = np.log(smooth / np.bincount(group, smooth, len(self.layers.node))[group])
-        return np.where(counts[option] > 0, self.settings.prior_strength * share, 0).astype(np.float32)
+        return np.where(counts[option] > 0, self.settings.adjustment * share, 0).astype(np.float32)
 
     def _wide_training(self, matrix: SparseMatrix) -> WideTraining | None:
         settings = self.settings
@@ -219,7 +219,7 @@ class _Plan:
         settings, labels = self.settings, len(self.spans.neuron)
         targets = LabelTargets.of(self.goals, self.spans, settings.flat_upper)
         adjustment = _adjustment_of_labels(
-            np.bincount(targets.label, targets.share, labels).astype(float), settings.prior_strength
+            np.bincount(targets.label, targets.share, labels).astype(float), settings.adjustment
         )
         lesson = LabelLesson(self.train.rows, targets, adjustment)
         width, members = settings.flat_width, range(self.members)

@@ -15,7 +15,7 @@ class Groups(NamedTuple):
     """Sibling groups, one below each neuron, and the rows of output weights their options own.
 
     A group of one option is certain and owns no rows. The options of a larger group own consecutive rows, in the order
-    of the groups, just as in :class:`hinet.network.SiblingHead`.
+    of the groups, just as in :class:`hinet.networks.SiblingHead`.
     """
 
     option_offsets: NDArray[np.int64]  # (neurons + 1,) options of each group

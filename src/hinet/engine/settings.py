@@ -19,6 +19,7 @@ MOST_FLAT_LABELS = 2_048
 LEAST_FLAT_ROWS = 8  # rows a label
 DROPOUT = 0.3
 FEATURE_DROPOUT = 0.4
+PRIOR_STRENGTH = 0.3
 
 _COUNT = whole(1)
 _DROPOUT = real(0, below=1)
@@ -40,7 +41,7 @@ RULES: Rules = {
     "flat": FLAG | NONE,
     "flat_width": _COUNT,
     "flat_upper": real(0),
-    "prior_strength": real(),
+    "prior_strength": real() | NONE,
     "patience": _COUNT | NONE,
     "seed": SEED,
     "threads": THREADS,
@@ -86,7 +87,7 @@ class EngineSettings:
     flat : bool, optional
         Whether to train the flat expert; by default if there are few labels with many rows each, and the taxonomy
         is a tree.
-    prior_strength : float
+    prior_strength : float, optional
         Of the logit adjustment, by the share of each option in its group.
     patience : int, optional
         Epochs of an expert without a lower cost of the validation rows after which it stops, the best epoch kept.
@@ -114,7 +115,7 @@ class EngineSettings:
     flat: bool | None = None
     flat_width: int = 128
     flat_upper: float = 0.4
-    prior_strength: float = 0.3
+    prior_strength: float | None = None
     patience: int | None = None
     seed: int = 0
     threads: int | None = None
@@ -155,6 +156,11 @@ class EngineSettings:
         if self.flat and not is_tree:
             raise HiNetError("the flat expert is for trees; leave it out for a DAG")
         return self.flat
+
+    @property
+    def adjustment(self) -> float:
+        """Strength of the logit adjustment."""
+        return PRIOR_STRENGTH if self.prior_strength is None else self.prior_strength
 
     @property
     def thread_count(self) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 
 from hinet.data import Traces
 from hinet.errors import HiNetError
+from hinet.extras import require
 from hinet.metrics import accuracy, hierarchical_f1, level_accuracy
 from hinet.taxonomy import Layers
 
@@ -54,7 +55,7 @@ class Outcome:
 
 def head_settings(model: str) -> Any:
     """Return the settings of a named model, or of choices such as ``skip-level-squared-masked``."""
-    from hinet.network import HeadSettings, default, paper
+    from hinet.networks import HeadSettings, default, paper
 
     named = {
         "paper": paper(),
@@ -87,7 +88,8 @@ def compare(
 
     A model whose dense weights would not fit is refused before any training starts. ``quiet`` shows no progress.
     """
-    from hinet.network.heads import refuse_dense_weights
+    require("torch", "a comparison of networks")
+    from hinet.networks.heads import refuse_dense_weights
 
     for model in models:
         if model != FLATTEN:
@@ -119,10 +121,9 @@ def run_model(
     """Train one model and judge it on the test rows."""
     import torch
 
-    from hinet.network import FlattenNetwork, HiNet, SparseBag, Targets
-    from hinet.network.features import WIDTH
+    from hinet.networks import FlattenNetwork, HiNet, SparseBag, Targets, TrainingSettings, predict_traces, train
+    from hinet.networks.features import WIDTH
     from hinet.progress import SilentProgress, progress_for_terminal
-    from hinet.training import TrainingSettings, predict_traces, train
 
     torch.manual_seed(seed)
     width = width or WIDTH

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from hinet.errors import HiNetError
 from hinet.evaluation.comparison import Outcome
 from hinet.evaluation.judgement import Judgement
+from hinet.extras import require
 from hinet.progress import EpochRecord
 
 BINS = 15  # of the reliability diagram
@@ -169,14 +169,8 @@ def _draw_errors(axes: Any, judgement: Judgement) -> None:
         axes.legend(fontsize=8)
 
 
-def require_matplotlib() -> None:
-    """Raise HiNetError with the remedy if matplotlib is not installed."""
-    if find_spec("matplotlib") is None:
-        raise HiNetError("plots need matplotlib; install it with: pip install 'hinet[plot]'")
-
-
 def _pyplot() -> Any:
-    require_matplotlib()
+    require("matplotlib", "a plot")
     import matplotlib
 
     matplotlib.use("Agg")

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from hinet.errors import HiNetError
 
 OPSET = 18  # the operators' version
 IR_VERSION = 9  # the file format's, read by onnxruntime from 1.16 on
@@ -18,12 +15,6 @@ LEAST_OUTSIDE = 1_024  # bytes of an array that goes into the file of weights
 ALIGNED = 4_096  # bytes, so that the file can be mapped into memory
 NUMBERS = {"float32": 1, "int64": 7}  # ONNX's numbers of these types
 WEIGHTS = "weights.bin"
-
-
-def require_onnx() -> None:
-    """Raise HiNetError with the remedy if onnx is not installed."""
-    if find_spec("onnx") is None:
-        raise HiNetError("the export needs onnx; install it with: pip install 'hinet[export]'")
 
 
 class GraphInMaking:

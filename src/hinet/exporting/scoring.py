@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from torch import Tensor, nn
 
 from hinet.engine import DeepExpert, Groups
 from hinet.engine.experts import Floats, LabelSpans
-from hinet.errors import HiNetError
 from hinet.exporting.graph import GraphInMaking
-from hinet.network import DenseFeatures
 from hinet.ragged import Bools, Ints, offsets_of
 from hinet.taxonomy import STOP, Layers
-
-_ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "Relu", nn.Tanh: "Tanh", nn.Sigmoid: "Sigmoid"}
-_WITHOUT_EFFECT = (nn.Dropout, nn.Identity)
 
 
 class PaddedRows(NamedTuple):
@@ -64,27 +57,6 @@ def bag(graph: GraphInMaking, rows: PaddedRows, expert: DeepExpert) -> str:
     )
 
 
-def perceptron(graph: GraphInMaking, features: nn.Module) -> str:
-    """Return the feature layer of dense rows, the input ``x``, (b, k).
-
-    Raises
-    ------
-    HiNetError
-        If the network has modules that are not known here.
-    """
-    steps = list(_steps(features))
-    readers = [step for step in steps if isinstance(step, nn.Linear)]
-    hidden = graph.input("x", "float32", ["rows", readers[0].in_features if readers else "features"])
-    for step in steps:
-        if isinstance(step, nn.Linear):
-            hidden = graph.add("MatMul", hidden, graph.constant(array_of(step.weight).T))
-            if step.bias is not None:
-                hidden = graph.add("Add", hidden, graph.constant(array_of(step.bias)))
-        elif type(step) in _ACTIVATIONS:
-            hidden = graph.add(_ACTIVATIONS[type(step)], hidden)
-    return hidden
-
-
 def linear(graph: GraphInMaking, hidden: str, weight: Floats, bias: Floats) -> str:
     """Return the outputs that read the feature layer, (outputs, b)."""
     return graph.add("Gemm", graph.constant(weight), hidden, graph.constant(bias[:, None]), transB=1)
@@ -127,26 +99,9 @@ def normalised(graph: GraphInMaking, groups: Groups, logits: str, hidden: str) -
     return graph.add("Gather", graph.add("Concat", log_p, certain, axis=0), graph.constant(options))
 
 
-def array_of(tensor: Tensor) -> Floats:
-    """Return a tensor as an array of single precision."""
-    return np.asarray(tensor.detach().cpu().numpy(), np.float32)
-
-
-def _steps(features: nn.Module) -> Iterator[nn.Module]:
-    """Yield the modules that a feature network applies one after the other."""
-    if isinstance(features, DenseFeatures):
-        features = features.layers
-    if type(features) is nn.Sequential:
-        for part in features:
-            yield from _steps(part)
-    elif type(features) in (nn.Linear, *_ACTIVATIONS, *_WITHOUT_EFFECT):
-        yield features
-    else:
-        raise HiNetError(
-            "the export knows SparseBag, DenseFeatures and nn.Sequential of nn.Linear and activations; "
-            f"the feature network has {type(features).__name__}; export that by torch.onnx, and here the same "
-            "network with nn.Identity() as its features"
-        )
+def transposed(graph: GraphInMaking, scores: str) -> str:
+    """Return scores row by row, (b, outputs)."""
+    return graph.add("Transpose", scores, perm=[1, 0])
 
 
 def _group_logsumexp(graph: GraphInMaking, scores: str, sizes: Ints) -> str:

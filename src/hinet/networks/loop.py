@@ -15,11 +15,13 @@ from torch import Tensor, nn
 
 from hinet.data.matrices import check_rows, checked_weights
 from hinet.errors import HiNetError
-from hinet.network import FlattenNetwork, HiNet, SparseBag, Targets
+from hinet.networks.batches import check_width, row_batch
+from hinet.networks.features import SparseBag
+from hinet.networks.models import FlattenNetwork, HiNet
+from hinet.networks.row_adagrad import RowAdagrad
+from hinet.networks.targets import Targets
 from hinet.parameters import NONE, SEED, Rules, real, settle, whole
 from hinet.progress import EpochRecord, Progress, SilentProgress
-from hinet.training.batches import check_width, row_batch
-from hinet.training.row_adagrad import RowAdagrad
 
 _RULES: Rules = {
     "epochs": whole(1),

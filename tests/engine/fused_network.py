@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from hinet.engine import DeepExpert, FusedModel, WideExpert
 from hinet.engine.experts import LabelSpans, Prototypes
 from hinet.errors import HiNetError
-from hinet.network.features import SparseBag, SparseRows
-from hinet.network.graph import NeuronGraph
-from hinet.network.heads import HeadSettings, SiblingHead
-from hinet.network.models import HiNet
-from hinet.network.segments import segment_logsumexp
+from hinet.networks.features import SparseBag, SparseRows
+from hinet.networks.graph import NeuronGraph
+from hinet.networks.heads import HeadSettings, SiblingHead
+from hinet.networks.models import HiNet
+from hinet.networks.segments import segment_logsumexp
 from hinet.ragged import positions
 from hinet.taxonomy import Layers
 
@@ -115,7 +115,7 @@ class LabelPool(nn.Module):
 class FusedNetwork(nn.Module):
     """A fused model as one module: every expert scores every option; an expert without weight in the mix is not asked.
 
-    ``features`` and ``head`` are the deep expert, named as in :class:`~hinet.network.HiNet`.
+    ``features`` and ``head`` are the deep expert, named as in :class:`~hinet.networks.HiNet`.
     """
 
     def __init__(self, model: FusedModel) -> None:

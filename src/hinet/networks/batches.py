@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from hinet.data.matrices import is_sparse
 from hinet.errors import HiNetError
-from hinet.network import SparseBag, SparseRows
-from hinet.network.features import dense_rows
+from hinet.networks.features import SparseBag, SparseRows, dense_rows
 
 
 def check_width(network: nn.Module, rows: Any) -> None:

@@ -17,11 +17,13 @@ from hinet.data import Traces
 from hinet.data.matrices import check_rows
 from hinet.engine import Found, FoundLabels, FoundNodes, Goals
 from hinet.engine.answering import PROBABILITY, TYPICAL_F1, Answering, K
-from hinet.inference import Marginals, best_traces_to, downpour, marginals
-from hinet.network import HiNet, torch_threads
+from hinet.networks.batches import check_width, row_batch
+from hinet.networks.downpour import best_traces_to, downpour
+from hinet.networks.marginals import Marginals, marginals
+from hinet.networks.models import HiNet
+from hinet.networks.predict import BATCH_CELLS
+from hinet.networks.threads import torch_threads
 from hinet.ragged import offsets_of, positions
-from hinet.training.batches import check_width, row_batch
-from hinet.training.predict import BATCH_CELLS
 
 Answer = TypeVar("Answer")
 
@@ -44,26 +46,26 @@ class NetworkSearch(Answering):
     Torch computes with ``threads`` threads, by default with as many as it is set to.
     """
 
-    network: HiNet
+    model: HiNet
     threads: int | None = None
 
     @_in_threads
     def traces(self, rows: Any, k: int = 1, *, least: float = 0.0) -> Found:
         """Return the ``k`` best traces of every row; those less probable than ``least`` are left out."""
-        layers = self.network.layers
+        layers = self.model.layers
         k = min(K.checked("k", k), layers.count_traces())
         parts, along = [], []
         for scores in self._scores(rows, ways=1 if layers.is_tree else k):
-            found = _likely(downpour(self.network.graph, scores, k), least)
+            found = _likely(downpour(self.model.graph, scores, k), least)
             parts.append(found)
             along.append(_log_p_along(found, scores))
-        touched = np.full(rows.shape[0], len(self.network.layers.option_neuron), np.int64)
+        touched = np.full(rows.shape[0], len(self.model.layers.option_neuron), np.int64)
         return Found(Traces.joined(layers, parts), np.concatenate([np.zeros(0), *along]), touched)
 
     @_in_threads
     def logits_along(self, rows: Any, goals: Goals) -> NDArray[np.float64]:
         """Return the log probabilities of all options of every choice on the way to goals, one a row."""
-        layers = self.network.layers
+        layers = self.model.layers
         row, step = goals.row_steps()
         group = goals.arrays.step_group[step]
         sizes = np.diff(layers.option_offsets)[group]
@@ -84,7 +86,7 @@ class NetworkSearch(Answering):
         for found in self._marginals(rows):
             label = found.label.T.cpu().numpy()
             blocks.append(sp.csr_array(np.where(label >= least, label, 0)))
-        empty = sp.csr_array((0, len(self.network.layers.taxonomy)))
+        empty = sp.csr_array((0, len(self.model.layers.taxonomy)))
         return sp.csr_array(sp.vstack([empty, *blocks], format="csr"))
 
     @_in_threads
@@ -96,7 +98,7 @@ class NetworkSearch(Answering):
     def top_labels(self, rows: Any, k: int = 1) -> FoundLabels:
         """Return the ``k`` most probable labels of every row, each summed over all its traces."""
         k = K.checked("k", k)
-        layers, graph = self.network.layers, self.network.graph
+        layers, graph = self.model.layers, self.model.graph
         ends = torch.from_numpy(np.unique(layers.node[layers.ends]).astype(np.int64))
         parts, along, probability = [], [], [np.zeros(0)]
         for scores in self._scores(rows):
@@ -113,7 +115,7 @@ class NetworkSearch(Answering):
     def as_deep_as_sure(self, rows: Any, least: float) -> FoundNodes:
         """Return the deepest node whose probability is at least ``least``, or a top node if there is none."""
         least = PROBABILITY.checked("least", least)
-        depth = torch.from_numpy(self.network.layers.taxonomy.depth.copy())[:, None]
+        depth = torch.from_numpy(self.model.layers.taxonomy.depth.copy())[:, None]
 
         def deepest(found: Marginals) -> Tensor:
             sure = (found.node >= least) & (depth > 0)
@@ -128,7 +130,7 @@ class NetworkSearch(Answering):
 
         def gain(found: Marginals) -> Tensor:
             gains = found.node - f1 / 2
-            below = torch.from_numpy(self.network.layers.taxonomy.depth.copy())[:, None] > 0
+            below = torch.from_numpy(self.model.layers.taxonomy.depth.copy())[:, None] > 0
             return torch.where(below, torch.sparse.mm(self._ancestors, gains), -torch.inf)
 
         return self._nodes(rows, gain)
@@ -142,7 +144,7 @@ class NetworkSearch(Answering):
             chances = found.label if scores is found.label else found.node
             nodes.append(best.cpu().numpy())
             probability.append(chances.gather(0, best[None])[0].cpu().numpy().astype(np.float64))
-        touched = np.full(rows.shape[0], len(self.network.layers.option_neuron), np.int64)
+        touched = np.full(rows.shape[0], len(self.model.layers.option_neuron), np.int64)
         empty = np.zeros(0)
         return FoundNodes(
             np.concatenate([empty.astype(np.int64), *nodes]), np.concatenate([empty, *probability]), touched
@@ -151,7 +153,7 @@ class NetworkSearch(Answering):
     @cached_property
     def _ancestors(self) -> Tensor:
         """A sparse matrix that sums over a node and its ancestors, the root left out."""
-        taxonomy = self.network.layers.taxonomy
+        taxonomy = self.model.layers.taxonomy
         flat, offsets = taxonomy.ancestor_lists(np.arange(len(taxonomy)))
         owner = np.repeat(np.arange(len(taxonomy)), np.diff(offsets))
         places = torch.from_numpy(np.stack([owner, np.asarray(flat, np.int64)]))
@@ -160,19 +162,19 @@ class NetworkSearch(Answering):
 
     def _marginals(self, rows: Any) -> Iterator[Marginals]:
         for scores in self._scores(rows):
-            yield marginals(self.network.graph, scores)
+            yield marginals(self.model.graph, scores)
 
     @torch.no_grad()
     def _scores(self, rows: Any, ways: int = 1) -> Iterator[Tensor]:
         """Yield the log probability of every option in its group, (options, b), for batches of rows."""
         check_rows(rows)
-        check_width(self.network, rows)
-        self.network.eval()
-        device = str(next(self.network.parameters()).device)
-        size = max(1, BATCH_CELLS // (len(self.network.layers.option_neuron) * ways))
+        check_width(self.model, rows)
+        self.model.eval()
+        device = str(next(self.model.parameters()).device)
+        size = max(1, BATCH_CELLS // (len(self.model.layers.option_neuron) * ways))
         for start in range(0, rows.shape[0], size):
             batch = row_batch(rows, start, min(start + size, rows.shape[0]), device)
-            yield self.network.option_scores(batch).cpu()
+            yield self.model.option_scores(batch).cpu()
 
 
 def _likely(found: Traces, least: float) -> Traces:

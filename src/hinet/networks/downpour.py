@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hinet.data import Traces
 from hinet.errors import HiNetError
-from hinet.network import NeuronGraph
+from hinet.networks.graph import NeuronGraph
 from hinet.ragged import offsets_of
 
 NOTHING = -torch.inf

@@ -9,9 +9,21 @@ import torch
 
 from hinet import HiNetError, Layers, Taxonomy, Traces
 from hinet.metrics import accuracy
-from hinet.network import DenseFeatures, FlattenNetwork, HeadSettings, HiNet, SparseBag, Targets, default, paper
+from hinet.networks import (
+    DenseFeatures,
+    FlattenNetwork,
+    HeadSettings,
+    HiNet,
+    RowAdagrad,
+    SparseBag,
+    Targets,
+    TrainingSettings,
+    default,
+    paper,
+    predict_traces,
+    train,
+)
 from hinet.progress import EpochRecord, LineProgress
-from hinet.training import RowAdagrad, TrainingSettings, predict_traces, train
 
 LABELS = ["a", "c", "d", "e", "f"]
 QUICK = TrainingSettings(epochs=12, batch=16, sparse_rate=2.0, dense_rate=5e-3)

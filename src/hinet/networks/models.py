@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from hinet.errors import HiNetError
-from hinet.network.graph import NeuronGraph
-from hinet.network.heads import WEIGHT_STD, HeadSettings, build_head
-from hinet.network.targets import TargetBatch, Targets
+from hinet.networks.graph import NeuronGraph
+from hinet.networks.heads import WEIGHT_STD, HeadSettings, build_head
+from hinet.networks.targets import TargetBatch, Targets
 from hinet.ragged import Ints
 from hinet.taxonomy import Layers
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hinet.network import NeuronGraph
+from hinet.networks.graph import NeuronGraph
 
 
 @dataclass(frozen=True)
@@ -36,19 +36,6 @@ def marginals(graph: NeuronGraph, scores: Tensor) -> Marginals:
     return Marginals(neuron, _by_node(graph, neuron), _by_node(graph, ended, graph.stop_neurons))
 
 
-def best_labels(found: Marginals, k: int = 1) -> tuple[Tensor, Tensor]:
-    """Return the ``k`` most probable labels of every row, as nodes of the taxonomy, and their probabilities, (k, b)."""
-    probability, node = found.label.topk(min(k, len(found.label)), dim=0)
-    return node, probability
-
-
-def labels_above(found: Marginals, threshold: float) -> list[Tensor]:
-    """Return for every row the labels with at least this probability, the most probable first."""
-    order = found.label.argsort(dim=0, descending=True, stable=True)
-    counts = (found.label >= threshold).sum(0).tolist()
-    return [order[:count, row] for row, count in enumerate(counts)]
-
-
 def forward(graph: NeuronGraph, scores: Tensor) -> Tensor:
     """Return the probability that a trace passes every neuron, (neurons, b)."""
     mass = [scores.new_ones(1, scores.shape[1])]
@@ -60,27 +47,6 @@ def forward(graph: NeuronGraph, scores: Tensor) -> Tensor:
             poured = poured.index_add(0, edges.children - here.start, sent)
         mass.append(poured)
     return torch.cat(mass)
-
-
-def backward(graph: NeuronGraph, scores: Tensor, ends: Tensor) -> Tensor:
-    """Return the probability that a trace which passes a neuron ends in one of ``ends``, (neurons, b).
-
-    ``ends`` is a mask over nodes. Times :func:`forward`, and divided by the value at the root, it gives the probability
-    of passing a neuron for traces known to end there.
-    """
-    node = graph.neuron_node[graph.stop_neurons]
-    wanted = ends[node] & (node >= 0)
-    stopped = scores.new_zeros(graph.neurons, scores.shape[1])
-    stopped = stopped.index_add(0, graph.stop_neurons[wanted], scores[graph.stop_options[wanted]].exp())
-    mass = [stopped[graph.layer_neurons[graph.height]]]
-    for layer in range(graph.height, 0, -1):
-        above, here = graph.layer_neurons[layer - 1], graph.layer_neurons[layer]
-        gathered = stopped[above]
-        for edges in graph.rounds(layer):
-            sent = mass[-1][edges.children - here.start] * scores[edges.options].exp()
-            gathered = gathered.index_add(0, edges.parents - above.start, sent)
-        mass.append(gathered)
-    return torch.cat(mass[::-1])
 
 
 def _by_node(graph: NeuronGraph, values: Tensor, neurons: Tensor | None = None) -> Tensor:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hinet import Layers
-from hinet.network import HeadSettings, HierarchicalHead, build_head
+from hinet.networks import HeadSettings, HierarchicalHead, build_head
 from tests.strategies import Path, all_scored, layered
 
 FAMILY = [

@@ -1,20 +1,22 @@
-"""A saved model as commands use it: loaded without what only training needs, with the columns it was trained on."""
+"""A saved model of texts for answering: without what only training needs, with the columns it was trained on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hinet.errors import FileError
-
-if TYPE_CHECKING:  # imported when a command runs, so that --help stays instant
-    from hinet.classifier.fitted import Fitted
-    from hinet.classifier.text_paths import TextStyle
-    from hinet.data.tables import Columns
-    from hinet.evaluation.risk import Promise
-    from hinet.taxonomy import Taxonomy
+from hinet.classifier.bundle import load_fitted
+from hinet.classifier.explaining import Explanation, explained
+from hinet.classifier.fitted import Fitted
+from hinet.classifier.tabular import AnswerTable, Asked
+from hinet.classifier.text_paths import TextStyle
+from hinet.data import Traces
+from hinet.data.tables import Columns
+from hinet.errors import FileError, HiNetError, LabelError
+from hinet.evaluation.risk import Promise
+from hinet.taxonomy import PATH_MARK, Taxonomy
 
 COLUMNS = "columns"  # the note in a model of which columns it was trained on
 
@@ -24,13 +26,11 @@ class LoadedModel:
     """A model of texts, and what its manifest tells."""
 
     fitted: Fitted
-    manifest: dict[str, Any]
+    manifest: Mapping[str, Any]
 
     @property
     def columns(self) -> Columns:
         """The columns of the rows it was trained on, or the usual ones if it does not remember."""
-        from hinet.data.tables import Columns
-
         return columns_noted(self.manifest) or Columns()
 
     @property
@@ -42,17 +42,12 @@ class LoadedModel:
     @property
     def promise(self) -> Promise | None:
         """The threshold that the model was calibrated for, and its risk, if there is one."""
-        from hinet.evaluation.risk import Promise
-
         promise = (self.manifest["calibration"] or {}).get("promise")
         return None if promise is None else Promise(**promise)
 
     @property
     def style(self) -> TextStyle:
         """How a label that is a path is written as one text."""
-        from hinet.classifier.text_paths import TextStyle
-        from hinet.taxonomy import PATH_MARK
-
         named = self.columns.path_sep
         return TextStyle(PATH_MARK) if named in (None, PATH_MARK) else TextStyle(named, named)
 
@@ -60,20 +55,44 @@ class LoadedModel:
         """Return texts as the model reads them."""
         return self.fitted.rows(texts)
 
+    def table(self, asked: Asked) -> AnswerTable:
+        """Return what turns texts into columns of answers."""
+        return AnswerTable(self.fitted, asked, self.style)
+
+    def explained(self, text: str, label: str | None = None, *, most: int) -> Explanation:
+        """Tell what pushed a text down its best trace, or down that of a label, written as in the training rows.
+
+        Raises
+        ------
+        HiNetError
+            If the model has no such label.
+        """
+        row = self.rows_of([text])
+        traces = self.fitted.predictor.traces(row).traces if label is None else self._traces_of(label)
+        return explained(self.fitted, row, traces, most, text)
+
+    def _traces_of(self, label: str) -> Traces:
+        form = self.fitted.form
+        written = self.columns.label_of([label])
+        try:
+            if not form.predictable(form.truth([written])).all():
+                raise HiNetError(
+                    f"the model has no label {label!r}: no training row ended there; name one that it predicts"
+                )
+            return form.encode([written])
+        except LabelError as error:
+            raise HiNetError(str(error).removeprefix("row 0: ")) from None
+
 
 def columns_noted(manifest: Mapping[str, Any]) -> Columns | None:
     """Return the columns that were noted when a model was saved."""
-    from hinet.data.tables import Columns
-
     noted = manifest.get("notes", {}).get(COLUMNS)
     return None if noted is None else Columns.from_described(noted)
 
 
 def load_model(path: str | Path, threads: int | None) -> LoadedModel:
     """Load a model of texts from a folder."""
-    from hinet.classifier.bundle import load_fitted
-
     fitted, manifest = load_fitted(path)
     if fitted.features.kind != "text":
         raise FileError(path, "the model reads rows of numbers, which tables of text cannot give; use it from Python")
-    return LoadedModel(replace(fitted, threads=threads), manifest)
+    return LoadedModel(fitted.with_threads(threads), manifest)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
+import torch
 from numpy.typing import NDArray
 
 from hinet.errors import HiNetError
 from hinet.files import check_plain
 from hinet.files.schema import FINITE, LARGEST, Schema, check_arrays, floats
+from hinet.networks.features import DenseFeatures, SparseBag
+from hinet.networks.heads import HeadSettings
+from hinet.networks.models import HiNet
 from hinet.taxonomy import Layers
-
-if TYPE_CHECKING:
-    from hinet.network import HiNet
 
 
 class SparseShape(TypedDict):
@@ -53,8 +54,6 @@ class NetworkShape(TypedDict):
 
 def described_network(network: HiNet) -> dict[str, Any]:
     """Return what a network is built from, as plain values."""
-    from hinet.network import DenseFeatures, SparseBag
-
     features: dict[str, Any] = {"kind": "own"}
     if isinstance(network.features, (DenseFeatures, SparseBag)):
         kind = "dense" if isinstance(network.features, DenseFeatures) else "sparse"
@@ -64,19 +63,11 @@ def described_network(network: HiNet) -> dict[str, Any]:
 
 def check_network(told: Mapping[str, Any]) -> None:
     """Raise HiNetError unless plain values are those that a network is built from."""
-    from hinet.network import HeadSettings
-
     check_plain(told, NetworkShape, "model")
     check_plain(told["head"], HeadSettings, "model.head")
     for name in ("dropout", "linear_share"):
         if not 0 <= told["features"].get(name, 0) <= 1:
             raise HiNetError(f"model.features.{name} is {told['features'][name]}, expected a share from 0 to 1")
-
-
-def require_own(told: Mapping[str, Any], own: Any) -> None:
-    """Raise HiNetError if a network had features of the user's own, which are not given."""
-    if told["features"]["kind"] == "own" and own is None:
-        raise HiNetError("the model was trained with a network of your own; pass it again, as load(path, network=...)")
 
 
 def restored_network(layers: Layers, told: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], own: Any) -> HiNet:
@@ -87,10 +78,6 @@ def restored_network(layers: Layers, told: Mapping[str, Any], arrays: Mapping[st
     HiNetError
         If description, weights and taxonomy do not fit together. Nothing is built before the shapes agree.
     """
-    import torch
-
-    from hinet.network import DenseFeatures, HeadSettings, HiNet, SparseBag
-
     shape = dict(told["features"])
     _check_weights(arrays, told, shape)
     kind = shape.pop("kind")
@@ -104,14 +91,6 @@ def restored_network(layers: Layers, told: Mapping[str, Any], arrays: Mapping[st
     except (RuntimeError, TypeError) as error:
         raise HiNetError(f"the saved weights do not fit the network: {error}") from None
     return network.eval()
-
-
-def features_read(network: HiNet) -> int | None:
-    """Return how many features a network reads; None for a module of the user's own."""
-    from hinet.network import DenseFeatures, SparseBag
-
-    features = network.features
-    return int(features.shape()["features"]) if isinstance(features, (DenseFeatures, SparseBag)) else None
 
 
 def _check_weights(arrays: Mapping[str, NDArray[Any]], told: Mapping[str, Any], shape: Mapping[str, Any]) -> None:

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from hinet.errors import HiNetError
-from hinet.network.graph import NeuronGraph
-from hinet.network.segments import segment_log_softmax, segment_logsumexp
-from hinet.network.targets import TargetBatch, Targets
+from hinet.networks.graph import NeuronGraph
+from hinet.networks.segments import segment_log_softmax, segment_logsumexp
+from hinet.networks.targets import TargetBatch, Targets
 from hinet.parameters import FLAG, NONE, REFUSED, Rule, Rules, one_of, real, settle
 from hinet.taxonomy import Layers
 

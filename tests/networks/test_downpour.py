@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hinet import HiNetError, Layers, Taxonomy
-from hinet.inference import downpour
-from hinet.inference.downpour import pour
-from hinet.network import HierarchicalHead, NeuronGraph
-from tests.network_strategies import enumerated, heads, hidden_rows
+from hinet.networks import HierarchicalHead, NeuronGraph, downpour
+from hinet.networks.downpour import pour
+from tests.networks.strategies import enumerated, heads, hidden_rows
 from tests.strategies import layered
 
 

@@ -9,9 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hinet.network import HiNet, SparseRows
-from hinet.network.heads import SiblingHead
-from hinet.training.batches import row_batch
+from hinet.networks.batches import row_batch
+from hinet.networks.features import SparseRows
+from hinet.networks.heads import SiblingHead
+from hinet.networks.models import HiNet
 
 
 class NetworkContributions:

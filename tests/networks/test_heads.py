@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hinet import HiNetError, Layers, Taxonomy, Traces
-from hinet.inference import downpour
-from hinet.network import HeadSettings, HierarchicalHead, Targets, build_head, default, paper
-from hinet.network import heads as heads_module
-from tests.network_strategies import FAMILY, PARENT, WIDTH, enumerated, heads, hidden_rows
+from hinet.networks import HeadSettings, HierarchicalHead, Targets, build_head, default, downpour, paper
+from hinet.networks import heads as heads_module
+from tests.networks.strategies import FAMILY, PARENT, WIDTH, enumerated, heads, hidden_rows
 
 
 def some_labels(head: HierarchicalHead, rows: int, random: int) -> list[list[str]]:

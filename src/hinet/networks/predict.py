@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from hinet.data import Traces
 from hinet.data.matrices import check_rows
 from hinet.engine.answering import K
-from hinet.inference import downpour
-from hinet.network import FlattenNetwork, FusedNetwork, HiNet
+from hinet.networks.batches import check_width, row_batch
+from hinet.networks.downpour import downpour
+from hinet.networks.models import FlattenNetwork, HiNet
 from hinet.parameters import whole
-from hinet.training.batches import check_width, row_batch
 
 BATCH_CELLS = 20_000_000  # scores held at once: 80 MB
 
@@ -33,11 +33,11 @@ def feature_layer(network: HiNet, rows: Any) -> NDArray[np.float32]:
 
 
 @torch.no_grad()
-def predict_traces(network: HiNet | FusedNetwork | FlattenNetwork, rows: Any, *, k: int = 1) -> Traces:
+def predict_traces(network: HiNet | FlattenNetwork, rows: Any, *, k: int = 1) -> Traces:
     """Return the ``k`` best traces of every row, by downpour; of the flat network, the traces of its best label.
 
     In a DAG the best trace need not end at the most probable label, whose probability is a sum over its traces: for
-    that see :func:`hinet.inference.best_labels`.
+    that see :class:`hinet.networks.search.NetworkSearch`.
     """
     check_rows(rows)
     check_width(network, rows)

@@ -1,0 +1,112 @@
+"""The wheel in a fresh environment without torch: the demo and every main command, run from there."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+LONGEST = 400.0  # seconds that a step may take, on a machine that has other work to do
+REMEDY = "needs torch; install it with: pip install 'hinet[torch]'"
+
+IN_PYTHON = """
+import importlib.util
+import numpy as np
+import hinet
+
+assert importlib.util.find_spec("torch") is None
+rows = np.random.default_rng(0).normal(size=(60, 4))
+labels = ["high" if row[0] > 0 else "low" for row in rows]
+classifier = hinet.HiNetClassifier(validation_fraction=0.2).fit(rows, labels)
+assert classifier.score(rows, labels) > 0.8
+for given in ({"network": object()}, {"device": "cuda"}, {"engine": "torch"}):
+    try:
+        hinet.HiNetClassifier(**given).fit(rows, labels)
+    except hinet.HiNetError as error:
+        assert str(error).endswith(REMEDY), error
+    else:
+        raise AssertionError(given)
+try:
+    import hinet.networks
+except hinet.HiNetError as error:
+    assert str(error).endswith(REMEDY), error
+""".replace("REMEDY", repr(REMEDY))
+
+
+def run(*command: str | Path, code: int = 0, cwd: Path = ROOT) -> str:
+    """Run a command to its end, which must exit with this code, and return what it wrote to both streams."""
+    start = time.perf_counter()
+    done = subprocess.run(
+        [*map(str, command)], cwd=cwd, check=False, timeout=LONGEST, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    told = " ".join(str(part).splitlines()[0] if str(part).strip() else "-c" for part in command[-4:])
+    sys.stdout.write(f"{time.perf_counter() - start:6.1f} s  {told}\n")
+    sys.stdout.flush()
+    if done.returncode != code:
+        raise SystemExit(f"{told} exited with {done.returncode} instead of {code}:\n{done.stdout}")
+    return done.stdout
+
+
+def write_table(path: Path, rows: Sequence[Sequence[str]]) -> None:
+    """Write a table of texts and labels."""
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows([("text", "label"), *rows])
+
+
+def shop() -> list[tuple[str, str]]:
+    """Return texts with labels that are paths."""
+    kinds = {"Food > Bread": "rye white brown", "Food > Milk": "whole skimmed sour", "Toys": "car train doll"}
+    return [
+        (f"{word} {path.rpartition('> ')[2].lower()} {number}", path)
+        for path, words in kinds.items()
+        for word in words.split()
+        for number in range(12)
+    ]
+
+
+def check_commands(hinet: Path, folder: Path) -> None:
+    """Run the commands one after the other on a small table."""
+    write_table(folder / "rows.csv", shop())
+    write_table(folder / "more.csv", [(f"mint tea {number}", "Food > Tea") for number in range(30)])
+
+    def hinet_does(*arguments: str, code: int = 0) -> str:
+        return run(hinet, *arguments, code=code, cwd=folder)
+
+    hinet_does("train", "rows.csv", "--valid-share", "0.5", "--risk", "0.4", "--out", "model")
+    predicted = hinet_does("predict", "model", "rows.csv", "--top", "2", "--min-confidence", "calibrated", code=2)
+    assert "top" in predicted, predicted
+    predicted = hinet_does("predict", "model", "rows.csv", "--min-confidence", "calibrated")
+    assert "Food > Bread" in predicted, predicted
+    assert "accuracy" in hinet_does("evaluate", "model", "rows.csv")
+    assert "Bread" in hinet_does("explain", "model", "rye bread")
+    assert "calibrated  on" in hinet_does("inspect", "model")
+    hinet_does("update", "model", "--rows", "more.csv", "--out", "updated")
+    assert "Food > Tea" in hinet_does("predict", "updated", "more.csv")
+    compared = hinet_does("compare", "rows.csv", code=2)
+    assert compared == f"error: compare {REMEDY}\n", compared
+
+
+def main() -> None:
+    """Build, install, run."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        run(sys.executable, "-m", "venv", folder / "venv")
+        python = folder / "venv" / "bin" / "python"
+        pip = (python, "-m", "pip", "--quiet", "--disable-pip-version-check")
+        run(*pip, "wheel", "--no-deps", "--wheel-dir", folder, ROOT)
+        (wheel,) = folder.glob("hinet-*.whl")
+        run(*pip, "install", "--constraint", ROOT / "constraints.txt", f"{wheel}[demo]")
+        run(python, "-c", IN_PYTHON, cwd=folder)
+        demo = run(python.with_name("hinet"), "demo", cwd=folder)
+        assert "bitten by a dog" in demo, demo
+        check_commands(python.with_name("hinet"), folder)
+
+
+if __name__ == "__main__":
+    main()

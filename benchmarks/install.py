@@ -1,0 +1,61 @@
+"""What an installation takes: seconds of ``pip install`` and megabytes, of the wheel alone and with torch.
+
+    python benchmarks/install.py [case ...]
+
+Every case installs the wheel, with the tested versions, into fresh environments; packages come from pip's cache from
+the second time on, so that the least of the seconds leaves out the network. torch is the build that pip finds: from
+PyPI on Linux it brings CUDA, and is far larger. Results: ``benchmarks/results/install.json``.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import venv
+from pathlib import Path
+from typing import Any
+
+from measure import LONGEST, Case, Stopwatch, run_cases, save
+
+ROOT = Path(__file__).parents[1]
+REPEATS = 2
+
+
+def pip(python: Path, *arguments: str | Path) -> None:
+    command = [python, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
+    subprocess.run([*map(str, command)], check=True, timeout=LONGEST)
+
+
+def megabytes(folder: Path) -> float:
+    return round(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6)
+
+
+def installed(extra: str, package: str | None = None) -> dict[str, Any]:
+    """Measure the installation of the wheel with an extra, and the version of a package that it brings."""
+    seconds = []
+    for _ in range(REPEATS):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            venv.create(folder / "venv", with_pip=True)
+            python = folder / "venv" / "bin" / "python"
+            (packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
+            pip(python, "wheel", "--no-deps", "--wheel-dir", folder, ROOT)
+            (wheel,) = folder.glob("hinet-*.whl")
+            before, watch = megabytes(packages), Stopwatch()
+            pip(python, "install", "--constraint", ROOT / "constraints.txt", f"{wheel}{extra}")
+            seconds.append(watch.seconds)
+            found: dict[str, Any] = {"seconds": min(seconds), "megabytes": megabytes(packages) - before}
+            if package is not None:
+                told = f"import importlib.metadata as told; print(told.version({package!r}))"
+                found[package] = subprocess.check_output([python, "-c", told], text=True, timeout=LONGEST).strip()
+    return found
+
+
+CASES: dict[str, Case] = {
+    "without torch": lambda: installed(""),
+    "with torch": lambda: installed("[torch]", "torch"),
+}
+
+
+if __name__ == "__main__":
+    save("install", run_cases(__file__, "install", CASES))

@@ -1,0 +1,15 @@
+"""Packages that only some of hinet needs: what asks for one says how to install it."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from hinet.errors import HiNetError
+
+_EXTRAS = {"torch": "torch", "onnx": "export", "matplotlib": "plot"}  # which extra brings a package
+
+
+def require(package: str, what: str) -> None:
+    """Raise HiNetError with the remedy if a package that something needs is not installed."""
+    if find_spec(package) is None:
+        raise HiNetError(f"{what} needs {package}; install it with: pip install 'hinet[{_EXTRAS[package]}]'")

@@ -1,0 +1,154 @@
+"""Networks as an export sees them: what they compute, in ONNX operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hinet.data import Traces
+from hinet.engine import DeepExpert, Groups
+from hinet.engine.experts import Floats
+from hinet.errors import HiNetError
+from hinet.exporting import scoring
+from hinet.exporting.graph import GraphInMaking
+from hinet.exporting.sources import Source, source_of
+from hinet.networks.features import DenseFeatures, SparseBag
+from hinet.networks.heads import SiblingHead
+from hinet.networks.models import FlattenNetwork, HiNet
+from hinet.networks.predict import predict_traces
+from hinet.networks.threads import torch_threads
+from hinet.ragged import gather, offsets_of
+from hinet.taxonomy import Layers
+
+_ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "Relu", nn.Tanh: "Tanh", nn.Sigmoid: "Sigmoid"}
+_WITHOUT_EFFECT = (nn.Dropout, nn.Identity)
+
+
+@dataclass(frozen=True)
+class _NetworkSource(Source):
+    """A network, which a graph holds whole."""
+
+    network: HiNet | FlattenNetwork
+
+    @property
+    def layers(self) -> Layers:  # type: ignore[override]
+        """The layers of the network."""
+        return self.network.layers
+
+    @property
+    def reads_sparse(self) -> bool:  # type: ignore[override]
+        """Whether its rows are sparse."""
+        return isinstance(self.network.features, SparseBag)
+
+    def both_traces(self, rows: Any, threads: int | None) -> tuple[Traces, Traces]:
+        """Return the best traces of rows, twice."""
+        with torch_threads(threads):
+            found = predict_traces(self.network, rows)
+        return found, found
+
+    def _hidden(self, graph: GraphInMaking) -> str:
+        """Add the feature layer, (b, k)."""
+        features = self.network.features
+        if isinstance(features, SparseBag):
+            return scoring.bag(graph, scoring.sparse_input(graph), _expert_of(features))
+        return perceptron(graph, features)
+
+
+@dataclass(frozen=True)
+class HiNetSource(_NetworkSource):
+    """A network with a hierarchical head."""
+
+    network: HiNet
+
+    def log_p(self, graph: GraphInMaking) -> str:
+        """Add the log probability of every option, (b, options)."""
+        hidden, head = self._hidden(graph), self.network.head
+        if not isinstance(head, SiblingHead):
+            raise HiNetError(
+                "the export knows heads with wiring 'skip' and normalisation 'parent', the default; "
+                f"got {head.settings.wiring!r} and {head.settings.normalisation!r}"
+            )
+        logits = scoring.linear(graph, hidden, array_of(head.option_weight), array_of(head.bias))
+        return scoring.transposed(graph, scoring.normalised(graph, Groups.of(self.layers), logits, hidden))
+
+
+@dataclass(frozen=True)
+class FlatSource(_NetworkSource):
+    """The Flatten Network."""
+
+    network: FlattenNetwork
+    output = "label"
+
+    def log_p(self, graph: GraphInMaking) -> str:
+        """Add the log probability of every label, (b, labels)."""
+        weight, bias = array_of(self.network.weight), array_of(self.network.bias)
+        scores = scoring.linear(graph, self._hidden(graph), weight, bias)
+        return graph.add("LogSoftmax", scoring.transposed(graph, scores), axis=1)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return a trace of each label, the first of those that it has."""
+        traces = Traces.of_nodes(self.layers, self.network.label_nodes.cpu().numpy())
+        neurons, lengths = gather(traces.neurons, traces.offsets, traces.row_offsets[:-1])
+        return {"label_offsets": offsets_of(lengths), "label_neurons": neurons}
+
+
+source_of.register(HiNet)(HiNetSource)
+source_of.register(FlattenNetwork)(FlatSource)
+
+
+def perceptron(graph: GraphInMaking, features: nn.Module) -> str:
+    """Return the feature layer of dense rows, the input ``x``, (b, k).
+
+    Raises
+    ------
+    HiNetError
+        If the network has modules that are not known here.
+    """
+    steps = list(_steps(features))
+    readers = [step for step in steps if isinstance(step, nn.Linear)]
+    hidden = graph.input("x", "float32", ["rows", readers[0].in_features if readers else "features"])
+    for step in steps:
+        if isinstance(step, nn.Linear):
+            hidden = graph.add("MatMul", hidden, graph.constant(array_of(step.weight).T))
+            if step.bias is not None:
+                hidden = graph.add("Add", hidden, graph.constant(array_of(step.bias)))
+        elif type(step) in _ACTIVATIONS:
+            hidden = graph.add(_ACTIVATIONS[type(step)], hidden)
+    return hidden
+
+
+def array_of(tensor: Tensor) -> Floats:
+    """Return a tensor as an array of single precision."""
+    return np.asarray(tensor.detach().cpu().numpy(), np.float32)
+
+
+def _expert_of(features: SparseBag) -> DeepExpert:
+    """Return a sparse bag as the inputs of an expert that has no outputs."""
+    nothing = DeepExpert.none(0, 0)
+    return nothing._replace(
+        embedding=array_of(features.weight),
+        embedding_bias=array_of(features.bias),
+        slope=(np.arange(features.width) < features.linear_units).astype(np.float32),
+    )
+
+
+def _steps(features: nn.Module) -> Iterator[nn.Module]:
+    """Yield the modules that a feature network applies one after the other."""
+    if isinstance(features, DenseFeatures):
+        features = features.layers
+    if type(features) is nn.Sequential:
+        for part in features:
+            yield from _steps(part)
+    elif type(features) in (nn.Linear, *_ACTIVATIONS, *_WITHOUT_EFFECT):
+        yield features
+    else:
+        raise HiNetError(
+            "the export knows SparseBag, DenseFeatures and nn.Sequential of nn.Linear and activations; "
+            f"the feature network has {type(features).__name__}; export that by torch.onnx, and here the same "
+            "network with nn.Identity() as its features"
+        )
