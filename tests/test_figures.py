@@ -35,6 +35,14 @@ def test_the_taxonomy_table_of_the_readme() -> None:
         assert f"| {' | '.join(cells)} |" in readme
 
 
+def test_the_installation_of_the_readme() -> None:
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    without, with_torch = (results("install")[case] for case in ("without torch", "with torch"))
+    assert f"`pip install` of it took {without['seconds']:.0f} s and {without['megabytes']:,} MB" in readme
+    assert f"with the CPU build of torch {with_torch['seconds']:.0f} s and {with_torch['megabytes']:,} MB" in readme
+    assert with_torch["torch"].endswith("+cpu")
+
+
 def test_the_comparison_table_of_the_readme() -> None:
     readme = (ROOT / "README.md").read_text()
     names = {"flatten": "Flatten Network", "paper": "the paper to the letter", "default": "our default"}

@@ -43,7 +43,7 @@ def compare(
     out: Annotated[Path, typer.Option("--out", help="Where to save the figures as JSON.")] = Path("compare.json"),
     plot: Annotated[Path, typer.Option("--plot", help="Where to save the plot: .png, .svg or .pdf.")] = PLOT,
 ) -> None:
-    """Train flat and hierarchical networks with the same features, seeds and budget, and print how they do."""
+    """Train flat and hierarchical networks with the same features, seeds and budget; needs the extra 'torch'."""
     from hinet.evaluation import compare as compare_models
     from hinet.evaluation.comparison_data import TextColumns, lshtc_comparison, table_comparison
 

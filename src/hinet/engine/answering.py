@@ -147,9 +147,10 @@ class Predictor(Answering):
     threads: int | None
 
     @property
-    @abstractmethod
     def layers(self) -> Layers:
         """The layers whose traces are found."""
+        layers: Layers = self.model.layers
+        return layers
 
     @property
     @abstractmethod
@@ -172,14 +173,14 @@ class Predictor(Answering):
         """What each epoch of training did."""
 
     @property
-    @abstractmethod
     def slope(self) -> float:
         """What the log odds of best traces are multiplied by, see :mod:`hinet.engine.leaning`; 1 leaves them."""
+        return 1.0
 
     @property
-    @abstractmethod
     def can_slope(self) -> bool:
         """Whether the log odds of best traces can be scaled."""
+        return False
 
     def with_threads(self, threads: int | None) -> Self:
         """Return the same, answering with so many threads."""

@@ -32,11 +32,6 @@ class FusedPredictor(Search, Predictor):
     engine = "fused"
 
     @property
-    def layers(self) -> Layers:
-        """The layers whose traces are found."""
-        return self.model.layers
-
-    @property
     def features(self) -> int:
         """Number of features of a row."""
         return self.model.features

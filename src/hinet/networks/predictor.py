@@ -56,11 +56,6 @@ class NetworkPredictor(NetworkSearch, Predictor):
         return cls(whole, settings.threads, history)
 
     @property
-    def layers(self) -> Layers:
-        """The layers whose traces are found."""
-        return self.model.layers
-
-    @property
     def features(self) -> int | None:
         """Number of features of a row; None for a feature network of the user's own."""
         features = self.model.features
@@ -75,16 +70,6 @@ class NetworkPredictor(NetworkSearch, Predictor):
     def nbytes(self) -> int:
         """Bytes that the weights take."""
         return sum(parameter.numel() * parameter.element_size() for parameter in self.model.parameters())
-
-    @property
-    def slope(self) -> float:
-        """What the log odds of best traces are multiplied by: nothing."""
-        return 1.0
-
-    @property
-    def can_slope(self) -> bool:
-        """Whether the log odds of best traces can be scaled: those of a network cannot."""
-        return False
 
     def scaled(self, factor: float, slope: float | None = None) -> Self:
         """Return the same with all logits multiplied by ``factor``; its feature network is shared."""
