@@ -64,7 +64,7 @@ def test_reading_a_text_takes_no_more_room_than_the_text(tmp_path: Path, monkeyp
     monkeypatch.setattr(memory, "total_memory", lambda: sys.maxsize)
     (tmp_path / "small.txt").write_text("rye\n")
     tracemalloc.start()
-    assert read_text(tmp_path / "small.txt", memory_a_byte=1) == "rye\n"
+    assert read_text(tmp_path / "small.txt", memory_per_byte=1) == "rye\n"
     taken = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert taken < 1 << 23

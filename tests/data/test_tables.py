@@ -40,7 +40,7 @@ from hinet.data.tables.arrow_values import bytes_of_rows, plain_values
 from hinet.data.tables.faults import Rejects
 from hinet.data.tables.writing import table_writer
 from hinet.files.delimited import LONGEST_CELL
-from hinet.files.streams import with_head
+from hinet.files.streams import peek_stream
 
 ROWS = [{"id": str(n), "text": f"text {n}, with a comma", "label": "ab"[n % 2]} for n in range(10)]
 
@@ -88,7 +88,7 @@ def test_any_text_survives(rows: list[dict[str, str]], ending: Any) -> None:
     stream = io.BytesIO()
     with table_writer("x", stream, ending, {"text": "text", "label": "text"}) as writer:
         writer.write({name: [row[name] for row in rows] for name in ("text", "label")})
-    opened = with_head(io.BufferedReader(io.BytesIO(stream.getvalue())))
+    opened = peek_stream(io.BufferedReader(io.BytesIO(stream.getvalue())))
     wanted, options = Wanted(("text", "label")), TableOptions(quotes=True)
     blocks = reading_module._text_blocks("x", opened, ending, wanted, options, Unforgiving())
     found = [dict(zip(b.cells, cells, strict=True)) for b in blocks for cells in zip(*b.cells.values(), strict=True)]
@@ -114,7 +114,7 @@ def test_quotes_of_a_tab_separated_pipe_are_found_wherever_it_is_cut() -> None:
     rows = [f'{n}\t"a ""quoted"" text\nof two lines {n}"' for n in range(2000)]
     data = ("id\ttext\n" + "\n".join(rows) + "\n").encode()
     for size in (17, 5000, 64_000):
-        opened = with_head(io.BufferedReader(Drips(data, size), size))
+        opened = peek_stream(io.BufferedReader(Drips(data, size), size))
         blocks = reading_module._text_blocks("x", opened, "tsv", Wanted(("text",)), TableOptions(), Unforgiving())
         texts = [text for block in blocks for text in block.cells["text"]]
         assert texts == [f'a "quoted" text\nof two lines {n}' for n in range(2000)]

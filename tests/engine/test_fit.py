@@ -389,7 +389,7 @@ class Listens(SilentProgress):
     def __init__(self) -> None:
         self.heard: list[str] = []
 
-    def said(self, text: str) -> None:
+    def message(self, text: str) -> None:
         self.heard.append(text)
 
     def started(self, epochs: int, rows: int) -> None:

@@ -20,18 +20,18 @@ from hinet.evaluation.risk import Promise
 from hinet.files import check_plain
 from hinet.parameters import (
     FLAG,
+    INVALID,
     NONE,
     PATH,
-    REFUSED,
     SEED,
     SHARE,
     THREADS,
     Rule,
     Rules,
-    checked_parameters,
     instance,
     one_of,
     real,
+    validate_parameters,
     whole,
 )
 from hinet.taxonomy import Taxonomy
@@ -39,18 +39,18 @@ from hinet.taxonomy import Taxonomy
 
 def _read_class_weight(value: Any) -> Any:
     weight = real(0)
-    fits = isinstance(value, Mapping) and all(weight.read(each) is not REFUSED for each in value.values())
-    return {label: float(each) for label, each in value.items()} if fits else REFUSED
+    fits = isinstance(value, Mapping) and all(weight.read(each) is not INVALID for each in value.values())
+    return {label: float(each) for label, each in value.items()} if fits else INVALID
 
 
 def _read_text(value: Any) -> Any:
-    return str(value) if isinstance(value, str) and value else REFUSED
+    return str(value) if isinstance(value, str) and value else INVALID
 
 
 def _read_network(value: Any) -> Any:
     from torch import nn
 
-    return value if isinstance(value, nn.Module) else REFUSED
+    return value if isinstance(value, nn.Module) else INVALID
 
 
 def _read_device(value: Any) -> Any:
@@ -59,24 +59,24 @@ def _read_device(value: Any) -> Any:
     import torch
 
     try:
-        return REFUSED if torch.empty(0, device=value).is_meta else str(torch.device(value))
+        return INVALID if torch.empty(0, device=value).is_meta else str(torch.device(value))
     except (RuntimeError, AssertionError, NotImplementedError, TypeError, ValueError):
-        return REFUSED
+        return INVALID
 
 
 def _read_notes(value: Any) -> Any:
     try:
         return json.loads(json.dumps(dict(value), allow_nan=False))
     except (TypeError, ValueError, RecursionError):
-        return REFUSED
+        return INVALID
 
 
 def _read_pair(value: Any) -> Any:
-    return tuple(value) if isinstance(value, tuple | list) and len(value) == 2 else REFUSED
+    return tuple(value) if isinstance(value, tuple | list) and len(value) == 2 else INVALID
 
 
 def _read_classes(value: Any) -> Any:
-    return value if isinstance(value, Iterable) and not isinstance(value, str | bytes) else REFUSED
+    return value if isinstance(value, Iterable) and not isinstance(value, str | bytes) else INVALID
 
 
 TAXONOMY = instance(Taxonomy, "a Taxonomy") | PATH
@@ -130,7 +130,7 @@ def seed_of(random_state: Any) -> int:
 def plain_parameters(estimator: Any) -> dict[str, Any]:
     """Return parameters as plain values for JSON; the taxonomy is kept elsewhere, a network of one's own is not."""
     apart = ("network", "device")  # a device need not be here to be kept
-    plain = checked_parameters(estimator, {name: rule for name, rule in RULES.items() if name not in apart})
+    plain = validate_parameters(estimator, {name: rule for name, rule in RULES.items() if name not in apart})
     device = estimator.device
     plain["device"] = None if device is None else str(device)
     plain["taxonomy"] = None if plain["taxonomy"] is None else "taxonomy"

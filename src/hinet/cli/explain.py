@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hinet.cli.options import Running, option, runs
-from hinet.errors import HiNetError, shown
+from hinet.errors import HiNetError, quoted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help stays instant
     from rich.text import Text
@@ -42,12 +42,12 @@ def explain(
     from hinet.classifier.explaining import explained
     from hinet.cli.models import load_model
     from hinet.files import read_text
-    from hinet.files.text import undecoded
+    from hinet.files.text import decoding_error
 
     loaded = load_model(model, running.threads)
     text = read_text("-").strip() if text == "-" else text
-    if undecoded(text, "utf-8"):
-        raise HiNetError(f"{shown(text)} is no text; type it in UTF-8")
+    if decoding_error(text, "utf-8"):
+        raise HiNetError(f"{quoted(text)} is no text; type it in UTF-8")
     if not text.strip():
         raise HiNetError("the text is empty; give the words to explain")
     row = loaded.rows_of([text])

@@ -29,8 +29,8 @@ class TrainingChoice:
     def __post_init__(self) -> None:
         from hinet.classifier.parameters import RULES
 
-        RULES["memory_limit"].checked("--memory-limit", self.memory_limit)
-        RULES["checkpoint_every"].checked("--checkpoint-every", self.checkpoint_every)
+        RULES["memory_limit"].validate("--memory-limit", self.memory_limit)
+        RULES["checkpoint_every"].validate("--checkpoint-every", self.checkpoint_every)
 
 
 def _training(

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from hinet.errors import FileError, shown
+from hinet.errors import FileError, quoted
 from hinet.files import read_text
 from hinet.ragged import offsets_of, positions
 
@@ -76,4 +76,4 @@ def _assembled(numbers: NDArray[np.float64], labels: NDArray[Any], entries: NDAr
 def _check_lines(path: str | Path, text: str) -> None:
     for number, line in enumerate(text.split("\n"), start=1):
         if not _LINE.fullmatch(line) and line.strip():
-            raise FileError(path, f"expected 'label feature:value ...', got {shown(line.strip())}", line=number)
+            raise FileError(path, f"expected 'label feature:value ...', got {quoted(line.strip())}", line=number)

@@ -9,7 +9,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from hinet.data.matrix_kernels import BAD_FEATURES, BAD_OFFSETS, BAD_VALUES, SORTED, survey
-from hinet.errors import HiNetError, described
+from hinet.errors import HiNetError, format_value
 
 MOST_FEATURES = np.iinfo(np.int32).max  # kernels number features in 32 bits
 _IN_KERNELS: Final = ("C", "A", "W")  # for other arrays, such as read-only ones, every kernel would be compiled anew
@@ -170,7 +170,7 @@ def checked_weights(weights: Any, rows: int) -> NDArray[np.float64]:
         given = np.asarray(weights)
         checked = np.asarray(given.tolist() if given.dtype.kind in "cO" else given, np.float64)
     except (TypeError, ValueError):
-        raise HiNetError(f"sample_weight: expected one number a row, got {described(weights)}") from None
+        raise HiNetError(f"sample_weight: expected one number a row, got {format_value(weights)}") from None
     if checked.shape != (rows,):
         raise HiNetError(f"{rows:,} rows and sample weights of shape {checked.shape}; give one weight a row")
     bad = np.flatnonzero(~(np.isfinite(checked) & (checked >= 0)))

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.errors import LabelError, shown
+from hinet.errors import LabelError, quoted
 from hinet.ragged import Ints, freeze, gather, group_by, offsets_of
 from hinet.taxonomy import VIRTUAL_ROOT, Layers, path_id, unpadded
 
@@ -70,7 +70,7 @@ class Traces:
             If a label is unknown, cannot end a trace, or has too many paths to keep; names the row.
         """
         if isinstance(labels, str):
-            raise LabelError(f"expected a list of labels, got the text {shown(labels)}; put it into a list")
+            raise LabelError(f"expected a list of labels, got the text {quoted(labels)}; put it into a list")
         for row, label in enumerate(labels):
             if isinstance(label, (list, tuple, set, frozenset)):
                 raise LabelError(f"row {row}: expected one label, got {len(label)}; use encode_sets for several")
@@ -297,8 +297,8 @@ def _follow(layers: Layers, above: Ints, nodes: Ints, rows: Ints) -> Ints:
     found = layers.children_at(above, nodes)
     for lost in np.flatnonzero(found < 0)[:1].tolist():
         ids, parent = layers.taxonomy.ids, int(layers.node[above[lost]])
-        name = "the root" if parent == VIRTUAL_ROOT else shown(ids[parent])
-        raise LabelError(f"row {int(rows[lost])}: {shown(ids[int(nodes[lost])])} is not a child of {name}")
+        name = "the root" if parent == VIRTUAL_ROOT else quoted(ids[parent])
+        raise LabelError(f"row {int(rows[lost])}: {quoted(ids[int(nodes[lost])])} is not a child of {name}")
     return found
 
 
@@ -317,7 +317,7 @@ def _cannot_encode(layers: Layers, node: int) -> str:
     neurons = flat[offsets[node] : offsets[node + 1]]
     paths = int(layers.path_counts[neurons[layers.ends[neurons]]].sum())
     if paths > MOST_PATHS_OF_A_LABEL:
-        name = shown(layers.taxonomy.ids[node])
+        name = quoted(layers.taxonomy.ids[node])
         return f"label {name} has {paths:,} paths, more than {MOST_PATHS_OF_A_LABEL:,}; give the path itself"
     return _cannot_end(layers, node)
 
@@ -325,7 +325,7 @@ def _cannot_encode(layers: Layers, node: int) -> str:
 def _cannot_end(layers: Layers, node: int | np.integer[Any]) -> str:
     if node == VIRTUAL_ROOT:
         return "the path is empty and no trace can end at a virtual root; name at least one node"
-    name = shown(layers.taxonomy.ids[int(node)])
+    name = quoted(layers.taxonomy.ids[int(node)])
     if layers.taxonomy.depth[int(node)] < 0:
         return f"the root does not lead to {name}; give it a parent or another root"
     return f"no trace may end at {name}; name it in the ends of the layers"

@@ -76,19 +76,19 @@ def fit(
         If rows and labels do not fit, a value is not finite, or training would take more than the memory limit.
     """
     settings, progress = settings or EngineSettings(), progress or SilentProgress()
-    instance(EngineSettings, "EngineSettings").checked("settings", settings)
-    instance(Traces, "Traces").checked("traces", traces)
+    instance(EngineSettings, "EngineSettings").validate("settings", settings)
+    instance(Traces, "Traces").validate("traces", traces)
     if settings.patience is not None and valid is None:
         raise HiNetError("patience looks at validation rows; give some, or leave it out")
     if start is not None and checkpoint is not None:
         raise HiNetError("training that goes on from a model keeps no checkpoint; leave one of the two out")
     plan = _Plan(rows, traces, settings, sample_weight, valid, start)
-    progress.said(str(plan.memory))
+    progress.message(str(plan.memory))
     plan.memory.check(settings.memory_limit)
     kept = None
     if checkpoint is not None:
-        every = CHECKPOINT_EVERY.checked("checkpoint_every", checkpoint_every)
-        kept = Checkpoints(PATH.checked("checkpoint", checkpoint), plan.fingerprint(), every)
+        every = CHECKPOINT_EVERY.validate("checkpoint_every", checkpoint_every)
+        kept = Checkpoints(PATH.validate("checkpoint", checkpoint), plan.fingerprint(), every)
     seen = plan.valid_accuracy if watch or settings.patience is not None else None
     runner = Runner(plan.tasks(), plan.train.row_count, settings, progress, kept, plan.valid_cost, seen)
     runner.run()

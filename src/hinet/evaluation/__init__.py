@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hinet.lazy import lazy_names
+from hinet.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from hinet.evaluation.comparison import ComparisonData, Outcome, compare, summarise_outcomes
@@ -13,4 +13,4 @@ if TYPE_CHECKING:
 _HOMES = dict.fromkeys(("ComparisonData", "Outcome", "compare", "summarise_outcomes"), "hinet.evaluation.comparison")
 
 __all__ = ["ComparisonData", "Outcome", "compare", "summarise_outcomes"]
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES)

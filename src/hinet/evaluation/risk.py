@@ -83,7 +83,7 @@ class AnswerCounts:
 
 def check_share(name: str, share: float | None) -> None:
     """Raise HiNetError unless a share is between 0 and 1, or not given."""
-    (SHARE | NONE).checked(name, share)
+    (SHARE | NONE).validate(name, share)
 
 
 def upper_bound(errors: NDArray[np.int64], answered: NDArray[np.int64], certainty: float) -> NDArray[np.float64]:

@@ -120,7 +120,7 @@ def export_onnx(
         If the folder cannot be written; then there is nothing of it.
     """
     require_onnx()
-    folder = PATH.checked("folder", folder)
+    folder = PATH.validate("folder", folder)
     if not isinstance(model, (FusedModel, HiNet, FlattenNetwork)):
         raise HiNetError(
             f"a FusedModel, a HiNet or a FlattenNetwork can be exported, got {type(model).__name__}; "

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data import Traces
-from hinet.errors import LabelError, did_you_mean, shown
+from hinet.errors import LabelError, did_you_mean, quoted
 from hinet.ragged import Ints, distinct, gather, offsets_of
 from hinet.taxonomy import VIRTUAL_ROOT, Taxonomy
 from hinet.taxonomy.path_ids import as_id
@@ -142,14 +142,14 @@ def label_lists(labels: Labels, taxonomy: Taxonomy, side: str) -> tuple[NDArray[
     if len(lost):
         row = int(np.searchsorted(offsets, lost[0], side="right")) - 1
         node = int(nodes[lost[0]])
-        name = "the virtual root" if node == VIRTUAL_ROOT else shown(taxonomy.ids[node])
+        name = "the virtual root" if node == VIRTUAL_ROOT else quoted(taxonomy.ids[node])
         raise LabelError(f"{side}: row {row}: the root does not lead to {name}; name a node below the root")
     return nodes, offsets
 
 
 def _positions(labels: Any, taxonomy: Taxonomy, side: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     if isinstance(labels, str) or not hasattr(labels, "__len__"):
-        raise LabelError(f"{side}: expected Traces or a list of labels, got {shown(str(labels))}; put it into a list")
+        raise LabelError(f"{side}: expected Traces or a list of labels, got {quoted(str(labels))}; put it into a list")
     rows: list[Any] = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
     if not _has_several(rows):
         return _known(taxonomy, rows, np.arange(len(rows)), side), np.arange(len(rows) + 1)
@@ -173,7 +173,7 @@ def _known(taxonomy: Taxonomy, labels: list[Any], row_of: Ints, side: str) -> ND
         what = "nothing is predicted" if side == "y_pred" else "there is no true label"
         raise LabelError(f"{side}: row {row}: {what}, got {label!r}; give every row a label")
     hint = did_you_mean(name, taxonomy.ids)
-    raise LabelError(f"{side}: row {row}: label {shown(name)} is not in the taxonomy of {len(taxonomy):,} nodes{hint}")
+    raise LabelError(f"{side}: row {row}: label {quoted(name)} is not in the taxonomy of {len(taxonomy):,} nodes{hint}")
 
 
 def _numbered_sets(nodes: Ints, offsets: Ints, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.errors import HiNetError, shown
+from hinet.errors import HiNetError, quoted
 from hinet.ragged import Bools
 from hinet.taxonomy.roots import VIRTUAL_ROOT
 from hinet.taxonomy.taxonomy import Taxonomy
@@ -140,10 +140,10 @@ class TaxonomyChange:
     def __str__(self) -> str:
         """Return a line for each kind of change, with its count and the first of its nodes."""
         told = {
-            "added": [shown(name) for name in self.added[:_EXAMPLES]],
+            "added": [quoted(name) for name in self.added[:_EXAMPLES]],
             "moved": [self._move(name) for name in self.moved[:_EXAMPLES]],
-            "renamed": [f"{shown(before)} to {shown(after)}" for before, after in self.renamed[:_EXAMPLES]],
-            "removed": [shown(name) for name in self.removed[:_EXAMPLES]],
+            "renamed": [f"{quoted(before)} to {quoted(after)}" for before, after in self.renamed[:_EXAMPLES]],
+            "removed": [quoted(name) for name in self.removed[:_EXAMPLES]],
         }
         counts = {kind: len(getattr(self, kind)) for kind in told}
         lines = [
@@ -160,9 +160,10 @@ class TaxonomyChange:
     def _move(self, name: str) -> str:
         before = self.old.ids[self.came_from[self.new.position(name)]]
         places = (
-            " and ".join(map(shown, found)) or "the top" for found in (self.old.parents(before), self.new.parents(name))
+            " and ".join(map(quoted, found)) or "the top"
+            for found in (self.old.parents(before), self.new.parents(name))
         )
-        return f"{shown(name)} from {' to '.join(places)}"
+        return f"{quoted(name)} from {' to '.join(places)}"
 
     def _ids(self, chosen: Bools) -> tuple[str, ...]:
         return tuple(self.new.ids[at] for at in np.flatnonzero(chosen))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hinet.errors import TaxonomyError, did_you_mean, shown
+from hinet.errors import TaxonomyError, did_you_mean, quoted
 from hinet.ragged import Bools, Ints, group_by
 from hinet.taxonomy.draft import MOST_SUGGESTIONS, Draft, Problem, resolve
 from hinet.taxonomy.layers import Layers
@@ -144,7 +144,7 @@ def _single_child_chains(taxonomy: Taxonomy, line: _Lines) -> Iterator[Problem]:
 
 def _chain_shown(names: list[str]) -> str:
     if names[-1].startswith(names[0]) and PATH_SEP in names[-1]:  # the id of a named path is the whole chain already
-        return shown(names[-1])
+        return quoted(names[-1])
     return " > ".join(names if len(names) <= 6 else [*names[:3], "…", names[-1]])
 
 
@@ -164,9 +164,9 @@ def _same_titles(taxonomy: Taxonomy, line: _Lines) -> Iterator[Problem]:
             continue
         first = seen.setdefault((parent, titles[child]), child)
         if first != child:
-            under = "the root" if parent == VIRTUAL_ROOT else shown(taxonomy.ids[parent])
-            pair = f"{shown(taxonomy.ids[first])} and {shown(taxonomy.ids[child])}"
-            message = f"siblings {pair} under {under} have the same title {shown(taxonomy.titles[child])}"
+            under = "the root" if parent == VIRTUAL_ROOT else quoted(taxonomy.ids[parent])
+            pair = f"{quoted(taxonomy.ids[first])} and {quoted(taxonomy.ids[child])}"
+            message = f"siblings {pair} under {under} have the same title {quoted(taxonomy.titles[child])}"
             yield _warning("same-title", message, line(child), taxonomy.ids[first], taxonomy.ids[child])
 
 
@@ -174,7 +174,7 @@ def _wide(taxonomy: Taxonomy, line: _Lines) -> Iterator[Problem]:
     children = np.diff(taxonomy.child_lists[1])
     for node in np.flatnonzero(children > WIDE).tolist():
         message = (
-            f"{shown(taxonomy.ids[node])} has {children[node]:,} children, more than {WIDE:,}; is a level missing?"
+            f"{quoted(taxonomy.ids[node])} has {children[node]:,} children, more than {WIDE:,}; is a level missing?"
         )
         yield _warning("wide", message, line(node), taxonomy.ids[node])
     if taxonomy.root == VIRTUAL_ROOT and len(taxonomy.tops) > WIDE:
@@ -189,7 +189,7 @@ def _unreachable(taxonomy: Taxonomy, line: _Lines) -> Iterator[Problem]:
     """Report what the root does not lead to, and lone nodes that turn a root into one top node of several."""
     lost = np.flatnonzero(taxonomy.depth < 0).tolist()
     for node in lost:
-        message = f"{shown(taxonomy.ids[node])} cannot be reached from the root; no trace will lead to it"
+        message = f"{quoted(taxonomy.ids[node])} cannot be reached from the root; no trace will lead to it"
         yield _warning("unreachable", message, line(node), taxonomy.ids[node])
     if taxonomy.root != VIRTUAL_ROOT:
         return
@@ -198,8 +198,8 @@ def _unreachable(taxonomy: Taxonomy, line: _Lines) -> Iterator[Problem]:
         root = taxonomy.ids[int(with_children[0])]
         for node in taxonomy.tops[taxonomy.leaves[taxonomy.tops]].tolist():
             message = (
-                f"{shown(taxonomy.ids[node])} has no parent and no child: it stands beside {shown(root)}, "
-                f"not below it; give it a parent, or name {shown(root)} as the root to leave it out"
+                f"{quoted(taxonomy.ids[node])} has no parent and no child: it stands beside {quoted(root)}, "
+                f"not below it; give it a parent, or name {quoted(root)} as the root to leave it out"
             )
             yield _warning("unreachable", message, line(node), taxonomy.ids[node])
 
@@ -228,7 +228,7 @@ def _count_rows(taxonomy: Taxonomy, rows: Iterable[RowLabels]) -> tuple[list[Pro
                     if label in taxonomy
                     else f"not in the taxonomy of {len(taxonomy):,} nodes"
                 )
-                message = f"label {shown(label)} is {what}{hint}"
+                message = f"label {quoted(label)} is {what}{hint}"
                 problems.append(Problem("error", "unknown-label", message, line, (label,), table.path))
     return problems, counts
 
@@ -250,7 +250,7 @@ def _without_rows(taxonomy: Taxonomy, counts: Ints, line: _Lines) -> Iterator[Pr
     below_empty = np.zeros(len(taxonomy), bool)
     below_empty[taxonomy.edge_child[~covered[taxonomy.edge_parent]]] = True
     for node in np.flatnonzero(~covered & ~below_empty).tolist():
-        message = f"no row is labelled {shown(taxonomy.ids[node])} or anything below it"
+        message = f"no row is labelled {quoted(taxonomy.ids[node])} or anything below it"
         yield _warning("no-rows", message, line(node), taxonomy.ids[node])
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.errors import did_you_mean, shown
+from hinet.errors import did_you_mean, quoted
 from hinet.ragged import Ints, first_seen, gather, group_by
 
 Severity = Literal["error", "warning"]
@@ -142,7 +142,7 @@ def _self_parents(draft: Draft, child: Ints, parent: Ints) -> list[Problem]:
         Problem(
             "warning" if is_root else "error",
             "self-parent",
-            f"{shown(draft.nodes[link])} is its own parent; {remedy}",
+            f"{quoted(draft.nodes[link])} is its own parent; {remedy}",
             _line(draft, link),
             (draft.nodes[link],),
         )
@@ -159,7 +159,7 @@ def _bad_ids(draft: Draft) -> list[Problem]:
     if draft.lines is None:  # text from a file was checked as it was read
         named = {*draft.nodes, *(p for p in draft.parents if p), *chain.from_iterable(draft.attributes.values())}
         bad = sorted(name for name in named if not is_writable(name))
-        problems += [Problem("error", "bad-character", f"{shown(name)} {UNWRITABLE}", None, (name,)) for name in bad]
+        problems += [Problem("error", "bad-character", f"{quoted(name)} {UNWRITABLE}", None, (name,)) for name in bad]
     return problems
 
 
@@ -177,7 +177,7 @@ def _unknown_parents(draft: Draft, ids: Sequence[str], links: Ints) -> list[Prob
     for count, link in enumerate(links.tolist()):
         name = draft.parents[link] or ""
         hint = _parent_hint(name, ids, alone=len(missing) == 1) if count < MOST_SUGGESTIONS else ""
-        message = f"the parent {shown(name)} of {shown(draft.nodes[link])} is not among the nodes{hint}"
+        message = f"the parent {quoted(name)} of {quoted(draft.nodes[link])} is not among the nodes{hint}"
         problems.append(Problem("error", "unknown-parent", message, _line(draft, link), (draft.nodes[link], name)))
     return problems
 
@@ -187,12 +187,12 @@ def _parent_hint(name: str, ids: Sequence[str], *, alone: bool) -> str:
         return "; leave the cell of a top node empty"
     blank = next((known for known in ids if known != name and known.strip() == name.strip()), None)
     if blank is not None:
-        return f"; did you mean {shown(blank)}? They differ in the blanks around them"
+        return f"; did you mean {quoted(blank)}? They differ in the blanks around them"
     near = did_you_mean(name, ids)
     if near:
         return near
     if alone:
-        return f"; add a row for {shown(name)} with an empty parent"
+        return f"; add a row for {quoted(name)} with an empty parent"
     if any(separator in name for separator in "|;, "):
         return "; add a row for it, or name the separator if the cell holds several parents (--parent-sep)"
     return "; add a row for it"
@@ -208,8 +208,8 @@ def _repeats(draft: Draft, child: Ints, parent: Ints) -> list[Problem]:
         code, what = ("repeated-edge", "edge") if draft.repeats_allowed else ("duplicate-id", "id")
         for link in again.tolist():
             name = draft.nodes[link]
-            under = f" under {shown(draft.parents[link] or '')}" if draft.parents[link] else ""
-            message = f"duplicate {what}: {shown(name)}{under} was declared before; remove one"
+            under = f" under {quoted(draft.parents[link] or '')}" if draft.parents[link] else ""
+            message = f"duplicate {what}: {quoted(name)}{under} was declared before; remove one"
             problems.append(Problem(severity, code, message, _line(draft, link), (name,)))
     first = _first_links(child, int(child.max(initial=-1)) + 1)
     for link in known[first[child[known]] != known].tolist():
@@ -218,7 +218,7 @@ def _repeats(draft: Draft, child: Ints, parent: Ints) -> list[Problem]:
             before, now = cells[first[child[link]]], cells[link]
             if before and now and before != now:
                 message = (
-                    f"duplicate id: {shown(name)} has {column} {shown(now)} here and {shown(before)} above; "
+                    f"duplicate id: {quoted(name)} has {column} {quoted(now)} here and {quoted(before)} above; "
                     "give each node its own id"
                 )
                 problems.append(Problem("error", "duplicate-id", message, _line(draft, link), (name,)))
@@ -247,7 +247,7 @@ def _both_top_and_child(draft: Draft, child: Ints, parent: Ints) -> list[Problem
         Problem(
             "error",
             "duplicate-id",
-            f"{shown(draft.nodes[link])} stands here without a parent and elsewhere with one; keep one",
+            f"{quoted(draft.nodes[link])} stands here without a parent and elsewhere with one; keep one",
             _line(draft, link),
             (draft.nodes[link],),
         )

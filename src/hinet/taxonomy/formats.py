@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from hinet.errors import FileError, shown
-from hinet.files import DelimitedTable, checked_lines, parse_delimited, read_text
+from hinet.errors import FileError, quoted
+from hinet.files import DelimitedTable, parse_delimited, read_text, split_lines
 from hinet.files.delimited import guess_delimiter
 from hinet.taxonomy.draft import Draft, Problem
 from hinet.taxonomy.nested_json import NestedJson
@@ -18,7 +18,7 @@ from hinet.taxonomy.path_ids import named_path_draft
 NODE_COLUMNS = ("node", "child", "id", "node_id", "code")
 PARENT_COLUMNS = ("parent", "parents", "parent_id", "parents_id", "parent_ids", "parent_code")
 PARENT_SEPARATORS = ("|", ";", ",", " ")
-MEMORY_A_BYTE = 64  # of text, that reading a hierarchy may take: its parts are short, and each is an object
+MEMORY_PER_BYTE = 64  # of text, that reading a hierarchy may take: its parts are short, and each is an object
 
 _JSON_START = re.compile(r"""\s*(?:\{\s*["}]|\[\s*["{\[\]\d])""")
 _NAME_COLUMNS = "name the node and parent columns (--node-col, --parent-col)"
@@ -71,7 +71,7 @@ class Table:
             first = next(
                 line for line, cell in zip(table.lines, cells, strict=True) if cell.strip() and cell not in known
             )
-            message = f"cells with several parents are cut at {shown(separator)}; name it to be sure (--parent-sep)"
+            message = f"cells with several parents are cut at {quoted(separator)}; name it to be sure (--parent-sep)"
             problems.append(Problem("warning", "guessed-separator", message, first))
         attributes = {name: table.column(name) for name in others if name != node_column}
         declares_nodes = node_column.casefold() != "child"
@@ -107,7 +107,7 @@ class Edges:
         for number, line in data_lines(path, text):
             ends = [end.strip() for end in line.split(delimiter)]
             if len(ends) != 2 or not all(ends):
-                raise FileError(path, f"expected 'parent child', got {len(ends)} words: {shown(line)}", line=number)
+                raise FileError(path, f"expected 'parent child', got {len(ends)} words: {quoted(line)}", line=number)
             parents.append(ends[0])
             nodes.append(ends[1])
             lines.append(number)
@@ -138,7 +138,7 @@ class LabelPaths:
         for number, line in data_lines(path, text):
             steps = tuple(step.strip() for step in line.removeprefix(mark).removesuffix(mark).split(mark))
             if not all(steps):
-                raise FileError(path, f"empty step between two {shown(mark)} in {shown(line)}; name it", line=number)
+                raise FileError(path, f"empty step between two {quoted(mark)} in {quoted(line)}; name it", line=number)
             paths.append(steps)
             lines.append(number)
         return named_path_draft(paths, lines, sep)
@@ -155,10 +155,10 @@ FORMATS: dict[str, type[TaxonomyFormat]] = {
 
 def read_draft(path: str | Path, *, format: TaxonomyFormat | str | None = None, encoding: str = "utf-8") -> Draft:
     """Read a file as a draft of its hierarchy; the format is detected unless it is given."""
-    text = read_text(path, encoding, MEMORY_A_BYTE)
+    text = read_text(path, encoding, MEMORY_PER_BYTE)
     if isinstance(format, str):
         if format not in FORMATS:
-            raise FileError(path, f"unknown format {shown(format)}; use one of {', '.join(FORMATS)}")
+            raise FileError(path, f"unknown format {quoted(format)}; use one of {', '.join(FORMATS)}")
         format = FORMATS[format]()
     return (format or detect(path, text)).parse(path, text)
 
@@ -179,7 +179,7 @@ def detect(path: str | Path, text: str) -> TaxonomyFormat:
     if delimiter:
         raise FileError(
             path,
-            f"no column is called 'parent' in {shown(first)}; {_NAME_COLUMNS}, or the format if the file has no header",
+            f"no column is called 'parent' in {quoted(first)}; {_NAME_COLUMNS}, or `format` if the file has no header",
             line=first_number,
         )
     words = [line.split() for line in lines]
@@ -192,7 +192,7 @@ def detect(path: str | Path, text: str) -> TaxonomyFormat:
         return IdPaths()
     raise FileError(
         path,
-        f"the format of a hierarchy is not recognised; the first line is {shown(first)}; name one of the formats "
+        f"the format of a hierarchy is not recognised; the first line is {quoted(first)}; name one of the formats "
         f"{', '.join(FORMATS)}, or the separator of the steps if its lines are paths of names (--format, --sep)",
         line=first_number,
     )
@@ -201,7 +201,7 @@ def detect(path: str | Path, text: str) -> TaxonomyFormat:
 def data_lines(path: str | Path, text: str) -> Iterator[tuple[int, str]]:
     """Yield numbered lines without blank ones and without the comments (#) at the head of the file."""
     in_head = True
-    for number, line in enumerate(checked_lines(path, text), start=1):
+    for number, line in enumerate(split_lines(path, text), start=1):
         stripped = line.strip()
         if not stripped or (in_head and stripped.startswith("#")):
             continue
@@ -234,7 +234,7 @@ def _plain(name: str) -> str:
 
 
 def _no_parent_column(table: DelimitedTable) -> str:
-    columns = ", ".join(map(shown, [*table.columns][:12]))
+    columns = ", ".join(map(quoted, [*table.columns][:12]))
     return f"expected a column 'parent', got {columns}; {_NAME_COLUMNS}"
 
 

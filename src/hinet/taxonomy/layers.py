@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.errors import TaxonomyError, shown
+from hinet.errors import TaxonomyError, quoted
 from hinet.ragged import Bools, Ints, first_seen, freeze, frozen, gather, group_by, offsets_of
 from hinet.taxonomy.roots import VIRTUAL_ROOT
 from hinet.taxonomy.taxonomy import Taxonomy
@@ -279,6 +279,6 @@ def _may_end(taxonomy: Taxonomy, ends: Iterable[str] | None) -> Bools:
     chosen = np.array([taxonomy.position(node) for node in ends], np.int64)
     lost = chosen[taxonomy.depth[chosen] < 0]
     if len(lost):
-        raise TaxonomyError(f"no trace can end at {shown(taxonomy.ids[lost[0]])}: the root does not lead to it")
+        raise TaxonomyError(f"no trace can end at {quoted(taxonomy.ids[lost[0]])}: the root does not lead to it")
     may_end[chosen] = True
     return may_end

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hinet.errors import FileError, shown
+from hinet.errors import FileError, quoted
 from hinet.taxonomy.draft import UNWRITABLE, Draft, is_writable
 from hinet.taxonomy.path_ids import LONGEST_PATH_ID, PATH_SEP, path_id
 
@@ -96,7 +96,7 @@ def _walk_named(path: str | Path, root: _Value) -> Iterator[_Link]:
             elif value.kind == "{" and child.scalar not in (None, ""):
                 raise FileError(
                     path,
-                    f"expected the children of {shown(name)} as an object, an array or null, got {child.scalar!r}",
+                    f"expected the children of {quoted(name)} as an object, an array or null, got {child.scalar!r}",
                     line=child.line,
                 )
         stack.extend(reversed(inner))
@@ -130,7 +130,7 @@ def _walk_listed(path: str | Path, root: _Value) -> Iterator[_Link]:
         if below is not None and below.kind == "[":
             stack.append((below, identifier))
         elif below is not None and (below.kind or below.scalar is not None):
-            raise FileError(path, f"the children of {shown(identifier)} are not a list", line=below.line)
+            raise FileError(path, f"the children of {quoted(identifier)} are not a list", line=below.line)
 
 
 def _walk_flat(path: str | Path, root: _Value) -> Iterator[_Link]:
@@ -153,7 +153,7 @@ def _path_id(path: str | Path, parent: str | None, name: str, line: int) -> str:
     node = path_id([name]) if parent is None else parent + PATH_SEP + path_id([name])
     if len(node) > LONGEST_PATH_ID:
         raise FileError(
-            path, f"the path of names to {shown(name)} is too long for an id; give the nodes ids", line=line
+            path, f"the path of names to {quoted(name)} is too long for an id; give the nodes ids", line=line
         )
     return node
 
@@ -176,7 +176,7 @@ def _tokens(path: str | Path, text: str) -> Iterator[tuple[int, str]]:
     while place < end:
         match = _TOKEN.match(text, place)
         if match is None:
-            raise FileError(path, f"not valid JSON near {shown(text[place : place + 20].strip())}", line=line)
+            raise FileError(path, f"not valid JSON near {quoted(text[place : place + 20].strip())}", line=line)
         token = match[match.lastindex or 0]
         line += text.count("\n", place, match.end() - len(token))
         yield line, token
@@ -188,9 +188,9 @@ def _scalar(path: str | Path, line: int, token: str) -> Any:
     try:
         value = json.loads(token)
     except ValueError as error:
-        raise FileError(path, f"not valid JSON: {shown(token)} ({error})", line=line) from None
+        raise FileError(path, f"not valid JSON: {quoted(token)} ({error})", line=line) from None
     if isinstance(value, str) and not is_writable(value):
-        raise FileError(path, f"{shown(value)} {UNWRITABLE}", line=line)
+        raise FileError(path, f"{quoted(value)} {UNWRITABLE}", line=line)
     return value
 
 
@@ -215,7 +215,7 @@ def _parse(path: str | Path, text: str) -> _Value:
                 continue
         else:
             if token in "}],:":
-                raise FileError(path, f"not valid JSON: unexpected {shown(token)}", line=line)
+                raise FileError(path, f"not valid JSON: unexpected {quoted(token)}", line=line)
             value.scalar = _scalar(path, line, token)
             if not open_values:
                 raise FileError(path, "the JSON is a single value; nest the nodes as objects", line=line)
@@ -223,13 +223,13 @@ def _parse(path: str | Path, text: str) -> _Value:
         while token != ",":
             if token != _OPENING[open_values[-1].kind]:
                 raise FileError(
-                    path, f"not valid JSON: expected ',' or a closing bracket, got {shown(token)}", line=line
+                    path, f"not valid JSON: expected ',' or a closing bracket, got {quoted(token)}", line=line
                 )
             closed = open_values.pop()
             if not open_values:
                 rest = next(tokens, None)
                 if rest is not None:
-                    raise FileError(path, f"not valid JSON: {shown(rest[1])} after its end", line=rest[0])
+                    raise FileError(path, f"not valid JSON: {quoted(rest[1])} after its end", line=rest[0])
                 return closed
             line, token = _next(path, tokens, line)
         line, token = _next(path, tokens, line)
@@ -237,11 +237,11 @@ def _parse(path: str | Path, text: str) -> _Value:
 
 def _key(path: str | Path, line: int, token: str, tokens: Iterator[tuple[int, str]]) -> tuple[str, int, str]:
     if not token.startswith('"'):
-        raise FileError(path, f'not valid JSON: expected a name in "quotes", got {shown(token)}', line=line)
+        raise FileError(path, f'not valid JSON: expected a name in "quotes", got {quoted(token)}', line=line)
     key = _scalar(path, line, token)
     line, colon = _next(path, tokens, line)
     if colon != ":":
-        raise FileError(path, f"not valid JSON: expected ':' after {shown(key)}, got {shown(colon)}", line=line)
+        raise FileError(path, f"not valid JSON: expected ':' after {quoted(key)}, got {quoted(colon)}", line=line)
     value_line, value = _next(path, tokens, line)
     return key, value_line, value
 

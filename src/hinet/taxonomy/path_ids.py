@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hinet.errors import LabelError, TaxonomyError, shown
+from hinet.errors import LabelError, TaxonomyError, quoted
 from hinet.taxonomy.draft import Draft
 
 PATH_SEP = " > "
@@ -46,7 +46,7 @@ def path_id(names: Iterable[str], sep: str = PATH_SEP) -> str:
 def unpadded(row: int, path: Sequence[Any]) -> tuple[str, ...]:
     """Return a path as a tuple of ids without the empty cells at its end; the error names the row."""
     if isinstance(path, str) or not hasattr(path, "__iter__"):
-        raise LabelError(f"row {row}: expected a path of steps, got {shown(str(path))}; cut it into a tuple")
+        raise LabelError(f"row {row}: expected a path of steps, got {quoted(str(path))}; cut it into a tuple")
     steps = [as_id(step) for step in path]
     while steps and not steps[-1].strip():
         steps.pop()
@@ -70,7 +70,7 @@ def named_path_draft(paths: Iterable[Sequence[str]], lines: Sequence[int] | None
             node = step if parent is None else parent + sep + step
             if len(node) > LONGEST_PATH_ID:
                 raise TaxonomyError(
-                    f"path {number}: the id of {shown(name)}, its path of names, has more than {LONGEST_PATH_ID:,} "
+                    f"path {number}: the id of {quoted(name)}, its path of names, has more than {LONGEST_PATH_ID:,} "
                     "characters; give nodes so deep ids of their own, in a table or as edges"
                 )
             if node not in seen:

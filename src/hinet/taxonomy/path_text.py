@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from hinet.errors import shown
+from hinet.errors import quoted
 from hinet.taxonomy.path_ids import PATH_SEP
 
 PATH_MARK = ">"
@@ -64,4 +64,4 @@ def why_no_path(text: str, mark: str = PATH_MARK) -> str:
 
 def empty_step(path: str) -> str:
     """Return the message for a path with an empty step."""
-    return f"a step of the path {shown(path)} is empty; name every step"
+    return f"a step of the path {quoted(path)} is empty; name every step"

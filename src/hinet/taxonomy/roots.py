@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.errors import TaxonomyError, did_you_mean, shown
+from hinet.errors import TaxonomyError, did_you_mean, quoted
 from hinet.ragged import Bools, Ints, first_seen, gather, group_by
 from hinet.taxonomy.draft import Graph, longest_depth
 from hinet.taxonomy.path_ids import as_id
@@ -23,13 +23,13 @@ def root_of(graph: Graph, source: str, root: str | None) -> int:
     root = as_id(root)
     if root not in graph.ids:
         hint = did_you_mean(root, graph.ids) or "; name a node without parents"
-        raise TaxonomyError(f"{source}: the root {shown(root)} is not among the nodes{hint}")
+        raise TaxonomyError(f"{source}: the root {quoted(root)} is not among the nodes{hint}")
     place = graph.ids.index(root)
     if has_parent[place]:
-        raise TaxonomyError(f"{source}: the root {shown(root)} has a parent; name a node at the top")
+        raise TaxonomyError(f"{source}: the root {quoted(root)} has a parent; name a node at the top")
     if place not in graph.edge_parent:
         raise TaxonomyError(
-            f"{source}: the root {shown(root)} has no children; name the node that all others are below"
+            f"{source}: the root {quoted(root)} has no children; name the node that all others are below"
         )
     return place
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.errors import FileError, LabelError, TaxonomyError, did_you_mean, shown
+from hinet.errors import FileError, LabelError, TaxonomyError, did_you_mean, quoted
 from hinet.files import format_delimited, write_text
 from hinet.ragged import Bools, Ints, freeze, frozen, gather, group_by, offsets_of
 from hinet.taxonomy.draft import UNWRITABLE, Draft, Graph, Problem, is_writable, longest_depth, resolve
@@ -216,7 +216,7 @@ class Taxonomy:
         name = as_id(node)
         if name not in self._positions:
             hint = did_you_mean(name, self.ids)
-            raise LabelError(f"{shown(name)} is not in the taxonomy of {len(self):,} nodes{hint}")
+            raise LabelError(f"{quoted(name)} is not in the taxonomy of {len(self):,} nodes{hint}")
         return self._positions[name]
 
     def positions(self, nodes: Sequence[str]) -> NDArray[np.int64]:
@@ -337,21 +337,21 @@ class Taxonomy:
 
 def _pair(number: int, edge: tuple[Any, Any]) -> tuple[str | None, str]:
     if isinstance(edge, str) or len(edge) != 2:
-        raise TaxonomyError(f"edge {number}: expected a pair (parent, child), got {shown(str(edge))}")
+        raise TaxonomyError(f"edge {number}: expected a pair (parent, child), got {quoted(str(edge))}")
     parent, child = as_id(edge[0]), as_id(edge[1])
     if not child.strip():
-        raise TaxonomyError(f"edge {number}: the child of {shown(parent)} is empty; name every node")
+        raise TaxonomyError(f"edge {number}: the child of {quoted(parent)} is empty; name every node")
     return parent if parent.strip() else None, child
 
 
 def _attribute_column(taxonomy: Taxonomy, name: str, values: Mapping[str, str]) -> tuple[str, ...]:
     if not name or name != name.strip() or not is_writable(name):
-        raise TaxonomyError(f"an attribute is called {shown(name)}; give it a name without blanks around it")
+        raise TaxonomyError(f"an attribute is called {quoted(name)}; give it a name without blanks around it")
     for node, value in values.items():
         if node not in taxonomy:
-            raise TaxonomyError(f"attribute {shown(name)} names {shown(node)}, which is not a node of the edges")
+            raise TaxonomyError(f"attribute {quoted(name)} names {quoted(node)}, which is not a node of the edges")
         if not is_writable(value):
-            raise TaxonomyError(f"attribute {shown(name)} of {shown(node)}: {shown(value)} {UNWRITABLE}")
+            raise TaxonomyError(f"attribute {quoted(name)} of {quoted(node)}: {quoted(value)} {UNWRITABLE}")
     return tuple(values.get(node, "") for node in taxonomy.ids)
 
 

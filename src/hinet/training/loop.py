@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from hinet.data.matrices import check_rows, checked_weights
 from hinet.errors import HiNetError
 from hinet.network import FlattenNetwork, HiNet, SparseBag, Targets
-from hinet.parameters import NONE, SEED, Rules, real, settle, whole
+from hinet.parameters import NONE, SEED, Rules, real, validate_fields, whole
 from hinet.progress import EpochRecord, Progress, SilentProgress
 from hinet.training.batches import check_width, row_batch
 from hinet.training.row_adagrad import RowAdagrad
@@ -48,7 +48,7 @@ class TrainingSettings:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        settle(self, _RULES)
+        validate_fields(self, _RULES)
 
 
 def train(

@@ -11,7 +11,7 @@ from hinet.data.tables.arrow_values import plain_values, taken
 from hinet.data.tables.faults import Faults, Unit
 from hinet.data.tables.formats import TableFormat
 from hinet.errors import FileError
-from hinet.files.delimited import no_column
+from hinet.files.delimited import missing_column_message
 
 MOST_ROWS = 8_192  # of a block
 MOST_CHARACTERS = 4_000_000  # of a block, but for one row
@@ -86,7 +86,7 @@ class Wanted:
     def lacks(self, column: str, names: Sequence[str]) -> str:
         """Return the message for a column that is not among those there are."""
         option = self.options.get(column)
-        return no_column(column, names) + (f"; name another with {option}" if option else "")
+        return missing_column_message(column, names) + (f"; name another with {option}" if option else "")
 
     def among(self, names: Sequence[str]) -> list[str]:
         """Return which of the columns of a table to read."""

@@ -12,9 +12,9 @@ from hinet.data.tables.blocks import RowBlock, Wanted
 from hinet.data.tables.faults import Faults
 from hinet.data.tables.formats import TableOptions
 from hinet.data.tables.reading import read_blocks
-from hinet.errors import HiNetError, LabelError, shown
+from hinet.errors import HiNetError, LabelError, quoted
 from hinet.files import check_plain
-from hinet.files.text import undecoded
+from hinet.files.text import decoding_error
 from hinet.taxonomy import PATH_MARK, Taxonomy, as_id, cut_path
 from hinet.taxonomy.path_text import empty_step, why_no_path
 
@@ -52,8 +52,8 @@ class Columns:
 
     def __post_init__(self) -> None:
         for name in (*self.text, *self.label, self.label_sep or "", self.path_sep or ""):
-            if undecoded(name, "utf-8"):
-                raise HiNetError(f"{shown(name)} is no text; type it in UTF-8, and name the file's --encoding")
+            if decoding_error(name, "utf-8"):
+                raise HiNetError(f"{quoted(name)} is no text; type it in UTF-8, and name the file's --encoding")
 
     def described(self) -> dict[str, Any]:
         """Return the columns as plain values for JSON."""
@@ -280,8 +280,8 @@ def _unknown(taxonomy: Taxonomy, label: str) -> str:
 def _unknown_path(taxonomy: Taxonomy, path: tuple[str, ...]) -> str:
     for step in path:
         if reason := _unknown(taxonomy, step):
-            return f"{reason}, a step of the path {shown(PATH_MARK.join(path))}"
+            return f"{reason}, a step of the path {quoted(PATH_MARK.join(path))}"
     for above, below in pairwise(path):
         if above not in taxonomy.parents(below):
-            return f"{shown(below)} is not below {shown(above)} in the taxonomy; name every step from the top down"
+            return f"{quoted(below)} is not below {quoted(above)} in the taxonomy; name every step from the top down"
     return ""

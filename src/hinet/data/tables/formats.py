@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from hinet.files.delimited import EXCEL_DELIMITER, QuoteError, Records, first_line, guess_delimiter
-from hinet.files.streams import STANDARD, without_ending
+from hinet.files.streams import STANDARD, strip_compression
 from hinet.files.text import check_encoding
 
 TableFormat = Literal["csv", "tsv", "jsonl", "parquet", "text"]
@@ -41,7 +41,7 @@ class TableOptions:
 
 def format_of_name(path: str | Path) -> TableFormat | None:
     """Return the format that the ending of a name stands for, compressed or not."""
-    return _BY_ENDING.get(Path(without_ending(path)).suffix.lower())
+    return _BY_ENDING.get(Path(strip_compression(path)).suffix.lower())
 
 
 def format_of(path: str | Path, head: bytes, options: TableOptions, wanted: Sequence[str], named: bool) -> TableFormat:

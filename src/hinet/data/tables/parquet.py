@@ -18,7 +18,7 @@ from hinet.data.tables.blocks import RowBlock, Wanted
 from hinet.data.tables.formats import PARQUET
 from hinet.errors import FileError
 from hinet.files.delimited import column_names
-from hinet.files.streams import STANDARD, Opened
+from hinet.files.streams import STANDARD, PeekedStream
 from hinet.ragged import offsets_of
 
 MOST_BATCH_BYTES = 16 * blocks.MOST_CHARACTERS  # that Arrow may decode at a time; more is cut once it is known
@@ -34,7 +34,7 @@ class _Batches(NamedTuple):
     packed: tuple[str, ...]
 
 
-def parquet_blocks(path: str, opened: Opened, wanted: Wanted, encoding: str) -> Iterator[RowBlock]:
+def parquet_blocks(path: str, opened: PeekedStream, wanted: Wanted, encoding: str) -> Iterator[RowBlock]:
     """Yield the rows of a Parquet file; bytes in columns of text are read in ``encoding``."""
     import pyarrow as pa
 

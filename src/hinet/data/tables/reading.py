@@ -12,10 +12,10 @@ from hinet.data.tables.faults import Faults
 from hinet.data.tables.formats import TableFormat, TableOptions, format_of
 from hinet.data.tables.parquet import parquet_blocks
 from hinet.data.tables.text_rows import Sample, delimited_rows, json_rows, plain_rows
-from hinet.errors import FileError, shown
+from hinet.errors import FileError, quoted
 from hinet.files.delimited import LONGEST_CELL
-from hinet.files.streams import Opened, open_bytes, with_head
-from hinet.files.text import NAME_ENCODING, is_utf8, refuse_binary, undecoded
+from hinet.files.streams import PeekedStream, open_bytes, peek_stream
+from hinet.files.text import ENCODING_REMEDY, check_not_binary, decoding_error, is_utf8
 
 
 def read_blocks(paths: Sequence[str], wanted: Wanted, options: TableOptions, faults: Faults) -> Iterator[RowBlock]:
@@ -29,7 +29,7 @@ def read_blocks(paths: Sequence[str], wanted: Wanted, options: TableOptions, fau
     for path in paths:
         rows, faults_before = 0, faults.count
         with open_bytes(path) as raw:
-            opened = with_head(raw)
+            opened = peek_stream(raw)
             chosen = format_of(path, opened.head, options, wanted.columns, wanted.named)
             if chosen == "parquet":
                 blocks = _readable_parquet(path, opened, wanted, options.encoding, faults)
@@ -42,17 +42,19 @@ def read_blocks(paths: Sequence[str], wanted: Wanted, options: TableOptions, fau
             raise FileError(path, "there are no rows in the file")
 
 
-def _readable_parquet(path: str, opened: Opened, wanted: Wanted, encoding: str, faults: Faults) -> Iterator[RowBlock]:
+def _readable_parquet(
+    path: str, opened: PeekedStream, wanted: Wanted, encoding: str, faults: Faults
+) -> Iterator[RowBlock]:
     for block in parquet_blocks(path, opened, wanted, encoding):
         yield _readable(block, encoding, faults)
 
 
 def _text_blocks(
-    path: str, opened: Opened, chosen: TableFormat, wanted: Wanted, options: TableOptions, faults: Faults
+    path: str, opened: PeekedStream, chosen: TableFormat, wanted: Wanted, options: TableOptions, faults: Faults
 ) -> Iterator[RowBlock]:
     """Yield blocks of a file of text, free of what is no text."""
     if is_utf8(options.encoding):
-        refuse_binary(path, opened.head)
+        check_not_binary(path, opened.head)
     encoding = "utf-8-sig" if is_utf8(options.encoding) else options.encoding
     # Bytes that are no text become lone surrogates, which are found when the block is complete.
     text = io.TextIOWrapper(opened.stream, encoding, errors="surrogateescape", newline="")
@@ -68,7 +70,7 @@ def _text_blocks(
         for block in in_blocks(path, chosen, *rows, faults):
             yield _readable(block, options.encoding, faults)
     except UnicodeError as error:
-        raise FileError(path, f"is not {options.encoding} text: {error}; {NAME_ENCODING}") from None
+        raise FileError(path, f"is not {options.encoding} text: {error}; {ENCODING_REMEDY}") from None
     finally:
         text.detach()
 
@@ -89,13 +91,13 @@ def _lines(path: str, text: io.TextIOWrapper, faults: Faults) -> Iterator[str]:
 def _readable(block: RowBlock, encoding: str, faults: Faults) -> RowBlock:
     """Return the rows without those that hold bytes or halves of characters that are no text."""
     for name in block.names:
-        if reason := undecoded(name, encoding):
-            raise FileError(block.path, f"the column {shown(name)}: {reason}")
+        if reason := decoding_error(name, encoding):
+            raise FileError(block.path, f"the column {quoted(name)}: {reason}")
     bad: dict[int, str] = {}
     for column in block.cells.values():
         if not _can_be_written(column):
             for row, cell in enumerate(column):
-                if reason := undecoded(_all_text(cell), encoding):
+                if reason := decoding_error(_all_text(cell), encoding):
                     bad.setdefault(row, reason)
     for row, reason in sorted(bad.items()):
         faults.found(block.path, block.places[row], reason, block.described(row), block.unit)

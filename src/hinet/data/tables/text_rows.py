@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 
 from hinet.data.tables.blocks import BadRow, Cells, Row, Wanted
 from hinet.data.tables.formats import TEXT_COLUMN, TableFormat, TableOptions, delimiter_of, has_quotes
-from hinet.errors import FileError, shown
+from hinet.errors import FileError, quoted
 from hinet.files.delimited import (
     EXCEL_DELIMITER,
     QuoteError,
     Records,
     check_delimiter,
     column_names,
-    wrong_width,
+    width_message,
 )
-from hinet.files.text import undecoded
+from hinet.files.text import decoding_error
 
 NO_QUOTES = "; or read the file without quotes, if they have no meaning in it"
 
@@ -71,7 +71,7 @@ def _header(path: str, records: Records, wanted: Wanted, encoding: str) -> list[
     if header is None:
         raise FileError(path, "the file is empty; the first line names the columns", line=1)
     names = column_names(path, header, records.first)
-    unknown = next(filter(None, (undecoded(name, encoding) for name in names)), "")
+    unknown = next(filter(None, (decoding_error(name, encoding) for name in names)), "")
     if unknown and (wanted.every or wanted.missing_from(names)):
         raise FileError(path, f"in the header, {unknown}", line=records.first)
     if problem := wanted.missing_from(names):
@@ -94,14 +94,14 @@ def _records(records: Records, width: int, delimiter: str) -> Iterator[Row | Bad
         if len(record) == width:
             yield Row(records.first, record, sum(map(len, record)))
         else:
-            yield BadRow(records.first, wrong_width(record, width, delimiter), delimiter.join(record))
+            yield BadRow(records.first, width_message(record, width, delimiter), delimiter.join(record))
 
 
 def plain_rows(path: str, lines: Iterator[str], wanted: Wanted) -> TextRows:
     """Return plain lines as rows of one column, called as the column of the text is."""
     column = wanted.columns[0] if wanted.columns else TEXT_COLUMN
     for other in wanted.both[1:]:
-        raise FileError(path, f"plain lines have no column {shown(other)}; give a table, or name its format")
+        raise FileError(path, f"plain lines have no column {quoted(other)}; give a table, or name its format")
     rows = (Row(number, line.rstrip("\r\n"), len(line)) for number, line in enumerate(lines, start=1))
     return TextRows(rows, lambda values: {column: values})
 
@@ -133,6 +133,6 @@ def _json_row(line: str, wanted: Wanted) -> tuple[str, dict[str, Any]]:
     except (ValueError, RecursionError) as error:
         return f"no JSON object ({error}); write one object a line", {}
     if not isinstance(row, dict):
-        return f"expected a JSON object, got {shown(line.strip())}; write one object a line", {}
+        return f"expected a JSON object, got {quoted(line.strip())}; write one object a line", {}
     missing = next((column for column in wanted.columns if column not in row), None)
     return ("" if missing is None else wanted.lacks(missing, list(row))), row

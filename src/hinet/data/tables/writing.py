@@ -12,11 +12,11 @@ from typing import IO, Any, Literal, Protocol
 
 from hinet.data.tables.arrow_values import plain_values
 from hinet.data.tables.formats import TableFormat, format_of_name
-from hinet.errors import FileError, HiNetError, shown
+from hinet.errors import FileError, HiNetError, quoted
 from hinet.files import new_file
 from hinet.files.delimited import format_rows
-from hinet.files.streams import STANDARD, compressing, standard_output, without_ending
-from hinet.files.text import undecoded
+from hinet.files.streams import STANDARD, compressed_writer, standard_output, strip_compression
+from hinet.files.text import decoding_error
 
 CellKind = Literal["text", "texts", "number", "place", "any"]  # "any" is carried over as it came
 LIST_SEP = " > "  # between the steps of a trace where a cell is text
@@ -38,7 +38,7 @@ def format_for_output(out: str, format: TableFormat | None, of_input: TableForma
         If the name ends in what stands for no format.
     """
     chosen = format or (None if out == STANDARD else format_of_name(out))
-    ending = Path(without_ending(out)).suffix.lower()
+    ending = Path(strip_compression(out)).suffix.lower()
     if chosen is None and ending not in ("", ".txt"):
         raise FileError(
             out, f"{ending!r} stands for no format; end the name in .csv, .tsv, .jsonl or .parquet, or name one"
@@ -54,8 +54,8 @@ def new_table(out: str, format: TableFormat, kinds: Mapping[str, CellKind]) -> I
     A file is there as a whole when the block ends, or not at all.
     """
     for name in kinds:
-        if undecoded(name, "utf-8"):
-            raise HiNetError(f"{shown(name)} is no text, so no name of a column; type it in UTF-8")
+        if decoding_error(name, "utf-8"):
+            raise HiNetError(f"{quoted(name)} is no text, so no name of a column; type it in UTF-8")
     if out == STANDARD:
         stream = standard_output()
         if format == "parquet" and stream.isatty():
@@ -66,7 +66,7 @@ def new_table(out: str, format: TableFormat, kinds: Mapping[str, CellKind]) -> I
         return
     with (
         new_file(out) as stream,
-        compressing(out, stream) as packed,
+        compressed_writer(out, stream) as packed,
         table_writer(out, packed, format, kinds) as writer,
     ):
         yield writer

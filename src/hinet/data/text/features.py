@@ -28,7 +28,7 @@ from hinet.data.text.vocabulary import Names, Vocabulary, bucket_lookup, vocabul
 from hinet.data.text.weighing_kernels import Floats, weigh_rows
 from hinet.errors import HiNetError
 from hinet.files.schema import ArraySpec, Schema, check_arrays, floats, offsets
-from hinet.parameters import thread_count
+from hinet.parameters import resolve_threads
 from hinet.ragged import Ints, offsets_of
 
 LEAST_IDF, MOST_IDF = 1.0, 100.0  # of a feature in all texts, and more than any number of texts can give
@@ -80,7 +80,7 @@ class TextFeatures:
         cls, chunks: Iterable[Any], settings: TextSettings | None = None, threads: int | None = None
     ) -> TextFeatures:
         """Learn the features of texts that come in chunks, exactly as from all at once."""
-        threads = thread_count(threads)
+        threads = resolve_threads(threads)
         arrays, settings = resolved(arrow_chunks(chunks), settings or TextSettings())
         counts: list[Counts] = []
         blocks: list[TextBlock] = []
@@ -100,7 +100,7 @@ class TextFeatures:
         cls, texts: Any, settings: TextSettings | None = None, threads: int | None = None
     ) -> tuple[TextFeatures, Any]:
         """Learn the features of training texts and return them with the rows, as `fit` and `transform` would."""
-        threads = thread_count(threads)
+        threads = resolve_threads(threads)
         (array,), settings = resolved(arrow_chunks([texts]), settings or TextSettings())
         hashed, counts = hashed_and_counted(array, settings, threads)
         features = cls._learnt(counts, settings, [each.block for each in hashed], hashed.__getitem__, threads)
@@ -125,7 +125,7 @@ class TextFeatures:
 
         Feature numbers and row offsets are int32, unless the rows have more than 2**31 features together.
         """
-        threads = thread_count(threads)
+        threads = resolve_threads(threads)
 
         def work(block: pa.LargeStringArray) -> _Part:
             return self._weighed(HashedBlock.of(normalised(block), self.settings))

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from hinet.data.text.characters import character_classes
 from hinet.data.text.hashing_kernels import Bytes, Ints64
-from hinet.errors import HiNetError, shown
+from hinet.errors import HiNetError, quoted
 from hinet.ragged import offsets_of
 
 # Blocks large enough to be worth a thread, and small enough for their n-grams to be sorted near the cache.
@@ -37,7 +37,7 @@ class TextBlock:
 def as_arrow(texts: Any, first_row: int = 0) -> pa.ChunkedArray:
     """Return the texts of any supported container as an Arrow array of large strings, without a null."""
     if isinstance(texts, str | bytes):
-        raise HiNetError(f"expected a list of texts, got one text {shown(str(texts))}; put it into a list")
+        raise HiNetError(f"expected a list of texts, got one text {quoted(str(texts))}; put it into a list")
     try:
         array = _arrow_form(texts)
     except (pa.ArrowException, UnicodeEncodeError, TypeError, ValueError):
@@ -96,11 +96,11 @@ def _row_error(texts: Any, first_row: int, array: pa.ChunkedArray | None = None)
     if isinstance(texts, list | tuple) or (isinstance(texts, np.ndarray) and texts.ndim == 1):
         for row, text in enumerate(texts, first_row):
             if not isinstance(text, str):
-                got = "None" if text is None else f"{type(text).__name__} {shown(str(text))[1:-1]}"
+                got = "None" if text is None else f"{type(text).__name__} {quoted(str(text))[1:-1]}"
                 return HiNetError(f"row {row}: expected a text, got {got}; {_REMEDY}")
             if not _encodable(text):
                 remedy = "read the file with errors='replace'"
-                return HiNetError(f"row {row}: the text {shown(text)} has half of a surrogate pair; {remedy}")
+                return HiNetError(f"row {row}: the text {quoted(text)} has half of a surrogate pair; {remedy}")
     if array is not None and array.null_count and not pa.types.is_null(array.type):
         import pyarrow.compute as pc
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeAlias
 
 from hinet.errors import HiNetError, did_you_mean
-from hinet.parameters import FLAG, NONE, REFUSED, Rule, Rules, one_of, real, settle, whole
+from hinet.parameters import FLAG, INVALID, NONE, Rule, Rules, one_of, real, validate_fields, whole
 
 Sizes: TypeAlias = tuple[int, int]
 
@@ -23,19 +23,19 @@ FIRST_TEXTS = 100_000
 def _read_sizes(given: Any) -> Any:
     if isinstance(given, tuple | list) and len(given) == 2:
         shortest, longest = (whole(1, LONGEST_NGRAM).read(size) for size in given)
-        if REFUSED not in (shortest, longest) and shortest <= longest:
+        if INVALID not in (shortest, longest) and shortest <= longest:
             return shortest, longest
-    return REFUSED
+    return INVALID
 
 
 _SIZES = Rule(f"the shortest and longest length, such as (1, 2), at most {LONGEST_NGRAM},", _read_sizes)
 RULES: Rules = {
     "word_ngrams": _SIZES | NONE,
     "char_ngrams": _SIZES | one_of("auto") | NONE,
-    "char_weight": real(above=0).advising("for no character n-grams give char_ngrams=None"),
-    "min_df": whole(1).advising("1 keeps every feature"),
-    "max_features": (whole(1) | NONE).advising("None sets no limit"),
-    "hash_bits": (whole(1, MOST_HASH_BITS) | NONE).advising("None keeps a vocabulary; 20 is common"),
+    "char_weight": real(above=0).with_remedy("for no character n-grams give char_ngrams=None"),
+    "min_df": whole(1).with_remedy("1 keeps every feature"),
+    "max_features": (whole(1) | NONE).with_remedy("None sets no limit"),
+    "hash_bits": (whole(1, MOST_HASH_BITS) | NONE).with_remedy("None keeps a vocabulary; 20 is common"),
     "sublinear": FLAG,
     "keep_names": FLAG,
 }
@@ -84,7 +84,7 @@ class TextSettings:
     keep_names: bool = True
 
     def __post_init__(self) -> None:
-        settle(self, RULES)
+        validate_fields(self, RULES)
         if self.word_ngrams is None and self.char_ngrams is None:
             raise HiNetError("word_ngrams and char_ngrams are both None; without n-grams a text has no features")
         if self.hash_bits is not None and self.max_features is not None:
