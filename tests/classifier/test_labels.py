@@ -33,7 +33,7 @@ from hinet.classifier.labels import LabelForm
 from hinet.classifier.manifest import sealed
 from hinet.classifier.tabular import AnswerTable, Asked
 from hinet.metrics import scorer
-from hinet.taxonomy import Layers, cut_path
+from hinet.taxonomy import Layers, split_path
 from tests.classifier.data import small
 from tests.strategies import awkward_names
 
@@ -184,12 +184,12 @@ def test_what_steps_were_is_saved_and_checked() -> None:
 
 
 @settings(max_examples=100)
-@given(st.lists(st.text("ab>\\ ", min_size=1, max_size=8).filter(lambda text: all(cut_path(text))), min_size=1))
+@given(st.lists(st.text("ab>\\ ", min_size=1, max_size=8).filter(lambda text: all(split_path(text))), min_size=1))
 @example(["x>y", r"a\ >b", r"a\>b"])
 def test_text_with_marks_and_backslashes_comes_back(texts: list[str]) -> None:
-    first = {cut_path(text): text for text in reversed(texts)}
+    first = {split_path(text): text for text in reversed(texts)}
     form, _ = read_labels(texts, None, ">")
-    assert read_back(form, texts).tolist() == [first[cut_path(text)] for text in texts]
+    assert read_back(form, texts).tolist() == [first[split_path(text)] for text in texts]
     inner = form.decode(np.arange(len(form.taxonomy)))
     assert [form.taxonomy.position(form.id_of(0, text)) for text in inner] == list(range(len(form.taxonomy)))
 

@@ -219,8 +219,8 @@ def test_saved_features_that_do_not_fit_are_told() -> None:
     for name, wrong, message in (
         ("words.idf", arrays["words.idf"][1:], "has the shape"),
         ("words.idf", arrays["words.idf"][:, None], "has the shape"),
-        ("words.idf", arrays["words.idf"] * np.nan, "holds nan at place 0"),
-        ("words.idf", arrays["words.idf"] * 0, "holds 0.0 at place 0"),
+        ("words.idf", arrays["words.idf"] * np.nan, "holds nan at index 0"),
+        ("words.idf", arrays["words.idf"] * 0, "holds 0.0 at index 0"),
         ("words.hashes", arrays["words.hashes"][::-1], "expected values that rise"),
         ("words.hashes", arrays["words.hashes"].astype(np.float64), "is of float64, expected whole numbers"),
         ("words.name_offsets", arrays["words.name_offsets"][1:], "has the shape"),

@@ -40,7 +40,7 @@ def moved_to(fitted: Fitted, form: LabelForm, renamed: Mapping[str, str] | None 
     """
     fitted.check_file()
     change = TaxonomyChange.between(fitted.form.taxonomy, form.taxonomy, renamed)
-    came_from = np.append(change.came_from, -1)  # of a virtual root
+    came_from = np.append(change.old_position, -1)  # of a virtual root
     carry = carried if isinstance(fitted.model, FusedModel) else _carried_network
     moved = replace(fitted, form=form, model=carry(fitted.model, form.layers, came_from))  # type: ignore[arg-type]
     examples = fitted.examples
@@ -103,7 +103,7 @@ def _taught(before: Fitted, moved: Fitted, change: TaxonomyChange, rows: Any) ->
     if isinstance(before.model, FusedModel):
         before = replace(before, model=replace(before.model, slope=1.0))
     targets = option_targets(before.search.traces(rows, TRACES_OF_A_ROW).traces, layers, change.new_position)
-    sources = Carried.between(before.form.layers, layers, np.append(change.came_from, -1))
+    sources = Carried.between(before.form.layers, layers, np.append(change.old_position, -1))
     learns = learning_rows(sources, layers, change.nodes_with_other_labels())
     if isinstance(moved.model, FusedModel):
         return taught(moved.model, learns, targets, SparseMatrix.of(rows))

@@ -26,7 +26,7 @@ from hinet.classifier.labels import Form, LabelForm
 from hinet.classifier.text_paths import AUTO, PathSep, TextStyle, text_style
 from hinet.data import Traces
 from hinet.errors import HiNetError, LabelError, quoted
-from hinet.taxonomy import PATH_MARK, PATH_SEP, VIRTUAL_ROOT, Layers, Taxonomy, as_id, has_paths, path_id, unpadded
+from hinet.taxonomy import PATH_MARK, PATH_SEP, VIRTUAL_ROOT, Layers, Taxonomy, as_id, has_paths, path_id, strip_padding
 
 Labels = Sequence[tuple[int, Any]]  # every label, with the first row that has it
 
@@ -192,7 +192,7 @@ def _of_paths(
     labels: Labels, taxonomy: Taxonomy | None, kind: Form, *, number: bool = False, style: TextStyle | None = None
 ) -> LabelForm:
     """Return the form of paths: of ids of a given taxonomy, or of names that make one, below a virtual root."""
-    cut = [(row, unpadded(row, label)) for row, label in labels]
+    cut = [(row, strip_padding(row, label)) for row, label in labels]
     for row, path in cut:
         if not path:
             raise empty_path(row)

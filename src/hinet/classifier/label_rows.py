@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hinet.errors import HiNetError, LabelError, format_value, quoted
-from hinet.taxonomy import as_id, path_id, unpadded
+from hinet.taxonomy import as_id, path_id, strip_padding
 
 Read = TypeVar("Read")
 
@@ -71,7 +71,7 @@ def paths_as_text(y: Any) -> list[str]:
 
 
 def _whole(at: int, row: Any) -> tuple[str, ...]:
-    steps = unpadded(at, row)
+    steps = strip_padding(at, row)
     if not steps:
         raise empty_path(at)
     return steps

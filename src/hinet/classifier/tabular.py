@@ -21,7 +21,7 @@ from hinet.data.tables.writing import CellKind
 from hinet.data.text import known_shares
 from hinet.engine import Decoding, Found
 from hinet.errors import HiNetError
-from hinet.taxonomy import PATH_MARK, cut_path
+from hinet.taxonomy import PATH_MARK, split_path
 
 KNOWN_WORDS = "known_words"  # the column of the share of words that the model knows
 
@@ -235,7 +235,7 @@ def label_text(label: Any, style: TextStyle) -> str:
         return str(label)
     steps = tuple(map(str, label))
     joined = style.between.join(steps)
-    return joined if cut_path(joined, style.mark) == steps else style.written(steps)
+    return joined if split_path(joined, style.mark) == steps else style.written(steps)
 
 
 def joined_traces(parts: Sequence[Found]) -> Found:

@@ -18,8 +18,8 @@ from hinet.data.tables import Columns, Faults, RowQuery, checked_against, labell
 from hinet.data.tables.columns import each_of, whole_paths
 from hinet.errors import HiNetError
 from hinet.ragged import Ints
-from hinet.taxonomy import PATH_MARK, Taxonomy, cut_path, has_paths
-from hinet.taxonomy.path_text import why_no_path
+from hinet.taxonomy import PATH_MARK, Taxonomy, has_paths, split_path
+from hinet.taxonomy.path_text import path_error
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class LabelledTexts:
     def distinct_labels(self) -> set[Any]:
         """Each label once, however it is written."""
         written = {one for label in self.labels for one in each_of(label)}
-        return written if self.path_sep is None else {cut_path(one, self.path_sep) for one in written}
+        return written if self.path_sep is None else {split_path(one, self.path_sep) for one in written}
 
     def take(self, rows: Ints) -> LabelledTexts:
         """Return the chosen rows."""
@@ -139,5 +139,5 @@ def _check_paths(*parts: LabelledTexts | None) -> None:
     """Refuse a label that is no path where others are."""
     labels = (label for rows in parts if rows is not None for label in rows.labels)
     for one in dict.fromkeys(one for label in labels for one in each_of(label)):
-        if reason := why_no_path(one):
+        if reason := path_error(one):
             raise HiNetError(f"{reason}, or take labels as they are with --path-sep none")

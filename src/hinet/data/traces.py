@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hinet.errors import LabelError, quoted
 from hinet.ragged import Ints, freeze, gather, group_by, offsets_of
-from hinet.taxonomy import VIRTUAL_ROOT, Layers, path_id, unpadded
+from hinet.taxonomy import VIRTUAL_ROOT, Layers, path_id, strip_padding
 
 MOST_PATHS_OF_A_LABEL = 10_000
 
@@ -102,7 +102,7 @@ class Traces:
         >>> Traces.encode_paths(layers, paths, steps="names").decode()
         ['Food > Milk', 'Toys']
         """
-        cut = [unpadded(row, path) for row, path in enumerate(paths)]
+        cut = [strip_padding(row, path) for row, path in enumerate(paths)]
         if steps == "names":
             return cls.encode(layers, [path_id(path) for path in cut])
         found = cls.along(layers, cut)

@@ -15,7 +15,7 @@ from hinet.data.tables import Columns, RowQuery, TableOptions, Unforgiving, chec
 from hinet.data.tfidf import tfidf_counts, tfidf_texts
 from hinet.errors import HiNetError
 from hinet.evaluation.comparison import ComparisonData
-from hinet.taxonomy import Layers, Taxonomy, as_id, cut_path, path_id
+from hinet.taxonomy import Layers, Taxonomy, as_id, path_id, split_path
 
 TEST_SHARE = 0.2  # of the rows, where nothing says which are for testing
 
@@ -99,7 +99,7 @@ def _as_path_ids(labels: LabelSets) -> list[tuple[str, ...]]:
 
 
 def _steps(label: str) -> tuple[str, ...]:
-    return tuple(step for step in cut_path(label) if step)
+    return tuple(step for step in split_path(label) if step)
 
 
 def _comparison(

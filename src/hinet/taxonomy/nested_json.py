@@ -1,6 +1,6 @@
-"""Nested JSON hierarchies, read without recursion so that no depth is too deep, with the line of every node.
+"""Nested JSON hierarchies, parsed without recursion, so of any depth, with the line of every node.
 
-Three shapes are common and all are read: objects of children by name, ``{"A": {"B": {}, "C": null}, "D": ["E"]}``;
+Three shapes are supported: objects of children by name, ``{"A": {"B": {}, "C": null}, "D": ["E"]}``;
 objects with a list of children, ``{"id": "1", "title": "A", "children": [{"id": "2", "title": "B"}]}``; and a list of
 objects that name their parent, ``[{"id": "1", "parent": null}, {"id": "2", "parent": "1"}]``.
 """
@@ -54,11 +54,11 @@ class NestedJson:
             links = list(_walk_listed(path, root) if described else _walk_named(path, root))
         if not links:
             raise FileError(path, "the JSON holds no node; nest the nodes as objects", line=1)
-        if described:  # a node of a DAG may be told again, whole or by its id, under each of its parents
-            told: dict[tuple[str, str | None], _Link] = {}
+        if described:  # a node of a DAG may be repeated, whole or by its id, under each of its parents
+            first_links: dict[tuple[str, str | None], _Link] = {}
             for link in links:
-                told.setdefault(link[:2], link)
-            links = list(told.values())
+                first_links.setdefault(link[:2], link)
+            links = list(first_links.values())
         columns = dict.fromkeys(name for link in links for name in link[3])
         return Draft(
             nodes=[node for node, _, _, _ in links],
@@ -137,16 +137,16 @@ def _walk_flat(path: str | Path, root: _Value) -> Iterator[_Link]:
     for _, value in root.items:
         identifier = _field(path, value, _ID_KEYS)
         if not identifier:
-            raise FileError(path, "a node has no id; where nodes name their parent each needs one", line=value.line)
+            raise FileError(path, "a node has no id; nodes that name their parent need one", line=value.line)
         attributes = _attributes(path, value, _field(path, value, _TITLE_KEYS))
         yield identifier, _field(path, value, (_PARENT,)) or None, value.line, attributes
 
 
 def _attributes(path: str | Path, value: _Value, title: str | None) -> dict[str, str]:
-    """Return the further fields of a node, but for those that say its id, title and place."""
+    """Return the fields of a node other than its id, parent and children."""
     named = {next((key for key in keys if value.get(key) is not None), "") for keys in (_ID_KEYS, _TITLE_KEYS)}
-    further = {k: _text(path, v) for k, v in value.items if not v.kind and k not in {*named, _PARENT, _CHILDREN}}
-    return further if title is None else {"title": title, **further}
+    attributes = {k: _text(path, v) for k, v in value.items if not v.kind and k not in {*named, _PARENT, _CHILDREN}}
+    return attributes if title is None else {"title": title, **attributes}
 
 
 def _path_id(path: str | Path, parent: str | None, name: str, line: int) -> str:
@@ -159,8 +159,8 @@ def _path_id(path: str | Path, parent: str | None, name: str, line: int) -> str:
 
 
 def _field(path: str | Path, value: _Value, keys: tuple[str, ...]) -> str | None:
-    found = value.get(*keys)
-    return None if found is None else _text(path, found)
+    entry = value.get(*keys)
+    return None if entry is None else _text(path, entry)
 
 
 def _text(path: str | Path, value: _Value) -> str:
@@ -172,16 +172,16 @@ def _text(path: str | Path, value: _Value) -> str:
 
 
 def _tokens(path: str | Path, text: str) -> Iterator[tuple[int, str]]:
-    line, place, end = 1, 0, len(text.rstrip(" \t\n\r"))
-    while place < end:
-        match = _TOKEN.match(text, place)
+    line, position, end = 1, 0, len(text.rstrip(" \t\n\r"))
+    while position < end:
+        match = _TOKEN.match(text, position)
         if match is None:
-            raise FileError(path, f"not valid JSON near {quoted(text[place : place + 20].strip())}", line=line)
+            raise FileError(path, f"not valid JSON near {quoted(text[position : position + 20].strip())}", line=line)
         token = match[match.lastindex or 0]
-        line += text.count("\n", place, match.end() - len(token))
+        line += text.count("\n", position, match.end() - len(token))
         yield line, token
         line += token.count("\n")
-        place = match.end()
+        position = match.end()
 
 
 def _scalar(path: str | Path, line: int, token: str) -> Any:
@@ -200,7 +200,7 @@ def _parse(path: str | Path, text: str) -> _Value:
     open_values: list[_Value] = []
     line, token = _next(path, tokens, 1)
     while True:
-        # Here a value is due.
+        # Here a value is expected.
         key, start = "", line
         holder = open_values[-1] if open_values else None
         if holder is not None and holder.kind == "{":
@@ -247,7 +247,7 @@ def _key(path: str | Path, line: int, token: str, tokens: Iterator[tuple[int, st
 
 
 def _next(path: str | Path, tokens: Iterator[tuple[int, str]], line: int) -> tuple[int, str]:
-    found = next(tokens, None)
-    if found is None:
+    token = next(tokens, None)
+    if token is None:
         raise FileError(path, "not valid JSON: the text ends before its brackets close", line=line)
-    return found
+    return token

@@ -15,8 +15,8 @@ from hinet.data.tables.reading import read_blocks
 from hinet.errors import HiNetError, LabelError, quoted
 from hinet.files import check_plain
 from hinet.files.text import decoding_error
-from hinet.taxonomy import PATH_MARK, Taxonomy, as_id, cut_path
-from hinet.taxonomy.path_text import empty_step, why_no_path
+from hinet.taxonomy import PATH_MARK, Taxonomy, as_id, split_path
+from hinet.taxonomy.path_text import empty_step_message, path_error
 
 MOST_CHECKED = 1 << 20  # distinct labels whose check is remembered
 
@@ -98,7 +98,7 @@ class Columns:
     def _one(self, text: str) -> Any:
         if self.path_sep is None:
             return text
-        steps = cut_path(text, self.path_sep)
+        steps = split_path(text, self.path_sep)
         return steps if any(steps) else ()
 
 
@@ -238,7 +238,7 @@ def _bad_label(label: Any) -> str:
         return "the row has no label; label it or leave it out"
     for path in each_of(label):
         if isinstance(path, tuple) and not all(path):
-            return empty_step(" > ".join(path))
+            return empty_step_message(" > ".join(path))
     return ""
 
 
@@ -248,7 +248,7 @@ def whole_paths(label: Any) -> str:
     What starts with the mark, such as ``>50K``, is let pass: it is a path only if others are.
     """
     for one in each_of(label):
-        if not one.lstrip().startswith(PATH_MARK) and (reason := why_no_path(one)):
+        if not one.lstrip().startswith(PATH_MARK) and (reason := path_error(one)):
             return f"{reason}, or take labels as they are with --path-sep none"
     return ""
 
