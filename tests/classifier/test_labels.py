@@ -26,7 +26,7 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from hinet import HiNetClassifier, HiNetError, LabelError, Taxonomy, load, paths_as_text
 from hinet.classifier.bundle import _described_form, _restored_form
 from hinet.classifier.continuing import moved_to
-from hinet.classifier.inputs import taken
+from hinet.classifier.inputs import take_rows
 from hinet.classifier.label_reading import read_labels, read_with_classes, widened
 from hinet.classifier.label_rows import checked_labels
 from hinet.classifier.labels import LabelForm
@@ -275,7 +275,7 @@ def test_arrow_tables_are_level_columns() -> None:
     assert read_back(form, table).tolist() == [["Food", 1], ["Food", 2], ["Toys", ""]]
     one = pa.table({"label": ["a", "b"]})
     assert read_labels(checked_labels(one, 2), None)[0].decode(np.array([0, 1])).tolist() == ["a", "b"]
-    assert taken(table, np.array([True, False, True])).to_pylist()[1]["top"] == "Toys"
+    assert take_rows(table, np.array([True, False, True])).to_pylist()[1]["top"] == "Toys"
 
 
 EDGES = [("all", "food"), ("food", "bread"), ("food", "milk"), ("all", "toy"), ("toy", "car")]

@@ -16,7 +16,7 @@ import pytest
 
 from hinet import HiNetClassifier, load
 from hinet.cli import main
-from hinet.data.holdout import held_out
+from hinet.data.holdout import holdout_mask
 from hinet.data.text import TextFeatures
 from hinet.files import read_arrays
 from tests.cli.conftest import HINET, TRAIN_EXAMPLE, products, run_hinet
@@ -134,7 +134,7 @@ def test_wishes_that_cannot_be_met_are_told_before_training(
         (["--out", "new", "--memory-limit", "0", "--valid", "none.csv"], "--memory-limit: expected a number above 0"),
         (["--out", "new", "--memory-limit", "nan"], "--memory-limit: expected a number above 0 or None, got nan"),
         (["--out", "new", "--checkpoint-every", "nan"], "--checkpoint-every: expected a number of at least 0, got nan"),
-        (["--out", "new", "--width", "100000000"], "GB of memory there is; lower width"),
+        (["--out", "new", "--width", "100000000"], "GB of memory available; lower width"),
         (["--out", "new", "--seed", str(1 << 64)], "0<=x<=9223372036854775807"),
         (["--out", "new", "--label-sep", ""], "--label-sep is empty"),
     ):
@@ -176,7 +176,7 @@ def test_a_promise_is_told_wherever_it_is_used(
     assert read == [250]  # validation rows become features once
     said = capsys.readouterr().err
     paths = [tuple(label.split(" > ")) for _, label in rows]
-    chosen = held_out(500, 0.5, 3)
+    chosen = holdout_mask(500, 0.5, 3)
     single = sum(path[0].startswith("only") for path, out in zip(paths, chosen, strict=True) if out)
     assert f"{single} labels are those of validation rows alone: no training row is left" in said
     assert "validation rows repeat a training text" in said

@@ -17,7 +17,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
 
 from hinet import load_icd10cm
-from hinet.data.text import TextFeatures, TextSettings, incoming
+from hinet.data.text import TextFeatures, TextSettings, text_input
 from hinet.data.text.characters import character_classes
 from hinet.data.text.hashing_kernels import BLANK, WORD
 from hinet.errors import HiNetError
@@ -166,8 +166,8 @@ def test_rows_are_canonical_and_of_length_one_or_empty(texts: list[str], chosen:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut even a few texts into several blocks."""
-    monkeypatch.setattr(incoming, "LEAST_BLOCK_BYTES", 200)
-    monkeypatch.setattr(incoming, "MOST_BLOCK_BYTES", 2_000)
+    monkeypatch.setattr(text_input, "LEAST_BLOCK_BYTES", 200)
+    monkeypatch.setattr(text_input, "MOST_BLOCK_BYTES", 2_000)
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -263,7 +263,7 @@ def test_hashed_features_are_the_vocabulary_with_columns_added_up(texts: list[st
     if result is None:
         return
     features, _ = result
-    hashed, rows = TextFeatures.fit_transform(texts, TextSettings(**{**plain.described(), "hash_bits": bits}))
+    hashed, rows = TextFeatures.fit_transform(texts, TextSettings(**{**plain.to_dict(), "hash_bits": bits}))
     assert rows.shape == (len(texts), 2**bits)
     bucket = (features.to_arrays()["words.hashes"] >> np.uint64(64 - bits)).astype(np.int64)
     names = features.names(range(features.count))

@@ -144,5 +144,5 @@ def test_the_root_matches_itself_only() -> None:
 
 
 def test_an_average_has_a_name() -> None:
-    with pytest.raises(HiNetError, match="average is 'micro' or 'macro'; got 'samples'"):
+    with pytest.raises(HiNetError, match="average: expected 'micro' or 'macro', got 'samples'"):
         hierarchical_f1(["cat"], ["cat"], average="samples", taxonomy=PETS)  # type: ignore[arg-type]

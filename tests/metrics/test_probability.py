@@ -109,7 +109,7 @@ def test_log_probabilities_belong_to_neurons() -> None:
         ([0.5, float("nan")], "row 1: probability is nan, not from 0 to 1; give probabilities, not logits"),
         ([0.5, -3.0], "row 1: probability is -3, not from 0 to 1"),
         ([1.5], "row 0: probability is 1.5, not from 0 to 1"),
-        ([], "probability: there are no rows to judge; give at least one"),
+        ([], "probability: there are no rows to evaluate; give at least one"),
         ([[0.5, 0.5]], "probability: expected one number a row, got an array of shape (1, 2); choose a column"),
         (["sure"], "probability: expected numbers from 0 to 1, got ['sure']"),
     ],

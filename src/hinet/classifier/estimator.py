@@ -39,7 +39,7 @@ from hinet.classifier.inputs import (
     kind_of,
     learnt_text,
     one_row,
-    taken,
+    take_rows,
     text_column,
 )
 from hinet.classifier.label_reading import in_taxonomy, read_labels, read_with_classes, widened
@@ -63,12 +63,12 @@ from hinet.classifier.parameters import (
 from hinet.classifier.text_paths import AUTO
 from hinet.classifier.truth import NOTHING, Truth
 from hinet.data import Traces
-from hinet.data.holdout import held_out
-from hinet.data.matrices import as_csr, check_rows, checked_weights, is_sparse
+from hinet.data.holdout import holdout_mask
+from hinet.data.matrices import as_csr, check_rows, is_sparse, validate_weights
 from hinet.data.text import TextSettings
 from hinet.engine import Decoding
 from hinet.errors import FileError, HiNetError, InputTypeError, LabelError, format_value, quoted
-from hinet.evaluation.risk import CERTAINTY, check_share
+from hinet.evaluation.risk import CERTAINTY, validate_share
 from hinet.parameters import FLAG, PATH, THREADS, validate_parameters
 from hinet.progress import Progress, SilentProgress, progress_for_terminal
 from hinet.taxonomy import Taxonomy, TaxonomyChange
@@ -257,13 +257,13 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if not len(valid[1]):
                 raise HiNetError("valid: expected rows and their labels, got none; leave valid out, or give some")
         elif self.validation_fraction is not None:
-            chosen = held_out(len(traces), self.validation_fraction, seed_of(self.random_state))
-            valid = taken(checked, chosen), taken(y, chosen)
-            checked = taken(checked, ~chosen)
+            chosen = holdout_mask(len(traces), self.validation_fraction, seed_of(self.random_state))
+            valid = take_rows(checked, chosen), take_rows(y, chosen)
+            checked = take_rows(checked, ~chosen)
             # held-out rows do not make labels known, as new rows would not
-            form, traces = read(taken(y, ~chosen), form)
+            form, traces = read(take_rows(y, ~chosen), form)
             if sample_weight is not None:
-                sample_weight = checked_weights(sample_weight, len(chosen))[~chosen]
+                sample_weight = validate_weights(sample_weight, len(chosen))[~chosen]
         weights = self._weights(sample_weight, form, traces)
         if goes_on:
             moved = moved_to(self.fitted_, form)
@@ -410,12 +410,12 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return features, features.rows(checked, self.n_jobs)
 
     def _weights(self, sample_weight: Any, form: LabelForm, traces: Traces) -> NDArray[np.float64] | None:
-        weights = None if sample_weight is None else checked_weights(sample_weight, len(traces))
+        weights = None if sample_weight is None else validate_weights(sample_weight, len(traces))
         class_weight = RULES["class_weight"].validate("class_weight", self.class_weight)
         if class_weight is None:
             return weights
         by_class = form.weights_of(class_weight, traces)
-        return checked_weights(by_class if weights is None else weights * by_class, len(traces))
+        return validate_weights(by_class if weights is None else weights * by_class, len(traces))
 
     # Answers
 
@@ -499,7 +499,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows, truth = self.features_of(X), self._truth(X, y)
         found = self.fitted_.search.decode(rows, self.decoding)
         right = truth.are_right(found.nodes)
-        weights = None if sample_weight is None else checked_weights(sample_weight, len(right))
+        weights = None if sample_weight is None else validate_weights(sample_weight, len(right))
         return float(np.average(right, weights=weights)) if len(right) else 0.0
 
     def calibrate(
@@ -526,8 +526,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         HiNetError
             If the rows are too few to promise the risk; the classifier is left as it was.
         """
-        check_share("risk", risk)
-        check_share("certainty", certainty)
+        validate_share("risk", risk)
+        validate_share("certainty", certainty)
         held = self._held_out(X, y)
         temperature, seed = getattr(self, "temperature_", 1.0), seed_of(self.random_state)
         self.fitted_, found = calibrated(

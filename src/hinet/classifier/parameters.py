@@ -16,7 +16,7 @@ from hinet.engine.answering import DECODING, PROBABILITY
 from hinet.engine.checkpoints import CHECKPOINT_EVERY
 from hinet.engine.settings import RULES as ENGINE_RULES
 from hinet.errors import HiNetError
-from hinet.evaluation.risk import Promise
+from hinet.evaluation.risk import RiskBound
 from hinet.files import check_plain
 from hinet.parameters import (
     FLAG,
@@ -134,7 +134,7 @@ def plain_parameters(estimator: Any) -> dict[str, Any]:
     device = estimator.device
     plain["device"] = None if device is None else str(device)
     plain["taxonomy"] = None if plain["taxonomy"] is None else "taxonomy"
-    plain["text"] = None if plain["text"] is None else plain["text"].described()
+    plain["text"] = None if plain["text"] is None else plain["text"].to_dict()
     plain["checkpoint"] = None
     if isinstance(plain["class_weight"], dict):  # keys need not be text
         labels = [label.item() if isinstance(label, np.generic) else label for label in plain["class_weight"]]
@@ -147,7 +147,7 @@ def restored_parameters(told: dict[str, Any], taxonomy: Taxonomy) -> dict[str, A
     """Return the parameters that gave these plain values."""
     parameters = {**told, "checkpoint": None}
     if parameters["text"] is not None:
-        parameters["text"] = TextSettings.from_described(parameters["text"])
+        parameters["text"] = TextSettings.from_dict(parameters["text"])
     if parameters["taxonomy"] is not None:
         parameters["taxonomy"] = taxonomy
     if isinstance(parameters["class_weight"], list):
@@ -167,4 +167,4 @@ def restored_calibration(told: dict[str, Any]) -> Calibration:
     promise = told["promise"]
     if not (told["temperature"] > 0 and all(map(math.isfinite, numbers_in({**told, **(promise or {})})))):
         raise HiNetError("calibration has numbers that are not finite, or a temperature that is not above 0")
-    return Calibration(**{**told, "promise": None if promise is None else Promise(**promise)})
+    return Calibration(**{**told, "promise": None if promise is None else RiskBound(**promise)})

@@ -69,15 +69,15 @@ def _judged(classifier: HiNetClassifier, icd: Icd10cm, seconds: float) -> Table:
     """Return how the classifier does on test rows, as a table."""
     import numpy as np
 
-    from hinet.cli.evaluate import judgement_table
-    from hinet.evaluation.judgement import Judgement
+    from hinet.cli.evaluate import evaluation_table
+    from hinet.evaluation.evaluation import Evaluation
 
     start = time.perf_counter()
     found = classifier.predict_traces(icd.test.texts).found
     speed = len(icd.test) / (time.perf_counter() - start)
     right = np.array(found.traces.decode()) == np.array(icd.test.labels)
-    judgement = Judgement(icd.taxonomy, [(label,) for label in icd.test.labels], found, right)
-    table = judgement_table(judgement, classifier.fitted_.model, speed)
+    evaluation = Evaluation(icd.taxonomy, [(label,) for label in icd.test.labels], found, right)
+    table = evaluation_table(evaluation, classifier.fitted_.model, speed)
     table.add_row("training, features and calibration included", f"{seconds:.1f} s")
     return table
 

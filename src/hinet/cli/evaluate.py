@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help stays instan
     from hinet.cli.models import LoadedModel
     from hinet.data.tables import LabelledBlock
     from hinet.engine import Found
-    from hinet.evaluation.judgement import Judgement
+    from hinet.evaluation.evaluation import Evaluation
     from hinet.evaluation.risk import AnswerCounts
 
 _BESIDE = "evaluation"  # the name that the default of --rejects begins with
@@ -45,28 +45,28 @@ def evaluate(
 ) -> None:
     """Judge a model on labelled rows: accuracy, hierarchical F1, accuracy by level, calibration, coverage."""
     from hinet.cli.models import load_model
-    from hinet.data.tables import RowQuery, checked_against, labelled_blocks
+    from hinet.data.tables import RowQuery, labelled_blocks, taxonomy_check
     from hinet.progress import counter_for_terminal
 
     check_plot(plot)
     rows.check_outputs(data, {"--plot": plot}, _BESIDE, model)
     loaded = load_model(model, running.threads)
-    check = checked_against(loaded.given_taxonomy)
+    check = taxonomy_check(loaded.given_taxonomy)
     query = RowQuery(named.over(loaded.columns), where=rows.where, check=check)
     start = time.perf_counter()
-    with rows.faults(_BESIDE) as faults, counter_for_terminal(running.quiet or as_json) as counter:
+    with rows.row_errors(_BESIDE) as row_errors, counter_for_terminal(running.quiet or as_json) as counter:
         parts = []
-        for block in labelled_blocks(data, query, rows.options, faults):
+        for block in labelled_blocks(data, query, rows.options, row_errors):
             if len(block):
                 parts.append(_judged(loaded, block))
                 counter.advanced(len(block))
-    judgement = _joined(loaded, parts)
-    speed = len(judgement) / (time.perf_counter() - start - sum(part.at_threshold.seconds for part in parts))
+    evaluation = _joined(loaded, parts)
+    speed = len(evaluation) / (time.perf_counter() - start - sum(part.at_threshold.seconds for part in parts))
     if plot is not None:
-        from hinet.evaluation.plots import plot_judgement
+        from hinet.evaluation.plots import plot_evaluation
 
-        plot_judgement(judgement, plot, f"{model.name}: {len(judgement):,} rows")
-    _print(judgement, loaded, speed, _counts(parts), as_json)
+        plot_evaluation(evaluation, plot, f"{model.name}: {len(evaluation):,} rows")
+    _print(evaluation, loaded, speed, _counts(parts), as_json)
 
 
 class _AtThreshold(NamedTuple):
@@ -102,11 +102,11 @@ def _at_threshold(loaded: LoadedModel, rows: Any, truth: Truth, labels: Any) -> 
     return _AtThreshold(counts, time.perf_counter() - start)
 
 
-def _joined(loaded: LoadedModel, parts: list[_JudgedBlock]) -> Judgement:
+def _joined(loaded: LoadedModel, parts: list[_JudgedBlock]) -> Evaluation:
     import numpy as np
 
     from hinet.classifier.tabular import joined_traces
-    from hinet.evaluation.judgement import Judgement
+    from hinet.evaluation.evaluation import Evaluation
 
     if not parts:
         raise HiNetError("there are no rows to judge by; all were skipped, or --where chose none")
@@ -114,7 +114,7 @@ def _joined(loaded: LoadedModel, parts: list[_JudgedBlock]) -> Judgement:
     if not any(labels):
         raise HiNetError("the model knows none of the labels, nor what is above them; were the columns named right?")
     right = np.concatenate([part.right for part in parts])
-    return Judgement(loaded.fitted.form.taxonomy, labels, joined_traces([part.found for part in parts]), right)
+    return Evaluation(loaded.fitted.form.taxonomy, labels, joined_traces([part.found for part in parts]), right)
 
 
 def _counts(parts: list[_JudgedBlock]) -> AnswerCounts | None:
@@ -125,20 +125,22 @@ def _counts(parts: list[_JudgedBlock]) -> AnswerCounts | None:
     return AnswerCounts.joined(counts) if counts else None
 
 
-def _print(judgement: Judgement, loaded: LoadedModel, speed: float, counts: AnswerCounts | None, as_json: bool) -> None:
+def _print(
+    evaluation: Evaluation, loaded: LoadedModel, speed: float, counts: AnswerCounts | None, as_json: bool
+) -> None:
     import json
     from dataclasses import asdict
 
     promise = loaded.promise
     if as_json:
-        told = {**judgement.as_dict(), "rows_a_second": speed}
+        told = {**evaluation.as_dict(), "rows_a_second": speed}
         if promise is not None and counts is not None:
             told["min_confidence_calibrated"] = {"promise": asdict(promise), **counts.as_shares()}
         typer.echo(json.dumps(told, indent=2))
         return
     from rich.console import Console
 
-    table = judgement_table(judgement, loaded.fitted.model, speed)
+    table = evaluation_table(evaluation, loaded.fitted.model, speed)
     if counts is not None:
         table.add_row("at --min-confidence calibrated", str(counts))
     Console(highlight=False).print(table)
@@ -146,24 +148,24 @@ def _print(judgement: Judgement, loaded: LoadedModel, speed: float, counts: Answ
         typer.echo(f"--min-confidence calibrated: {promise}")
 
 
-def judgement_table(judgement: Judgement, model: Any, speed: float) -> Table:
+def evaluation_table(evaluation: Evaluation, model: Any, speed: float) -> Table:
     """Return the figures for a person."""
     from rich.table import Table
 
-    report = judgement.report
-    table = Table(title=f"{len(judgement):,} rows", title_justify="left", show_header=False)
+    report = evaluation.report
+    table = Table(title=f"{len(evaluation):,} rows", title_justify="left", show_header=False)
     shown = [
-        ("accuracy", f"{100 * judgement.accuracy:.1f}%"),
+        ("accuracy", f"{100 * evaluation.accuracy:.1f}%"),
         ("hierarchical F1", f"{100 * report.hierarchical_f1:.1f}%"),
         ("hierarchical precision, recall", _percent((report.hierarchical_precision, report.hierarchical_recall))),
         ("accuracy by level", _percent(report.level_accuracy)),
         ("edges from the right label, on average", f"{report.tree_distance:.2f}"),
-        ("calibration error", f"{judgement.calibration_error:.3f}"),
-        ("rows answered with at most 5% wrong", f"{100 * judgement.coverage_at(0.05):.1f}%"),
+        ("calibration error", f"{evaluation.calibration_error:.3f}"),
+        ("rows answered with at most 5% wrong", f"{100 * evaluation.coverage_at(0.05):.1f}%"),
         ("exact best traces, from text", f"{speed:,.0f} rows a second"),
     ]
     if hasattr(model, "outputs"):
-        touched = judgement.found.touched.mean() / model.outputs
+        touched = evaluation.found.touched.mean() / model.outputs
         shown.append(("output neurons looked at for a row", f"{100 * touched:.2f}%"))
     for name, value in shown:
         table.add_row(name, value)

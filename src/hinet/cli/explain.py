@@ -68,7 +68,7 @@ def _traces_of(loaded: LoadedModel, label: str) -> Traces:
     from hinet.errors import LabelError
 
     form = loaded.fitted.form
-    written = loaded.columns.label_of([label])
+    written = loaded.columns.parse_label([label])
     try:
         if not form.predictable(form.truth([written])).all():
             raise HiNetError(

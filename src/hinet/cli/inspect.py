@@ -95,7 +95,7 @@ def _calibration_lines(calibration: dict[str, Any] | None) -> list[str]:
         f"error {calibration['error_before']:.3f}, then {calibration['error_after']:.3f}"
     ]
     if calibration["promise"] is not None:
-        from hinet.evaluation.risk import Promise
+        from hinet.evaluation.risk import RiskBound
 
-        lines.append(f"  promise     --min-confidence calibrated: {Promise(**calibration['promise'])}")
+        lines.append(f"  promise     --min-confidence calibrated: {RiskBound(**calibration['promise'])}")
     return lines

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # imported when a command runs, so that --help stays instant
     from hinet.classifier.fitted import Fitted
     from hinet.classifier.text_paths import TextStyle
     from hinet.data.tables import Columns
-    from hinet.evaluation.risk import Promise
+    from hinet.evaluation.risk import RiskBound
     from hinet.taxonomy import Taxonomy
 
 COLUMNS = "columns"  # the note in a model of which columns it was trained on
@@ -40,12 +40,12 @@ class LoadedModel:
         return None if form.inferred else form.taxonomy
 
     @property
-    def promise(self) -> Promise | None:
+    def promise(self) -> RiskBound | None:
         """The threshold that the model was calibrated for, and its risk, if there is one."""
-        from hinet.evaluation.risk import Promise
+        from hinet.evaluation.risk import RiskBound
 
         promise = (self.manifest["calibration"] or {}).get("promise")
-        return None if promise is None else Promise(**promise)
+        return None if promise is None else RiskBound(**promise)
 
     @property
     def style(self) -> TextStyle:
@@ -66,7 +66,7 @@ def columns_noted(manifest: Mapping[str, Any]) -> Columns | None:
     from hinet.data.tables import Columns
 
     noted = manifest.get("notes", {}).get(COLUMNS)
-    return None if noted is None else Columns.from_described(noted)
+    return None if noted is None else Columns.from_dict(noted)
 
 
 def load_model(path: str | Path, threads: int | None) -> LoadedModel:

@@ -101,14 +101,14 @@ def predict(
         running.say("reading texts from the terminal, one a line; Ctrl-D ends them")
     by_name = named.text is not None or len(columns.text) > 1
     query = RowQuery(
-        columns, labels=False, where=rows.where, keep=tuple(keep or ()), keep_all=keep_all, named=by_name,
-        blank_texts=True,
+        columns, labels=False, where=rows.where, keep=tuple(keep or ()), keep_all=keep_all, explicit=by_name,
+        allow_blank=True,
     )  # fmt: skip
     table = AnswerTable(loaded.fitted, asked, loaded.style)
     if table.top < top:
         running.say(f"--top {top:,} asks for more answers than the model has: all {table.top:,} are given")
-    with rows.faults(beside) as faults, counter_for_terminal(running.quiet) as counter:
-        blocks = labelled_blocks(paths, query, rows.options, faults)
+    with rows.row_errors(beside) as row_errors, counter_for_terminal(running.quiet) as counter:
+        blocks = labelled_blocks(paths, query, rows.options, row_errors)
         output = partial(_Output, table, query, prefix, rows.on_error is OnError.skip)
         blank = _write(blocks, out, None if to is None else to.value, output, counter)
     if blank:
@@ -154,7 +154,7 @@ class _Output:
     def kinds(self) -> dict[str, CellKind]:
         """Return the columns there will be, and what they hold."""
         parts: list[dict[str, CellKind]] = [
-            {} if self._place is None else {self._place: "place"},
+            {} if self._place is None else {self._place: "integer"},
             dict.fromkeys(self._kept, "any"),
             {self._prefix + name: kind for name, kind in self._table.kinds.items()},
         ]
@@ -169,7 +169,7 @@ class _Output:
     def columns(self, block: LabelledBlock) -> Mapping[str, Any]:
         """Return the columns of a block."""
         self._check(block.rows)
-        columns: dict[str, Any] = {} if self._place is None else {self._place: block.rows.places}
+        columns: dict[str, Any] = {} if self._place is None else {self._place: block.rows.numbers}
         columns |= {name: block.rows.column(name) for name in self._kept}
         return columns | {self._prefix + name: cells for name, cells in self._answers(block.texts).items()}
 
@@ -198,13 +198,13 @@ class _Output:
 
 def _write(blocks: Iterator[LabelledBlock], out: str, to: Any, output: Callable[..., _Output], counter: Any) -> int:
     """Write the answers of blocks; nothing is opened before the first rows are good. Return how many are blank."""
-    from hinet.data.tables import format_for_output, new_table
+    from hinet.data.tables import new_table, output_format
 
     filled = (block for block in blocks if len(block))
     first = next(filled, None)
     if first is None:
         raise HiNetError("there are no rows to predict; all were skipped, or --where chose none")
-    chosen = format_for_output(out, to, first.rows.format)
+    chosen = output_format(out, to, first.rows.format)
     answers = output(first)
     with new_table(out, chosen, answers.kinds()) as table:
         for block in chain.from_iterable(block.parts(answers.rows_at_a_time) for block in chain([first], filled)):

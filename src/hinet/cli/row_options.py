@@ -16,7 +16,7 @@ from hinet.cli.outputs import STANDARD, check_outputs
 from hinet.errors import HiNetError
 
 if TYPE_CHECKING:  # imported when a command runs, so that --help stays instant
-    from hinet.data.tables import Conditions, Faults, TableOptions
+    from hinet.data.tables import Conditions, RowErrors, TableOptions
 
 _PANEL = "Reading rows"
 
@@ -65,14 +65,14 @@ class RowReading:
         check_outputs(reads, {**writes, "--rejects": self.rejects_beside(beside) if skips else None}, model)
 
     @contextmanager
-    def faults(self, beside: str) -> Iterator[Faults]:
+    def row_errors(self, beside: str) -> Iterator[RowErrors]:
         """Yield what hears of rows that cannot be used: rejects are written to a file of their own or ``beside``."""
-        from hinet.data.tables import Unforgiving, setting_aside
+        from hinet.data.tables import FailFast, collect_rejects
 
         if self.on_error is OnError.fail:
-            yield Unforgiving("; or skip such rows with --on-error skip")
+            yield FailFast("; or skip such rows with --on-error skip")
             return
-        with setting_aside(self.rejects_beside(beside)) as rejects:
+        with collect_rejects(self.rejects_beside(beside)) as rejects:
             yield rejects
         if rejects.count:
             some = "1 row was" if rejects.count == 1 else f"{rejects.count:,} rows were"

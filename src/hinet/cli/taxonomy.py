@@ -124,7 +124,7 @@ def convert(
 
 def _row_labels(path: Path, column: str, separator: str | None, encoding: str) -> RowLabels:
     """Return the labels of rows as they are, missing and unknown ones too."""
-    from hinet.data.tables import Columns, TableOptions, Unforgiving, Wanted, read_blocks
+    from hinet.data.tables import Columns, ColumnSelection, FailFast, TableOptions, read_blocks
     from hinet.taxonomy.check import RowLabels
 
     if separator == "":
@@ -132,10 +132,10 @@ def _row_labels(path: Path, column: str, separator: str | None, encoding: str) -
     columns = Columns(label=(column,), label_sep=separator)
     places: list[int] = []
     labels: list[list[str]] = []
-    for block in read_blocks([str(path)], Wanted((column,)), TableOptions(encoding=encoding), Unforgiving()):
-        places += block.places
+    for block in read_blocks([str(path)], ColumnSelection((column,)), TableOptions(encoding=encoding), FailFast()):
+        places += block.numbers
         for cell in block.cells[column]:
-            found = columns.label_of([cell]) or ""
+            found = columns.parse_label([cell]) or ""
             labels.append([label for label in ([found] if isinstance(found, str) else sorted(found)) if label.strip()])
     return RowLabels(str(path), places, labels)
 

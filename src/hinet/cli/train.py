@@ -49,7 +49,7 @@ def train(
     from hinet import HiNetClassifier, Taxonomy
     from hinet.cli.training_rows import read_training_rows
     from hinet.engine.checkpoints import remove_checkpoints
-    from hinet.evaluation.risk import check_share
+    from hinet.evaluation.risk import validate_share
 
     model = Path(out)
     kept = _check_outputs(model, training.resume, plot)
@@ -58,8 +58,8 @@ def train(
     )
     validation.require("--patience", training.patience)
     validation.require("--risk", validation.risk)
-    check_share("risk", validation.risk)
-    check_share("--valid-share", validation.share)
+    validate_share("risk", validation.risk)
+    validate_share("--valid-share", validation.share)
     start = time.perf_counter()
     hierarchy = None if taxonomy is None else Taxonomy.from_file(taxonomy)
     given = read_training_rows(data, validation, rows, named, hierarchy, beside=out, seed=running.seed)
@@ -83,7 +83,7 @@ def train(
                 f"interrupted; the last checkpoints are in {kept}: the same command with --resume goes on", err=True
             )
         raise
-    classifier.save(model, half=training.half, notes={COLUMNS: given.columns.described()})
+    classifier.save(model, half=training.half, notes={COLUMNS: given.columns.to_dict()})
     remove_checkpoints(kept)
     if plot is not None:
         from hinet.evaluation.plots import plot_history

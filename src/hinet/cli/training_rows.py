@@ -13,9 +13,9 @@ import pyarrow as pa
 from hinet.cli.column_options import ColumnChoice
 from hinet.cli.row_options import RowReading, conditions
 from hinet.cli.training_options import ValidationChoice
-from hinet.data.holdout import held_out
-from hinet.data.tables import Columns, Faults, RowQuery, checked_against, labelled_blocks
-from hinet.data.tables.columns import each_of, whole_paths
+from hinet.data.holdout import holdout_mask
+from hinet.data.tables import Columns, RowErrors, RowQuery, labelled_blocks, taxonomy_check
+from hinet.data.tables.columns import check_whole_path, iter_labels
 from hinet.errors import HiNetError
 from hinet.ragged import Ints
 from hinet.taxonomy import PATH_MARK, Taxonomy, has_paths, split_path
@@ -36,7 +36,7 @@ class LabelledTexts:
     @cached_property
     def distinct_labels(self) -> set[Any]:
         """Each label once, however it is written."""
-        written = {one for label in self.labels for one in each_of(label)}
+        written = {one for label in self.labels for one in iter_labels(label)}
         return written if self.path_sep is None else {split_path(one, self.path_sep) for one in written}
 
     def take(self, rows: Ints) -> LabelledTexts:
@@ -86,25 +86,25 @@ def read_training_rows(
         raise HiNetError("--valid-where reads the rows twice, which standard input cannot; give a file")
     columns = named.over(usual or Columns())
     guesses = hierarchy is None and named.path_sep is None and columns.path_sep is None and len(columns.label) == 1
-    check = whole_paths if guesses else checked_against(hierarchy)
-    query = RowQuery(columns, where=rows.where, unless=held, check=check)
+    check = check_whole_path if guesses else taxonomy_check(hierarchy)
+    query = RowQuery(columns, where=rows.where, exclude=held, check=check)
     valid = None
-    with rows.faults(beside) as faults:
-        train = _read(data, query, rows, faults)
+    with rows.row_errors(beside) as row_errors:
+        train = _read(data, query, rows, row_errors)
         if validation.files or held:
             valid = _read(
-                validation.files or data, replace(query, where={**rows.where, **held}, unless={}), rows, faults
+                validation.files or data, replace(query, where={**rows.where, **held}, exclude={}), rows, row_errors
             )
     for read in (train, valid):
         if read is not None and not len(read):
             raise HiNetError("no rows are left to learn from or validate by; see --where, and the rejects if any")
-    if guesses and has_paths(one for label in train.labels for one in each_of(label)):
+    if guesses and has_paths(one for label in train.labels for one in iter_labels(label)):
         _check_paths(train, valid)
         columns = replace(columns, path_sep=PATH_MARK)
         train = replace(train, path_sep=PATH_MARK)  # as text, which the classifier writes as it was
         valid = None if valid is None else replace(valid, path_sep=PATH_MARK)
     if validation.share is not None:
-        chosen = held_out(len(train), validation.share, seed)
+        chosen = holdout_mask(len(train), validation.share, seed)
         train, valid = train.take(np.flatnonzero(~chosen)), train.take(np.flatnonzero(chosen))
     return TrainingRows(train, valid, columns)
 
@@ -113,15 +113,15 @@ def read_rows(
     data: list[str], columns: Columns, rows: RowReading, hierarchy: Taxonomy | None, beside: str
 ) -> LabelledTexts:
     """Read all labelled rows of files."""
-    with rows.faults(beside) as faults:
-        return _read(data, RowQuery(columns, where=rows.where, check=checked_against(hierarchy)), rows, faults)
+    with rows.row_errors(beside) as row_errors:
+        return _read(data, RowQuery(columns, where=rows.where, check=taxonomy_check(hierarchy)), rows, row_errors)
 
 
-def _read(paths: list[str], query: RowQuery, rows: RowReading, faults: Faults) -> LabelledTexts:
+def _read(paths: list[str], query: RowQuery, rows: RowReading, row_errors: RowErrors) -> LabelledTexts:
     labels: list[Any] = []
 
     def chunks() -> Iterator[pa.Array]:
-        for block in labelled_blocks(paths, query, rows.options, faults):
+        for block in labelled_blocks(paths, query, rows.options, row_errors):
             labels.extend(block.labels)
             yield pa.array(block.texts, pa.large_string())
 
@@ -138,6 +138,6 @@ def _shared(labels: list[Any]) -> list[Any]:
 def _check_paths(*parts: LabelledTexts | None) -> None:
     """Refuse a label that is no path where others are."""
     labels = (label for rows in parts if rows is not None for label in rows.labels)
-    for one in dict.fromkeys(one for label in labels for one in each_of(label)):
+    for one in dict.fromkeys(one for label in labels for one in iter_labels(label)):
         if reason := path_error(one):
             raise HiNetError(f"{reason}, or take labels as they are with --path-sep none")

@@ -52,13 +52,13 @@ def update(
     came from its labels learns --rows alone, new labels included. An update voids the calibration: validation rows,
     which must be new to the model, give another.
     """
-    from hinet.evaluation.risk import check_share
+    from hinet.evaluation.risk import validate_share
 
     start = time.perf_counter()
     target = model if out is None else Path(out)
     _check(taxonomy, rename or [], more or [], validation)
-    check_share("risk", validation.risk)
-    check_share("--valid-share", validation.share)
+    validate_share("risk", validation.risk)
+    validate_share("--valid-share", validation.share)
     writes = {} if out is None or target.resolve() == model.resolve() else {"--out": target}
     rows.check_outputs([*(more or []), *validation.files, taxonomy], writes, str(target), model)
     classifier, manifest = _loaded(model, target, running)
@@ -74,7 +74,7 @@ def update(
         broken_promise = _validated(classifier, valid, validation.risk)
     elif was_calibrated:
         running.say("the calibration is void: give validation rows for another, with --valid or --valid-share")
-    notes = {**(manifest.get("notes") or {}), COLUMNS: columns.described()}
+    notes = {**(manifest.get("notes") or {}), COLUMNS: columns.to_dict()}
     classifier.save(target, half=bool(manifest["model"].get("half")), notes=notes)
     tell_model(classifier, target, time.perf_counter() - start, running)
     if broken_promise is not None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data import Traces
-from hinet.data.matrices import SparseMatrix, check_count, checked_weights, is_sparse
+from hinet.data.matrices import SparseMatrix, check_count, is_sparse, validate_weights
 from hinet.engine.carrying import awake
 from hinet.engine.checkpoints import CHECKPOINT_EVERY, Checkpoints, fingerprint_of
 from hinet.engine.column_kernels import mean_sizes
@@ -112,7 +112,7 @@ class _Plan:
         self.features = int(rows.shape[1]) if getattr(rows, "ndim", 0) == 2 else 0
         matrix, self.goals = _checked(rows, traces, self.layers)
         if sample_weight is not None:
-            self.goals = self.goals.weighted(checked_weights(sample_weight, len(traces)))
+            self.goals = self.goals.weighted(validate_weights(sample_weight, len(traces)))
         self.valid, self.watched = None, None
         if valid is not None:
             self.valid = _checked(valid.rows, valid.traces, self.layers, "validation ")

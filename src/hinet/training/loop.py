@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hinet.data.matrices import check_rows, checked_weights
+from hinet.data.matrices import check_rows, validate_weights
 from hinet.errors import HiNetError
 from hinet.network import FlattenNetwork, HiNet, SparseBag, Targets
 from hinet.parameters import NONE, SEED, Rules, real, validate_fields, whole
@@ -83,7 +83,7 @@ def train(
     network.to(settings.device)
     network.learn_prior(targets)
     steps = _Steps(network, settings, batches=-(-len(targets) // settings.batch))
-    weights = None if sample_weight is None else torch.from_numpy(checked_weights(sample_weight, len(targets))).float()
+    weights = None if sample_weight is None else torch.from_numpy(validate_weights(sample_weight, len(targets))).float()
     history: list[EpochRecord] = []
     best: tuple[float, int, dict[str, Tensor]] | None = None
     progress.started(settings.epochs, len(targets))

@@ -1,4 +1,4 @@
-"""What becomes a feature of a text, and what it weighs."""
+"""Settings of text features."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ LONGEST_NGRAM = 16
 MOST_HASH_BITS = 26  # 256 MB of weights for each kind
 
 # With char_ngrams="auto", texts get character n-grams where the first texts have fewer words than this on average.
-SHORT_TEXT_WORDS = 8  # above it, character n-grams multiply the features of a row, and the training time, too much
+SHORT_TEXT_WORDS = 8  # for longer texts, character n-grams add too many features and too much training time
 SHORT_TEXT_CHAR_NGRAMS: Sizes = (3, 5)
 FIRST_TEXTS = 100_000
 
 
-def _read_sizes(given: Any) -> Any:
-    if isinstance(given, tuple | list) and len(given) == 2:
-        shortest, longest = (whole(1, LONGEST_NGRAM).read(size) for size in given)
+def _read_sizes(value: Any) -> Any:
+    if isinstance(value, tuple | list) and len(value) == 2:
+        shortest, longest = (whole(1, LONGEST_NGRAM).read(size) for size in value)
         if INVALID not in (shortest, longest) and shortest <= longest:
             return shortest, longest
     return INVALID
@@ -43,28 +43,28 @@ RULES: Rules = {
 
 @dataclass(frozen=True)
 class TextSettings:
-    """Which n-grams of a text are features, and how they are weighed.
+    """Which n-grams of a text are features, and how they are weighted.
 
     Parameters
     ----------
     word_ngrams
-        Shortest and longest run of words; ``None`` for no words. A word is a run of letters, digits and ``_``.
+        Shortest and longest word n-gram; ``None`` for none. A word consists of letters, digits and ``_``.
     char_ngrams
-        Shortest and longest run of characters within blank-separated words, padded with a blank on both sides; ``None``
-        for none. ``"auto"`` chooses 3 to 5 if the first 100,000 texts of a fit have fewer than 8 words on average, and
-        none otherwise.
+        Shortest and longest character n-gram within space-separated words, padded with a space on both sides; ``None``
+        for none. ``"auto"`` is 3 to 5 if the first 100,000 texts of a fit have fewer than 8 words on average, else
+        none.
     char_weight
-        Length of the block of character n-grams before the whole row is brought to length 1; words have length 1.
+        Length of the character n-gram part of a row before the row is scaled to length 1; the words have length 1.
     min_df
-        Features found in fewer rows are dropped.
+        Minimum number of rows that contain a feature.
     max_features
-        Of more features than this, those found in the most rows are kept; among equals, words before characters and
-        then the lower hash.
+        Maximum number of features. Those in the most rows are kept; among equals, words before characters, then lower
+        hashes.
     hash_bits
-        Instead of a vocabulary, ``2**hash_bits`` features for words and as many for characters, found by hash. Features
-        may share a number, have no names, and those of fewer than ``min_df`` rows weigh nothing.
+        Instead of a vocabulary, use ``2**hash_bits`` hashed features for words and as many for characters. They may
+        collide and have no names, and those in fewer than ``min_df`` rows have weight 0.
     sublinear
-        A feature counts ``1 + log(times)`` in a row instead of ``times``.
+        Use ``1 + log(count)`` of a feature in a row instead of ``count``.
     keep_names
         Keep the n-grams as text, to explain predictions.
 
@@ -95,15 +95,15 @@ class TextSettings:
         """Whether features get names: hashed ones have none."""
         return self.keep_names and self.hash_bits is None
 
-    def described(self) -> dict[str, Any]:
-        """Return the settings as plain values for JSON."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as a dict for JSON."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     @classmethod
-    def from_described(cls, described: Mapping[str, Any]) -> TextSettings:
-        """Return the settings that ``described`` gave."""
-        known = [field.name for field in fields(cls)]
-        for name in described:
-            if name not in known:
-                raise HiNetError(f"unknown text setting {name!r}{did_you_mean(name, known)}")
-        return cls(**described)
+    def from_dict(cls, data: Mapping[str, Any]) -> TextSettings:
+        """Return the settings from the result of :meth:`to_dict`."""
+        names = [field.name for field in fields(cls)]
+        for name in data:
+            if name not in names:
+                raise HiNetError(f"unknown text setting {name!r}{did_you_mean(name, names)}")
+        return cls(**data)
