@@ -31,7 +31,7 @@ from hinet.classifier.label_reading import read_labels, read_with_classes, widen
 from hinet.classifier.label_rows import checked_labels
 from hinet.classifier.labels import LabelForm
 from hinet.classifier.manifest import sealed
-from hinet.classifier.tabular import AnswerTable, Asked
+from hinet.classifier.tabular import PredictionOptions, PredictionTable
 from hinet.metrics import scorer
 from hinet.taxonomy import Layers, split_path
 from tests.classifier.data import small
@@ -316,7 +316,7 @@ def test_a_shared_top_is_part_of_every_answer(one_topped: HiNetClassifier, tmp_p
         trace = found.predict_traces(TEXTS[:1])[0][0]
         assert (trace.label, trace.steps) == (("Food", "Bread"), ("Food", "Food > Bread"))
         assert found.explain(TEXTS[0]).trace.label == ("Food", "Bread")
-        columns = AnswerTable(found.fitted_, Asked(levels=True)).columns(TEXTS[:1])
+        columns = PredictionTable(found.fitted_, PredictionOptions(levels=True)).columns(TEXTS[:1])
         assert columns["label"] == ["Food > Bread"]
         assert columns["trace"] == [["Food", "Bread"]]
         assert (columns["level_1"], columns["level_2"]) == (["Food"], ["Bread"])
@@ -329,7 +329,7 @@ def test_a_label_at_the_shared_top_is_no_missing_answer() -> None:
     assert found.metrics_["validation"] == {"rows": 20, "accuracy": 1.0, "hierarchical_f1": 1.0}
     root = small(taxonomy=Taxonomy.from_edges([("Food", "Bread")])).fit(TEXTS, y)
     assert root.predict(TEXTS).tolist() == y
-    columns = AnswerTable(root.fitted_, Asked(levels=True)).columns(TEXTS)
+    columns = PredictionTable(root.fitted_, PredictionOptions(levels=True)).columns(TEXTS)
     assert columns["trace"] == [list(path) for path in y]
     assert columns["level_1"] == ["Food"] * 20
     assert columns["level_2"][1:3] == ["Bread", None]
@@ -509,9 +509,13 @@ def test_nodes_of_a_dag_are_written_by_one_rule() -> None:
     found = small(taxonomy=DAG).fit(TEXTS, y)
     sure = {"min_confidence": 0.1}
     assert found.predict(TEXTS).tolist() == found.predict(TEXTS, **sure).tolist() == y
-    by = {"map": Asked(), "sure": Asked(least=0.1), "label": Asked(decoding="label")}
+    by = {
+        "map": PredictionOptions(),
+        "sure": PredictionOptions(least=0.1),
+        "label": PredictionOptions(decoding="label"),
+    }
     for asked in by.values():
-        columns = AnswerTable(found.fitted_, asked).columns(TEXTS)
+        columns = PredictionTable(found.fitted_, asked).columns(TEXTS)
         assert columns["label"] == [" > ".join(path) for path in y]
         assert columns["trace"] == [list(path) for path in y]
     for decoding in ("label", "expected_f1"):

@@ -226,7 +226,7 @@ BAD = {
         ":3: a cell is longer than 10,000,000",
     ),
     "empty": ("rows.csv", b"", ":1: the file is empty"),
-    "header alone": ("rows.csv", b"text,label\n", "there are no rows in the file"),
+    "header alone": ("rows.csv", b"text,label\n", "the file has no rows"),
     "json": ("rows.jsonl", b'{"text": "a", "label": "b"}\n{"text": \n', ":2: no JSON object"),
     "json list": ("rows.jsonl", b'["a"]\n', ":1: expected a JSON object, got '[\"a\"]'"),
     "json column": ("rows.jsonl", b'{"label": "b"}\n', ":1: no column 'text' among 'label'"),
@@ -243,9 +243,9 @@ BAD = {
     ),
     "zstd": ("rows.csv.zst", b"\x28\xb5\x2f\xfd not so", "the compressed data is damaged or cut short"),
     "parquet": ("rows.parquet", b"PAR1 and no more", "the Parquet file is damaged or cut short"),
-    "no parquet": ("rows.parquet", b"text,label\na,b\n", "is no Parquet file"),
+    "no parquet": ("rows.parquet", b"text,label\na,b\n", "is not a Parquet file"),
     "parquet column": ("rows.parquet", parquet({"label": ["b"]}), "no column 'text' among 'label'"),
-    "no rows": ("rows.parquet", parquet({"text": [], "label": []}), "there are no rows in the file"),
+    "no rows": ("rows.parquet", parquet({"text": [], "label": []}), "the file has no rows"),
     "empty text": ("rows.csv", b"text,label\na,b\n ,b\n", ":3: the text is empty"),
     "no text": ("rows.parquet", parquet({"text": ["a", None], "label": ["b", "b"]}), "row 2: the text is empty"),
     "no label": ("rows.csv", b"text,label\na,b\nc,\n", ":3: the row has no label"),
@@ -453,7 +453,7 @@ def test_kept_columns_that_change_their_kind_are_told_with_the_file(tmp_path: Pa
             table.write({"a": [1, 2]})
             table.write({"a": ["text", None]})
 
-    with pytest.raises(FileError, match=r"out.parquet: a kept column changes its kind"):
+    with pytest.raises(FileError, match=r"out.parquet: a kept column changes its type"):
         writes()
     assert not out.exists()
 

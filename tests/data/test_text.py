@@ -221,7 +221,7 @@ def test_saved_features_that_do_not_fit_are_told() -> None:
         ("words.idf", arrays["words.idf"][:, None], "has the shape"),
         ("words.idf", arrays["words.idf"] * np.nan, "holds nan at index 0"),
         ("words.idf", arrays["words.idf"] * 0, "holds 0.0 at index 0"),
-        ("words.hashes", arrays["words.hashes"][::-1], "expected values that rise"),
+        ("words.hashes", arrays["words.hashes"][::-1], "expected ascending values"),
         ("words.hashes", arrays["words.hashes"].astype(np.float64), "is of float64, expected whole numbers"),
         ("words.name_offsets", arrays["words.name_offsets"][1:], "has the shape"),
         ("words.name_offsets", -arrays["words.name_offsets"], "expected offsets from 0 to"),
@@ -430,7 +430,7 @@ def test_texts_without_features_are_told(fit: Callable[..., Any]) -> None:
         fit([])
     with pytest.raises(HiNetError, match="none of the 2 training texts has a word; is it the right column"):
         fit(["", " "])
-    with pytest.raises(HiNetError, match="no feature is in at least 2 of the 2 training texts; give a lower min_df"):
+    with pytest.raises(HiNetError, match="no feature is in at least 2 of the 2 training texts; lower `min_df`"):
         fit(["red", "blau"])
 
 

@@ -102,7 +102,7 @@ def test_cases_looked_at_a_few_at_a_time_are_the_same(rows: Rows) -> None:
     taxonomy, truth, predicted = rows
     whole = label_report(truth, predicted, taxonomy=taxonomy)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ancestry, "ENTRIES_AT_A_TIME", 4)
+        patch.setattr(ancestry, "CHUNK_ENTRIES", 4)
         assert label_report(truth, predicted, taxonomy=taxonomy) == whole
 
 

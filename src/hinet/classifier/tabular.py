@@ -32,7 +32,7 @@ USUAL_STYLE = TextStyle(PATH_MARK)
 
 
 @dataclass(frozen=True)
-class Asked:
+class PredictionOptions:
     """What of the answers is wanted.
 
     ``top`` answers a row, the best first: traces or, with the decoding ``label``, labels; or, with ``least``, the
@@ -60,11 +60,11 @@ class Asked:
 
 
 @dataclass(frozen=True, eq=False)
-class AnswerTable:
+class PredictionTable:
     """Turns rows into columns: label, trace and probability, numbered from the second of several traces on."""
 
     fitted: Fitted
-    asked: Asked
+    asked: PredictionOptions
     style: TextStyle = USUAL_STYLE  # of labels that are paths
 
     def __post_init__(self) -> None:

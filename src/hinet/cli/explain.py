@@ -1,4 +1,4 @@
-"""``hinet explain``: why a text gets its label, step by step."""
+"""``hinet explain``: the words that led to the label of a text, step by step."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hinet.cli.options import Running, option, runs
+from hinet.cli.options import RunOptions, option, thread_options
 from hinet.errors import HiNetError, quoted
 
-if TYPE_CHECKING:  # imported when the command runs, so that --help stays instant
+if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from rich.text import Text
 
     from hinet.classifier.explaining import Explanation, Step
@@ -19,49 +19,49 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help stays instan
     from hinet.data import Traces
     from hinet.taxonomy import Taxonomy
 
-EXAMPLE = 'Example: hinet explain model "dark rye bread"'
+EXAMPLE = 'hinet explain model "dark rye bread"'
 
 
-@runs
+@thread_options
 def explain(
     model: Annotated[Path, typer.Argument(help="Folder of a trained model.", show_default=False)],
     text: Annotated[str, typer.Argument(help="The text to explain; - for standard input.", show_default=False)],
-    running: Running,
+    run: RunOptions,
     label: Annotated[
-        str | None, option("--label", "Explain this label, written as in the training rows, instead of the best one.")
+        str | None, option("--label", "Label to explain, written as in the training rows (default: the predicted one).")
     ] = None,
-    most: Annotated[int, typer.Option("--most", min=1, help="Features to list at each step.")] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")] = False,
+    most: Annotated[int, typer.Option("--most", min=1, help="Features to list for each step.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print machine-readable output.")] = False,
 ) -> None:
-    """Tell, for every step of the trace, which words pushed to the chosen node against its strongest rival.
+    """Explain a prediction: for every step of the trace, the words for the chosen node against its strongest rival.
 
-    Probabilities of steps are among their siblings; steps without a choice are left out. A step may lose to its rival,
-    and yet be on the most probable of all traces. Words that the model does not know are listed first; they may still
-    push by parts of words that it knows.
+    The probability of a step is relative to its siblings; steps without alternatives are left out. A step may lose to
+    its rival and still be on the most probable trace. Unknown words are listed first; parts of them may still be known
+    features.
     """
     from hinet.classifier.explaining import explained
     from hinet.cli.models import load_model
     from hinet.files import read_text
     from hinet.files.text import decoding_error
 
-    loaded = load_model(model, running.threads)
+    loaded = load_model(model, run.threads)
     text = read_text("-").strip() if text == "-" else text
     if decoding_error(text, "utf-8"):
-        raise HiNetError(f"{quoted(text)} is no text; type it in UTF-8")
+        raise HiNetError(f"{quoted(text)} is not valid text; type it in UTF-8")
     if not text.strip():
         raise HiNetError("the text is empty; give the words to explain")
-    row = loaded.rows_of([text])
+    row = loaded.fitted.rows([text])
     fitted = loaded.fitted
     traces = fitted.search.traces(row).traces if label is None else _traces_of(loaded, label)
-    found = explained(fitted, row, traces, most, text)
+    explanation = explained(fitted, row, traces, most, text)
     if as_json:
         import json
 
-        typer.echo(json.dumps(_as_dict(found, loaded.style), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(_as_dict(explanation, loaded.style), indent=2, ensure_ascii=False))
         return
     from rich.console import Console
 
-    Console(highlight=False).print(_drawn(text, found, fitted.form.taxonomy))
+    Console(highlight=False).print(_explanation_text(text, explanation, fitted.form.taxonomy))
 
 
 def _traces_of(loaded: LoadedModel, label: str) -> Traces:
@@ -71,9 +71,7 @@ def _traces_of(loaded: LoadedModel, label: str) -> Traces:
     written = loaded.columns.parse_label([label])
     try:
         if not form.predictable(form.truth([written])).all():
-            raise HiNetError(
-                f"the model has no label {label!r}: no training row ended there; name one that it predicts"
-            )
+            raise HiNetError(f"the model has no label {label!r}: no training row has it; name another")
         return form.encode([written])
     except LabelError as error:
         raise HiNetError(str(error).removeprefix("row 0: ")) from None
@@ -87,7 +85,7 @@ def _as_dict(found: Explanation, style: TextStyle) -> dict[str, Any]:
     return {"trace": trace, "steps": steps, "unknown_words": list(found.unknown_words)}
 
 
-def _drawn(text: str, found: Explanation, taxonomy: Taxonomy) -> Text:
+def _explanation_text(text: str, found: Explanation, taxonomy: Taxonomy) -> Text:
     from rich.text import Text
 
     lines = Text()
@@ -97,7 +95,7 @@ def _drawn(text: str, found: Explanation, taxonomy: Taxonomy) -> Text:
     if found.unknown_words:
         lines.append(f"unknown words: {', '.join(found.unknown_words)}\n\n", style="yellow")
     if not any(step.reasons for step in found.steps):
-        lines.append("no feature of the text is known: the trace is that of most training rows\n\n", style="yellow")
+        lines.append("the text has no known feature: the trace is that of most training rows\n\n", style="yellow")
     for step in found.steps:
         _draw_step(lines, step, taxonomy)
     return lines
@@ -114,7 +112,7 @@ def _draw_step(lines: Any, step: Step, taxonomy: Taxonomy) -> None:
 
 
 def _titled(node: str, taxonomy: Taxonomy) -> str:
-    """Return a node with its title, if it has one of its own."""
+    """Return a node with its title, if it has one."""
     if node not in taxonomy:
         return node
     title = taxonomy.titles[taxonomy.position(node)]

@@ -19,7 +19,7 @@ from hinet.files.delimited import (
 )
 from hinet.files.text import decoding_error
 
-NO_QUOTES = "; or read the file without `quotes`, if they have no meaning in it"
+NO_QUOTES = "; or read the file without quotes, if they have no meaning in it"
 
 
 class Sample(NamedTuple):
