@@ -457,7 +457,7 @@ def test_a_column_that_is_not_there_is_told_with_its_option(
     options = ["--text", "--keep", "--where", "--label", "--text", "--valid-where", "--label"]
     for said, option in zip(told, options, strict=True):
         columns = "no column 'words' among 'id', 'title', 'category'"
-        assert said.endswith(f"error: test.csv:1: {columns}; set {option}\n"), said
+        assert said.endswith(f"error: test.csv:1: {columns}; set {option} to another column\n"), said
 
 
 def test_names_in_another_encoding_are_told_before_any_work(

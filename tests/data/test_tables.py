@@ -227,7 +227,7 @@ BAD = {
     ),
     "empty": ("rows.csv", b"", ":1: the file is empty"),
     "header alone": ("rows.csv", b"text,label\n", "the file has no rows"),
-    "json": ("rows.jsonl", b'{"text": "a", "label": "b"}\n{"text": \n', ":2: no JSON object"),
+    "json": ("rows.jsonl", b'{"text": "a", "label": "b"}\n{"text": \n', ":2: not a JSON object"),
     "json list": ("rows.jsonl", b'["a"]\n', ":1: expected a JSON object, got '[\"a\"]'"),
     "json column": ("rows.jsonl", b'{"label": "b"}\n', ":1: no column 'text' among 'label'"),
     "json surrogate": ("rows.jsonl", b'{"text": "\\ud800", "label": "b"}\n', ":1: half of a surrogate pair"),

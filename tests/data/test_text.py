@@ -225,7 +225,7 @@ def test_saved_features_that_do_not_fit_are_told() -> None:
         ("words.hashes", arrays["words.hashes"].astype(np.float64), "is of float64, expected whole numbers"),
         ("words.name_offsets", arrays["words.name_offsets"][1:], "has the shape"),
         ("words.name_offsets", -arrays["words.name_offsets"], "expected offsets from 0 to"),
-        ("words.names", names, "no text in UTF-8"),
+        ("words.names", names, "not UTF-8"),
     ):
         with pytest.raises(HiNetError, match=rf"the array '{name}' .*{message}"):
             TextFeatures.from_arrays({**arrays, name: wrong}, described)
