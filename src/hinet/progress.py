@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, TextIO
+from typing import TextIO
 
 SECONDS_BETWEEN_LINES = 10.0
 
@@ -25,8 +25,8 @@ class EpochRecord:
     part: str = ""  # the expert, where experts are trained separately
 
 
-class Progress(Protocol):
-    """Callbacks of a training run."""
+class Progress:
+    """Callbacks of a training run; here they do nothing."""
 
     def message(self, text: str) -> None:
         """Called with a note for the user, such as the memory that the run needs."""
@@ -44,26 +44,11 @@ class Progress(Protocol):
         """Called when training ends or is interrupted."""
 
 
-class SilentProgress:
+class SilentProgress(Progress):
     """Shows nothing."""
 
-    def message(self, text: str) -> None:
-        """Do nothing."""
 
-    def started(self, epochs: int, rows: int) -> None:
-        """Do nothing."""
-
-    def advanced(self, rows: int) -> None:
-        """Do nothing."""
-
-    def epoch_done(self, record: EpochRecord) -> None:
-        """Do nothing."""
-
-    def finished(self) -> None:
-        """Do nothing."""
-
-
-class LineProgress(SilentProgress):
+class LineProgress(Progress):
     """Writes a line for every message and epoch."""
 
     def __init__(self, name: str = "", stream: TextIO | None = None) -> None:
@@ -80,7 +65,7 @@ class LineProgress(SilentProgress):
         self.message(format_epoch(record))
 
 
-class RichProgress:
+class RichProgress(Progress):
     """Shows a progress bar over the rows of all epochs, with a line for every epoch above it."""
 
     def __init__(self, name: str = "") -> None:

@@ -44,9 +44,7 @@ def plot_comparison(outcomes: Sequence[Outcome], title: str, path: str | Path) -
     lines.xaxis.set_major_locator(plt.MaxNLocator(integer=True))
     lines.set_ylim(0, 100)
     lines.legend(fontsize=8)
-    figure.suptitle(title)
-    _save(figure, path)
-    plt.close(figure)
+    _save(figure, title, path)
 
 
 def plot_parameters(curve: Mapping[str, Sequence[int]], title: str, path: str | Path) -> None:
@@ -60,9 +58,7 @@ def plot_parameters(curve: Mapping[str, Sequence[int]], title: str, path: str | 
     axes.set_xlabel("height h")
     axes.set_ylabel("parameters of the output layers")
     axes.legend()
-    figure.suptitle(title)
-    _save(figure, path)
-    plt.close(figure)
+    _save(figure, title, path)
 
 
 def plot_history(history: Sequence[EpochRecord], path: str | Path, title: str = "training") -> None:
@@ -84,9 +80,7 @@ def plot_history(history: Sequence[EpochRecord], path: str | Path, title: str = 
         axes.xaxis.set_major_locator(plt.MaxNLocator(integer=True))
         if axes.lines:
             axes.legend(fontsize=8)
-    figure.suptitle(title)
-    _save(figure, path)
-    plt.close(figure)
+    _save(figure, title, path)
 
 
 def _curves(history: Sequence[EpochRecord]) -> dict[str, list[EpochRecord]]:
@@ -107,9 +101,7 @@ def plot_evaluation(evaluation: Evaluation, path: str | Path, title: str) -> Non
     _draw_reliability(reliability, evaluation)
     _draw_coverage(coverage, evaluation)
     _draw_errors(errors, evaluation)
-    figure.suptitle(title)
-    _save(figure, path)
-    plt.close(figure)
+    _save(figure, title, path)
 
 
 def _draw_levels(axes: Any, evaluation: Evaluation) -> None:
@@ -190,8 +182,11 @@ def _pyplot() -> Any:
     return plt
 
 
-def _save(figure: Any, path: str | Path) -> None:
+def _save(figure: Any, title: str, path: str | Path) -> None:
+    figure.suptitle(title)
     try:
         figure.savefig(path, dpi=130)
     except (OSError, ValueError) as error:
         raise HiNetError(f"{path}: the plot cannot be saved: {error}") from None
+    finally:
+        _pyplot().close(figure)
