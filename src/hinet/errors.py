@@ -81,13 +81,13 @@ def format_value(value: Any) -> str:
     return text if kind.__module__ == "builtins" or kind.__name__ in text else f"{kind.__name__} {text}"
 
 
-def did_you_mean(value: str, known: Iterable[str]) -> str:
+def did_you_mean(value: str, candidates: Iterable[str]) -> str:
     """Return ``"; did you mean 'Sheep'?"`` for the nearest known name, or nothing.
 
     >>> did_you_mean("Sheeps", ["Cow", "Sheep"])
     "; did you mean 'Sheep'?"
     """
-    names = list(known)
+    names = list(candidates)
     stripped = value.strip()
     if stripped != value and stripped in names:
         return f"; did you mean {quoted(stripped)}, without the spaces around it?"

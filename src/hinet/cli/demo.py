@@ -71,10 +71,10 @@ def _evaluation_table(classifier: HiNetClassifier, icd: Icd10cm, seconds: float)
     from hinet.evaluation.evaluation import Evaluation
 
     start = time.perf_counter()
-    found = classifier.predict_traces(icd.test.texts).found
+    traces_found = classifier.predict_traces(icd.test.texts).found
     speed = len(icd.test) / (time.perf_counter() - start)
-    right = np.array(found.traces.decode()) == np.array(icd.test.labels)
-    evaluation = Evaluation(icd.taxonomy, [(label,) for label in icd.test.labels], found, right)
+    right = np.array(traces_found.traces.decode()) == np.array(icd.test.labels)
+    evaluation = Evaluation(icd.taxonomy, [(label,) for label in icd.test.labels], traces_found, right)
     table = evaluation_table(evaluation, classifier.fitted_.model, speed)
     table.add_row("training, features and calibration included", f"{seconds:.1f} s")
     return table

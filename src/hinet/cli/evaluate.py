@@ -88,9 +88,9 @@ class _JudgedBlock(NamedTuple):
 def _evaluate_block(loaded: LoadedModel, block: LabelledBlock) -> _JudgedBlock:
     truth = loaded.fitted.form.truth(block.labels)
     rows = loaded.fitted.rows(block.texts)
-    found = loaded.fitted.search.traces(rows)
-    ends = found.traces.end_nodes[found.traces.row_offsets[:-1]].astype("int64")
-    return _JudgedBlock(truth.ids(), found, truth.are_right(ends), _at_threshold(loaded, rows, truth, ends))
+    predicted = loaded.fitted.search.traces(rows)
+    ends = predicted.traces.end_nodes[predicted.traces.row_offsets[:-1]].astype("int64")
+    return _JudgedBlock(truth.ids(), predicted, truth.are_right(ends), _at_threshold(loaded, rows, truth, ends))
 
 
 def _at_threshold(loaded: LoadedModel, rows: Any, truth: Truth, labels: Any) -> _AtThreshold:

@@ -77,41 +77,41 @@ def _traces_of(loaded: LoadedModel, label: str) -> Traces:
         raise HiNetError(str(error).removeprefix("row 0: ")) from None
 
 
-def _as_dict(found: Explanation, style: TextStyle) -> dict[str, Any]:
+def _as_dict(explanation: Explanation, style: TextStyle) -> dict[str, Any]:
     from hinet.classifier.tabular import label_text
 
-    steps = [{**vars(step), "reasons": [reason._asdict() for reason in step.reasons]} for step in found.steps]
-    trace = found.trace._asdict() | {"label": label_text(found.trace.label, style)}
-    return {"trace": trace, "steps": steps, "unknown_words": list(found.unknown_words)}
+    steps = [{**vars(step), "reasons": [reason._asdict() for reason in step.reasons]} for step in explanation.steps]
+    trace = explanation.trace._asdict() | {"label": label_text(explanation.trace.label, style)}
+    return {"trace": trace, "steps": steps, "unknown_words": list(explanation.unknown_words)}
 
 
-def _explanation_text(text: str, found: Explanation, taxonomy: Taxonomy) -> Text:
+def _explanation_text(text: str, explanation: Explanation, taxonomy: Taxonomy) -> Text:
     from rich.text import Text
 
     lines = Text()
     lines.append(f"{text}\n", style="bold")
-    steps = " > ".join(map(_last_name, found.trace.steps))
-    lines.append(f"{steps}  {found.trace.probability:.3f}\n\n", style="cyan")
-    if found.unknown_words:
-        lines.append(f"unknown words: {', '.join(found.unknown_words)}\n\n", style="yellow")
-    if not any(step.reasons for step in found.steps):
+    steps = " > ".join(map(_last_name, explanation.trace.steps))
+    lines.append(f"{steps}  {explanation.trace.probability:.3f}\n\n", style="cyan")
+    if explanation.unknown_words:
+        lines.append(f"unknown words: {', '.join(explanation.unknown_words)}\n\n", style="yellow")
+    if not any(step.reasons for step in explanation.steps):
         lines.append("the text has no known feature: the trace is that of most training rows\n\n", style="yellow")
-    for step in found.steps:
+    for step in explanation.steps:
         _draw_step(lines, step, taxonomy)
     return lines
 
 
 def _draw_step(lines: Any, step: Step, taxonomy: Taxonomy) -> None:
     lines.append(f"{step.probability:.2f}  ", style="green" if step.probability > 0.8 else "yellow")
-    lines.append(f"{_titled(step.chosen, taxonomy)}", style="bold")
-    lines.append(f"  against {_titled(step.rival, taxonomy)} by {step.difference:+.2f}\n")
+    lines.append(f"{_with_title(step.chosen, taxonomy)}", style="bold")
+    lines.append(f"  against {_with_title(step.rival, taxonomy)} by {step.difference:+.2f}\n")
     for reason in step.reasons:
         lines.append(f"    {reason.push:+7.2f}  ", style="green" if reason.push > 0 else "red")
         lines.append(f"{reason.feature}\n")
     lines.append(f"    {step.others:+7.2f}  other features\n    {step.rest:+7.2f}  without any feature\n", style="dim")
 
 
-def _titled(node: str, taxonomy: Taxonomy) -> str:
+def _with_title(node: str, taxonomy: Taxonomy) -> str:
     """Return a node with its title, if it has one."""
     if node not in taxonomy:
         return node

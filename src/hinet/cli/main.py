@@ -42,8 +42,8 @@ for panel, command, example in (
 app.add_typer(taxonomy.app, name="taxonomy", rich_help_panel="Hierarchies")
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"hinet {__version__}")
         raise typer.Exit
 

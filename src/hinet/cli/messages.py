@@ -22,11 +22,11 @@ def with_options(message: str) -> str:
 
     from hinet.cli.main import app
 
-    known = {*_options(typer.main.get_command(app))}
+    options = {*_options(typer.main.get_command(app))}
 
     def replacement(match: re.Match[str]) -> str:
         option = _OPTIONS.get(match[1], f"--{match[1].replace('_', '-')}")
-        return option if option in known else match[1]
+        return option if option in options else match[1]
 
     return _PARAMETER.sub(replacement, message)
 

@@ -27,8 +27,8 @@ def shared_options(gather: Callable[..., Any], name: str) -> Callable[[Command],
             command(**{name: gathered}, **values)
 
         arguments = sorted(filter(_is_argument, [*shared.values(), *own]), key=lambda p: p.default is not p.empty)
-        every = [*arguments, *(p for p in [*own, *shared.values()] if not _is_argument(p))]
-        parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in every]
+        all_parameters = [*arguments, *(p for p in [*own, *shared.values()] if not _is_argument(p))]
+        parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in all_parameters]
         with_shared.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         with_shared.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         with_shared.__name__, with_shared.__doc__ = command.__name__, command.__doc__

@@ -178,12 +178,12 @@ def _print_report(report: Report, every: bool) -> None:
         for line in summary_lines(report.source, report.summary):
             console.print(Text(line))
     if report.errors:
-        console.print(Text(_counted(len(report.errors), "error"), style="bold red"))
+        console.print(Text(_count_text(len(report.errors), "error"), style="bold red"))
     else:
-        console.print(Text(f"no errors, {_counted(len(report.warnings), 'warning')}", style="green"))
+        console.print(Text(f"no errors, {_count_text(len(report.warnings), 'warning')}", style="green"))
 
 
-def _counted(number: int, word: str) -> str:
+def _count_text(number: int, word: str) -> str:
     return f"{number:,} {word}{'s' * (number != 1)}"
 
 
@@ -192,7 +192,7 @@ def summary_lines(source: str, summary: dict[str, Any]) -> list[str]:
     branching = summary["branching"]
     widest = f", widest {branching['widest']!r}" if branching["widest"] is not None else ""
     lines = [
-        f"{source}: {summary['kind']} of {summary['nodes']:,} nodes in {_counted(summary['levels'], 'level')}",
+        f"{source}: {summary['kind']} of {summary['nodes']:,} nodes in {_count_text(summary['levels'], 'level')}",
         f"  root        {summary['root'] if summary['root'] is not None else '(virtual)'}, "
         f"{summary['tops']:,} children",
         f"  edges       {summary['edges']:,}",
@@ -214,12 +214,12 @@ def summary_lines(source: str, summary: dict[str, Any]) -> list[str]:
 
 def _depth_lines(summary: dict[str, Any]) -> list[str]:
     depths = summary["nodes_by_depth"]
-    most = max(depths.values())
+    largest = max(depths.values())
     lines = ["  depth       nodes" + ("" if summary["kind"] == "tree" else ", by their longest path from the root")]
     counts = list(depths.items())
     for depth, count in counts if len(counts) <= 60 else counts[:60]:
         leaves = summary["leaves_by_depth"].get(depth, 0)
-        bar = "█" * max(1, round(_BAR * count / most))
+        bar = "█" * max(1, round(_BAR * count / largest))
         lines.append(f"  {depth:>5} {count:>12,}  {bar} {leaves:,} leaves")
     if len(counts) > 60:
         lines.append(f"      … {len(counts) - 60:,} more depths")

@@ -57,9 +57,9 @@ def update(
     validate_share("--valid-share", validation.share)
     writes = {} if out is None or target.resolve() == model.resolve() else {"--out": target}
     rows.check_outputs([*(more or []), *validation.files, taxonomy], writes, str(target), model)
-    classifier, manifest = _loaded(model, target, run)
+    classifier, manifest = _load(model, target, run)
     hierarchy = _new_taxonomy(classifier, taxonomy, model)
-    renamed = {} if hierarchy is None else _renamed(rename or [], classifier.taxonomy_, hierarchy)
+    renamed = {} if hierarchy is None else _parse_renames(rename or [], classifier.taxonomy_, hierarchy)
     _report_change(classifier, hierarchy, renamed, bool(more), run)
     saved = LoadedModel(classifier.fitted_, manifest).columns
     train, valid, columns = _read(more or [], validation, rows, column_options, hierarchy, saved, str(target), run.seed)
@@ -88,7 +88,7 @@ def _check(taxonomy: Path | None, rename: list[str], more: list[str], validation
     validation.require("--risk", validation.risk)
 
 
-def _loaded(model: Path, target: Path, run: RunOptions) -> tuple[HiNetClassifier, dict[str, Any]]:
+def _load(model: Path, target: Path, run: RunOptions) -> tuple[HiNetClassifier, dict[str, Any]]:
     from hinet.classifier.estimator import load_with_manifest
     from hinet.classifier.model_folder import check_target
 
@@ -113,7 +113,7 @@ def _new_taxonomy(classifier: HiNetClassifier, path: Path | None, model: Path) -
     return Taxonomy.from_file(path)
 
 
-def _renamed(pairs: list[str], old: Taxonomy, new: Taxonomy) -> dict[str, str]:
+def _parse_renames(pairs: list[str], old: Taxonomy, new: Taxonomy) -> dict[str, str]:
     """Return pairs OLD=NEW as a mapping; if ids contain =, split where both sides are known ids."""
     renamed: dict[str, str] = {}
     for pair in pairs:

@@ -163,15 +163,15 @@ class Traces:
             entry = int(np.flatnonzero(np.isin(nodes, bad))[0])
             row = int(np.searchsorted(row_offsets, entry, side="right")) - 1
             raise LabelError(f"row {row}: {_cannot_encode(layers, int(nodes[entry]))}")
-        wanted, counts = gather(np.arange(len(offsets) - 1), lists, inverse)
-        neurons, lengths = gather(neurons, offsets, wanted)
+        trace, counts = gather(np.arange(len(offsets) - 1), lists, inverse)
+        neurons, lengths = gather(neurons, offsets, trace)
         return cls(layers, offsets_of(counts)[row_offsets], offsets_of(lengths), np.asarray(neurons, dtype=np.int32))
 
     def take(self, rows: NDArray[Any]) -> Traces:
         """Return the selected rows, by a mask or by number."""
-        wanted, counts = gather(np.arange(len(self.offsets) - 1), self.row_offsets, np.arange(len(self))[rows])
-        neurons, lengths = gather(self.neurons, self.offsets, wanted)
-        log_p = None if self.log_p is None else self.log_p[wanted]
+        trace, counts = gather(np.arange(len(self.offsets) - 1), self.row_offsets, np.arange(len(self))[rows])
+        neurons, lengths = gather(self.neurons, self.offsets, trace)
+        log_p = None if self.log_p is None else self.log_p[trace]
         return Traces(self.layers, offsets_of(counts), offsets_of(lengths), np.asarray(neurons, dtype=np.int32), log_p)
 
     @property
@@ -242,8 +242,8 @@ def _traces_of(layers: Layers, labels: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     owner = np.repeat(np.arange(len(labels)), counts)
     can_end = layers.ends[neurons]
     neurons, owner = neurons[can_end], owner[can_end]
-    most = np.minimum(layers.path_counts[neurons], MAX_PATHS_PER_LABEL + 1).astype(np.float64)
-    paths = np.bincount(owner, most, len(labels))
+    path_counts = np.minimum(layers.path_counts[neurons], MAX_PATHS_PER_LABEL + 1).astype(np.float64)
+    paths = np.bincount(owner, path_counts, len(labels))
     bad = labels[(paths == 0) | (paths > MAX_PATHS_PER_LABEL)]
     if len(bad):
         empty = np.zeros(1, np.int64)

@@ -50,7 +50,7 @@ def new_file(path: str | Path) -> Iterator[IO[bytes]]:
             with target.open("wb") as stream:
                 yield stream
         else:
-            with _replacing(target) as stream:
+            with _replace(target) as stream:
                 yield stream
     except OSError as error:
         raise FileError(path, f"cannot be written: {error.strerror or error}") from None
@@ -61,7 +61,7 @@ def new_file(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _replacing(target: Path) -> Iterator[IO[bytes]]:
+def _replace(target: Path) -> Iterator[IO[bytes]]:
     if target.is_dir():
         raise IsADirectoryError(0, "it is a folder")
     temporary = target.with_name(f".{target.name[:40]}.{secrets.token_hex(8)}")

@@ -191,8 +191,8 @@ def _csv_remedy(error: str) -> str:
     return f'misplaced quote ({error}); double a " that is part of the text and quote the whole cell'
 
 
-def _too_long(most: int) -> str:
-    return f"a cell is longer than {most:,} characters; is a closing quote missing?"
+def _too_long(limit: int) -> str:
+    return f"a cell is longer than {limit:,} characters; is a closing quote missing?"
 
 
 def width_message(row: Sequence[str], width: int, delimiter: str) -> str:

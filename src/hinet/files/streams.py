@@ -33,7 +33,7 @@ def open_bytes(path: str | Path) -> Iterator[io.BufferedReader]:
         If the file cannot be opened, or turns out to be damaged while it is read.
     """
     try:
-        with _raw(path) as raw, _decompressed(raw) as stream:
+        with _raw(path) as raw, _decompress(raw) as stream:
             yield stream
     except IsADirectoryError:
         raise FileError(path, "is a folder; name a file in it") from None
@@ -59,7 +59,7 @@ def _raw(path: str | Path) -> Iterator[io.BufferedReader]:
 
 
 @contextmanager
-def _decompressed(raw: io.BufferedReader) -> Iterator[io.BufferedReader]:
+def _decompress(raw: io.BufferedReader) -> Iterator[io.BufferedReader]:
     start = raw.peek(len(_XZ))
     inner: Any = None
     if start.startswith(_GZIP):

@@ -301,8 +301,8 @@ def _cycle_problem(draft: Draft, ids: Sequence[str], upward: list[int], links: l
     cycle = upward[::-1]  # from parent to child, as all paths
     first = cycle.index(min(cycle))
     names = tuple(ids[node] for node in cycle[first:] + cycle[:first])
-    cut = ["…"] if len(names) > _LONGEST_CYCLE_SHOWN else []
-    path = " > ".join([*names[:_LONGEST_CYCLE_SHOWN], *cut, names[0]])
+    ellipsis = ["…"] if len(names) > _LONGEST_CYCLE_SHOWN else []
+    path = " > ".join([*names[:_LONGEST_CYCLE_SHOWN], *ellipsis, names[0]])
     lines = sorted({draft.lines[link] for link in links}) if draft.lines else []
     where = f" (line{'s' * (len(lines) > 1)} {', '.join(map(str, lines[:_LONGEST_CYCLE_SHOWN]))})" if lines else ""
     message = f"cycle of {len(names)}: {path}{where}; remove one of these links"

@@ -173,7 +173,7 @@ def detect(path: str | Path, text: str) -> TaxonomyFormat:
     lines = [line for _, line in numbered]
     first_number, first = numbered[0] if numbered else (1, "")
     delimiter = guess_delimiter(first)
-    header = {_normalised(cell) for cell in first.split(delimiter)}
+    header = {_normalise(cell) for cell in first.split(delimiter)}
     if first.startswith("sep=") or (delimiter and header & set(PARENT_COLUMNS)):
         return Table()
     if 2 * sum(">" in line for line in lines) >= len(lines) > 0:
@@ -231,7 +231,7 @@ def _find_column(table: DelimitedTable, candidates: Sequence[str]) -> str | None
     return next((by_name[name] for name in candidates if name in by_name), None)
 
 
-def _normalised(name: str) -> str:
+def _normalise(name: str) -> str:
     return name.strip().strip('"').casefold().replace(" ", "_").replace("-", "_")
 
 

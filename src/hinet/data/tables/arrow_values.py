@@ -27,7 +27,7 @@ def to_python(array: Any, encoding: str = "utf-8", errors: str = "surrogateescap
     if _is_text(kind):
         return _texts(array, encoding, errors)
     if _is_bytes(kind):
-        return [None if value is None else _decoded(value, encoding, errors) for value in array.to_pylist()]
+        return [None if value is None else _decode(value, encoding, errors) for value in array.to_pylist()]
     if types.is_struct(kind):
         return _objects(array, encoding, errors)
     if _is_list(kind):
@@ -81,7 +81,7 @@ def _texts(array: Any, encoding: str, errors: str) -> list[Any]:
     return values
 
 
-def _decoded(value: bytes, encoding: str, errors: str) -> str:
+def _decode(value: bytes, encoding: str, errors: str) -> str:
     try:
         return value.decode(encoding)
     except UnicodeError:
@@ -102,7 +102,7 @@ def _lists(array: Any, encoding: str, errors: str) -> list[Any]:
     """Return lists; maps are lists of pairs."""
     import pyarrow as pa
 
-    flat, offsets = _flattened(array)
+    flat, offsets = _flatten(array)
     values = to_python(flat, encoding, errors)
     if pa.types.is_map(array.type):
         values = [list(pair.values()) for pair in values]
@@ -111,7 +111,7 @@ def _lists(array: Any, encoding: str, errors: str) -> list[Any]:
     return [values[start:end] if is_valid else None for (start, end), is_valid in zip(bounds, valid, strict=True)]
 
 
-def _flattened(array: Any) -> tuple[Any, Ints]:
+def _flatten(array: Any) -> tuple[Any, Ints]:
     """Return the concatenated values of all lists, pairs of maps as structs, and the offsets of the lists."""
     import pyarrow as pa
 
@@ -194,7 +194,7 @@ def row_bytes(array: Any) -> Ints:
         total: Ints = sum((row_bytes(field) for field in array.flatten()), np.ones(len(array), np.int64))
         return total
     if _is_list(kind):
-        flat, offsets = _flattened(array)
+        flat, offsets = _flatten(array)
         return 8 + np.diff(offsets_of(row_bytes(flat))[offsets])
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
         array = array.cast(pa.large_binary())

@@ -35,7 +35,7 @@ class RowBlock:
         """What ``numbers`` count."""
         return "row" if self.format == "parquet" else "line"
 
-    def described(self, row: int) -> str:
+    def to_json(self, row: int) -> str:
         """Return a row as JSON."""
         block = self.take([row])
         return json.dumps({name: block.values(name)[0] for name in block.names}, ensure_ascii=False, default=str)

@@ -117,7 +117,7 @@ class RowQuery:
     check: Check = _accept_any
 
     @property
-    def wanted(self) -> ColumnSelection:
+    def selection(self) -> ColumnSelection:
         """The columns to read."""
         labels = self.columns.label if self.labels else ()
         names = dict.fromkeys([*self.columns.text, *labels, *self.where, *self.exclude])
@@ -157,7 +157,7 @@ def labelled_blocks(
     paths: Sequence[str], query: RowQuery, options: TableOptions, row_errors: RowErrors
 ) -> Iterator[LabelledBlock]:
     """Yield the rows that a query selects; rows without text, or with an invalid label, go to ``row_errors``."""
-    for block in read_blocks(paths, query.wanted, options, row_errors):
+    for block in read_blocks(paths, query.selection, options, row_errors):
         yield _parse_block(block, query, row_errors)
 
 
@@ -173,7 +173,7 @@ def _parse_block(block: RowBlock, query: RowQuery, row_errors: RowErrors) -> Lab
     if not reasons_by_row:
         return LabelledBlock(block, cast(list[str], texts), labels)
     for row, reason in sorted(reasons_by_row.items()):
-        row_errors.add(block.path, block.numbers[row], reason, block.described(row), block.unit)
+        row_errors.add(block.path, block.numbers[row], reason, block.to_json(row), block.unit)
     valid_rows = [row for row in range(len(texts)) if row not in reasons_by_row]
     kept_labels = [labels[row] for row in valid_rows] if query.labels else []
     return LabelledBlock(block.take(valid_rows), [str(texts[row]) for row in valid_rows], kept_labels)
@@ -197,7 +197,7 @@ def is_blank(text: str) -> bool:
 def _filter_rows(block: RowBlock, query: RowQuery) -> RowBlock:
     if not query.where and not query.exclude:
         return block
-    wanted, unwanted = query.where.items(), query.exclude.items()
+    conditions, exclusions = query.where.items(), query.exclude.items()
 
     def has(row: int, column: str, values: tuple[str, ...]) -> bool:
         return (as_text(block.cells[column][row]) or "").strip() in values
@@ -205,8 +205,8 @@ def _filter_rows(block: RowBlock, query: RowQuery) -> RowBlock:
     rows = [
         row
         for row in range(len(block))
-        if all(has(row, *condition) for condition in wanted)
-        and not (unwanted and all(has(row, *condition) for condition in unwanted))
+        if all(has(row, *condition) for condition in conditions)
+        and not (exclusions and all(has(row, *condition) for condition in exclusions))
     ]
     return block.take(rows)
 

@@ -76,14 +76,14 @@ def delimiter_of(text: str) -> str:
     return excel[1] if excel else guess_delimiter(first_line(io.StringIO(text, newline=""))) or ","
 
 
-def has_quotes(text: str, delimiter: str, cut: bool) -> bool:
+def has_quotes(text: str, delimiter: str, is_cut: bool) -> bool:
     """Return whether cells may be quoted: always, except in tab-separated files that break the quoting rules."""
     if delimiter != "\t":
         return True
     lines = io.StringIO(text, newline="").readlines()
     try:
-        for _ in Records("", lines[:-1] if cut else lines, delimiter, quotes=True):
+        for _ in Records("", lines[:-1] if is_cut else lines, delimiter, quotes=True):
             pass
     except QuoteError as error:
-        return cut and (error.line or 0) > len(lines) - LONG_CELL_LINES  # the text may end within a cell
+        return is_cut and (error.line or 0) > len(lines) - LONG_CELL_LINES  # the text may end within a cell
     return True

@@ -34,7 +34,7 @@ class _BatchPlan(NamedTuple):
     dictionary_columns: tuple[str, ...]
 
 
-def parquet_blocks(path: str, peeked: PeekedStream, wanted: ColumnSelection, encoding: str) -> Iterator[RowBlock]:
+def parquet_blocks(path: str, peeked: PeekedStream, selection: ColumnSelection, encoding: str) -> Iterator[RowBlock]:
     """Yield the rows of a Parquet file; bytes in text columns are decoded with ``encoding``."""
     import pyarrow as pa
 
@@ -42,27 +42,27 @@ def parquet_blocks(path: str, peeked: PeekedStream, wanted: ColumnSelection, enc
         raise FileError(path, "is not a Parquet file; set `format`")
     try:
         with _seekable(path, peeked.stream) as file:
-            yield from _blocks(path, file, wanted, encoding)
+            yield from _blocks(path, file, selection, encoding)
     except pa.ArrowMemoryError:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise FileError(path, f"the Parquet file is damaged or cut short: {error}") from None
 
 
-def _blocks(path: str, file: Any, wanted: ColumnSelection, encoding: str) -> Iterator[RowBlock]:
+def _blocks(path: str, file: Any, selection: ColumnSelection, encoding: str) -> Iterator[RowBlock]:
     import pyarrow.parquet as pq
 
     table = pq.ParquetFile(file)
     schema = table.schema_arrow
     names = dict(zip(column_names(path, schema.names, None), schema.names, strict=True))
-    if problem := wanted.missing_column(list(names)):
+    if problem := selection.missing_column(list(names)):
         raise FileError(path, problem)
-    fields = {name: schema.field(names[name]) for name in wanted.select(list(names))}
+    fields = {name: schema.field(names[name]) for name in selection.select(list(names))}
     row = 0
     for batch in _batches(file, table, [field.name for field in fields.values()]):
         for part in _small_parts(batch):
             arrays = {name: _decode_dictionary(part.column(field.name), field.type) for name, field in fields.items()}
-            cells = {name: to_python(arrays[name], encoding) for name in wanted.columns}
+            cells = {name: to_python(arrays[name], encoding) for name in selection.columns}
             yield RowBlock(path, "parquet", list(range(row + 1, row + len(part) + 1)), cells, arrays)
             row += len(part)
 

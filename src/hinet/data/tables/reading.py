@@ -19,7 +19,7 @@ from hinet.files.text import ENCODING_REMEDY, check_not_binary, decoding_error, 
 
 
 def read_blocks(
-    paths: Sequence[str], wanted: ColumnSelection, options: TableOptions, row_errors: RowErrors
+    paths: Sequence[str], selection: ColumnSelection, options: TableOptions, row_errors: RowErrors
 ) -> Iterator[RowBlock]:
     """Yield the rows of files, one file after the other; ``-`` is standard input.
 
@@ -32,11 +32,11 @@ def read_blocks(
         rows, errors_before = 0, row_errors.count
         with open_bytes(path) as raw:
             peeked = peek_stream(raw)
-            format = format_of(path, peeked.head, options, wanted.columns, wanted.explicit)
+            format = format_of(path, peeked.head, options, selection.columns, selection.explicit)
             if format == "parquet":
-                blocks = _parquet_blocks(path, peeked, wanted, options.encoding, row_errors)
+                blocks = _parquet_blocks(path, peeked, selection, options.encoding, row_errors)
             else:
-                blocks = _text_blocks(path, peeked, format, wanted, options, row_errors)
+                blocks = _text_blocks(path, peeked, format, selection, options, row_errors)
             for block in blocks:
                 rows += len(block)
                 yield block
@@ -45,9 +45,9 @@ def read_blocks(
 
 
 def _parquet_blocks(
-    path: str, peeked: PeekedStream, wanted: ColumnSelection, encoding: str, row_errors: RowErrors
+    path: str, peeked: PeekedStream, selection: ColumnSelection, encoding: str, row_errors: RowErrors
 ) -> Iterator[RowBlock]:
-    for block in parquet_blocks(path, peeked, wanted, encoding):
+    for block in parquet_blocks(path, peeked, selection, encoding):
         yield _reject_undecodable(block, encoding, row_errors)
 
 
@@ -55,7 +55,7 @@ def _text_blocks(
     path: str,
     peeked: PeekedStream,
     format: TableFormat,
-    wanted: ColumnSelection,
+    selection: ColumnSelection,
     options: TableOptions,
     row_errors: RowErrors,
 ) -> Iterator[RowBlock]:
@@ -68,12 +68,12 @@ def _text_blocks(
     lines = _lines(path, text, row_errors)
     try:
         if format == "jsonl":
-            rows = json_rows(lines, wanted)
+            rows = json_rows(lines, selection)
         elif format == "text":
-            rows = plain_rows(path, lines, wanted)
+            rows = plain_rows(path, lines, selection)
         else:
             sample = Sample(peeked.head.decode(encoding, errors="replace"), not peeked.is_all)
-            rows = delimited_rows(path, lines, sample, format, wanted, options)
+            rows = delimited_rows(path, lines, sample, format, selection, options)
         for block in in_blocks(path, format, *rows, row_errors):
             yield _reject_undecodable(block, options.encoding, row_errors)
     except UnicodeError as error:
@@ -107,7 +107,7 @@ def _reject_undecodable(block: RowBlock, encoding: str, row_errors: RowErrors) -
                 if reason := decoding_error(_text_of(cell), encoding):
                     bad.setdefault(row, reason)
     for row, reason in sorted(bad.items()):
-        row_errors.add(block.path, block.numbers[row], reason, block.described(row), block.unit)
+        row_errors.add(block.path, block.numbers[row], reason, block.to_json(row), block.unit)
     return block if not bad else block.take([row for row in range(len(block)) if row not in bad])
 
 

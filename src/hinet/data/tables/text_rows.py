@@ -37,7 +37,12 @@ class TextRows(NamedTuple):
 
 
 def delimited_rows(
-    path: str, lines: Iterator[str], sample: Sample, format: TableFormat, wanted: ColumnSelection, options: TableOptions
+    path: str,
+    lines: Iterator[str],
+    sample: Sample,
+    format: TableFormat,
+    selection: ColumnSelection,
+    options: TableOptions,
 ) -> TextRows:
     """Read the header of a table, and return its rows."""
     delimiter = options.delimiter or ("\t" if format == "tsv" else delimiter_of(sample.text))
@@ -46,8 +51,8 @@ def delimited_rows(
     if EXCEL_DELIMITER.match(sample.text):
         lines = _blank_first(lines)
     records = Records(path, lines, delimiter, quotes=quotes, empty_rows=True)
-    names = _header(path, records, wanted, options.encoding)
-    indices = {name: names.index(name) for name in wanted.select(names)}
+    names = _header(path, records, selection, options.encoding)
+    indices = {name: names.index(name) for name in selection.select(names)}
 
     def cells_of(rows: list[Any]) -> Cells:
         by_index = list(zip(*rows, strict=True))
@@ -63,7 +68,7 @@ def _blank_first(lines: Iterator[str]) -> Iterator[str]:
     yield from lines
 
 
-def _header(path: str, records: Records, wanted: ColumnSelection, encoding: str) -> list[str]:
+def _header(path: str, records: Records, selection: ColumnSelection, encoding: str) -> list[str]:
     try:
         header = next(records, None)
     except QuoteError as error:
@@ -72,9 +77,9 @@ def _header(path: str, records: Records, wanted: ColumnSelection, encoding: str)
         raise FileError(path, "the file is empty; the first line names the columns", line=1)
     names = column_names(path, header, records.first)
     undecodable = next(filter(None, (decoding_error(name, encoding) for name in names)), "")
-    if undecodable and (wanted.read_all or wanted.missing_column(names)):
+    if undecodable and (selection.read_all or selection.missing_column(names)):
         raise FileError(path, f"in the header, {undecodable}", line=records.first)
-    if problem := wanted.missing_column(names):
+    if problem := selection.missing_column(names):
         note = "; lines before it that start with # were taken for comments" if records.comments else ""
         raise FileError(path, problem + note, line=records.first)
     return names
@@ -97,36 +102,36 @@ def _records(records: Records, width: int, delimiter: str) -> Iterator[Row | Bad
             yield BadRow(records.first, width_message(record, width, delimiter), delimiter.join(record))
 
 
-def plain_rows(path: str, lines: Iterator[str], wanted: ColumnSelection) -> TextRows:
+def plain_rows(path: str, lines: Iterator[str], selection: ColumnSelection) -> TextRows:
     """Return plain lines as rows of one column, named like the text column."""
-    column = wanted.columns[0] if wanted.columns else TEXT_COLUMN
-    for other in wanted.required[1:]:
+    column = selection.columns[0] if selection.columns else TEXT_COLUMN
+    for other in selection.required[1:]:
         raise FileError(path, f"plain lines have no column {quoted(other)}; give a table, or set `format`")
     rows = (Row(number, line.rstrip("\r\n"), len(line)) for number, line in enumerate(lines, start=1))
     return TextRows(rows, lambda values: {column: values})
 
 
-def json_rows(lines: Iterator[str], wanted: ColumnSelection) -> TextRows:
+def json_rows(lines: Iterator[str], selection: ColumnSelection) -> TextRows:
     """Return rows of JSON objects; those of the first block determine the columns."""
     columns: list[str] = []
 
     def cells_of(rows: list[Any]) -> Cells:
         if not columns:
-            every = [name for row in rows for name in row] if wanted.read_all else []
-            columns.extend(dict.fromkeys([*every, *wanted.required]))
+            names = [name for row in rows for name in row] if selection.read_all else []
+            columns.extend(dict.fromkeys([*names, *selection.required]))
         return {name: [row.get(name) for row in rows] for name in columns}
 
-    return TextRows(_objects(lines, wanted), cells_of)
+    return TextRows(_objects(lines, selection), cells_of)
 
 
-def _objects(lines: Iterator[str], wanted: ColumnSelection) -> Iterator[Row | BadRow]:
+def _objects(lines: Iterator[str], selection: ColumnSelection) -> Iterator[Row | BadRow]:
     for number, line in enumerate(lines, start=1):
         if line.strip():
-            reason, row = _json_row(line, wanted)
+            reason, row = _json_row(line, selection)
             yield BadRow(number, reason, line.rstrip("\r\n")) if reason else Row(number, row, len(line))
 
 
-def _json_row(line: str, wanted: ColumnSelection) -> tuple[str, dict[str, Any]]:
+def _json_row(line: str, selection: ColumnSelection) -> tuple[str, dict[str, Any]]:
     """Return why a line is invalid, or an empty string, and the row."""
     try:
         row = json.loads(line)
@@ -134,5 +139,5 @@ def _json_row(line: str, wanted: ColumnSelection) -> tuple[str, dict[str, Any]]:
         return f"not a JSON object ({error}); write one object per line", {}
     if not isinstance(row, dict):
         return f"expected a JSON object, got {quoted(line.strip())}; write one object per line", {}
-    missing = next((column for column in wanted.columns if column not in row), None)
-    return ("" if missing is None else wanted.missing_message(missing, list(row))), row
+    missing = next((column for column in selection.columns if column not in row), None)
+    return ("" if missing is None else selection.missing_message(missing, list(row))), row

@@ -38,9 +38,9 @@ def known_shares(features: TextFeatures, texts: Any) -> NDArray[np.float64]:
         grams = extract_ngrams(normalise(block), False, (size, size))
         rows = len(grams.offsets) - 1
         row = np.repeat(np.arange(rows), np.diff(grams.offsets))
-        known = np.bincount(row, grams.times * _are_features(features, grams.hashes), rows)
+        known_words = np.bincount(row, grams.times * _are_features(features, grams.hashes), rows)
         with np.errstate(invalid="ignore"):
-            shares.append(known / np.bincount(row, grams.times, rows))
+            shares.append(known_words / np.bincount(row, grams.times, rows))
     return np.concatenate(shares)
 
 

@@ -45,7 +45,7 @@ def as_arrow(texts: Any, first_row: int = 0) -> pa.ChunkedArray:
     if not len(array):
         return pa.chunked_array([], pa.large_string())
     if pa.types.is_dictionary(array.type):
-        array = pa.chunked_array([_decoded(chunk) for chunk in array.chunks])
+        array = pa.chunked_array([_decode_dictionary(chunk) for chunk in array.chunks])
     kind = array.type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
         raise _row_error(texts, first_row, array)
@@ -81,7 +81,7 @@ def _of_strings(texts: Sequence[str]) -> pa.ChunkedArray:
     return pa.chunked_array([pa.LargeStringArray.from_buffers(len(texts), pa.py_buffer(offsets), pa.py_buffer(data))])
 
 
-def _decoded(chunk: pa.DictionaryArray) -> pa.Array:
+def _decode_dictionary(chunk: pa.DictionaryArray) -> pa.Array:
     values = chunk.dictionary
     if pa.types.is_string_view(values.type):  # Arrow cannot take from these
         values = values.cast(pa.large_string())
