@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from hinet.cli.column_options import ColumnOptions, column_options
-from hinet.cli.options import RunOptions, option, thread_options
+from hinet.cli.options import AsJson, ModelFolder, RunOptions, option, thread_options
 from hinet.cli.plot_options import PLOT, check_plot
 from hinet.cli.row_options import FILES, RowOptions, row_options
 from hinet.errors import HiNetError
@@ -32,12 +32,12 @@ EXAMPLE = "hinet evaluate model test.csv --plot report.png"
 @row_options
 @column_options
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="Folder of a trained model.", show_default=False)],
+    model: ModelFolder,
     data: Annotated[list[str], typer.Argument(help=FILES, show_default=False)],
     rows: RowOptions,
     column_options: ColumnOptions,
     run: RunOptions,
-    as_json: Annotated[bool, typer.Option("--json", help="Print machine-readable output.")] = False,
+    as_json: AsJson = False,
     plot: Annotated[
         Path | None,
         option("--plot", f"Plot accuracy by level, reliability, risk against coverage, and errors. {PLOT}"),

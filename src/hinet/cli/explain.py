@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hinet.cli.options import RunOptions, option, thread_options
+from hinet.cli.options import AsJson, ModelFolder, RunOptions, option, thread_options
 from hinet.errors import HiNetError, quoted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
@@ -24,14 +23,14 @@ EXAMPLE = 'hinet explain model "dark rye bread"'
 
 @thread_options
 def explain(
-    model: Annotated[Path, typer.Argument(help="Folder of a trained model.", show_default=False)],
+    model: ModelFolder,
     text: Annotated[str, typer.Argument(help="The text to explain; - for standard input.", show_default=False)],
     run: RunOptions,
     label: Annotated[
         str | None, option("--label", "Label to explain, written as in the training rows (default: the predicted one).")
     ] = None,
     most: Annotated[int, typer.Option("--most", min=1, help="Features to list for each step.")] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print machine-readable output.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Explain a prediction: for every step of the trace, the words for the chosen node against its strongest rival.
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hinet.cli.column_options import ColumnOptions, column_options
-from hinet.cli.options import RunOptions, option, thread_options
+from hinet.cli.options import ModelFolder, RunOptions, option, thread_options
 from hinet.cli.row_options import RowOptions, row_options
 
 EXAMPLE = "hinet export model onnx_model --data test.csv"
@@ -18,7 +18,7 @@ EXAMPLE = "hinet export model onnx_model --data test.csv"
 @row_options
 @column_options
 def export(
-    model: Annotated[Path, typer.Argument(help="Folder of a trained model.", show_default=False)],
+    model: ModelFolder,
     folder: Annotated[Path, typer.Argument(help="New folder for the graph.", show_default=False)],
     rows: RowOptions,
     column_options: ColumnOptions,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from hinet.cli.models import saved_columns
-from hinet.cli.options import RunOptions, option, quiet_option
+from hinet.cli.options import AsJson, ModelFolder, RunOptions, option, quiet_option
 from hinet.cli.outputs import check_outputs
 from hinet.cli.plot_options import PLOT, check_plot
 from hinet.errors import HiNetError
@@ -19,9 +19,9 @@ EXAMPLE = "hinet inspect model"
 
 @quiet_option
 def inspect(
-    model: Annotated[Path, typer.Argument(help="Folder of a trained model.", show_default=False)],
+    model: ModelFolder,
     run: RunOptions,
-    as_json: Annotated[bool, typer.Option("--json", help="Print machine-readable output.")] = False,
+    as_json: AsJson = False,
     plot: Annotated[Path | None, option("--plot", f"Plot the training curve. {PLOT}")] = None,
 ) -> None:
     """Show the taxonomy, features, training, validation, calibration and files of a model."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -45,6 +46,10 @@ def _is_argument(parameter: inspect.Parameter) -> bool:
 def option(name: str, help: str, panel: str | None = None, *, least: float | None = None) -> Any:
     """Return an option whose help says the default."""
     return typer.Option(name, help=help, show_default=False, rich_help_panel=panel, min=least)
+
+
+ModelFolder = Annotated[Path, typer.Argument(help="Folder of a trained model.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print machine-readable output.")]
 
 
 def help_with_example(command: Command, example: str) -> str:

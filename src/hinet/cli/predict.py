@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hinet.cli.column_options import ColumnOptions, text_options
-from hinet.cli.options import RunOptions, option, thread_options
+from hinet.cli.options import ModelFolder, RunOptions, option, thread_options
 from hinet.cli.row_options import FILES, OnError, RowFormat, RowOptions, row_options
 from hinet.errors import FileError, HiNetError
 
@@ -37,7 +37,7 @@ class DecodingName(StrEnum):
 @row_options
 @text_options
 def predict(
-    model: Annotated[Path, typer.Argument(help="Folder of a trained model.", show_default=False)],
+    model: ModelFolder,
     rows: RowOptions,
     column_options: ColumnOptions,
     run: RunOptions,

@@ -9,7 +9,7 @@ import typer
 
 from hinet.cli.hierarchy_options import HierarchyOptions, hierarchy_options
 from hinet.cli.messages import with_options
-from hinet.cli.options import RunOptions, help_with_example, option, quiet_option
+from hinet.cli.options import AsJson, RunOptions, help_with_example, option, quiet_option
 from hinet.cli.outputs import check_outputs
 from hinet.errors import HiNetError
 
@@ -57,7 +57,7 @@ def check(
         str | None, option("--label-sep", "Separator of several labels in a cell (default: one label).")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="List all warnings, not only the first of each kind.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print machine-readable output.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check a hierarchy: list errors and warnings with their lines, and a summary. Exits with 2 on errors."""
     from hinet.taxonomy import Problem, Report, read_draft
@@ -142,15 +142,18 @@ def _row_labels(path: Path, column: str, separator: str | None, encoding: str) -
     return RowLabels(str(path), numbers, labels)
 
 
+def _as_dict(problem: Problem) -> dict[str, Any]:
+    return {**vars(problem), "message": with_options(problem.message)}
+
+
 def _print_json(report: Report) -> None:
     import json
-    from dataclasses import asdict
 
     result = {
         "source": report.source,
         "ok": not report.errors,
-        "errors": [asdict(problem) for problem in report.errors],
-        "warnings": [asdict(problem) for problem in report.warnings],
+        "errors": [_as_dict(problem) for problem in report.errors],
+        "warnings": [_as_dict(problem) for problem in report.warnings],
         "summary": report.summary,
     }
     typer.echo(json.dumps(result, indent=2, ensure_ascii=False))

@@ -11,7 +11,7 @@ import typer
 from hinet.cli.column_options import ColumnOptions, column_options
 from hinet.cli.finishing import calibrate, report_model
 from hinet.cli.models import COLUMNS, LoadedModel
-from hinet.cli.options import RunOptions, option, seed_options
+from hinet.cli.options import ModelFolder, RunOptions, option, seed_options
 from hinet.cli.row_options import FILES, RowOptions, row_options
 from hinet.cli.training_options import ValidationOptions, validation_options
 from hinet.errors import FileError, HiNetError, did_you_mean
@@ -29,7 +29,7 @@ EXAMPLE = "hinet update model --taxonomy new_categories.csv --rename tv=televisi
 @validation_options
 @column_options
 def update(
-    model: Annotated[Path, typer.Argument(help="Folder of a trained model.", show_default=False)],
+    model: ModelFolder,
     rows: RowOptions,
     column_options: ColumnOptions,
     validation: ValidationOptions,
