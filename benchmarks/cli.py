@@ -156,7 +156,7 @@ def reading() -> dict[str, Any]:
     """Read a table in blocks, and with Arrow's reader, which cannot tell lines."""
     from pyarrow import csv as arrow_csv
 
-    from hinet.data.tables import Columns, RowQuery, TableOptions, Unforgiving, labelled_blocks
+    from hinet.data.tables import Columns, FailFast, RowQuery, TableOptions, labelled_blocks
 
     texts = load_icd10cm().train
     with tempfile.TemporaryDirectory() as name:
@@ -165,7 +165,7 @@ def reading() -> dict[str, Any]:
         ours, arrows = [], []
         for _ in range(3):
             watch = Stopwatch()
-            blocks = labelled_blocks([str(path)], RowQuery(Columns()), TableOptions(), Unforgiving())
+            blocks = labelled_blocks([str(path)], RowQuery(Columns()), TableOptions(), FailFast())
             count = sum(len(block) for block in blocks)
             ours.append(watch.seconds)
             watch = Stopwatch()

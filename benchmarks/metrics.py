@@ -44,7 +44,7 @@ def labels(rows: int) -> tuple[list[str], list[str]]:
     return ids[true].tolist(), ids[predicted].tolist()
 
 
-def described(seconds: float, **more: Any) -> dict[str, Any]:
+def format_value(seconds: float, **more: Any) -> dict[str, Any]:
     return {"nodes": len(taxonomy()), **more, "seconds": seconds}
 
 
@@ -52,7 +52,7 @@ def report_of_ids() -> dict[str, Any]:
     true, predicted = labels(ROWS)
     watch = Stopwatch()
     report = metrics.label_report(true, predicted, taxonomy=taxonomy())
-    return described(watch.seconds, rows=ROWS, hierarchical_f1=round(report.hierarchical_f1, 4))
+    return format_value(watch.seconds, rows=ROWS, hierarchical_f1=round(report.hierarchical_f1, 4))
 
 
 def report_of_traces() -> dict[str, Any]:
@@ -60,7 +60,7 @@ def report_of_traces() -> dict[str, Any]:
     true, predicted = (Traces.of_nodes(layers, nodes) for nodes in positions(ROWS))
     watch = Stopwatch()
     report = metrics.label_report(true, predicted)
-    return described(watch.seconds, rows=ROWS, hierarchical_f1=round(report.hierarchical_f1, 4))
+    return format_value(watch.seconds, rows=ROWS, hierarchical_f1=round(report.hierarchical_f1, 4))
 
 
 def report_of_two_labels() -> dict[str, Any]:
@@ -68,7 +68,7 @@ def report_of_two_labels() -> dict[str, Any]:
     pairs = list(zip(true, true[1:] + true[:1], strict=True))
     watch = Stopwatch()
     metrics.label_report(pairs, predicted, taxonomy=taxonomy())
-    return described(watch.seconds, rows=ROWS)
+    return format_value(watch.seconds, rows=ROWS)
 
 
 def probabilities() -> dict[str, Any]:
@@ -92,7 +92,7 @@ def six_measures() -> dict[str, Any]:
         getattr(metrics, f"hierarchical_{name}")(true, predicted, average=average, taxonomy=taxonomy())
         for name, average in SIX
     ]
-    return described(watch.seconds, rows=FEW, values=[round(value, 6) for value in found])
+    return format_value(watch.seconds, rows=FEW, values=[round(value, 6) for value in found])
 
 
 def six_measures_of_hiclass() -> dict[str, Any]:
@@ -103,7 +103,7 @@ def six_measures_of_hiclass() -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of an F1 of 0, row by row
         found = [getattr(hiclass, name)(true, predicted, average=average) for name, average in SIX]
-    return described(watch.seconds, rows=FEW, values=[round(float(value), 6) for value in found])
+    return format_value(watch.seconds, rows=FEW, values=[round(float(value), 6) for value in found])
 
 
 @cache
@@ -116,7 +116,7 @@ def micro_f1() -> dict[str, Any]:
     true, predicted = labels(ROWS)
     watch = Stopwatch()
     f1 = metrics.hierarchical_f1(true, predicted, taxonomy=taxonomy())
-    return described(watch.seconds, rows=ROWS, hierarchical_f1=round(f1, 4))
+    return format_value(watch.seconds, rows=ROWS, hierarchical_f1=round(f1, 4))
 
 
 def micro_f1_of_sets() -> dict[str, Any]:
@@ -128,7 +128,7 @@ def micro_f1_of_sets() -> dict[str, Any]:
     for meant, said in zip(true, predicted, strict=True):
         common += len(ancestors[meant] & ancestors[said])
         total += len(ancestors[meant]) + len(ancestors[said])
-    return described(watch.seconds, rows=ROWS, hierarchical_f1=round(2 * common / total, 4))
+    return format_value(watch.seconds, rows=ROWS, hierarchical_f1=round(2 * common / total, 4))
 
 
 CASES = {

@@ -39,10 +39,10 @@ def test_memory_is_that_of_the_machine_the_container_or_a_limit(
 def test_training_that_needs_more_memory_than_there_is_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "total_memory", lambda: 1_000_000_000)
     MemoryPlan(900_000_000, 0, 0, 0).check(None)
-    with pytest.raises(HiNetError, match=r"takes 1.10 GB.* more than the 1.00 GB of memory there is; lower width"):
+    with pytest.raises(HiNetError, match=r"takes 1.10 GB.* more than the 1.00 GB of memory available; lower width"):
         MemoryPlan(1_100_000_000, 0, 0, 0).check(None)
     MemoryPlan(1_100_000_000, 0, 0, 0).check(2.0)
-    with pytest.raises(HiNetError, match=r"more than the 1.00 GB of memory there is; lower the width"):
+    with pytest.raises(HiNetError, match=r"more than the 1.00 GB of memory available; lower the width"):
         SparseBag(30, 100_000_000)
     with pytest.raises(HiNetError, match=r"a feature network of 30 x 5 x 100,000,000 weights takes"):
         DenseFeatures(30, (5, 100_000_000))
@@ -64,7 +64,7 @@ def test_reading_a_text_takes_no_more_room_than_the_text(tmp_path: Path, monkeyp
     monkeypatch.setattr(memory, "total_memory", lambda: sys.maxsize)
     (tmp_path / "small.txt").write_text("rye\n")
     tracemalloc.start()
-    assert read_text(tmp_path / "small.txt", memory_a_byte=1) == "rye\n"
+    assert read_text(tmp_path / "small.txt", memory_per_byte=1) == "rye\n"
     taken = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert taken < 1 << 23

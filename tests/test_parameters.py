@@ -22,7 +22,7 @@ from hinet.data.text import TextFeatures, TextSettings
 from hinet.engine import EngineSettings, Search, fit
 from hinet.memory import total_memory
 from hinet.networks import HeadSettings, TrainingSettings
-from hinet.parameters import MOST_THREADS, real, thread_count, whole
+from hinet.parameters import MAX_THREADS, real, resolve_threads, whole
 from tests.classifier.data import small, texts
 
 QUICK = {"width": 2, "members": 1, "epochs": 1, "wide": False, "flat": False}
@@ -148,7 +148,7 @@ def test_rows_of_a_wrong_kind_are_told(rows: Any, message: str) -> None:
 def test_a_model_that_the_machine_has_no_memory_for_is_refused(engine: Any) -> None:
     rows = sp.csr_array((12, 2**31 - 1), dtype=np.float32)
     if total_memory() < 1e14:
-        with pytest.raises(HiNetError, match=r"takes .* GB.*, more than the .* GB of memory there is"):
+        with pytest.raises(HiNetError, match=r"takes .* GB.*, more than the .* GB of memory available"):
             small(engine=engine, width=10_000).fit(rows, LABELS)
     with pytest.raises(HiNetError, match=r"more than memory_limit=0\.5 GB"):
         small(engine=engine, memory_limit=0.5).fit(rows, LABELS)
@@ -192,16 +192,16 @@ def test_bounds_of_rules() -> None:
         (real(above=0, most=1), [1e-9, 1], [0, 1.01]),
         (real(above=0, infinite=True), [INFINITE], [-INFINITE, NAN, 0]),
     ]:
-        assert all(rule.checked("name", value) == value for value in right)
+        assert all(rule.validate("name", value) == value for value in right)
         for value in wrong:
             with pytest.raises(HiNetError, match="name: expected"):
-                rule.checked("name", value)
+                rule.validate("name", value)
 
 
 def test_threads_as_joblib_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 8)
-    counts = {None: 8, 1: 1, 3: 3, -1: 8, -2: 7, -8: 1, -99: 1, 10**9: MOST_THREADS}
-    assert {threads: thread_count(threads) for threads in counts} == counts
+    counts = {None: 8, 1: 1, 3: 3, -1: 8, -2: 7, -8: 1, -99: 1, 10**9: MAX_THREADS}
+    assert {threads: resolve_threads(threads) for threads in counts} == counts
 
 
 def test_paths_of_every_kind_name_a_model(fitted: HiNetClassifier, tmp_path: Path) -> None:

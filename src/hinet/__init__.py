@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hinet.lazy import lazy_names
+from hinet.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from hinet.classifier import HiNetClassifier, load, paths_as_text
@@ -44,4 +44,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # else a checker would take any name for one of these
-    __getattr__, __dir__ = lazy_names(__name__, _HOMES, "__version__")
+    __getattr__, __dir__ = lazy_exports(__name__, _HOMES, "__version__")

@@ -3,12 +3,13 @@
 ::
 
     HiNetError
-    ├── FileError        a file cannot be read or written as asked; names file and line
-    ├── InputTypeError   rows are of a type that cannot be used; a TypeError as well
-    ├── TaxonomyError    a hierarchy contradicts itself; carries the list of problems
+    ├── FileError        a file cannot be read or written; names the file and the line
+    ├── InputTypeError   the rows have an unsupported type; also a TypeError
+    ├── TaxonomyError    a hierarchy is invalid; has the list of problems
     └── LabelError       a label or trace does not fit the taxonomy; names the row
 
-The command line and the server translate these for their users; the library knows neither.
+The command line and the server translate them for their users. A message puts the name of a parameter in backticks,
+which the command line shows as its option: `label_sep` becomes --label-sep.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-_LONGEST_SHOWN = 60
-_MOST_NAMES_COMPARED = 1_000
+_LONGEST_QUOTED = 60
+_MAX_NAMES_COMPARED = 1_000
 
 
 class HiNetError(ValueError):
-    """Root of all errors that a user of hinet can cause and mend; a ValueError, as callers of such libraries expect."""
+    """Base class of all errors that a user can cause and fix; also a ValueError."""
 
 
 class FileError(HiNetError):
-    """A file cannot be read or written as asked."""
+    """A file cannot be read or written."""
 
     def __init__(self, path: str | Path, message: str, line: int | None = None) -> None:
         self.path = str(path)
@@ -38,11 +39,11 @@ class FileError(HiNetError):
 
 
 class InputTypeError(HiNetError, TypeError):
-    """Rows are of a type that cannot be used; a TypeError as well, as scikit-learn has it."""
+    """The rows have an unsupported type; also a TypeError, as in scikit-learn."""
 
 
 class TaxonomyError(HiNetError):
-    """A hierarchy contradicts itself; ``problems`` lists all that was found where a source was checked."""
+    """A hierarchy is invalid; ``problems`` lists everything that a check of its source found."""
 
     def __init__(self, message: str, problems: Sequence[object] = ()) -> None:
         self.problems = tuple(problems)
@@ -53,46 +54,46 @@ class LabelError(HiNetError):
     """A label or trace does not fit the taxonomy."""
 
 
-def shown(value: str) -> str:
-    """Quote ``value`` for a message, shortened so that it fits a line.
+def quoted(value: str) -> str:
+    """Return ``value`` in quotes for a message, shortened to fit a line.
 
-    >>> shown("Sheep")
+    >>> quoted("Sheep")
     "'Sheep'"
     """
-    return repr(value if len(value) <= _LONGEST_SHOWN else value[: _LONGEST_SHOWN - 1] + "…")
+    return repr(value if len(value) <= _LONGEST_QUOTED else value[: _LONGEST_QUOTED - 1] + "…")
 
 
-def described(value: Any) -> str:
-    """Return any value for a message: as Python writes it, with its type where that does not say it, on one line.
+def format_value(value: Any) -> str:
+    """Return the repr of any value for a message, on one line, with the type if the repr does not show it.
 
-    >>> described("abc"), described([1, 2]), described(Path("model"))
+    >>> format_value("abc"), format_value([1, 2]), format_value(Path("model"))
     ("'abc'", '[1, 2]', "PosixPath('model')")
     """
     if isinstance(value, str):
-        return shown(value)
+        return quoted(value)
     try:
-        written = " ".join(repr(value).split())
-    except Exception:  # of a class of the user's own
+        text = " ".join(repr(value).split())
+    except Exception:  # a broken __repr__ of a user's class
         return f"a value of type {type(value).__name__}"
-    if len(written) > _LONGEST_SHOWN:
-        written = written[: _LONGEST_SHOWN - 1] + "…"
+    if len(text) > _LONGEST_QUOTED:
+        text = text[: _LONGEST_QUOTED - 1] + "…"
     kind = type(value)
-    return written if kind.__module__ == "builtins" or kind.__name__ in written else f"{kind.__name__} {written}"
+    return text if kind.__module__ == "builtins" or kind.__name__ in text else f"{kind.__name__} {text}"
 
 
-def did_you_mean(value: str, known: Iterable[str]) -> str:
+def did_you_mean(value: str, candidates: Iterable[str]) -> str:
     """Return ``"; did you mean 'Sheep'?"`` for the nearest known name, or nothing.
 
     >>> did_you_mean("Sheeps", ["Cow", "Sheep"])
     "; did you mean 'Sheep'?"
     """
-    names = list(known)
+    names = list(candidates)
     stripped = value.strip()
     if stripped != value and stripped in names:
-        return f"; did you mean {shown(stripped)}, without the blanks around it?"
-    # A fuzzy comparison is slow: only names of about the same length and the same first letter are compared.
+        return f"; did you mean {quoted(stripped)}, without the spaces around it?"
+    # A fuzzy comparison is slow: compare only names of about the same length with the same first letter.
     start, slack = value[:1].casefold(), 2 + len(value) // 4
     alike = [name for name in names if abs(len(name) - len(value)) <= slack and name[:1].casefold() == start]
     typos = [name for name in alike if len(name) == len(value) and sum(map(str.__ne__, name, value)) == 1]
-    near = typos[:1] or get_close_matches(value[:200], alike[:_MOST_NAMES_COMPARED], n=1, cutoff=0.75)
-    return f"; did you mean {shown(near[0])}?" if near else ""
+    near = typos[:1] or get_close_matches(value[:200], alike[:_MAX_NAMES_COMPARED], n=1, cutoff=0.75)
+    return f"; did you mean {quoted(near[0])}?" if near else ""

@@ -1,4 +1,4 @@
-"""Public names of a package, each found in the module it lives in when it is first used."""
+"""Public names of a package that are imported on first use."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from importlib import import_module
 from typing import Any
 
 
-def lazy_names(
-    package: str, homes: Mapping[str, str], *present: str
+def lazy_exports(
+    package: str, modules: Mapping[str, str], *present: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the ``__getattr__`` and the ``__dir__`` of a package, for its public names and the modules they live in.
+    """Return ``__getattr__`` and ``__dir__`` of a package; ``modules`` maps each public name to its module.
 
-    So importing one module of a package does not import all others, which may need far more than it does. Names that
-    are ``present`` in the package itself are listed as well.
+    Importing one module of the package then does not import the others. ``present`` are the names that the package
+    defines itself.
     """
 
-    def find(name: str) -> Any:
-        if name not in homes:
+    def load(name: str) -> Any:
+        if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(homes[name]), name)
+        return getattr(import_module(modules[name]), name)
 
-    return find, lambda: sorted([*homes, *present])
+    return load, lambda: sorted([*modules, *present])

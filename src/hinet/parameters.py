@@ -1,4 +1,4 @@
-"""What a parameter may be: rules that give errors which name the parameter, what was expected and what was got."""
+"""Validation of parameters: rules whose errors name the parameter, the expected value and the actual one."""
 
 from __future__ import annotations
 
@@ -11,68 +11,68 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from hinet.errors import HiNetError, described
+from hinet.errors import HiNetError, format_value
 
-REFUSED: Final = object()  # what a rule reads from a value that it does not allow
-MOST_THREADS = 256  # or as many as there are cores: more are slower, and a system may refuse them
-LARGEST = 2**63 - 1  # kernels count in 64 bits with a sign
+INVALID: Final = object()  # what a rule returns for a value that it does not allow
+MAX_THREADS = 256  # or the number of cores if that is larger: more threads are slower, and a system may refuse them
+LARGEST = 2**63 - 1  # kernels use signed 64-bit integers
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What a parameter may be; rules are joined by ``|``.
+    """The allowed values of a parameter; ``|`` joins two rules.
 
-    >>> (whole(1) | NONE).checked("width", 2.5)
+    >>> (whole(1) | NONE).validate("width", 2.5)
     Traceback (most recent call last):
     ...
     hinet.errors.HiNetError: width: expected a whole number of at least 1 or None, got 2.5
     """
 
     expected: str
-    read: Callable[[Any], Any]  # gives a plain Python value, or REFUSED
+    read: Callable[[Any], Any]  # returns a plain Python value, or INVALID
     remedy: str = ""
 
     def __or__(self, other: Rule) -> Rule:
         def read(value: Any) -> Any:
-            found = self.read(value)
-            return other.read(value) if found is REFUSED else found
+            result = self.read(value)
+            return other.read(value) if result is INVALID else result
 
         return Rule(f"{self.expected} or {other.expected}", read, self.remedy or other.remedy)
 
-    def advising(self, remedy: str) -> Rule:
-        """Return the same rule with a remedy for its error."""
+    def with_remedy(self, remedy: str) -> Rule:
+        """Return the same rule with a remedy in its error message."""
         return replace(self, remedy=remedy)
 
-    def checked(self, name: str, value: Any) -> Any:
-        """Return a value as plain Python, or raise HiNetError."""
-        found = self.read(value)
-        if found is REFUSED:
+    def validate(self, name: str, value: Any) -> Any:
+        """Return the value as a plain Python value, or raise HiNetError."""
+        result = self.read(value)
+        if result is INVALID:
             remedy = f"; {self.remedy}" if self.remedy else ""
-            raise HiNetError(f"{name}: expected {self.expected}, got {described(value)}{remedy}")
-        return found
+            raise HiNetError(f"{name}: expected {self.expected}, got {format_value(value)}{remedy}")
+        return result
 
 
 Rules: TypeAlias = Mapping[str, Rule]
 
 
-def checked_parameters(owner: object, rules: Rules) -> dict[str, Any]:
-    """Return the parameters that an object holds as plain values; the first that is not allowed raises HiNetError."""
-    return {name: rule.checked(name, getattr(owner, name)) for name, rule in rules.items()}
+def validate_parameters(owner: object, rules: Rules) -> dict[str, Any]:
+    """Return the parameters of an object as plain values; raise HiNetError for the first invalid one."""
+    return {name: rule.validate(name, getattr(owner, name)) for name, rule in rules.items()}
 
 
-def settle(settings: object, rules: Rules) -> None:
-    """Check the fields of a frozen dataclass when it is made, and keep them as plain values."""
-    for name, value in checked_parameters(settings, rules).items():
+def validate_fields(settings: object, rules: Rules) -> None:
+    """Validate the fields of a frozen dataclass in its ``__post_init__``, and store them as plain values."""
+    for name, value in validate_parameters(settings, rules).items():
         object.__setattr__(settings, name, value)
 
 
 def whole(least: int, most: int = LARGEST) -> Rule:
-    """Allow whole numbers, those of NumPy too."""
+    """Allow integers, of Python or NumPy."""
 
     def read(value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, int | np.integer):
-            return REFUSED
-        return int(value) if least <= value <= most else REFUSED
+            return INVALID
+        return int(value) if least <= value <= most else INVALID
 
     bounds = f"of at least {least}" if most == LARGEST else f"from {least} to {most}"
     return Rule(f"a whole number {bounds}", read)
@@ -90,13 +90,13 @@ def real(
 
     def read(value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-            return REFUSED
+            return INVALID
         try:
-            found = float(value)
+            number = float(value)
         except OverflowError:
-            return REFUSED
-        inside = least <= found <= most and (found > above or above == -math.inf) and (found < below or infinite)
-        return found if inside and (infinite or math.isfinite(found)) else REFUSED
+            return INVALID
+        inside = least <= number <= most and (number > above or above == -math.inf) and (number < below or infinite)
+        return number if inside and (infinite or math.isfinite(number)) else INVALID
 
     bounds = {
         f"at least {least:g}": least,
@@ -104,42 +104,42 @@ def real(
         f"at most {most:g}": most,
         f"below {below:g}": below,
     }
-    told = [text for text, bound in bounds.items() if math.isfinite(bound)]
-    expected = f"a number {' and '.join(told)}" if told else "a finite number"
+    limits = [text for text, bound in bounds.items() if math.isfinite(bound)]
+    expected = f"a number {' and '.join(limits)}" if limits else "a finite number"
     return Rule(expected.replace("number at", "number of at"), read)
 
 
 def one_of(*allowed: str) -> Rule:
-    """Allow some texts."""
+    """Allow only these strings."""
     texts = [repr(text) for text in allowed]
     expected = texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}"
-    return Rule(expected, lambda value: str(value) if isinstance(value, str) and value in allowed else REFUSED)
+    return Rule(expected, lambda value: str(value) if isinstance(value, str) and value in allowed else INVALID)
 
 
-def instance(kind: type, words: str) -> Rule:
-    """Allow values of a type, which an error calls by ``words``."""
-    return Rule(words, lambda value: value if isinstance(value, kind) else REFUSED)
+def instance(kind: type, description: str) -> Rule:
+    """Allow values of a type; an error shows its ``description``."""
+    return Rule(description, lambda value: value if isinstance(value, kind) else INVALID)
 
 
 def _read_flag(value: Any) -> Any:
     is_flag = isinstance(value, bool | np.bool_) or (isinstance(value, int | np.integer) and value in (0, 1))
-    return bool(value) if is_flag else REFUSED
+    return bool(value) if is_flag else INVALID
 
 
 def _read_path(value: Any) -> Any:
     try:
         text = os.fsdecode(value)
     except TypeError:
-        return REFUSED
-    return Path(text) if text and "\0" not in text else REFUSED
+        return INVALID
+    return Path(text) if text and "\0" not in text else INVALID
 
 
 def _read_threads(value: Any) -> Any:
-    found = whole(-LARGEST).read(value)
-    return REFUSED if found == 0 else found
+    count = whole(-LARGEST).read(value)
+    return INVALID if count == 0 else count
 
 
-NONE = Rule("None", lambda value: None if value is None else REFUSED)
+NONE = Rule("None", lambda value: None if value is None else INVALID)
 FLAG = Rule("True or False", _read_flag)
 PATH = Rule("a path", _read_path)
 SHARE = real(above=0, below=1)
@@ -147,10 +147,10 @@ SEED = Rule("a whole number from 0 to 2**63 - 1", whole(0).read)
 THREADS = Rule("a whole number other than 0", _read_threads, "-1 or None is a thread for each core") | NONE
 
 
-def thread_count(threads: int | None) -> int:
-    """Return how many threads are meant: None and -1 are one for each core, -2 is one fewer, as joblib has it."""
-    asked: int | None = THREADS.checked("threads", threads)
+def resolve_threads(threads: int | None) -> int:
+    """Return the number of threads: one per core for None and -1, one fewer for -2, as in joblib."""
+    count: int | None = THREADS.validate("threads", threads)
     cores = os.cpu_count() or 1
-    if asked is None:
+    if count is None:
         return cores
-    return min(asked, max(cores, MOST_THREADS)) if asked > 0 else max(1, cores + 1 + asked)
+    return min(count, max(cores, MAX_THREADS)) if count > 0 else max(1, cores + 1 + count)

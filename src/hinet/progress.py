@@ -1,4 +1,4 @@
-"""Progress of long work: a moving bar on a terminal, plain lines in a log, nothing where it is not wanted."""
+"""Progress of long operations: a bar on a terminal, lines in a log, or nothing."""
 
 from __future__ import annotations
 
@@ -7,82 +7,66 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, TextIO
+from typing import TextIO
 
 SECONDS_BETWEEN_LINES = 10.0
 
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """What one epoch of training did."""
+    """The result of one training epoch."""
 
     epoch: int
-    epochs: int  # that are planned
+    epochs: int  # planned in total
     cost: float
     valid_score: float | None  # accuracy on validation rows
     seconds: float
-    rate_share: float  # of the full learning rates, at its last step
-    part: str = ""  # which of several experts, where each is trained by itself
+    rate_share: float  # fraction of the full learning rate at the last step
+    part: str = ""  # the expert, where experts are trained separately
 
 
-class Progress(Protocol):
-    """Hears of the start, of every batch and epoch, and of the end of a training run."""
+class Progress:
+    """Callbacks of a training run; here they do nothing."""
 
-    def said(self, text: str) -> None:
-        """Hear something worth knowing, such as the memory a run will take."""
-
-    def started(self, epochs: int, rows: int) -> None:
-        """Hear that a run of so many epochs over so many rows begins."""
-
-    def advanced(self, rows: int) -> None:
-        """Hear that so many more rows of the epoch are done."""
-
-    def epoch_done(self, record: EpochRecord) -> None:
-        """Hear that an epoch is complete."""
-
-    def finished(self) -> None:
-        """Hear that the run is over, or was broken off."""
-
-
-class SilentProgress:
-    """Says nothing."""
-
-    def said(self, text: str) -> None:
-        """Say nothing of it."""
+    def message(self, text: str) -> None:
+        """Called with a note for the user, such as the memory that the run needs."""
 
     def started(self, epochs: int, rows: int) -> None:
-        """Say nothing of the start."""
+        """Called when training starts, with the planned epochs and the rows of each."""
 
     def advanced(self, rows: int) -> None:
-        """Say nothing of batches."""
+        """Called with the number of rows processed since the last call."""
 
     def epoch_done(self, record: EpochRecord) -> None:
-        """Say nothing of epochs."""
+        """Called after each epoch."""
 
     def finished(self) -> None:
-        """Say nothing of the end."""
+        """Called when training ends or is interrupted."""
 
 
-class LineProgress(SilentProgress):
-    """A line for every epoch."""
+class SilentProgress(Progress):
+    """Shows nothing."""
+
+
+class LineProgress(Progress):
+    """Writes a line for every message and epoch."""
 
     def __init__(self, name: str = "", stream: TextIO | None = None) -> None:
         self._prefix = f"{name}: " if name else ""
         self._stream = stream or sys.stderr
 
-    def said(self, text: str) -> None:
-        """Write it as a line."""
+    def message(self, text: str) -> None:
+        """Write a line."""
         self._stream.write(f"{self._prefix}{text}\n")
         self._stream.flush()
 
     def epoch_done(self, record: EpochRecord) -> None:
-        """Write the line of an epoch."""
-        self._stream.write(f"{self._prefix}{describe(record)}\n")
-        self._stream.flush()
+        """Write a line for the epoch."""
+        self.message(format_epoch(record))
 
 
-class RichProgress:
-    """A bar that fills with the rows of all epochs, and a line for every epoch above it."""
+class RichProgress(Progress):
+    """Shows a progress bar over the rows of all epochs, with a line for every epoch above it."""
 
     def __init__(self, name: str = "") -> None:
         from rich.console import Console
@@ -91,8 +75,8 @@ class RichProgress:
         self._bars = Bars(console=Console(stderr=True), transient=True)
         self._name = name
 
-    def said(self, text: str) -> None:
-        """Write it above the bar."""
+    def message(self, text: str) -> None:
+        """Write a line above the bar."""
         self._bars.console.print(f"{self._name}: {text}" if self._name else text, highlight=False)
 
     def started(self, epochs: int, rows: int) -> None:
@@ -105,21 +89,20 @@ class RichProgress:
         self._bars.advance(self._task, rows)
 
     def epoch_done(self, record: EpochRecord) -> None:
-        """Write the line of an epoch above the bar."""
-        prefix = f"{self._name}: " if self._name else ""
-        self._bars.console.print(prefix + describe(record), highlight=False)
+        """Write a line for the epoch above the bar."""
+        self.message(format_epoch(record))
 
     def finished(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._bars.stop()
 
 
 def progress_for_terminal(name: str = "") -> Progress:
-    """Return a bar if a person is watching, lines if not."""
+    """Return a progress bar if standard error is a terminal, else lines."""
     return RichProgress(name) if sys.stderr.isatty() else LineProgress(name)
 
 
-def describe(record: EpochRecord) -> str:
+def format_epoch(record: EpochRecord) -> str:
     """Return an epoch as one line."""
     score = f"  valid accuracy {100 * record.valid_score:.1f}%" if record.valid_score is not None else ""
     part = f"{record.part}  " if record.part else ""
@@ -127,27 +110,27 @@ def describe(record: EpochRecord) -> str:
 
 
 class RowCounter:
-    """Counts rows that are done: a moving line on a terminal, now and then a line in a log, and a last one."""
+    """Counts processed rows: one updated line on a terminal, a line every few seconds in a log, and a final one."""
 
     def __init__(self, quiet: bool = False, stream: TextIO | None = None) -> None:
         self._quiet, self._stream = quiet, stream or sys.stderr
-        self._moving = self._stream.isatty()
-        self._start = self._said = time.monotonic()
+        self._is_terminal = self._stream.isatty()
+        self._start = self._last_update = time.monotonic()
         self.rows = 0
 
     def advanced(self, rows: int) -> None:
-        """Hear that so many more rows are done."""
+        """Count more processed rows."""
         self.rows += rows
         now = time.monotonic()
-        if not self._quiet and now - self._said >= (0.2 if self._moving else SECONDS_BETWEEN_LINES):
-            self._said = now
-            self._stream.write(f"\r{self}\x1b[K" if self._moving else f"{self}\n")
+        if not self._quiet and now - self._last_update >= (0.2 if self._is_terminal else SECONDS_BETWEEN_LINES):
+            self._last_update = now
+            self._stream.write(f"\r{self}\x1b[K" if self._is_terminal else f"{self}\n")
             self._stream.flush()
 
     def finished(self) -> None:
-        """Say how many rows there were."""
+        """Write the final count."""
         if not self._quiet:
-            self._stream.write(f"\r{self}\x1b[K\n" if self._moving else f"{self}\n")
+            self._stream.write(f"\r{self}\x1b[K\n" if self._is_terminal else f"{self}\n")
             self._stream.flush()
 
     def __str__(self) -> str:
@@ -158,7 +141,7 @@ class RowCounter:
 
 @contextmanager
 def counter_for_terminal(quiet: bool) -> Iterator[RowCounter]:
-    """Yield a counter that tells of the end if it is a good one."""
+    """Yield a counter that writes the final count unless the block raises."""
     counter = RowCounter(quiet)
     yield counter
     counter.finished()

@@ -12,13 +12,11 @@ from numpy.typing import NDArray
 
 Ints: TypeAlias = NDArray[np.integer[Any]]
 Bools: TypeAlias = NDArray[np.bool_]
-
-
 Array = TypeVar("Array", bound=NDArray[Any])
 
 
 def frozen(array: Array) -> Array:
-    """Make an array read-only, for the frozen noun that holds it."""
+    """Make an array read-only and return it."""
     array.setflags(write=False)
     return array
 
@@ -41,7 +39,7 @@ def offsets_of(lengths: Ints) -> NDArray[np.int64]:
 
 
 def positions(starts: Ints, lengths: Ints) -> NDArray[np.int64]:
-    """Return ``start, start + 1, …`` for each of several runs, one after the other.
+    """Return the ranges ``start, start + 1, …`` of the given lengths, concatenated.
 
     >>> positions(np.array([7, 2]), np.array([2, 3])).tolist()
     [7, 8, 2, 3, 4]
@@ -51,7 +49,7 @@ def positions(starts: Ints, lengths: Ints) -> NDArray[np.int64]:
 
 
 def gather(flat: Ints, offsets: Ints, lists: Ints) -> tuple[Ints, NDArray[np.int64]]:
-    """Return the chosen ``lists`` of a ragged array one after the other, and their lengths.
+    """Return the selected ``lists`` of a ragged array, concatenated, and their lengths.
 
     >>> values, lengths = gather(np.array([5, 6, 7, 8]), np.array([0, 2, 2, 4]), np.array([2, 0]))
     >>> values.tolist(), lengths.tolist()
@@ -73,7 +71,7 @@ def group_by(keys: Ints, groups: int) -> tuple[NDArray[np.int64], NDArray[np.int
 
 
 def distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the distinct values, ascending; by sorting, which beats NumPy's hashing where most are distinct.
+    """Return the distinct values, ascending; faster than ``np.unique`` where most are distinct.
 
     >>> distinct(np.array([3, 1, 3])).tolist()
     [1, 3]
@@ -83,9 +81,9 @@ def distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def first_seen(values: Ints, scratch: Ints) -> Bools:
-    """Mark the first occurrence of each value; ``scratch`` has a cell for every possible value.
+    """Mark the first occurrence of each value; ``scratch`` has an element for every possible value.
 
-    Takes time in the number of values only, so it may be called once a level.
+    The time depends only on the number of values, so it is cheap to call once per level.
 
     >>> first_seen(np.array([4, 1, 4]), np.empty(5, np.int64)).tolist()
     [True, True, False]

@@ -16,7 +16,7 @@ from hinet import HiNetClassifier, HiNetError, Taxonomy, load
 from hinet.classifier.parameters import restored_calibration
 from hinet.data.text import TextFeatures
 from hinet.engine.leaning import sloped
-from hinet.evaluation.risk import THRESHOLDS, promised_threshold, upper_bound
+from hinet.evaluation.risk import THRESHOLDS, find_threshold, upper_bound
 from hinet.metrics import expected_calibration_error
 from tests.classifier.data import numbers, small, taxonomy, texts
 
@@ -38,7 +38,7 @@ def test_a_promise_is_kept_over_random_splits() -> None:
     for _ in range(200):
         chosen = random.choice(len(confidence), 1_500, replace=False)
         given_at = np.array([confidence[chosen] >= threshold for threshold in THRESHOLDS])
-        promise = promised_threshold(
+        promise = find_threshold(
             THRESHOLDS, given_at.sum(1), (given_at & ~right[chosen]).sum(1), len(chosen), risk=wish, certainty=certainty
         )
         answered = confidence >= promise.threshold
@@ -51,14 +51,14 @@ def test_a_promise_is_kept_over_random_splits() -> None:
 def test_what_cannot_be_promised_is_said() -> None:
     answered = np.full(len(THRESHOLDS), 20)
     with pytest.raises(
-        HiNetError, match=r"no threshold promises a risk of 0.01 .* on 20 held-out rows.*give more rows"
+        HiNetError, match=r"no threshold guarantees a risk of 0.01 .* on 20 held-out rows.*give more rows"
     ):
-        promised_threshold(THRESHOLDS, answered, np.zeros_like(answered), 20, risk=0.01)
+        find_threshold(THRESHOLDS, answered, np.zeros_like(answered), 20, risk=0.01)
     for risk in (0, 1, -0.5):
         with pytest.raises(HiNetError, match="risk: expected a number above 0 and below 1"):
-            promised_threshold(THRESHOLDS, answered, answered, 20, risk=risk)
+            find_threshold(THRESHOLDS, answered, answered, 20, risk=risk)
     with pytest.raises(HiNetError, match="certainty: expected a number above 0 and below 1"):
-        promised_threshold(THRESHOLDS, answered, answered, 20, risk=0.1, certainty=1)
+        find_threshold(THRESHOLDS, answered, answered, 20, risk=0.1, certainty=1)
 
 
 def noisy(rows: int, seed: int, noise: float = 0.25) -> tuple[list[str], list[str]]:
@@ -176,7 +176,7 @@ def test_a_failed_calibration_leaves_the_classifier_as_it_was() -> None:
     classifier = small(taxonomy=taxonomy()).fit(*texts())
     rows, labels = texts(20, seed=3)
     before = classifier.predict_proba(rows)
-    with pytest.raises(HiNetError, match=r"no threshold promises a risk of 0\.001"):
+    with pytest.raises(HiNetError, match=r"no threshold guarantees a risk of 0\.001"):
         classifier.calibrate(rows, labels, risk=0.001)
     np.testing.assert_array_equal(classifier.predict_proba(rows), before)
     with pytest.raises(HiNetError, match="at least two"):
@@ -194,7 +194,7 @@ def test_labels_with_one_row_count_for_the_promise() -> None:
     """A quarter of all rows, held-out ones as new ones, have labels that nobody can know."""
     classifier = small(validation_fraction=0.5).fit(*with_single_labels(600, 0, 0.25))
     assert 0.15 < 1 - classifier.metrics_["validation"]["accuracy"] < 0.4
-    with pytest.raises(HiNetError, match=r"no threshold promises a risk of 0\.1"):
+    with pytest.raises(HiNetError, match=r"no threshold guarantees a risk of 0\.1"):
         classifier.calibrate(risk=0.1)
     found = classifier.calibrate(risk=0.4)
     assert found.promise is not None
@@ -218,7 +218,7 @@ def test_the_order_of_held_out_rows_does_not_matter(trained: HiNetClassifier) ->
     at_random = np.random.default_rng(0).choice(["bread", "milk", "toy"], 500)
     for first in (0, 1):
         labels[first::2] = at_random
-        with pytest.raises(HiNetError, match=r"no threshold promises a risk of 0\.1"):
+        with pytest.raises(HiNetError, match=r"no threshold guarantees a risk of 0\.1"):
             copy.deepcopy(trained).calibrate(held, labels, risk=0.1)
         held, labels = texts(1_000, seed=1)
 

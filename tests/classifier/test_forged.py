@@ -72,28 +72,28 @@ def at(place: int, value: Any) -> Callable[[Any], Any]:
 @pytest.mark.parametrize(
     ("kind", "file", "array", "change", "message"),
     [
-        ("tree", "model", "wide.feature", at(0, 2_000_000_000), "holds 2000000000 at place 0, expected 0 to"),
+        ("tree", "model", "wide.feature", at(0, 2_000_000_000), "holds 2000000000 at index 0, expected 0 to"),
         ("tree", "model", "wide.feature", at(-1, -7), "holds -7 at place"),
         ("tree", "model", "wide.feature", lambda array: array[::-1], "does not rise"),
-        ("tree", "model", "wide.slot_offsets", at(1, 1 << 62), "expected values that rise"),
-        ("tree", "model", "wide.weight_offsets", at(1, -(1 << 62)), "expected values that rise"),
-        ("tree", "model", "wide.weight_offsets", at(1, 0), "expected values that rise"),
-        ("tree", "model", "wide.row", at(0, -1), "holds -1 at place 0"),
+        ("tree", "model", "wide.slot_offsets", at(1, 1 << 62), "expected ascending values"),
+        ("tree", "model", "wide.weight_offsets", at(1, -(1 << 62)), "expected ascending values"),
+        ("tree", "model", "wide.weight_offsets", at(1, 0), "expected ascending values"),
+        ("tree", "model", "wide.row", at(0, -1), "holds -1 at index 0"),
         ("tree", "model", "wide.row", lambda array: array * 0, "rows of another group"),
-        ("tree", "model", "wide.weight", at(3, math.nan), "holds nan at place 3"),
-        ("tree", "model", "prototypes.offsets", at(1, 1 << 40), "expected values that rise"),
+        ("tree", "model", "wide.weight", at(3, math.nan), "holds nan at index 3"),
+        ("tree", "model", "prototypes.offsets", at(1, 1 << 40), "expected ascending values"),
         ("tree", "model", "prototypes.label", lambda array: array + 3, "expected 0 to 2"),
-        ("tree", "model", "features.weight", at(5, math.inf), "holds inf at place 5"),
+        ("tree", "model", "features.weight", at(5, math.inf), "holds inf at index 5"),
         ("tree", "model", "head.weight", lambda array: array.astype(np.int64), "is of int64, expected fractions"),
         ("tree", "model", "flat.head.bias", lambda array: array[:-1], "has the shape"),
-        ("tree", "model", "mix", at(0, -1), "holds -1.0 at place 0"),
+        ("tree", "model", "mix", at(0, -1), "holds -1.0 at index 0"),
         ("dag", "model", "mix", at(2, 0.5), "asks the flat expert, which the model does not have"),
-        ("tree", "model", "label_nodes", at(0, 99), "holds 99 at place 0"),
+        ("tree", "model", "label_nodes", at(0, 99), "holds 99 at index 0"),
         ("tree", "features", "words.idf", lambda array: array[:, None], "has the shape"),
         ("tree", "features", "words.hashes", lambda array: array[None], "has the shape"),
         ("hashed", "features", "chars.idf", at(0, 1e-40), "between 0 and 1"),
-        ("dense", "features", "scale", at(0, math.nan), "holds nan at place 0"),
-        ("dense", "model", "head.weight", at(0, math.nan), "holds nan at place 0"),
+        ("dense", "features", "scale", at(0, math.nan), "holds nan at index 0"),
+        ("dense", "model", "head.weight", at(0, math.nan), "holds nan at index 0"),
         ("dense", "model", "head.bias", lambda array: array.astype(np.float16), "is of float16"),
         ("torch texts", "model", "features.weight", lambda array: array[:-1], "has the shape"),
     ],
@@ -171,7 +171,7 @@ def test_what_is_forged_is_told_in_the_shell(copies: dict[str, Path], capsys: py
     for command in (["explain", str(folder), "rye bread"], ["export", str(folder), str(folder / "onnx")]):
         with pytest.raises(SystemExit, match="2"):
             main(command)
-        assert "the array 'wide.row' holds 1073741824 at place 0" in capsys.readouterr().err
+        assert "the array 'wide.row' holds 1073741824 at index 0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_forged_header_is_refused(copies: dict[str, Path], header: bytes, mess
 
 def test_what_could_not_be_loaded_is_not_saved(bases: list[Base], tmp_path: Path) -> None:
     model = load(bases[0].folder)
-    with pytest.raises(FileError, match="more than 50 lists and mappings within one another"):
+    with pytest.raises(FileError, match="more than 50 levels of nested lists and mappings"):
         model.save(tmp_path / "model", notes={"deep": json.loads("[" * 99 + "]" * 99)})
     assert not list(tmp_path.iterdir())
 
@@ -223,5 +223,5 @@ def test_a_model_that_is_cut_off_while_it_is_in_use(bases: list[Base], tmp_path:
         lambda: model.save(tmp_path / "other"),
         lambda: model.update_taxonomy(bases[0].taxonomy),
     ):
-        with pytest.raises(FileError, match=rf"{path.name}: was cut off while the model was in use"):
+        with pytest.raises(FileError, match=rf"{path.name}: was truncated while the model was in use"):
             ask()

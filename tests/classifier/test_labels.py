@@ -26,14 +26,14 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from hinet import HiNetClassifier, HiNetError, LabelError, Taxonomy, load, paths_as_text
 from hinet.classifier.bundle import _described_form, _restored_form
 from hinet.classifier.continuing import moved_to
-from hinet.classifier.inputs import taken
+from hinet.classifier.inputs import take_rows
 from hinet.classifier.label_reading import read_labels, read_with_classes, widened
 from hinet.classifier.label_rows import checked_labels
 from hinet.classifier.labels import LabelForm
 from hinet.classifier.manifest import sealed
-from hinet.classifier.tabular import AnswerTable, Asked
+from hinet.classifier.tabular import PredictionOptions, PredictionTable
 from hinet.metrics import scorer
-from hinet.taxonomy import Layers, cut_path
+from hinet.taxonomy import Layers, split_path
 from tests.classifier.data import small
 from tests.strategies import awkward_names
 
@@ -184,12 +184,12 @@ def test_what_steps_were_is_saved_and_checked() -> None:
 
 
 @settings(max_examples=100)
-@given(st.lists(st.text("ab>\\ ", min_size=1, max_size=8).filter(lambda text: all(cut_path(text))), min_size=1))
+@given(st.lists(st.text("ab>\\ ", min_size=1, max_size=8).filter(lambda text: all(split_path(text))), min_size=1))
 @example(["x>y", r"a\ >b", r"a\>b"])
 def test_text_with_marks_and_backslashes_comes_back(texts: list[str]) -> None:
-    first = {cut_path(text): text for text in reversed(texts)}
+    first = {split_path(text): text for text in reversed(texts)}
     form, _ = read_labels(texts, None, ">")
-    assert read_back(form, texts).tolist() == [first[cut_path(text)] for text in texts]
+    assert read_back(form, texts).tolist() == [first[split_path(text)] for text in texts]
     inner = form.decode(np.arange(len(form.taxonomy)))
     assert [form.taxonomy.position(form.id_of(0, text)) for text in inner] == list(range(len(form.taxonomy)))
 
@@ -275,7 +275,7 @@ def test_arrow_tables_are_level_columns() -> None:
     assert read_back(form, table).tolist() == [["Food", 1], ["Food", 2], ["Toys", ""]]
     one = pa.table({"label": ["a", "b"]})
     assert read_labels(checked_labels(one, 2), None)[0].decode(np.array([0, 1])).tolist() == ["a", "b"]
-    assert taken(table, np.array([True, False, True])).to_pylist()[1]["top"] == "Toys"
+    assert take_rows(table, np.array([True, False, True])).to_pylist()[1]["top"] == "Toys"
 
 
 EDGES = [("all", "food"), ("food", "bread"), ("food", "milk"), ("all", "toy"), ("toy", "car")]
@@ -316,7 +316,7 @@ def test_a_shared_top_is_part_of_every_answer(one_topped: HiNetClassifier, tmp_p
         trace = found.predict_traces(TEXTS[:1])[0][0]
         assert (trace.label, trace.steps) == (("Food", "Bread"), ("Food", "Food > Bread"))
         assert found.explain(TEXTS[0]).trace.label == ("Food", "Bread")
-        columns = AnswerTable(found.fitted_, Asked(levels=True)).columns(TEXTS[:1])
+        columns = PredictionTable(found.fitted_, PredictionOptions(levels=True)).columns(TEXTS[:1])
         assert columns["label"] == ["Food > Bread"]
         assert columns["trace"] == [["Food", "Bread"]]
         assert (columns["level_1"], columns["level_2"]) == (["Food"], ["Bread"])
@@ -329,7 +329,7 @@ def test_a_label_at_the_shared_top_is_no_missing_answer() -> None:
     assert found.metrics_["validation"] == {"rows": 20, "accuracy": 1.0, "hierarchical_f1": 1.0}
     root = small(taxonomy=Taxonomy.from_edges([("Food", "Bread")])).fit(TEXTS, y)
     assert root.predict(TEXTS).tolist() == y
-    columns = AnswerTable(root.fitted_, Asked(levels=True)).columns(TEXTS)
+    columns = PredictionTable(root.fitted_, PredictionOptions(levels=True)).columns(TEXTS)
     assert columns["trace"] == [list(path) for path in y]
     assert columns["level_1"] == ["Food"] * 20
     assert columns["level_2"][1:3] == ["Bread", None]
@@ -509,9 +509,13 @@ def test_nodes_of_a_dag_are_written_by_one_rule() -> None:
     found = small(taxonomy=DAG).fit(TEXTS, y)
     sure = {"min_confidence": 0.1}
     assert found.predict(TEXTS).tolist() == found.predict(TEXTS, **sure).tolist() == y
-    by = {"map": Asked(), "sure": Asked(least=0.1), "label": Asked(decoding="label")}
+    by = {
+        "map": PredictionOptions(),
+        "sure": PredictionOptions(least=0.1),
+        "label": PredictionOptions(decoding="label"),
+    }
     for asked in by.values():
-        columns = AnswerTable(found.fitted_, asked).columns(TEXTS)
+        columns = PredictionTable(found.fitted_, asked).columns(TEXTS)
         assert columns["label"] == [" > ".join(path) for path in y]
         assert columns["trace"] == [list(path) for path in y]
     for decoding in ("label", "expected_f1"):

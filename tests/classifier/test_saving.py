@@ -139,7 +139,7 @@ def test_the_present_folder_is_a_folder_like_any_other(
     monkeypatch.chdir(tmp_path / "here" / "below")
     (tmp_path / "here" / "below.checkpoint").mkdir()
     assert run("train", str(rows), "--out", ".", "-q") == 2
-    assert "below.checkpoint: holds a run that was broken off" in capsys.readouterr().err
+    assert "below.checkpoint: has checkpoints of an interrupted run" in capsys.readouterr().err
     (tmp_path / "here" / "below.checkpoint").rmdir()
     assert run("train", str(rows), "--out", ".", "-q", "--epochs", "1", "--width", "8") == 0
     assert load(".").classes_.tolist() == sorted({*LABELS})

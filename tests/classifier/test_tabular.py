@@ -9,7 +9,7 @@ import pytest
 
 from hinet import HiNetClassifier, HiNetError, Taxonomy
 from hinet.classifier import tabular
-from hinet.classifier.tabular import AnswerTable, Asked, joined_traces
+from hinet.classifier.tabular import PredictionOptions, PredictionTable, joined_traces
 
 TEXTS = ["rye bread", "white bread", "whole milk", "skimmed milk", "toy car", "toy train", "car wash", "train ride"] * 3
 DAG = Taxonomy.from_edges(
@@ -32,7 +32,7 @@ def fitted(labels: list[Any], taxonomy: Taxonomy | None = None) -> HiNetClassifi
 
 
 def columns(classifier: HiNetClassifier, **asked: Any) -> dict[str, list[Any]]:
-    table = AnswerTable(classifier.fitted_, Asked(**asked))
+    table = PredictionTable(classifier.fitted_, PredictionOptions(**asked))
     found = table.columns(TEXTS)
     assert list(found) == list(table.kinds)
     assert all(len(column) == len(TEXTS) for column in found.values())
@@ -113,7 +113,7 @@ def test_wishes_that_contradict_each_other_are_refused() -> None:
         {"least": 0.5, "decoding": "label"},
     ):
         with pytest.raises(HiNetError, match=r"leave"):
-            Asked(**wish)  # type: ignore[arg-type]
+            PredictionOptions(**wish)  # type: ignore[arg-type]
 
 
 def test_no_more_answers_are_given_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,10 +124,13 @@ def test_no_more_answers_are_given_than_there_are(monkeypatch: pytest.MonkeyPatc
     assert [name for name in labels if name.startswith("label")] == ["label", "label_2", "label_3", "label_4"]
     assert list(columns(fitted(["a", "b"] * 12), top=3))[-1] == "probability_2"
     monkeypatch.setattr(tabular, "MOST_CELLS", 100)
-    assert AnswerTable(classifier.fitted_, Asked(top=9, levels=True, titles=True)).rows_at_a_time == 100 // 24
+    assert (
+        PredictionTable(classifier.fitted_, PredictionOptions(top=9, levels=True, titles=True)).rows_at_a_time
+        == 100 // 24
+    )
     monkeypatch.setattr(tabular, "MOST_COLUMNS", 14)
     with pytest.raises(HiNetError, match=r"top = 1,000,000 makes 15 columns, more than 14; ask for fewer"):
-        AnswerTable(classifier.fitted_, Asked(top=1_000_000))
+        PredictionTable(classifier.fitted_, PredictionOptions(top=1_000_000))
 
 
 def test_answers_of_blocks_join_to_those_of_all_rows() -> None:
@@ -143,8 +146,8 @@ def test_answers_of_blocks_join_to_those_of_all_rows() -> None:
 
 
 def test_levels_come_with_the_share_of_words_that_are_known() -> None:
-    table = AnswerTable(fitted(IDS, DAG).fitted_, Asked(levels=True))
+    table = PredictionTable(fitted(IDS, DAG).fitted_, PredictionOptions(levels=True))
     found = table.columns([TEXTS[0], f"{TEXTS[0]} okapi", "okapi", "?"])["known_words"]
     words = len(TEXTS[0].split())
     assert found == [1.0, words / (words + 1), 0.0, None]
-    assert "known_words" not in AnswerTable(fitted(IDS, DAG).fitted_, Asked()).kinds
+    assert "known_words" not in PredictionTable(fitted(IDS, DAG).fitted_, PredictionOptions()).kinds

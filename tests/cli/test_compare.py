@@ -79,7 +79,7 @@ def test_folders_of_lshtc_files_and_paths_as_labels_are_read(folder: Path) -> No
             "error: products.csv:2: label 'screen thing 0' is not in the taxonomy of 6 nodes",
         ),
         (["blank.csv", "--test", "blank.csv"], "error: none of the 2 training texts has a word"),
-        (["products.csv", "--out", "."], "error: .: is a folder; name a file for the figures"),
+        (["products.csv", "--out", "."], "error: .: is a folder; name a file for the results"),
         (["products.csv", "--plot", "nowhere/p.png"], "error: nowhere/p.png: cannot be written"),
         (["products.csv", "--plot", "p.doc"], "error: p.doc: a plot is written as .png"),
         (["products.csv", "--text", "title", "--label", "category", "--split", "title"], "there are no train rows"),

@@ -65,7 +65,7 @@ def test_several_traces_levels_titles_and_kept_columns(shop: Path) -> None:
     (shop / "clash.csv").write_text("title,label\nrye,x\n")
     clash = run_hinet("predict", "model", "clash.csv", "--keep-all", cwd=shop)
     assert clash.returncode == 2
-    assert "a kept column is called 'label' as a new one is; tell them apart with --prefix" in clash.stderr
+    assert "a kept column has the name of the new column 'label'; set --prefix" in clash.stderr
 
 
 def test_the_best_labels_of_a_dag_are_different_and_those_of_python(tmp_path: Path) -> None:
@@ -164,9 +164,9 @@ def test_files_with_other_columns_are_refused_where_all_are_kept(shop: Path) -> 
 def test_rows_are_not_written_over_and_endings_and_texts_are_told(shop: Path) -> None:
     before = (shop / "test.csv").read_bytes()
     for arguments, message in (
-        (["test.csv", "--out", "./test.csv"], "--out is a file that is read, which would be lost"),
-        (["test.csv", "--out", "out.xlsx"], "out.xlsx: '.xlsx' stands for no format"),
-        (["dark bread"], "no such file; a text goes through standard input"),
+        (["test.csv", "--out", "./test.csv"], "--out is an input file, which would be overwritten"),
+        (["test.csv", "--out", "out.xlsx"], "out.xlsx: unknown extension"),
+        (["dark bread"], "no such file; pass a text through standard input"),
     ):
         done = run_hinet("predict", "model", *arguments, cwd=shop)
         assert done.returncode == 2
@@ -182,7 +182,10 @@ def test_least_confidence_answers_with_inner_nodes_or_nothing(shop: Path) -> Non
     assert [row["label"] or None for row in sure] == python
     assert "food" in python
     assert None in python
-    for wrong, message in (("calibrated", "the model was calibrated for no risk"), ("2", "more than 0 and at most 1")):
+    for wrong, message in (
+        ("calibrated", "this model has no calibrated threshold; train with --risk"),
+        ("2", "expected a number above 0 and at most 1"),
+    ):
         done = run_hinet("predict", "model", "--min-confidence", wrong, cwd=shop, stdin=texts)
         assert done.returncode == 2
         assert message in done.stderr
@@ -198,7 +201,7 @@ BAD_FILES = {
     "columns": (
         "bad.csv",
         b"name,category\nrye,rye\n",
-        "bad.csv:1: no column 'title' among 'name', 'category'; name another with --text",
+        "bad.csv:1: no column 'title' among 'name', 'category'; set --text to another column",
     ),
     "label": (
         "bad.csv",
@@ -208,14 +211,14 @@ BAD_FILES = {
     "header": (
         "bad.csv",
         "titre\u00e9,category\nx,rye\n".encode("latin-1"),
-        "bad.csv:1: in the header, byte 0xe9 is not utf-8 text; save the file as UTF-8 or name its encoding (--enc",
+        "bad.csv:1: in the header, byte 0xe9 is not utf-8 text; save the file as UTF-8 or set --enc",
     ),
     "50 MB": (
         "bad.csv",
         b"title,category\nx,rye\n" + b"y" * 50_000_000 + b",rye\n",
         "bad.csv:3: the line is longer than",
     ),
-    "no rows": ("bad.csv", b"title,category\n", "bad.csv: there are no rows in the file"),
+    "no rows": ("bad.csv", b"title,category\n", "bad.csv: the file has no rows"),
     "nothing": ("bad.csv", b"", "bad.csv:1: the file is empty"),
     "folder": (".", b"", ".: is a folder; name a file in it"),
     "missing": ("none.csv", b"", "none.csv: cannot be read: No such file or directory"),
@@ -248,7 +251,7 @@ def test_rows_that_cannot_be_used_are_skipped_on_demand(shop: Path) -> None:
     done = run_hinet("predict", "model", "mixed.csv", "--on-error", "skip", "--out", "out.csv", cwd=shop)
     assert done.returncode == 0, done.stderr
     assert "1 row was skipped; the reasons are in out.csv.rejects.csv" in done.stderr
-    assert "1 row has no text: its answer is blank" in done.stderr
+    assert "1 row has no text: its prediction is blank" in done.stderr
     rows = rows_of((shop / "out.csv").read_text())
     assert [(row["line"], row["label"]) for row in rows[:3]] == [("2", "rye"), ("4", ""), ("5", "milk")]
     rejects = rows_of((shop / "out.csv.rejects.csv").read_text())
@@ -359,7 +362,7 @@ def test_no_option_writes_over_what_is_read_or_over_another_result(
     (shop / "picture.png").write_bytes((shop / "mixed.csv").read_bytes())
     skip = ["--on-error", "skip", "--rejects"]
     train = ["train", "mixed.csv", "--text", "title", "--label", "category", "--out", "new", "--epochs", "1"]
-    lost = "is a file that is read, which would be lost"
+    lost = "is an input file, which would be overwritten"
     told = lose_nothing(
         shop,
         capsys,
@@ -387,7 +390,7 @@ def test_no_option_writes_over_what_is_read_or_over_another_result(
         ["compare", "test.csv", "--text", "title", "--label", "category", "--out", "r.png", "--plot", "r.png"],
     )
     for said in told:
-        assert "are one file, so that one result would be lost; name another file" in said
+        assert "are the same file, so one result would be overwritten; name another file" in said
     told = lose_nothing(
         shop,
         capsys,
@@ -405,7 +408,7 @@ def test_no_option_writes_over_what_is_read_or_over_another_result(
     (said,) = lose_nothing(shop, capsys, ["predict", "model", "mixed.csv", "--out", "loop"])
     assert "loop: is a link to itself; name another file" in said
     (said,) = lose_nothing(shop, capsys, ["predict", "model", "mixed.csv", "--out", "out.csv", *skip, "-"])
-    assert "--rejects - would be standard output" in said
+    assert "--rejects cannot be standard output" in said
 
 
 def predict_inside(*arguments: object) -> None:
@@ -422,7 +425,7 @@ def test_rows_without_a_text_keep_their_place_with_a_blank_answer(
     predict_inside("in.txt")
     said = capsys.readouterr()
     assert [row["label"] for row in rows_of(said.out, "\t")] == ["rye", "", "", "milk"]
-    assert "2 rows have no text: their answers are blank" in said.err
+    assert "2 rows have no text: their predictions are blank" in said.err
     pq.write_table(pa.table({"title": ["", None, "dark bread"], "id": [1, 2, 3]}), shop / "in.parquet")
     asked = ["--keep", "id", "--top", 2, "--levels", "--titles", "--out", "out.parquet"]
     predict_inside("in.parquet", *asked)
@@ -454,7 +457,7 @@ def test_a_column_that_is_not_there_is_told_with_its_option(
     options = ["--text", "--keep", "--where", "--label", "--text", "--valid-where", "--label"]
     for said, option in zip(told, options, strict=True):
         columns = "no column 'words' among 'id', 'title', 'category'"
-        assert said.endswith(f"error: test.csv:1: {columns}; name another with {option}\n"), said
+        assert said.endswith(f"error: test.csv:1: {columns}; set {option} to another column\n"), said
 
 
 def test_names_in_another_encoding_are_told_before_any_work(
@@ -475,7 +478,7 @@ def test_names_in_another_encoding_are_told_before_any_work(
     )
     assert "latin.csv:1: in the header, byte 0xe9 is not utf-8 text" in told[0]
     assert all("--encoding" in said for said in told[:3]), told
-    assert all("is no text" in said for said in told[2:]), told
+    assert all("is not valid text" in said for said in told[2:]), told
     predict_inside("latin.csv", "--keep-all", "--encoding", "latin-1")
     assert list(rows_of(capsys.readouterr().out)[0])[:2] == ["title", "cat\u00e9gorie"]
     predict_inside("latin.csv")  # the column is not read
@@ -490,7 +493,7 @@ def test_a_table_has_no_more_columns_than_answers_and_comes_in_parts(
     for file in ("test.csv", "test.parquet"):
         predict_inside(file, "--top", 1_000_000, "--keep", "id", "--to", "csv")
         said = capsys.readouterr()
-        assert "--top 1,000,000 asks for more answers than the model has: all 4 are given" in said.err
+        assert "--top 1,000,000 is more than the model has: all 4 are given" in said.err
         rows = rows_of(said.out)
         assert list(rows[0])[-1] == "probability_4"
         assert [row["id"] for row in rows] == [str(n) for n in range(80)]
@@ -499,8 +502,8 @@ def test_a_table_has_no_more_columns_than_answers_and_comes_in_parts(
 
 def test_streams_that_are_closed_are_told(shop: Path) -> None:
     for command, message in (
-        ("predict model <&-", "error: -: standard input is closed; name a file"),
-        ("predict model test.csv >&-", "error: -: standard output is closed; name a file to write (--out)"),
+        ("predict model <&-", "error: -: standard input is closed; read from a file"),
+        ("predict model test.csv >&-", "error: -: standard output is closed; write to a file"),
     ):
         done = run(["bash", "-c", f"{HINET} {command}"], cwd=shop)
         assert done.returncode == 2

@@ -68,7 +68,7 @@ def test_rows_with_several_labels_and_another_column(folder: Path) -> None:
 def test_warnings_are_cut_unless_all_are_wanted(folder: Path) -> None:
     (folder / "chains.csv").write_text("node,parent\nr,\n" + "".join(f"a{n},r\nb{n},a{n}\n" for n in range(9)))
     assert "… 4 more (--all lists them)" in hinet("taxonomy", "check", "chains.csv", cwd=folder).stdout
-    assert hinet("taxonomy", "check", "chains.csv", "--all", cwd=folder).stdout.count("a step without a choice") == 9
+    assert hinet("taxonomy", "check", "chains.csv", "--all", cwd=folder).stdout.count("a level without a choice") == 9
 
 
 def test_show_draws_the_tree(folder: Path) -> None:
@@ -132,7 +132,7 @@ BAD_FILES = {
     "CR only": (b"node,parent\ra,\rb\xff,a\r", ":3: byte 0xff is not utf-8 text"),
     "arrows in a table": (b"id;above;title\n1;;x\n2;1;a > b\n", ":1: no column is called 'parent'"),
     "odd line of edges": (b"a b\n" * 20 + b"a b c\n", ":21: expected 'parent child', got 3 words"),
-    "one word": (b"taxonomy\n", ":1: the format of a hierarchy is not recognised"),
+    "one word": (b"taxonomy\n", ":1: the format of the hierarchy is not recognised"),
     "all ids empty": (b"node,parent,title\n,,x\n", ":2: the node id is empty"),
     "CRLF": (b"node,parent\r\na,\r\nb,x\r\n", ":3: the parent 'x' of 'b'"),
     "NUL": (b"node,parent\na,\nb\x00,a\n", ":3: NUL byte"),
@@ -143,7 +143,7 @@ BAD_FILES = {
     "open quote": (b'node,parent\na,\n"b,a\nc,a\n', ':3: a cell opens with " and is never closed'),
     "misplaced quote": (b'node,parent\na,\n"b"c,a\n', ":3: misplaced quote"),
     "two columns alike": (b"node,parent,parent\na,,\n", ":1: two columns are called 'parent'"),
-    "prose": (b"once upon a time\nthere was a taxonomy\n", ":1: the format of a hierarchy is not recognised"),
+    "prose": (b"once upon a time\nthere was a taxonomy\n", ":1: the format of the hierarchy is not recognised"),
 }
 
 
@@ -234,7 +234,7 @@ def test_json_is_json_even_for_unreadable_files(folder: Path) -> None:
 def test_lines_without_the_separator_are_noticed(folder: Path) -> None:
     (folder / "labels.txt").write_text("Food > Bread\nFood > Milk\n")
     done = hinet("taxonomy", "check", "labels.txt", "--sep", "/", cwd=folder)
-    assert "none of the 2 nodes has a parent; are format and separator right?" in done.stdout
+    assert "none of the 2 nodes has a parent; are --format and the separator right?" in done.stdout
 
 
 def test_reading_options_reach_every_command(folder: Path) -> None:

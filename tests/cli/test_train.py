@@ -16,7 +16,7 @@ import pytest
 
 from hinet import HiNetClassifier, load
 from hinet.cli import main
-from hinet.data.holdout import held_out
+from hinet.data.holdout import holdout_mask
 from hinet.data.text import TextFeatures
 from hinet.files import read_arrays
 from tests.cli.conftest import HINET, TRAIN_EXAMPLE, products, run_hinet
@@ -121,7 +121,7 @@ def test_wishes_that_cannot_be_met_are_told_before_training(
         (["--out", "new", "--valid-share", "2"], "--valid-share: expected a number above 0 and below 1"),
         (["--out", "new", "--valid", "none.csv"], "none.csv: cannot be read"),
         (["--out", "new", "--where", "split"], "a condition is COLUMN=VALUE"),
-        (["--out", "new", "--where", "id=none"], "no rows are left to learn from"),
+        (["--out", "new", "--where", "id=none"], "there are no training or validation rows"),
         (
             ["--out", "new", "--risk", "7", "--valid-share", "0.1"],
             "risk: expected a number above 0 and below 1",
@@ -129,12 +129,12 @@ def test_wishes_that_cannot_be_met_are_told_before_training(
         (["--out", "products.csv/model"], "products.csv is no folder that may be written to"),
         (["--out", "taken"], "taken.checkpoint: holds other files than checkpoints ('notes.txt')"),
         (["--out", "taken", "--resume"], "taken.checkpoint: holds other files than checkpoints ('notes.txt')"),
-        (["--out", "new", "--valid", "test.csv", "--valid-share", "0.1"], "each say which rows are for validation"),
+        (["--out", "new", "--valid", "test.csv", "--valid-share", "0.1"], "all define the validation rows"),
         (["--out", "new", "--memory-limit", "0.0001"], "memory"),
         (["--out", "new", "--memory-limit", "0", "--valid", "none.csv"], "--memory-limit: expected a number above 0"),
         (["--out", "new", "--memory-limit", "nan"], "--memory-limit: expected a number above 0 or None, got nan"),
         (["--out", "new", "--checkpoint-every", "nan"], "--checkpoint-every: expected a number of at least 0, got nan"),
-        (["--out", "new", "--width", "100000000"], "GB of memory there is; lower width"),
+        (["--out", "new", "--width", "100000000"], "GB of memory available; lower width"),
         (["--out", "new", "--seed", str(1 << 64)], "0<=x<=9223372036854775807"),
         (["--out", "new", "--label-sep", ""], "--label-sep is empty"),
     ):
@@ -151,11 +151,11 @@ def test_a_promise_that_cannot_be_kept_costs_no_model(
     monkeypatch.chdir(shop)
     start = ["train", "products.csv", *COLUMNS, "--taxonomy", "categories.csv", "--valid-share", "0.1", "-q"]
     assert run_inside(*start, "--out", "slash/", "--risk", "0.0001", "--checkpoint-every", "0") == 2
-    assert "error: the model is saved, but without its promise" in capsys.readouterr().err
+    assert "error: the model is saved, but without a threshold for --risk" in capsys.readouterr().err
     assert json.loads(Path("slash", "manifest.json").read_text())["calibration"]["promise"] is None
     assert not Path("slash.checkpoint").exists()
     assert run_inside(*start, "--out", "one", "--risk", "0.5", "--valid-share", "0.001", "--epochs", "1") == 2
-    assert "without its promise: one validation row is too few" in capsys.readouterr().err
+    assert "without a threshold for --risk: one validation row is too few" in capsys.readouterr().err
 
 
 def test_a_promise_is_told_wherever_it_is_used(
@@ -176,9 +176,9 @@ def test_a_promise_is_told_wherever_it_is_used(
     assert read == [250]  # validation rows become features once
     said = capsys.readouterr().err
     paths = [tuple(label.split(" > ")) for _, label in rows]
-    chosen = held_out(500, 0.5, 3)
+    chosen = holdout_mask(500, 0.5, 3)
     single = sum(path[0].startswith("only") for path, out in zip(paths, chosen, strict=True) if out)
-    assert f"{single} labels are those of validation rows alone: no training row is left" in said
+    assert f"{single} labels occur only in validation rows" in said
     assert "validation rows repeat a training text" in said
     mine = HiNetClassifier(validation_fraction=0.5, random_state=3, epochs=4, width=16)
     promise = mine.fit([text for text, _ in rows], [label for _, label in rows]).calibrate(risk=0.3).promise
@@ -272,7 +272,7 @@ def test_runs_that_are_killed_lose_no_finished_checkpoint_and_go_on_to_the_same_
         Path("killed.checkpoint").mkdir()
     refused = run_hinet("train", "products.csv", *LONG, "--out", "killed", cwd=shop)
     assert refused.returncode == 2
-    assert "killed.checkpoint: holds a run that was broken off; add --resume to go on with it" in refused.stderr
+    assert "killed.checkpoint: has checkpoints of an interrupted run; add --resume to continue it" in refused.stderr
     assert run_inside("train", "products.csv", *LONG, "--out", "killed", "-q", "--resume") == 0
     assert files_of(Path("killed")) == files_of(Path("whole"))
     assert not Path("killed.checkpoint").exists()
@@ -298,7 +298,7 @@ def test_control_c_says_how_to_go_on(shop: Path) -> None:
                 break
         said = run.stderr.read()
     assert run.returncode == 130
-    assert "the last checkpoints are in stopped.checkpoint: the same command with --resume goes on" in said
+    assert "the checkpoints are in stopped.checkpoint: add --resume" in said
     assert "Traceback" not in said
     assert not (shop / "stopped").exists()
     other = run_hinet("train", "test.csv", *LONG, "--out", "stopped", "--resume", "-q", cwd=shop)

@@ -45,9 +45,9 @@ def test_a_changed_taxonomy_with_more_rows(shop: Path) -> None:
         "1 renamed: 'tv' to 'television'",
     ]
     for wanted in (
-        "24 rows to learn from, with 1 labels",
+        "24 training rows with 1 labels",
         "deep 1  epoch 1/",
-        "the calibration is void",
+        "the model is no longer calibrated",
         "saved to model",
     ):
         assert wanted in done.stderr
@@ -110,8 +110,8 @@ def test_what_cannot_be_updated_is_said(
     shutil.copy("more.csv", "in.csv")
     for options, message in (
         ([], "there is nothing to update; give --taxonomy, --rows or both"),
-        (["--taxonomy", "categories.csv"], "the taxonomy is the one that the model has; nothing to update"),
-        (["--rows", "more.csv", "--rename", "tv=x"], "--rename goes with --taxonomy"),
+        (["--taxonomy", "categories.csv"], "the taxonomy is that of the model; there is nothing to update"),
+        (["--rows", "more.csv", "--rename", "tv=x"], "--rename needs --taxonomy"),
         ([*RENAMED, "--rename", "radio"], "--rename is OLD=NEW, such as tv=television; got 'radio'"),
         ([*RENAMED, "--rename", "radios=radio"], "the model's taxonomy has no node 'radios'; did you mean 'radio'?"),
         ([*RENAMED, "--rename", "radio=wireless"], "--rename radio=wireless: the new taxonomy has no node 'wireless'"),

@@ -22,39 +22,39 @@ from hypothesis import strategies as st
 from hinet import FileError, HiNetError, Taxonomy
 from hinet.data.tables import (
     Columns,
+    ColumnSelection,
+    FailFast,
     RowQuery,
     TableOptions,
-    Unforgiving,
-    Wanted,
-    checked_against,
-    format_for_output,
+    collect_rejects,
     labelled_blocks,
     new_table,
+    output_format,
     read_blocks,
-    setting_aside,
+    taxonomy_check,
 )
 from hinet.data.tables import blocks as blocks_module
 from hinet.data.tables import parquet as parquet_module
 from hinet.data.tables import reading as reading_module
-from hinet.data.tables.arrow_values import bytes_of_rows, plain_values
-from hinet.data.tables.faults import Rejects
+from hinet.data.tables.arrow_values import row_bytes, to_python
+from hinet.data.tables.row_errors import Rejects
 from hinet.data.tables.writing import table_writer
 from hinet.files.delimited import LONGEST_CELL
-from hinet.files.streams import with_head
+from hinet.files.streams import peek_stream
 
 ROWS = [{"id": str(n), "text": f"text {n}, with a comma", "label": "ab"[n % 2]} for n in range(10)]
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
     kinds: Any = dict.fromkeys(rows[0], "text")
-    with new_table(str(path), format_for_output(str(path), None, "csv"), kinds) as table:
+    with new_table(str(path), output_format(str(path), None, "csv"), kinds) as table:
         table.write({name: [row[name] for row in rows] for name in rows[0]})
     return path
 
 
 def read_rows(path: Path | str, *columns: str, **options: Any) -> list[dict[str, Any]]:
     blocks = read_blocks(
-        [str(path)], Wanted(columns or ("id", "text", "label")), TableOptions(**options), Unforgiving()
+        [str(path)], ColumnSelection(columns or ("id", "text", "label")), TableOptions(**options), FailFast()
     )
     return [{name: cells[row] for name, cells in block.cells.items()} for block in blocks for row in range(len(block))]
 
@@ -88,9 +88,9 @@ def test_any_text_survives(rows: list[dict[str, str]], ending: Any) -> None:
     stream = io.BytesIO()
     with table_writer("x", stream, ending, {"text": "text", "label": "text"}) as writer:
         writer.write({name: [row[name] for row in rows] for name in ("text", "label")})
-    opened = with_head(io.BufferedReader(io.BytesIO(stream.getvalue())))
-    wanted, options = Wanted(("text", "label")), TableOptions(quotes=True)
-    blocks = reading_module._text_blocks("x", opened, ending, wanted, options, Unforgiving())
+    opened = peek_stream(io.BufferedReader(io.BytesIO(stream.getvalue())))
+    wanted, options = ColumnSelection(("text", "label")), TableOptions(quotes=True)
+    blocks = reading_module._text_blocks("x", opened, ending, wanted, options, FailFast())
     found = [dict(zip(b.cells, cells, strict=True)) for b in blocks for cells in zip(*b.cells.values(), strict=True)]
     assert found == rows
 
@@ -114,27 +114,27 @@ def test_quotes_of_a_tab_separated_pipe_are_found_wherever_it_is_cut() -> None:
     rows = [f'{n}\t"a ""quoted"" text\nof two lines {n}"' for n in range(2000)]
     data = ("id\ttext\n" + "\n".join(rows) + "\n").encode()
     for size in (17, 5000, 64_000):
-        opened = with_head(io.BufferedReader(Drips(data, size), size))
-        blocks = reading_module._text_blocks("x", opened, "tsv", Wanted(("text",)), TableOptions(), Unforgiving())
+        opened = peek_stream(io.BufferedReader(Drips(data, size), size))
+        blocks = reading_module._text_blocks("x", opened, "tsv", ColumnSelection(("text",)), TableOptions(), FailFast())
         texts = [text for block in blocks for text in block.cells["text"]]
         assert texts == [f'a "quoted" text\nof two lines {n}' for n in range(2000)]
 
 
 def test_blocks_are_cut_by_rows_and_by_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_rows(tmp_path / "rows.csv", ROWS)
-    monkeypatch.setattr(blocks_module, "MOST_ROWS", 4)
-    blocks = list(read_blocks([str(path), str(path)], Wanted(("id",)), TableOptions(), Unforgiving()))
+    monkeypatch.setattr(blocks_module, "MAX_ROWS", 4)
+    blocks = list(read_blocks([str(path), str(path)], ColumnSelection(("id",)), TableOptions(), FailFast()))
     assert [len(block) for block in blocks] == [4, 4, 2, 4, 4, 2]
-    assert [place for block in blocks for place in block.places] == [*range(2, 12), *range(2, 12)]
-    monkeypatch.setattr(blocks_module, "MOST_CHARACTERS", 1)
-    assert [len(b) for b in read_blocks([str(path)], Wanted(("id",)), TableOptions(), Unforgiving())] == [1] * 10
+    assert [place for block in blocks for place in block.numbers] == [*range(2, 12), *range(2, 12)]
+    monkeypatch.setattr(blocks_module, "MAX_CHARACTERS", 1)
+    assert [len(b) for b in read_blocks([str(path)], ColumnSelection(("id",)), TableOptions(), FailFast())] == [1] * 10
 
 
 def test_places_count_lines_through_quoted_line_breaks_comments_and_blank_lines(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text('# a comment\n\nid,text\n1,"two\nlines"\n\n2,one\n')
-    (block,) = read_blocks([str(path)], Wanted(("id", "text")), TableOptions(), Unforgiving())
-    assert block.places == [4, 7]
+    (block,) = read_blocks([str(path)], ColumnSelection(("id", "text")), TableOptions(), FailFast())
+    assert block.numbers == [4, 7]
     assert block.cells == {"id": ["1", "2"], "text": ["two\nlines", "one"]}
 
 
@@ -163,17 +163,17 @@ def test_delimiters_quotes_and_encodings_are_found_or_named(tmp_path: Path) -> N
 def test_plain_lines_are_texts_unless_columns_were_named(tmp_path: Path) -> None:
     path = tmp_path / "lines.txt"
     path.write_text("rye bread\n\nwhole milk\n")
-    (block,) = read_blocks([str(path)], Wanted(("title",), named=False), TableOptions(), Unforgiving())
+    (block,) = read_blocks([str(path)], ColumnSelection(("title",), explicit=False), TableOptions(), FailFast())
     assert block.format == "text"
     assert block.cells == {"title": ["rye bread", "", "whole milk"]}
-    assert block.places == [1, 2, 3]
+    assert block.numbers == [1, 2, 3]
     with pytest.raises(FileError, match="no column 'title' among 'rye bread'"):
-        list(read_blocks([str(path)], Wanted(("title",)), TableOptions(), Unforgiving()))
+        list(read_blocks([str(path)], ColumnSelection(("title",)), TableOptions(), FailFast()))
     path.write_text("Title,price\nrye bread,3\n")
     with pytest.raises(FileError, match=r"no column 'title' among 'Title', 'price'; did you mean 'Title'\?"):
-        list(read_blocks([str(path)], Wanted(("title",), named=False), TableOptions(), Unforgiving()))
+        list(read_blocks([str(path)], ColumnSelection(("title",), explicit=False), TableOptions(), FailFast()))
     path.write_text("title\nrye bread\n")
-    (block,) = read_blocks([str(path)], Wanted(("title",), named=False), TableOptions(), Unforgiving())
+    (block,) = read_blocks([str(path)], ColumnSelection(("title",), explicit=False), TableOptions(), FailFast())
     assert block.cells == {"title": ["rye bread"]}
 
 
@@ -226,8 +226,8 @@ BAD = {
         ":3: a cell is longer than 10,000,000",
     ),
     "empty": ("rows.csv", b"", ":1: the file is empty"),
-    "header alone": ("rows.csv", b"text,label\n", "there are no rows in the file"),
-    "json": ("rows.jsonl", b'{"text": "a", "label": "b"}\n{"text": \n', ":2: no JSON object"),
+    "header alone": ("rows.csv", b"text,label\n", "the file has no rows"),
+    "json": ("rows.jsonl", b'{"text": "a", "label": "b"}\n{"text": \n', ":2: not a JSON object"),
     "json list": ("rows.jsonl", b'["a"]\n', ":1: expected a JSON object, got '[\"a\"]'"),
     "json column": ("rows.jsonl", b'{"label": "b"}\n', ":1: no column 'text' among 'label'"),
     "json surrogate": ("rows.jsonl", b'{"text": "\\ud800", "label": "b"}\n', ":1: half of a surrogate pair"),
@@ -243,9 +243,9 @@ BAD = {
     ),
     "zstd": ("rows.csv.zst", b"\x28\xb5\x2f\xfd not so", "the compressed data is damaged or cut short"),
     "parquet": ("rows.parquet", b"PAR1 and no more", "the Parquet file is damaged or cut short"),
-    "no parquet": ("rows.parquet", b"text,label\na,b\n", "is no Parquet file"),
+    "no parquet": ("rows.parquet", b"text,label\na,b\n", "is not a Parquet file"),
     "parquet column": ("rows.parquet", parquet({"label": ["b"]}), "no column 'text' among 'label'"),
-    "no rows": ("rows.parquet", parquet({"text": [], "label": []}), "there are no rows in the file"),
+    "no rows": ("rows.parquet", parquet({"text": [], "label": []}), "the file has no rows"),
     "empty text": ("rows.csv", b"text,label\na,b\n ,b\n", ":3: the text is empty"),
     "no text": ("rows.parquet", parquet({"text": ["a", None], "label": ["b", "b"]}), "row 2: the text is empty"),
     "no label": ("rows.csv", b"text,label\na,b\nc,\n", ":3: the row has no label"),
@@ -262,9 +262,9 @@ def test_bad_files_are_told_with_their_place(name: str, tmp_path: Path) -> None:
     file, content, message = BAD[name]
     path = tmp_path / file
     path.write_bytes(content)
-    query = RowQuery(Columns(), check=checked_against(Taxonomy.from_edges([(None, "b"), (None, "sheep")])))
+    query = RowQuery(Columns(), check=taxonomy_check(Taxonomy.from_edges([(None, "b"), (None, "sheep")])))
     with pytest.raises(FileError) as found:
-        list(labelled_blocks([str(path)], query, TableOptions(), Unforgiving()))
+        list(labelled_blocks([str(path)], query, TableOptions(), FailFast()))
     assert message in str(found.value)
     assert str(found.value).startswith(str(path))
 
@@ -286,14 +286,14 @@ def test_folders_and_missing_files_and_encodings_are_told(tmp_path: Path) -> Non
         "utf-\udce9",
         "",
     ):
-        with pytest.raises(HiNetError, match=r"unknown encoding .* \(--encoding\)"):
+        with pytest.raises(HiNetError, match=r"unknown encoding .*; set `encoding`"):
             TableOptions(encoding=unknown)
 
 
 def test_rows_that_cannot_be_used_are_set_aside_and_the_others_stay(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_bytes(b'text,label\na,b\nragged\ncaf\xe9,b\n"x"y,b\n,b\nlast,b\n')
-    with setting_aside(tmp_path / "rejects.csv") as rejects:
+    with collect_rejects(tmp_path / "rejects.csv") as rejects:
         blocks = list(labelled_blocks([str(path)], RowQuery(Columns()), TableOptions(), rejects))
     assert [text for block in blocks for text in block.texts] == ["a", "last"]
     assert rejects.count == 4
@@ -306,12 +306,12 @@ def test_rows_that_cannot_be_used_are_set_aside_and_the_others_stay(tmp_path: Pa
 
 
 def test_no_rejects_no_file_and_a_failure_leaves_none(tmp_path: Path) -> None:
-    with setting_aside(tmp_path / "rejects.csv"):
+    with collect_rejects(tmp_path / "rejects.csv"):
         pass
 
     def fails() -> None:
         with ExitStack() as stack:
-            Rejects(tmp_path / "rejects.csv", stack).found("f", 1, "reason", "row")
+            Rejects(tmp_path / "rejects.csv", stack).add("f", 1, "reason", "row")
             raise KeyError
 
     with pytest.raises(KeyError):
@@ -320,7 +320,7 @@ def test_no_rejects_no_file_and_a_failure_leaves_none(tmp_path: Path) -> None:
 
 
 def labels(columns: Columns, *rows: dict[str, Any]) -> list[Any]:
-    return [columns.label_of([row[name] for name in columns.label]) for row in rows]
+    return [columns.parse_label([row[name] for name in columns.label]) for row in rows]
 
 
 def test_labels_are_read_as_ids_paths_columns_or_sets() -> None:
@@ -336,16 +336,16 @@ def test_labels_are_read_as_ids_paths_columns_or_sets() -> None:
     assert labels(Columns(label_sep=";", path_sep="/"), {"label": "A/B;C"}) == [frozenset({("A", "B"), ("C",)})]
     levels = Columns(label=("one", "two"))
     assert labels(levels, {"one": "A", "two": "B"}, {"one": "A", "two": ""}) == [("A", "B"), ("A",)]
-    assert Columns.from_described(json.loads(json.dumps(levels.described()))) == levels
+    assert Columns.from_dict(json.loads(json.dumps(levels.to_dict()))) == levels
 
 
 def test_paths_are_checked_against_a_taxonomy() -> None:
-    check = checked_against(Taxonomy.from_edges([("a", "b"), ("a", "c"), ("c", "d")]))
+    check = taxonomy_check(Taxonomy.from_edges([("a", "b"), ("a", "c"), ("c", "d")]))
     assert check(("c", "d")) == ""
     assert check(frozenset({"b", "d"})) == ""
     assert "'d' is not below 'b'" in check(("b", "d"))
     assert "'e' is not in the taxonomy" in check(("c", "e"))
-    assert checked_against(None)("anything") == ""
+    assert taxonomy_check(None)("anything") == ""
 
 
 def test_conditions_choose_rows_before_they_are_checked(tmp_path: Path) -> None:
@@ -353,13 +353,13 @@ def test_conditions_choose_rows_before_they_are_checked(tmp_path: Path) -> None:
     path.write_text("text,label,split,kind\na,x,train,1\n,,test,1\nb,x,train,2\n")
 
     def texts(**conditions: Any) -> list[str]:
-        blocks = labelled_blocks([str(path)], RowQuery(Columns(), **conditions), TableOptions(), Unforgiving())
+        blocks = labelled_blocks([str(path)], RowQuery(Columns(), **conditions), TableOptions(), FailFast())
         return [text for block in blocks for text in block.texts]
 
     assert texts(where={"split": ("train",)}) == ["a", "b"]
     assert texts(where={"split": ("train",), "kind": ("2", "3")}) == ["b"]
     assert texts(where={"kind": ("2", "1"), "split": ("train",)}) == ["a", "b"]
-    assert texts(unless={"split": ("test",)}) == ["a", "b"]
+    assert texts(exclude={"split": ("test",)}) == ["a", "b"]
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "a", "label": "x", "ok": true}\n{"text": "b", "label": "x", "ok": false}\n')
     assert texts(where={"ok": ("true",)}) == ["a"]
@@ -369,7 +369,7 @@ def test_several_columns_of_text_are_joined(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"title": "rye", "more": "bread"}\n{"title": "milk", "more": null}\n')
     query = RowQuery(Columns(text=("title", "more")), labels=False)
-    (block,) = labelled_blocks([str(path)], query, TableOptions(), Unforgiving())
+    (block,) = labelled_blocks([str(path)], query, TableOptions(), FailFast())
     assert block.texts == ["rye bread", "milk"]
 
 
@@ -379,7 +379,7 @@ def test_a_table_that_cannot_be_finished_is_not_there(ending: str, tmp_path: Pat
     old.write_text("old")
 
     def fails() -> None:
-        with new_table(str(old), format_for_output(str(old), None, "csv"), {"a": "text"}) as table:
+        with new_table(str(old), output_format(str(old), None, "csv"), {"a": "text"}) as table:
             table.write({"a": ["new"]})
             raise KeyError
 
@@ -399,7 +399,7 @@ def test_a_quote_that_is_never_closed_is_an_error_even_where_rows_may_be_skipped
     path.write_text('text,label\na,b\n"c,b\n' + "d,b\n" * 100)
     with (
         pytest.raises(FileError, match=r":3: a cell opens with .* \(it runs on to line 103\)"),
-        setting_aside(tmp_path / "r.csv") as rejects,
+        collect_rejects(tmp_path / "r.csv") as rejects,
     ):
         list(labelled_blocks([str(path)], RowQuery(Columns()), TableOptions(), rejects))
 
@@ -415,7 +415,9 @@ def test_columns_that_are_carried_over_keep_their_values_and_types(tmp_path: Pat
         "tags": [["p", "q"], None],
     }
     pq.write_table(pa.table(table), tmp_path / "in.parquet")
-    (block,) = read_blocks([str(tmp_path / "in.parquet")], Wanted(("text",), every=True), TableOptions(), Unforgiving())
+    (block,) = read_blocks(
+        [str(tmp_path / "in.parquet")], ColumnSelection(("text",), read_all=True), TableOptions(), FailFast()
+    )
     kinds: Any = dict.fromkeys(block.names, "any")
     for ending in ("parquet", "jsonl", "csv"):
         with new_table(str(tmp_path / f"out.{ending}"), ending, kinds) as writer:  # type: ignore[arg-type]
@@ -451,7 +453,7 @@ def test_kept_columns_that_change_their_kind_are_told_with_the_file(tmp_path: Pa
             table.write({"a": [1, 2]})
             table.write({"a": ["text", None]})
 
-    with pytest.raises(FileError, match=r"out.parquet: a kept column changes its kind"):
+    with pytest.raises(FileError, match=r"out.parquet: a kept column changes its type"):
         writes()
     assert not out.exists()
 
@@ -463,15 +465,15 @@ def test_compressed_parquet_and_binary_text_are_read(tmp_path: Path) -> None:
 
 def test_long_rows_of_parquet_come_in_small_blocks(tmp_path: Path) -> None:
     (tmp_path / "rows.parquet").write_bytes(parquet({"text": ["x" * 1_000_000] * 20}))
-    blocks = list(read_blocks([str(tmp_path / "rows.parquet")], Wanted(("text",)), TableOptions(), Unforgiving()))
+    blocks = list(read_blocks([str(tmp_path / "rows.parquet")], ColumnSelection(("text",)), TableOptions(), FailFast()))
     assert len(blocks) >= 5
-    assert [place for block in blocks for place in block.places] == list(range(1, 21))
+    assert [place for block in blocks for place in block.numbers] == list(range(1, 21))
 
 
 def test_rows_of_json_need_not_have_the_columns_that_are_kept(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"text": "a", "id": 1}\n{"text": "b"}\n')
     (block,) = read_blocks(
-        [str(tmp_path / "rows.jsonl")], Wanted(("text",), keep=("id",)), TableOptions(), Unforgiving()
+        [str(tmp_path / "rows.jsonl")], ColumnSelection(("text",), keep=("id",)), TableOptions(), FailFast()
     )
     assert block.cells == {"text": ["a", "b"], "id": [1, None]}
 
@@ -487,24 +489,24 @@ def test_of_several_bad_rows_the_first_is_told(name: str, content: str, tmp_path
     path = tmp_path / name
     path.write_text(content)
     with pytest.raises(FileError, match=r"rows\.\w+:[23]: the text is empty"):
-        list(labelled_blocks([str(path)], RowQuery(Columns()), TableOptions(), Unforgiving()))
+        list(labelled_blocks([str(path)], RowQuery(Columns()), TableOptions(), FailFast()))
 
 
 def test_a_block_of_parquet_may_have_no_row_that_is_wanted_or_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks_module, "MOST_ROWS", 4)
+    monkeypatch.setattr(blocks_module, "MAX_ROWS", 4)
     table = {"text": ["a", "b", "c", "d", "", "", "", "", "e"], "label": ["x"] * 9, "split": ["train"] * 8 + ["test"]}
     (tmp_path / "rows.parquet").write_bytes(parquet({**table, "n": list(range(9))}))
     for where, unless in (({"split": ("test",)}, {}), ({}, {"split": ("train",)})):
-        query = RowQuery(Columns(), where=where, unless=unless, keep=("n",))
-        found = list(labelled_blocks([str(tmp_path / "rows.parquet")], query, TableOptions(), Unforgiving()))
+        query = RowQuery(Columns(), where=where, exclude=unless, keep=("n",))
+        found = list(labelled_blocks([str(tmp_path / "rows.parquet")], query, TableOptions(), FailFast()))
         assert [(block.texts, block.rows.column("n").to_pylist()) for block in found] == [
             ([], []),
             ([], []),
             (["e"], [8]),
         ]
-    with setting_aside(tmp_path / "rejects.csv") as rejects:
+    with collect_rejects(tmp_path / "rejects.csv") as rejects:
         query = RowQuery(Columns(), keep=("n",))
         found = list(labelled_blocks([str(tmp_path / "rows.parquet")], query, TableOptions(), rejects))
     assert [block.texts for block in found] == [["a", "b", "c", "d"], [], ["e"]]
@@ -551,7 +553,7 @@ def test_every_type_of_parquet_is_read_kept_and_written(name: str, tmp_path: Pat
     array, plain = UNUSUAL[name]
     table = pa.table({"text": [f"text {n}" for n in range(len(array))], "x": array})
     pq.write_table(table, tmp_path / "in.parquet")
-    with setting_aside(tmp_path / "rejects.csv") as rejects:
+    with collect_rejects(tmp_path / "rejects.csv") as rejects:
         query = RowQuery(Columns(), labels=False, keep=("x",), where={"text": ("text 0", "text 1")})
         (block,) = labelled_blocks([str(tmp_path / "in.parquet")], query, TableOptions(), rejects)
     assert block.texts == ["text 0", "text 1"]
@@ -570,8 +572,8 @@ def test_every_type_of_parquet_is_read_kept_and_written(name: str, tmp_path: Pat
             pq.read_table(tmp_path / "out.parquet").column("x").type
             == pq.read_table(tmp_path / "in.parquet").column("x").type
         )
-    with setting_aside(tmp_path / "rejects.csv") as rejects:
-        for query in (RowQuery(Columns(("x",)), labels=False, blank_texts=True), RowQuery(Columns(label=("x",)))):
+    with collect_rejects(tmp_path / "rejects.csv") as rejects:
+        for query in (RowQuery(Columns(("x",)), labels=False, allow_blank=True), RowQuery(Columns(label=("x",)))):
             found = [
                 (b.texts, b.labels)
                 for b in labelled_blocks([str(tmp_path / "in.parquet")], query, TableOptions(), rejects)
@@ -579,12 +581,12 @@ def test_every_type_of_parquet_is_read_kept_and_written(name: str, tmp_path: Pat
             assert len(found) == 1
     if "bytes" in name:
         reasons = {row["reason"] for row in read_rows(tmp_path / "rejects.csv", "reason")}
-        assert any("is not utf-8 text; save the file as UTF-8 or name its encoding (--encoding" in r for r in reasons)
+        assert any("is not utf-8 text; save the file as UTF-8 or set `encoding`" in r for r in reasons)
         (block,) = labelled_blocks(
             [str(tmp_path / "in.parquet")],
-            RowQuery(Columns(("x",)), labels=False, blank_texts=True),
+            RowQuery(Columns(("x",)), labels=False, allow_blank=True),
             TableOptions(encoding="latin-1"),
-            Unforgiving(),
+            FailFast(),
         )
         assert block.texts[1] in ("caf\u00e9", "\u00ff\u00fe")
 
@@ -597,10 +599,10 @@ def test_bytes_of_rows_are_those_of_what_a_dictionary_stands_for(rows: list[Any]
     array = pa.array(rows, pa.list_(pa.string()))
     packed = pa.array(rows, pa.list_(pa.dictionary(pa.int32(), pa.string())))
     expected = [8 + sum(8 + len((text or "").encode()) for text in row or []) for row in rows][start:]
-    assert bytes_of_rows(array.slice(start)).tolist() == expected
+    assert row_bytes(array.slice(start)).tolist() == expected
     known = [8 + sum(8 + len(text.encode()) for text in row or [] if text is not None) for row in rows][start:]
-    assert all(bytes_of_rows(packed.slice(start)) >= known)
-    assert plain_values(packed.slice(start)) == rows[start:]
+    assert all(row_bytes(packed.slice(start)) >= known)
+    assert to_python(packed.slice(start)) == rows[start:]
 
 
 VIEW = pa.string_view()
@@ -619,10 +621,10 @@ VIEW = pa.string_view()
 def test_long_views_repeated_are_read_at_any_depth(
     kind: Any, wrapped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet_module, "MOST_BATCH_BYTES", 100_000)
+    monkeypatch.setattr(parquet_module, "MAX_BATCH_BYTES", 100_000)
     rows = [wrapped("k" * 3_000)] * 300
     pq.write_table(pa.table({"text": ["a"] * 300, "x": pa.array(rows, kind)}), tmp_path / "rows.parquet")
-    blocks = read_blocks([str(tmp_path / "rows.parquet")], Wanted(("text", "x")), TableOptions(), Unforgiving())
+    blocks = read_blocks([str(tmp_path / "rows.parquet")], ColumnSelection(("text", "x")), TableOptions(), FailFast())
     assert [cell for block in blocks for cell in block.cells["x"]] == rows
 
 
@@ -630,8 +632,8 @@ def test_long_views_repeated_are_read_at_any_depth(
 def test_a_small_parquet_file_of_much_data_comes_in_small_blocks(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet_module, "MOST_BATCH_BYTES", 1_000_000)
-    monkeypatch.setattr(blocks_module, "MOST_CHARACTERS", 100_000)
+    monkeypatch.setattr(parquet_module, "MAX_BATCH_BYTES", 1_000_000)
+    monkeypatch.setattr(blocks_module, "MAX_CHARACTERS", 100_000)
     count = 2_000
     columns = {
         "text": pa.array(["x" * 20_000] * count + ["rye"] * 10),
@@ -643,7 +645,7 @@ def test_a_small_parquet_file_of_much_data_comes_in_small_blocks(
     assert (tmp_path / "rows.parquet").stat().st_size < 20_000
     rows, before = 0, pa.total_allocated_bytes()
     for block in read_blocks(
-        [str(tmp_path / "rows.parquet")], Wanted(("text",), ("x",)), TableOptions(), Unforgiving()
+        [str(tmp_path / "rows.parquet")], ColumnSelection(("text",), ("x",)), TableOptions(), FailFast()
     ):
         assert block.column("x").type == table.schema.field("x").type
         assert pa.total_allocated_bytes() - before < 5_000_000  # of 40,000,000 in the file
@@ -655,15 +657,15 @@ def test_a_small_parquet_file_of_much_data_comes_in_small_blocks(
 def test_names_with_blanks_and_dots_are_found_in_parquet(tmp_path: Path) -> None:
     pq.write_table(pa.table({" text ": ["a"], "x.y": ["b"], "x": ["c"]}), tmp_path / "rows.parquet")
     (block,) = read_blocks(
-        [str(tmp_path / "rows.parquet")], Wanted(("text", "x.y"), ("x",)), TableOptions(), Unforgiving()
+        [str(tmp_path / "rows.parquet")], ColumnSelection(("text", "x.y"), ("x",)), TableOptions(), FailFast()
     )
     assert [block.values(name) for name in ("text", "x.y", "x")] == [["a"], ["b"], ["c"]]
 
 
 def test_labels_that_are_objects_are_told(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"text": "a", "label": {"b": 1}}\n')
-    with pytest.raises(FileError, match=r":1: the label is an object or lists within a list; .*--label"):
-        list(labelled_blocks([str(tmp_path / "rows.jsonl")], RowQuery(Columns()), TableOptions(), Unforgiving()))
+    with pytest.raises(FileError, match=r":1: the label is an object or a nested list; set `label`"):
+        list(labelled_blocks([str(tmp_path / "rows.jsonl")], RowQuery(Columns()), TableOptions(), FailFast()))
     assert labels(Columns(), {"label": [["a"]]}, {"label": [{"a": 1}]}) == [None, None]
     assert labels(Columns(label=("a", "b")), {"a": "x", "b": ["y"]}) == [None]
 
@@ -702,7 +704,7 @@ def test_broken_files_are_read_or_told(ending: str, tmp_path: Path) -> None:
         (tmp_path / f"rows.{ending}").write_bytes(broken(whole, chance))
         options = TableOptions(encoding=chance.choice(["utf-8", "utf-8", "latin-1", "utf-16", "shift_jis"]))
         try:
-            with setting_aside(tmp_path / "rejects.csv") as rejects:
+            with collect_rejects(tmp_path / "rejects.csv") as rejects:
                 blocks = list(labelled_blocks([str(tmp_path / f"rows.{ending}")], query, options, rejects))
                 kinds: Any = dict.fromkeys(blocks[0].rows.names if blocks else ["x"], "any")
                 with new_table(str(tmp_path / "out.csv"), "csv", kinds) as table:

@@ -17,7 +17,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
 
 from hinet import load_icd10cm
-from hinet.data.text import TextFeatures, TextSettings, incoming
+from hinet.data.text import TextFeatures, TextSettings, text_input
 from hinet.data.text.characters import character_classes
 from hinet.data.text.hashing_kernels import BLANK, WORD
 from hinet.errors import HiNetError
@@ -166,8 +166,8 @@ def test_rows_are_canonical_and_of_length_one_or_empty(texts: list[str], chosen:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut even a few texts into several blocks."""
-    monkeypatch.setattr(incoming, "LEAST_BLOCK_BYTES", 200)
-    monkeypatch.setattr(incoming, "MOST_BLOCK_BYTES", 2_000)
+    monkeypatch.setattr(text_input, "LEAST_BLOCK_BYTES", 200)
+    monkeypatch.setattr(text_input, "MOST_BLOCK_BYTES", 2_000)
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -219,13 +219,13 @@ def test_saved_features_that_do_not_fit_are_told() -> None:
     for name, wrong, message in (
         ("words.idf", arrays["words.idf"][1:], "has the shape"),
         ("words.idf", arrays["words.idf"][:, None], "has the shape"),
-        ("words.idf", arrays["words.idf"] * np.nan, "holds nan at place 0"),
-        ("words.idf", arrays["words.idf"] * 0, "holds 0.0 at place 0"),
-        ("words.hashes", arrays["words.hashes"][::-1], "expected values that rise"),
+        ("words.idf", arrays["words.idf"] * np.nan, "holds nan at index 0"),
+        ("words.idf", arrays["words.idf"] * 0, "holds 0.0 at index 0"),
+        ("words.hashes", arrays["words.hashes"][::-1], "expected ascending values"),
         ("words.hashes", arrays["words.hashes"].astype(np.float64), "is of float64, expected whole numbers"),
         ("words.name_offsets", arrays["words.name_offsets"][1:], "has the shape"),
         ("words.name_offsets", -arrays["words.name_offsets"], "expected offsets from 0 to"),
-        ("words.names", names, "no text in UTF-8"),
+        ("words.names", names, "not UTF-8"),
     ):
         with pytest.raises(HiNetError, match=rf"the array '{name}' .*{message}"):
             TextFeatures.from_arrays({**arrays, name: wrong}, described)
@@ -263,7 +263,7 @@ def test_hashed_features_are_the_vocabulary_with_columns_added_up(texts: list[st
     if result is None:
         return
     features, _ = result
-    hashed, rows = TextFeatures.fit_transform(texts, TextSettings(**{**plain.described(), "hash_bits": bits}))
+    hashed, rows = TextFeatures.fit_transform(texts, TextSettings(**{**plain.to_dict(), "hash_bits": bits}))
     assert rows.shape == (len(texts), 2**bits)
     bucket = (features.to_arrays()["words.hashes"] >> np.uint64(64 - bits)).astype(np.int64)
     names = features.names(range(features.count))
@@ -430,7 +430,7 @@ def test_texts_without_features_are_told(fit: Callable[..., Any]) -> None:
         fit([])
     with pytest.raises(HiNetError, match="none of the 2 training texts has a word; is it the right column"):
         fit(["", " "])
-    with pytest.raises(HiNetError, match="no feature is in at least 2 of the 2 training texts; give a lower min_df"):
+    with pytest.raises(HiNetError, match="no feature is in at least 2 of the 2 training texts; lower `min_df`"):
         fit(["red", "blau"])
 
 

@@ -100,7 +100,7 @@ def test_decode_wants_one_label_a_row() -> None:
 
 
 def test_a_label_with_too_many_paths_asks_for_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traces_module, "MOST_PATHS_OF_A_LABEL", 8)
+    monkeypatch.setattr(traces_module, "MAX_PATHS_PER_LABEL", 8)
     edges = [("top", f"0{a}") for a in range(3)]
     edges += [(f"0{a}", f"1{b}") for a in range(3) for b in range(3)] + [(f"1{b}", "end") for b in range(3)]
     layers = Layers.of(Taxonomy.from_edges(edges))
@@ -138,7 +138,7 @@ def test_what_is_no_list_of_labels_is_told() -> None:
 
 def test_labels_out_of_reach_are_told_as_such() -> None:
     layers = Layers.of(Taxonomy.from_edges([("r", "a"), (None, "lost")], root="r"))
-    with pytest.raises(LabelError, match="row 0: the root does not lead to 'lost'"):
+    with pytest.raises(LabelError, match="row 0: 'lost' cannot be reached from the root"):
         Traces.encode(layers, ["lost"])
 
 

@@ -96,8 +96,8 @@ def record(**changed: Any) -> Edit:
 
 
 FORGED: dict[str, tuple[str, Edit, str]] = {
-    "NaN": ("deep-1", array("embedding", np.nan), "the array 'embedding' holds nan at place 0"),
-    "infinity": ("deep-1", array("slots.weight", np.inf), "the array 'slots.weight' holds inf at place 0"),
+    "NaN": ("deep-1", array("embedding", np.nan), "the array 'embedding' holds nan at index 0"),
+    "infinity": ("deep-1", array("slots.weight", np.inf), "the array 'slots.weight' holds inf at index 0"),
     "NaN in the best": ("deep-1", array("best.bias", np.nan), "the array 'best.bias' holds nan"),
     "another shape": (
         "deep-1",

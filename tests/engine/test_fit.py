@@ -389,7 +389,7 @@ class Listens(SilentProgress):
     def __init__(self) -> None:
         self.heard: list[str] = []
 
-    def said(self, text: str) -> None:
+    def message(self, text: str) -> None:
         self.heard.append(text)
 
     def started(self, epochs: int, rows: int) -> None:
@@ -522,7 +522,7 @@ def test_empty_rows_are_rows(kind: str) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda x: x[:-1], "299 rows of features and 300 rows of labels; give one label a row"),
+        (lambda x: x[:-1], "299 rows of features and 300 rows of labels; give one label per row"),
         (lambda x: x.toarray(), "reads rows of a CSR matrix, got ndarray"),
         (lambda x: x.tocsc(), r"expected a CSR matrix, got CSC; convert it with \.tocsr"),
         (lambda x: "text", "reads rows of a CSR matrix, got str"),
@@ -562,7 +562,7 @@ def test_labels_that_do_not_fit_are_refused() -> None:
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        (np.ones(299), r"300 rows and sample weights of shape \(299,\); give one weight a row"),
+        (np.ones(299), r"300 rows and sample weights of shape \(299,\); give one weight per row"),
         (np.where(np.arange(300) == 5, np.nan, 1), "row 5: sample weight nan; weights are finite"),
         (np.where(np.arange(300) == 6, np.inf, 1), "row 6: sample weight inf"),
         (np.where(np.arange(300) == 7, -1.0, 1), r"row 7: sample weight -1\.0; weights are finite and not negative"),

@@ -102,7 +102,7 @@ def test_cases_looked_at_a_few_at_a_time_are_the_same(rows: Rows) -> None:
     taxonomy, truth, predicted = rows
     whole = label_report(truth, predicted, taxonomy=taxonomy)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ancestry, "ENTRIES_AT_A_TIME", 4)
+        patch.setattr(ancestry, "CHUNK_ENTRIES", 4)
         assert label_report(truth, predicted, taxonomy=taxonomy) == whole
 
 
@@ -144,5 +144,5 @@ def test_the_root_matches_itself_only() -> None:
 
 
 def test_an_average_has_a_name() -> None:
-    with pytest.raises(HiNetError, match="average is 'micro' or 'macro'; got 'samples'"):
+    with pytest.raises(HiNetError, match="average: expected 'micro' or 'macro', got 'samples'"):
         hierarchical_f1(["cat"], ["cat"], average="samples", taxonomy=PETS)  # type: ignore[arg-type]

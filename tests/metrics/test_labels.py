@@ -81,12 +81,12 @@ def test_candidates_may_be_traces_or_an_array() -> None:
     assert top_k_accuracy(["d", "e"], Traces.encode_sets(layers, candidates), 2) == 0.5
     assert top_k_accuracy(["d", "e"], np.array(candidates), 2, taxonomy=ANIMALS) == 0.5
     assert top_k_accuracy(["d", "e"], ["d", "a"], taxonomy=ANIMALS) == 0.5
-    with pytest.raises(HiNetError, match="k is at least 1; got 0"):
+    with pytest.raises(HiNetError, match="k: expected a whole number of at least 1, got 0"):
         top_k_accuracy(["d"], [["d"]], 0, taxonomy=ANIMALS)
     with pytest.raises(LabelError, match="y_pred: row 1: nothing is predicted"):
         top_k_accuracy(["d", "e"], [["d"], []], taxonomy=ANIMALS)
 
 
 def test_an_average_has_a_name() -> None:
-    with pytest.raises(HiNetError, match="average is 'micro' or 'macro'; got 'weighted'"):
+    with pytest.raises(HiNetError, match="average: expected 'micro' or 'macro', got 'weighted'"):
         label_f1(["c"], ["c"], average="weighted", taxonomy=ANIMALS)  # type: ignore[arg-type]

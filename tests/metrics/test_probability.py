@@ -48,7 +48,7 @@ def test_calibration_error_is_that_of_its_bins(rows: list[tuple[float, bool]], b
 
 def test_the_surest_rows_are_in_the_last_bin() -> None:
     assert expected_calibration_error([1.0, 1.0], [True, False], bins=10) == 0.5
-    with pytest.raises(HiNetError, match="there is at least 1 bin; got 0"):
+    with pytest.raises(HiNetError, match="bins: expected a whole number of at least 1, got 0"):
         expected_calibration_error([1.0], [True], bins=0)
 
 
@@ -90,7 +90,7 @@ LAYERS = Layers.of(Taxonomy.from_edges([("r", "a"), ("r", "b"), ("a", "c")]))
 
 def test_confidence_is_that_of_the_first_trace() -> None:
     first = Traces.encode_sets(LAYERS, [["c", "b"], ["b"]])
-    with pytest.raises(HiNetError, match="the traces carry no log probabilities; predict them"):
+    with pytest.raises(HiNetError, match="the traces have no log probabilities; predict them"):
         confidence(first)
     scored = Traces(LAYERS, first.row_offsets, first.offsets, first.neurons, np.log([0.75, 0.25, 0.5]))
     assert confidence(scored) == pytest.approx([0.75, 0.5])
@@ -109,8 +109,8 @@ def test_log_probabilities_belong_to_neurons() -> None:
         ([0.5, float("nan")], "row 1: probability is nan, not from 0 to 1; give probabilities, not logits"),
         ([0.5, -3.0], "row 1: probability is -3, not from 0 to 1"),
         ([1.5], "row 0: probability is 1.5, not from 0 to 1"),
-        ([], "probability: there are no rows to judge; give at least one"),
-        ([[0.5, 0.5]], "probability: expected one number a row, got an array of shape (1, 2); choose a column"),
+        ([], "probability: there are no rows to evaluate; give at least one"),
+        ([[0.5, 0.5]], "probability: expected one number per row, got an array of shape (1, 2); choose a column"),
         (["sure"], "probability: expected numbers from 0 to 1, got ['sure']"),
     ],
 )
@@ -121,5 +121,5 @@ def test_what_is_no_probability_is_named(values: Any, message: str) -> None:
 
 
 def test_confidence_and_correctness_are_of_the_same_rows() -> None:
-    with pytest.raises(HiNetError, match="2 confidences and 1 judgements; they must be of the same rows"):
+    with pytest.raises(HiNetError, match="2 confidences and 1 values of correct; they must be of the same rows"):
         brier_score([0.5, 0.5], [True])

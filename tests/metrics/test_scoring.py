@@ -58,9 +58,9 @@ def test_a_scorer_travels_to_other_processes() -> None:
 
 
 def test_scorers_say_what_they_need() -> None:
-    with pytest.raises(HiNetError, match=r"there is no scorer 'hierarchical_F1'; did you mean 'hierarchical_f1'\?"):
+    with pytest.raises(HiNetError, match=r"unknown scorer 'hierarchical_F1'; did you mean 'hierarchical_f1'\?"):
         metrics.scorer("hierarchical_F1")
-    with pytest.raises(HiNetError, match="there is no scorer 'x'; choose of accuracy, "):
+    with pytest.raises(HiNetError, match="unknown scorer 'x'; choose one of accuracy, "):
         metrics.scorer("x")
     with pytest.raises(HiNetError, match="needs a fitted estimator with a taxonomy_, got Always"):
         metrics.scorer("accuracy")(Always(), [0], ["cat"])

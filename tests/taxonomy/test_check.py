@@ -141,7 +141,7 @@ def test_a_guessed_separator_and_a_long_cell_are_warned_of() -> None:
 
 
 def test_a_dag_too_large_to_unroll_is_still_summed_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layers_module, "MOST_NEURONS", 50)
+    monkeypatch.setattr(layers_module, "MAX_NEURONS", 50)
     report = check(Edges().parse("e.txt", "".join(f"n{n} n{n + s}\n" for n in range(20) for s in (1, 2))))
     assert [problem.code for problem in report.warnings] == ["unrolls"]
     assert report.summary is not None

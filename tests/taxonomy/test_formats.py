@@ -218,8 +218,8 @@ def test_a_flat_json_list_names_its_parents(tmp_path: Path) -> None:
     ("parent", "hint"),
     [
         ("NULL", "leave the cell of a top node empty"),
-        ("b", r"did you mean 'b '\? They differ in the blanks"),
-        ("anchovy|bacon", "add a row for it, or name the separator"),
+        ("b", r"did you mean 'b '\? They differ in the spaces"),
+        ("anchovy|bacon", "add a row for it, or set `parent_sep`"),
     ],
 )
 def test_unknown_parents_come_with_a_remedy(tmp_path: Path, parent: str, hint: str) -> None:

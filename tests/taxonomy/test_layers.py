@@ -111,7 +111,7 @@ def test_one_node_alone_is_a_layer_below_a_virtual_root() -> None:
 
 
 def test_a_dag_that_unrolls_too_far_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layers_module, "MOST_NEURONS", 1000)
+    monkeypatch.setattr(layers_module, "MAX_NEURONS", 1000)
     shortcuts = [(str(n), str(n + step)) for n in range(100) for step in (1, 2)]
     with pytest.raises(TaxonomyError, match="unrolls into more than 1,000 neurons"):
         Layers.of(Taxonomy.from_edges(shortcuts))

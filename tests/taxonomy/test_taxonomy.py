@@ -96,7 +96,7 @@ def test_a_root_can_be_chosen_and_leaves_the_rest_out_of_reach() -> None:
         Taxonomy.from_edges([("r", "a")], root="x")
     for edges in ([("r", "a"), (None, "alone")], [(None, "alone")]):
         with pytest.raises(
-            TaxonomyError, match="root 'alone' has no children; name the node that all others are below"
+            TaxonomyError, match="root 'alone' has no children; set `root` to the node above all others"
         ):
             Taxonomy.from_edges(edges, root="alone")
     with pytest.raises(TaxonomyError, match="root 'a' has a parent"):

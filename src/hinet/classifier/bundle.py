@@ -30,7 +30,7 @@ from hinet.classifier.text_paths import TextStyle
 from hinet.data import Traces
 from hinet.engine.answering import Predictor
 from hinet.errors import FileError, HiNetError
-from hinet.files import checked_text, map_arrays, write_arrays
+from hinet.files import decode_text, map_arrays, write_arrays
 from hinet.files.schema import check_arrays, indices
 from hinet.progress import EpochRecord
 from hinet.taxonomy import Layers, Table, Taxonomy, as_id, path_id
@@ -162,7 +162,7 @@ def read_description(folder: str | Path) -> tuple[dict[str, Any], Taxonomy]:
 def _taxonomy(files: ModelFiles) -> Taxonomy:
     path, stream = files.path("taxonomy"), files.checked("taxonomy")
     stream.seek(0)
-    draft = Table().parse(path, checked_text(path, stream.read()))
+    draft = Table().parse(path, decode_text(path, stream.read()))
     root = files.manifest["labels"]["root"]
     found = Taxonomy.from_draft(draft, source=str(path), root=root)
     return found.under_virtual_root() if root is None else found  # a table does not say where a sole top node stands

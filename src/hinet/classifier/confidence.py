@@ -14,7 +14,7 @@ from hinet.engine import FoundNodes, Goals
 from hinet.engine.ladders import Ladder, cells_of
 from hinet.engine.leaning import sloped
 from hinet.errors import HiNetError
-from hinet.evaluation.risk import THRESHOLDS, AnswerCounts, Promise, promised_threshold
+from hinet.evaluation.risk import THRESHOLDS, AnswerCounts, RiskBound, find_threshold
 from hinet.metrics import expected_calibration_error, log_loss
 
 MOST_TEMPERATURE_ROWS = 10_000
@@ -36,7 +36,7 @@ class Calibration:
     error_before, error_after : float
         Expected calibration error of the predicted labels of the held-out rows, before scaling and after; each half
         of the rows is judged by the scale that the other half gave.
-    promise : Promise, optional
+    promise : RiskBound, optional
         The threshold for the wished risk.
     rows : int
         Held-out rows.
@@ -49,7 +49,7 @@ class Calibration:
     error_before: float
     error_after: float
     rows: int
-    promise: Promise | None = None
+    promise: RiskBound | None = None
     slope: float = 1.0
 
 
@@ -155,14 +155,14 @@ def calibration_error(parts: list[tuple[NDArray[np.float64], NDArray[np.bool_]]]
     return float(expected_calibration_error(sure, right))
 
 
-def promise_for(fitted: Fitted, rows: Any, truth: Truth, risk: float, certainty: float) -> Promise:
+def promise_for(fitted: Fitted, rows: Any, truth: Truth, risk: float, certainty: float) -> RiskBound:
     """Return the threshold whose answers, the deepest sure nodes, are wrong with at most ``risk``."""
     labels = fitted.predictor.decode(rows).nodes
     counts = [answers_at(fitted, rows, truth, labels, threshold) for threshold in THRESHOLDS]
     answered, wrong, full = (
         np.array([getattr(at, name) for at in counts]) for name in ("answered", "wrong", "full_depth")
     )
-    return promised_threshold(THRESHOLDS, answered, wrong, len(truth), risk=risk, certainty=certainty, full_depth=full)
+    return find_threshold(THRESHOLDS, answered, wrong, len(truth), risk=risk, certainty=certainty, full_depth=full)
 
 
 def answers_at(fitted: Fitted, rows: Any, truth: Truth, labels: NDArray[np.int64], threshold: float) -> AnswerCounts:

@@ -28,7 +28,7 @@ def moved_to(fitted: Fitted, form: LabelForm, renamed: Mapping[str, str] | None 
     """
     fitted.check_file()
     change = TaxonomyChange.between(fitted.form.taxonomy, form.taxonomy, renamed)
-    came_from = np.append(change.came_from, -1)  # of a virtual root
+    came_from = np.append(change.old_position, -1)  # of a virtual root
     moved = replace(fitted, form=form, predictor=fitted.predictor.moved_to(form.layers, came_from))
     examples = fitted.examples
     if examples is not None:
@@ -78,5 +78,5 @@ def _taught(before: Predictor, moved: Predictor, change: TaxonomyChange, rows: A
     """Return ``moved`` with the options above moved nodes taught by what was answered before."""
     found = before.scaled(1.0, 1.0).traces(rows, TRACES_OF_A_ROW).traces
     targets = option_targets(found, moved.layers, change.new_position)
-    sources = Carried.between(before.layers, moved.layers, np.append(change.came_from, -1))
+    sources = Carried.between(before.layers, moved.layers, np.append(change.old_position, -1))
     return moved.taught(learning_rows(sources, moved.layers, change.nodes_with_other_labels()), targets, rows)

@@ -37,7 +37,7 @@ from hinet.classifier.inputs import (
     kind_of,
     learnt_text,
     one_row,
-    taken,
+    take_rows,
     text_column,
 )
 from hinet.classifier.label_reading import in_taxonomy, read_labels, read_with_classes, widened
@@ -61,15 +61,15 @@ from hinet.classifier.parameters import (
 from hinet.classifier.text_paths import AUTO
 from hinet.classifier.truth import NOTHING, Truth
 from hinet.data import Traces
-from hinet.data.holdout import held_out
-from hinet.data.matrices import as_csr, check_rows, checked_weights, is_sparse
+from hinet.data.holdout import holdout_mask
+from hinet.data.matrices import as_csr, check_rows, is_sparse, validate_weights
 from hinet.data.text import TextSettings
 from hinet.engine import Decoding, fit
 from hinet.engine.answering import Engine, Predictor
 from hinet.engine.predictor import FusedPredictor
-from hinet.errors import FileError, HiNetError, InputTypeError, LabelError, described, shown
-from hinet.evaluation.risk import CERTAINTY, check_share
-from hinet.parameters import FLAG, PATH, THREADS, checked_parameters
+from hinet.errors import FileError, HiNetError, InputTypeError, LabelError, format_value, quoted
+from hinet.evaluation.risk import CERTAINTY, validate_share
+from hinet.parameters import FLAG, PATH, THREADS, validate_parameters
 from hinet.progress import Progress, SilentProgress, progress_for_terminal
 from hinet.taxonomy import Taxonomy, TaxonomyChange
 
@@ -237,8 +237,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _fit(
         self, X: Any, y: Any, sample_weight: Any, valid: tuple[Any, Any] | None = None, classes: Any = None
     ) -> Self:
-        checked_parameters(self, RULES)
-        VALID.checked("valid", valid)
+        validate_parameters(self, RULES)
+        VALID.validate("valid", valid)
         kind = kind_of(X)
         goes_on = self.warm_start and self.__sklearn_is_fitted__()
         checked = self._checked(X, kind, reset=not goes_on)
@@ -257,13 +257,13 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if not len(valid[1]):
                 raise HiNetError("valid: expected rows and their labels, got none; leave valid out, or give some")
         elif self.validation_fraction is not None:
-            chosen = held_out(len(traces), self.validation_fraction, seed_of(self.random_state))
-            valid = taken(checked, chosen), taken(y, chosen)
-            checked = taken(checked, ~chosen)
+            chosen = holdout_mask(len(traces), self.validation_fraction, seed_of(self.random_state))
+            valid = take_rows(checked, chosen), take_rows(y, chosen)
+            checked = take_rows(checked, ~chosen)
             # held-out rows do not make labels known, as new rows would not
-            form, traces = read(taken(y, ~chosen), form)
+            form, traces = read(take_rows(y, ~chosen), form)
             if sample_weight is not None:
-                sample_weight = checked_weights(sample_weight, len(chosen))[~chosen]
+                sample_weight = validate_weights(sample_weight, len(chosen))[~chosen]
         weights = self._weights(sample_weight, form, traces)
         if goes_on:
             moved = moved_to(self.fitted_, form)
@@ -289,7 +289,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._take_up(fitted.keeping(lesson.rows, lesson.traces, seed_of(self.random_state)) if keeps else fitted)
 
     def _trained(self, lesson: Lesson, engine: Engine, kind: Kind) -> Predictor:
-        settings = engine_settings(checked_parameters(self, RULES))
+        settings = engine_settings(validate_parameters(self, RULES))
         shared: dict[str, Any] = {
             "valid": lesson.valid, "sample_weight": lesson.sample_weight, "progress": self._progress()
         }  # fmt: skip
@@ -338,7 +338,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._go_on(fitted, Lesson(rows, traces, self._weights(sample_weight, fitted.form, traces)))
 
     def _go_on(self, fitted: Fitted, lesson: Lesson, *, beside_examples: bool = False) -> Self:
-        settings, progress = engine_settings(checked_parameters(self, RULES)), self._progress()
+        settings, progress = engine_settings(validate_parameters(self, RULES)), self._progress()
         after = continued(fitted, lesson, settings, self.device, progress, beside_examples=beside_examples)
         self._take_up(after)
         return self
@@ -349,7 +349,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _first_fit(self, X: Any, y: Any, classes: Any, sample_weight: Any) -> Self:
         if classes is None:
             return self.fit(X, y, sample_weight)
-        return self._fit(X, y, sample_weight, classes=CLASSES.checked("classes", classes))
+        return self._fit(X, y, sample_weight, classes=CLASSES.validate("classes", classes))
 
     def _widened(self, y: Any) -> Fitted:
         """Return what is known, carried over to a taxonomy that has all labels of ``y``."""
@@ -383,7 +383,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             rows it keeps, so that it forgets little.
         """
         check_is_fitted(self)
-        new = _as_taxonomy(TAXONOMY.checked("taxonomy", taxonomy))
+        new = _as_taxonomy(TAXONOMY.validate("taxonomy", taxonomy))
         rows = None if X is None else self.features_of(X)
         if y is not None:
             if rows is None:
@@ -402,7 +402,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _given_taxonomy(self) -> Taxonomy | None:
-        given = RULES["taxonomy"].checked("taxonomy", self.taxonomy)
+        given = RULES["taxonomy"].validate("taxonomy", self.taxonomy)
         return None if given is None else _as_taxonomy(given)
 
     def _learnt(self, checked: Any, kind: Kind, engine: Engine) -> tuple[Features, Any]:
@@ -413,12 +413,12 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return features, features_of(features, engine, checked, self.n_jobs)
 
     def _weights(self, sample_weight: Any, form: LabelForm, traces: Traces) -> NDArray[np.float64] | None:
-        weights = None if sample_weight is None else checked_weights(sample_weight, len(traces))
-        class_weight = RULES["class_weight"].checked("class_weight", self.class_weight)
+        weights = None if sample_weight is None else validate_weights(sample_weight, len(traces))
+        class_weight = RULES["class_weight"].validate("class_weight", self.class_weight)
         if class_weight is None:
             return weights
         by_class = form.weights_of(class_weight, traces)
-        return checked_weights(by_class if weights is None else weights * by_class, len(traces))
+        return validate_weights(by_class if weights is None else weights * by_class, len(traces))
 
     # Answers
 
@@ -429,7 +429,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         nothing (None, or an empty path) if not even a top node has it. ``"calibrated"`` takes the threshold that
         :meth:`calibrate` found for its risk.
         """
-        min_confidence = MIN_CONFIDENCE.checked("min_confidence", min_confidence)
+        min_confidence = MIN_CONFIDENCE.validate("min_confidence", min_confidence)
         rows = self.features_of(X)
         search, form = self.fitted_.predictor, self.fitted_.form
         if min_confidence is None and self.decoding == "map":
@@ -450,7 +450,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         for true labels, it is an error.
         """
         check_is_fitted(self)
-        return self.fitted_.form.truth(y, allow_missing=FLAG.checked("allow_missing", allow_missing)).ids()
+        return self.fitted_.form.truth(y, allow_missing=FLAG.validate("allow_missing", allow_missing)).ids()
 
     def predict_traces(self, X: Any, k: int = 1) -> PredictedTraces:
         """Return the ``k`` most probable traces of every row, exactly, with the probability of every step.
@@ -502,7 +502,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows, truth = self.features_of(X), self._truth(X, y)
         found = self.fitted_.predictor.decode(rows, self.decoding)
         right = truth.are_right(found.nodes)
-        weights = None if sample_weight is None else checked_weights(sample_weight, len(right))
+        weights = None if sample_weight is None else validate_weights(sample_weight, len(right))
         return float(np.average(right, weights=weights)) if len(right) else 0.0
 
     def calibrate(
@@ -529,8 +529,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         HiNetError
             If the rows are too few to promise the risk; the classifier is left as it was.
         """
-        check_share("risk", risk)
-        check_share("certainty", certainty)
+        validate_share("risk", risk)
+        validate_share("certainty", certainty)
         held = self._held_out(X, y)
         temperature, seed = getattr(self, "temperature_", 1.0), seed_of(self.random_state)
         self.fitted_, found = calibrated(
@@ -578,7 +578,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         label : optional
             A label, in the form of the training labels.
         """
-        most = MOST_REASONS.checked("most", most)
+        most = MOST_REASONS.validate("most", most)
         given = one_row(x)
         row = self.features_of(given)
         if row.shape[0] != 1:
@@ -598,17 +598,17 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if (kind == "text") != (given == "text"):
             expected = "texts" if kind == "text" else "rows of numbers"
             raise HiNetError(f"the classifier was trained on {expected}, got {type(X).__name__}; give it the same")
-        threads = THREADS.checked("n_jobs", self.n_jobs)
+        threads = THREADS.validate("n_jobs", self.n_jobs)
         self.fitted_ = self.fitted_.with_threads(threads)
         return self.fitted_.rows(self._checked(X, given))
 
     def _checked(self, X: Any, kind: Kind, *, reset: bool = False) -> Any:
         """Return texts as they are, and numbers as a checked matrix."""
         if isinstance(X, str):
-            raise HiNetError(f"expected a list of texts, got one text {shown(X)}; put it into a list")
+            raise HiNetError(f"expected a list of texts, got one text {quoted(X)}; put it into a list")
         if isinstance(X, Iterator | Mapping | Set) or X is None:
             raise HiNetError(
-                f"X: expected a list of texts, a CSR matrix or a 2-D array, got {described(X)}; put rows into a list"
+                f"X: expected a list of texts, a CSR matrix or a 2-D array, got {format_value(X)}; put rows into a list"
             )
         if kind == "text":
             if reset:
@@ -640,14 +640,14 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ``notes`` are plain values of your own that the manifest keeps, such as where the rows came from.
         """
         check_is_fitted(self)
-        path, half = PATH.checked("path", path), FLAG.checked("half", half)
+        path, half = PATH.validate("path", path), FLAG.validate("half", half)
         told = {
             "parameters": plain_parameters(self),
             "metrics": self.metrics_,
             "calibration": asdict(self.calibration_) if hasattr(self, "calibration_") else None,
             "input_features": getattr(self, "n_features_in_", None),
             "history": [asdict(record) for record in self.history_],
-            "notes": NOTES.checked("notes", {} if notes is None else notes),
+            "notes": NOTES.validate("notes", {} if notes is None else notes),
         }
         save_fitted(self.fitted_, path, told, half=half)
 
@@ -689,10 +689,10 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def _load(cls, path: str | Path, network: Any, mapped: bool) -> tuple[Self, dict[str, Any]]:
-        path = PATH.checked("path", path)
-        FLAG.checked("mapped", mapped)
+        path = PATH.validate("path", path)
+        FLAG.validate("mapped", mapped)
         try:
-            fitted, manifest = load_fitted(path, RULES["network"].checked("network", network), mapped=mapped)
+            fitted, manifest = load_fitted(path, RULES["network"].validate("network", network), mapped=mapped)
         except OSError as error:
             raise FileError(path, f"cannot be read: {error.strerror or error}") from None
         with blaming(Path(path) / MANIFEST):
@@ -704,7 +704,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         try:
             parameters = restored_parameters(manifest["parameters"], fitted.form.taxonomy)
             loaded = cls(**parameters, network=network)
-            checked_parameters(loaded, {name: rule for name, rule in RULES.items() if name != "device"})  # of elsewhere
+            validate_parameters(
+                loaded, {name: rule for name, rule in RULES.items() if name != "device"}
+            )  # of elsewhere
         except HiNetError:
             raise
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:

@@ -203,7 +203,7 @@ def count_of(X: Any) -> int:
     return int(X.shape[0]) if hasattr(X, "shape") else len(X)
 
 
-def taken(values: Any, chosen: NDArray[np.bool_]) -> Any:
+def take_rows(values: Any, chosen: NDArray[np.bool_]) -> Any:
     """Return the chosen rows of any container."""
     if hasattr(values, "to_pylist"):  # Arrow
         return values.filter(chosen)

@@ -25,8 +25,8 @@ from hinet.classifier.label_rows import (
 from hinet.classifier.labels import Form, LabelForm
 from hinet.classifier.text_paths import AUTO, PathSep, TextStyle, text_style
 from hinet.data import Traces
-from hinet.errors import HiNetError, LabelError, shown
-from hinet.taxonomy import PATH_MARK, PATH_SEP, VIRTUAL_ROOT, Layers, Taxonomy, as_id, has_paths, path_id, unpadded
+from hinet.errors import HiNetError, LabelError, quoted
+from hinet.taxonomy import PATH_MARK, PATH_SEP, VIRTUAL_ROOT, Layers, Taxonomy, as_id, has_paths, path_id, strip_padding
 
 Labels = Sequence[tuple[int, Any]]  # every label, with the first row that has it
 
@@ -192,7 +192,7 @@ def _of_paths(
     labels: Labels, taxonomy: Taxonomy | None, kind: Form, *, number: bool = False, style: TextStyle | None = None
 ) -> LabelForm:
     """Return the form of paths: of ids of a given taxonomy, or of names that make one, below a virtual root."""
-    cut = [(row, unpadded(row, label)) for row, label in labels]
+    cut = [(row, strip_padding(row, label)) for row, label in labels]
     for row, path in cut:
         if not path:
             raise empty_path(row)
@@ -221,8 +221,8 @@ def _start_at_root(cut: Sequence[tuple[int, tuple[str, ...]]], taxonomy: Taxonom
     for row, path in cut:
         if rooted and path[0] != root:
             raise LabelError(
-                f"row {row}: the path {shown(path_id(path))} starts below the root, where others start at "
-                f"{shown(root)}; start all paths at the same place"
+                f"row {row}: the path {quoted(path_id(path))} starts below the root, where others start at "
+                f"{quoted(root)}; start all paths at the same place"
             )
     return rooted
 
@@ -234,7 +234,7 @@ def _plain(labels: Labels) -> LabelForm:
             raise missing_label(row)
         if not isinstance(label, (str, bool, int, float, np.bool_, np.number)):
             raise LabelError(
-                f"row {row}: labels are text or numbers; got {type(label).__name__} {shown(str(label))}: "
+                f"row {row}: labels are text or numbers; got {type(label).__name__} {quoted(str(label))}: "
                 "write them as text"
             )
     values = _sorted_values(values_by_node((row, as_id(label), label) for row, label in labels), labels)

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hinet.errors import HiNetError, LabelError, described, shown
-from hinet.taxonomy import as_id, path_id, unpadded
+from hinet.errors import HiNetError, LabelError, format_value, quoted
+from hinet.taxonomy import as_id, path_id, strip_padding
 
 Read = TypeVar("Read")
 
@@ -23,7 +23,7 @@ def checked_labels(y: Any, count: int) -> Any:
     if not hasattr(y, "__len__"):
         y = np.asarray(y)
     if getattr(y, "ndim", 1) == 0:
-        raise HiNetError(f"y: expected a list of labels, got {described(y.item())}; give one label a row")
+        raise HiNetError(f"y: expected a list of labels, got {format_value(y.item())}; give one label a row")
     if len(y) != count:
         raise HiNetError(f"{count:,} rows and {len(y):,} labels; give one label a row")
     kind = getattr(getattr(y, "dtype", None), "kind", "")
@@ -71,7 +71,7 @@ def paths_as_text(y: Any) -> list[str]:
 
 
 def _whole(at: int, row: Any) -> tuple[str, ...]:
-    steps = unpadded(at, row)
+    steps = strip_padding(at, row)
     if not steps:
         raise empty_path(at)
     return steps
@@ -80,7 +80,7 @@ def _whole(at: int, row: Any) -> tuple[str, ...]:
 def rows_of(y: Any) -> tuple[Sequence[Any], bool]:
     """Return ``y`` as a sequence of rows, and whether it was a 2-D table."""
     if isinstance(y, (str, bytes)):
-        raise LabelError(f"expected a list of labels, got the text {shown(str(y))}; put it into a list")
+        raise LabelError(f"expected a list of labels, got the text {quoted(str(y))}; put it into a list")
     if isinstance(y, (list, tuple)):
         return y, False
     if hasattr(y, "to_pylist") and not hasattr(y, "columns"):  # an Arrow array
@@ -155,7 +155,7 @@ def all_paths(rows: Sequence[Any], first: bool | None = None) -> bool:
             if first is None:
                 first = is_path(label)
             elif first != is_path(label):
-                raise LabelError(f"row {at}: {shown(str(label))} and earlier rows mix paths with single labels")
+                raise LabelError(f"row {at}: {quoted(str(label))} and earlier rows mix paths with single labels")
     return bool(first)
 
 

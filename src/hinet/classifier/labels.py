@@ -31,7 +31,7 @@ from hinet.classifier.truth import NOTHING, Truth
 from hinet.data import Traces
 from hinet.errors import LabelError
 from hinet.ragged import offsets_of
-from hinet.taxonomy import PATH_SEP, VIRTUAL_ROOT, Layers, Taxonomy, as_id, path_id, unpadded
+from hinet.taxonomy import PATH_SEP, VIRTUAL_ROOT, Layers, Taxonomy, as_id, path_id, strip_padding
 
 Form = Literal["plain", "ids", "paths", "table", "text"]
 WHOLE_NUMBER = re.compile("0|-?[1-9][0-9]*")
@@ -170,7 +170,7 @@ class LabelForm:
 
     def _steps(self, at: int, label: Any) -> tuple[str, ...]:
         """Return a path, or a path as text, as its steps."""
-        steps = self.style.cut(at, label) if self.style is not None and not is_path(label) else unpadded(at, label)
+        steps = self.style.cut(at, label) if self.style is not None and not is_path(label) else strip_padding(at, label)
         if not steps:
             raise empty_path(at)
         return steps

@@ -10,20 +10,20 @@ from typing import Any
 from hinet.classifier.bundle import load_fitted
 from hinet.classifier.explaining import Explanation, explained
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.tabular import AnswerTable, Asked
+from hinet.classifier.tabular import PredictionOptions, PredictionTable
 from hinet.classifier.text_paths import TextStyle
 from hinet.data import Traces
 from hinet.data.tables import Columns
 from hinet.errors import FileError, HiNetError, LabelError
-from hinet.evaluation.risk import Promise
+from hinet.evaluation.risk import RiskBound
 from hinet.taxonomy import PATH_MARK, Taxonomy
 
-COLUMNS = "columns"  # the note in a model of which columns it was trained on
+COLUMNS = "columns"  # the note in the manifest with the columns of the training rows
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model of texts, and what its manifest tells."""
+    """A text model and its manifest."""
 
     fitted: Fitted
     manifest: Mapping[str, Any]
@@ -31,19 +31,19 @@ class LoadedModel:
     @property
     def columns(self) -> Columns:
         """The columns of the rows it was trained on, or the usual ones if it does not remember."""
-        return columns_noted(self.manifest) or Columns()
+        return saved_columns(self.manifest) or Columns()
 
     @property
     def given_taxonomy(self) -> Taxonomy | None:
-        """The taxonomy that labels must be in; none if it was made of the labels themselves."""
+        """The taxonomy that labels must be in; None if it was inferred from the labels."""
         form = self.fitted.form
         return None if form.inferred else form.taxonomy
 
     @property
-    def promise(self) -> Promise | None:
+    def risk_bound(self) -> RiskBound | None:
         """The threshold that the model was calibrated for, and its risk, if there is one."""
         promise = (self.manifest["calibration"] or {}).get("promise")
-        return None if promise is None else Promise(**promise)
+        return None if promise is None else RiskBound(**promise)
 
     @property
     def style(self) -> TextStyle:
@@ -55,9 +55,9 @@ class LoadedModel:
         """Return texts as the model reads them."""
         return self.fitted.rows(texts)
 
-    def table(self, asked: Asked) -> AnswerTable:
+    def table(self, asked: PredictionOptions) -> PredictionTable:
         """Return what turns texts into columns of answers."""
-        return AnswerTable(self.fitted, asked, self.style)
+        return PredictionTable(self.fitted, asked, self.style)
 
     def explained(self, text: str, label: str | None = None, *, most: int) -> Explanation:
         """Tell what pushed a text down its best trace, or down that of a label, written as in the training rows.
@@ -73,7 +73,7 @@ class LoadedModel:
 
     def _traces_of(self, label: str) -> Traces:
         form = self.fitted.form
-        written = self.columns.label_of([label])
+        written = self.columns.parse_label([label])
         try:
             if not form.predictable(form.truth([written])).all():
                 raise HiNetError(
@@ -84,10 +84,10 @@ class LoadedModel:
             raise HiNetError(str(error).removeprefix("row 0: ")) from None
 
 
-def columns_noted(manifest: Mapping[str, Any]) -> Columns | None:
+def saved_columns(manifest: Mapping[str, Any]) -> Columns | None:
     """Return the columns that were noted when a model was saved."""
     noted = manifest.get("notes", {}).get(COLUMNS)
-    return None if noted is None else Columns.from_described(noted)
+    return None if noted is None else Columns.from_dict(noted)
 
 
 def load_model(path: str | Path, threads: int | None) -> LoadedModel:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from hinet.data.text import TextSettings
 from hinet.errors import FileError, HiNetError
-from hinet.evaluation.risk import Promise
+from hinet.evaluation.risk import RiskBound
 from hinet.files import check_plain
 from hinet.progress import EpochRecord
 
@@ -109,7 +109,7 @@ class CalibrationEntry(TypedDict):
     error_before: float
     error_after: float
     rows: int
-    promise: Promise | None
+    promise: RiskBound | None
 
 
 class Manifest(TypedDict):

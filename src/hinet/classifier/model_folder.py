@@ -23,12 +23,12 @@ from typing import IO, Any
 
 from hinet.classifier.manifest import MANIFEST, parse_manifest, sealed
 from hinet.errors import FileError
-from hinet.files import LOCK, TRIAL, check_writable, locked, write_bytes
+from hinet.files import LOCK, PROBE_PREFIX, check_writable, locked, write_bytes
 
 FILES = {"taxonomy": ".tsv", "features": ".safetensors", "model": ".safetensors"}  # with their endings
 OURS = re.compile(r"(taxonomy|features|model)-[0-9a-f]{16}\.(tsv|safetensors)")  # files that a manifest names
 PASSING = re.compile(
-    rf"\.+(manifest\.json|(taxonomy|features|model)-[0-9a-f]{{8}}\.partial\.)[a-z0-9.]*|{re.escape(TRIAL)}[0-9a-f]+"
+    rf"\.+(manifest\.json|(taxonomy|features|model)-[0-9a-f]{{8}}\.partial\.)[a-z0-9.]*|{re.escape(PROBE_PREFIX)}[0-9a-f]+"
 )  # on their way, or there for a moment; whoever makes a trial does not mind that it is gone
 MOMENTARY = re.compile(rf"{re.escape(LOCK)}|\.nfs\w+")  # of others at work, not to touch
 DIGEST_BYTES = 20

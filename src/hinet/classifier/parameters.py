@@ -15,24 +15,24 @@ from hinet.data.text import TextSettings
 from hinet.engine.answering import DECODING, PROBABILITY
 from hinet.engine.checkpoints import CHECKPOINT_EVERY
 from hinet.engine.settings import RULES as ENGINE_RULES
-from hinet.errors import HiNetError, described
-from hinet.evaluation.risk import Promise
+from hinet.errors import HiNetError, format_value
+from hinet.evaluation.risk import RiskBound
 from hinet.extras import require
 from hinet.files import check_plain
 from hinet.parameters import (
     FLAG,
+    INVALID,
     NONE,
     PATH,
-    REFUSED,
     SEED,
     SHARE,
     THREADS,
     Rule,
     Rules,
-    checked_parameters,
     instance,
     one_of,
     real,
+    validate_parameters,
     whole,
 )
 from hinet.taxonomy import Taxonomy
@@ -40,43 +40,43 @@ from hinet.taxonomy import Taxonomy
 
 def _read_class_weight(value: Any) -> Any:
     weight = real(0)
-    fits = isinstance(value, Mapping) and all(weight.read(each) is not REFUSED for each in value.values())
-    return {label: float(each) for label, each in value.items()} if fits else REFUSED
+    fits = isinstance(value, Mapping) and all(weight.read(each) is not INVALID for each in value.values())
+    return {label: float(each) for label, each in value.items()} if fits else INVALID
 
 
 def _read_text(value: Any) -> Any:
-    return str(value) if isinstance(value, str) and value else REFUSED
+    return str(value) if isinstance(value, str) and value else INVALID
 
 
 def _read_network(value: Any) -> Any:
     require("torch", "network=")
     from hinet.networks import is_network
 
-    return value if is_network(value) else REFUSED
+    return value if is_network(value) else INVALID
 
 
 def _read_device(value: Any) -> Any:
     if isinstance(value, str) and value == "cpu":
         return value
-    require("torch", f"the device {described(value)}")
+    require("torch", f"the device {format_value(value)}")
     from hinet.networks import device_name
 
-    return device_name(value) or REFUSED
+    return device_name(value) or INVALID
 
 
 def _read_notes(value: Any) -> Any:
     try:
         return json.loads(json.dumps(dict(value), allow_nan=False))
     except (TypeError, ValueError, RecursionError):
-        return REFUSED
+        return INVALID
 
 
 def _read_pair(value: Any) -> Any:
-    return tuple(value) if isinstance(value, tuple | list) and len(value) == 2 else REFUSED
+    return tuple(value) if isinstance(value, tuple | list) and len(value) == 2 else INVALID
 
 
 def _read_classes(value: Any) -> Any:
-    return value if isinstance(value, Iterable) and not isinstance(value, str | bytes) else REFUSED
+    return value if isinstance(value, Iterable) and not isinstance(value, str | bytes) else INVALID
 
 
 TAXONOMY = instance(Taxonomy, "a Taxonomy") | PATH
@@ -130,11 +130,11 @@ def seed_of(random_state: Any) -> int:
 def plain_parameters(estimator: Any) -> dict[str, Any]:
     """Return parameters as plain values for JSON; the taxonomy is kept elsewhere, a network of one's own is not."""
     apart = ("network", "device")  # a device need not be here to be kept
-    plain = checked_parameters(estimator, {name: rule for name, rule in RULES.items() if name not in apart})
+    plain = validate_parameters(estimator, {name: rule for name, rule in RULES.items() if name not in apart})
     device = estimator.device
     plain["device"] = None if device is None else str(device)
     plain["taxonomy"] = None if plain["taxonomy"] is None else "taxonomy"
-    plain["text"] = None if plain["text"] is None else plain["text"].described()
+    plain["text"] = None if plain["text"] is None else plain["text"].to_dict()
     plain["checkpoint"] = None
     if isinstance(plain["class_weight"], dict):  # keys need not be text
         labels = [label.item() if isinstance(label, np.generic) else label for label in plain["class_weight"]]
@@ -147,7 +147,7 @@ def restored_parameters(told: dict[str, Any], taxonomy: Taxonomy) -> dict[str, A
     """Return the parameters that gave these plain values."""
     parameters = {**told, "checkpoint": None}
     if parameters["text"] is not None:
-        parameters["text"] = TextSettings.from_described(parameters["text"])
+        parameters["text"] = TextSettings.from_dict(parameters["text"])
     if parameters["taxonomy"] is not None:
         parameters["taxonomy"] = taxonomy
     if isinstance(parameters["class_weight"], list):
@@ -167,4 +167,4 @@ def restored_calibration(told: dict[str, Any]) -> Calibration:
     promise = told["promise"]
     if not (told["temperature"] > 0 and all(map(math.isfinite, numbers_in({**told, **(promise or {})})))):
         raise HiNetError("calibration has numbers that are not finite, or a temperature that is not above 0")
-    return Calibration(**{**told, "promise": None if promise is None else Promise(**promise)})
+    return Calibration(**{**told, "promise": None if promise is None else RiskBound(**promise)})

@@ -22,7 +22,7 @@ from hinet.data.tables.writing import CellKind
 from hinet.data.text import known_shares
 from hinet.engine import Decoding, Found
 from hinet.errors import HiNetError
-from hinet.taxonomy import PATH_MARK, cut_path
+from hinet.taxonomy import PATH_MARK, split_path
 
 KNOWN_WORDS = "known_words"  # the column of the share of words that the model knows
 
@@ -33,7 +33,7 @@ USUAL_STYLE = TextStyle(PATH_MARK)
 
 
 @dataclass(frozen=True)
-class Asked:
+class PredictionOptions:
     """What of the answers is wanted.
 
     ``top`` answers a row, the best first: traces or, with the decoding ``label``, labels; or, with ``least``, the
@@ -61,11 +61,11 @@ class Asked:
 
 
 @dataclass(frozen=True, eq=False)
-class AnswerTable:
+class PredictionTable:
     """Turns rows into columns: label, trace and probability, numbered from the second of several traces on."""
 
     fitted: Fitted
-    asked: Asked
+    asked: PredictionOptions
     style: TextStyle = USUAL_STYLE  # of labels that are paths
 
     def __post_init__(self) -> None:
@@ -247,7 +247,7 @@ def label_text(label: Any, style: TextStyle) -> str:
         return str(label)
     steps = tuple(map(str, label))
     joined = style.between.join(steps)
-    return joined if cut_path(joined, style.mark) == steps else style.written(steps)
+    return joined if split_path(joined, style.mark) == steps else style.written(steps)
 
 
 def joined_traces(parts: Sequence[Found]) -> Found:

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from hinet.classifier.label_rows import missing_label
 from hinet.errors import LabelError
-from hinet.taxonomy import PATH_MARK, PATH_SEP, as_id, cut_path, has_paths, path_id
-from hinet.taxonomy.path_text import between_steps, why_no_path
+from hinet.taxonomy import PATH_MARK, PATH_SEP, as_id, has_paths, path_id, split_path
+from hinet.taxonomy.path_text import find_separator, path_error
 
 AUTO = "auto"  # the rule of hinet.taxonomy.path_text
 PathSep = Literal["auto"] | str | None
@@ -28,9 +28,9 @@ class TextStyle:
         text = as_id(label)
         if text.strip() == "":
             raise missing_label(row)
-        if reason := why_no_path(text, self.mark):
+        if reason := path_error(text, self.mark):
             raise LabelError(f"row {row}: {reason}, or take labels as they are with path_sep=None")
-        return cut_path(text, self.mark)
+        return split_path(text, self.mark)
 
     def written(self, steps: Sequence[str]) -> str:
         """Return a path as the user wrote it or would have written it."""
@@ -47,7 +47,7 @@ class TextStyle:
         """Return the style that also knows how these labels are written; of several ways the first counts."""
         first: dict[tuple[str, ...], str] = {}
         for text in labels:
-            first.setdefault(cut_path(text, self.mark), text)
+            first.setdefault(split_path(text, self.mark), text)
         spelled = {steps: text for steps, text in first.items() if self._usual(steps) != text}
         return replace(self, spelled={**spelled, **self.spelled})
 
@@ -58,4 +58,4 @@ def text_style(labels: Sequence[Any], path_sep: PathSep, *, given: bool) -> Text
     if path_sep is None or not texts or (path_sep == AUTO and (given or not has_paths(texts))):
         return None
     mark = PATH_MARK if path_sep == AUTO else path_sep
-    return TextStyle(mark, between_steps(texts, mark)).with_labels(texts)
+    return TextStyle(mark, find_separator(texts, mark)).with_labels(texts)

@@ -1,4 +1,4 @@
-"""The command line: one file a group of commands."""
+"""The command line, one module per command."""
 
 from hinet.cli.main import app, main
 

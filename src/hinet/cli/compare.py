@@ -1,4 +1,4 @@
-"""``hinet compare``: the Flatten Network, the paper to the letter and our default, on the same footing."""
+"""``hinet compare``: the Flatten Network, the network of the paper and the default one, trained alike."""
 
 from __future__ import annotations
 
@@ -7,41 +7,46 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hinet.cli.options import Running, option, runs
+from hinet.cli.options import RunOptions, option, seed_options
 from hinet.cli.outputs import check_outputs
 from hinet.cli.plot_options import check_plot
 from hinet.errors import FileError
 from hinet.extras import require
 
-if TYPE_CHECKING:  # imported when the command runs, so that --help stays instant
+if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.evaluation import ComparisonData, Outcome
 
-TEST_HELP = "File of test rows. Without it or --split: about a fifth, by hash, or a folder's validation.txt."
-MODELS_HELP = "Names with commas: flatten, paper, paper-masked, default, skip-level-squared-masked…"
+TEST_HELP = "File of test rows (default: those of --split, else a fifth by hash, or validation.txt of a folder)."
+MODELS_HELP = "Comma-separated: flatten, paper, paper-masked, default, skip-level-squared-masked…"
 PLOT = Path("compare.png")
-EXAMPLE = "Example: hinet compare products.csv --taxonomy categories.csv --text title --label category"
+EXAMPLE = "hinet compare products.csv --taxonomy categories.csv --text title --label category"
 
 
-@runs
+@seed_options
 def compare(
     data: Annotated[Path, typer.Argument(help="A table of rows, or a folder of LSHTC files.", show_default=False)],
-    running: Running,
+    run: RunOptions,
     taxonomy: Annotated[
-        Path | None, typer.Option("--taxonomy", help="The hierarchy; without it, labels are paths such as A > B > C.")
+        Path | None, option("--taxonomy", "File of the hierarchy (default: labels are paths such as A > B > C).")
     ] = None,
-    text: Annotated[str, typer.Option("--text", help="Column of the text.")] = "text",
-    label: Annotated[str, typer.Option("--label", help="Column of the label.")] = "label",
-    label_sep: Annotated[str | None, option("--label-sep", "Separator of several labels in one cell.")] = None,
+    text: Annotated[str, typer.Option("--text", help="Text column.")] = "text",
+    label: Annotated[str, typer.Option("--label", help="Label column.")] = "label",
+    label_sep: Annotated[
+        str | None, option("--label-sep", "Separator of several labels in a cell (default: one label).")
+    ] = None,
     split: Annotated[
-        str | None, option("--split", "Column that says 'train' for training rows; others are test.")
+        str | None, option("--split", "Column with 'train' for training rows; others are test rows.")
     ] = None,
     test: Annotated[Path | None, option("--test", TEST_HELP)] = None,
     models: Annotated[str, typer.Option("--models", help=MODELS_HELP)] = "flatten,paper,default",
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds, from --seed on.")] = 1,
-    epochs: Annotated[int | None, option("--epochs", "Epochs of every model.", least=1)] = None,
-    width: Annotated[int | None, option("--width", "Width k of the feature layer, by default 256.", least=1)] = None,
-    out: Annotated[Path, typer.Option("--out", help="Where to save the figures as JSON.")] = Path("compare.json"),
-    plot: Annotated[Path, typer.Option("--plot", help="Where to save the plot: .png, .svg or .pdf.")] = PLOT,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds, starting at --seed.")] = 1,
+    epochs: Annotated[
+        int | None,
+        option("--epochs", "Training epochs of every model (default: chosen from the number of rows).", least=1),
+    ] = None,
+    width: Annotated[int | None, option("--width", "Width of the feature layer (default: 256).", least=1)] = None,
+    out: Annotated[Path, typer.Option("--out", help="JSON file for the results.")] = Path("compare.json"),
+    plot: Annotated[Path, typer.Option("--plot", help="File for the plot: .png, .svg or .pdf.")] = PLOT,
 ) -> None:
     """Train flat and hierarchical networks with the same features, seeds and budget; needs the extra 'torch'."""
     from hinet.evaluation import compare as compare_models
@@ -50,24 +55,24 @@ def compare(
     require("torch", "compare")
     check_plot(plot)
     if out.is_dir():
-        raise FileError(out, "is a folder; name a file for the figures")
+        raise FileError(out, "is a folder; name a file for the results")
     if not out.resolve().parent.is_dir():
         raise FileError(out, "cannot be written: the folder does not exist")
-    read = [*data.glob("*.txt")] if data.is_dir() else [data, test]
-    check_outputs([*read, taxonomy], {"--out": out, "--plot": plot})
+    inputs = [*data.glob("*.txt")] if data.is_dir() else [data, test]
+    check_outputs([*inputs, taxonomy], {"--out": out, "--plot": plot})
     if data.is_dir():
         rows = lshtc_comparison(data, None if test is None else str(test))
     else:
         rows = table_comparison(data, TextColumns(text, label, label_sep, split), hierarchy=taxonomy, test=test)
     names = [name.strip() for name in models.split(",")]
     training = {} if epochs is None else {"epochs": epochs}
-    seed_range = range(running.seed, running.seed + seeds)
+    seed_range = range(run.seed, run.seed + seeds)
     outcomes = compare_models(
-        rows, names, seeds=seed_range, width=width, training=training, threads=running.threads, quiet=running.quiet
+        rows, names, seeds=seed_range, width=width, training=training, threads=run.threads, quiet=run.quiet
     )
     print_outcomes(rows, outcomes)
     _save(rows, outcomes, out, plot)
-    running.say(f"saved {out} and {plot}")
+    run.message(f"saved {out} and {plot}")
 
 
 def _save(data: ComparisonData, outcomes: list[Outcome], out: Path, plot: Path) -> None:
@@ -77,7 +82,7 @@ def _save(data: ComparisonData, outcomes: list[Outcome], out: Path, plot: Path) 
     from hinet.evaluation.plots import plot_comparison
     from hinet.files import write_text
 
-    found = {
+    results = {
         "data": data.name,
         "train_rows": len(data.train),
         "test_rows": len(data.test),
@@ -85,12 +90,12 @@ def _save(data: ComparisonData, outcomes: list[Outcome], out: Path, plot: Path) 
         "summary": summarise_outcomes(outcomes),
         "outcomes": [outcome.as_dict() for outcome in outcomes],
     }
-    write_text(out, json.dumps(found, indent=2) + "\n")
+    write_text(out, json.dumps(results, indent=2) + "\n")
     plot_comparison(outcomes, data.name, plot)
 
 
 def print_outcomes(data: ComparisonData, outcomes: list[Outcome]) -> None:
-    """Print a row for every model, the means over its seeds."""
+    """Print a row for every model with the means over its seeds."""
     import numpy as np
     from rich.console import Console
     from rich.table import Table

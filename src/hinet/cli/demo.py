@@ -1,4 +1,4 @@
-"""``hinet demo``: the whole job on the built-in ICD-10-CM set: train, evaluate, predict, and show the traces."""
+"""``hinet demo``: train, evaluate and predict on the built-in ICD-10-CM data set."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hinet.cli.options import Running, option, runs
+from hinet.cli.options import RunOptions, option, seed_options
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hinet.classifier import Trace
     from hinet.data.icd10cm import Icd10cm
 
-EXAMPLE = "Example: hinet demo --save icd_model"
+EXAMPLE = "hinet demo --save icd_model"
 PHRASES = (
     "typhoid fever with pneumonia",
     "type 2 diabetes with kidney damage",
@@ -26,15 +26,15 @@ PHRASES = (
     "baby born too early",
     "bitten by a dog",
 )
-_TITLE = 44  # characters of a title that are shown
+_MAX_TITLE = 44  # characters
 
 
-@runs
+@seed_options
 def demo(
-    running: Running,
-    save: Annotated[str | None, option("--save", "Also save the trained model to this folder.")] = None,
+    run: RunOptions,
+    save: Annotated[str | None, option("--save", "Folder to save the trained model to (default: not saved).")] = None,
 ) -> None:
-    """Train on the built-in ICD-10-CM set, judge the model on test rows, and classify a handful of phrases."""
+    """Train on the built-in ICD-10-CM data set, evaluate on test rows, and classify some phrases."""
     from rich.console import Console
 
     from hinet import HiNetClassifier
@@ -51,47 +51,45 @@ def demo(
     typer.echo(
         f"  rows        {len(icd.train):,} train, {len(icd.valid):,} valid, {len(icd.test):,} test; {labels:,} labels"
     )
-    classifier = HiNetClassifier(
-        icd.taxonomy, random_state=running.seed, n_jobs=running.threads, verbose=not running.quiet
-    )
+    classifier = HiNetClassifier(icd.taxonomy, random_state=run.seed, n_jobs=run.threads, verbose=not run.quiet)
     start = time.perf_counter()
     classifier.fit(icd.train.texts, icd.train.labels, valid=(icd.valid.texts, icd.valid.labels))
     classifier.calibrate()
-    console.print(_judged(classifier, icd, time.perf_counter() - start))
+    console.print(_evaluation_table(classifier, icd, time.perf_counter() - start))
     for phrase, (best,) in zip(PHRASES, classifier.predict_traces(PHRASES), strict=True):
-        console.print(_drawn(phrase, best, icd.taxonomy))
+        console.print(_trace_text(phrase, best, icd.taxonomy))
     if save is not None:
         classifier.save(save)
         typer.echo(f"saved to {save}")
 
 
-def _judged(classifier: HiNetClassifier, icd: Icd10cm, seconds: float) -> Table:
-    """Return how the classifier does on test rows, as a table."""
+def _evaluation_table(classifier: HiNetClassifier, icd: Icd10cm, seconds: float) -> Table:
+    """Return the figures of the classifier on test rows as a table."""
     import numpy as np
 
-    from hinet.cli.evaluate import judgement_table
-    from hinet.evaluation.judgement import Judgement
+    from hinet.cli.evaluate import evaluation_table
+    from hinet.evaluation.evaluation import Evaluation
 
     start = time.perf_counter()
     found = classifier.predict_traces(icd.test.texts).found
     speed = len(icd.test) / (time.perf_counter() - start)
     right = np.array(found.traces.decode()) == np.array(icd.test.labels)
-    judgement = Judgement(icd.taxonomy, [(label,) for label in icd.test.labels], found, right)
-    table = judgement_table(judgement, classifier.fitted_.predictor.outputs, speed)
+    evaluation = Evaluation(icd.taxonomy, [(label,) for label in icd.test.labels], found, right)
+    table = evaluation_table(evaluation, classifier.fitted_.predictor.outputs, speed)
     table.add_row("training, features and calibration included", f"{seconds:.1f} s")
     return table
 
 
-def _drawn(phrase: str, trace: Trace, taxonomy: Any) -> Text:
-    """Return a trace as lines, each step with its probability, from green to red as it falls."""
+def _trace_text(phrase: str, trace: Trace, taxonomy: Any) -> Text:
+    """Return a trace as lines, each step with its probability, coloured from green to red."""
     from rich.text import Text
 
     lines = Text(f"\n{phrase}\n", style="bold")
     for depth, (step, probability) in enumerate(zip(trace.steps, trace.probabilities, strict=True)):
         title = taxonomy.titles[taxonomy.position(step)]
-        shown = title if len(title) <= _TITLE else title[: _TITLE - 1] + "…"
+        title = title if len(title) <= _MAX_TITLE else title[: _MAX_TITLE - 1] + "…"
         colour = "green" if probability > 0.8 else "yellow" if probability > 0.4 else "red"
         lines.append(f"{'  ' * depth}{probability:6.2f}  ", style=colour)
         lines.append(f"{step}  ", style="not bold cyan")
-        lines.append(f"{shown}\n", style="not bold")
+        lines.append(f"{title}\n", style="not bold")
     return lines

@@ -1,99 +1,98 @@
-"""``hinet explain``: why a text gets its label, step by step."""
+"""``hinet explain``: the words that led to the label of a text, step by step."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hinet.cli.options import Running, option, runs
-from hinet.errors import HiNetError, shown
+from hinet.cli.options import AsJson, ModelFolder, RunOptions, option, thread_options
+from hinet.errors import HiNetError, quoted
 
-if TYPE_CHECKING:  # imported when the command runs, so that --help stays instant
+if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from rich.text import Text
 
     from hinet.classifier.explaining import Explanation, Step
     from hinet.classifier.text_paths import TextStyle
     from hinet.taxonomy import Taxonomy
 
-EXAMPLE = 'Example: hinet explain model "dark rye bread"'
+EXAMPLE = 'hinet explain model "dark rye bread"'
 
 
-@runs
+@thread_options
 def explain(
-    model: Annotated[Path, typer.Argument(help="Folder of a trained model.", show_default=False)],
+    model: ModelFolder,
     text: Annotated[str, typer.Argument(help="The text to explain; - for standard input.", show_default=False)],
-    running: Running,
+    run: RunOptions,
     label: Annotated[
-        str | None, option("--label", "Explain this label, written as in the training rows, instead of the best one.")
+        str | None, option("--label", "Label to explain, written as in the training rows (default: the predicted one).")
     ] = None,
-    most: Annotated[int, typer.Option("--most", min=1, help="Features to list at each step.")] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")] = False,
+    most: Annotated[int, typer.Option("--most", min=1, help="Features to list for each step.")] = 5,
+    as_json: AsJson = False,
 ) -> None:
-    """Tell, for every step of the trace, which words pushed to the chosen node against its strongest rival.
+    """Explain a prediction: for every step of the trace, the words for the chosen node against its strongest rival.
 
-    Probabilities of steps are among their siblings; steps without a choice are left out. A step may lose to its rival,
-    and yet be on the most probable of all traces. Words that the model does not know are listed first; they may still
-    push by parts of words that it knows.
+    The probability of a step is relative to its siblings; steps without alternatives are left out. A step may lose to
+    its rival and still be on the most probable trace. Unknown words are listed first; parts of them may still be known
+    features.
     """
     from hinet.classifier.loaded import load_model
     from hinet.files import read_text
-    from hinet.files.text import undecoded
+    from hinet.files.text import decoding_error
 
-    loaded = load_model(model, running.threads)
+    loaded = load_model(model, run.threads)
     text = read_text("-").strip() if text == "-" else text
-    if undecoded(text, "utf-8"):
-        raise HiNetError(f"{shown(text)} is no text; type it in UTF-8")
+    if decoding_error(text, "utf-8"):
+        raise HiNetError(f"{quoted(text)} is not valid text; type it in UTF-8")
     if not text.strip():
         raise HiNetError("the text is empty; give the words to explain")
-    found = loaded.explained(text, label, most=most)
+    explanation = loaded.explained(text, label, most=most)
     if as_json:
         import json
 
-        typer.echo(json.dumps(_as_dict(found, loaded.style), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(_as_dict(explanation, loaded.style), indent=2, ensure_ascii=False))
         return
     from rich.console import Console
 
-    Console(highlight=False).print(_drawn(text, found, loaded.fitted.form.taxonomy))
+    Console(highlight=False).print(_explanation_text(text, explanation, loaded.fitted.form.taxonomy))
 
 
-def _as_dict(found: Explanation, style: TextStyle) -> dict[str, Any]:
+def _as_dict(explanation: Explanation, style: TextStyle) -> dict[str, Any]:
     from hinet.classifier.tabular import label_text
 
-    steps = [{**vars(step), "reasons": [reason._asdict() for reason in step.reasons]} for step in found.steps]
-    trace = found.trace._asdict() | {"label": label_text(found.trace.label, style)}
-    return {"trace": trace, "steps": steps, "unknown_words": list(found.unknown_words)}
+    steps = [{**vars(step), "reasons": [reason._asdict() for reason in step.reasons]} for step in explanation.steps]
+    trace = explanation.trace._asdict() | {"label": label_text(explanation.trace.label, style)}
+    return {"trace": trace, "steps": steps, "unknown_words": list(explanation.unknown_words)}
 
 
-def _drawn(text: str, found: Explanation, taxonomy: Taxonomy) -> Text:
+def _explanation_text(text: str, explanation: Explanation, taxonomy: Taxonomy) -> Text:
     from rich.text import Text
 
     lines = Text()
     lines.append(f"{text}\n", style="bold")
-    steps = " > ".join(map(_last_name, found.trace.steps))
-    lines.append(f"{steps}  {found.trace.probability:.3f}\n\n", style="cyan")
-    if found.unknown_words:
-        lines.append(f"unknown words: {', '.join(found.unknown_words)}\n\n", style="yellow")
-    if not any(step.reasons for step in found.steps):
-        lines.append("no feature of the text is known: the trace is that of most training rows\n\n", style="yellow")
-    for step in found.steps:
+    steps = " > ".join(map(_last_name, explanation.trace.steps))
+    lines.append(f"{steps}  {explanation.trace.probability:.3f}\n\n", style="cyan")
+    if explanation.unknown_words:
+        lines.append(f"unknown words: {', '.join(explanation.unknown_words)}\n\n", style="yellow")
+    if not any(step.reasons for step in explanation.steps):
+        lines.append("the text has no known feature: the trace is that of most training rows\n\n", style="yellow")
+    for step in explanation.steps:
         _draw_step(lines, step, taxonomy)
     return lines
 
 
 def _draw_step(lines: Any, step: Step, taxonomy: Taxonomy) -> None:
     lines.append(f"{step.probability:.2f}  ", style="green" if step.probability > 0.8 else "yellow")
-    lines.append(f"{_titled(step.chosen, taxonomy)}", style="bold")
-    lines.append(f"  against {_titled(step.rival, taxonomy)} by {step.difference:+.2f}\n")
+    lines.append(f"{_with_title(step.chosen, taxonomy)}", style="bold")
+    lines.append(f"  against {_with_title(step.rival, taxonomy)} by {step.difference:+.2f}\n")
     for reason in step.reasons:
         lines.append(f"    {reason.push:+7.2f}  ", style="green" if reason.push > 0 else "red")
         lines.append(f"{reason.feature}\n")
     lines.append(f"    {step.others:+7.2f}  other features\n    {step.rest:+7.2f}  without any feature\n", style="dim")
 
 
-def _titled(node: str, taxonomy: Taxonomy) -> str:
-    """Return a node with its title, if it has one of its own."""
+def _with_title(node: str, taxonomy: Taxonomy) -> str:
+    """Return a node with its title, if it has one."""
     if node not in taxonomy:
         return node
     title = taxonomy.titles[taxonomy.position(node)]

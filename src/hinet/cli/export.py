@@ -1,4 +1,4 @@
-"""``hinet export``: a model as an ONNX graph with a decoder that needs NumPy alone."""
+"""``hinet export``: a model as an ONNX graph with a decoder in NumPy."""
 
 from __future__ import annotations
 
@@ -7,37 +7,38 @@ from typing import Annotated
 
 import typer
 
-from hinet.cli.column_options import ColumnChoice, names_columns
-from hinet.cli.options import Running, option, runs
-from hinet.cli.row_options import RowReading, reads_rows
+from hinet.cli.column_options import ColumnOptions, column_options
+from hinet.cli.options import ModelFolder, RunOptions, option, thread_options
+from hinet.cli.row_options import RowOptions, row_options
 
-EXAMPLE = "Example: hinet export model onnx_model --data test.csv"
+EXAMPLE = "hinet export model onnx_model --data test.csv"
 
 
-@runs
-@reads_rows
-@names_columns
+@thread_options
+@row_options
+@column_options
 def export(
-    model: Annotated[Path, typer.Argument(help="Folder of a trained model.", show_default=False)],
+    model: ModelFolder,
     folder: Annotated[Path, typer.Argument(help="New folder for the graph.", show_default=False)],
-    rows: RowReading,
-    named: ColumnChoice,
-    running: Running,
+    rows: RowOptions,
+    column_options: ColumnOptions,
+    run: RunOptions,
     data: Annotated[
-        list[str] | None, option("--data", "Labelled rows that tell what the graph's accuracy is; repeat it for more.")
+        list[str] | None, option("--data", "Labelled rows to measure the accuracy of the graph with; repeatable.")
     ] = None,
 ) -> None:
-    """Write the scores of a model as an ONNX graph; needs the extra 'export'."""
+    """Export a model as an ONNX graph; needs the extra 'export'."""
     from hinet.classifier.estimator import load_with_manifest
     from hinet.classifier.loaded import LoadedModel
     from hinet.cli.training_rows import read_rows
 
     rows.check_outputs(data or [], {}, str(folder), model)
     classifier, manifest = load_with_manifest(model)
-    classifier.set_params(n_jobs=running.threads)
+    classifier.set_params(n_jobs=run.threads)
     if not data:
         typer.echo(str(classifier.export_onnx(folder)))
         return
     loaded = LoadedModel(classifier.fitted_, manifest)
-    found = read_rows(data, named.over(loaded.columns), rows, loaded.given_taxonomy, beside=str(folder))
-    typer.echo(str(classifier.export_onnx(folder, found.texts, found.labels)))
+    columns = column_options.with_defaults(loaded.columns)
+    labelled = read_rows(data, columns, rows, loaded.given_taxonomy, str(folder))
+    typer.echo(str(classifier.export_onnx(folder, labelled.texts, labelled.labels)))

@@ -1,4 +1,4 @@
-"""How a command that trains ends: calibration by validation rows, and what is said of the model."""
+"""The end of a command that trains: calibration with validation rows, and a report of the model."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from hinet.errors import HiNetError
 
-if TYPE_CHECKING:  # imported when a command runs, so that --help stays instant
+if TYPE_CHECKING:  # imported when a command runs, so that --help is fast
     from hinet import HiNetClassifier
-    from hinet.cli.options import Running
+    from hinet.cli.options import RunOptions
 
 
 def calibrate(classifier: HiNetClassifier, count: int, risk: float | None, *held_out: Any) -> HiNetError | None:
-    """Calibrate by so many rows, those of the fit unless others are given; return why a risk cannot be promised."""
+    """Calibrate with the validation rows of the fit or with ``held_out``; return why a risk cannot be guaranteed."""
     if count < 2:
         return None if risk is None else HiNetError("one validation row is too few; hold out more")
     try:
@@ -26,19 +26,19 @@ def calibrate(classifier: HiNetClassifier, count: int, risk: float | None, *held
     return None
 
 
-def tell_model(classifier: HiNetClassifier, model: Path, seconds: float, running: Running) -> None:
-    """Say how good a model is, and where it was saved."""
+def report_model(classifier: HiNetClassifier, model: Path, seconds: float, run: RunOptions) -> None:
+    """Print the validation metrics and the calibration of a model, and where it was saved."""
     from hinet.classifier.model_folder import read_manifest
 
-    judged = classifier.metrics_.get("validation")
-    if judged is not None:
-        accuracy, f1 = (100 * judged[name] for name in ("accuracy", "hierarchical_f1"))
-        running.say(f"validation: accuracy {accuracy:.1f}%, hierarchical F1 {f1:.1f}%")
+    metrics = classifier.metrics_.get("validation")
+    if metrics is not None:
+        accuracy, f1 = (100 * metrics[name] for name in ("accuracy", "hierarchical_f1"))
+        run.message(f"validation: accuracy {accuracy:.1f}%, hierarchical F1 {f1:.1f}%")
     if hasattr(classifier, "calibration_"):
-        found = classifier.calibration_
-        errors = f"{found.error_before:.3f}, after scaling {found.error_after:.3f}"
-        running.say(f"calibration error of validation rows {errors}")
-        if found.promise is not None:
-            running.say(f"--min-confidence calibrated: {found.promise}")
+        calibration = classifier.calibration_
+        errors = f"{calibration.error_before:.3f}, after scaling {calibration.error_after:.3f}"
+        run.message(f"calibration error of validation rows {errors}")
+        if calibration.promise is not None:
+            run.message(f"--min-confidence calibrated: {calibration.promise}")
     size = sum(entry["bytes"] for entry in read_manifest(model)["files"].values()) / 1e6
-    running.say(f"saved to {model}: {size:,.1f} MB, {seconds:.1f} s in all")
+    run.message(f"saved to {model}: {size:,.1f} MB, {seconds:.1f} s in all")

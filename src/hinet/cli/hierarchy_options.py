@@ -1,4 +1,4 @@
-"""The options every command takes that reads a hierarchy from a file."""
+"""Options of commands that read a hierarchy from a file."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hinet.cli.options import option, takes
+from hinet.cli.options import option, shared_options
 
-if TYPE_CHECKING:  # imported when a command runs, so that --help stays instant
+if TYPE_CHECKING:  # imported when a command runs, so that --help is fast
     from hinet.taxonomy import Taxonomy, TaxonomyFormat
+
+_PANEL = "Hierarchy"
 
 
 class FormatName(StrEnum):
-    """The formats a file may be in; a test holds them equal to the library's."""
+    """The formats of hierarchies; a test keeps them equal to the library's."""
 
     table = "table"
     edges = "edges"
@@ -26,7 +28,7 @@ class FormatName(StrEnum):
 
 
 @dataclass(frozen=True)
-class Reading:
+class HierarchyOptions:
     """A hierarchy file and how to read it."""
 
     file: Path
@@ -35,42 +37,49 @@ class Reading:
     root: str | None
 
     def taxonomy(self) -> Taxonomy:
-        """Return the valid taxonomy in the file."""
+        """Read the taxonomy."""
         from hinet.taxonomy import Taxonomy
 
         return Taxonomy.from_file(self.file, format=self.format, encoding=self.encoding, root=self.root)
 
 
-def _reading(
+def _hierarchy(
     file: Annotated[
-        Path, typer.Argument(help="The hierarchy; plain, .gz, .xz or .zst; - for standard input.", show_default=False)
+        Path,
+        typer.Argument(
+            help="The hierarchy, plain or compressed (.gz, .xz, .zst); - for standard input.", show_default=False
+        ),
     ],
     format: Annotated[
         FormatName | None,
         option(
             "--format",
             "table (node and parent columns), edges (parent child), paths (ids from the root down), "
-            "labels (A > B > C), json (nested). Detected unless given.",
+            "labels (A > B > C), json (nested) (default: detected).",
+            _PANEL,
         ),
     ] = None,
-    sep: Annotated[str | None, option("--sep", "Separator of the steps in 'labels', by default >.")] = None,
+    sep: Annotated[str | None, option("--sep", "Separator of the steps in 'labels' (default: >).", _PANEL)] = None,
     delimiter: Annotated[
         str | None,
-        option("--delimiter", "Delimiter of a table or of edges: a character or 'tab'. Detected unless given."),
+        option("--delimiter", "Delimiter of a table or of edges: a character or 'tab' (default: detected).", _PANEL),
     ] = None,
     parent_sep: Annotated[
-        str | None, option("--parent-sep", "Separator of several parents in one cell of a table.")
+        str | None,
+        option("--parent-sep", "Separator of several parents in a cell of a table (default: detected).", _PANEL),
     ] = None,
     node_col: Annotated[
-        str | None, option("--node-col", "Column of the node ids, by default node, id or the first column.")
+        str | None, option("--node-col", "Column of the node ids (default: node, id or the first column).", _PANEL)
     ] = None,
     parent_col: Annotated[
-        str | None, option("--parent-col", "Column of the parents, by default parent or parents.")
+        str | None, option("--parent-col", "Column of the parents (default: parent or parents).", _PANEL)
     ] = None,
-    root: Annotated[str | None, option("--root", "The root, if it is not the only node without a parent.")] = None,
-    encoding: Annotated[str, typer.Option("--encoding", help="Encoding of the text.")] = "utf-8",
-) -> Reading:
-    """Return how to read; a setting given without a format names the format it belongs to."""
+    root: Annotated[str | None, option("--root", "The root (default: the only node without a parent).", _PANEL)] = None,
+    encoding: Annotated[
+        str, typer.Option("--encoding", help="Encoding of the file.", rich_help_panel=_PANEL)
+    ] = "utf-8",
+) -> HierarchyOptions:
+    """Return how to read the file; an option of one format implies the format."""
     from hinet.taxonomy import Edges, LabelPaths, Table
 
     chosen: TaxonomyFormat | str | None = None if format is None else format.value
@@ -87,7 +96,7 @@ def _reading(
         if not sep or format not in (None, FormatName.labels):
             raise typer.BadParameter("--sep goes with --format labels and is not empty")
         chosen = LabelPaths(sep)
-    return Reading(file, chosen, encoding, root)
+    return HierarchyOptions(file, chosen, encoding, root)
 
 
-reads_hierarchy = takes(_reading, "reading")
+hierarchy_options = shared_options(_hierarchy, "hierarchy")

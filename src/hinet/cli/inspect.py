@@ -1,4 +1,4 @@
-"""``hinet inspect``: what a saved model is, from its manifest and its taxonomy alone."""
+"""``hinet inspect``: a summary of a saved model, from its manifest and taxonomy."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Annotated, Any
 
 import typer
 
-from hinet.cli.options import Running, option, runs
+from hinet.cli.options import AsJson, ModelFolder, RunOptions, option, quiet_option
 from hinet.cli.outputs import check_outputs
 from hinet.cli.plot_options import PLOT, check_plot
 from hinet.errors import HiNetError
 
-EXAMPLE = "Example: hinet inspect model"
+EXAMPLE = "hinet inspect model"
 
 
-@runs
+@quiet_option
 def inspect(
-    model: Annotated[Path, typer.Argument(help="Folder of a trained model.", show_default=False)],
-    running: Running,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")] = False,
-    plot: Annotated[Path | None, option("--plot", f"Draw the training curve. {PLOT}")] = None,
+    model: ModelFolder,
+    run: RunOptions,
+    as_json: AsJson = False,
+    plot: Annotated[Path | None, option("--plot", f"Plot the training curve. {PLOT}")] = None,
 ) -> None:
-    """Show what a model is: its taxonomy, features, training, validation, calibration and files."""
+    """Show the taxonomy, features, training, validation, calibration and files of a model."""
     import json
 
     from hinet.classifier.bundle import read_description
@@ -48,33 +48,33 @@ def _draw(manifest: dict[str, Any], model: Path, plot: Path) -> None:
 
     history = [EpochRecord(**record) for record in manifest.get("history", ())]
     if not history:
-        raise HiNetError(f"{model}: the model has no training history to draw")
+        raise HiNetError(f"{model}: the model has no training history to plot")
     plot_history(history, plot, model.name)
 
 
 def _lines(manifest: dict[str, Any]) -> list[str]:
-    """Return what the manifest tells, for a person."""
-    from hinet.classifier.loaded import columns_noted
+    """Return the summary of a manifest as lines."""
+    from hinet.classifier.loaded import saved_columns
 
     features, data = manifest["features"], manifest["training_data"]
-    size = sum(told["bytes"] for told in manifest["files"].values())
+    size = sum(entry["bytes"] for entry in manifest["files"].values())
     versions = ", ".join(f"{name} {version}" for name, version in manifest["versions"].items())
     lines = [
         f"model of the {manifest['engine']} engine, format {manifest['format']}, {size / 1e6:,.1f} MB; {versions}",
         f"  trained on  {data.get('rows', 0):,} rows with {data.get('labels', 0):,} labels",
         f"  features    {_features_line(features)}",
     ]
-    with suppress(HiNetError):  # a note of this name may be of the user's own, and mean something else
-        columns = columns_noted(manifest)
+    with suppress(HiNetError):  # a note of this name may be the user's own
+        columns = saved_columns(manifest)
         if columns is not None:
             lines.append(f"  columns     text {', '.join(columns.text)}; label {', '.join(columns.label)}")
-    aside = ("taxonomy", "verbose", "checkpoint_every", "n_jobs")  # which do not shape the model
-    chosen = {k: v for k, v in manifest["parameters"].items() if v not in (None, "auto", False) and k not in aside}
-    lines.append(f"  settings    {', '.join(f'{name} {value}' for name, value in chosen.items())}")
-    for name, judged in manifest["metrics"].items():
+    hidden = ("taxonomy", "verbose", "checkpoint_every", "n_jobs")  # no influence on the model
+    settings = {k: v for k, v in manifest["parameters"].items() if v not in (None, "auto", False) and k not in hidden}
+    lines.append(f"  settings    {', '.join(f'{name} {value}' for name, value in settings.items())}")
+    for name, metrics in manifest["metrics"].items():
         lines.append(
-            f"  {name:<11} {judged['rows']:,} rows: accuracy {100 * judged['accuracy']:.1f}%, "
-            f"hierarchical F1 {100 * judged['hierarchical_f1']:.1f}%"
+            f"  {name:<11} {metrics['rows']:,} rows: accuracy {100 * metrics['accuracy']:.1f}%, "
+            f"hierarchical F1 {100 * metrics['hierarchical_f1']:.1f}%"
         )
     return [*lines, *_calibration_lines(manifest["calibration"])]
 
@@ -96,7 +96,7 @@ def _calibration_lines(calibration: dict[str, Any] | None) -> list[str]:
         f"error {calibration['error_before']:.3f}, then {calibration['error_after']:.3f}"
     ]
     if calibration["promise"] is not None:
-        from hinet.evaluation.risk import Promise
+        from hinet.evaluation.risk import RiskBound
 
-        lines.append(f"  promise     --min-confidence calibrated: {Promise(**calibration['promise'])}")
+        lines.append(f"  threshold   --min-confidence calibrated: {RiskBound(**calibration['promise'])}")
     return lines

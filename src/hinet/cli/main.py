@@ -1,4 +1,4 @@
-"""The program ``hinet``: its commands, and errors as a person at a terminal should see them."""
+"""The program ``hinet``: its commands, and its error messages and exit codes."""
 
 from __future__ import annotations
 
@@ -14,31 +14,36 @@ import typer
 
 from hinet import __version__
 from hinet.cli import compare, demo, evaluate, explain, export, inspect, predict, taxonomy, train, update
+from hinet.cli.messages import with_options
+from hinet.cli.options import help_with_example
 from hinet.errors import HiNetError
 
 USAGE_ERROR = 2  # also what a wrong option exits with
 
 app = typer.Typer(
     name="hinet",
-    help="Classify things into a large hierarchy.",
+    help="Classify rows into a large hierarchy.\n\nStart with 'hinet demo', or see 'hinet train --help'.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("train", epilog=train.EXAMPLE)(train.train)
-app.command("predict", epilog=predict.EXAMPLE)(predict.predict)
-app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
-app.command("inspect", epilog=inspect.EXAMPLE)(inspect.inspect)
-app.command("explain", epilog=explain.EXAMPLE)(explain.explain)
-app.command("update", epilog=update.EXAMPLE)(update.update)
-app.command("export", epilog=export.EXAMPLE)(export.export)
-app.command("compare", epilog=compare.EXAMPLE)(compare.compare)
-app.add_typer(taxonomy.app, name="taxonomy")
-app.command("demo", epilog=demo.EXAMPLE)(demo.demo)
+for panel, command, example in (
+    ("Train and use a model", train.train, train.EXAMPLE),
+    ("Train and use a model", predict.predict, predict.EXAMPLE),
+    ("Train and use a model", evaluate.evaluate, evaluate.EXAMPLE),
+    ("Train and use a model", explain.explain, explain.EXAMPLE),
+    ("Manage a model", inspect.inspect, inspect.EXAMPLE),
+    ("Manage a model", update.update, update.EXAMPLE),
+    ("Manage a model", export.export, export.EXAMPLE),
+    ("Try and compare", demo.demo, demo.EXAMPLE),
+    ("Try and compare", compare.compare, compare.EXAMPLE),
+):
+    app.command(help=help_with_example(command, example), rich_help_panel=panel)(command)
+app.add_typer(taxonomy.app, name="taxonomy", rich_help_panel="Hierarchies")
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"hinet {__version__}")
         raise typer.Exit
 
@@ -54,46 +59,46 @@ def _options(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the program and exit: 0, 2 for what the user can mend, 130 when interrupted, 143 when asked to end."""
+    """Run the program and exit: with 0, 2 for user errors, 130 when interrupted, 143 when terminated."""
     if arguments is None:
         _own_process()
-    if sys.stderr is None:  # it was closed before the process began
+    if sys.stderr is None:  # closed before the process started
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 open as long as the process
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a character shows a question mark
+        sys.stdout.reconfigure(errors="replace")  # question marks for characters that the terminal cannot show
     try:
         try:
             app(arguments)
         finally:
             if sys.stdout is not None:
-                sys.stdout.flush()  # a full disk is found here, not when Python closes down
+                sys.stdout.flush()  # a full disk is reported here, not when Python exits
             if arguments is None:
-                gc.freeze()  # so that Python closes down without looking through it all
+                gc.freeze()  # so that Python exits without a garbage collection
     except HiNetError as error:
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(f"error: {with_options(str(error))}\n")
         sys.exit(USAGE_ERROR)
     except MemoryError as error:
-        sys.stderr.write(f"error: there is not enough memory: {error or 'less data, or smaller settings, may fit'}\n")
+        sys.stderr.write(f"error: not enough memory: {error or 'use less data or smaller settings'}\n")
         sys.exit(USAGE_ERROR)
     except OSError as error:
         sys.stderr.write(f"error: the output cannot be written: {error.strerror}\n")
-        sys.stdout = None  # what it still holds cannot go anywhere
+        sys.stdout = None  # its buffer cannot be written
         sys.exit(USAGE_ERROR)
 
 
 def _own_process() -> None:
-    """Set up a process that does nothing else."""
-    for number in range(3):  # a file that took the number of a closed standard stream would hear its messages
+    """Set up signals, standard streams and garbage collection of the process."""
+    for number in range(3):  # a file that reused the number of a closed standard stream would receive its output
         try:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    gc.set_threshold(100_000, 50, 50)  # what imports make stays: to look through it often takes a tenth of the start
+    gc.set_threshold(100_000, 50, 50)  # imported objects stay: frequent collections take a tenth of the start
     signal.signal(signal.SIGTERM, _end)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup and background jobs start with it ignored
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader that goes away ends it, as it does other tools
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by default under nohup and in background jobs
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a closed pipe ends the process, as with other tools
 
 
 def _end(number: int, frame: object) -> None:
-    """End as if by an error, so that what is half-written is removed."""
+    """Exit as after an error, so that partial files are removed."""
     sys.exit(128 + number)

@@ -1,10 +1,11 @@
-"""Options that several commands share: gathered into one value, which the command receives."""
+"""Options that several commands share, gathered into one object that the command receives."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,14 +13,14 @@ import typer
 Command = Callable[..., None]
 
 
-def takes(gather: Callable[..., Any], name: str) -> Callable[[Command], Command]:
-    """Give a command the options of ``gather``; it receives what that makes of them as ``name``.
+def shared_options(gather: Callable[..., Any], name: str) -> Callable[[Command], Command]:
+    """Return a decorator that adds the options of ``gather`` to a command, which receives its result as ``name``.
 
-    Its arguments come before the command's own, those that must be given first; its options come last.
+    The arguments of ``gather`` come before those of the command, required ones first; its options come last.
     """
     shared = inspect.signature(gather, eval_str=True).parameters
 
-    def given(command: Command) -> Command:
+    def decorate(command: Command) -> Command:
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != name]
 
         def with_shared(**values: Any) -> None:
@@ -27,14 +28,14 @@ def takes(gather: Callable[..., Any], name: str) -> Callable[[Command], Command]
             command(**{name: gathered}, **values)
 
         arguments = sorted(filter(_is_argument, [*shared.values(), *own]), key=lambda p: p.default is not p.empty)
-        every = [*arguments, *(p for p in [*own, *shared.values()] if not _is_argument(p))]
-        parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in every]
+        all_parameters = [*arguments, *(p for p in [*own, *shared.values()] if not _is_argument(p))]
+        parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in all_parameters]
         with_shared.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         with_shared.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         with_shared.__name__, with_shared.__doc__ = command.__name__, command.__doc__
         return with_shared
 
-    return given
+    return decorate
 
 
 def _is_argument(parameter: inspect.Parameter) -> bool:
@@ -43,48 +44,54 @@ def _is_argument(parameter: inspect.Parameter) -> bool:
 
 
 def option(name: str, help: str, panel: str | None = None, *, least: float | None = None) -> Any:
-    """Return an option without a default worth showing."""
+    """Return an option whose help says the default."""
     return typer.Option(name, help=help, show_default=False, rich_help_panel=panel, min=least)
 
 
+ModelFolder = Annotated[Path, typer.Argument(help="Folder of a trained model.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print machine-readable output.")]
+
+
+def help_with_example(command: Command, example: str) -> str:
+    """Return the help of a command: its first paragraph, an example, and the rest of its docstring."""
+    summary, _, details = (inspect.getdoc(command) or "").partition("\n\n")
+    return f"{summary}\n\nExample: {example}\n\n{details}".rstrip()
+
+
 @dataclass(frozen=True)
-class Running:
-    """How a command runs."""
+class RunOptions:
+    """Options that do not change what a command does."""
 
     quiet: bool
-    seed: int
-    threads: int | None
+    threads: int | None = None
+    seed: int = 0
 
-    def say(self, text: str) -> None:
-        """Tell a person something, on standard error, unless it should be quiet."""
+    def message(self, text: str) -> None:
+        """Print a message to standard error, unless the command is quiet."""
         if not self.quiet:
             typer.echo(text, err=True)
 
 
-_PANEL = "Running"
-MOST_SEED = (1 << 63) - 1  # so that every generator of random numbers takes it
+_PANEL = "Run"
+MAX_SEED = (1 << 63) - 1  # accepted by every random generator
+
+_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.", rich_help_panel=_PANEL)]
+_Threads = Annotated[int | None, option("--threads", "Number of threads (default: one per core).", _PANEL, least=1)]
+_Seed = Annotated[int, typer.Option("--seed", min=0, max=MAX_SEED, help="Random seed.", rich_help_panel=_PANEL)]
 
 
-def _running(
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print results and errors alone.", rich_help_panel=_PANEL)
-    ] = False,
-    seed: Annotated[
-        int,
-        typer.Option(
-            "--seed",
-            min=0,
-            max=MOST_SEED,
-            help="Of anything random; most commands have nothing.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = 0,
-    threads: Annotated[
-        int | None,
-        typer.Option("--threads", min=1, help="By default one a core.", show_default=False, rich_help_panel=_PANEL),
-    ] = None,
-) -> Running:
-    return Running(quiet, seed, threads)
+def _quiet(quiet: _Quiet = False) -> RunOptions:
+    return RunOptions(quiet)
 
 
-runs = takes(_running, "running")
+def _threads(threads: _Threads = None, quiet: _Quiet = False) -> RunOptions:
+    return RunOptions(quiet, threads)
+
+
+def _seed(seed: _Seed = 0, threads: _Threads = None, quiet: _Quiet = False) -> RunOptions:
+    return RunOptions(quiet, threads, seed)
+
+
+quiet_option = shared_options(_quiet, "run")
+thread_options = shared_options(_threads, "run")
+seed_options = shared_options(_seed, "run")

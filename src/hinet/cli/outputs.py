@@ -1,4 +1,4 @@
-"""What a command reads and what it writes: no result is written over an input, or over another result."""
+"""A check that no output of a command overwrites an input or another output."""
 
 from __future__ import annotations
 
@@ -7,48 +7,48 @@ from pathlib import Path
 
 from hinet.errors import FileError
 
-STANDARD = "-"  # standard input or output, which is no file
+STANDARD = "-"  # standard input or output
 
 Name = str | Path
 
 
 def check_outputs(reads: Iterable[Name | None], writes: Mapping[str, Name | None], model: Name | None = None) -> None:
-    """Refuse, before any work, a result whose file is an input or another result, by whatever name or link.
+    """Raise FileError if an output is an input or another output, also through a link.
 
-    ``writes`` maps the option that names a result to its file or folder. Nothing may be written into the folder of the
+    ``writes`` maps the option of an output to its file or folder. Nothing may be written into the folder of the
     ``model`` that is read, or into one that is written.
     """
-    folder = _place(model)
-    taken: dict[Path, str] = {place: "read" for name in reads if (place := _place(name)) is not None}
+    folder = _resolve(model)
+    used: dict[Path, str] = {path: "read" for name in reads if (path := _resolve(name)) is not None}
     for option, name in writes.items():
-        place = _place(name)
-        if name is None or place is None:
+        path = _resolve(name)
+        if name is None or path is None:
             continue
-        for other, by in taken.items():
-            if _is_same(place, other):
-                raise FileError(name, f"{_clash(option, by)}; name another file")
-        models = {folder, *(other for other, by in taken.items() if by != "read")}
-        if models & {*place.parents}:
-            raise FileError(name, f"{option} lies in the folder of a model; name a file outside")
-        taken[place] = option
+        for other, use in used.items():
+            if _is_same(path, other):
+                raise FileError(name, f"{_clash(option, use)}; name another file")
+        models = {folder, *(other for other, use in used.items() if use != "read")}
+        if models & {*path.parents}:
+            raise FileError(name, f"{option} is in the folder of a model; name a file outside")
+        used[path] = option
 
 
-def _clash(option: str, by: str) -> str:
-    if by == "read":
-        return f"{option} is a file that is read, which would be lost"
-    return f"{option} and {by} are one file, so that one result would be lost"
+def _clash(option: str, use: str) -> str:
+    if use == "read":
+        return f"{option} is an input file, which would be overwritten"
+    return f"{option} and {use} are the same file, so one result would be overwritten"
 
 
-def _place(name: Name | None) -> Path | None:
-    """Return where a file is or will be; nothing for pipes and devices, which hold nothing that could be lost."""
+def _resolve(name: Name | None) -> Path | None:
+    """Return the path of a file that exists or will exist; None for pipes and devices."""
     if name is None or str(name) == STANDARD or "\0" in str(name):
         return None
     try:
-        place = Path(name).resolve()
-    except RuntimeError:  # as Python says it before 3.13
+        path = Path(name).resolve()
+    except RuntimeError:  # raised before Python 3.13
         raise FileError(name, "is a link to itself; name another file") from None
-    return None if place.exists() and not place.is_file() and not place.is_dir() else place
+    return None if path.exists() and not path.is_file() and not path.is_dir() else path
 
 
-def _is_same(place: Path, other: Path) -> bool:
-    return place == other or (place.exists() and other.exists() and place.samefile(other))
+def _is_same(path: Path, other: Path) -> bool:
+    return path == other or (path.exists() and other.exists() and path.samefile(other))

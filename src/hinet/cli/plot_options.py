@@ -1,4 +1,4 @@
-"""Where a plot goes, checked before the work whose result it shows."""
+"""The check of a plot's file name before the work starts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from hinet.errors import FileError
 from hinet.extras import require
 
-PLOT_ENDINGS = (".png", ".svg", ".pdf")
+PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 PLOT = "A .png, .svg or .pdf file; needs the extra 'plot'."
 
 
@@ -16,7 +16,7 @@ def check_plot(path: Path | None) -> None:
     if path is None:
         return
     require("matplotlib", "a plot")
-    if path.suffix.lower() not in PLOT_ENDINGS:
+    if path.suffix.lower() not in PLOT_SUFFIXES:
         raise FileError(path, "a plot is written as .png, .svg or .pdf; rename it")
     if not path.resolve().parent.is_dir():
         raise FileError(path, "cannot be written: the folder does not exist")

@@ -1,4 +1,4 @@
-"""``hinet predict``: rows in, the same rows in the same order out, with label, trace and probability."""
+"""``hinet predict``: labels, traces and probabilities of rows, in their order."""
 
 from __future__ import annotations
 
@@ -11,150 +11,156 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hinet.cli.column_options import ColumnChoice, names_text
-from hinet.cli.options import Running, option, runs
-from hinet.cli.row_options import FILES, OnError, RowFormat, RowReading, reads_rows
+from hinet.cli.column_options import ColumnOptions, text_options
+from hinet.cli.options import ModelFolder, RunOptions, option, thread_options
+from hinet.cli.row_options import FILES, OnError, RowFormat, RowOptions, row_options
 from hinet.errors import FileError, HiNetError
 
-if TYPE_CHECKING:  # imported when the command runs, so that --help stays instant
+if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.classifier.loaded import LoadedModel
-    from hinet.classifier.tabular import AnswerTable
+    from hinet.classifier.tabular import PredictionTable
     from hinet.data.tables import LabelledBlock, RowBlock, RowQuery
     from hinet.data.tables.writing import CellKind
 
-EXAMPLE = "Example: hinet predict model new_products.csv --top 3 --out predictions.csv"
+EXAMPLE = "hinet predict model new_products.csv --top 3 --out predictions.csv"
 
 
 class DecodingName(StrEnum):
-    """How an answer is chosen; a test holds them equal to the library's."""
+    """How a prediction is chosen; a test keeps them equal to the library's."""
 
     map = "map"
     expected_f1 = "expected_f1"
     label = "label"
 
 
-@runs
-@reads_rows
-@names_text
+@thread_options
+@row_options
+@text_options
 def predict(
-    model: Annotated[Path, typer.Argument(help="Folder of a trained model.", show_default=False)],
-    rows: RowReading,
-    named: ColumnChoice,
-    running: Running,
+    model: ModelFolder,
+    rows: RowOptions,
+    column_options: ColumnOptions,
+    run: RunOptions,
     data: Annotated[
         list[str] | None,
-        typer.Argument(help=f"{FILES} Plain lines are texts. Without it, standard input.", show_default=False),
+        typer.Argument(help=f"{FILES} Also plain lines of text (default: standard input).", show_default=False),
     ] = None,
     out: Annotated[str, typer.Option("--out", help="File to write; - for standard output.")] = "-",
     to: Annotated[
-        RowFormat | None, option("--to", "Format to write; by default that of --out's name, or that of the rows.")
+        RowFormat | None, option("--to", "Output format (default: by the extension of --out, else that of the rows).")
     ] = None,
     top: Annotated[
         int,
-        typer.Option("--top", min=1, help="Answers a row, the best first: traces or, with --decoding label, labels."),
+        typer.Option("--top", min=1, help="Predictions per row, best first: traces, or labels with --decoding label."),
     ] = 1,
     min_confidence: Annotated[
         str | None,
         option(
             "--min-confidence",
-            "Answer with the deepest node that is at least so probable, up to 1, or with nothing; "
-            "'calibrated' takes the threshold that the model was calibrated for.",
+            "Predict the deepest node of at least this probability, or nothing; 'calibrated' is the threshold for the "
+            "--risk of training (default: the best trace, whatever its probability).",
         ),
     ] = None,
     decoding: Annotated[
         DecodingName,
-        typer.Option("--decoding", help="The best trace, the best expected hierarchical F1, or the best label."),
+        typer.Option(
+            "--decoding", help="Most probable trace (map), best expected hierarchical F1, or most probable label."
+        ),
     ] = DecodingName.map,
     levels: Annotated[
         bool,
         typer.Option(
-            "--levels", help="Add every level of the trace with its probability, and the share of known words."
+            "--levels", help="Add each level of the trace with its probability, and the share of known words."
         ),
     ] = False,
     titles: Annotated[bool, typer.Option("--titles", help="Add the title of the label.")] = False,
-    keep: Annotated[list[str] | None, option("--keep", "Column of the rows to carry over; repeat it for more.")] = None,
-    keep_all: Annotated[bool, typer.Option("--keep-all", help="Carry all columns of the rows over.")] = False,
-    prefix: Annotated[
-        str, typer.Option("--prefix", help="Before the names of new columns, to tell them from kept ones.")
-    ] = "",
+    keep: Annotated[list[str] | None, option("--keep", "Input column to copy to the output; repeatable.")] = None,
+    keep_all: Annotated[bool, typer.Option("--keep-all", help="Copy all input columns to the output.")] = False,
+    prefix: Annotated[str, typer.Option("--prefix", help="Prefix of the names of new columns.")] = "",
 ) -> None:
-    """Predict the labels of rows: in their order, in their format, in constant memory.
+    """Predict the labels of rows, in their order and format, in constant memory.
 
-    Columns are label, trace and probability, with _2, _3 … for further answers; --levels are those of the first. Where
-    a label has several paths, --decoding label sums over them, and the trace is the most probable one. Where rows may
-    be skipped, a column tells the line of each.
+    The new columns are label, trace and probability, with _2, _3 … for further predictions; --levels describes the
+    first. If a label has several paths, --decoding label sums over them, and the trace is the most probable one. With
+    --on-error skip, a column has the line of each row.
     """
     from hinet.classifier.loaded import load_model
-    from hinet.classifier.tabular import Asked
+    from hinet.classifier.tabular import PredictionOptions
     from hinet.data.tables import RowQuery, labelled_blocks
     from hinet.files.streams import standard_input
     from hinet.progress import counter_for_terminal
 
     paths = data or ["-"]
-    beside = "predictions" if out == "-" else out
+    output = "predictions" if out == "-" else out
     _check_paths(paths)
-    rows.check_outputs(paths, {"--out": out}, beside, model)
-    loaded = load_model(model, running.threads)
-    asked = Asked(top, _least(min_confidence, loaded, running), decoding.value, levels, titles)
-    columns = named.over(loaded.columns)
+    rows.check_outputs(paths, {"--out": out}, output, model)
+    loaded = load_model(model, run.threads)
+    options = PredictionOptions(top, _min_confidence(min_confidence, loaded, run), decoding.value, levels, titles)
+    columns = column_options.with_defaults(loaded.columns)
     if "-" in paths and standard_input().isatty():
-        running.say("reading texts from the terminal, one a line; Ctrl-D ends them")
-    by_name = named.text is not None or len(columns.text) > 1
+        run.message("reading texts from the terminal, one per line; end with Ctrl-D")
+    explicit = column_options.text is not None or len(columns.text) > 1
     query = RowQuery(
-        columns, labels=False, where=rows.where, keep=tuple(keep or ()), keep_all=keep_all, named=by_name,
-        blank_texts=True,
+        columns, labels=False, where=rows.where, keep=tuple(keep or ()), keep_all=keep_all, explicit=explicit,
+        allow_blank=True,
     )  # fmt: skip
-    table = loaded.table(asked)
+    table = loaded.table(options)
     if table.top < top:
-        running.say(f"--top {top:,} asks for more answers than the model has: all {table.top:,} are given")
-    with rows.faults(beside) as faults, counter_for_terminal(running.quiet) as counter:
-        blocks = labelled_blocks(paths, query, rows.options, faults)
-        output = partial(_Output, table, query, prefix, rows.on_error is OnError.skip)
-        blank = _write(blocks, out, None if to is None else to.value, output, counter)
+        run.message(f"--top {top:,} is more than the model has: all {table.top:,} are given")
+    with rows.row_errors(output) as row_errors, counter_for_terminal(run.quiet) as counter:
+        blocks = labelled_blocks(paths, query, rows.options, row_errors)
+        new_output = partial(_Output, table, query, prefix, rows.on_error is OnError.skip)
+        blank = _write(blocks, out, None if to is None else to.value, new_output, counter)
     if blank:
-        some = "1 row has no text: its answer is" if blank == 1 else f"{blank:,} rows have no text: their answers are"
-        running.say(f"{some} blank")
+        rows_without = (
+            "1 row has no text: its prediction is"
+            if blank == 1
+            else f"{blank:,} rows have no text: their predictions are"
+        )
+        run.message(f"{rows_without} blank")
 
 
 def _check_paths(paths: list[str]) -> None:
-    """Tell who gives a text instead of a file."""
+    """Raise FileError with a remedy for a text that is given instead of a file."""
     for path in paths:
         if " " in path and not Path(path).exists():
-            raise FileError(path, f"no such file; a text goes through standard input: echo {path!r} | hinet predict …")
+            raise FileError(path, f"no such file; pass a text through standard input: echo {path!r} | hinet predict …")
 
 
-def _least(given: str | None, loaded: LoadedModel, running: Running) -> float | None:
-    if given is None:
+def _min_confidence(value: str | None, loaded: LoadedModel, run: RunOptions) -> float | None:
+    if value is None:
         return None
-    if given == "calibrated":
-        promise = loaded.promise
-        if promise is None:
-            raise HiNetError("the model was calibrated for no risk; train it with --risk, or name a --min-confidence")
-        running.say(f"--min-confidence calibrated: {promise}")
-        return promise.threshold
+    if value == "calibrated":
+        bound = loaded.risk_bound
+        if bound is None:
+            raise HiNetError(
+                "this model has no calibrated threshold; train with --risk, or give --min-confidence a number"
+            )
+        run.message(f"--min-confidence calibrated: {bound}")
+        return bound.threshold
     try:
-        least = float(given)
+        threshold = float(value)
     except ValueError:
-        least = -1.0
-    if not 0 < least <= 1:
-        raise HiNetError(f"--min-confidence is more than 0 and at most 1, or 'calibrated'; got {given!r}")
-    return least
+        threshold = -1.0
+    if not 0 < threshold <= 1:
+        raise HiNetError(f"--min-confidence: expected a number above 0 and at most 1, or 'calibrated'; got {value!r}")
+    return threshold
 
 
 class _Output:
-    """Turns blocks of rows into the columns that are written: places if rows may be skipped, kept ones, answers."""
+    """Converts blocks of rows to output columns: line numbers if rows may be skipped, kept columns, predictions."""
 
-    def __init__(self, table: AnswerTable, query: RowQuery, prefix: str, skips: bool, first: LabelledBlock) -> None:
+    def __init__(self, table: PredictionTable, query: RowQuery, prefix: str, skips: bool, first: LabelledBlock) -> None:
         self._table, self._prefix, self._keeps_all = table, prefix, query.keep_all
-        self._place = first.rows.unit if skips else None
-        self.blank = 0  # rows without a text so far
+        self._number_column = first.rows.unit if skips else None
+        self.blank = 0  # rows without text so far
         self.rows_at_a_time = table.rows_at_a_time
         self._kept = first.rows.names if query.keep_all else list(query.keep)
 
     def kinds(self) -> dict[str, CellKind]:
-        """Return the columns there will be, and what they hold."""
+        """Return the output columns and their kinds."""
         parts: list[dict[str, CellKind]] = [
-            {} if self._place is None else {self._place: "place"},
+            {} if self._number_column is None else {self._number_column: "integer"},
             dict.fromkeys(self._kept, "any"),
             {self._prefix + name: kind for name, kind in self._table.kinds.items()},
         ]
@@ -162,7 +168,7 @@ class _Output:
         for part in parts:
             for name in part:
                 if name in kinds:
-                    raise HiNetError(f"a kept column is called {name!r} as a new one is; tell them apart with --prefix")
+                    raise HiNetError(f"a kept column has the name of the new column {name!r}; set --prefix")
             kinds |= part
         return kinds
 
@@ -171,28 +177,29 @@ class _Output:
         from hinet.data.tables.columns import is_blank
 
         self._check(block.rows)
-        columns: dict[str, Any] = {} if self._place is None else {self._place: block.rows.places}
+        number_column = self._number_column
+        columns: dict[str, Any] = {} if number_column is None else {number_column: block.rows.numbers}
         columns |= {name: block.rows.column(name) for name in self._kept}
         answers = self._table.columns(block.texts)
         self.blank += sum(map(is_blank, block.texts))
         return columns | {self._prefix + name: cells for name, cells in answers.items()}
 
     def _check(self, rows: RowBlock) -> None:
-        """Refuse a file with other columns than the first, if all are kept."""
+        """Raise FileError for a file with other columns than the first, if all are kept."""
         if self._keeps_all and {*rows.names} != {*self._kept}:
             other = next(iter({*rows.names} ^ {*self._kept}))
             raise FileError(rows.path, f"the files differ in the column {other!r}; name the columns to --keep")
 
 
 def _write(blocks: Iterator[LabelledBlock], out: str, to: Any, output: Callable[..., _Output], counter: Any) -> int:
-    """Write the answers of blocks; nothing is opened before the first rows are good. Return how many are blank."""
-    from hinet.data.tables import format_for_output, new_table
+    """Write the predictions of blocks and return how many are blank; open the file after the first block is read."""
+    from hinet.data.tables import new_table, output_format
 
     filled = (block for block in blocks if len(block))
     first = next(filled, None)
     if first is None:
-        raise HiNetError("there are no rows to predict; all were skipped, or --where chose none")
-    chosen = format_for_output(out, to, first.rows.format)
+        raise HiNetError("there are no rows to predict: all were skipped, or none matches --where")
+    chosen = output_format(out, to, first.rows.format)
     answers = output(first)
     with new_table(out, chosen, answers.kinds()) as table:
         for block in chain.from_iterable(block.parts(answers.rows_at_a_time) for block in chain([first], filled)):

@@ -1,4 +1,4 @@
-"""The options every command takes that reads rows from tables."""
+"""Options of commands that read rows from tables."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hinet.cli.options import option, takes
+from hinet.cli.options import option, shared_options
 from hinet.cli.outputs import STANDARD, check_outputs
 from hinet.errors import HiNetError
 
-if TYPE_CHECKING:  # imported when a command runs, so that --help stays instant
-    from hinet.data.tables import Conditions, Faults, TableOptions
+if TYPE_CHECKING:  # imported when a command runs, so that --help is fast
+    from hinet.data.tables import Conditions, RowErrors, TableOptions
 
-_PANEL = "Reading rows"
+_PANEL = "Rows"
 
 
 class RowFormat(StrEnum):
-    """The formats a table may be in; a test holds them equal to the library's."""
+    """The formats of tables; a test keeps them equal to the library's."""
 
     csv = "csv"
     tsv = "tsv"
@@ -32,104 +32,105 @@ class RowFormat(StrEnum):
 
 
 class OnError(StrEnum):
-    """What to do with a row that cannot be used."""
+    """What to do with an invalid row."""
 
     fail = "fail"
     skip = "skip"
 
 
 @dataclass(frozen=True)
-class RowReading:
-    """How to read tables of rows, and what to do with rows that cannot be used."""
+class RowOptions:
+    """How to read tables of rows, and what to do with invalid rows."""
 
     options: TableOptions
     where: Conditions
     on_error: OnError
     rejects: str | None
 
-    def rejects_beside(self, beside: str) -> str:
-        """Return the file that skipped rows go to."""
-        return self.rejects or f"{beside.rstrip('/')}.rejects.csv"
+    def rejects_path(self, output: str) -> str:
+        """Return the file for skipped rows, by default next to the output."""
+        return self.rejects or f"{output.rstrip('/')}.rejects.csv"
 
     def check_outputs(
         self,
         reads: Iterable[str | Path | None],
         writes: Mapping[str, str | Path | None],
-        beside: str,
+        output: str,
         model: Path | None = None,
     ) -> None:
-        """Refuse results that are written over what is read, or over each other, rejects included."""
+        """Raise FileError if an output, rejects included, is an input or another output."""
         if self.rejects == STANDARD:
-            raise HiNetError("--rejects - would be standard output, where results go; name a file")
+            raise HiNetError("--rejects cannot be standard output, where results go; name a file")
         skips = self.on_error is OnError.skip or self.rejects is not None
-        check_outputs(reads, {**writes, "--rejects": self.rejects_beside(beside) if skips else None}, model)
+        check_outputs(reads, {**writes, "--rejects": self.rejects_path(output) if skips else None}, model)
 
     @contextmanager
-    def faults(self, beside: str) -> Iterator[Faults]:
-        """Yield what hears of rows that cannot be used: rejects are written to a file of their own or ``beside``."""
-        from hinet.data.tables import Unforgiving, setting_aside
+    def row_errors(self, output: str) -> Iterator[RowErrors]:
+        """Yield the receiver of invalid rows; rejects are written next to the output unless a file is named."""
+        from hinet.data.tables import FailFast, collect_rejects
 
         if self.on_error is OnError.fail:
-            yield Unforgiving("; or skip such rows with --on-error skip")
+            yield FailFast("; or skip such rows with --on-error skip")
             return
-        with setting_aside(self.rejects_beside(beside)) as rejects:
+        with collect_rejects(self.rejects_path(output)) as rejects:
             yield rejects
         if rejects.count:
-            some = "1 row was" if rejects.count == 1 else f"{rejects.count:,} rows were"
-            typer.echo(f"{some} skipped; the reasons are in {rejects.path}", err=True)
+            rows = "1 row was" if rejects.count == 1 else f"{rejects.count:,} rows were"
+            typer.echo(f"{rows} skipped; the reasons are in {rejects.path}", err=True)
 
 
 def conditions(where: list[str]) -> Conditions:
-    """Return COLUMN=VALUE conditions as a mapping; several values of a column stand for any of them."""
+    """Return COLUMN=VALUE conditions as a mapping; several values of a column are alternatives."""
     pairs = [condition.partition("=") for condition in where]
     for column, mark, value in pairs:
         if not column or not mark:
             raise HiNetError(f"a condition is COLUMN=VALUE, such as split=train; got {column + mark + value!r}")
-    found: dict[str, tuple[str, ...]] = {}
+    values: dict[str, tuple[str, ...]] = {}
     for column, _, value in pairs:
-        found[column.strip()] = (*found.get(column.strip(), ()), value.strip())
-    return found
+        values[column.strip()] = (*values.get(column.strip(), ()), value.strip())
+    return values
 
 
-def _reading(
-    format: Annotated[
-        RowFormat | None,
-        option("--format", "Format of the rows; by name or contents unless given. 'text' is a text a line.", _PANEL),
-    ] = None,
-    delimiter: Annotated[
-        str | None, option("--delimiter", "Delimiter of a table: a character or 'tab'. Detected unless given.", _PANEL)
-    ] = None,
-    quotes: Annotated[
-        bool | None, option("--quotes/--no-quotes", "Whether cells may be quoted. Detected unless given.", _PANEL)
-    ] = None,
-    encoding: Annotated[str, typer.Option("--encoding", help="Encoding of text.", rich_help_panel=_PANEL)] = "utf-8",
+def _rows(
     where: Annotated[
         list[str] | None,
-        option("--where", "COLUMN=VALUE: read such rows alone; repeat it for more values or columns.", _PANEL),
+        option("--where", "COLUMN=VALUE: read only such rows; repeatable (default: all rows).", _PANEL),
     ] = None,
+    format: Annotated[
+        RowFormat | None,
+        option("--format", "Format of the rows; 'text' is one text per line (default: detected).", _PANEL),
+    ] = None,
+    delimiter: Annotated[
+        str | None, option("--delimiter", "Delimiter of a table: a character or 'tab' (default: detected).", _PANEL)
+    ] = None,
+    quotes: Annotated[
+        bool | None, option("--quotes/--no-quotes", "Whether cells may be quoted (default: detected).", _PANEL)
+    ] = None,
+    encoding: Annotated[
+        str, typer.Option("--encoding", help="Encoding of the rows.", rich_help_panel=_PANEL)
+    ] = "utf-8",
     on_error: Annotated[
         OnError,
         typer.Option(
             "--on-error",
-            help="A row that cannot be used ends the work, or is skipped and written to the rejects, with its line.",
+            help="What to do with an invalid row: fail, or skip it and write it to --rejects.",
             rich_help_panel=_PANEL,
         ),
     ] = OnError.fail,
     rejects: Annotated[
         str | None,
-        option("--rejects", "CSV file for skipped rows, with reasons; by default OUT.rejects.csv.", _PANEL),
+        option("--rejects", "CSV file for skipped rows, with reasons (default: OUT.rejects.csv).", _PANEL),
     ] = None,
-) -> RowReading:
-    """Return how to read rows."""
+) -> RowOptions:
     from hinet.data.tables import TableOptions
 
     if delimiter == "":
         raise HiNetError("--delimiter is empty; give the character between two cells")
     delimiter = "\t" if delimiter in ("tab", "\\t") else delimiter
     options = TableOptions(None if format is None else format.value, delimiter, quotes, encoding)
-    return RowReading(options, conditions(where or []), on_error, rejects)
+    return RowOptions(options, conditions(where or []), on_error, rejects)
 
 
-reads_rows = takes(_reading, "rows")
+row_options = shared_options(_rows, "rows")
 
-FILES = "CSV, TSV, JSON lines or Parquet; plain, .gz, .xz or .zst; several files; - for standard input."
+FILES = "CSV, TSV, JSON lines or Parquet files, plain or compressed (.gz, .xz, .zst); - for standard input."

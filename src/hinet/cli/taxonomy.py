@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hinet.cli.hierarchy_options import Reading, reads_hierarchy
-from hinet.cli.options import Running, runs
+from hinet.cli.hierarchy_options import HierarchyOptions, hierarchy_options
+from hinet.cli.messages import with_options
+from hinet.cli.options import AsJson, RunOptions, help_with_example, option, quiet_option
 from hinet.cli.outputs import check_outputs
 from hinet.errors import HiNetError
 
-if TYPE_CHECKING:  # the rooms are imported when a command runs, so that --help stays instant
+if TYPE_CHECKING:  # imported when a command runs, so that --help is fast
     from hinet.taxonomy import Problem, Report
     from hinet.taxonomy.check import RowLabels
 
 app = typer.Typer(help="Check, show and convert hierarchies.", no_args_is_help=True)
 
-_EXAMPLES_SHOWN = 5
+_MAX_WARNINGS = 5  # of each kind, without --all
 _BAR = 40
 
 _TITLES = {
@@ -28,7 +29,7 @@ _TITLES = {
     "empty-id": "empty ids",
     "duplicate-id": "duplicate ids",
     "repeated-edge": "repeated edges",
-    "bad-character": "names that no text file can hold",
+    "bad-character": "names with invalid characters",
     "guessed-separator": "several parents in one cell",
     "long-cell": "cells that run over several lines",
     "unrolls": "layers",
@@ -37,45 +38,40 @@ _TITLES = {
     "single-child": "single-child chains",
     "same-title": "siblings with the same title",
     "wide": "very wide nodes",
-    "unreachable": "nodes beside the root or out of its reach",
+    "unreachable": "nodes that the root does not reach",
     "flat": "no hierarchy",
     "no-rows": "subtrees without rows",
 }
 
 
-@app.command(epilog="Example: hinet taxonomy check categories.csv --rows products.csv --label category")
-@runs
-@reads_hierarchy
+@quiet_option
+@hierarchy_options
 def check(
-    reading: Reading,
-    running: Running,
+    hierarchy: HierarchyOptions,
+    run: RunOptions,
     rows: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--rows", help="Table of rows whose labels are checked too; repeat it for more.", show_default=False
-        ),
+        list[Path] | None, option("--rows", "Table of rows whose labels are checked too; repeatable.")
     ] = None,
-    label: Annotated[str, typer.Option("--label", help="Column of --rows that holds the label.")] = "label",
+    label: Annotated[str, typer.Option("--label", help="Label column of --rows.")] = "label",
     label_sep: Annotated[
-        str | None,
-        typer.Option("--label-sep", help="Separator of several labels in one cell.", show_default=False),
+        str | None, option("--label-sep", "Separator of several labels in a cell (default: one label).")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="List every warning, not the first few of a kind.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="List all warnings, not only the first of each kind.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """List errors with their lines, what looks odd, and a summary. Exit 0, or 2 on errors."""
+    """Check a hierarchy: list errors and warnings with their lines, and a summary. Exits with 2 on errors."""
     from hinet.taxonomy import Problem, Report, read_draft
     from hinet.taxonomy import check as check_draft
 
     try:
-        draft = read_draft(reading.file, format=reading.format, encoding=reading.encoding)
-        labels = [_row_labels(path, label, label_sep, reading.encoding) for path in rows or []]
-        report = check_draft(draft, source=str(reading.file), root=reading.root, rows=labels)
+        draft = read_draft(hierarchy.file, format=hierarchy.format, encoding=hierarchy.encoding)
+        labels = [_row_labels(path, label, label_sep, hierarchy.encoding) for path in rows or []]
+        report = check_draft(draft, source=str(hierarchy.file), root=hierarchy.root, rows=labels)
     except HiNetError as error:
         if not as_json:
             raise
         line, path = getattr(error, "line", None), getattr(error, "path", None)
-        report = Report(str(reading.file), (Problem("error", "unreadable", str(error), line, (), path),), None)
+        report = Report(str(hierarchy.file), (Problem("error", "unreadable", str(error), line, (), path),), None)
     if as_json:
         _print_json(report)
     else:
@@ -84,74 +80,83 @@ def check(
         raise typer.Exit(2)
 
 
-@app.command(epilog="Example: hinet taxonomy show categories.csv electronics --depth 3")
-@runs
-@reads_hierarchy
+@quiet_option
+@hierarchy_options
 def show(
-    reading: Reading,
-    running: Running,
-    node: Annotated[str | None, typer.Argument(help="Draw what is below this node.", show_default=False)] = None,
-    depth: Annotated[
-        int | None, typer.Option("--depth", min=0, help="Levels to draw, by default 2.", show_default=False)
+    hierarchy: HierarchyOptions,
+    run: RunOptions,
+    node: Annotated[
+        str | None, typer.Argument(help="Node to draw the subtree of (default: the root).", show_default=False)
     ] = None,
-    most: Annotated[
-        int | None, typer.Option("--most", min=1, help="Children to draw of a node, by default 40.", show_default=False)
-    ] = None,
+    depth: Annotated[int | None, option("--depth", "Levels to draw (default: 2).", least=0)] = None,
+    most: Annotated[int | None, option("--most", "Children to draw of each node (default: 40).", least=1)] = None,
 ) -> None:
-    """Draw the tree in the terminal."""
+    """Draw a hierarchy as a tree."""
     from hinet.taxonomy.drawing import DEPTH, MOST_CHILDREN, draw
 
-    taxonomy = reading.taxonomy()
+    taxonomy = hierarchy.taxonomy()
     depth, most = DEPTH if depth is None else depth, MOST_CHILDREN if most is None else most
     for line in draw(taxonomy, node, depth=depth, most_children=most):
         typer.echo(line)
 
 
-@app.command(epilog="Example: hinet taxonomy convert cat_hier.txt categories.tsv")
-@runs
-@reads_hierarchy
+@quiet_option
+@hierarchy_options
 def convert(
-    reading: Reading,
-    running: Running,
+    hierarchy: HierarchyOptions,
+    run: RunOptions,
     out: Annotated[Path, typer.Argument(help="The table to write, .tsv or .csv.", show_default=False)],
 ) -> None:
-    """Write the hierarchy as a table with the columns node and parent."""
-    check_outputs([reading.file], {"the table to write": out})
-    taxonomy = reading.taxonomy()
+    """Convert a hierarchy to a table with the columns node and parent."""
+    check_outputs([hierarchy.file], {"the table to write": out})
+    taxonomy = hierarchy.taxonomy()
     taxonomy.write(out)
-    running.say(f"{out}: {len(taxonomy):,} nodes, {len(taxonomy.edge_child):,} edges")
+    run.message(f"{out}: {len(taxonomy):,} nodes, {len(taxonomy.edge_child):,} edges")
+
+
+for command, example in (
+    (check, "hinet taxonomy check categories.csv --rows products.csv --label category"),
+    (show, "hinet taxonomy show categories.csv electronics --depth 3"),
+    (convert, "hinet taxonomy convert cat_hier.txt categories.tsv"),
+):
+    app.command(help=help_with_example(command, example))(command)
 
 
 def _row_labels(path: Path, column: str, separator: str | None, encoding: str) -> RowLabels:
-    """Return the labels of rows as they are, missing and unknown ones too."""
-    from hinet.data.tables import Columns, TableOptions, Unforgiving, Wanted, read_blocks
+    """Return the labels of rows, missing and unknown ones included."""
+    from hinet.data.tables import Columns, ColumnSelection, FailFast, TableOptions, read_blocks
     from hinet.taxonomy.check import RowLabels
 
     if separator == "":
-        raise typer.BadParameter("--label-sep is empty; give the character between two labels")
+        raise typer.BadParameter("--label-sep is empty; give the separator of labels")
     columns = Columns(label=(column,), label_sep=separator)
-    places: list[int] = []
+    numbers: list[int] = []
     labels: list[list[str]] = []
-    for block in read_blocks([str(path)], Wanted((column,)), TableOptions(encoding=encoding), Unforgiving()):
-        places += block.places
+    for block in read_blocks([str(path)], ColumnSelection((column,)), TableOptions(encoding=encoding), FailFast()):
+        numbers += block.numbers
         for cell in block.cells[column]:
-            found = columns.label_of([cell]) or ""
-            labels.append([label for label in ([found] if isinstance(found, str) else sorted(found)) if label.strip()])
-    return RowLabels(str(path), places, labels)
+            parsed = columns.parse_label([cell]) or ""
+            labels.append(
+                [label for label in ([parsed] if isinstance(parsed, str) else sorted(parsed)) if label.strip()]
+            )
+    return RowLabels(str(path), numbers, labels)
+
+
+def _as_dict(problem: Problem) -> dict[str, Any]:
+    return {**vars(problem), "message": with_options(problem.message)}
 
 
 def _print_json(report: Report) -> None:
     import json
-    from dataclasses import asdict
 
-    found = {
+    result = {
         "source": report.source,
         "ok": not report.errors,
-        "errors": [asdict(problem) for problem in report.errors],
-        "warnings": [asdict(problem) for problem in report.warnings],
+        "errors": [_as_dict(problem) for problem in report.errors],
+        "warnings": [_as_dict(problem) for problem in report.warnings],
         "summary": report.summary,
     }
-    typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
 
 
 def _print_report(report: Report, every: bool) -> None:
@@ -165,34 +170,34 @@ def _print_report(report: Report, every: bool) -> None:
             by_code.setdefault(problem.code, []).append(problem)
         for code, group in by_code.items():
             console.print(Text(f"{word}: {_TITLES.get(code, code)} ({len(group):,})", style=style))
-            shown = group if every or word == "error" else group[:_EXAMPLES_SHOWN]
-            for problem in shown:
-                place = problem.path or report.source
-                where = f"{place}:{problem.line}: " if problem.line else ""
-                console.print(Text(f"  {where}{problem.message}"))
-            if len(group) > len(shown):
-                console.print(Text(f"  … {len(group) - len(shown):,} more (--all lists them)"))
+            listed = group if every or word == "error" else group[:_MAX_WARNINGS]
+            for problem in listed:
+                path = problem.path or report.source
+                where = f"{path}:{problem.line}: " if problem.line else ""
+                console.print(Text(f"  {where}{with_options(problem.message)}"))
+            if len(group) > len(listed):
+                console.print(Text(f"  … {len(group) - len(listed):,} more (--all lists them)"))
     if report.summary is not None:
         for line in summary_lines(report.source, report.summary):
             console.print(Text(line))
     if report.errors:
-        console.print(Text(_counted(len(report.errors), "error"), style="bold red"))
+        console.print(Text(_count_text(len(report.errors), "error"), style="bold red"))
     else:
-        console.print(Text(f"no errors, {_counted(len(report.warnings), 'warning')}", style="green"))
+        console.print(Text(f"no errors, {_count_text(len(report.warnings), 'warning')}", style="green"))
 
 
-def _counted(number: int, word: str) -> str:
+def _count_text(number: int, word: str) -> str:
     return f"{number:,} {word}{'s' * (number != 1)}"
 
 
 def summary_lines(source: str, summary: dict[str, Any]) -> list[str]:
-    """Return the summary of a taxonomy as lines for people."""
+    """Return the summary of a taxonomy as lines."""
     branching = summary["branching"]
     widest = f", widest {branching['widest']!r}" if branching["widest"] is not None else ""
     lines = [
-        f"{source}: {summary['kind']} of {summary['nodes']:,} nodes in {_counted(summary['levels'], 'level')}",
+        f"{source}: {summary['kind']} of {summary['nodes']:,} nodes in {_count_text(summary['levels'], 'level')}",
         f"  root        {summary['root'] if summary['root'] is not None else '(virtual)'}, "
-        f"{summary['tops']:,} nodes right below it",
+        f"{summary['tops']:,} children",
         f"  edges       {summary['edges']:,}",
         f"  leaves      {summary['leaves']:,}   inner nodes {summary['inner']:,}",
         f"  parents     {summary['several_parents']:,} nodes with several parents",
@@ -203,9 +208,8 @@ def summary_lines(source: str, summary: dict[str, Any]) -> list[str]:
         rows = summary["rows"]
         depths = ", ".join(f"{depth}: {count:,}" for depth, count in rows["labels_by_depth"].items())
         lines += [
-            f"  labels      {rows['labels']:,} different among {rows['labels_given']:,} given; by depth {depths}",
-            f"  inner       {rows['inner_labels']:,} labels are inner nodes, "
-            f"{rows['given_at_inner_labels']:,} times given",
+            f"  labels      {rows['labels']:,} distinct in {rows['labels_given']:,} rows; by depth {depths}",
+            f"  inner       {rows['inner_labels']:,} labels are inner nodes, in {rows['given_at_inner_labels']:,} rows",
             f"  no rows     {rows['nodes_without_rows']:,} nodes have no row at or below them",
         ]
     return lines
@@ -213,13 +217,13 @@ def summary_lines(source: str, summary: dict[str, Any]) -> list[str]:
 
 def _depth_lines(summary: dict[str, Any]) -> list[str]:
     depths = summary["nodes_by_depth"]
-    most = max(depths.values())
+    largest = max(depths.values())
     lines = ["  depth       nodes" + ("" if summary["kind"] == "tree" else ", by their longest path from the root")]
-    shown = list(depths.items())
-    for depth, count in shown if len(shown) <= 60 else shown[:60]:
+    counts = list(depths.items())
+    for depth, count in counts if len(counts) <= 60 else counts[:60]:
         leaves = summary["leaves_by_depth"].get(depth, 0)
-        bar = "█" * max(1, round(_BAR * count / most))
+        bar = "█" * max(1, round(_BAR * count / largest))
         lines.append(f"  {depth:>5} {count:>12,}  {bar} {leaves:,} leaves")
-    if len(shown) > 60:
-        lines.append(f"      … {len(shown) - 60:,} more depths")
+    if len(counts) > 60:
+        lines.append(f"      … {len(counts) - 60:,} more depths")
     return lines

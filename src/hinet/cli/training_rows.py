@@ -1,4 +1,4 @@
-"""All rows of a training run in memory, compactly: texts as Arrow arrays, labels as they are written."""
+"""All rows of a training run in memory: texts as Arrow arrays, labels unparsed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hinet.cli.column_options import ColumnChoice
-from hinet.cli.row_options import RowReading, conditions
-from hinet.cli.training_options import ValidationChoice
-from hinet.data.holdout import held_out
-from hinet.data.tables import Columns, Faults, RowQuery, checked_against, labelled_blocks
-from hinet.data.tables.columns import each_of, whole_paths
+from hinet.cli.column_options import ColumnOptions
+from hinet.cli.row_options import RowOptions, conditions
+from hinet.cli.training_options import ValidationOptions
+from hinet.data.holdout import holdout_mask
+from hinet.data.tables import Columns, RowErrors, RowQuery, labelled_blocks, taxonomy_check
+from hinet.data.tables.columns import check_whole_path, iter_labels
 from hinet.errors import HiNetError
 from hinet.ragged import Ints
-from hinet.taxonomy import PATH_MARK, Taxonomy, cut_path, has_paths
-from hinet.taxonomy.path_text import why_no_path
+from hinet.taxonomy import PATH_MARK, Taxonomy, has_paths, split_path
+from hinet.taxonomy.path_text import path_error
 
 
 @dataclass(frozen=True)
@@ -28,37 +28,37 @@ class LabelledTexts:
 
     texts: pa.ChunkedArray
     labels: list[Any]
-    path_sep: str | None = None  # between the steps of labels that are paths as text
+    path_sep: str | None = None  # of labels that are paths as text
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @cached_property
     def distinct_labels(self) -> set[Any]:
-        """Each label once, however it is written."""
-        written = {one for label in self.labels for one in each_of(label)}
-        return written if self.path_sep is None else {cut_path(one, self.path_sep) for one in written}
+        """The distinct labels; paths are compared by their steps."""
+        labels = {label for row_labels in self.labels for label in iter_labels(row_labels)}
+        return labels if self.path_sep is None else {split_path(label, self.path_sep) for label in labels}
 
     def take(self, rows: Ints) -> LabelledTexts:
-        """Return the chosen rows."""
+        """Return the selected rows."""
         labels = [self.labels[row] for row in rows.tolist()]
         return LabelledTexts(self.texts.take(pa.array(rows)), labels, self.path_sep)
 
 
 @dataclass(frozen=True)
-class TrainingRows:
-    """Rows to train on, rows to validate by, and the columns they were found in."""
+class TrainingData:
+    """Training rows, validation rows, and their columns."""
 
     train: LabelledTexts
     valid: LabelledTexts | None
     columns: Columns
 
     def count_untrained_labels(self) -> int:
-        """Return how many labels validation rows have and training rows have not."""
+        """Return how many labels occur only in validation rows."""
         return 0 if self.valid is None else len(self.valid.distinct_labels - self.train.distinct_labels)
 
     def count_repeated_texts(self) -> int:
-        """Return how many validation rows have a text that a training row has too."""
+        """Return how many validation rows have the text of a training row."""
         import pyarrow.compute as pc
 
         if self.valid is None:
@@ -68,76 +68,78 @@ class TrainingRows:
 
 def read_training_rows(
     data: list[str],
-    validation: ValidationChoice,
-    rows: RowReading,
-    named: ColumnChoice,
+    validation: ValidationOptions,
+    rows: RowOptions,
+    column_options: ColumnOptions,
     hierarchy: Taxonomy | None,
     *,
-    beside: str,
+    output: str,
     seed: int,
-    usual: Columns | None = None,
-) -> TrainingRows:
-    """Read all rows; labels that the hierarchy does not know go the way of rows that cannot be used.
-
-    Columns that are not named are the ``usual`` ones.
-    """
-    held = conditions([] if validation.where is None else [validation.where])
-    if held and "-" in data:
-        raise HiNetError("--valid-where reads the rows twice, which standard input cannot; give a file")
-    columns = named.over(usual or Columns())
-    guesses = hierarchy is None and named.path_sep is None and columns.path_sep is None and len(columns.label) == 1
-    check = whole_paths if guesses else checked_against(hierarchy)
-    query = RowQuery(columns, where=rows.where, unless=held, check=check)
+    defaults: Columns | None = None,
+) -> TrainingData:
+    """Read all rows; rows whose label is not in the hierarchy are invalid. ``defaults`` are the columns not named."""
+    valid_where = conditions([] if validation.where is None else [validation.where])
+    if valid_where and "-" in data:
+        raise HiNetError("--valid-where reads the rows twice, which is impossible with standard input; give a file")
+    columns = column_options.with_defaults(defaults or Columns())
+    may_be_paths = (
+        hierarchy is None and column_options.path_sep is None and columns.path_sep is None and len(columns.label) == 1
+    )
+    check = check_whole_path if may_be_paths else taxonomy_check(hierarchy)
+    query = RowQuery(columns, where=rows.where, exclude=valid_where, check=check)
     valid = None
-    with rows.faults(beside) as faults:
-        train = _read(data, query, rows, faults)
-        if validation.files or held:
-            valid = _read(
-                validation.files or data, replace(query, where={**rows.where, **held}, unless={}), rows, faults
+    with rows.row_errors(output) as row_errors:
+        train = _read_texts(data, query, rows, row_errors)
+        if validation.files or valid_where:
+            valid = _read_texts(
+                validation.files or data,
+                replace(query, where={**rows.where, **valid_where}, exclude={}),
+                rows,
+                row_errors,
             )
     for read in (train, valid):
         if read is not None and not len(read):
-            raise HiNetError("no rows are left to learn from or validate by; see --where, and the rejects if any")
-    if guesses and has_paths(one for label in train.labels for one in each_of(label)):
+            raise HiNetError("there are no training or validation rows; check --where and the rejects")
+    if may_be_paths and has_paths(item for label in train.labels for item in iter_labels(label)):
         _check_paths(train, valid)
         columns = replace(columns, path_sep=PATH_MARK)
-        train = replace(train, path_sep=PATH_MARK)  # as text, which the classifier writes as it was
+        train = replace(train, path_sep=PATH_MARK)  # as text, so that the classifier predicts it as written
         valid = None if valid is None else replace(valid, path_sep=PATH_MARK)
     if validation.share is not None:
-        chosen = held_out(len(train), validation.share, seed)
-        train, valid = train.take(np.flatnonzero(~chosen)), train.take(np.flatnonzero(chosen))
-    return TrainingRows(train, valid, columns)
+        mask = holdout_mask(len(train), validation.share, seed)
+        train, valid = train.take(np.flatnonzero(~mask)), train.take(np.flatnonzero(mask))
+    return TrainingData(train, valid, columns)
 
 
 def read_rows(
-    data: list[str], columns: Columns, rows: RowReading, hierarchy: Taxonomy | None, beside: str
+    data: list[str], columns: Columns, rows: RowOptions, hierarchy: Taxonomy | None, output: str
 ) -> LabelledTexts:
     """Read all labelled rows of files."""
-    with rows.faults(beside) as faults:
-        return _read(data, RowQuery(columns, where=rows.where, check=checked_against(hierarchy)), rows, faults)
+    with rows.row_errors(output) as row_errors:
+        return _read_texts(data, RowQuery(columns, where=rows.where, check=taxonomy_check(hierarchy)), rows, row_errors)
 
 
-def _read(paths: list[str], query: RowQuery, rows: RowReading, faults: Faults) -> LabelledTexts:
+def _read_texts(paths: list[str], query: RowQuery, rows: RowOptions, row_errors: RowErrors) -> LabelledTexts:
     labels: list[Any] = []
 
     def chunks() -> Iterator[pa.Array]:
-        for block in labelled_blocks(paths, query, rows.options, faults):
+        for block in labelled_blocks(paths, query, rows.options, row_errors):
             labels.extend(block.labels)
             yield pa.array(block.texts, pa.large_string())
 
     texts = pa.chunked_array(list(chunks()), pa.large_string())
-    return LabelledTexts(texts, _shared(labels))
+    return LabelledTexts(texts, _intern(labels))
 
 
-def _shared(labels: list[Any]) -> list[Any]:
-    """Return labels with equal ones being one and the same object, which takes the memory of one."""
-    known: dict[Any, Any] = {}
-    return [known.setdefault(label, label) for label in labels]
+def _intern(labels: list[Any]) -> list[Any]:
+    """Return labels with equal ones being the same object, to save memory."""
+    interned: dict[Any, Any] = {}
+    return [interned.setdefault(label, label) for label in labels]
 
 
 def _check_paths(*parts: LabelledTexts | None) -> None:
-    """Refuse a label that is no path where others are."""
+    """Raise HiNetError for a label that is not a valid path."""
     labels = (label for rows in parts if rows is not None for label in rows.labels)
-    for one in dict.fromkeys(one for label in labels for one in each_of(label)):
-        if reason := why_no_path(one):
-            raise HiNetError(f"{reason}, or take labels as they are with --path-sep none")
+    for item in dict.fromkeys(item for label in labels for item in iter_labels(label)):
+        if reason := path_error(item):
+            raise HiNetError(f"{reason}, or set `path_sep` to none if labels are not paths")

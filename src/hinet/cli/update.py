@@ -1,4 +1,4 @@
-"""``hinet update``: a saved model goes over to a changed taxonomy, and learns from more rows."""
+"""``hinet update``: a saved model adapted to a changed taxonomy and trained on more rows."""
 
 from __future__ import annotations
 
@@ -8,103 +8,99 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hinet.cli.column_options import ColumnChoice, names_columns
-from hinet.cli.finishing import calibrate, tell_model
-from hinet.cli.options import Running, option, runs
-from hinet.cli.row_options import FILES, RowReading, reads_rows
-from hinet.cli.training_options import ValidationChoice, validates
+from hinet.cli.column_options import ColumnOptions, column_options
+from hinet.cli.finishing import calibrate, report_model
+from hinet.cli.options import ModelFolder, RunOptions, option, seed_options
+from hinet.cli.row_options import FILES, RowOptions, row_options
+from hinet.cli.training_options import ValidationOptions, validation_options
 from hinet.errors import FileError, HiNetError, did_you_mean
 
-if TYPE_CHECKING:  # imported when the command runs, so that --help stays instant
+if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet import HiNetClassifier, Taxonomy
     from hinet.cli.training_rows import LabelledTexts
     from hinet.data.tables import Columns
 
-EXAMPLE = "Example: hinet update model --taxonomy new_categories.csv --rename tv=television --rows more.csv"
+EXAMPLE = "hinet update model --taxonomy new_categories.csv --rename tv=television --rows more.csv"
 
 
-@runs
-@reads_rows
-@names_columns
-@validates
+@seed_options
+@row_options
+@validation_options
+@column_options
 def update(
-    model: Annotated[Path, typer.Argument(help="Folder of a trained model.", show_default=False)],
-    rows: RowReading,
-    named: ColumnChoice,
-    validation: ValidationChoice,
-    running: Running,
-    taxonomy: Annotated[Path | None, option("--taxonomy", "The changed hierarchy, in any format of 'train'.")] = None,
-    rename: Annotated[
-        list[str] | None, option("--rename", "OLD=NEW: a node that has another id now; repeat it for more.")
+    model: ModelFolder,
+    rows: RowOptions,
+    column_options: ColumnOptions,
+    validation: ValidationOptions,
+    run: RunOptions,
+    taxonomy: Annotated[
+        Path | None, option("--taxonomy", "File of the changed hierarchy (default: unchanged).")
     ] = None,
-    more: Annotated[
-        list[str] | None, option("--rows", f"Labelled rows to learn from; repeat it for more. {FILES}")
-    ] = None,
-    out: Annotated[
-        str | None, option("--out", "Folder of the updated model; by default it replaces the old one.")
-    ] = None,
+    rename: Annotated[list[str] | None, option("--rename", "OLD=NEW: a node whose id changed; repeatable.")] = None,
+    more: Annotated[list[str] | None, option("--rows", f"Labelled rows to train on; repeatable. {FILES}")] = None,
+    out: Annotated[str | None, option("--out", "Folder for the updated model (default: replace the old one).")] = None,
 ) -> None:
-    """Take a model over to a changed taxonomy, and teach it more rows, keeping what it has learned.
+    """Adapt a model to a changed taxonomy, train it on more rows, or both.
 
-    Prints what was added, moved, renamed and removed. New nodes need rows to be answered; moved ones are learned from
-    rows that the model keeps, and from --rows. Labels of --rows are nodes of the new taxonomy. A model whose hierarchy
-    came from its labels learns --rows alone, new labels included. An update voids the calibration: validation rows,
-    which must be new to the model, give another.
+    Prints which nodes were added, moved, renamed and removed. New nodes need --rows; moved nodes are trained on rows
+    that the model keeps, and on --rows, whose labels are nodes of the new taxonomy. A model whose hierarchy was
+    inferred from its labels takes only --rows, with new labels if there are any. An update removes the calibration;
+    validation rows, which must be new to the model, calibrate it again.
     """
     from hinet.classifier.loaded import COLUMNS, LoadedModel
-    from hinet.evaluation.risk import check_share
+    from hinet.evaluation.risk import validate_share
 
     start = time.perf_counter()
     target = model if out is None else Path(out)
     _check(taxonomy, rename or [], more or [], validation)
-    check_share("risk", validation.risk)
-    check_share("--valid-share", validation.share)
+    validate_share("risk", validation.risk)
+    validate_share("--valid-share", validation.share)
     writes = {} if out is None or target.resolve() == model.resolve() else {"--out": target}
     rows.check_outputs([*(more or []), *validation.files, taxonomy], writes, str(target), model)
-    classifier, manifest = _loaded(model, target, running)
+    classifier, manifest = _load(model, target, run)
     hierarchy = _new_taxonomy(classifier, taxonomy, model)
-    renamed = {} if hierarchy is None else _renamed(rename or [], classifier.taxonomy_, hierarchy)
-    _tell_change(classifier, hierarchy, renamed, bool(more), running)
-    noted = LoadedModel(classifier.fitted_, manifest).columns
-    train, valid, columns = _read(more or [], validation, rows, named, hierarchy, noted, str(target), running.seed)
+    renamed = {} if hierarchy is None else _parse_renames(rename or [], classifier.taxonomy_, hierarchy)
+    _report_change(classifier, hierarchy, renamed, bool(more), run)
+    saved = LoadedModel(classifier.fitted_, manifest).columns
+    train, valid, columns = _read(more or [], validation, rows, column_options, hierarchy, saved, str(target), run.seed)
     was_calibrated = hasattr(classifier, "calibration_")
-    _learn(classifier, hierarchy, renamed, train, running)
-    broken_promise = None
+    _learn(classifier, hierarchy, renamed, train, run)
+    risk_error = None
     if valid is not None:
-        broken_promise = _validated(classifier, valid, validation.risk)
+        risk_error = _validate(classifier, valid, validation.risk)
     elif was_calibrated:
-        running.say("the calibration is void: give validation rows for another, with --valid or --valid-share")
-    notes = {**(manifest.get("notes") or {}), COLUMNS: columns.described()}
+        run.message("the model is no longer calibrated; give --valid or --valid-share to calibrate it again")
+    notes = {**(manifest.get("notes") or {}), COLUMNS: columns.to_dict()}
     classifier.save(target, half=bool(manifest["model"].get("half")), notes=notes)
-    tell_model(classifier, target, time.perf_counter() - start, running)
-    if broken_promise is not None:
-        raise HiNetError(f"the model is saved, but without its promise: {broken_promise}")
+    report_model(classifier, target, time.perf_counter() - start, run)
+    if risk_error is not None:
+        raise HiNetError(f"the model is saved, but without a threshold for --risk: {risk_error}")
 
 
-def _check(taxonomy: Path | None, rename: list[str], more: list[str], validation: ValidationChoice) -> None:
+def _check(taxonomy: Path | None, rename: list[str], more: list[str], validation: ValidationOptions) -> None:
     if taxonomy is None and not more:
         raise HiNetError("there is nothing to update; give --taxonomy, --rows or both")
     if rename and taxonomy is None:
-        raise HiNetError("--rename goes with --taxonomy, which has the new ids; give it")
-    for given, name in ((validation.where, "--valid-where"), (validation.share, "--valid-share")):
-        if given is not None and not more:
-            raise HiNetError(f"{name} chooses among --rows; give these, or a file as --valid")
+        raise HiNetError("--rename needs --taxonomy, which has the new ids")
+    for value, name in ((validation.where, "--valid-where"), (validation.share, "--valid-share")):
+        if value is not None and not more:
+            raise HiNetError(f"{name} selects from --rows; give --rows, or a file with --valid")
     validation.require("--risk", validation.risk)
 
 
-def _loaded(model: Path, target: Path, running: Running) -> tuple[HiNetClassifier, dict[str, Any]]:
+def _load(model: Path, target: Path, run: RunOptions) -> tuple[HiNetClassifier, dict[str, Any]]:
     from hinet.classifier.estimator import load_with_manifest
     from hinet.classifier.model_folder import check_target
 
     check_target(target)
     classifier, manifest = load_with_manifest(model)
     if manifest["features"]["kind"] != "text":
-        raise FileError(model, "the model reads rows of numbers, which tables of text cannot give; use it from Python")
-    return classifier.set_params(n_jobs=running.threads, random_state=running.seed, verbose=not running.quiet), manifest
+        raise FileError(model, "the model takes numeric features, not texts; use it from Python")
+    return classifier.set_params(n_jobs=run.threads, random_state=run.seed, verbose=not run.quiet), manifest
 
 
 def _new_taxonomy(classifier: HiNetClassifier, path: Path | None, model: Path) -> Taxonomy | None:
-    """Return the taxonomy to go over to, or none for a model whose hierarchy grows with its labels."""
+    """Return the new taxonomy, or None for a model whose hierarchy is inferred from its labels."""
     from hinet import Taxonomy
 
     inferred = classifier.fitted_.form.inferred
@@ -112,20 +108,20 @@ def _new_taxonomy(classifier: HiNetClassifier, path: Path | None, model: Path) -
         return None if inferred else classifier.taxonomy_
     if inferred:
         raise FileError(
-            model, "the hierarchy of the model came from its labels; give --rows alone, or train it with --taxonomy"
+            model, "the hierarchy of the model is inferred from its labels; give only --rows, or train with --taxonomy"
         )
     return Taxonomy.from_file(path)
 
 
-def _renamed(given: list[str], old: Taxonomy, new: Taxonomy) -> dict[str, str]:
-    """Return pairs OLD=NEW as a mapping; where ids hold the sign too, it is cut where both sides are known."""
+def _parse_renames(pairs: list[str], old: Taxonomy, new: Taxonomy) -> dict[str, str]:
+    """Return pairs OLD=NEW as a mapping; if ids contain =, split where both sides are known ids."""
     renamed: dict[str, str] = {}
-    for pair in given:
-        places = [place for place, sign in enumerate(pair) if sign == "="]
-        cuts = [(pair[:place].strip(), pair[place + 1 :].strip()) for place in places]
-        if not cuts or not all(cuts[0]):
+    for pair in pairs:
+        marks = [mark for mark, sign in enumerate(pair) if sign == "="]
+        splits = [(pair[:mark].strip(), pair[mark + 1 :].strip()) for mark in marks]
+        if not splits or not all(splits[0]):
             raise HiNetError(f"--rename is OLD=NEW, such as tv=television; got {pair!r}")
-        before, after = next((cut for cut in cuts if cut[0] in old and cut[1] in new), cuts[0])
+        before, after = next((split for split in splits if split[0] in old and split[1] in new), splits[0])
         for name, taxonomy, which in ((before, old, "the model's"), (after, new, "the new")):
             if name not in taxonomy:
                 hint = did_you_mean(name, taxonomy.ids)
@@ -136,40 +132,42 @@ def _renamed(given: list[str], old: Taxonomy, new: Taxonomy) -> dict[str, str]:
     return renamed
 
 
-def _tell_change(
-    classifier: HiNetClassifier, new: Taxonomy | None, renamed: dict[str, str], has_rows: bool, running: Running
+def _report_change(
+    classifier: HiNetClassifier, new: Taxonomy | None, renamed: dict[str, str], has_rows: bool, run: RunOptions
 ) -> None:
-    """Say what changes, or that nothing does."""
+    """Print the changes of the taxonomy; raise HiNetError if there are none."""
     from hinet.taxonomy import TaxonomyChange
 
     if new is None or new is classifier.taxonomy_:
         return
     if new == classifier.taxonomy_ and not has_rows:
-        raise HiNetError("the taxonomy is the one that the model has; nothing to update")
+        raise HiNetError("the taxonomy is that of the model; there is nothing to update")
     change = TaxonomyChange.between(classifier.taxonomy_, new, renamed)
     typer.echo(str(change))
     if change.moved and classifier.fitted_.examples is None and not has_rows:
-        running.say("the model keeps no rows: without --rows, nodes that moved will hardly be answered")
+        run.message("the model keeps no rows: without --rows, moved nodes will hardly be predicted")
 
 
 def _read(
     more: list[str],
-    validation: ValidationChoice,
-    rows: RowReading,
-    named: ColumnChoice,
+    validation: ValidationOptions,
+    rows: RowOptions,
+    column_options: ColumnOptions,
     hierarchy: Taxonomy | None,
-    usual: Columns,
-    beside: str,
+    defaults: Columns,
+    output: str,
     seed: int,
 ) -> tuple[LabelledTexts | None, LabelledTexts | None, Columns]:
-    """Return rows to learn from and rows to validate by, where there are any, and the columns they are in."""
+    """Return training rows and validation rows, if there are any, and their columns."""
     from hinet.cli.training_rows import read_rows, read_training_rows
 
     if more:
-        given = read_training_rows(more, validation, rows, named, hierarchy, beside=beside, seed=seed, usual=usual)
-        return given.train, given.valid, given.columns
-    columns = named.over(usual)
-    valid = read_rows(validation.files, columns, rows, hierarchy, beside) if validation.files else None
+        data = read_training_rows(
+            more, validation, rows, column_options, hierarchy, output=output, seed=seed, defaults=defaults
+        )
+        return data.train, data.valid, data.columns
+    columns = column_options.with_defaults(defaults)
+    valid = read_rows(validation.files, columns, rows, hierarchy, output) if validation.files else None
     return None, valid, columns
 
 
@@ -178,10 +176,10 @@ def _learn(
     hierarchy: Taxonomy | None,
     renamed: dict[str, str],
     train: LabelledTexts | None,
-    running: Running,
+    run: RunOptions,
 ) -> None:
     if train is not None:
-        running.say(f"{len(train):,} rows to learn from, with {len(train.distinct_labels):,} labels")
+        run.message(f"{len(train):,} training rows with {len(train.distinct_labels):,} labels")
     if hierarchy is None and train is not None:
         classifier.partial_fit(train.texts, train.labels)
     elif hierarchy is not None:
@@ -189,12 +187,12 @@ def _learn(
         classifier.update_taxonomy(hierarchy, renamed, texts, labels)
 
 
-def _validated(classifier: HiNetClassifier, valid: LabelledTexts, risk: float | None) -> HiNetError | None:
-    """Judge the model by validation rows, and calibrate it; return why the risk cannot be promised, if so."""
+def _validate(classifier: HiNetClassifier, valid: LabelledTexts, risk: float | None) -> HiNetError | None:
+    """Evaluate and calibrate the model with validation rows; return why the risk cannot be guaranteed, if so."""
     from hinet.classifier.fitting import HeldOut, judged
 
-    held = HeldOut(classifier.features_of(valid.texts), classifier.fitted_.form.truth(valid.labels))
-    metrics = judged(classifier.fitted_, held, classifier.decoding)
-    broken_promise = calibrate(classifier, len(valid), risk, valid.texts, valid.labels)
+    held_out = HeldOut(classifier.features_of(valid.texts), classifier.fitted_.form.truth(valid.labels))
+    metrics = judged(classifier.fitted_, held_out, classifier.decoding)
+    risk_error = calibrate(classifier, len(valid), risk, valid.texts, valid.labels)
     classifier.metrics_["validation"] = metrics
-    return broken_promise
+    return risk_error

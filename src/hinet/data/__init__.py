@@ -1,4 +1,4 @@
-"""Rows in: traces, and the built-in ICD-10-CM set."""
+"""Rows of data: tables, texts, matrices, traces, and the built-in ICD-10-CM set."""
 
 from hinet.data.icd10cm import load_icd10cm
 from hinet.data.rows import LabelledRows, split_by_hash

@@ -1,4 +1,4 @@
-"""Rows held out of training, in one place for the estimator and the shell."""
+"""The random choice of held-out rows."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ from numpy.typing import NDArray
 from hinet.errors import HiNetError
 
 
-def held_out(count: int, share: float, seed: int) -> NDArray[np.bool_]:
-    """Return which of ``count`` rows to hold out: a share of them, by the seed alone.
+def holdout_mask(count: int, share: float, seed: int) -> NDArray[np.bool_]:
+    """Return a mask of the rows to hold out: a random share of ``count`` rows.
 
-    Neither labels nor texts decide. So the only row of a label may be held out, and one of two equal rows: a held-out
-    row is then to the training rows what a new row of the same source is, and what is found on held-out rows holds for
-    new ones. At least one row is held out, and one is left.
+    The choice depends only on the seed, not on labels or texts. So the only row of a label may be held out: held-out
+    rows relate to training rows as new rows of the same source do, and estimates on them hold for new rows. At least
+    one row is held out, and at least one is kept.
 
-    >>> held_out(5, 0.4, seed=0).sum()
+    >>> holdout_mask(5, 0.4, seed=0).sum()
     np.int64(2)
     """
     if count < 2:
-        raise HiNetError(
-            f"got {count} rows; at least 2 are needed to hold some out; give more rows, or validation rows"
-        )
-    chosen = np.zeros(count, bool)
-    number = min(max(round(share * count), 1), count - 1)
-    chosen[np.random.default_rng(seed).permutation(count)[:number]] = True
-    return chosen
+        raise HiNetError(f"got {count} rows, but holding some out needs at least 2; give more rows, or validation rows")
+    mask = np.zeros(count, bool)
+    size = min(max(round(share * count), 1), count - 1)
+    mask[np.random.default_rng(seed).permutation(count)[:size]] = True
+    return mask

@@ -1,8 +1,8 @@
-"""The built-in set: ICD-10-CM diagnosis codes as a taxonomy with rows of real text.
+"""The built-in data set: ICD-10-CM diagnosis codes as a taxonomy, with labelled texts.
 
 The codes come from the package ``simple-icd-10-cm``. The description of a leaf code is a text labelled with the
 leaf's parent; an inclusion term is a text labelled with its code, or with the parent where the code is a leaf.
-So the taxonomy holds the codes that have codes below them, and a label may be any of them but a chapter.
+So the taxonomy has the codes that have children, and a label is any of them but a chapter.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHARES = {"valid": 0.05, "test": 0.15}
 
 @dataclass(frozen=True)
 class Icd10cm:
-    """ICD-10-CM as a taxonomy and its rows in three parts; every label has a training row."""
+    """ICD-10-CM as a taxonomy and three sets of rows; every label has a training row."""
 
     taxonomy: Taxonomy
     train: LabelledRows
@@ -33,7 +33,7 @@ class Icd10cm:
 
 @lru_cache(maxsize=1)
 def load_icd10cm() -> Icd10cm:
-    """Load the built-in set; takes seconds the first time and is kept in memory.
+    """Load the built-in data set; takes seconds the first time, then it stays in memory.
 
     Raises
     ------
@@ -66,9 +66,9 @@ class _Entry:
 
 def _icd_package() -> ModuleType:
     try:
-        with warnings.catch_warnings():  # the package reads its files in a way that Python deprecates
+        with warnings.catch_warnings():  # the package uses a deprecated function
             warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
-            return import_module("simple_icd_10_cm")  # only when the set is asked for: importing it takes seconds
+            return import_module("simple_icd_10_cm")  # importing it takes seconds
     except ImportError:
         raise HiNetError(
             "the built-in ICD-10-CM set needs the package simple-icd-10-cm; install it with: pip install 'hinet[demo]'"
@@ -78,8 +78,8 @@ def _icd_package() -> ModuleType:
 def _entries(icd: ModuleType) -> Iterator[_Entry]:
     """Yield chapters, blocks and codes, parents first.
 
-    A block of one category has the category's own code, such as B99; the block is told apart as B99-B99.
-    Blocks that only head other blocks, such as C00-C96, have no code below them and are left out.
+    A block of one category has the category's code, such as B99; the id of the block is then B99-B99.
+    Blocks that only contain other blocks, such as C00-C96, have no children and are left out.
     """
     for code in dict.fromkeys(icd.get_all_codes(True)):
         if icd.is_chapter(code):

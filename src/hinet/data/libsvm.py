@@ -1,4 +1,4 @@
-"""LSHTC's libSVM files: ``label[,label] feature:value ...`` a line, read without a loop over rows."""
+"""LSHTC's libSVM files, ``label[,label] feature:value ...`` per line, read without a loop over rows."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from hinet.errors import FileError, shown
+from hinet.errors import FileError, quoted
 from hinet.files import read_text
 from hinet.ragged import offsets_of, positions
 
-INTERNAL_FEATURE = 0  # LSHTC numbers its documents with it; it says nothing of their content
+INTERNAL_FEATURE = 0  # the number of the document in LSHTC
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _LINE = re.compile(rf"\s*-?\d+(?:\s*,\s*-?\d+)*(?:\s+\d{{1,15}}:{_NUMBER})*\s*")
@@ -31,7 +31,7 @@ class LibsvmRows:
 
 
 def read_libsvm(path: str | Path) -> LibsvmRows:
-    """Read a libSVM file, plain, ``.gz`` or ``.xz``; features in any order, feature 0 left out.
+    """Read a libSVM file, plain, ``.gz`` or ``.xz``, without feature 0; features may be in any order.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def read_libsvm(path: str | Path) -> LibsvmRows:
     labels = np.where(blank, 0, commas + 1)
     _check_lines(path, text)
     numbers = np.fromstring(text.translate({ord(":"): " ", ord(","): " "}), np.float64, sep=" ")
-    return _assembled(numbers, labels[~blank], entries[~blank])
+    return _assemble(numbers, labels[~blank], entries[~blank])
 
 
 def _is_blank(data: NDArray[np.uint8], starts: NDArray[Any], ends: NDArray[Any]) -> NDArray[np.bool_]:
@@ -58,16 +58,16 @@ def _is_blank(data: NDArray[np.uint8], starts: NDArray[Any], ends: NDArray[Any])
     return np.asarray(printed[ends] == printed[starts])
 
 
-def _assembled(numbers: NDArray[np.float64], labels: NDArray[Any], entries: NDArray[Any]) -> LibsvmRows:
+def _assemble(numbers: NDArray[np.float64], labels: NDArray[Any], entries: NDArray[Any]) -> LibsvmRows:
     starts = offsets_of(labels + 2 * entries)[:-1]
     label_numbers = numbers[positions(starts, labels)]
-    places = positions(starts + labels, 2 * entries)
-    feature, value = numbers[places[0::2]], numbers[places[1::2]]
+    entries_at = positions(starts + labels, 2 * entries)
+    feature, value = numbers[entries_at[0::2]], numbers[entries_at[1::2]]
     row = np.repeat(np.arange(len(labels)), entries)
-    kept = feature != INTERNAL_FEATURE
+    keep = feature != INTERNAL_FEATURE
     shape = (len(labels), int(feature.max(initial=0)) + 1)
-    pairs = (row[kept], feature[kept].astype(np.int64))
-    matrix = sp.csr_array(sp.coo_array((value[kept].astype(np.float32), pairs), shape=shape))
+    pairs = (row[keep], feature[keep].astype(np.int64))
+    matrix = sp.csr_array(sp.coo_array((value[keep].astype(np.float32), pairs), shape=shape))
     names = [str(int(number)) for number in label_numbers]
     bounds = offsets_of(labels).tolist()
     return LibsvmRows(matrix, tuple(tuple(names[s:e]) for s, e in pairwise(bounds)))
@@ -76,4 +76,4 @@ def _assembled(numbers: NDArray[np.float64], labels: NDArray[Any], entries: NDAr
 def _check_lines(path: str | Path, text: str) -> None:
     for number, line in enumerate(text.split("\n"), start=1):
         if not _LINE.fullmatch(line) and line.strip():
-            raise FileError(path, f"expected 'label feature:value ...', got {shown(line.strip())}", line=number)
+            raise FileError(path, f"expected 'label feature:value ...', got {quoted(line.strip())}", line=number)

@@ -1,4 +1,4 @@
-"""The kernel that looks over the arrays of a CSR matrix once, before other kernels read them without a check."""
+"""The kernel that validates the arrays of a CSR matrix, as other kernels check no bounds."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from hinet.compiled import kernel
 
 SORTED, UNSORTED, BAD_OFFSETS, BAD_FEATURES, BAD_VALUES = 0, 1, 2, 3, 4
-EXPONENT = np.uint32(0x7F800000)  # of a number that is not finite
+EXPONENT = np.uint32(0x7F800000)  # all ones in a number that is not finite
 
 
 @kernel
-def survey(indptr: NDArray[np.int64], indices: NDArray[Any], data: NDArray[np.float32], features: int) -> int:
-    """Return what is wrong with the arrays, or else whether the features of every row rise.
+def validate_csr(indptr: NDArray[np.int64], indices: NDArray[Any], data: NDArray[np.float32], features: int) -> int:
+    """Return what is wrong with the arrays, or whether the features of every row are ascending.
 
-    Each loop looks at one thing and never stops halfway, so that it takes several values at once.
+    Each loop checks one property without an early exit, so that it can be vectorised.
     """
     falls = 0
     for row in range(1, len(indptr)):
@@ -39,7 +39,7 @@ def survey(indptr: NDArray[np.int64], indices: NDArray[Any], data: NDArray[np.fl
         return BAD_VALUES
     for entry in range(1, len(indices)):
         falls += indices[entry] <= indices[entry - 1]
-    for row in range(1, len(indptr) - 1):  # where a row begins, features may fall
+    for row in range(1, len(indptr) - 1):  # features may descend at the start of a row
         start = indptr[row]
         if 0 < start < len(indices) and start != indptr[row - 1]:
             falls -= indices[start] <= indices[start - 1]

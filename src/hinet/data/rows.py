@@ -1,4 +1,4 @@
-"""Rows of text with their labels, and the split that needs no random numbers."""
+"""Labelled texts, and a split of them by hash."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ class LabelledRows:
 
     def __post_init__(self) -> None:
         if len(self.texts) != len(self.labels):
-            raise LabelError(f"{len(self.texts):,} texts and {len(self.labels):,} labels; give one label a text")
+            raise LabelError(f"{len(self.texts):,} texts and {len(self.labels):,} labels; give one label per text")
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def take(self, rows: Ints) -> LabelledRows:
-        """Return the chosen rows, in the order chosen."""
-        chosen = rows.tolist()
-        return LabelledRows(tuple(self.texts[r] for r in chosen), tuple(self.labels[r] for r in chosen))
+        """Return the selected rows, in this order."""
+        selected = rows.tolist()
+        return LabelledRows(tuple(self.texts[row] for row in selected), tuple(self.labels[row] for row in selected))
 
 
 def split_by_hash(rows: LabelledRows, shares: Mapping[str, float], rest: str) -> dict[str, LabelledRows]:
-    """Split rows into named parts by a hash of each row, the same on every machine and in any order of the rows.
+    """Split rows into named parts by a hash of each row, independent of machine and order.
 
-    Each part of ``shares`` gets about its share of the rows and ``rest`` what is left. Of every label one row,
-    that with the largest hash, goes to ``rest`` in any case, so that no label is without a row there.
+    Each part of ``shares`` gets about its share of the rows, and ``rest`` the others. The row of each label with the
+    largest hash always goes to ``rest``, so that every label has a row there.
 
     >>> rows = LabelledRows(("a", "b", "c", "d"), ("x", "x", "y", "y"))
     >>> {name: len(part) for name, part in split_by_hash(rows, {"test": 0.5}, "train").items()}
@@ -56,7 +56,7 @@ def split_by_hash(rows: LabelledRows, shares: Mapping[str, float], rest: str) ->
 
 
 def _hashes(rows: LabelledRows) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return a number in [0, 1) for every row that depends on its text and its label alone."""
+    """Return a number in [0, 1) for every row that depends only on its text and label."""
     digests = b"".join(
         hashlib.blake2b(f"{label}\0{text}".encode(), digest_size=8).digest()
         for text, label in zip(rows.texts, rows.labels, strict=True)

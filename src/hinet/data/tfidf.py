@@ -1,4 +1,4 @@
-"""Texts and term counts as weighted CSR rows: sublinear tf-idf, of unit length."""
+"""Sublinear tf-idf of texts and term counts, as CSR rows of unit length."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ WORD_NGRAMS = (1, 2)
 
 
 def tfidf_texts(train: Sequence[str], *others: Sequence[str]) -> list[Any]:
-    """Return the rows of training texts and of others, weighted by the training texts: words and pairs of words."""
-    from sklearn.feature_extraction.text import TfidfVectorizer  # takes a second to import
+    """Return tf-idf of words and pairs of words of the training texts and of others, fitted on the training texts."""
+    from sklearn.feature_extraction.text import TfidfVectorizer  # slow to import
 
     vectoriser = TfidfVectorizer(
         ngram_range=WORD_NGRAMS, sublinear_tf=True, dtype=np.float32, token_pattern=r"(?u)\b\w+\b"
@@ -27,7 +27,7 @@ def tfidf_texts(train: Sequence[str], *others: Sequence[str]) -> list[Any]:
 
 
 def tfidf_counts(train: Any, *others: Any) -> list[Any]:
-    """Return rows of term counts, weighted by the training rows."""
+    """Return tf-idf of rows of term counts, fitted on the training rows."""
     from sklearn.feature_extraction.text import TfidfTransformer
 
     weights = TfidfTransformer(sublinear_tf=True)

@@ -1,4 +1,4 @@
-"""Traces: paths through the layers, one type for truth and for prediction."""
+"""Traces: paths through the layers, for true labels and for predictions."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.errors import LabelError, shown
+from hinet.errors import LabelError, quoted
 from hinet.ragged import Ints, freeze, gather, group_by, offsets_of
-from hinet.taxonomy import VIRTUAL_ROOT, Layers, path_id, unpadded
+from hinet.taxonomy import VIRTUAL_ROOT, Layers, path_id, strip_padding
 
-MOST_PATHS_OF_A_LABEL = 10_000
+MAX_PATHS_PER_LABEL = 10_000
 
 
 @dataclass(frozen=True, eq=False)
 class Traces:
-    """Rows of traces; each trace is a path of neurons from layer 1 down, its stop neuron left out.
+    """Traces of rows; each trace is a path of neurons from layer 1 down, without the stop neuron.
 
     A row has several traces if its label has several paths (traces that end in one node) or if it has several
     labels (traces that end in different nodes). A trace without neurons ends at the root itself.
@@ -27,7 +27,7 @@ class Traces:
     Attributes
     ----------
     layers : Layers
-        What the neurons belong to.
+        The layers of the neurons.
     row_offsets : int array of shape (n + 1,)
         The traces of row ``i`` are ``row_offsets[i]:row_offsets[i + 1]``.
     offsets : int array of shape (t + 1,)
@@ -35,7 +35,7 @@ class Traces:
     neurons : int array of shape (total length of the traces,)
         Positions in ``layers.node``.
     log_p : float array of shape (t,), or None
-        Log probability (or score) of every trace, where it was predicted.
+        Log probability (or score) of every predicted trace.
 
     Examples
     --------
@@ -62,7 +62,7 @@ class Traces:
 
     @classmethod
     def encode(cls, layers: Layers, labels: Sequence[Any]) -> Traces:
-        """Encode one label a row, with every path of a label that has several.
+        """Encode one label per row, with all its paths.
 
         Raises
         ------
@@ -70,7 +70,7 @@ class Traces:
             If a label is unknown, cannot end a trace, or has too many paths to keep; names the row.
         """
         if isinstance(labels, str):
-            raise LabelError(f"expected a list of labels, got the text {shown(labels)}; put it into a list")
+            raise LabelError(f"expected a list of labels, got the text {quoted(labels)}; put it into a list")
         for row, label in enumerate(labels):
             if isinstance(label, (list, tuple, set, frozenset)):
                 raise LabelError(f"row {row}: expected one label, got {len(label)}; use encode_sets for several")
@@ -78,13 +78,13 @@ class Traces:
 
     @classmethod
     def encode_sets(cls, layers: Layers, label_sets: Sequence[Iterable[str]]) -> Traces:
-        """Encode any number of labels a row, each with every path it has."""
+        """Encode any number of labels per row, each with all its paths."""
         rows = [list(dict.fromkeys(labels)) for labels in label_sets]
         row_offsets = offsets_of(np.array([len(row) for row in rows], np.int64))
         try:
             nodes = layers.taxonomy.positions([label for row in rows for label in row])
         except LabelError:
-            _name_unknown(layers, rows)
+            _raise_unknown(layers, rows)
             raise
         return cls._from_nodes(layers, nodes, row_offsets)
 
@@ -92,7 +92,7 @@ class Traces:
     def encode_paths(
         cls, layers: Layers, paths: Sequence[Sequence[Any]], *, steps: Literal["ids", "names"] = "ids"
     ) -> Traces:
-        """Encode one path a row, from below the root down; empty cells at the end of a path are padding.
+        """Encode one path per row, from below the root down; empty cells at the end of a path are padding.
 
         With ``steps="names"`` the paths are those of a taxonomy built from paths of names, root included.
 
@@ -102,18 +102,18 @@ class Traces:
         >>> Traces.encode_paths(layers, paths, steps="names").decode()
         ['Food > Milk', 'Toys']
         """
-        cut = [unpadded(row, path) for row, path in enumerate(paths)]
+        stripped = [strip_padding(row, path) for row, path in enumerate(paths)]
         if steps == "names":
-            return cls.encode(layers, [path_id(path) for path in cut])
-        found = cls.along(layers, cut)
-        ends = found.end_neurons
+            return cls.encode(layers, [path_id(path) for path in stripped])
+        traces = cls.along(layers, stripped)
+        ends = traces.end_neurons
         for row in np.flatnonzero(~layers.ends[ends])[:1].tolist():
             raise LabelError(f"row {row}: {_cannot_end(layers, layers.node[ends[row]])}")
-        return found
+        return traces
 
     @classmethod
     def along(cls, layers: Layers, paths: Sequence[Sequence[str]]) -> Traces:
-        """Return paths of ids from below the root down, one a row, wherever they end.
+        """Encode one path of ids per row, from below the root down, wherever it ends.
 
         Raises
         ------
@@ -125,24 +125,24 @@ class Traces:
         try:
             nodes = layers.taxonomy.positions([step for path in paths for step in path])
         except LabelError:
-            _name_unknown(layers, paths)
+            _raise_unknown(layers, paths)
             raise
         neurons = np.empty(len(nodes), np.int32)
         above = np.zeros(len(paths), np.int64)
         for step in range(int(lengths.max(initial=0))):
             rows = np.flatnonzero(lengths > step)
-            places = offsets[rows] + step
-            above[rows] = neurons[places] = _follow(layers, above[rows], nodes[places], rows)
+            entries = offsets[rows] + step
+            above[rows] = neurons[entries] = _follow(layers, above[rows], nodes[entries], rows)
         return cls(layers, np.arange(len(paths) + 1), offsets, neurons)
 
     @classmethod
     def of_nodes(cls, layers: Layers, nodes: Ints) -> Traces:
-        """Encode one label a row, given as a position in the taxonomy."""
+        """Encode one label per row, given as a position in the taxonomy."""
         return cls._from_nodes(layers, nodes, np.arange(len(nodes) + 1))
 
     @classmethod
     def joined(cls, layers: Layers, parts: Sequence[Traces]) -> Traces:
-        """Return the rows of all parts one after the other."""
+        """Return the concatenated rows of all parts."""
         if not parts:
             return cls.encode(layers, [])
         scored = all(part.log_p is not None for part in parts)
@@ -156,22 +156,22 @@ class Traces:
 
     @classmethod
     def _from_nodes(cls, layers: Layers, nodes: Ints, row_offsets: NDArray[np.int64]) -> Traces:
-        """Build from the nodes of all rows one after the other: each distinct label is traced once."""
+        """Encode the concatenated labels of all rows; each distinct label is traced once."""
         distinct, inverse = np.unique(nodes, return_inverse=True)
         lists, offsets, neurons, bad = _traces_of(layers, distinct)
         if len(bad):
             entry = int(np.flatnonzero(np.isin(nodes, bad))[0])
             row = int(np.searchsorted(row_offsets, entry, side="right")) - 1
             raise LabelError(f"row {row}: {_cannot_encode(layers, int(nodes[entry]))}")
-        wanted, counts = gather(np.arange(len(offsets) - 1), lists, inverse)
-        neurons, lengths = gather(neurons, offsets, wanted)
+        trace, counts = gather(np.arange(len(offsets) - 1), lists, inverse)
+        neurons, lengths = gather(neurons, offsets, trace)
         return cls(layers, offsets_of(counts)[row_offsets], offsets_of(lengths), np.asarray(neurons, dtype=np.int32))
 
     def take(self, rows: NDArray[Any]) -> Traces:
-        """Return the chosen rows, by a mask or by number."""
-        wanted, counts = gather(np.arange(len(self.offsets) - 1), self.row_offsets, np.arange(len(self))[rows])
-        neurons, lengths = gather(self.neurons, self.offsets, wanted)
-        log_p = None if self.log_p is None else self.log_p[wanted]
+        """Return the selected rows, by a mask or by number."""
+        trace, counts = gather(np.arange(len(self.offsets) - 1), self.row_offsets, np.arange(len(self))[rows])
+        neurons, lengths = gather(self.neurons, self.offsets, trace)
+        log_p = None if self.log_p is None else self.log_p[trace]
         return Traces(self.layers, offsets_of(counts), offsets_of(lengths), np.asarray(neurons, dtype=np.int32), log_p)
 
     @property
@@ -184,16 +184,18 @@ class Traces:
 
     @property
     def end_nodes(self) -> NDArray[np.int32]:
-        """(t,) The node that every trace names."""
+        """(t,) The node at the end of every trace."""
         return self.layers.node[self.end_neurons]
 
     def options(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the options every trace takes, its stop included, as a ragged array: flat and offsets."""
+        """Return the options of every trace, its stop included, as a ragged array: flat and offsets."""
         layers = self.layers
         lengths = np.diff(self.offsets)
         offsets = offsets_of(lengths + 1)
         options = np.empty(offsets[-1], np.int64)
-        options[offsets[1:] - 1] = layers.option_offsets[self.end_neurons + 1] - 1  # stop is the last of its group
+        options[offsets[1:] - 1] = (
+            layers.option_offsets[self.end_neurons + 1] - 1
+        )  # stop is the last option of its group
         is_step = np.ones(len(options), bool)
         is_step[offsets[1:] - 1] = False
         above = np.zeros_like(self.neurons)
@@ -208,13 +210,13 @@ class Traces:
             ids = self.layers.taxonomy.ids
             return [ids[node] for node in self.end_nodes.tolist()]
         labels = self.decode_sets()
-        for row, found in enumerate(labels):
-            if len(found) != 1:
-                raise LabelError(f"row {row}: {len(found)} labels where one is expected; use decode_sets")
-        return [found[0] for found in labels]
+        for row, row_labels in enumerate(labels):
+            if len(row_labels) != 1:
+                raise LabelError(f"row {row}: {len(row_labels)} labels where one is expected; use decode_sets")
+        return [row_labels[0] for row_labels in labels]
 
     def decode_sets(self) -> list[tuple[str, ...]]:
-        """Return the labels of every row, in order; the traces of one label count once."""
+        """Return the distinct labels of every row, in order."""
         ids = self.layers.taxonomy.ids
         names = [ids[node] for node in self.end_nodes.tolist()]
         bounds = self.row_offsets.tolist()
@@ -232,17 +234,17 @@ class Traces:
 def _traces_of(layers: Layers, labels: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     """Return all traces of distinct labels (lists of traces, offsets, neurons), and the labels with none or too many.
 
-    Walks up from the end of every trace, a level at a time, splitting where a neuron has several parents;
-    each step points to the step below it, so that the finished traces are read off from the top down.
+    Follows parents from the end of every trace, one level at a time, and branches where a neuron has several;
+    each step points to the step below it, so that finished traces can be read from the top down.
     """
     flat, offsets = layers.neurons_of
     neurons, counts = gather(flat, offsets, labels)
     owner = np.repeat(np.arange(len(labels)), counts)
     can_end = layers.ends[neurons]
     neurons, owner = neurons[can_end], owner[can_end]
-    most = np.minimum(layers.path_counts[neurons], MOST_PATHS_OF_A_LABEL + 1).astype(np.float64)
-    paths = np.bincount(owner, most, len(labels))
-    bad = labels[(paths == 0) | (paths > MOST_PATHS_OF_A_LABEL)]
+    path_counts = np.minimum(layers.path_counts[neurons], MAX_PATHS_PER_LABEL + 1).astype(np.float64)
+    paths = np.bincount(owner, path_counts, len(labels))
+    bad = labels[(paths == 0) | (paths > MAX_PATHS_PER_LABEL)]
     if len(bad):
         empty = np.zeros(1, np.int64)
         return empty, empty, empty[:0], bad
@@ -265,7 +267,7 @@ def _traces_of(layers: Layers, labels: Ints) -> tuple[Ints, Ints, Ints, Ints]:
         neurons, owner, below = above[~done], owner[~done], below[~done]
         step_neuron.append(neurons)
         step_below.append(below)
-    return _read_off(
+    return _collect(
         len(labels),
         np.concatenate([root_owner, *top_owner]),
         np.concatenate([np.zeros(len(root_owner), np.int64), *top_length]),
@@ -275,7 +277,7 @@ def _traces_of(layers: Layers, labels: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     )
 
 
-def _read_off(
+def _collect(
     labels: int, owner: Ints, lengths: Ints, tops: Ints, neuron: Ints, below: Ints
 ) -> tuple[Ints, Ints, Ints, Ints]:
     order, lists = group_by(owner, labels)
@@ -293,16 +295,16 @@ def _read_off(
 
 
 def _follow(layers: Layers, above: Ints, nodes: Ints, rows: Ints) -> Ints:
-    """Return the neuron of each of ``nodes`` among the options of the neurons ``above``."""
-    found = layers.children_at(above, nodes)
-    for lost in np.flatnonzero(found < 0)[:1].tolist():
-        ids, parent = layers.taxonomy.ids, int(layers.node[above[lost]])
-        name = "the root" if parent == VIRTUAL_ROOT else shown(ids[parent])
-        raise LabelError(f"row {int(rows[lost])}: {shown(ids[int(nodes[lost])])} is not a child of {name}")
-    return found
+    """Return the neuron of each of ``nodes`` among the children of the neurons ``above``."""
+    neurons = layers.children_at(above, nodes)
+    for missing in np.flatnonzero(neurons < 0)[:1].tolist():
+        ids, parent = layers.taxonomy.ids, int(layers.node[above[missing]])
+        name = "the root" if parent == VIRTUAL_ROOT else quoted(ids[parent])
+        raise LabelError(f"row {int(rows[missing])}: {quoted(ids[int(nodes[missing])])} is not a child of {name}")
+    return neurons
 
 
-def _name_unknown(layers: Layers, rows: Sequence[Sequence[Any]]) -> None:
+def _raise_unknown(layers: Layers, rows: Sequence[Sequence[Any]]) -> None:
     """Raise LabelError for the first row with a label that is not in the taxonomy."""
     for number, labels in enumerate(rows):
         try:
@@ -316,16 +318,16 @@ def _cannot_encode(layers: Layers, node: int) -> str:
     flat, offsets = layers.neurons_of
     neurons = flat[offsets[node] : offsets[node + 1]]
     paths = int(layers.path_counts[neurons[layers.ends[neurons]]].sum())
-    if paths > MOST_PATHS_OF_A_LABEL:
-        name = shown(layers.taxonomy.ids[node])
-        return f"label {name} has {paths:,} paths, more than {MOST_PATHS_OF_A_LABEL:,}; give the path itself"
+    if paths > MAX_PATHS_PER_LABEL:
+        name = quoted(layers.taxonomy.ids[node])
+        return f"label {name} has {paths:,} paths, more than {MAX_PATHS_PER_LABEL:,}; give the path itself"
     return _cannot_end(layers, node)
 
 
 def _cannot_end(layers: Layers, node: int | np.integer[Any]) -> str:
     if node == VIRTUAL_ROOT:
-        return "the path is empty and no trace can end at a virtual root; name at least one node"
-    name = shown(layers.taxonomy.ids[int(node)])
+        return "the path is empty, and no trace can end at a virtual root; name at least one node"
+    name = quoted(layers.taxonomy.ids[int(node)])
     if layers.taxonomy.depth[int(node)] < 0:
-        return f"the root does not lead to {name}; give it a parent or another root"
-    return f"no trace may end at {name}; name it in the ends of the layers"
+        return f"{name} cannot be reached from the root; give it a parent, or choose another root"
+    return f"no trace may end at {name}; add it to `ends` of the layers"

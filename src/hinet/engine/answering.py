@@ -120,7 +120,7 @@ class Answering(ABC):
 
     def decode(self, rows: Any, decoding: Decoding = "map") -> FoundNodes:
         """Return a node for every row: of the best trace, of the best expected F1, or the best label."""
-        if DECODING.checked("decoding", decoding) == "label":
+        if DECODING.validate("decoding", decoding) == "label":
             return self.labels(rows)
         if decoding == "expected_f1":
             return self.expected_f1(rows)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data import Traces
-from hinet.data.matrices import SparseMatrix, check_count, checked_weights, is_sparse
+from hinet.data.matrices import SparseMatrix, check_count, is_sparse, validate_weights
 from hinet.engine.carrying import awake
 from hinet.engine.checkpoints import CHECKPOINT_EVERY, Checkpoints, fingerprint_of
 from hinet.engine.column_kernels import mean_sizes
@@ -76,19 +76,19 @@ def fit(
         If rows and labels do not fit, a value is not finite, or training would take more than the memory limit.
     """
     settings, progress = settings or EngineSettings(), progress or SilentProgress()
-    instance(EngineSettings, "EngineSettings").checked("settings", settings)
-    instance(Traces, "Traces").checked("traces", traces)
+    instance(EngineSettings, "EngineSettings").validate("settings", settings)
+    instance(Traces, "Traces").validate("traces", traces)
     if settings.patience is not None and valid is None:
         raise HiNetError("patience looks at validation rows; give some, or leave it out")
     if start is not None and checkpoint is not None:
         raise HiNetError("training that goes on from a model keeps no checkpoint; leave one of the two out")
     plan = _Plan(rows, traces, settings, sample_weight, valid, start)
-    progress.said(str(plan.memory))
+    progress.message(str(plan.memory))
     plan.memory.check(settings.memory_limit)
     kept = None
     if checkpoint is not None:
-        every = CHECKPOINT_EVERY.checked("checkpoint_every", checkpoint_every)
-        kept = Checkpoints(PATH.checked("checkpoint", checkpoint), plan.fingerprint(), every)
+        every = CHECKPOINT_EVERY.validate("checkpoint_every", checkpoint_every)
+        kept = Checkpoints(PATH.validate("checkpoint", checkpoint), plan.fingerprint(), every)
     seen = plan.valid_accuracy if watch or settings.patience is not None else None
     runner = Runner(plan.tasks(), plan.train.row_count, settings, progress, kept, plan.valid_cost, seen)
     runner.run()
@@ -112,7 +112,7 @@ class _Plan:
         self.features = int(rows.shape[1]) if getattr(rows, "ndim", 0) == 2 else 0
         matrix, self.goals = _checked(rows, traces, self.layers)
         if sample_weight is not None:
-            self.goals = self.goals.weighted(checked_weights(sample_weight, len(traces)))
+            self.goals = self.goals.weighted(validate_weights(sample_weight, len(traces)))
         self.valid, self.watched = None, None
         if valid is not None:
             self.valid = _checked(valid.rows, valid.traces, self.layers, "validation ")

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data import Traces
-from hinet.errors import LabelError, shown
+from hinet.errors import LabelError, quoted
 from hinet.ragged import Ints, freeze, gather, offsets_of, positions
 from hinet.taxonomy import Layers
 
@@ -84,7 +84,7 @@ class Goals:
         partial = np.flatnonzero(~whole & (given > 1))
         if len(partial):
             entry = entries[partial[0]]
-            name = shown(layers.taxonomy.ids[int(ends[entry])])
+            name = quoted(layers.taxonomy.ids[int(ends[entry])])
             raise LabelError(
                 f"row {int(row[entry])}: {int(given[partial[0]])} of the paths of label {name} are given; "
                 "give one path, or the label alone for all of them"

@@ -93,7 +93,7 @@ class Runner:
         if done.records:
             with self._lock:
                 self.history += done.records
-                self._progress.said(f"{task.name} goes on after epoch {len(done.records)} of {task.epochs}")
+                self._progress.message(f"{task.name} goes on after epoch {len(done.records)} of {task.epochs}")
                 self._progress.advanced(len(done.records) * self._rows)
         return done
 

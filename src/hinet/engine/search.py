@@ -22,7 +22,7 @@ from hinet.engine.scoring_kernels import FEW, expert_logits
 from hinet.engine.search_kernels import best_traces
 from hinet.engine.spreading_kernels import Leaning, best_nodes
 from hinet.errors import HiNetError
-from hinet.parameters import thread_count
+from hinet.parameters import resolve_threads
 from hinet.ragged import gather, offsets_of
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Search(Answering):
 
         ``least`` is a bound before the model's slope, if it has one, is applied.
         """
-        k = min(K.checked("k", k), self.model.layers.count_traces())
+        k = min(K.validate("k", k), self.model.layers.count_traces())
         matrix = self._checked(rows)
         lowest = np.log(least) if least > 0 else -np.inf
         layers = self.model.layers
@@ -141,7 +141,7 @@ class Search(Answering):
             best = self.traces(rows, k)
             assert best.traces.log_p is not None
             return FoundLabels(best, np.exp(best.traces.log_p))
-        k = K.checked("k", k)
+        k = K.validate("k", k)
         found = self._likely_labels(rows, min(k, self._labels), FLOOR, layers.height)
         known = np.arange(layers.height) < found.length[:, None]
         with np.errstate(divide="ignore"):
@@ -189,14 +189,14 @@ class Search(Answering):
 
     def as_deep_as_sure(self, rows: Any, least: float) -> FoundNodes:
         """Return the deepest node whose probability is at least ``least``, or a top node if there is none."""
-        return self._by_nodes(rows, PROBABILITY.checked("least", least), True)
+        return self._by_nodes(rows, PROBABILITY.validate("least", least), True)
 
     def expected_f1(self, rows: Any, f1: float = TYPICAL_F1) -> FoundNodes:
         """Return the node with the best expected hierarchical F1, over many rows on which it is about ``f1``.
 
         That node has the largest sum over itself and its ancestors of ``P(ancestor) - f1 / 2``.
         """
-        return self._by_nodes(rows, PROBABILITY.checked("f1", f1) / 2, False)
+        return self._by_nodes(rows, PROBABILITY.validate("f1", f1) / 2, False)
 
     def _by_nodes(self, rows: Any, cut: float, surest: bool) -> FoundNodes:
         experts, groups = self.model.experts, self.model.groups
@@ -251,7 +251,7 @@ class Search(Answering):
     def _in_blocks(self, matrix: SparseMatrix, answer: Callable[[SparseMatrix], Any]) -> list[Any]:
         """Answer blocks of rows, side by side if there are several."""
         count = len(matrix.indptr) - 1
-        threads = thread_count(self.threads)
+        threads = resolve_threads(self.threads)
         size = min(BLOCK, max(LEAST_BLOCK, -(-count // threads)))
         blocks = _parts(matrix, size)
         threads = min(threads, len(blocks))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from hinet.errors import HiNetError
-from hinet.parameters import FLAG, NONE, SEED, THREADS, Rules, real, settle, thread_count, whole
+from hinet.parameters import FLAG, NONE, SEED, THREADS, Rules, real, resolve_threads, validate_fields, whole
 
 MOST_DEEP_EPOCHS = 10
 MOST_WIDE_EPOCHS = 6
@@ -122,7 +122,7 @@ class EngineSettings:
     memory_limit: float | None = None
 
     def __post_init__(self) -> None:
-        settle(self, RULES)
+        validate_fields(self, RULES)
 
     def members_for(self, rows: int) -> int:
         """Return how many members train on so many rows."""
@@ -165,7 +165,7 @@ class EngineSettings:
     @property
     def thread_count(self) -> int:
         """Number of threads to use."""
-        return thread_count(self.threads)
+        return resolve_threads(self.threads)
 
     def shaping(self) -> dict[str, object]:
         """Return the settings that the trained model depends on."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix
-from hinet.data.traces import MOST_PATHS_OF_A_LABEL
+from hinet.data.traces import MAX_PATHS_PER_LABEL
 from hinet.engine.carrying import CERTAIN, Carried
 from hinet.engine.groups import Groups
 from hinet.engine.model import FusedModel
@@ -134,9 +134,9 @@ def traceable(layers: Layers) -> Bools:
     flat, offsets = layers.neurons_of
     node = np.repeat(np.arange(len(layers.taxonomy)), np.diff(offsets))
     ends = layers.ends[flat]
-    ways = np.minimum(layers.path_counts[flat], MOST_PATHS_OF_A_LABEL + 1).astype(np.float64)
+    ways = np.minimum(layers.path_counts[flat], MAX_PATHS_PER_LABEL + 1).astype(np.float64)
     paths = np.bincount(node[ends], ways[ends], len(layers.taxonomy))
-    found: Bools = (paths > 0) & (paths <= MOST_PATHS_OF_A_LABEL)
+    found: Bools = (paths > 0) & (paths <= MAX_PATHS_PER_LABEL)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Flat against hierarchical on the same footing: the same rows, feature network, seed and budget for every model."""
+"""Comparison of flat and hierarchical networks with the same rows, feature network, seed and budget."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODELS = (FLATTEN, "paper", "default")
 
 @dataclass(frozen=True)
 class ComparisonData:
-    """Rows to train and to judge models on."""
+    """Training and test rows."""
 
     name: str
     layers: Layers
@@ -36,7 +36,7 @@ class ComparisonData:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one model did with one seed."""
+    """The result of one model with one seed."""
 
     model: str
     seed: int
@@ -49,7 +49,7 @@ class Outcome:
     costs: list[float] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return the outcome as a dict."""
         return asdict(self)
 
 
@@ -67,7 +67,7 @@ def head_settings(model: str) -> Any:
         return named[model]
     choices = model.split("-")
     allowed = (("chain", "skip"), ("level", "parent"), ("squared", "cross_entropy"), ("dense", "masked"))
-    if len(choices) != 4 or any(choice not in of for choice, of in zip(choices, allowed, strict=True)):
+    if len(choices) != 4 or any(choice not in values for choice, values in zip(choices, allowed, strict=True)):
         raise HiNetError(
             f"unknown model {model!r}; use {', '.join([FLATTEN, *named])} or wiring-normalisation-cost-mask"
         )
@@ -84,9 +84,9 @@ def compare(
     threads: int | None = None,
     quiet: bool = False,
 ) -> list[Outcome]:
-    """Train and judge every model with every seed, each in a process of its own so that its peak memory is its own.
+    """Train and evaluate every model with every seed, each in its own process, to measure its peak memory.
 
-    A model whose dense weights would not fit is refused before any training starts. ``quiet`` shows no progress.
+    Raises HiNetError before any training if the dense weights of a model do not fit. ``quiet`` hides progress.
     """
     require("torch", "a comparison of networks")
     from hinet.networks.heads import refuse_dense_weights
@@ -95,11 +95,11 @@ def compare(
         if model != FLATTEN:
             refuse_dense_weights(data.layers, head_settings(model))
     settings = (width, training or {}, quiet)
-    return [_alone(threads, data, model, seed, *settings) for model in models for seed in seeds]
+    return [_run_in_process(threads, data, model, seed, *settings) for model in models for seed in seeds]
 
 
 def summarise_outcomes(outcomes: Sequence[Outcome]) -> dict[str, dict[str, float]]:
-    """Return mean and spread (standard deviation) over the seeds of each model."""
+    """Return the mean and the standard deviation ("spread") over the seeds of each model."""
     summary = {}
     for model in dict.fromkeys(outcome.model for outcome in outcomes):
         chosen = [outcome for outcome in outcomes if outcome.model == model]
@@ -118,7 +118,7 @@ def summarise_outcomes(outcomes: Sequence[Outcome]) -> dict[str, dict[str, float
 def run_model(
     data: ComparisonData, model: str, seed: int, width: int | None, training: dict[str, Any], quiet: bool = False
 ) -> Outcome:
-    """Train one model and judge it on the test rows."""
+    """Train one model and evaluate it on the test rows."""
     import torch
 
     from hinet.networks import FlattenNetwork, HiNet, SparseBag, Targets, TrainingSettings, predict_traces, train
@@ -151,15 +151,15 @@ def run_model(
     )
 
 
-def _alone(threads: int | None, data: ComparisonData, model: str, *others: Any) -> Outcome:
-    """Run a model in a process of its own."""
+def _run_in_process(threads: int | None, data: ComparisonData, model: str, *others: Any) -> Outcome:
+    """Run a model in its own process."""
     context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(there, threads, data, model, *others))
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_run_child, args=(sender, threads, data, model, *others))
     process.start()
-    there.close()
+    sender.close()
     try:
-        answer = here.recv()
+        result = receiver.recv()
     except EOFError:
         process.join()
         raise HiNetError(f"training {model} ended early (exit code {process.exitcode}); was memory short?") from None
@@ -168,29 +168,29 @@ def _alone(threads: int | None, data: ComparisonData, model: str, *others: Any) 
         raise
     finally:
         process.join()
-    if isinstance(answer, Exception):
-        raise answer
-    assert isinstance(answer, Outcome)
-    return answer
+    if isinstance(result, Exception):
+        raise result
+    assert isinstance(result, Outcome)
+    return result
 
 
-def _child(there: Connection, threads: int | None, *arguments: Any) -> None:
+def _run_child(sender: Connection, threads: int | None, *arguments: Any) -> None:
     import torch
 
     if threads is not None:
         torch.set_num_threads(threads)
     try:
-        there.send(run_model(*arguments))
+        sender.send(run_model(*arguments))
     except Exception as error:
-        there.send(error)
-    except KeyboardInterrupt:  # the parent has heard it too
+        sender.send(error)
+    except KeyboardInterrupt:  # the parent receives it too
         sys.exit(130)
 
 
 def peak_gb() -> float:
     """Return the peak memory of this process so far, in GB."""
     status = Path("/proc/self/status")
-    if status.exists():  # elsewhere than here, a new process inherits the peak of its parent
+    if status.exists():  # elsewhere, ru_maxrss of a new process includes the peak of its parent
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
         return round(int(line.split()[1]) * 1024 / 1e9, 3)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

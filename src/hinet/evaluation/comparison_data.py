@@ -1,4 +1,4 @@
-"""Rows for a comparison, from a table of texts or a folder of LSHTC files."""
+"""Data of a comparison, from a table of texts or a folder of LSHTC files."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import numpy as np
 
 from hinet.data import LabelledRows, Traces, split_by_hash
 from hinet.data.lshtc import read_lshtc
-from hinet.data.tables import Columns, RowQuery, TableOptions, Unforgiving, checked_against, labelled_blocks
+from hinet.data.tables import Columns, FailFast, RowQuery, TableOptions, labelled_blocks, taxonomy_check
 from hinet.data.tfidf import tfidf_counts, tfidf_texts
 from hinet.errors import HiNetError
 from hinet.evaluation.comparison import ComparisonData
-from hinet.taxonomy import Layers, Taxonomy, as_id, cut_path, path_id
+from hinet.taxonomy import Layers, Taxonomy, as_id, path_id, split_path
 
-TEST_SHARE = 0.2  # of the rows, where nothing says which are for testing
+TEST_SHARE = 0.2  # of the rows, if test rows are not given
 
 LabelSets = Sequence[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
 class TextColumns:
-    """Which columns of a table hold what; ``split`` says ``train`` for training rows."""
+    """The columns of a table; ``split`` is ``train`` for training rows."""
 
     text: str = "text"
     label: str = "label"
@@ -33,11 +33,11 @@ class TextColumns:
 
 
 def lshtc_comparison(folder: str | Path, test: str | None = None) -> ComparisonData:
-    """Read a folder of LSHTC files; ``test`` names the file to judge on."""
-    found = read_lshtc(folder, test)
-    train_rows, test_rows = tfidf_counts(found.train.features, found.test.features)
+    """Read a folder of LSHTC files; ``test`` names the file of test rows."""
+    data = read_lshtc(folder, test)
+    train_rows, test_rows = tfidf_counts(data.train.features, data.test.features)
     name = f"{Path(folder).resolve().name} {test or ''}".strip()
-    return _comparison(name, found.taxonomy, train_rows, found.train.labels, test_rows, found.test.labels)
+    return _comparison(name, data.taxonomy, train_rows, data.train.labels, test_rows, data.test.labels)
 
 
 def table_comparison(
@@ -45,15 +45,17 @@ def table_comparison(
 ) -> ComparisonData:
     """Read a table of texts; test rows are those of ``test``, of the split column, or a fifth by hash.
 
-    Without a ``hierarchy`` the labels are paths of names such as ``A > B > C``.
+    Without a ``hierarchy``, labels are paths of names such as ``A > B > C``.
     """
     taxonomy = None if hierarchy is None else Taxonomy.from_file(hierarchy)
     parts = _parts(file, columns, test, taxonomy)
     for name, part in parts.items():
         if not len(part):
-            raise HiNetError(f"{file}: there are no {name} rows; say which rows are for testing")
+            raise HiNetError(f"{file}: there are no {name} rows; set `split` or `test`")
     train_rows, test_rows = tfidf_texts(parts["train"].texts, parts["test"].texts)
-    train, test_labels = ([_cut(cell, columns.label_sep) for cell in parts[name].labels] for name in ("train", "test"))
+    train, test_labels = (
+        [_split_labels(cell, columns.label_sep) for cell in parts[name].labels] for name in ("train", "test")
+    )
     if taxonomy is None:
         paths = [_steps(label) for row in (*train, *test_labels) for label in row]
         taxonomy = Taxonomy.from_paths(paths).under_virtual_root()
@@ -65,7 +67,7 @@ def _parts(
     file: str | Path, columns: TextColumns, test: str | Path | None, taxonomy: Taxonomy | None
 ) -> dict[str, LabelledRows]:
     if columns.split is not None and test is not None:
-        raise HiNetError("a split column and a test file both say which rows are for testing; give one")
+        raise HiNetError("`split` and `test` both define the test rows; give one")
     rows, splits = _rows(file, columns, taxonomy)
     if columns.split is not None:
         is_train = np.array([cell == "train" for cell in splits], bool)
@@ -76,21 +78,21 @@ def _parts(
 
 
 def _rows(path: str | Path, columns: TextColumns, taxonomy: Taxonomy | None) -> tuple[LabelledRows, list[str]]:
-    """Return texts and labels of a table, as their cells have them, and the cells of the split column."""
-    where = Columns((columns.text,), (columns.label,), columns.label_sep)
+    """Return the texts and labels of a table, unparsed, and the cells of the split column."""
+    table_columns = Columns((columns.text,), (columns.label,), columns.label_sep)
     kept = () if columns.split is None else (columns.split,)
-    query = RowQuery(where, keep=kept, check=checked_against(taxonomy))
+    query = RowQuery(table_columns, keep=kept, check=taxonomy_check(taxonomy))
     texts: list[str] = []
     labels: list[str] = []
     splits: list[str] = []
-    for block in labelled_blocks([str(path)], query, TableOptions(), Unforgiving()):
+    for block in labelled_blocks([str(path)], query, TableOptions(), FailFast()):
         texts += block.texts
         labels += map(as_id, block.rows.cells[columns.label])
         splits += map(as_id, block.rows.values(columns.split) if columns.split is not None else ())
     return LabelledRows(tuple(texts), tuple(labels)), splits
 
 
-def _cut(cell: str, separator: str | None) -> tuple[str, ...]:
+def _split_labels(cell: str, separator: str | None) -> tuple[str, ...]:
     return (cell,) if separator is None else tuple(part.strip() for part in cell.split(separator) if part.strip())
 
 
@@ -99,15 +101,15 @@ def _as_path_ids(labels: LabelSets) -> list[tuple[str, ...]]:
 
 
 def _steps(label: str) -> tuple[str, ...]:
-    return tuple(step for step in cut_path(label) if step)
+    return tuple(step for step in split_path(label) if step)
 
 
 def _comparison(
     name: str, taxonomy: Taxonomy, train_rows: Any, train: LabelSets, test_rows: Any, test: LabelSets
 ) -> ComparisonData:
-    """Encode the labels; a trace may end wherever one of them does."""
+    """Encode the labels; traces may end at the nodes that are labels."""
     for part, labels in (("training", train), ("test", test)):
-        empty = next((row for row, found in enumerate(labels) if not found), None)
+        empty = next((row for row, row_labels in enumerate(labels) if not row_labels), None)
         if empty is not None:
             raise HiNetError(f"{part} row {empty} has no label; leave it out")
     used = {label for row in (*train, *test) for label in row}

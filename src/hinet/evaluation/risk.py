@@ -1,11 +1,10 @@
-"""A threshold with a promise: the error among answered rows stays below a wish, with a stated certainty.
+"""Confidence thresholds with a risk bound: the error among answered rows is at most ``risk``, with a given certainty.
 
-For every threshold of a grid that is fixed beforehand, the errors among the rows answered at it are binomial given
-their number. Its upper bound by Clopper and Pearson holds with certainty ``1 - (1 - certainty) / thresholds``; by the
-union bound all of them hold at once with ``certainty``, so any threshold whose bound is below the wish may be chosen:
-the one that answers the most rows. The promise is for rows from the same source as the held-out ones, over draws of
-these; the held-out rows must not have been trained on, and none may be kept back: new rows, too, have labels that the
-model cannot know.
+For every threshold of a fixed grid, the number of errors among the rows answered at it is binomial, given their number.
+The upper bound of Clopper and Pearson holds with certainty ``1 - (1 - certainty) / thresholds`` for one threshold, so
+by the union bound for all of them at once with ``certainty``. Any threshold whose bound is at most ``risk`` may then
+be chosen: the one that answers the most rows. The bound is for new rows from the source of the held-out rows. These
+must not be used for training, and none may be removed: new rows, too, have labels that the model cannot know.
 """
 
 from __future__ import annotations
@@ -19,52 +18,53 @@ from numpy.typing import NDArray
 from hinet.errors import HiNetError
 from hinet.parameters import NONE, SHARE
 
-# Finer where it matters: near 1.
+# Finer near 1.
 THRESHOLDS: tuple[float, ...] = tuple(1 - np.round(np.geomspace(0.75, 0.002, 32), 4))
 CERTAINTY = 0.9
 
 
 @dataclass(frozen=True)
-class Promise:
-    """A threshold and what it promises: an error of at most ``bound`` among answered rows, with ``certainty``.
+class RiskBound:
+    """A confidence threshold and its risk: an error of at most ``bound`` among answered rows, with ``certainty``.
 
-    >>> promise = Promise(0.9, 0.047, 0.9, 0.81, 0.03, 2_000, risk=0.05, full_depth=0.6)
-    >>> for part in str(promise).split("; "):
+    >>> bound = RiskBound(0.9, 0.047, 0.9, 0.81, 0.03, 2_000, risk=0.05, full_depth=0.6)
+    >>> for part in str(bound).split("; "):
     ...     print(part)
-    at least 0.900 sure: at most 5% of the answers wrong, with certainty 0.9
+    confidence of at least 0.900: at most 5% of the answers are wrong, with certainty 0.9
     of 2,000 held-out rows 81.0% are answered, 60.0% to full depth
     """
 
     threshold: float
     bound: float
     certainty: float
-    coverage: float  # share of the held-out rows it answers
+    coverage: float  # share of the held-out rows that are answered
     error: float  # among these
     rows: int
-    risk: float | None = None  # as it was wished; models saved before it was kept have none
-    full_depth: float | None = None  # share of the held-out rows it answers to full depth; the same
+    risk: float | None = None  # as requested; None in older saved models
+    full_depth: float | None = None  # share of the held-out rows answered to full depth; None in older saved models
 
     def __str__(self) -> str:
         risk = self.bound if self.risk is None else self.risk
         depth = "" if self.full_depth is None else f", {100 * self.full_depth:.1f}% to full depth"
         return (
-            f"at least {self.threshold:.3f} sure: at most {100 * risk:.3g}% of the answers wrong, with certainty "
-            f"{self.certainty:g}; of {self.rows:,} held-out rows {100 * self.coverage:.1f}% are answered{depth}"
+            f"confidence of at least {self.threshold:.3f}: at most {100 * risk:.3g}% of the answers are wrong, with "
+            f"certainty {self.certainty:g}; of {self.rows:,} held-out rows "
+            f"{100 * self.coverage:.1f}% are answered{depth}"
         )
 
 
 @dataclass(frozen=True)
 class AnswerCounts:
-    """How rows are answered at a threshold."""
+    """Counts of answers at a threshold."""
 
     rows: int
     answered: int
     wrong: int
-    full_depth: int  # answered with a leaf, or with the label that the row has without a threshold
+    full_depth: int  # answered with a leaf, or with the label predicted without a threshold
 
     @classmethod
     def joined(cls, parts: Iterable[AnswerCounts]) -> AnswerCounts:
-        """Return the counts of the rows of several parts."""
+        """Return the sum of the counts of several parts."""
         return cls(*(sum(counts) for counts in zip(*map(astuple, parts), strict=True)))
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class AnswerCounts:
         return f"{answered} of the rows answered, {full_depth} to full depth; {wrong} of the answers wrong"
 
     def as_shares(self) -> dict[str, float]:
-        """Return the shares of rows that are answered, and to full depth, and of answers that are wrong."""
+        """Return the shares of rows that are answered and answered to full depth, and of wrong answers."""
         rows = max(self.rows, 1)
         return {
             "answered": self.answered / rows,
@@ -81,22 +81,22 @@ class AnswerCounts:
         }
 
 
-def check_share(name: str, share: float | None) -> None:
-    """Raise HiNetError unless a share is between 0 and 1, or not given."""
-    (SHARE | NONE).checked(name, share)
+def validate_share(name: str, share: float | None) -> None:
+    """Raise HiNetError unless a share is None or between 0 and 1."""
+    (SHARE | NONE).validate(name, share)
 
 
 def upper_bound(errors: NDArray[np.int64], answered: NDArray[np.int64], certainty: float) -> NDArray[np.float64]:
-    """Return the upper bound of Clopper and Pearson for the error rate, one-sided; 1 where nothing is answered."""
-    from scipy.special import betaincinv  # only here: a promise is shown without it
+    """Return the one-sided upper bound of Clopper and Pearson for the error rate; 1 if nothing is answered."""
+    from scipy.special import betaincinv  # slow to import
 
-    alive = errors < answered
+    uncertain = errors < answered
     bound = np.ones(len(errors))
-    bound[alive] = betaincinv(errors[alive] + 1, answered[alive] - errors[alive], certainty)
+    bound[uncertain] = betaincinv(errors[uncertain] + 1, answered[uncertain] - errors[uncertain], certainty)
     return bound
 
 
-def promised_threshold(
+def find_threshold(
     thresholds: Sequence[float],
     answered: NDArray[np.int64],
     errors: NDArray[np.int64],
@@ -105,40 +105,40 @@ def promised_threshold(
     risk: float,
     certainty: float = CERTAINTY,
     full_depth: NDArray[np.int64] | None = None,
-) -> Promise:
+) -> RiskBound:
     """Return the threshold that answers the most rows with an error bounded by ``risk``.
 
     Parameters
     ----------
     thresholds : sequence of length t
-        Fixed without looking at the rows.
+        Chosen independently of the rows.
     answered, errors, full_depth : int arrays of shape (t,)
-        How many of the ``rows`` held-out rows are answered at each threshold, how many of these wrongly, and how many
-        to full depth.
+        The number of the ``rows`` held-out rows that are answered at each threshold, answered wrongly, and answered to
+        full depth.
 
     Raises
     ------
     HiNetError
-        If no threshold can be promised with so few rows.
+        If no threshold has a bound of at most ``risk``.
     """
-    check_share("risk", risk)
-    check_share("certainty", certainty)
+    validate_share("risk", risk)
+    validate_share("certainty", certainty)
     bounds = upper_bound(errors, answered, 1 - (1 - certainty) / len(thresholds))
-    good = np.flatnonzero(bounds <= risk)
-    if not len(good):
+    valid = np.flatnonzero(bounds <= risk)
+    if not len(valid):
         best = int(np.argmin(bounds))
         raise HiNetError(
-            f"no threshold promises a risk of {risk} with certainty {certainty} on {rows:,} held-out rows: at "
+            f"no threshold guarantees a risk of {risk} with certainty {certainty} on {rows:,} held-out rows: at "
             f"{thresholds[best]:.3f} the error may be as large as {bounds[best]:.3f}; give more rows or a larger risk"
         )
-    at = int(good[np.argmax(answered[good])])
-    return Promise(
-        float(thresholds[at]),
-        float(bounds[at]),
+    chosen = int(valid[np.argmax(answered[valid])])
+    return RiskBound(
+        float(thresholds[chosen]),
+        float(bounds[chosen]),
         certainty,
-        int(answered[at]) / max(rows, 1),
-        int(errors[at]) / max(int(answered[at]), 1),
+        int(answered[chosen]) / max(rows, 1),
+        int(errors[chosen]) / max(int(answered[chosen]), 1),
         rows,
         risk,
-        None if full_depth is None else int(full_depth[at]) / max(rows, 1),
+        None if full_depth is None else int(full_depth[chosen]) / max(rows, 1),
     )

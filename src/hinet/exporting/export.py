@@ -113,7 +113,7 @@ def export_onnx(
         If the folder cannot be written; then there is nothing of it.
     """
     require("onnx", "the export")
-    folder = PATH.checked("folder", folder)
+    folder = PATH.validate("folder", folder)
     source = source_of(model)
     if (rows is None) != (traces is None):
         raise HiNetError("validation needs both rows and their true traces; one of them is missing")

@@ -1,4 +1,4 @@
-"""Named arrays in a file that is data and nothing else: safetensors, written all or nothing."""
+"""Named arrays in safetensors files, written atomically."""
 
 from __future__ import annotations
 
@@ -16,32 +16,34 @@ from hinet.errors import FileError, HiNetError
 from hinet.files.atomic import write_bytes
 from hinet.files.plain import check_plain
 
-_KINDS: dict[str, Any] = {
+_DTYPES: dict[str, Any] = {
     "BOOL": np.bool_, "U8": np.uint8, "I8": np.int8, "U16": np.uint16, "I16": np.int16, "U32": np.uint32,
     "I32": np.int32, "U64": np.uint64, "I64": np.int64, "F16": np.float16, "F32": np.float32, "F64": np.float64,
 }  # fmt: skip
-_NAMES = {np.dtype(kind): name for name, kind in _KINDS.items()}
+_NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
 
 
-def write_arrays(path: str | Path, arrays: Mapping[str, NDArray[Any]], told: Mapping[str, str] | None = None) -> None:
-    """Write arrays, and what is ``told`` of them, to a file, one after the other: none is copied as a whole."""
-    write_bytes(path, _parts(arrays, dict(told or {})))
+def write_arrays(
+    path: str | Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write arrays and their metadata to a file, one array at a time."""
+    write_bytes(path, _parts(arrays, dict(metadata or {})))
 
 
-def _parts(arrays: Mapping[str, NDArray[Any]], told: dict[str, str]) -> Iterator[Any]:
-    """Yield the bytes of a file: the length of its header, the header, and the arrays, the widest numbers first.
+def _parts(arrays: Mapping[str, NDArray[Any]], metadata: dict[str, str]) -> Iterator[Any]:
+    """Yield the bytes of a file: the length of the header, the header, and the arrays, the largest item size first.
 
-    So every array is aligned to its numbers if the header is to the widest, and can be mapped into memory as it is.
+    This order keeps every array aligned, so that it can be mapped into memory.
     """
-    header: dict[str, Any] = {"__metadata__": told} if told else {}
+    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
     names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
-    place = 0
+    offset = 0
     for name in names:
         array = arrays[name]
-        end = place + array.nbytes
-        kind = _NAMES[array.dtype.newbyteorder("=")]
-        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [place, end]}
-        place = end
+        end = offset + array.nbytes
+        dtype = _NAMES[array.dtype.newbyteorder("=")]
+        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [offset, end]}
+        offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
@@ -51,18 +53,18 @@ def _parts(arrays: Mapping[str, NDArray[Any]], told: dict[str, str]) -> Iterator
 
 
 def read_arrays(path: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """Read the arrays of a file and what is told of them.
+    """Read the arrays of a file and their metadata.
 
     Raises
     ------
     FileError
-        If the file is missing, cut off, or no file of arrays.
+        If the file is missing, truncated, or not a safetensors file.
     """
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="numpy") as file:
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 it is no mapping
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 not a mapping
             return arrays, dict(file.metadata() or {})
     except SafetensorError as error:
         raise FileError(path, f"the arrays cannot be read ({error}); the file is damaged or of another kind") from None
@@ -71,9 +73,9 @@ def read_arrays(path: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str, st
 
 
 class MappedFile:
-    """A file that is mapped into memory, as long as this or an array of it is about.
+    """A file that stays mapped into memory as long as this object or one of its arrays exists.
 
-    Memory of a file that was cut off cannot be read: the system ends the process. So ``check`` is asked before.
+    Reading the memory of a truncated file kills the process, so call ``check`` first.
     """
 
     def __init__(self, path: str | Path, memory: mmap.mmap | None) -> None:
@@ -81,27 +83,27 @@ class MappedFile:
         self._memory = memory
 
     def check(self) -> None:
-        """Raise FileError if the file was cut off since it was mapped."""
+        """Raise FileError if the file was truncated since it was mapped."""
         if self._memory is not None and self._memory.size() < len(self._memory):
-            raise FileError(self.path, "was cut off while the model was in use; copy the folder again and load it anew")
+            raise FileError(self.path, "was truncated while the model was in use; copy the folder and load it again")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the memory where it is: who is copied has arrays of their own."""
+        """Leave out the mapped memory: copies and pickles have arrays of their own."""
         return {"path": self.path, "_memory": None}
 
 
 def map_arrays(
     path: str | Path, stream: IO[bytes], *, mapped: bool = True
 ) -> tuple[dict[str, NDArray[Any]], MappedFile]:
-    """Return the arrays of an open file, mapped into memory: read when they are first touched, shared by processes.
+    """Return the arrays of an open file, mapped into memory: loaded on first access, shared between processes.
 
-    They may be written to, which leaves the file as it is: kernels are compiled for arrays that may. If they are not
-    to be ``mapped``, they are read at once, and whatever happens to the file does not touch them.
+    The arrays are copy-on-write, as kernels are compiled for writable arrays. With ``mapped=False`` they are read
+    at once, and later changes of the file do not affect them.
 
     Raises
     ------
     FileError
-        If the file is cut off, or no file of arrays.
+        If the file is truncated or not a safetensors file.
     """
     try:
         memory = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY) if mapped else None
@@ -112,7 +114,7 @@ def map_arrays(
         entries, start = _header(data)
         return {name: _array(data, start, entry) for name, entry in entries.items()}, MappedFile(path, memory)
     except (HiNetError, ValueError, RecursionError) as error:
-        reason = "lists within lists without end" if isinstance(error, RecursionError) else error
+        reason = "too many nested lists" if isinstance(error, RecursionError) else error
         raise FileError(path, f"the arrays cannot be read ({reason}); the file is damaged or of another kind") from None
 
 
@@ -122,7 +124,7 @@ def _all_bytes(stream: IO[bytes]) -> bytearray:
 
 
 class ArrayEntry(TypedDict):
-    """Where an array is in a file, and what it is; as safetensors has it."""
+    """An entry of the safetensors header."""
 
     dtype: str
     shape: list[int]
@@ -130,7 +132,7 @@ class ArrayEntry(TypedDict):
 
 
 def _header(data: Any) -> tuple[dict[str, ArrayEntry], int]:
-    """Return what a file says of its arrays, and where their bytes start; they follow each other without a gap."""
+    """Return the entries of the header and the offset of the first array; arrays have no gaps between them."""
     start = 8 + int.from_bytes(data[:8], "little")
     if not 8 <= start <= len(data):
         raise HiNetError(f"a header of {start - 8:,} bytes in a file of {len(data):,}")
@@ -141,10 +143,10 @@ def _header(data: Any) -> tuple[dict[str, ArrayEntry], int]:
     end = 0
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         low, high = entry["data_offsets"]
-        if entry["dtype"] not in _KINDS:
-            raise HiNetError(f"the array {name!r} is of the unknown kind {entry['dtype']!r}")
-        wanted = np.dtype(_KINDS[entry["dtype"]]).itemsize * math.prod(entry["shape"])
-        if low != end or high - low != wanted or min(entry["shape"], default=0) < 0:
+        if entry["dtype"] not in _DTYPES:
+            raise HiNetError(f"the array {name!r} has the unknown dtype {entry['dtype']!r}")
+        expected = np.dtype(_DTYPES[entry["dtype"]]).itemsize * math.prod(entry["shape"])
+        if low != end or high - low != expected or min(entry["shape"], default=0) < 0:
             raise HiNetError(f"the array {name!r} of the shape {entry['shape']} has the bytes from {low:,} to {high:,}")
         end = high
     if end != len(data) - start:
@@ -154,6 +156,6 @@ def _header(data: Any) -> tuple[dict[str, ArrayEntry], int]:
 
 def _array(data: Any, start: int, entry: ArrayEntry) -> NDArray[Any]:
     low, high = entry["data_offsets"]
-    kind = np.dtype(_KINDS[entry["dtype"]])
-    array = np.ndarray(entry["shape"], kind, data, start + low) if high > low else np.empty(entry["shape"], kind)
+    dtype = np.dtype(_DTYPES[entry["dtype"]])
+    array = np.ndarray(entry["shape"], dtype, data, start + low) if high > low else np.empty(entry["shape"], dtype)
     return array if array.flags.aligned else array.copy()

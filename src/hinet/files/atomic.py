@@ -1,4 +1,4 @@
-"""Writes that are all or nothing: to a temporary name in the same folder, then renamed."""
+"""Atomic writes: to a temporary name in the same folder, then renamed."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from pathlib import Path
 from typing import IO, Any
 
 from hinet.errors import FileError, HiNetError
-from hinet.files.streams import STANDARD, compressing, standard_output
+from hinet.files.streams import STANDARD, compressed_writer, standard_output
 
 
 def write_text(path: str | Path, text: str) -> None:
     """Write ``text`` as UTF-8, compressed if the name ends in ``.gz``, ``.xz`` or ``.zst``; ``-`` is standard output.
 
-    An old file stays whole until the new one is complete, and keeps its permissions; a link is followed. What is no
-    file, such as a pipe, is written to as it is.
+    An old file stays whole until the new one is complete, and keeps its permissions; links are followed. Pipes and
+    devices are written to directly.
     """
     if str(path) == STANDARD:
         standard_output()
         sys.stdout.write(text)
         return
-    with new_file(path) as stream, compressing(path, stream) as packed:
+    with new_file(path) as stream, compressed_writer(path, stream) as packed:
         packed.write(text.encode())
 
 
 def write_bytes(path: str | Path, data: bytes | Iterable[Any]) -> None:
-    """Write ``data``, bytes or parts of them, as it is, all or nothing, as :func:`write_text` does."""
+    """Write bytes, or an iterable of bytes, atomically, as :func:`write_text` does."""
     parts: Iterable[Any] = [data] if isinstance(data, bytes) else data
     with new_file(path) as stream:
         stream.writelines(parts)
@@ -37,12 +37,12 @@ def write_bytes(path: str | Path, data: bytes | Iterable[Any]) -> None:
 
 @contextmanager
 def new_file(path: str | Path) -> Iterator[IO[bytes]]:
-    """Yield a stream to write a file to, which takes its name if the block ends well and is gone if not.
+    """Yield a stream to write a file to; the file appears when the block ends, and not if it raises.
 
     Raises
     ------
     FileError
-        If the file cannot be written, for what reason ever, a full disk included.
+        If the file cannot be written, such as on a full disk.
     """
     try:
         target = Path(path).resolve()
@@ -50,7 +50,7 @@ def new_file(path: str | Path) -> Iterator[IO[bytes]]:
             with target.open("wb") as stream:
                 yield stream
         else:
-            with _replacing(target) as stream:
+            with _replace(target) as stream:
                 yield stream
     except OSError as error:
         raise FileError(path, f"cannot be written: {error.strerror or error}") from None
@@ -61,7 +61,7 @@ def new_file(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _replacing(target: Path) -> Iterator[IO[bytes]]:
+def _replace(target: Path) -> Iterator[IO[bytes]]:
     if target.is_dir():
         raise IsADirectoryError(0, "it is a folder")
     temporary = target.with_name(f".{target.name[:40]}.{secrets.token_hex(8)}")

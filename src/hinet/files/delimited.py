@@ -1,4 +1,4 @@
-"""Delimited text (CSV, TSV and kin) as columns that remember the line of every row."""
+"""Delimited text (CSV, TSV and similar) as columns with the line of every row."""
 
 from __future__ import annotations
 
@@ -10,31 +10,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
-from hinet.errors import FileError, did_you_mean, shown
-from hinet.files.text import checked_lines
+from hinet.errors import FileError, did_you_mean, quoted
+from hinet.files.text import split_lines
 
 DELIMITERS = ("\t", ",", ";", "|")
-LONGEST_CELL = 10_000_000  # characters, documents included; a longer one is a binary file or a lost quote
-LONGEST_SHORT_CELL = 1 << 17  # characters of a cell in a table that is read as a whole
+LONGEST_CELL = 10_000_000  # characters, documents included; a longer one is a binary file or a missing quote
+LONGEST_SHORT_CELL = 1 << 17  # characters of a cell in a table that is read at once
 
 _NAMES = {"\t": "tab", ",": "comma", ";": "semicolon", "|": "bar", " ": "blank"}
 _NEEDS_QUOTES = re.compile(r'["\r\n]|^\s|\s$')
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 EXCEL_DELIMITER = re.compile(r"sep=(.)\r?\n")  # a first line that Excel writes and reads
 
-
-csv.field_size_limit(LONGEST_CELL)  # Python's own limit is below what documents have
+csv.field_size_limit(LONGEST_CELL)  # Python's default is too small for documents
 
 
 class QuoteError(FileError):
-    """A cell breaks the rules of quoting."""
+    """A cell breaks the quoting rules of CSV."""
 
 
 class Records:
-    """The records of delimited lines, one by one, with the lines they run over.
+    """Iterates over the records of delimited lines, with the first and last line of each.
 
-    Passed over are blank lines, comments (#) before the first record, as in all formats of hierarchies, and unless they
-    are wanted the rows of empty cells that spreadsheets leave. After a QuoteError it goes on with the next line.
+    Skips blank lines, comments (#) before the first record, and rows of empty cells unless ``empty_rows``. After a
+    QuoteError the iteration continues with the next line.
     """
 
     def __init__(
@@ -44,9 +43,9 @@ class Records:
         self._reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
         self._path, self._empty_rows = path, empty_rows
         self._at_head = True
-        self.comments = 0  # lines at the head that were passed over
-        self.first = 0  # line of the last record
-        self.last = 0  # line it ends at
+        self.comments = 0  # comment lines skipped before the first record
+        self.first = 0  # first line of the current record
+        self.last = 0  # last line of the current record
 
     def __iter__(self) -> Self:
         return self
@@ -76,17 +75,17 @@ class DelimitedTable:
     columns: dict[str, Sequence[str]]
     lines: list[int]
     header_line: int
-    long_records: list[int]  # lines of records that run over several lines, by a quoted line break
+    long_records: list[int]  # first lines of records with a quoted line break
 
     def column(self, column: str) -> Sequence[str]:
-        """Return the cells of ``column``, a cell a row."""
+        """Return the cells of ``column``, one per row."""
         if column not in self.columns:
-            raise FileError(self.path, no_column(column, list(self.columns)), line=self.header_line)
+            raise FileError(self.path, missing_column_message(column, list(self.columns)), line=self.header_line)
         return self.columns[column]
 
 
 def guess_delimiter(header: str) -> str | None:
-    """Return the delimiter that cuts ``header`` into most cells, a tab before all others, or None if none cuts it.
+    """Return the delimiter that splits ``header`` into most cells, preferring a tab, or None if none does.
 
     >>> guess_delimiter("node;parent;title")
     ';'
@@ -102,22 +101,22 @@ def first_line(lines: Iterable[str]) -> str:
 
 
 def check_delimiter(path: str | Path, delimiter: str) -> None:
-    """Raise FileError for a delimiter that cannot be one."""
+    """Raise FileError for an invalid delimiter."""
     if len(delimiter) != 1 or delimiter in '"\r\n':
-        raise FileError(path, f"a delimiter is one character, got {shown(delimiter)}")
+        raise FileError(path, f"a delimiter is one character, got {quoted(delimiter)}")
 
 
 def parse_delimited(path: str | Path, text: str, delimiter: str | None = None) -> DelimitedTable:
-    r"""Cut ``text`` into a table; the first line holds the column names.
+    """Parse ``text`` as a table; the first line holds the column names.
 
-    Quotes follow the usual CSV rules. Many tab-separated files use none and have stray quotes in their cells:
-    a tab-separated text that breaks the rules is read without them.
+    Quotes follow the usual CSV rules. Many tab-separated files have stray quotes in their cells: one that breaks the
+    rules is read without quoting.
     """
     if delimiter is None and (excel := EXCEL_DELIMITER.match(text)):
         delimiter = excel[1]
         text = "\n" + text[excel.end() :]  # the blank line keeps the line numbers
     if delimiter is None:
-        delimiter = guess_delimiter(first_line(checked_lines(path, text))) or ","
+        delimiter = guess_delimiter(first_line(split_lines(path, text))) or ","
     check_delimiter(path, delimiter)
     try:
         return _table(path, text, delimiter, quotes=True)
@@ -128,7 +127,7 @@ def parse_delimited(path: str | Path, text: str, delimiter: str | None = None) -
 
 
 def format_delimited(header: Sequence[str], rows: Iterable[Sequence[str]], delimiter: str) -> str:
-    """Return a table as text that :func:`parse_delimited` reads back to the letter."""
+    """Return a table as text that :func:`parse_delimited` reads back unchanged."""
     head = delimiter.join(_cell(name, "".join(DELIMITERS)) for name in header)  # so that the delimiter can be guessed
     return f"{head}\n{format_rows(rows, delimiter)}"
 
@@ -140,8 +139,8 @@ def format_rows(rows: Iterable[Sequence[str]], delimiter: str) -> str:
 
 def _cell(text: str, delimiters: str) -> str:
     # The csv module leaves a lone carriage return unquoted when lines end in a newline.
-    quoted = any(mark in text for mark in delimiters) or _NEEDS_QUOTES.search(text)
-    return '"' + text.replace('"', '""') + '"' if quoted else text
+    needs_quotes = any(mark in text for mark in delimiters) or _NEEDS_QUOTES.search(text)
+    return '"' + text.replace('"', '""') + '"' if needs_quotes else text
 
 
 def _table(path: str | Path, text: str, delimiter: str, quotes: bool) -> DelimitedTable:
@@ -152,7 +151,7 @@ def _table(path: str | Path, text: str, delimiter: str, quotes: bool) -> Delimit
     width = len(names)
     for line, record in zip(lines, records, strict=True):
         if len(record) != width:
-            raise FileError(path, wrong_width(record, width, delimiter), line=line)
+            raise FileError(path, width_message(record, width, delimiter), line=line)
         if max(map(len, record)) > LONGEST_SHORT_CELL:
             raise QuoteError(path, _too_long(LONGEST_SHORT_CELL), line=line)
     cells: Iterable[Sequence[str]] = zip(*records[1:], strict=True) if len(records) > 1 else [()] * width
@@ -160,24 +159,24 @@ def _table(path: str | Path, text: str, delimiter: str, quotes: bool) -> Delimit
 
 
 def column_names(path: str | Path, header: Sequence[str], line: int | None) -> list[str]:
-    """Return the names in a header, no two the same."""
+    """Return the names in a header, or raise FileError if a name is repeated."""
     names = [name.strip() for name in header]
-    twice = next((name for name, count in Counter(names).items() if count > 1), None)
-    if twice is not None:
-        raise FileError(path, f"two columns are called {shown(twice)}; rename one", line=line)
+    repeated = next((name for name, count in Counter(names).items() if count > 1), None)
+    if repeated is not None:
+        raise FileError(path, f"two columns are called {quoted(repeated)}; rename one", line=line)
     return names
 
 
 def _records(
     path: str | Path, text: str, delimiter: str, quotes: bool
 ) -> tuple[list[tuple[str, ...]], list[int], list[int]]:
-    """Return each record, the line each starts at, and the lines of those longer than a line."""
-    reader = Records(path, checked_lines(path, text), delimiter, quotes=quotes)
+    """Return the records, the first line of each, and the first lines of those longer than a line."""
+    reader = Records(path, split_lines(path, text), delimiter, quotes=quotes)
     records: list[tuple[str, ...]] = []
     lines: list[int] = []
     long_records: list[int] = []
     for record in reader:
-        records.append(tuple(record))  # unlike lists, tuples of text cost the garbage collector nothing
+        records.append(tuple(record))  # unlike lists, tuples of strings are not tracked by the garbage collector
         lines.append(reader.first)
         if reader.last > reader.first:
             long_records.append(reader.first)
@@ -192,23 +191,23 @@ def _csv_remedy(error: str) -> str:
     return f'misplaced quote ({error}); double a " that is part of the text and quote the whole cell'
 
 
-def _too_long(most: int) -> str:
-    return f"a cell is longer than {most:,} characters; is a closing quote missing?"
+def _too_long(limit: int) -> str:
+    return f"a cell is longer than {limit:,} characters; is a closing quote missing?"
 
 
-def wrong_width(row: Sequence[str], width: int, delimiter: str) -> str:
+def width_message(row: Sequence[str], width: int, delimiter: str) -> str:
     """Return the message for a row with more or fewer cells than the header."""
-    name = _NAMES.get(delimiter, shown(delimiter))
-    message = f"expected {width} cells separated by {name}, got {len(row)}: {shown(delimiter.join(row))}"
+    name = _NAMES.get(delimiter, quoted(delimiter))
+    message = f"expected {width} cells separated by {name}, got {len(row)}: {quoted(delimiter.join(row))}"
     other = guess_delimiter(delimiter.join(row).replace(delimiter, ""))
     if len(row) == 1 and other is not None:
         return f"{message}; the line seems to use {_NAMES[other]}: use one separator in the whole file"
     if len(row) < width:
         return f"{message}; fill in the missing cells"
-    return f"{message}; quote a cell that contains the separator, with no blank before its quote"
+    return f"{message}; quote a cell that contains the separator, with no space before its quote"
 
 
-def no_column(column: str, columns: Sequence[str]) -> str:
-    """Return the message for a column that is not among those of a table."""
-    listed = ", ".join(map(shown, columns[:12])) + (", …" if len(columns) > 12 else "")
-    return f"no column {shown(column)} among {listed}{did_you_mean(column, columns)}"
+def missing_column_message(column: str, columns: Sequence[str]) -> str:
+    """Return the message for a column that a table does not have."""
+    listed = ", ".join(map(quoted, columns[:12])) + (", …" if len(columns) > 12 else "")
+    return f"no column {quoted(column)} among {listed}{did_you_mean(column, columns)}"

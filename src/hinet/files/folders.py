@@ -1,4 +1,4 @@
-"""Folders that can be written to; folders that are all or nothing, filled under a temporary name and then renamed."""
+"""Folders written atomically, under a temporary name that is then renamed, and a check that a folder is writable."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 
 from hinet.errors import FileError
 
-TRIAL = ".trial."  # how the names of files start that are there for a moment, to see whether one can be written
+PROBE_PREFIX = ".trial."  # of files that exist for a moment, to check that a folder is writable
 
 
 @contextmanager
 def new_folder(path: str | Path) -> Iterator[Path]:
-    """Yield a folder to fill, which becomes ``path`` if the block ends well and is removed with all it holds if not.
+    """Yield a folder to fill, which becomes ``path`` when the block ends and is removed if it raises.
 
     Raises
     ------
     FileError
-        If ``path`` exists and is no empty folder, or if it cannot be written.
+        If ``path`` exists and is not an empty folder, or if it cannot be written.
     """
     target = Path(path).resolve()
     temporary = target.with_name(f".{target.name[:40]}.{secrets.token_hex(8)}")
@@ -40,17 +40,17 @@ def new_folder(path: str | Path) -> Iterator[Path]:
 
 
 def check_writable(folder: Path) -> None:
-    """Raise FileError if nothing can be written to a folder, or where it is to be made; tells by writing.
+    """Raise FileError if files cannot be created in a folder, or in the parent where it is to be made.
 
-    Permissions tell too little: a disk may be full or read-only, and an administrator may do anything elsewhere.
+    It tries to create one: permissions do not tell whether a disk is full or read-only.
     """
     absolute = Path(os.path.abspath(folder))  # noqa: PTH100 a link keeps its name
-    above = next(path for path in (absolute, *absolute.parents) if path.exists() or not path.name)
-    if above != absolute and not above.is_dir():
-        raise FileError(folder, f"cannot be written: {above} is no folder that may be written to")
-    trial = above / f"{TRIAL}{secrets.token_hex(8)}"
+    parent = next(path for path in (absolute, *absolute.parents) if path.exists() or not path.name)
+    if parent != absolute and not parent.is_dir():
+        raise FileError(folder, f"cannot be written: {parent} is not a writable folder")
+    probe = parent / f"{PROBE_PREFIX}{secrets.token_hex(8)}"
     try:
-        trial.touch(exist_ok=False)
-        trial.unlink(missing_ok=True)
+        probe.touch(exist_ok=False)
+        probe.unlink(missing_ok=True)
     except OSError as error:
-        raise FileError(folder, f"cannot be written: {above} takes no new files ({error.strerror})") from None
+        raise FileError(folder, f"cannot be written: {parent} takes no new files ({error.strerror})") from None

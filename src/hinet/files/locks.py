@@ -1,4 +1,4 @@
-"""One writer at a time: a lock on a folder that several processes and threads write to."""
+"""A lock on a folder, so that several processes and threads write to it one at a time."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 
 try:
     import fcntl
-except ImportError:  # a system without these locks: there writers are not kept apart
+except ImportError:  # Windows has no such locks: writers are not separated there
     fcntl = None  # type: ignore[assignment]
 
-LOCK = ".lock"  # the file that is locked; it is there as long as somebody writes
+LOCK = ".lock"  # the locked file; it exists while somebody writes
 
 _FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make a folder if need be and hold its lock, waiting for whoever holds it; a process that dies lets go of it.
+    """Create a folder if necessary and hold its lock, waiting for other holders; a killed process releases it.
 
     Where the file system has no locks, nobody waits.
     """
@@ -31,18 +31,18 @@ def locked(folder: Path) -> Iterator[None]:
         with suppress(OSError):  # where an open file cannot be removed, it stays
             path.unlink()
         if fcntl is not None:
-            with suppress(OSError):  # by closing alone, a process that was forked meanwhile would keep the lock
+            with suppress(OSError):  # a forked process would keep the lock if the file were only closed
                 fcntl.flock(file, fcntl.LOCK_UN)
         os.close(file)
 
 
 def _locked_file(path: Path) -> int:
-    """Return the open and locked file that has the path, and not one that its last owner removed meanwhile."""
+    """Return the locked file at the path, and not one that its last owner removed in the meantime."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             file = os.open(path, _FLAGS, 0o666)
-        except FileNotFoundError:  # another writer removed the folder that it had made
+        except FileNotFoundError:  # another writer removed the folder that it had created
             continue
         if fcntl is not None:
             with suppress(OSError):

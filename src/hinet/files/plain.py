@@ -1,4 +1,4 @@
-"""Plain values, as JSON has them, checked against type hints: a type is the schema."""
+"""Values from JSON checked against type hints, which serve as the schema."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from hinet.errors import HiNetError, shown
+from hinet.errors import HiNetError, quoted
 
-DEEPEST = 50  # lists and mappings within one another
-WHOLE = 1 << 63  # whole numbers are smaller than this
+MAX_DEPTH = 50  # of nested lists and mappings
+INT_LIMIT = 1 << 63  # integers are smaller than this
 
 
 def check_plain(value: Any, kind: Any, where: str) -> None:
-    """Raise HiNetError, which says where, if a value from a file is not of a kind.
+    """Raise HiNetError, which names the entry, unless a JSON value matches a type hint.
 
-    A kind is a type hint: a plain type, a union, a literal, a list, tuple or dict of kinds, a dataclass or a TypedDict,
-    whose fields a mapping must have; ``Any`` is any plain value. Whole numbers will do for fractions. A mapping may
-    have more keys than a TypedDict, but no more than the fields of a dataclass.
+    ``kind`` is a plain type, a union, a literal, a list, tuple or dict of such hints, a dataclass or a TypedDict,
+    whose fields a mapping must have; ``Any`` is any JSON value. Integers are valid floats. A mapping may have more
+    keys than a TypedDict, but not more than the fields of a dataclass.
 
     >>> check_plain({"rows": "many"}, dict[str, int], "metrics")
     Traceback (most recent call last):
@@ -45,13 +45,13 @@ def check_plain(value: Any, kind: Any, where: str) -> None:
         _require(fits(value), value, where, name)
 
 
-def _is_whole(value: Any) -> bool:
-    return type(value) is int and -WHOLE <= value < WHOLE
+def _is_int(value: Any) -> bool:
+    return type(value) is int and -INT_LIMIT <= value < INT_LIMIT
 
 
 _PLAIN: Mapping[Any, tuple[Callable[[Any], bool], str]] = {
-    int: (_is_whole, "a whole number"),
-    float: (lambda value: isinstance(value, float) or _is_whole(value), "a number"),
+    int: (_is_int, "a whole number"),
+    float: (lambda value: isinstance(value, float) or _is_int(value), "a number"),
     str: (lambda value: isinstance(value, str), "text"),
     bool: (lambda value: isinstance(value, bool), "true or false"),
     list: (lambda value: isinstance(value, list), "a list"),
@@ -59,39 +59,39 @@ _PLAIN: Mapping[Any, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def _require(fits: bool, value: Any, where: str, expected: str) -> None:
-    if not fits:
-        raise HiNetError(f"{where} is {_shown(value)}, expected {expected}")
+def _require(valid: bool, value: Any, where: str, expected: str) -> None:
+    if not valid:
+        raise HiNetError(f"{where} is {_format(value)}, expected {expected}")
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, (list, dict)):
         return f"a {'list' if isinstance(value, list) else 'mapping'} of {len(value):,}"
-    if type(value) is int and not _is_whole(value):
+    if type(value) is int and not _is_int(value):
         return "a number beyond 64 bits"
-    return shown(value) if isinstance(value, str) else repr(value)
+    return quoted(value) if isinstance(value, str) else repr(value)
 
 
 def _check_union(value: Any, kinds: tuple[Any, ...], where: str) -> None:
     if value is None and types.NoneType in kinds:
         return
-    failed = []
+    messages = []
     for kind in kinds:
         try:
             check_plain(value, kind, where)
             return
         except HiNetError as error:
-            failed.append(str(error))
-    raise HiNetError(max(failed, key=lambda said: said.partition(" ")[0].count(".")))  # of the kind that fits most
+            messages.append(str(error))
+    raise HiNetError(max(messages, key=lambda message: message.partition(" ")[0].count(".")))  # of the best match
 
 
 def _check_items(value: Any, origin: Any, kinds: tuple[Any, ...], where: str) -> None:
     _require(isinstance(value, (list, tuple)), value, where, "a list")
     if origin is tuple and kinds[-1] is not Ellipsis:
         _require(len(value) == len(kinds), value, where, f"a list of {len(kinds)}")
-    for place, item in enumerate(value):
-        kind = kinds[place] if origin is tuple and kinds[-1] is not Ellipsis else kinds[0]
-        check_plain(item, kind, f"{where}[{place}]")
+    for index, item in enumerate(value):
+        kind = kinds[index] if origin is tuple and kinds[-1] is not Ellipsis else kinds[0]
+        check_plain(item, kind, f"{where}[{index}]")
 
 
 def _check_fields(value: Any, kind: Any, where: str) -> None:
@@ -99,32 +99,34 @@ def _check_fields(value: Any, kind: Any, where: str) -> None:
     hints, needed = _fields_of(kind)
     for name in value.keys() - hints.keys():
         if not is_typeddict(kind):
-            raise HiNetError(f"{where} has the unknown entry {shown(str(name))}")
+            raise HiNetError(f"{where} has the unknown entry {quoted(str(name))}")
         check_plain(value[name], Any, f"{where}.{name}")
-    for name, of in hints.items():
+    for name, field_kind in hints.items():
         if name in value:
-            check_plain(value[name], of, f"{where}.{name}")
+            check_plain(value[name], field_kind, f"{where}.{name}")
         elif name in needed:
             raise HiNetError(f"{where} has no entry {name!r}")
 
 
 @cache
 def _fields_of(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
-    """Return the kinds of all fields of a TypedDict or dataclass, and the names of those that must be there."""
-    hints = get_type_hints(kind)  # of a TypedDict, NotRequired is taken off
-    if is_typeddict(kind):  # its __required_keys__ do not know NotRequired in annotations that are text
-        whole = get_type_hints(kind, include_extras=True)
-        return hints, frozenset(name for name, hint in whole.items() if get_origin(hint) is not NotRequired)
-    no = dataclasses.MISSING
-    fields = [field for field in dataclasses.fields(kind) if field.default is no and field.default_factory is no]
+    """Return the type hints of all fields of a TypedDict or dataclass, and the names of the required ones."""
+    hints = get_type_hints(kind)  # strips NotRequired from a TypedDict
+    if is_typeddict(kind):  # its __required_keys__ ignore NotRequired in string annotations
+        extras = get_type_hints(kind, include_extras=True)
+        return hints, frozenset(name for name, hint in extras.items() if get_origin(hint) is not NotRequired)
+    missing = dataclasses.MISSING
+    fields = [
+        field for field in dataclasses.fields(kind) if field.default is missing and field.default_factory is missing
+    ]
     return hints, frozenset(field.name for field in fields)
 
 
 def _check_depth(value: Any, where: str) -> None:
     level = [value]
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         below = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, (dict, list))]
         level = [item for items in below for item in items]
         if not level:
             return
-    raise HiNetError(f"{where} has more than {DEEPEST} lists and mappings within one another")
+    raise HiNetError(f"{where} has more than {MAX_DEPTH} levels of nested lists and mappings")

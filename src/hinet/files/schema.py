@@ -1,6 +1,6 @@
-"""What named arrays must be: the kind, shape and range of each, declared in a table and checked before they are used.
+"""Schemas of named arrays: the dtype, shape and range of each, checked when a file is loaded.
 
-Kernels check no bounds, so whatever comes from a file is held against such a table once, in a pass over each array.
+Kernels check no bounds, so arrays from a file are validated once, in one pass over each.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from numpy.typing import NDArray
 
 from hinet.errors import HiNetError
 
-LARGEST = 1e12  # a weight of a sound model is far smaller, and products of such numbers are still finite
+LARGEST = 1e12  # weights of a valid model are far smaller, and products of such numbers are still finite
 FINITE = float(np.finfo(np.float32).max)
 HALF = float(np.finfo(np.float16).max)
 
-Size: TypeAlias = int | str  # a number, or the name of one that arrays share; "name+1" is one more
+Size: TypeAlias = int | str  # a number, or the name of a size that arrays share; "name+1" is one more
 _KINDS = {"f": "fractions", "fb": "fractions", "iu": "whole numbers", "u": "whole numbers from 0"}
-_HALF_EXPONENT = 0x7C00  # all ones in what is not finite
+_HALF_EXPONENT = 0x7C00  # all ones in a number that is not finite
 
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """What an array must be."""
+    """The allowed dtype, shape and values of an array."""
 
     shape: tuple[Size, ...]
-    kinds: str  # the kinds of dtypes that will do, as NumPy has them
+    kinds: str  # allowed values of ``dtype.kind``
     low: float | None = None
-    high: float | str | None = None  # the largest value; a name is that of a size above all values
-    rising: bool = False  # each value is above the one before
-    values: str | None = None  # of offsets: the size of what they divide into lists
+    high: float | str | None = None  # the largest value; the name of a size is an exclusive limit
+    rising: bool = False  # values are strictly ascending
+    values: str | None = None  # of offsets: the size of the array that they split into lists
     filled: bool = False  # of offsets: no list is empty
     optional: bool = False
 
@@ -43,41 +43,41 @@ Schema: TypeAlias = Mapping[str, ArraySpec]
 def floats(
     *shape: Size, low: float = -LARGEST, high: float = LARGEST, kinds: str = "f", optional: bool = False
 ) -> ArraySpec:
-    """Return the spec of finite fractions."""
+    """Return the spec of finite floats."""
     return ArraySpec(shape, kinds, low, high, optional=optional)
 
 
 def indices(*shape: Size, below: str, rising: bool = False) -> ArraySpec:
-    """Return the spec of whole numbers from 0 up to a size."""
+    """Return the spec of integers from 0 up to a size."""
     return ArraySpec(shape, "iu", 0, below, rising=rising)
 
 
 def offsets(lists: str, values: str, *, filled: bool = False) -> ArraySpec:
-    """Return the spec of offsets that divide so many values into so many lists."""
+    """Return the spec of offsets that split ``values`` into ``lists``."""
     return ArraySpec((f"{lists}+1",), "iu", values=values, filled=filled)
 
 
 def check_arrays(arrays: Mapping[str, NDArray[Any]], schema: Schema, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Raise HiNetError, which names the array, unless arrays are what a schema says; return all sizes.
+    """Raise HiNetError, which names the array, unless arrays match a schema; return all sizes.
 
-    A size that is not given is that of the first array which has it; the others have to agree. Nothing is allocated
-    by a size before all shapes agree, so a forged one costs no memory.
+    The first array that has an unknown size determines it; the others must agree. Nothing is allocated before all
+    shapes agree, so a forged size costs no memory.
 
     >>> check_arrays({"a": np.array([0, 7])}, {"a": indices("n", below="m")}, {"m": 5})
     Traceback (most recent call last):
-    hinet.errors.HiNetError: the array 'a' holds 7 at place 1, expected 0 to 4
+    hinet.errors.HiNetError: the array 'a' holds 7 at index 1, expected 0 to 4
     """
-    found = dict(sizes)
+    known_sizes = dict(sizes)
     present = {name: spec for name, spec in schema.items() if name in arrays}
     for name, spec in schema.items():
         if name not in arrays and not spec.optional:
             raise HiNetError(f"the arrays have no {name!r}")
     for name, spec in present.items():
         _check_kind(name, arrays[name], spec)
-        _check_shape(name, arrays[name], spec, found)
+        _check_shape(name, arrays[name], spec, known_sizes)
     for name, spec in present.items():
-        _check_values(name, arrays[name], spec, found)
-    return found
+        _check_values(name, arrays[name], spec, known_sizes)
+    return known_sizes
 
 
 def _check_kind(name: str, array: NDArray[Any], spec: ArraySpec) -> None:
@@ -87,17 +87,17 @@ def _check_kind(name: str, array: NDArray[Any], spec: ArraySpec) -> None:
 
 def _check_shape(name: str, array: NDArray[Any], spec: ArraySpec, sizes: dict[str, int]) -> None:
     fits = array.ndim == len(spec.shape)
-    for size, wanted in zip(array.shape, spec.shape, strict=False):
-        if isinstance(wanted, str):
-            base, plus, _ = wanted.partition("+")
-            wanted = sizes.setdefault(base, size - bool(plus)) + bool(plus)
-        fits &= size == wanted and size >= 0
+    for size, expected_size in zip(array.shape, spec.shape, strict=False):
+        if isinstance(expected_size, str):
+            base, plus, _ = expected_size.partition("+")
+            expected_size = sizes.setdefault(base, size - bool(plus)) + bool(plus)
+        fits &= size == expected_size and size >= 0
     if not fits or any(sizes[str(size).partition("+")[0]] < 0 for size in spec.shape if isinstance(size, str)):
-        expected = ", ".join(f"{size} {_known(size, sizes)}".strip() for size in spec.shape)
+        expected = ", ".join(f"{size} {_size_text(size, sizes)}".strip() for size in spec.shape)
         raise HiNetError(f"the array {name!r} has the shape {array.shape}, expected ({expected})")
 
 
-def _known(size: Size, sizes: Mapping[str, int]) -> str:
+def _size_text(size: Size, sizes: Mapping[str, int]) -> str:
     base, plus, _ = str(size).partition("+")
     return f"= {sizes[base] + bool(plus):,}" if base in sizes else ""
 
@@ -116,15 +116,15 @@ def _check_values(name: str, array: NDArray[Any], spec: ArraySpec, sizes: Mappin
 
 def _check_range(name: str, array: NDArray[Any], low: float, high: float) -> None:
     if array.dtype == np.float16 and high > HALF and low < -HALF:
-        fine = bool((array.view(np.uint16) & _HALF_EXPONENT).max() < _HALF_EXPONENT)  # far faster than to compare
+        valid = bool((array.view(np.uint16) & _HALF_EXPONENT).max() < _HALF_EXPONENT)  # far faster than a comparison
     else:
-        fine = bool(array.min().item() >= low and array.max().item() <= high)  # NaN is neither
-    if not fine:
+        valid = bool(array.min().item() >= low and array.max().item() <= high)  # NaN is neither
+    if not valid:
         flat = array.ravel()
         wide = flat.astype(np.float64) if array.dtype.kind == "f" else flat
-        place = int(np.argmin((wide >= low) & (wide <= high)))
+        index = int(np.argmin((wide >= low) & (wide <= high)))
         expected = f"{low:,} to {high:,}" if array.dtype.kind in "iu" else f"numbers from {low:g} to {high:g}"
-        raise HiNetError(f"the array {name!r} holds {flat[place]} at place {place:,}, expected {expected}")
+        raise HiNetError(f"the array {name!r} holds {flat[index]} at index {index:,}, expected {expected}")
 
 
 def _check_offsets(name: str, array: NDArray[Any], values: int, filled: bool) -> None:
@@ -137,8 +137,8 @@ def _check_offsets(name: str, array: NDArray[Any], values: int, filled: bool) ->
 
 def _check_order(name: str, rises: NDArray[np.bool_], array: NDArray[Any]) -> None:
     if not rises.all():
-        place = int(np.argmin(rises))
+        index = int(np.argmin(rises))
         raise HiNetError(
-            f"the array {name!r} holds {array[place]} at place {place:,} and {array[place + 1]} after it, "
-            "expected values that rise"
+            f"the array {name!r} holds {array[index]} at index {index:,} and {array[index + 1]} after it, "
+            "expected ascending values"
         )

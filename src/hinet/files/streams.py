@@ -15,8 +15,8 @@ from typing import IO, Any, NamedTuple, cast
 from hinet.errors import FileError
 
 STANDARD = "-"  # the name of standard input and output
-PEEKED = 1 << 16  # bytes that can be looked at before they are read
-ENDINGS = (".gz", ".xz", ".zst")  # of compressed files
+BUFFER_BYTES = 1 << 16
+COMPRESSION_SUFFIXES = (".gz", ".xz", ".zst")
 
 _GZIP = b"\x1f\x8b"
 _XZ = b"\xfd7zXZ\x00"
@@ -25,22 +25,22 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 
 @contextmanager
 def open_bytes(path: str | Path) -> Iterator[io.BufferedReader]:
-    """Yield the bytes of a file, decompressed if its first bytes say it is ``.gz``, ``.xz`` or ``.zst``.
+    """Yield the bytes of a file, decompressed if its first bytes are those of gzip, xz or Zstandard.
 
     Raises
     ------
     FileError
-        If the file cannot be opened, or is found to be damaged while it is read.
+        If the file cannot be opened, or turns out to be damaged while it is read.
     """
     try:
-        with _raw(path) as raw, _decompressed(raw) as stream:
+        with _raw(path) as raw, _decompress(raw) as stream:
             yield stream
     except IsADirectoryError:
         raise FileError(path, "is a folder; name a file in it") from None
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         raise FileError(path, f"the compressed data is damaged or cut short: {error}") from None
     except OSError as error:
-        if error.errno is None:  # which Arrow raises for Zstandard data
+        if error.errno is None:  # raised by Arrow for Zstandard data
             raise FileError(path, f"the compressed data is damaged or cut short: {error}") from None
         raise FileError(path, f"cannot be read: {error.strerror}") from None
 
@@ -51,7 +51,7 @@ def _raw(path: str | Path) -> Iterator[io.BufferedReader]:
         yield standard_input()
         return
     try:
-        stream = Path(path).open("rb", buffering=PEEKED)  # noqa: SIM115 closed below
+        stream = Path(path).open("rb", buffering=BUFFER_BYTES)  # noqa: SIM115 closed below
     except ValueError as error:  # a NUL inside the path itself
         raise FileError(repr(str(path)), f"cannot be read: {error}") from None
     with stream:
@@ -59,7 +59,7 @@ def _raw(path: str | Path) -> Iterator[io.BufferedReader]:
 
 
 @contextmanager
-def _decompressed(raw: io.BufferedReader) -> Iterator[io.BufferedReader]:
+def _decompress(raw: io.BufferedReader) -> Iterator[io.BufferedReader]:
     start = raw.peek(len(_XZ))
     inner: Any = None
     if start.startswith(_GZIP):
@@ -74,39 +74,39 @@ def _decompressed(raw: io.BufferedReader) -> Iterator[io.BufferedReader]:
         yield raw
     else:
         with inner:
-            yield io.BufferedReader(inner, PEEKED)
+            yield io.BufferedReader(inner, BUFFER_BYTES)
 
 
 def standard_input() -> io.BufferedReader:
-    """Return the bytes of standard input, which may have been closed before the process began."""
+    """Return the stream of standard input; raise FileError if it is closed."""
     if sys.stdin is None:
-        raise FileError(STANDARD, "standard input is closed; name a file")
+        raise FileError(STANDARD, "standard input is closed; read from a file")
     return cast(io.BufferedReader, sys.stdin.buffer)
 
 
 def standard_output() -> IO[bytes]:
-    """Return the stream of standard output, which may have been closed before the process began."""
+    """Return the stream of standard output; raise FileError if it is closed."""
     if sys.stdout is None:
-        raise FileError(STANDARD, "standard output is closed; name a file to write (--out)")
+        raise FileError(STANDARD, "standard output is closed; write to a file")
     return sys.stdout.buffer
 
 
-class Opened(NamedTuple):
-    """A stream of which the first bytes are known."""
+class PeekedStream(NamedTuple):
+    """A stream and its first bytes."""
 
     head: bytes
-    is_all: bool  # whether there is nothing but the head
-    stream: io.BufferedReader  # all of it, the head included
+    is_all: bool  # whether the head is the whole stream
+    stream: io.BufferedReader  # includes the head
 
 
-def with_head(stream: io.BufferedReader, size: int = PEEKED) -> Opened:
-    """Look at the first bytes of a stream; unlike ``peek``, wait for so many of them from a slow pipe."""
+def peek_stream(stream: io.BufferedReader, size: int = BUFFER_BYTES) -> PeekedStream:
+    """Read the first bytes of a stream ahead; unlike ``peek``, wait for ``size`` bytes from a slow pipe."""
     head = stream.read(size)
-    return Opened(head, len(head) < size, io.BufferedReader(_Chained(head, stream), PEEKED))
+    return PeekedStream(head, len(head) < size, io.BufferedReader(_PrefixedStream(head, stream), BUFFER_BYTES))
 
 
-class _Chained(io.RawIOBase):
-    """Some bytes, and then those of a stream."""
+class _PrefixedStream(io.RawIOBase):
+    """Some bytes followed by those of a stream."""
 
     def __init__(self, head: bytes, rest: io.BufferedReader) -> None:
         self._head, self._rest = memoryview(head), rest
@@ -122,23 +122,23 @@ class _Chained(io.RawIOBase):
         return count
 
 
-def without_ending(path: str | Path) -> str:
-    """Return the name of a file without the ending that says how it is compressed.
+def strip_compression(path: str | Path) -> str:
+    """Return the name of a file without the suffix of its compression.
 
-    >>> without_ending("rows.csv.gz")
+    >>> strip_compression("rows.csv.gz")
     'rows.csv'
     """
     name = str(path)
-    ending = next((ending for ending in ENDINGS if name.lower().endswith(ending)), "")
-    return name[: len(name) - len(ending)]
+    suffix = next((suffix for suffix in COMPRESSION_SUFFIXES if name.lower().endswith(suffix)), "")
+    return name[: len(name) - len(suffix)]
 
 
 @contextmanager
-def compressing(path: str | Path, stream: IO[bytes]) -> Iterator[IO[bytes]]:
-    """Yield what compresses into ``stream`` as the name of the file asks, or the stream itself."""
+def compressed_writer(path: str | Path, stream: IO[bytes]) -> Iterator[IO[bytes]]:
+    """Yield a stream that compresses into ``stream`` as the suffix of ``path`` says, or the stream itself."""
     name = str(path).lower()
     if name.endswith(".gz"):
-        with gzip.GzipFile(fileobj=stream, mode="wb", filename="", mtime=0) as packed:  # the same bytes every time
+        with gzip.GzipFile(fileobj=stream, mode="wb", filename="", mtime=0) as packed:  # reproducible bytes
             yield cast(IO[bytes], packed)
     elif name.endswith(".xz"):
         with lzma.LZMAFile(stream, "wb") as packed_xz:
@@ -146,14 +146,14 @@ def compressing(path: str | Path, stream: IO[bytes]) -> Iterator[IO[bytes]]:
     elif name.endswith(".zst"):
         import pyarrow as pa
 
-        with pa.CompressedOutputStream(pa.PythonFile(_Kept(stream), mode="w"), "zstd") as packed_zst:
+        with pa.CompressedOutputStream(pa.PythonFile(_UncloseableStream(stream), mode="w"), "zstd") as packed_zst:
             yield packed_zst
     else:
         yield stream
 
 
-class _Kept(io.RawIOBase):
-    """A stream that stays open when Arrow, done with it, closes it."""
+class _UncloseableStream(io.RawIOBase):
+    """A stream that stays open when Arrow closes it."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream

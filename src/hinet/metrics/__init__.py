@@ -1,7 +1,7 @@
-"""How good predictions are: labels, their place in the hierarchy, and probabilities; pure functions, and scorers.
+"""Metrics of labels, hierarchies and probabilities, as functions and as scorers.
 
-A label metric takes truth and prediction as Traces, or as node ids with ``taxonomy=``. A prediction is one label a row
-(of Traces, the first); truth may hold several, any of which is right.
+A label metric takes true and predicted labels as Traces, or as node ids with ``taxonomy=``. A prediction is one label
+per row (of Traces, the first); a row may have several true labels, any of which is right.
 """
 
 from hinet.metrics.hierarchical import (

@@ -1,4 +1,4 @@
-"""The border: whatever truth and prediction a user brings becomes cases, each distinct pair of them once."""
+"""True and predicted labels of any form, converted to the distinct pairs of them with counts."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data import Traces
-from hinet.errors import LabelError, did_you_mean, shown
+from hinet.errors import LabelError, did_you_mean, quoted
 from hinet.ragged import Ints, distinct, gather, offsets_of
 from hinet.taxonomy import VIRTUAL_ROOT, Taxonomy
 from hinet.taxonomy.path_ids import as_id
 
 Labels: TypeAlias = Traces | Sequence[Any] | NDArray[Any]
-"""Traces, or node ids: one a row, or several a row as a list, tuple or set."""
+"""Traces, or node ids: one per row, or several per row as a list, tuple or set."""
 
-_SEVERAL = (list, tuple, set, frozenset, np.ndarray)
+_COLLECTIONS = (list, tuple, set, frozenset, np.ndarray)
 
 
 @dataclass(frozen=True)
 class Cases:
-    """The distinct (true labels, predicted label) of many rows; far fewer than rows where labels come again.
+    """The distinct pairs (true labels, predicted label) of many rows.
 
     Attributes
     ----------
     taxonomy : Taxonomy
-        Whose nodes the labels are.
+        The taxonomy of the labels.
     true_nodes, offsets : int arrays
         The true labels of case ``i`` are ``true_nodes[offsets[i]:offsets[i + 1]]``, all different, at least one.
     predicted : int array of shape (c,)
         The predicted label of every case; cases are sorted by it.
     counts : int array of shape (c,)
-        How many rows every case stands for.
+        The number of rows of every case.
     """
 
     taxonomy: Taxonomy
@@ -49,16 +49,16 @@ class Cases:
 
     @classmethod
     def of(cls, y_true: Labels, y_pred: Labels, taxonomy: Taxonomy | None = None) -> Cases:
-        """Check and pair the rows of both sides; the error names the side, the row and the remedy."""
-        known = taxonomy_of(y_true, y_pred, taxonomy)
-        true_nodes, offsets = true_labels(y_true, known)
-        predicted = predicted_labels(y_pred, known)
+        """Validate and pair the rows of both sides; errors name the side and the row."""
+        taxonomy = common_taxonomy(y_true, y_pred, taxonomy)
+        true_nodes, offsets = true_labels(y_true, taxonomy)
+        predicted = predicted_labels(y_pred, taxonomy)
         check_lengths(len(offsets) - 1, len(predicted))
-        numbers, examples = _numbered_sets(true_nodes, offsets, len(known))
+        numbers, examples = _numbered_sets(true_nodes, offsets, len(taxonomy))
         keys, counts = np.unique(predicted * np.int64(len(examples)) + numbers, return_counts=True)
         predicted, sets = np.divmod(keys, len(examples))
         nodes, lengths = gather(true_nodes, offsets, examples[sets])
-        return cls(known, nodes, offsets_of(lengths), predicted, counts)
+        return cls(taxonomy, nodes, offsets_of(lengths), predicted, counts)
 
     def mean(self, values: NDArray[Any]) -> float:
         """Return the mean over rows of a value for each case."""
@@ -76,30 +76,32 @@ class Cases:
         return Cases(self.taxonomy, nodes, offsets, self.predicted[start:end], self.counts[start:end])
 
 
-def taxonomy_of(y_true: Labels, y_pred: Labels, given: Taxonomy | None) -> Taxonomy:
-    """Return the one taxonomy that both sides speak of."""
-    if given is not None and not hasattr(given, "positions"):
-        raise LabelError(f"taxonomy is a Taxonomy, got {type(given).__name__}; read a file with Taxonomy.from_file")
-    spoken = [given] if given is not None else []
-    spoken += [side.layers.taxonomy for side in (y_true, y_pred) if isinstance(side, Traces)]
-    if not spoken:
-        raise LabelError("labels are given as node ids; say of which hierarchy, with taxonomy=")
-    for other in spoken[1:]:
-        if other is not spoken[0] and other != spoken[0]:
-            raise LabelError(f"truth and prediction speak of two taxonomies, {spoken[0]!r} and {other!r}; use one")
-    return spoken[0]
+def common_taxonomy(y_true: Labels, y_pred: Labels, taxonomy: Taxonomy | None) -> Taxonomy:
+    """Return the taxonomy of both sides; raise LabelError if there is none, or two."""
+    if taxonomy is not None and not hasattr(taxonomy, "positions"):
+        raise LabelError(
+            f"`taxonomy`: expected a Taxonomy, got {type(taxonomy).__name__}; read a file with Taxonomy.from_file"
+        )
+    taxonomies = [taxonomy] if taxonomy is not None else []
+    taxonomies += [side.layers.taxonomy for side in (y_true, y_pred) if isinstance(side, Traces)]
+    if not taxonomies:
+        raise LabelError("labels that are node ids need a hierarchy; set `taxonomy`")
+    for other in taxonomies[1:]:
+        if other is not taxonomies[0] and other != taxonomies[0]:
+            raise LabelError(f"true and predicted labels have two taxonomies, {taxonomies[0]!r} and {other!r}; use one")
+    return taxonomies[0]
 
 
 def check_lengths(true_rows: int, predicted_rows: int) -> None:
-    """Refuse sides of different lengths, and no rows at all."""
+    """Raise LabelError for sides of different lengths, and for no rows."""
     if true_rows != predicted_rows:
         raise LabelError(f"{true_rows:,} true rows and {predicted_rows:,} predicted ones; they must be the same rows")
     if not true_rows:
-        raise LabelError("there are no rows to judge; give at least one")
+        raise LabelError("there are no rows to evaluate; give at least one")
 
 
 def true_labels(y_true: Labels, taxonomy: Taxonomy) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the true labels of every row as a ragged array, ascending and each once; at least one a row."""
+    """Return the distinct true labels of every row as a ragged array, ascending; at least one per row."""
     nodes, offsets = label_lists(y_true, taxonomy, "y_true")
     empty = np.flatnonzero(np.diff(offsets) == 0)
     if len(empty):
@@ -126,70 +128,70 @@ def predicted_labels(y_pred: Labels, taxonomy: Taxonomy) -> NDArray[np.int64]:
 
 
 def check_predicted(offsets: Ints) -> None:
-    """Refuse rows for which nothing is predicted."""
+    """Raise LabelError for rows without a prediction."""
     empty = np.flatnonzero(np.diff(offsets) == 0)
     if len(empty):
         raise LabelError(f"y_pred: row {int(empty[0])}: nothing is predicted; give every row a label")
 
 
 def label_lists(labels: Labels, taxonomy: Taxonomy, side: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the labels of every row, as they come, as a ragged array of positions in the taxonomy."""
+    """Return the labels of every row, in their order, as a ragged array of positions in the taxonomy."""
     if isinstance(labels, Traces):
         nodes, offsets = labels.end_nodes.astype(np.int64), labels.row_offsets
     else:
         nodes, offsets = _positions(labels, taxonomy, side)
-    lost = np.flatnonzero((nodes == VIRTUAL_ROOT) | (taxonomy.depth[nodes] < 0))
-    if len(lost):
-        row = int(np.searchsorted(offsets, lost[0], side="right")) - 1
-        node = int(nodes[lost[0]])
-        name = "the virtual root" if node == VIRTUAL_ROOT else shown(taxonomy.ids[node])
-        raise LabelError(f"{side}: row {row}: the root does not lead to {name}; name a node below the root")
+    invalid = np.flatnonzero((nodes == VIRTUAL_ROOT) | (taxonomy.depth[nodes] < 0))
+    if len(invalid):
+        row = int(np.searchsorted(offsets, invalid[0], side="right")) - 1
+        node = int(nodes[invalid[0]])
+        name = "the virtual root" if node == VIRTUAL_ROOT else quoted(taxonomy.ids[node])
+        raise LabelError(f"{side}: row {row}: {name} cannot be reached from the root; name a node below the root")
     return nodes, offsets
 
 
 def _positions(labels: Any, taxonomy: Taxonomy, side: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     if isinstance(labels, str) or not hasattr(labels, "__len__"):
-        raise LabelError(f"{side}: expected Traces or a list of labels, got {shown(str(labels))}; put it into a list")
+        raise LabelError(f"{side}: expected Traces or a list of labels, got {quoted(str(labels))}; put it into a list")
     rows: list[Any] = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
     if not _has_several(rows):
-        return _known(taxonomy, rows, np.arange(len(rows)), side), np.arange(len(rows) + 1)
-    lists = [label if isinstance(label, _SEVERAL) else (label,) for label in rows]
+        return _lookup(taxonomy, rows, np.arange(len(rows)), side), np.arange(len(rows) + 1)
+    lists = [label if isinstance(label, _COLLECTIONS) else (label,) for label in rows]
     offsets = offsets_of(np.fromiter(map(len, lists), np.int64, len(lists)))
     row_of = np.repeat(np.arange(len(lists)), np.diff(offsets))
-    return _known(taxonomy, list(chain.from_iterable(lists)), row_of, side), offsets
+    return _lookup(taxonomy, list(chain.from_iterable(lists)), row_of, side), offsets
 
 
 def _has_several(rows: Iterable[Any]) -> bool:
-    return any(issubclass(kind, _SEVERAL) for kind in set(map(type, rows)))
+    return any(issubclass(kind, _COLLECTIONS) for kind in set(map(type, rows)))
 
 
-def _known(taxonomy: Taxonomy, labels: list[Any], row_of: Ints, side: str) -> NDArray[np.int64]:
+def _lookup(taxonomy: Taxonomy, labels: list[Any], row_of: Ints, side: str) -> NDArray[np.int64]:
     try:
         return taxonomy.positions(labels)
-    except LabelError:  # it counts labels; here rows are told, of one of two sides
-        place = next(place for place, label in enumerate(labels) if label not in taxonomy)
-    row, label, name = row_of[place], labels[place], as_id(labels[place])
+    except LabelError:  # it numbers labels; here the error names the side and the row
+        index = next(index for index, label in enumerate(labels) if label not in taxonomy)
+    row, label, name = row_of[index], labels[index], as_id(labels[index])
     if not name.strip():
-        what = "nothing is predicted" if side == "y_pred" else "there is no true label"
-        raise LabelError(f"{side}: row {row}: {what}, got {label!r}; give every row a label")
+        problem = "nothing is predicted" if side == "y_pred" else "there is no true label"
+        raise LabelError(f"{side}: row {row}: {problem}, got {label!r}; give every row a label")
     hint = did_you_mean(name, taxonomy.ids)
-    raise LabelError(f"{side}: row {row}: label {shown(name)} is not in the taxonomy of {len(taxonomy):,} nodes{hint}")
+    raise LabelError(f"{side}: row {row}: label {quoted(name)} is not in the taxonomy of {len(taxonomy):,} nodes{hint}")
 
 
 def _numbered_sets(nodes: Ints, offsets: Ints, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return a number for every list of a ragged array, the same for equal lists, and a list for every number.
 
-    Lists are told apart one element at a time, so that rows are sorted as plain numbers, never as lists.
+    Lists are compared one element at a time, so that only numbers are sorted, never lists.
     """
     lengths = np.diff(offsets)
     numbers = np.zeros(len(lengths), np.int64)
     used = 1
-    for place in range(int(lengths.max(initial=0))):
-        longer = np.flatnonzero(lengths > place)
-        keys = numbers[longer] * np.int64(size) + nodes[offsets[longer] + place]
-        found, inverse = np.unique(keys, return_inverse=True)
+    for index in range(int(lengths.max(initial=0))):
+        longer = np.flatnonzero(lengths > index)
+        keys = numbers[longer] * np.int64(size) + nodes[offsets[longer] + index]
+        distinct_keys, inverse = np.unique(keys, return_inverse=True)
         numbers[longer] = used + inverse
-        used += len(found)
-    an_example = np.zeros(used, np.int64)
-    an_example[numbers] = np.arange(len(numbers))
-    return numbers, an_example
+        used += len(distinct_keys)
+    examples = np.zeros(used, np.int64)
+    examples[numbers] = np.arange(len(numbers))
+    return numbers, examples

@@ -1,7 +1,7 @@
-"""Metrics that know the hierarchy: sets of ancestors, lowest common ancestors, distance, depth of agreement.
+"""Hierarchical metrics: sets of ancestors, lowest common ancestors, distance, depth of agreement.
 
-All are of sets of nodes, never of paths, so that a DAG needs no unrolling. Where a row has several true labels,
-sets are those of all its labels together, and distance and depth are those of the label that suits the prediction best.
+All use sets of nodes, not paths, so a DAG is not unrolled. If a row has several true labels, the sets are the unions
+over its labels, and distance and depth are those of the label that matches the prediction best.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def hierarchical_f1(
 ) -> float:
     """Return the F1 of the sets of labels with all their ancestors, the root left out.
 
-    Micro adds up the sizes of the sets over all rows and then divides; macro is the mean over rows of each row's own
-    share. Where a set is empty (the root itself is the label) its share is 1 if the other set is empty too, else 0.
+    Micro sums the sizes of the sets over all rows and then divides; macro is the mean of the F1 of the rows. If a set
+    is empty (the label is the root), its share is 1 if the other set is empty too, else 0.
 
     Notes
     -----
     On a tree these are the ``precision``, ``recall`` and ``f1`` of HiClass 5.0.8 for one label a row, with ``average``
     of the same name. There a label is a path without the root; the empty strings that pad short paths count neither as
-    true nor as predicted, so a label at an inner node is judged as here. Differences: HiClass compares the names on a
+    true nor as predicted, so a label at an inner node counts as here. Differences: HiClass compares the names on a
     path, so that one name below two parents is one node; it sees the ancestors on the given path only, where here a
     node of a DAG has all its ancestors; of rows with several labels it drops those beyond the number on the other side;
     a row whose path is all padding divides by zero there in the macro average, and an F1 of 0 warns.
@@ -83,7 +83,7 @@ def hierarchical_f1(
 
 
 def lca_precision(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> float:
-    """Return the mean over rows of the share of nodes up from the prediction that are true; see :func:`lca_f1`.
+    """Return the mean over rows of the share of nodes above the prediction that are true; see :func:`lca_f1`.
 
     >>> from hinet import Taxonomy
     >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
@@ -94,7 +94,7 @@ def lca_precision(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None =
 
 
 def lca_recall(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> float:
-    """Return the mean over rows of the share of nodes up from the truth that are predicted; see :func:`lca_f1`.
+    """Return the mean over rows of the share of nodes above the true label that are predicted; see :func:`lca_f1`.
 
     >>> from hinet import Taxonomy
     >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
@@ -107,16 +107,16 @@ def lca_recall(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = No
 def lca_f1(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> float:
     """Return the mean over rows of the F1 of the nodes up to the lowest common ancestor of truth and prediction.
 
-    Other than :func:`hierarchical_f1` it does not count an error the less, the deeper it is.
+    Unlike in :func:`hierarchical_f1`, deep errors count as much as shallow ones.
 
     Notes
     -----
     After Kosmopoulos et al. (2015), *Evaluation measures for hierarchical classification*. The lowest common ancestor
     of a true and the predicted label, the root and the labels themselves included, is the one with the fewest edges to
     both; of several the deepest, and of these the first in the taxonomy. The true set of a row holds the nodes on a
-    shortest way from each true label up to its lowest common ancestor with the prediction, both ends included; the
-    predicted set those on the shortest ways from the prediction up to the same ancestors. (A DAG may have several
-    shortest ways; the one that comes first in the taxonomy, from the top down, is taken.) Precision, recall and F1
+    shortest path from each true label up to its lowest common ancestor with the prediction, both ends included; the
+    predicted set those on the shortest paths from the prediction up to the same ancestors. (If a DAG has several
+    shortest paths, the first in the order of the taxonomy, from the top down, counts.) Precision, recall and F1
     are of these two sets. With one true label they share just that ancestor, so that precision is ``1 / (1 + edges up
     from the prediction)`` and recall ``1 / (1 + edges up from the truth)``.
 
@@ -131,9 +131,9 @@ def lca_f1(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) 
 
 
 def tree_distance(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> float:
-    """Return the mean number of edges from the nearest true label up to a common ancestor and down to the prediction.
+    """Return the mean number of edges from the nearest true label over a common ancestor to the prediction.
 
-    The common ancestor, the root included, is the one that makes the way shortest. 0 is best.
+    The common ancestor, which may be the root, is the one with the shortest path. 0 is best.
 
     >>> from hinet import Taxonomy
     >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
@@ -157,7 +157,7 @@ def depth_of_agreement(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | N
 
 
 def case_shares(cases: Cases, sizes: NDArray[np.int64], average: Average) -> Shares:
-    """Return the shares of sets of (cases, 3) sizes: common, true, predicted."""
+    """Return precision, recall and F1 of (cases, 3) set sizes: common, true, predicted."""
     if average == "micro":
         return Shares(*(float(share[0]) for share in _shares(cases.counts @ sizes)))
     return Shares(*(cases.mean(share) for share in _shares(sizes)))
@@ -169,7 +169,7 @@ def _shares(sizes: NDArray[np.int64]) -> tuple[NDArray[np.float64], ...]:
 
 
 def _share(part: NDArray[np.int64], whole: NDArray[np.int64], other: NDArray[np.int64] | int) -> NDArray[np.float64]:
-    """Return ``part / whole``; an empty whole is matched by an empty other side, and by nothing else."""
+    """Return ``part / whole``; for an empty whole, 1 if the other side is empty too, else 0."""
     empty = np.where(np.asarray(other) == 0, 1.0, 0.0)
     return np.where(whole > 0, part / np.maximum(whole, 1), empty)
 

@@ -1,4 +1,4 @@
-"""Metrics that compare labels as they are: exactly, label by label, level by level, or among several candidates."""
+"""Flat metrics of labels: accuracy, top-k accuracy, F1, and accuracy by level."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hinet.metrics.cases import (
     Labels,
     check_lengths,
     check_predicted,
+    common_taxonomy,
     label_lists,
     predicted_labels,
-    taxonomy_of,
     true_labels,
 )
 from hinet.ragged import Bools, Ints
@@ -44,9 +44,9 @@ def correct(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None)
     >>> correct([("cat", "dog"), "cow"], ["dog", "pet"], taxonomy=animals).tolist()
     [True, False]
     """
-    known = taxonomy_of(y_true, y_pred, taxonomy)
-    nodes, offsets = true_labels(y_true, known)
-    predicted = predicted_labels(y_pred, known)
+    taxonomy = common_taxonomy(y_true, y_pred, taxonomy)
+    nodes, offsets = true_labels(y_true, taxonomy)
+    predicted = predicted_labels(y_pred, taxonomy)
     check_lengths(len(offsets) - 1, len(predicted))
     return _any_in_row(nodes == np.repeat(predicted, np.diff(offsets)), offsets)
 
@@ -56,7 +56,7 @@ def top_k_accuracy(
 ) -> float:
     """Return the share of rows with a true label among their first ``k`` candidates, or among all of them.
 
-    Candidates are the traces of a row, the best first, or a list of node ids for each row; a row may have fewer than k.
+    Candidates are the traces of a row, the best first, or a list of node ids per row; a row may have fewer than k.
 
     >>> from hinet import Taxonomy
     >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
@@ -64,28 +64,27 @@ def top_k_accuracy(
     0.5
     """
     if k is not None and k < 1:
-        raise HiNetError(f"k is at least 1; got {k}")
-    known = taxonomy_of(y_true, candidates, taxonomy)
-    true_nodes, true_offsets = true_labels(y_true, known)
-    nodes, offsets = label_lists(candidates, known, "y_pred")
+        raise HiNetError(f"k: expected a whole number of at least 1, got {k}")
+    taxonomy = common_taxonomy(y_true, candidates, taxonomy)
+    true_nodes, true_offsets = true_labels(y_true, taxonomy)
+    nodes, offsets = label_lists(candidates, taxonomy, "y_pred")
     check_lengths(len(true_offsets) - 1, len(offsets) - 1)
     check_predicted(offsets)
-    lengths, size = np.diff(offsets), np.int64(len(known))
+    lengths, size = np.diff(offsets), np.int64(len(taxonomy))
     rows = np.arange(len(lengths))
     true = np.repeat(rows, np.diff(true_offsets)) * size + true_nodes  # ascending
-    wanted = np.repeat(rows, lengths) * size + nodes
-    hit = true[np.minimum(np.searchsorted(true, wanted), len(true) - 1)] == wanted
+    keys = np.repeat(rows, lengths) * size + nodes
+    hit = true[np.minimum(np.searchsorted(true, keys), len(true) - 1)] == keys
     if k is not None:
         hit &= np.arange(len(nodes)) - np.repeat(offsets[:-1], lengths) < k
     return float(_any_in_row(hit, offsets).mean())
 
 
 def label_f1(y_true: Labels, y_pred: Labels, *, average: Average = "micro", taxonomy: Taxonomy | None = None) -> float:
-    """Return the F1 over labels, blind to the hierarchy.
+    """Return the F1 over labels, ignoring the hierarchy.
 
-    Micro counts hits, wrong predictions and missed labels over all rows; with one true label a row it is the
-    accuracy. Macro is the plain mean over all labels that are true or predicted somewhere, so that rare labels weigh
-    as much as frequent ones.
+    Micro counts true positives, false positives and false negatives over all rows; with one true label per row it is
+    the accuracy. Macro is the mean over all labels that are true or predicted somewhere.
 
     >>> from hinet import Taxonomy
     >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
@@ -97,11 +96,11 @@ def label_f1(y_true: Labels, y_pred: Labels, *, average: Average = "micro", taxo
 
 
 def level_accuracy(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> list[float]:
-    """Return for each level the share of the rows with a true node there that are right there.
+    """Return the accuracy at each level, over the rows that have a true node there.
 
-    The nodes of a label at level ``l`` are those of the label and its ancestors whose depth (the longest way from the
-    root) is ``l``: one in a tree, at least one down to the label's own depth in a DAG. A row is right at a level if its
-    predicted and true labels have a node there in common. A prediction that stops above a level is wrong there.
+    The nodes of a label at level ``l`` are the label and its ancestors whose depth (the longest path from the root) is
+    ``l``: one in a tree, at least one down to the label's own depth in a DAG. A row is right at a level if its
+    predicted and true labels have a common node there. A prediction that stops above a level is wrong there.
 
     >>> from hinet import Taxonomy
     >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
@@ -113,9 +112,9 @@ def level_accuracy(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None 
 
 
 def check_average(average: str) -> None:
-    """Refuse averages other than those of :data:`Average`."""
+    """Raise HiNetError unless ``average`` is 'micro' or 'macro'."""
     if average not in ("micro", "macro"):
-        raise HiNetError(f"average is 'micro' or 'macro'; got {average!r}")
+        raise HiNetError(f"average: expected 'micro' or 'macro', got {average!r}")
 
 
 def case_accuracy(cases: Cases) -> float:
@@ -126,9 +125,9 @@ def case_accuracy(cases: Cases) -> float:
 def case_label_f1(cases: Cases, average: Average) -> float:
     """Return the F1 over labels of cases."""
     size = len(cases.taxonomy)
-    hits = _counted(cases.predicted, cases.counts * _hits(cases), size)  # (n,) of each label
-    predicted = _counted(cases.predicted, cases.counts, size)
-    true = _counted(cases.true_nodes, np.repeat(cases.counts, np.diff(cases.offsets)), size)
+    hits = _weighted_counts(cases.predicted, cases.counts * _hits(cases), size)  # (n,) of each label
+    predicted = _weighted_counts(cases.predicted, cases.counts, size)
+    true = _weighted_counts(cases.true_nodes, np.repeat(cases.counts, np.diff(cases.offsets)), size)
     total = true + predicted
     if average == "micro":
         return float(2 * hits.sum() / total.sum())
@@ -137,12 +136,12 @@ def case_label_f1(cases: Cases, average: Average) -> float:
 
 
 def level_shares(cases: Cases, hits: list[NDArray[np.int64]]) -> list[float]:
-    """Return the level accuracy of cases from the hits at each level of some cases at a time."""
+    """Return the level accuracy of cases from the hits at each level of each chunk of cases."""
     depth = cases.taxonomy.depth[cases.true_nodes]
     deepest = np.maximum.reduceat(depth, cases.offsets[:-1])
-    ending = _counted(deepest, cases.counts, int(deepest.max()) + 1)
-    there = np.cumsum(ending[::-1])[::-1][1:]  # rows with a true node at each level
-    return [float(share) for share in np.sum(hits, axis=0)[: len(there)] / there]
+    rows_ending = _weighted_counts(deepest, cases.counts, int(deepest.max()) + 1)
+    rows_at_level = np.cumsum(rows_ending[::-1])[::-1][1:]  # rows with a true node at each level
+    return [float(share) for share in np.sum(hits, axis=0)[: len(rows_at_level)] / rows_at_level]
 
 
 def _hits(cases: Cases) -> Bools:
@@ -155,5 +154,5 @@ def _any_in_row(marked: Bools, offsets: Ints) -> Bools:
     return np.asarray(np.logical_or.reduceat(marked, offsets[:-1]))
 
 
-def _counted(values: Ints, weights: Ints, size: int) -> NDArray[np.float64]:
+def _weighted_counts(values: Ints, weights: Ints, size: int) -> NDArray[np.float64]:
     return np.asarray(np.bincount(values, weights, size), np.float64)

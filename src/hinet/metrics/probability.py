@@ -1,4 +1,4 @@
-"""Metrics of probabilities: how sure, how rightly sure, and what is gained by answering only when sure."""
+"""Metrics of probabilities: log loss, Brier score, calibration error, and risk against coverage."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from numpy.typing import ArrayLike, NDArray
 from hinet.data import Traces
 from hinet.errors import HiNetError
 from hinet.metrics.ancestry import Ancestry
-from hinet.metrics.cases import Labels, check_lengths, check_predicted, taxonomy_of, true_labels
+from hinet.metrics.cases import Labels, check_lengths, check_predicted, common_taxonomy, true_labels
 from hinet.ragged import Bools, Ints, gather, offsets_of
 
 BINS = 15  # as in Guo et al. (2017), On calibration of modern neural networks
-LEAST_PROBABILITY = float(np.finfo(np.float64).eps)  # what log loss takes for a truth held impossible
-_ROUNDING = 1e-6  # sums of probabilities in single precision may pass 1 by as much
+MIN_PROBABILITY = float(np.finfo(np.float64).eps)  # for log loss, in place of 0
+_ROUNDING = 1e-6  # sums of float32 probabilities may exceed 1 by this
 
 
 def log_loss(probability: ArrayLike) -> float:
-    """Return the mean of ``-ln p`` over rows, of the probability ``p`` that each row's truth was given.
+    """Return the mean of ``-ln p`` over rows, where ``p`` is the predicted probability of the true label.
 
-    A ``p`` below 2.2e-16 counts as that, so that one truth held impossible costs 36 and not infinity.
+    Probabilities are clipped at 2.2e-16, so that one of 0 costs 36 and not infinity.
 
     >>> round(log_loss([0.5, 0.25]), 3)
     1.04
     """
-    return float(-np.log(np.maximum(_probabilities(probability, "probability"), LEAST_PROBABILITY)).mean())
+    return float(-np.log(np.maximum(_probabilities(probability, "probability"), MIN_PROBABILITY)).mean())
 
 
 def brier_score(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """Return the mean squared difference of confidence and correctness: 0 is best, 0.25 is always saying one half.
+    """Return the mean squared difference of confidence and correctness: 0 is best, 0.25 is a constant one half.
 
     >>> round(brier_score([0.9, 0.6], [True, False]), 3)
     0.185
     """
-    sure, right = _judged(confidence, correct)
+    sure, right = _validate_pair(confidence, correct)
     return float(((sure - right) ** 2).mean())
 
 
 def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, *, bins: int = BINS) -> float:
-    """Return how far confidence is from accuracy: the mean over rows of their difference in the row's bin.
+    """Return the mean over rows of the difference between confidence and accuracy in the row's bin.
 
-    Bins are of equal width; each holds its lower end, the last its upper end too.
+    Bins have equal width; each includes its lower end, the last also its upper end.
 
     >>> round(expected_calibration_error([0.95, 0.95, 0.55, 0.55], [True, True, True, False], bins=10), 3)
     0.05
     """
-    sure, right = _judged(confidence, correct)
+    sure, right = _validate_pair(confidence, correct)
     return _calibration_error(sure, right, bins)
 
 
@@ -55,7 +55,8 @@ def level_calibration_error(y_true: Labels, y_pred: Traces, log_p: ArrayLike, *,
     """Return for each level the expected calibration error of the nodes predicted there.
 
     A node on the first trace of a row is right if it is a true label or an ancestor of one. ``log_p`` is the log
-    probability of the way down to every neuron of ``y_pred``, as in ``Found.log_p``; levels end with the longest trace.
+    probability of the path down to every neuron of ``y_pred``, as in ``Found.log_p``; the longest trace determines the
+    number of levels.
 
     >>> from hinet import Layers, Taxonomy, Traces
     >>> layers = Layers.of(Taxonomy.from_paths([("pet", "cat"), ("pet", "dog"), ("cow",)], steps="ids"))
@@ -63,16 +64,16 @@ def level_calibration_error(y_true: Labels, y_pred: Traces, log_p: ArrayLike, *,
     >>> [round(e, 3) for e in level_calibration_error(["cat", "pet"], predicted, np.log([0.9, 0.5, 1.0, 0.5]))]
     [0.05, 0.0]
     """
-    taxonomy = taxonomy_of(y_true, y_pred, None)
+    taxonomy = common_taxonomy(y_true, y_pred, None)
     true_nodes, true_offsets = true_labels(y_true, taxonomy)
     check_lengths(len(true_offsets) - 1, len(y_pred))
     check_predicted(y_pred.row_offsets)
-    with np.errstate(over="ignore"):  # what is far above 0 is no log probability, and is told as such
+    with np.errstate(over="ignore"):  # values far above 0 are reported below
         path_p = _in_range(np.exp(np.asarray(log_p, np.float64)), "probability", "neuron")
     if len(path_p) != len(y_pred.neurons):
         raise HiNetError(f"{len(path_p):,} log probabilities for {len(y_pred.neurons):,} neurons; give Found.log_p")
     ancestry = Ancestry.of(taxonomy, np.unique(true_nodes))
-    places = ancestry.places(true_nodes)
+    index = ancestry.indices(true_nodes)
     first = y_pred.row_offsets[:-1]
     lengths = np.diff(y_pred.offsets)[first]
     errors = []
@@ -80,7 +81,7 @@ def level_calibration_error(y_true: Labels, y_pred: Traces, log_p: ArrayLike, *,
         rows = np.flatnonzero(lengths > level)
         neurons = y_pred.offsets[first[rows]] + level
         nodes = y_pred.layers.node[y_pred.neurons[neurons]]
-        labels, counts = gather(places, true_offsets, rows)
+        labels, counts = gather(index, true_offsets, rows)
         right = np.logical_or.reduceat(_leads_to(ancestry, np.repeat(nodes, counts), labels), offsets_of(counts)[:-1])
         errors.append(_calibration_error(path_p[neurons], right.astype(np.float64), bins))
     return errors
@@ -96,23 +97,23 @@ def confidence(y_pred: Traces) -> NDArray[np.float64]:
     [0.75]
     """
     if y_pred.log_p is None:
-        raise HiNetError("the traces carry no log probabilities; predict them, such as with Search.traces")
+        raise HiNetError("the traces have no log probabilities; predict them, such as with Search.traces")
     check_predicted(y_pred.row_offsets)
     return np.exp(y_pred.log_p[y_pred.row_offsets[:-1]])
 
 
 @dataclass(frozen=True, eq=False)
 class CoverageRisk:
-    """What answering only the surest rows costs: a point for every distinct confidence, the surest first.
+    """The curve of risk against coverage: a point for every distinct confidence, highest first.
 
     Attributes
     ----------
     threshold : float array
-        Rows at least as sure are answered.
+        The confidence from which rows are answered.
     coverage : float array
-        The share of rows that are answered; the last is 1.
+        The share of answered rows; the last is 1.
     risk : float array
-        The share of wrong answers among them; the last is that of all rows.
+        The share of wrong answers; the last is that of all rows.
     """
 
     threshold: NDArray[np.float64]
@@ -132,55 +133,59 @@ def coverage_risk(confidence: ArrayLike, correct: ArrayLike) -> CoverageRisk:
     >>> curve.coverage.tolist(), curve.risk.round(3).tolist(), round(curve.area, 3)
     ([0.25, 0.75, 1.0], [0.0, 0.333, 0.5], 0.292)
     """
-    sure, right = _judged(confidence, correct)
+    sure, right = _validate_pair(confidence, correct)
     order = np.argsort(-sure, kind="stable")
     sure, wrong = sure[order], np.cumsum(1 - right[order])
     last = np.flatnonzero(np.diff(sure, append=-1.0))  # the last row of each confidence
     return CoverageRisk(sure[last], (last + 1) / len(sure), wrong[last] / (last + 1))
 
 
-def _leads_to(ancestry: Ancestry, nodes: Ints, places: Ints) -> Bools:
-    """Return whether each node is that of each place in the ancestry, or an ancestor of it."""
-    wanted = places * np.int64(len(ancestry.depth)) + nodes
-    found = np.minimum(np.searchsorted(ancestry.keys, wanted), len(ancestry.keys) - 1)
-    return np.asarray(ancestry.keys[found] == wanted)
+def _leads_to(ancestry: Ancestry, nodes: Ints, index: Ints) -> Bools:
+    """Return whether each node is the node at each index of the ancestry, or an ancestor of it."""
+    keys = index * np.int64(len(ancestry.depth)) + nodes
+    entries = np.minimum(np.searchsorted(ancestry.keys, keys), len(ancestry.keys) - 1)
+    return np.asarray(ancestry.keys[entries] == keys)
 
 
 def _calibration_error(sure: NDArray[np.float64], right: NDArray[np.float64], bins: int) -> float:
     if bins < 1:
-        raise HiNetError(f"there is at least 1 bin; got {bins}")
+        raise HiNetError(f"bins: expected a whole number of at least 1, got {bins}")
     bin_of = np.minimum((sure * bins).astype(np.int64), bins - 1)
     return float(np.abs(np.bincount(bin_of, sure - right, bins)).sum() / len(sure))
 
 
-def _judged(confidence: ArrayLike, correct: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _validate_pair(confidence: ArrayLike, correct: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     sure, right = _probabilities(confidence, "confidence"), _probabilities(correct, "correct")
     if len(sure) != len(right):
-        raise HiNetError(f"{len(sure):,} confidences and {len(right):,} judgements; they must be of the same rows")
+        raise HiNetError(
+            f"{len(sure):,} confidences and {len(right):,} values of correct; they must be of the same rows"
+        )
     return sure, right
 
 
 def _probabilities(values: ArrayLike, name: str) -> NDArray[np.float64]:
-    """Return one probability a row, at least one."""
-    given = _in_range(values, name, "row")
-    if not len(given):
-        raise HiNetError(f"{name}: there are no rows to judge; give at least one")
-    return given
+    """Return one probability per row, at least one."""
+    numbers = _in_range(values, name, "row")
+    if not len(numbers):
+        raise HiNetError(f"{name}: there are no rows to evaluate; give at least one")
+    return numbers
 
 
-def _in_range(values: ArrayLike, name: str, of: str) -> NDArray[np.float64]:
+def _in_range(values: ArrayLike, name: str, unit: str) -> NDArray[np.float64]:
     """Return values as floats from 0 to 1, or raise HiNetError with the first that is not."""
     try:
-        given: NDArray[np.float64] = np.asarray(values, np.float64)
+        numbers: NDArray[np.float64] = np.asarray(values, np.float64)
     except (TypeError, ValueError):
         raise HiNetError(f"{name}: expected numbers from 0 to 1, got {values!r:.60}") from None
-    if given.ndim != 1:
-        raise HiNetError(f"{name}: expected one number a {of}, got an array of shape {given.shape}; choose a column")
-    bad = np.flatnonzero(~((given >= -_ROUNDING) & (given <= 1 + _ROUNDING)))  # NaN is neither
-    if len(bad):
-        place = int(bad[0])
+    if numbers.ndim != 1:
         raise HiNetError(
-            f"{of} {place}: {name} is {given[place]:g}, not from 0 to 1; give probabilities, "
+            f"{name}: expected one number per {unit}, got an array of shape {numbers.shape}; choose a column"
+        )
+    bad = np.flatnonzero(~((numbers >= -_ROUNDING) & (numbers <= 1 + _ROUNDING)))  # NaN is neither
+    if len(bad):
+        index = int(bad[0])
+        raise HiNetError(
+            f"{unit} {index}: {name} is {numbers[index]:g}, not from 0 to 1; give probabilities, "
             "not logits, scores or log probabilities"
         )
-    return np.asarray(np.clip(given, 0.0, 1.0))
+    return np.asarray(np.clip(numbers, 0.0, 1.0))

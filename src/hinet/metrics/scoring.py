@@ -30,7 +30,7 @@ from hinet.taxonomy import Taxonomy
 
 @dataclass(frozen=True)
 class LabelReport:
-    """Every label metric of the same rows, each as its function says."""
+    """Every label metric of the same rows, each as defined by its function."""
 
     accuracy: float
     label_f1: float
@@ -50,7 +50,7 @@ class LabelReport:
 
 
 def label_report(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> LabelReport:
-    """Return every label metric, at little more than the price of one.
+    """Return every label metric, at little more than the cost of one.
 
     >>> from hinet import Taxonomy
     >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
@@ -106,17 +106,17 @@ SCORES: Mapping[str, Callable[..., float]] = MappingProxyType(
         "depth_of_agreement": depth_of_agreement,
     }
 )
-"""What can be a scorer, by name; greater is better, so that a distance is negated and called ``neg_`` for it."""
+"""The scorers by name; greater is better, so a distance is negated and its name starts with ``neg_``."""
 
 
 @dataclass(frozen=True)
 class Scorer:
-    """A metric as scikit-learn asks for it: called with a fitted estimator, rows and labels; greater is better."""
+    """A metric as a scikit-learn scorer: called with a fitted estimator, rows and labels; greater is better."""
 
     name: str
 
     def __call__(self, estimator: Any, X: Any, y: Labels) -> float:  # noqa: N803 - scikit-learn's name
-        """Return the score of what the estimator predicts for ``X``."""
+        """Return the score of the estimator's predictions for ``X``."""
         last = estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator  # of a pipeline
         taxonomy = getattr(last, "taxonomy_", None)
         if taxonomy is None:
@@ -132,13 +132,13 @@ class Scorer:
 def scorer(name: str) -> Scorer:
     """Return a metric as a scorer for ``cross_val_score`` and ``GridSearchCV``, for estimators with ``taxonomy_``.
 
-    Names are those of the metrics, with ``_macro`` for that average and, as in scikit-learn, ``neg_`` where less is
+    Names are those of the metrics, with ``_macro`` for that average and, as in scikit-learn, ``neg_`` if less is
     better: see :data:`SCORES`.
 
     >>> scorer("hierarchical_f1")
     Scorer(name='hierarchical_f1')
     """
     if name not in SCORES:
-        hint = did_you_mean(name, SCORES) or f"; choose of {', '.join(SCORES)}"
-        raise HiNetError(f"there is no scorer {name!r}{hint}")
+        hint = did_you_mean(name, SCORES) or f"; choose one of {', '.join(SCORES)}"
+        raise HiNetError(f"unknown scorer {name!r}{hint}")
     return Scorer(name)

@@ -26,7 +26,7 @@ from hinet.errors import HiNetError
 from hinet.networks.graph import NeuronGraph
 from hinet.networks.segments import segment_log_softmax, segment_logsumexp
 from hinet.networks.targets import TargetBatch, Targets
-from hinet.parameters import FLAG, NONE, REFUSED, Rule, Rules, one_of, real, settle
+from hinet.parameters import FLAG, INVALID, NONE, Rule, Rules, one_of, real, validate_fields
 from hinet.taxonomy import Layers
 
 WEIGHT_STD = 0.05
@@ -37,8 +37,8 @@ MOST_DENSE_CELLS = 50_000_000  # weights between two layers: 200 MB, and four ti
 
 
 def _read_level_weights(value: Any) -> Any:
-    fits = isinstance(value, tuple | list) and all(real(0).read(weight) is not REFUSED for weight in value)
-    return tuple(map(float, value)) if fits else REFUSED
+    fits = isinstance(value, tuple | list) and all(real(0).read(weight) is not INVALID for weight in value)
+    return tuple(map(float, value)) if fits else INVALID
 
 
 _RULES: Rules = {
@@ -65,7 +65,7 @@ class HeadSettings:
     tied: bool = False  # skip and parent only: the edges into a node of a DAG share their weights, not their biases
 
     def __post_init__(self) -> None:
-        settle(self, _RULES)
+        validate_fields(self, _RULES)
         if (self.tied or self.prior_strength) and (self.wiring, self.normalisation) != ("skip", "parent"):
             raise HiNetError("tied weights and a prior belong to wiring 'skip' with normalisation 'parent'")
 

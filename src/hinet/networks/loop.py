@@ -13,14 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hinet.data.matrices import check_rows, checked_weights
+from hinet.data.matrices import check_rows, validate_weights
 from hinet.errors import HiNetError
 from hinet.networks.batches import check_width, row_batch
 from hinet.networks.features import SparseBag
 from hinet.networks.models import FlattenNetwork, HiNet
 from hinet.networks.row_adagrad import RowAdagrad
 from hinet.networks.targets import Targets
-from hinet.parameters import NONE, SEED, Rules, real, settle, whole
+from hinet.parameters import NONE, SEED, Rules, real, validate_fields, whole
 from hinet.progress import EpochRecord, Progress, SilentProgress
 
 _RULES: Rules = {
@@ -50,7 +50,7 @@ class TrainingSettings:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        settle(self, _RULES)
+        validate_fields(self, _RULES)
 
 
 def train(
@@ -85,7 +85,7 @@ def train(
     network.to(settings.device)
     network.learn_prior(targets)
     steps = _Steps(network, settings, batches=-(-len(targets) // settings.batch))
-    weights = None if sample_weight is None else torch.from_numpy(checked_weights(sample_weight, len(targets))).float()
+    weights = None if sample_weight is None else torch.from_numpy(validate_weights(sample_weight, len(targets))).float()
     history: list[EpochRecord] = []
     best: tuple[float, int, dict[str, Tensor]] | None = None
     progress.started(settings.epochs, len(targets))

@@ -41,7 +41,7 @@ def predict_traces(network: HiNet | FlattenNetwork, rows: Any, *, k: int = 1) ->
     """
     check_rows(rows)
     check_width(network, rows)
-    k = (whole(1, 1) if isinstance(network, FlattenNetwork) else K).checked("k", k)
+    k = (whole(1, 1) if isinstance(network, FlattenNetwork) else K).validate("k", k)
     layers = network.layers
     network.eval()
     device = str(next(network.parameters()).device)

@@ -53,7 +53,7 @@ class NetworkSearch(Answering):
     def traces(self, rows: Any, k: int = 1, *, least: float = 0.0) -> Found:
         """Return the ``k`` best traces of every row; those less probable than ``least`` are left out."""
         layers = self.model.layers
-        k = min(K.checked("k", k), layers.count_traces())
+        k = min(K.validate("k", k), layers.count_traces())
         parts, along = [], []
         for scores in self._scores(rows, ways=1 if layers.is_tree else k):
             found = _likely(downpour(self.model.graph, scores, k), least)
@@ -97,7 +97,7 @@ class NetworkSearch(Answering):
     @_in_threads
     def top_labels(self, rows: Any, k: int = 1) -> FoundLabels:
         """Return the ``k`` most probable labels of every row, each summed over all its traces."""
-        k = K.checked("k", k)
+        k = K.validate("k", k)
         layers, graph = self.model.layers, self.model.graph
         ends = torch.from_numpy(np.unique(layers.node[layers.ends]).astype(np.int64))
         parts, along, probability = [], [], [np.zeros(0)]
@@ -114,7 +114,7 @@ class NetworkSearch(Answering):
     @_in_threads
     def as_deep_as_sure(self, rows: Any, least: float) -> FoundNodes:
         """Return the deepest node whose probability is at least ``least``, or a top node if there is none."""
-        least = PROBABILITY.checked("least", least)
+        least = PROBABILITY.validate("least", least)
         depth = torch.from_numpy(self.model.layers.taxonomy.depth.copy())[:, None]
 
         def deepest(found: Marginals) -> Tensor:
@@ -126,7 +126,7 @@ class NetworkSearch(Answering):
     @_in_threads
     def expected_f1(self, rows: Any, f1: float = TYPICAL_F1) -> FoundNodes:
         """Return the node with the best expected hierarchical F1, over many rows on which it is about ``f1``."""
-        f1 = PROBABILITY.checked("f1", f1)
+        f1 = PROBABILITY.validate("f1", f1)
 
         def gain(found: Marginals) -> Tensor:
             gains = found.node - f1 / 2

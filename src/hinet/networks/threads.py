@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import torch
 
-from hinet.parameters import thread_count
+from hinet.parameters import resolve_threads
 
 _forked = False
 
@@ -32,7 +32,7 @@ def torch_threads(threads: int | None) -> Iterator[None]:
     """Let torch use so many threads for a while, in a forked process one; None leaves it as it is."""
     before = torch.get_num_threads()
     if threads is not None and not _forked:
-        torch.set_num_threads(min(thread_count(threads), os.cpu_count() or 1))
+        torch.set_num_threads(min(resolve_threads(threads), os.cpu_count() or 1))
     try:
         yield
     finally:

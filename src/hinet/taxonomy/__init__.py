@@ -1,4 +1,4 @@
-"""The user's hierarchy: read, checked, and laid out as layers of neurons."""
+"""The user's hierarchy: read from a file, checked, and converted to layers of neurons."""
 
 from hinet.taxonomy.changes import TaxonomyChange
 from hinet.taxonomy.check import Report, check
@@ -7,8 +7,8 @@ from hinet.taxonomy.drawing import draw
 from hinet.taxonomy.formats import FORMATS, Edges, IdPaths, LabelPaths, Table, TaxonomyFormat, read_draft
 from hinet.taxonomy.layers import STOP, Layer, Layers
 from hinet.taxonomy.nested_json import NestedJson
-from hinet.taxonomy.path_ids import PATH_SEP, as_id, path_id, unpadded
-from hinet.taxonomy.path_text import PATH_MARK, cut_path, has_paths
+from hinet.taxonomy.path_ids import PATH_SEP, as_id, path_id, strip_padding
+from hinet.taxonomy.path_text import PATH_MARK, has_paths, split_path
 from hinet.taxonomy.roots import VIRTUAL_ROOT
 from hinet.taxonomy.taxonomy import Taxonomy
 
@@ -32,10 +32,10 @@ __all__ = [
     "TaxonomyFormat",
     "as_id",
     "check",
-    "cut_path",
     "draw",
     "has_paths",
     "path_id",
     "read_draft",
-    "unpadded",
+    "split_path",
+    "strip_padding",
 ]

@@ -1,4 +1,4 @@
-"""What differs between two taxonomies: nodes that were added, moved, renamed and removed."""
+"""The difference between two taxonomies: nodes that were added, moved, renamed and removed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.errors import HiNetError, shown
+from hinet.errors import HiNetError, quoted
 from hinet.ragged import Bools
 from hinet.taxonomy.roots import VIRTUAL_ROOT
 from hinet.taxonomy.taxonomy import Taxonomy
 
-ADDED = -1  # in place of an old node
+ADDED = -1  # the old position of a node that was added
 
-_ROOT, _UNKNOWN = 0, 1  # as parents; old nodes are counted from 2
+_ROOT, _UNKNOWN = 0, 1  # numbers of parents; old nodes start at 2
 _EXAMPLES = 3
 
 
@@ -24,14 +24,13 @@ _EXAMPLES = 3
 class TaxonomyChange:
     """How the nodes of a new taxonomy relate to those of an old one.
 
-    A node moved if its parents are other nodes than before. Nodes right below the root have the root as their parent,
-    whatever it is called.
+    A node moved if its parents are other nodes than before. Renaming the root moves no node.
 
     Attributes
     ----------
     old, new : Taxonomy
         The two taxonomies.
-    came_from : int array of shape (nodes of new,)
+    old_position : int array of shape (nodes of new,)
         Position in ``old`` of each node, or -1 for one that was added.
 
     Examples
@@ -45,7 +44,7 @@ class TaxonomyChange:
 
     old: Taxonomy
     new: Taxonomy
-    came_from: NDArray[np.int64]
+    old_position: NDArray[np.int64]
 
     @classmethod
     def between(cls, old: Taxonomy, new: Taxonomy, renamed: Mapping[str, str] | None = None) -> TaxonomyChange:
@@ -68,51 +67,53 @@ class TaxonomyChange:
             if after in before:
                 raise HiNetError(f"{before[after]!r} and {name!r} are both renamed to {after!r}; rename one of them")
             before[after] = name
-        place = {renamed.get(name, name): position for position, name in enumerate(old.ids)}
-        return cls(old, new, np.array([place.get(name, ADDED) for name in new.ids], np.int64))
+        position_of = {renamed.get(name, name): position for position, name in enumerate(old.ids)}
+        return cls(old, new, np.array([position_of.get(name, ADDED) for name in new.ids], np.int64))
 
     @cached_property
     def new_position(self) -> NDArray[np.int64]:
         """(nodes of old,) Position in ``new`` of each old node, or -1 for one that was removed."""
-        found = np.full(len(self.old), -1, np.int64)
-        kept = np.flatnonzero(self.came_from != ADDED)
-        found[self.came_from[kept]] = kept
-        return found
+        positions = np.full(len(self.old), -1, np.int64)
+        kept = np.flatnonzero(self.old_position != ADDED)
+        positions[self.old_position[kept]] = kept
+        return positions
 
     @cached_property
     def has_moved(self) -> Bools:
-        """(nodes of new,) Whether the parents of a node that was there before are others now."""
+        """(nodes of new,) Whether an old node has other parents now."""
         old, new = self._old_edges, self._new_edges
         differs = np.zeros(len(self.old), bool)
         size = len(self.old)
         differs[new[~np.isin(new, old)] % size] = True
         differs[old[~np.isin(old, new)] % size] = True
-        kept = self.came_from != ADDED
-        found = np.zeros(len(self.new), bool)
-        found[kept] = differs[self.came_from[kept]]
+        kept = self.old_position != ADDED
+        moved = np.zeros(len(self.new), bool)
+        moved[kept] = differs[self.old_position[kept]]
         if self.new.root != VIRTUAL_ROOT:
-            found[self.new.root] = False
-        return found
+            moved[self.new.root] = False
+        return moved
 
     @property
     def _old_edges(self) -> NDArray[np.int64]:
-        """Return every edge of the old taxonomy as one number: parent, child."""
+        """Return every edge of the old taxonomy as one number of parent and child."""
         parent, child = _edges(self.old)
         return np.asarray(np.where(parent == VIRTUAL_ROOT, _ROOT, parent + 2) * len(self.old) + child)
 
     @property
     def _new_edges(self) -> NDArray[np.int64]:
-        """Return every edge of the new taxonomy to a node that was there before as one number, as those of the old."""
+        """Return every edge of the new taxonomy to an old node as one number, as in ``_old_edges``."""
         parent, child = _edges(self.new)
-        stayed = self.came_from[child] != ADDED
+        stayed = self.old_position[child] != ADDED
         parent, child = parent[stayed], child[stayed]
-        known = np.where(self.came_from[parent] == ADDED, _UNKNOWN, self.came_from[parent] + 2)
-        return np.asarray(np.where(parent == VIRTUAL_ROOT, _ROOT, known) * len(self.old) + self.came_from[child])
+        old_parent = np.where(self.old_position[parent] == ADDED, _UNKNOWN, self.old_position[parent] + 2)
+        return np.asarray(
+            np.where(parent == VIRTUAL_ROOT, _ROOT, old_parent) * len(self.old) + self.old_position[child]
+        )
 
     @cached_property
     def added(self) -> tuple[str, ...]:
         """Ids of new nodes."""
-        return self._ids(self.came_from == ADDED)
+        return self._ids(self.old_position == ADDED)
 
     @cached_property
     def moved(self) -> tuple[str, ...]:
@@ -122,13 +123,16 @@ class TaxonomyChange:
     @cached_property
     def renamed(self) -> tuple[tuple[str, str], ...]:
         """Old and new ids of nodes that have another id now."""
-        pairs = ((self.old.ids[self.came_from[at]], self.new.ids[at]) for at in np.flatnonzero(self.came_from != ADDED))
+        pairs = (
+            (self.old.ids[self.old_position[node]], self.new.ids[node])
+            for node in np.flatnonzero(self.old_position != ADDED)
+        )
         return tuple((before, after) for before, after in pairs if before != after)
 
     @cached_property
     def removed(self) -> tuple[str, ...]:
-        """Ids of nodes that are gone."""
-        return tuple(self.old.ids[at] for at in np.flatnonzero(self.new_position < 0))
+        """Ids of nodes that were removed."""
+        return tuple(self.old.ids[node] for node in np.flatnonzero(self.new_position < 0))
 
     def __bool__(self) -> bool:
         """Return whether anything changed."""
@@ -139,17 +143,17 @@ class TaxonomyChange:
 
     def __str__(self) -> str:
         """Return a line for each kind of change, with its count and the first of its nodes."""
-        told = {
-            "added": [shown(name) for name in self.added[:_EXAMPLES]],
+        examples = {
+            "added": [quoted(name) for name in self.added[:_EXAMPLES]],
             "moved": [self._move(name) for name in self.moved[:_EXAMPLES]],
-            "renamed": [f"{shown(before)} to {shown(after)}" for before, after in self.renamed[:_EXAMPLES]],
-            "removed": [shown(name) for name in self.removed[:_EXAMPLES]],
+            "renamed": [f"{quoted(before)} to {quoted(after)}" for before, after in self.renamed[:_EXAMPLES]],
+            "removed": [quoted(name) for name in self.removed[:_EXAMPLES]],
         }
-        counts = {kind: len(getattr(self, kind)) for kind in told}
+        counts = {kind: len(getattr(self, kind)) for kind in examples}
         lines = [
-            f"{counts[kind]:,} {kind}: {', '.join(some)}{', …' if counts[kind] > len(some) else ''}"
-            for kind, some in told.items()
-            if some
+            f"{counts[kind]:,} {kind}: {', '.join(names)}{', …' if counts[kind] > len(names) else ''}"
+            for kind, names in examples.items()
+            if names
         ]
         return "\n".join(lines) or "no node was added, moved, renamed or removed"
 
@@ -158,34 +162,32 @@ class TaxonomyChange:
         return [f"{count:,} {kind}" for kind, count in counts.items() if count]
 
     def _move(self, name: str) -> str:
-        before = self.old.ids[self.came_from[self.new.position(name)]]
-        places = (
-            " and ".join(map(shown, found)) or "the top" for found in (self.old.parents(before), self.new.parents(name))
+        before = self.old.ids[self.old_position[self.new.position(name)]]
+        ends = (
+            " and ".join(map(quoted, parents)) or "the top"
+            for parents in (self.old.parents(before), self.new.parents(name))
         )
-        return f"{shown(name)} from {' to '.join(places)}"
+        return f"{quoted(name)} from {' to '.join(ends)}"
 
-    def _ids(self, chosen: Bools) -> tuple[str, ...]:
-        return tuple(self.new.ids[at] for at in np.flatnonzero(chosen))
+    def _ids(self, mask: Bools) -> tuple[str, ...]:
+        return tuple(self.new.ids[node] for node in np.flatnonzero(mask))
 
     def nodes_with_other_labels(self) -> NDArray[np.int64]:
-        """Return the nodes of ``new`` that moved, or above which or below which nodes moved to or away from.
-
-        They are the moved nodes, and those above them in one of the two taxonomies only.
-        """
+        """Return the moved nodes of ``new``, and their ancestors in only one of the two taxonomies."""
         moved = np.flatnonzero(self.has_moved)
         size = len(self.new)
-        old_flat, old_offsets = self.old.ancestor_lists(self.came_from[moved])
+        old_flat, old_offsets = self.old.ancestor_lists(self.old_position[moved])
         owner = np.repeat(np.arange(len(moved)), np.diff(old_offsets))
-        place = self.new_position[old_flat]
-        before = (owner * size + place)[place >= 0]
+        position = self.new_position[old_flat]
+        before = (owner * size + position)[position >= 0]
         flat, offsets = self.new.ancestor_lists(moved)
         after = np.repeat(np.arange(len(moved)), np.diff(offsets)) * size + flat
-        found: NDArray[np.int64] = np.unique(np.concatenate([np.setxor1d(before, after) % size, moved]))
-        return found
+        nodes: NDArray[np.int64] = np.unique(np.concatenate([np.setxor1d(before, after) % size, moved]))
+        return nodes
 
 
 def _edges(taxonomy: Taxonomy) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the parents and children of all edges, those from the root included, which is -1 whatever it is."""
+    """Return the parents and children of all edges, those of the root included, which is always -1 here."""
     tops = taxonomy.tops.astype(np.int64)
     own = taxonomy.edge_parent != taxonomy.root
     parent = np.concatenate([np.full(len(tops), VIRTUAL_ROOT), taxonomy.edge_parent[own].astype(np.int64)])

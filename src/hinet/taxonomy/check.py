@@ -1,4 +1,4 @@
-"""Lint for hierarchies: every error with its line, what looks odd, and a summary of the shape."""
+"""Lint for hierarchies: errors with their lines, warnings, and a summary of the shape."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from hinet.errors import TaxonomyError, did_you_mean, shown
+from hinet.errors import TaxonomyError, did_you_mean, quoted
 from hinet.ragged import Bools, Ints, group_by
-from hinet.taxonomy.draft import MOST_SUGGESTIONS, Draft, Problem, resolve
+from hinet.taxonomy.draft import MAX_SUGGESTIONS, Draft, Problem, resolve
 from hinet.taxonomy.layers import Layers
 from hinet.taxonomy.path_ids import PATH_SEP
 from hinet.taxonomy.roots import VIRTUAL_ROOT
@@ -31,7 +31,7 @@ class RowLabels:
 
 @dataclass(frozen=True)
 class Report:
-    """What :func:`check` found; ``summary`` is None where errors leave no hierarchy to sum up."""
+    """The result of :func:`check`; ``summary`` is None if errors leave no hierarchy."""
 
     source: str
     problems: tuple[Problem, ...]
@@ -39,12 +39,12 @@ class Report:
 
     @property
     def errors(self) -> tuple[Problem, ...]:
-        """The problems that must be mended before the hierarchy can be used."""
+        """The problems that must be fixed before the hierarchy can be used."""
         return tuple(problem for problem in self.problems if problem.severity == "error")
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
-        """The problems that may be meant."""
+        """The problems that may be intended."""
         return tuple(problem for problem in self.problems if problem.severity == "warning")
 
 
@@ -65,7 +65,7 @@ def check(draft: Draft, *, source: str = "taxonomy", root: str | None = None, ro
     ]
     try:
         summary = summarise(taxonomy)
-    except TaxonomyError as error:  # a DAG too large to unroll: say so, and sum up the rest
+    except TaxonomyError as error:  # a DAG too large to unroll: report it, and summarise the rest
         problems.append(_warning("unrolls", str(error), None))
         summary = _shape(taxonomy)
     if rows:
@@ -77,7 +77,7 @@ def check(draft: Draft, *, source: str = "taxonomy", root: str | None = None, ro
 
 
 def summarise(taxonomy: Taxonomy) -> dict[str, Any]:
-    """Return the shape of a taxonomy and of its layers as plain numbers."""
+    """Return statistics of a taxonomy and of its layers."""
     return {**_shape(taxonomy), "neurons_by_layer": np.diff(Layers.of(taxonomy).layer_offsets)[1:].tolist()}
 
 
@@ -108,7 +108,7 @@ def _shape(taxonomy: Taxonomy) -> dict[str, Any]:
 
 
 class _Lines:
-    """The line that first names a node."""
+    """Maps a node to the line that first names it."""
 
     def __init__(self, draft: Draft, first_link: Ints) -> None:
         self._lines, self._first = draft.lines, first_link
@@ -138,13 +138,13 @@ def _single_child_chains(taxonomy: Taxonomy, line: _Lines) -> Iterator[Problem]:
         while below[chain[-1]] >= 0:
             chain.append(int(below[chain[-1]]))
         names = [taxonomy.ids[node] for node in chain]
-        path = _chain_shown(names)
-        yield _warning("single-child", f"single-child chain {path}: a step without a choice", line(head), *names)
+        path = _format_chain(names)
+        yield _warning("single-child", f"single-child chain {path}: a level without a choice", line(head), *names)
 
 
-def _chain_shown(names: list[str]) -> str:
-    if names[-1].startswith(names[0]) and PATH_SEP in names[-1]:  # the id of a named path is the whole chain already
-        return shown(names[-1])
+def _format_chain(names: list[str]) -> str:
+    if names[-1].startswith(names[0]) and PATH_SEP in names[-1]:  # the id of a named path is the whole chain
+        return quoted(names[-1])
     return " > ".join(names if len(names) <= 6 else [*names[:3], "…", names[-1]])
 
 
@@ -153,20 +153,20 @@ def _same_titles(taxonomy: Taxonomy, line: _Lines) -> Iterator[Problem]:
         return
     titles = [title.strip().casefold() for title in taxonomy.titles]
     seen: dict[tuple[int, str], int] = {}
-    family = [
+    edges = [
         (parent, child)
         for parent, child in zip(taxonomy.edge_parent.tolist(), taxonomy.edge_child.tolist(), strict=True)
     ]
     if taxonomy.root == VIRTUAL_ROOT:
-        family += [(VIRTUAL_ROOT, top) for top in taxonomy.tops.tolist()]
-    for parent, child in family:
+        edges += [(VIRTUAL_ROOT, top) for top in taxonomy.tops.tolist()]
+    for parent, child in edges:
         if not titles[child]:
             continue
         first = seen.setdefault((parent, titles[child]), child)
         if first != child:
-            under = "the root" if parent == VIRTUAL_ROOT else shown(taxonomy.ids[parent])
-            pair = f"{shown(taxonomy.ids[first])} and {shown(taxonomy.ids[child])}"
-            message = f"siblings {pair} under {under} have the same title {shown(taxonomy.titles[child])}"
+            under = "the root" if parent == VIRTUAL_ROOT else quoted(taxonomy.ids[parent])
+            pair = f"{quoted(taxonomy.ids[first])} and {quoted(taxonomy.ids[child])}"
+            message = f"siblings {pair} under {under} have the same title {quoted(taxonomy.titles[child])}"
             yield _warning("same-title", message, line(child), taxonomy.ids[first], taxonomy.ids[child])
 
 
@@ -174,7 +174,7 @@ def _wide(taxonomy: Taxonomy, line: _Lines) -> Iterator[Problem]:
     children = np.diff(taxonomy.child_lists[1])
     for node in np.flatnonzero(children > WIDE).tolist():
         message = (
-            f"{shown(taxonomy.ids[node])} has {children[node]:,} children, more than {WIDE:,}; is a level missing?"
+            f"{quoted(taxonomy.ids[node])} has {children[node]:,} children, more than {WIDE:,}; is a level missing?"
         )
         yield _warning("wide", message, line(node), taxonomy.ids[node])
     if taxonomy.root == VIRTUAL_ROOT and len(taxonomy.tops) > WIDE:
@@ -186,10 +186,10 @@ def _wide(taxonomy: Taxonomy, line: _Lines) -> Iterator[Problem]:
 
 
 def _unreachable(taxonomy: Taxonomy, line: _Lines) -> Iterator[Problem]:
-    """Report what the root does not lead to, and lone nodes that turn a root into one top node of several."""
-    lost = np.flatnonzero(taxonomy.depth < 0).tolist()
-    for node in lost:
-        message = f"{shown(taxonomy.ids[node])} cannot be reached from the root; no trace will lead to it"
+    """Report nodes that the root does not reach, and nodes without parent and child beside a single root."""
+    unreachable = np.flatnonzero(taxonomy.depth < 0).tolist()
+    for node in unreachable:
+        message = f"{quoted(taxonomy.ids[node])} cannot be reached from the root, so it is never predicted"
         yield _warning("unreachable", message, line(node), taxonomy.ids[node])
     if taxonomy.root != VIRTUAL_ROOT:
         return
@@ -198,8 +198,8 @@ def _unreachable(taxonomy: Taxonomy, line: _Lines) -> Iterator[Problem]:
         root = taxonomy.ids[int(with_children[0])]
         for node in taxonomy.tops[taxonomy.leaves[taxonomy.tops]].tolist():
             message = (
-                f"{shown(taxonomy.ids[node])} has no parent and no child: it stands beside {shown(root)}, "
-                f"not below it; give it a parent, or name {shown(root)} as the root to leave it out"
+                f"{quoted(taxonomy.ids[node])} has no parent and no child: it is beside {quoted(root)}, "
+                f"not below it; give it a parent, or set `root` to {quoted(root)} to leave it out"
             )
             yield _warning("unreachable", message, line(node), taxonomy.ids[node])
 
@@ -207,7 +207,7 @@ def _unreachable(taxonomy: Taxonomy, line: _Lines) -> Iterator[Problem]:
 def _flat(taxonomy: Taxonomy) -> Iterator[Problem]:
     if len(taxonomy) > 1 and not len(taxonomy.edge_child):
         yield _warning(
-            "flat", f"none of the {len(taxonomy):,} nodes has a parent; are format and separator right?", None
+            "flat", f"none of the {len(taxonomy):,} nodes has a parent; are `format` and the separator right?", None
         )
 
 
@@ -222,25 +222,25 @@ def _count_rows(taxonomy: Taxonomy, rows: Iterable[RowLabels]) -> tuple[list[Pro
                 if label in taxonomy and taxonomy.depth[node := taxonomy.position(label)] >= 0:
                     counts[node] += 1
                     continue
-                hint = did_you_mean(label, taxonomy.ids) if len(problems) < MOST_SUGGESTIONS else ""
-                what = (
-                    "out of reach of the root"
+                hint = did_you_mean(label, taxonomy.ids) if len(problems) < MAX_SUGGESTIONS else ""
+                reason = (
+                    "not reachable from the root"
                     if label in taxonomy
                     else f"not in the taxonomy of {len(taxonomy):,} nodes"
                 )
-                message = f"label {shown(label)} is {what}{hint}"
+                message = f"label {quoted(label)} is {reason}{hint}"
                 problems.append(Problem("error", "unknown-label", message, line, (label,), table.path))
     return problems, counts
 
 
 def _covered(taxonomy: Taxonomy, counts: Ints) -> Bools:
-    """Mark nodes with a row at them or below them."""
+    """Mark nodes that have a row, or a descendant with a row."""
     covered: Bools = counts > 0
     depth = taxonomy.depth[taxonomy.edge_child]
-    placed = np.flatnonzero(depth >= 0)
-    order, offsets = group_by(depth[placed], taxonomy.height + 1)
+    reachable = np.flatnonzero(depth >= 0)
+    order, offsets = group_by(depth[reachable], taxonomy.height + 1)
     for level in range(taxonomy.height, 0, -1):
-        edges = placed[order[offsets[level] : offsets[level + 1]]]
+        edges = reachable[order[offsets[level] : offsets[level + 1]]]
         covered[taxonomy.edge_parent[edges[covered[taxonomy.edge_child[edges]]]]] = True
     return covered
 
@@ -250,17 +250,17 @@ def _without_rows(taxonomy: Taxonomy, counts: Ints, line: _Lines) -> Iterator[Pr
     below_empty = np.zeros(len(taxonomy), bool)
     below_empty[taxonomy.edge_child[~covered[taxonomy.edge_parent]]] = True
     for node in np.flatnonzero(~covered & ~below_empty).tolist():
-        message = f"no row is labelled {shown(taxonomy.ids[node])} or anything below it"
+        message = f"no row is labelled {quoted(taxonomy.ids[node])} or anything below it"
         yield _warning("no-rows", message, line(node), taxonomy.ids[node])
 
 
 def _row_summary(taxonomy: Taxonomy, counts: Ints) -> dict[str, Any]:
-    used: Bools = counts > 0
-    inner = used & ~taxonomy.leaves
+    is_label: Bools = counts > 0
+    inner = is_label & ~taxonomy.leaves
     return {
         "labels_given": int(counts.sum()),
-        "labels": int(used.sum()),
-        "labels_by_depth": _histogram(taxonomy.depth[used]),
+        "labels": int(is_label.sum()),
+        "labels_by_depth": _histogram(taxonomy.depth[is_label]),
         "inner_labels": int(inner.sum()),
         "given_at_inner_labels": int(counts[inner].sum()),
         "nodes_without_rows": int((~_covered(taxonomy, counts)).sum()),

@@ -1,4 +1,4 @@
-"""A hierarchy as its source declares it, and the checks that turn it into a graph."""
+"""A hierarchy as its source declares it, and its conversion to a checked graph."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.errors import did_you_mean, shown
+from hinet.errors import did_you_mean, quoted
 from hinet.ragged import Ints, first_seen, gather, group_by
 
 Severity = Literal["error", "warning"]
@@ -18,30 +18,30 @@ Severity = Literal["error", "warning"]
 LONGEST_NAME = 100_000
 UNWRITABLE = f"has a character that no text file can hold (NUL or a lone surrogate) or over {LONGEST_NAME:,} of them"
 
-_NONE, _UNKNOWN, _REFUSED = -1, -2, -3  # parents of a link that are no node: a top, not found, the node itself
+_NONE, _UNKNOWN, _REFUSED = -1, -2, -3  # parents of a link that are not nodes: none, not found, the node itself
 _WORDS_FOR_NOTHING = {"null", "nan", "none", "na", "n/a", "-", "0", "-1", "\\n"}
 _LONGEST_CYCLE_SHOWN = 20
-MOST_SUGGESTIONS = 20  # a fuzzy look-up reads every id, so only the first few unknown ids get one
+MAX_SUGGESTIONS = 20  # a fuzzy search reads every id, so only the first few unknown ids get a suggestion
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One finding about a hierarchy: what is wrong, where, and what to do."""
+    """An error or a warning about a hierarchy, with its line and a remedy."""
 
     severity: Severity
     code: str
     message: str
     line: int | None = None
     nodes: tuple[str, ...] = ()
-    path: str | None = None  # the file of the line, where it is not the hierarchy's own
+    path: str | None = None  # the file of the line, if not that of the hierarchy
 
 
 @dataclass(frozen=True)
 class Draft:
     """Links (node, parent) in the order of the source, not yet checked.
 
-    A table declares every node, so that a parent without a row of its own is an error;
-    edge lists and paths (``declares_nodes=False``) make a node by naming it.
+    A table declares every node, so a parent without a row of its own is an error;
+    edge lists and paths (``declares_nodes=False``) declare a node by naming it.
     """
 
     nodes: list[str]
@@ -50,7 +50,7 @@ class Draft:
     attributes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     declares_nodes: bool = False
     repeats_allowed: bool = True
-    problems: tuple[Problem, ...] = ()  # what the reader of the source already noticed
+    problems: tuple[Problem, ...] = ()  # found while parsing the source
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ class Graph:
     ids: tuple[str, ...]
     edge_parent: Ints  # (e,)
     edge_child: Ints  # (e,)
-    first_link: Ints  # (n,) the link of the draft that declares each node first, -1 for parents never declared
+    first_link: Ints  # (n,) the first link of the draft that declares each node, -1 for parents without one
     attributes: Mapping[str, tuple[str, ...]]
     problems: tuple[Problem, ...]
 
 
 def resolve(draft: Draft) -> Graph:
-    """Check a draft and return its graph, with every problem found; links in error are left out."""
+    """Check a draft and return its graph with all problems; invalid links are left out."""
     problems = [*draft.problems, *_bad_ids(draft)]
     ids = tuple(name for name in dict.fromkeys(_names_in_order(draft)) if name)
     index = {name: number for number, name in enumerate(ids)}
@@ -97,19 +97,19 @@ def resolve(draft: Draft) -> Graph:
 def longest_depth(size: int, edge_parent: Ints, edge_child: Ints) -> NDArray[np.int32]:
     """Return the length of the longest path to every node from a node without parents; -1 in or below a cycle."""
     depth = np.full(size, -1, np.int32)
-    waiting = np.bincount(edge_child, minlength=size)  # parents not yet placed
+    pending = np.bincount(edge_child, minlength=size)  # parents without a depth yet
     order, offsets = group_by(edge_parent, size)
     children = edge_child[order]
     scratch = np.empty(size, np.int64)
-    level = np.flatnonzero(waiting == 0)
-    number = 0
+    level = np.flatnonzero(pending == 0)
+    level_number = 0
     while len(level):
-        depth[level] = number
+        depth[level] = level_number
         below, _ = gather(children, offsets, level)
-        np.subtract.at(waiting, below, 1)
-        below = below[waiting[below] == 0]
+        np.subtract.at(pending, below, 1)
+        below = below[pending[below] == 0]
         level = below[first_seen(below, scratch)]
-        number += 1
+        level_number += 1
     return depth
 
 
@@ -128,7 +128,7 @@ def _names_in_order(draft: Draft) -> Iterable[str | None]:
 
 
 def _self_parents(draft: Draft, child: Ints, parent: Ints) -> list[Problem]:
-    """Refuse nodes that are their own parents, except the one way some sources mark the root; unlinks them."""
+    """Report and unlink nodes that are their own parents; a single one at the top only marks the root."""
     own = np.flatnonzero((child == parent) & (child >= 0))
     if not len(own):
         return []
@@ -142,7 +142,7 @@ def _self_parents(draft: Draft, child: Ints, parent: Ints) -> list[Problem]:
         Problem(
             "warning" if is_root else "error",
             "self-parent",
-            f"{shown(draft.nodes[link])} is its own parent; {remedy}",
+            f"{quoted(draft.nodes[link])} is its own parent; {remedy}",
             _line(draft, link),
             (draft.nodes[link],),
         )
@@ -156,15 +156,15 @@ def _bad_ids(draft: Draft) -> list[Problem]:
         for link, name in enumerate(draft.nodes)
         if not name.strip()
     ]
-    if draft.lines is None:  # text from a file was checked as it was read
+    if draft.lines is None:  # text from a file was checked when it was read
         named = {*draft.nodes, *(p for p in draft.parents if p), *chain.from_iterable(draft.attributes.values())}
         bad = sorted(name for name in named if not is_writable(name))
-        problems += [Problem("error", "bad-character", f"{shown(name)} {UNWRITABLE}", None, (name,)) for name in bad]
+        problems += [Problem("error", "bad-character", f"{quoted(name)} {UNWRITABLE}", None, (name,)) for name in bad]
     return problems
 
 
 def is_writable(name: str) -> bool:
-    """Return whether a text file can hold ``name`` and give it back."""
+    """Return whether a text file can hold ``name``."""
     try:
         return "\0" not in name and len(name) <= LONGEST_NAME and bool(name.isascii() or name.encode())
     except UnicodeEncodeError:
@@ -176,49 +176,49 @@ def _unknown_parents(draft: Draft, ids: Sequence[str], links: Ints) -> list[Prob
     missing = {draft.parents[link] for link in links}
     for count, link in enumerate(links.tolist()):
         name = draft.parents[link] or ""
-        hint = _parent_hint(name, ids, alone=len(missing) == 1) if count < MOST_SUGGESTIONS else ""
-        message = f"the parent {shown(name)} of {shown(draft.nodes[link])} is not among the nodes{hint}"
+        hint = _parent_hint(name, ids, only_one=len(missing) == 1) if count < MAX_SUGGESTIONS else ""
+        message = f"the parent {quoted(name)} of {quoted(draft.nodes[link])} is not among the nodes{hint}"
         problems.append(Problem("error", "unknown-parent", message, _line(draft, link), (draft.nodes[link], name)))
     return problems
 
 
-def _parent_hint(name: str, ids: Sequence[str], *, alone: bool) -> str:
+def _parent_hint(name: str, ids: Sequence[str], *, only_one: bool) -> str:
     if name.strip().casefold() in _WORDS_FOR_NOTHING:
         return "; leave the cell of a top node empty"
-    blank = next((known for known in ids if known != name and known.strip() == name.strip()), None)
-    if blank is not None:
-        return f"; did you mean {shown(blank)}? They differ in the blanks around them"
-    near = did_you_mean(name, ids)
-    if near:
-        return near
-    if alone:
-        return f"; add a row for {shown(name)} with an empty parent"
+    padded = next((node_id for node_id in ids if node_id != name and node_id.strip() == name.strip()), None)
+    if padded is not None:
+        return f"; did you mean {quoted(padded)}? They differ in the spaces around them"
+    suggestion = did_you_mean(name, ids)
+    if suggestion:
+        return suggestion
+    if only_one:
+        return f"; add a row for {quoted(name)} with an empty parent"
     if any(separator in name for separator in "|;, "):
-        return "; add a row for it, or name the separator if the cell holds several parents (--parent-sep)"
+        return "; add a row for it, or set `parent_sep` if the cell holds several parents"
     return "; add a row for it"
 
 
 def _repeats(draft: Draft, child: Ints, parent: Ints) -> list[Problem]:
-    """Report links said twice, and rows of one node that disagree about it."""
-    known = np.flatnonzero(child >= 0)
-    again = known[~_first_of_pairs(parent[known], child[known])]
+    """Report repeated links, and rows of one node with different attributes."""
+    links = np.flatnonzero(child >= 0)
+    repeated = links[~_first_of_pairs(parent[links], child[links])]
     problems = []
     if not (draft.repeats_allowed and draft.lines is None):
         severity: Severity = "warning" if draft.repeats_allowed else "error"
         code, what = ("repeated-edge", "edge") if draft.repeats_allowed else ("duplicate-id", "id")
-        for link in again.tolist():
+        for link in repeated.tolist():
             name = draft.nodes[link]
-            under = f" under {shown(draft.parents[link] or '')}" if draft.parents[link] else ""
-            message = f"duplicate {what}: {shown(name)}{under} was declared before; remove one"
+            under = f" under {quoted(draft.parents[link] or '')}" if draft.parents[link] else ""
+            message = f"duplicate {what}: {quoted(name)}{under} was declared before; remove one"
             problems.append(Problem(severity, code, message, _line(draft, link), (name,)))
     first = _first_links(child, int(child.max(initial=-1)) + 1)
-    for link in known[first[child[known]] != known].tolist():
+    for link in links[first[child[links]] != links].tolist():
         name = draft.nodes[link]
         for column, cells in draft.attributes.items():
             before, now = cells[first[child[link]]], cells[link]
             if before and now and before != now:
                 message = (
-                    f"duplicate id: {shown(name)} has {column} {shown(now)} here and {shown(before)} above; "
+                    f"duplicate id: {quoted(name)} has {column} {quoted(now)} here and {quoted(before)} above; "
                     "give each node its own id"
                 )
                 problems.append(Problem("error", "duplicate-id", message, _line(draft, link), (name,)))
@@ -226,9 +226,9 @@ def _repeats(draft: Draft, child: Ints, parent: Ints) -> list[Problem]:
 
 
 def _attributes(draft: Draft, child: Ints, first_link: Ints) -> dict[str, tuple[str, ...]]:
-    """Return the attributes of every node, from the first link that has them."""
-    known = np.flatnonzero(child >= 0)
-    later = known[first_link[child[known]] != known].tolist()
+    """Return the attributes of every node, each from the first link that has it."""
+    links = np.flatnonzero(child >= 0)
+    later = links[first_link[child[links]] != links].tolist()
     columns = {}
     for name, cells in draft.attributes.items():
         column = [cells[link] if link >= 0 else "" for link in first_link.tolist()]
@@ -247,7 +247,7 @@ def _both_top_and_child(draft: Draft, child: Ints, parent: Ints) -> list[Problem
         Problem(
             "error",
             "duplicate-id",
-            f"{shown(draft.nodes[link])} stands here without a parent and elsewhere with one; keep one",
+            f"{quoted(draft.nodes[link])} is here without a parent and elsewhere with one; keep one",
             _line(draft, link),
             (draft.nodes[link],),
         )
@@ -274,35 +274,35 @@ def _first_links(child: Ints, size: int) -> NDArray[np.int64]:
 
 
 def _cycles(draft: Draft, ids: Sequence[str], edge_parent: Ints, edge_child: Ints, edge_link: Ints) -> list[Problem]:
-    """Report the cycles themselves: each node left over has a parent left over, so walking up must turn round."""
-    left = longest_depth(len(ids), edge_parent, edge_child) < 0
-    if not left.any():
+    """Report the cycles: a node without a depth has such a parent, so following parents leads into a cycle."""
+    unplaced = longest_depth(len(ids), edge_parent, edge_child) < 0
+    if not unplaced.any():
         return []
-    inside = np.flatnonzero(left[edge_parent])[::-1]
-    up = np.full(len(ids), -1, np.int64)  # the edge to walk up by
-    up[edge_child[inside]] = inside
-    walk_of = np.full(len(ids), -1, np.int64)
+    edges_inside = np.flatnonzero(unplaced[edge_parent])[::-1]
+    parent_edge = np.full(len(ids), -1, np.int64)  # the edge to follow upwards
+    parent_edge[edge_child[edges_inside]] = edges_inside
+    visit = np.full(len(ids), -1, np.int64)
     problems = []
-    for start in np.flatnonzero(left).tolist():
+    for start in np.flatnonzero(unplaced).tolist():
         node = start
-        while walk_of[node] < 0:
-            walk_of[node] = start
-            node = int(edge_parent[up[node]])
-        if walk_of[node] == start:
-            edges = [int(up[node])]
+        while visit[node] < 0:
+            visit[node] = start
+            node = int(edge_parent[parent_edge[node]])
+        if visit[node] == start:
+            edges = [int(parent_edge[node])]
             while (above := int(edge_parent[edges[-1]])) != node:
-                edges.append(int(up[above]))
+                edges.append(int(parent_edge[above]))
             links = [int(edge_link[edge]) for edge in edges]
             problems.append(_cycle_problem(draft, ids, [int(edge_child[edge]) for edge in edges], links))
     return problems
 
 
 def _cycle_problem(draft: Draft, ids: Sequence[str], upward: list[int], links: list[int]) -> Problem:
-    cycle = upward[::-1]  # from parent to child, as paths are written everywhere
+    cycle = upward[::-1]  # from parent to child, as all paths
     first = cycle.index(min(cycle))
     names = tuple(ids[node] for node in cycle[first:] + cycle[:first])
-    cut = ["…"] if len(names) > _LONGEST_CYCLE_SHOWN else []
-    path = " > ".join([*names[:_LONGEST_CYCLE_SHOWN], *cut, names[0]])
+    ellipsis = ["…"] if len(names) > _LONGEST_CYCLE_SHOWN else []
+    path = " > ".join([*names[:_LONGEST_CYCLE_SHOWN], *ellipsis, names[0]])
     lines = sorted({draft.lines[link] for link in links}) if draft.lines else []
     where = f" (line{'s' * (len(lines) > 1)} {', '.join(map(str, lines[:_LONGEST_CYCLE_SHOWN]))})" if lines else ""
     message = f"cycle of {len(names)}: {path}{where}; remove one of these links"

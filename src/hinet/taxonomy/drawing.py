@@ -29,14 +29,14 @@ def draw(
     flat, offsets = taxonomy.child_lists
     start = taxonomy.root if node is None else taxonomy.position(node)
     if node is not None:
-        yield from _ways_down(taxonomy, start)
+        yield from _paths_to(taxonomy, start)
     yield _text(taxonomy, start)
 
-    def children_of(place: int) -> list[int]:
-        below = taxonomy.tops if place == VIRTUAL_ROOT else flat[offsets[place] : offsets[place + 1]]
+    def children_of(parent: int) -> list[int]:
+        below = taxonomy.tops if parent == VIRTUAL_ROOT else flat[offsets[parent] : offsets[parent + 1]]
         return list(below.tolist())
 
-    # What is open: indent, children, number of the next child.
+    # Entries: indent, children, number of the next child.
     stack: list[tuple[str, list[int], int]] = [("", children_of(start), 0)] if depth else []
     while stack:
         indent, children, number = stack.pop()
@@ -46,36 +46,36 @@ def draw(
             continue
         stack.append((indent, children, number + 1))
         last = number == len(children) - 1
-        place = children[number]
-        below = children_of(place)
+        child = children[number]
+        below = children_of(child)
         hidden = f"  [{len(below):,} below]" if below and len(stack) >= depth else ""
-        yield f"{indent}{'└── ' if last else '├── '}{_text(taxonomy, place)}{hidden}"
+        yield f"{indent}{'└── ' if last else '├── '}{_text(taxonomy, child)}{hidden}"
         if below and not hidden:
             stack.append((indent + ("    " if last else "│   "), below, 0))
 
 
-def _text(taxonomy: Taxonomy, place: int) -> str:
-    if place == VIRTUAL_ROOT:
+def _text(taxonomy: Taxonomy, position: int) -> str:
+    if position == VIRTUAL_ROOT:
         return "(root)"
-    name, title = _on_a_line(taxonomy.ids[place]), _on_a_line(taxonomy.titles[place])
+    name, title = _printable(taxonomy.ids[position]), _printable(taxonomy.titles[position])
     return f"{name}  {title}" if title and title != name else name
 
 
-def _on_a_line(text: str) -> str:
+def _printable(text: str) -> str:
     return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
-def _ways_down(taxonomy: Taxonomy, place: int, most: int = 5) -> Iterator[str]:
-    """Yield the paths from the root to a node, each on a line, the node itself left out."""
+def _paths_to(taxonomy: Taxonomy, position: int, limit: int = 5) -> Iterator[str]:
+    """Yield the paths from the root to the parents of a node, one per line."""
     flat, offsets = taxonomy.parent_lists
-    stack, found = [[place]], 0
-    while stack and found < most:
+    stack, count = [[position]], 0
+    while stack and count < limit:
         path = stack.pop()
         parents = flat[offsets[path[-1]] : offsets[path[-1] + 1]].tolist()
         if parents:
             stack.extend([*path, parent] for parent in reversed(parents))
         elif len(path) > 1:
             yield "in " + " > ".join(taxonomy.ids[step] for step in reversed(path[1:]))
-            found += 1
+            count += 1
     if stack:
         yield "in … further paths"

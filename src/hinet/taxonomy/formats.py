@@ -1,4 +1,4 @@
-"""The file formats a hierarchy comes in: each one turns checked text into a Draft."""
+"""The file formats of hierarchies: each one parses text into a Draft."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from hinet.errors import FileError, shown
-from hinet.files import DelimitedTable, checked_lines, parse_delimited, read_text
+from hinet.errors import FileError, quoted
+from hinet.files import DelimitedTable, parse_delimited, read_text, split_lines
 from hinet.files.delimited import guess_delimiter
 from hinet.taxonomy.draft import Draft, Problem
 from hinet.taxonomy.nested_json import NestedJson
@@ -18,17 +18,17 @@ from hinet.taxonomy.path_ids import named_path_draft
 NODE_COLUMNS = ("node", "child", "id", "node_id", "code")
 PARENT_COLUMNS = ("parent", "parents", "parent_id", "parents_id", "parent_ids", "parent_code")
 PARENT_SEPARATORS = ("|", ";", ",", " ")
-MEMORY_A_BYTE = 64  # of text, that reading a hierarchy may take: its parts are short, and each is an object
+MEMORY_PER_BYTE = 64  # of text: its parts are short, and each becomes a Python object
 
 _JSON_START = re.compile(r"""\s*(?:\{\s*["}]|\[\s*["{\[\]\d])""")
-_NAME_COLUMNS = "name the node and parent columns (--node-col, --parent-col)"
+_COLUMN_REMEDY = "set `node_column` and `parent_column`"
 
 
 class TaxonomyFormat(Protocol):
-    """Turns the text of a file into a draft of its hierarchy."""
+    """Parses the text of a file."""
 
     def parse(self, path: str | Path, text: str) -> Draft:
-        """Return what the text declares; raise FileError with the line where it cannot be read."""
+        """Return the links that the text declares; raise FileError with the line if it is invalid."""
         ...
 
 
@@ -36,9 +36,9 @@ class TaxonomyFormat(Protocol):
 class Table:
     """A CSV or TSV table with a node and a parent column; the other columns are attributes.
 
-    Several parents: repeated rows, or one cell cut at ``parent_sep``. Where it is not given, cells that are no node are
-    cut at ``|``, ``;``, ``,`` or a blank if that turns every such cell into nodes. Every node needs a row, unless the
-    node column is called ``child``: then the rows are edges.
+    Several parents: repeated rows, or one cell split at ``parent_sep``. Without it, cells that are not node ids are
+    split at ``|``, ``;``, ``,`` or a space if that yields node ids for every such cell. Every node needs a row, unless
+    the node column is called ``child``: then the rows are edges.
     """
 
     delimiter: str | None = None
@@ -47,15 +47,17 @@ class Table:
     parent_column: str | None = None
 
     def parse(self, path: str | Path, text: str) -> Draft:
-        """Return a link for every (row, parent)."""
+        """Return a link for every row and parent."""
         table = parse_delimited(path, text, self.delimiter)
-        parent_column = self.parent_column or _pick(table, PARENT_COLUMNS)
+        parent_column = self.parent_column or _find_column(table, PARENT_COLUMNS)
         if parent_column is None:
             raise FileError(path, _no_parent_column(table), line=table.header_line)
         others = [name for name in table.columns if name != parent_column]
-        node_column = self.node_column or _pick(table, NODE_COLUMNS) or next(iter(others), parent_column)
+        node_column = self.node_column or _find_column(table, NODE_COLUMNS) or next(iter(others), parent_column)
         if node_column == parent_column:
-            raise FileError(path, "node and parent are one column; a table needs one of each", line=table.header_line)
+            raise FileError(
+                path, "`node_column` and `parent_column` are the same column; name two", line=table.header_line
+            )
         nodes, cells = table.column(node_column), table.column(parent_column)
         if not nodes:
             raise FileError(
@@ -66,19 +68,19 @@ class Table:
             for line in table.long_records
         ]
         separator = self.parent_sep
-        known = set(nodes)
-        if separator is None and (separator := _parent_separator(known, cells)) is not None:
+        node_ids = set(nodes)
+        if separator is None and (separator := _parent_separator(node_ids, cells)) is not None:
             first = next(
-                line for line, cell in zip(table.lines, cells, strict=True) if cell.strip() and cell not in known
+                line for line, cell in zip(table.lines, cells, strict=True) if cell.strip() and cell not in node_ids
             )
-            message = f"cells with several parents are cut at {shown(separator)}; name it to be sure (--parent-sep)"
+            message = f"cells with several parents are split at {quoted(separator)}; set `parent_sep` to be sure"
             problems.append(Problem("warning", "guessed-separator", message, first))
         attributes = {name: table.column(name) for name in others if name != node_column}
         declares_nodes = node_column.casefold() != "child"
         if separator is None:
             parents: list[str | None] = [cell if cell.strip() else None for cell in cells]
             return Draft(list(nodes), parents, table.lines, attributes, declares_nodes, False, tuple(problems))
-        split = [[cell] if cell in known else _parents_in(cell, separator) for cell in cells]
+        split = [[cell] if cell in node_ids else _parents_in(cell, separator) for cell in cells]
         rows = [row for row, parts in enumerate(split) for _ in parts]
         return Draft(
             nodes=[nodes[row] for row in rows],
@@ -93,7 +95,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Edges:
-    """An edge ``parent child`` a line, as in ``hierarchy.txt`` of LSHTC 2011 to 2014."""
+    """An edge ``parent child`` per line, as in ``hierarchy.txt`` of LSHTC 2011 to 2014."""
 
     delimiter: str | None = None
 
@@ -107,7 +109,7 @@ class Edges:
         for number, line in data_lines(path, text):
             ends = [end.strip() for end in line.split(delimiter)]
             if len(ends) != 2 or not all(ends):
-                raise FileError(path, f"expected 'parent child', got {len(ends)} words: {shown(line)}", line=number)
+                raise FileError(path, f"expected 'parent child', got {len(ends)} words: {quoted(line)}", line=number)
             parents.append(ends[0])
             nodes.append(ends[1])
             lines.append(number)
@@ -116,17 +118,17 @@ class Edges:
 
 @dataclass(frozen=True)
 class IdPaths:
-    """A path of node ids a line, from the root down, as in ``cat_hier.txt`` of LSHTC 2010."""
+    """A path of node ids per line, from the root down, as in ``cat_hier.txt`` of LSHTC 2010."""
 
     def parse(self, path: str | Path, text: str) -> Draft:
-        """Return a link for every step; one id under two parents is one node of a DAG."""
+        """Return a link for every step; an id under two parents is one node of a DAG."""
         numbered = list(data_lines(path, text))
         return id_path_draft((line.split() for _, line in numbered), [number for number, _ in numbered])
 
 
 @dataclass(frozen=True)
 class LabelPaths:
-    """A path of names a line, such as ``A > B > C``; a node is known by its path, so a name may recur."""
+    """A path of names per line, such as ``A > B > C``; the path identifies a node, so names may repeat."""
 
     sep: str | None = None
 
@@ -138,7 +140,7 @@ class LabelPaths:
         for number, line in data_lines(path, text):
             steps = tuple(step.strip() for step in line.removeprefix(mark).removesuffix(mark).split(mark))
             if not all(steps):
-                raise FileError(path, f"empty step between two {shown(mark)} in {shown(line)}; name it", line=number)
+                raise FileError(path, f"empty step between two {quoted(mark)} in {quoted(line)}; name it", line=number)
             paths.append(steps)
             lines.append(number)
         return named_path_draft(paths, lines, sep)
@@ -155,23 +157,23 @@ FORMATS: dict[str, type[TaxonomyFormat]] = {
 
 def read_draft(path: str | Path, *, format: TaxonomyFormat | str | None = None, encoding: str = "utf-8") -> Draft:
     """Read a file as a draft of its hierarchy; the format is detected unless it is given."""
-    text = read_text(path, encoding, MEMORY_A_BYTE)
+    text = read_text(path, encoding, MEMORY_PER_BYTE)
     if isinstance(format, str):
         if format not in FORMATS:
-            raise FileError(path, f"unknown format {shown(format)}; use one of {', '.join(FORMATS)}")
+            raise FileError(path, f"unknown format {quoted(format)}; use one of {', '.join(FORMATS)}")
         format = FORMATS[format]()
     return (format or detect(path, text)).parse(path, text)
 
 
 def detect(path: str | Path, text: str) -> TaxonomyFormat:
-    """Return the format the text is in, or raise FileError with what to name instead."""
+    """Return the detected format of the text, or raise FileError with a remedy."""
     if _JSON_START.match(text):
         return NestedJson()
     numbered = list(data_lines(path, text))
     lines = [line for _, line in numbered]
     first_number, first = numbered[0] if numbered else (1, "")
     delimiter = guess_delimiter(first)
-    header = {_plain(cell) for cell in first.split(delimiter)}
+    header = {_normalise(cell) for cell in first.split(delimiter)}
     if first.startswith("sep=") or (delimiter and header & set(PARENT_COLUMNS)):
         return Table()
     if 2 * sum(">" in line for line in lines) >= len(lines) > 0:
@@ -179,11 +181,11 @@ def detect(path: str | Path, text: str) -> TaxonomyFormat:
     if delimiter:
         raise FileError(
             path,
-            f"no column is called 'parent' in {shown(first)}; {_NAME_COLUMNS}, or the format if the file has no header",
+            f"no column is called 'parent' in {quoted(first)}; {_COLUMN_REMEDY}, or `format` if the file has no header",
             line=first_number,
         )
     words = [line.split() for line in lines]
-    if 10 * sum(len(line) == 2 for line in words) >= 9 * len(words):  # the parser names the odd line, if there is one
+    if 10 * sum(len(line) == 2 for line in words) >= 9 * len(words):  # the parser reports the odd line
         return Edges()
     one_root = (
         len(words) > 1 and len({line[0] for line in words}) == 1 and all(len({*line}) == len(line) for line in words)
@@ -192,16 +194,16 @@ def detect(path: str | Path, text: str) -> TaxonomyFormat:
         return IdPaths()
     raise FileError(
         path,
-        f"the format of a hierarchy is not recognised; the first line is {shown(first)}; name one of the formats "
-        f"{', '.join(FORMATS)}, or the separator of the steps if its lines are paths of names (--format, --sep)",
+        f"the format of the hierarchy is not recognised; the first line is {quoted(first)}; set `format` to one of "
+        f"{', '.join(FORMATS)}, or `sep` to the separator of the steps if the lines are paths of names",
         line=first_number,
     )
 
 
 def data_lines(path: str | Path, text: str) -> Iterator[tuple[int, str]]:
-    """Yield numbered lines without blank ones and without the comments (#) at the head of the file."""
+    """Yield numbered lines without blank ones and without the comments (#) at the start of the file."""
     in_head = True
-    for number, line in enumerate(checked_lines(path, text), start=1):
+    for number, line in enumerate(split_lines(path, text), start=1):
         stripped = line.strip()
         if not stripped or (in_head and stripped.startswith("#")):
             continue
@@ -210,7 +212,7 @@ def data_lines(path: str | Path, text: str) -> Iterator[tuple[int, str]]:
 
 
 def id_path_draft(paths: Iterable[Sequence[str]], lines: Sequence[int] | None = None) -> Draft:
-    """Return a draft whose nodes are the steps of ``paths``, one node for one step wherever it stands."""
+    """Return a draft whose nodes are the distinct steps of ``paths``."""
     links: dict[tuple[str, str | None], int] = {}
     for number, path in enumerate(paths):
         for child, parent in zip(path, (None, *path), strict=False):
@@ -222,30 +224,30 @@ def id_path_draft(paths: Iterable[Sequence[str]], lines: Sequence[int] | None = 
     )
 
 
-def _pick(table: DelimitedTable, candidates: Sequence[str]) -> str | None:
+def _find_column(table: DelimitedTable, candidates: Sequence[str]) -> str | None:
     by_name = {name.casefold(): name for name in reversed(table.columns.keys())} | {
         name: name for name in table.columns
     }
     return next((by_name[name] for name in candidates if name in by_name), None)
 
 
-def _plain(name: str) -> str:
+def _normalise(name: str) -> str:
     return name.strip().strip('"').casefold().replace(" ", "_").replace("-", "_")
 
 
 def _no_parent_column(table: DelimitedTable) -> str:
-    columns = ", ".join(map(shown, [*table.columns][:12]))
-    return f"expected a column 'parent', got {columns}; {_NAME_COLUMNS}"
+    columns = ", ".join(map(quoted, [*table.columns][:12]))
+    return f"expected a column 'parent', got {columns}; {_COLUMN_REMEDY}"
 
 
 def _parents_in(cell: str, separator: str) -> list[str | None]:
     return [*dict.fromkeys(part.strip() for part in cell.split(separator) if part.strip())] or [None]
 
 
-def _parent_separator(known: set[str], cells: Sequence[str]) -> str | None:
-    """Return the separator that cuts every cell that is no node into nodes, or None."""
-    unknown = [cell for cell in cells if cell.strip() and cell not in known]
+def _parent_separator(node_ids: set[str], cells: Sequence[str]) -> str | None:
+    """Return the separator that splits every cell that is not a node id into node ids, or None."""
+    unknown = [cell for cell in cells if cell.strip() and cell not in node_ids]
     for separator in PARENT_SEPARATORS:
-        if unknown and all(separator in cell and known.issuperset(_parents_in(cell, separator)) for cell in unknown):
+        if unknown and all(separator in cell and node_ids.issuperset(_parents_in(cell, separator)) for cell in unknown):
             return separator
     return None

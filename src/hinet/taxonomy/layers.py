@@ -1,8 +1,8 @@
 """The taxonomy as the paper's layers of neurons: masked edges, sibling groups, a stop neuron per layer.
 
-Layer 0 holds the root alone. Layer ``l`` has one neuron for every node that ``l`` steps from the root lead to, so
-that a node of a DAG at two depths owns two neurons. A neuron at which a trace may end has an edge to the stop
-neuron of the layer below it; the layer after the last real one holds the stop neuron alone.
+Layer 0 holds only the root. Layer ``l`` has one neuron for every node that a path of ``l`` edges from the root
+reaches, so a node of a DAG at two depths has two neurons. A neuron at which a trace may end has an edge to the stop
+neuron of the layer below it; the layer after the last real one holds only a stop neuron.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.errors import TaxonomyError, shown
+from hinet.errors import TaxonomyError, quoted
 from hinet.ragged import Bools, Ints, first_seen, freeze, frozen, gather, group_by, offsets_of
 from hinet.taxonomy.roots import VIRTUAL_ROOT
 from hinet.taxonomy.taxonomy import Taxonomy
 
 STOP = -1
-MOST_NEURONS = 25_000_000  # about 2 GB while they are made; a DAG with many depths for each node may unroll to more
+MAX_NEURONS = 25_000_000  # about 2 GB during construction; a DAG with many depths per node may unroll to more
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class Layer:
     nodes : int array of shape (w,)
         Node of every neuron.
     ends : bool array of shape (w,)
-        Whether a trace may end at the neuron, that is, whether it has an edge to the next layer's stop neuron.
+        Whether a trace may end at the neuron: whether it has an edge to the next layer's stop neuron.
     edge_parent, edge_child : int arrays of shape (e,)
         Allowed edges from neurons of the layer above to neurons of this one, sorted by parent, stop last.
     group_offsets : int array of shape (w_above + 1,)
@@ -60,12 +60,12 @@ class Layer:
 
 @dataclass(frozen=True, eq=False)
 class Layers:
-    """All neurons in one numbering, layer after layer from the root, neuron 0.
+    """All neurons, numbered layer after layer from the root, neuron 0.
 
     Attributes
     ----------
     taxonomy : Taxonomy
-        Whose nodes the neurons stand for.
+        The taxonomy of the nodes.
     node : int array of shape (neurons,)
         Node of every neuron; -1 for a virtual root.
     ends : bool array of shape (neurons,)
@@ -75,7 +75,7 @@ class Layers:
     option_offsets : int array of shape (neurons + 1,)
         The sibling group below neuron ``a`` is the options ``option_offsets[a]:option_offsets[a + 1]``.
     option_neuron : int array of shape (options,)
-        The neuron an option leads to, or ``STOP``, which comes last in its group.
+        The neuron an option leads to, or ``STOP``, which is the last option of its group.
 
     Examples
     --------
@@ -100,14 +100,14 @@ class Layers:
     def of(cls, taxonomy: Taxonomy, ends: Iterable[str] | None = None) -> Layers:
         """Unroll a taxonomy; ``ends`` names the nodes at which a trace may end, by default all below the root.
 
-        Leaves always end a trace. A root ends one only if ``ends`` names it.
+        A trace may always end at a leaf, and at the root only if ``ends`` names it.
         """
         may_end = _may_end(taxonomy, ends)
         children, child_offsets = taxonomy.child_lists
         scratch = np.empty(len(taxonomy), np.int64)
         nodes = [np.array([taxonomy.root], np.int32)]
         groups: list[NDArray[np.int64]] = []  # children of each neuron, without stop
-        targets: list[NDArray[np.int64]] = []  # the neuron each child is, in its own layer
+        targets: list[NDArray[np.int64]] = []  # the neuron of each child
         below: Ints = taxonomy.tops.astype(np.int64)
         lengths = np.array([len(below)])
         total = 1
@@ -119,9 +119,9 @@ class Layers:
             targets.append(scratch[below] + total)
             nodes.append(layer.astype(np.int32))
             total += len(layer)
-            if total > MOST_NEURONS:
+            if total > MAX_NEURONS:
                 raise TaxonomyError(
-                    f"the DAG of {len(taxonomy):,} nodes unrolls into more than {MOST_NEURONS:,} neurons, "
+                    f"the DAG of {len(taxonomy):,} nodes unrolls into more than {MAX_NEURONS:,} neurons, "
                     f"one for each depth of each node; it has reached depth {len(groups)}: remove shortcut edges"
                 )
             below, lengths = gather(children, child_offsets, layer)
@@ -173,7 +173,7 @@ class Layers:
         )
 
     def same_as(self, other: Layers) -> bool:
-        """Return whether the neurons of both stand for the same nodes with the same options."""
+        """Return whether both have the same neurons with the same nodes and options."""
         return self is other or (
             self.taxonomy.ids == other.taxonomy.ids
             and np.array_equal(self.node, other.node)
@@ -219,9 +219,9 @@ class Layers:
     def children_at(self, parents: Ints, nodes: Ints) -> NDArray[np.int64]:
         """Return the neuron of each node among the children of each parent neuron, or -1."""
         keys, neurons = self._children_by_node
-        wanted = parents.astype(np.int64) * len(self.taxonomy) + nodes
-        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        return np.where(keys[place] == wanted, neurons[place], -1)
+        key = parents.astype(np.int64) * len(self.taxonomy) + nodes
+        index = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
+        return np.where(keys[index] == key, neurons[index], -1)
 
     @cached_property
     def _children_by_node(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
@@ -234,10 +234,10 @@ class Layers:
     def options_between(self, parents: Ints, children: Ints) -> NDArray[np.int64]:
         """Return the option that leads from each parent neuron to each child neuron; there must be one."""
         keys, options = self._options_by_edge
-        wanted = parents.astype(np.int64) * len(self.node) + children
-        found = options[np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)]
-        assert np.array_equal(self.option_neuron[found], children)
-        return found
+        key = parents.astype(np.int64) * len(self.node) + children
+        result = options[np.minimum(np.searchsorted(keys, key), len(keys) - 1)]
+        assert np.array_equal(self.option_neuron[result], children)
+        return result
 
     @cached_property
     def _options_by_edge(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -248,19 +248,19 @@ class Layers:
 
     @cached_property
     def path_counts(self) -> NDArray[Any]:
-        """(neurons,) Number of paths from the root, exact: Python integers where 64 bits are too few."""
+        """(neurons,) Number of paths from the root, exact: Python integers if 64 bits are too few."""
         counts: NDArray[Any] = np.zeros(len(self.node), np.float64)
         with np.errstate(over="ignore"):
-            self._pour_counts(counts)
+            self._add_path_counts(counts)
         exact: NDArray[Any] = np.zeros(len(self.node), np.int64 if counts.sum() < 2.0**53 else object)
-        self._pour_counts(exact)
+        self._add_path_counts(exact)
         return exact
 
     def count_traces(self) -> int:
         """Count the complete traces: paths from layer 1 to a stop neuron."""
         return int(self.path_counts[self.ends].sum())
 
-    def _pour_counts(self, counts: NDArray[Any]) -> None:
+    def _add_path_counts(self, counts: NDArray[Any]) -> None:
         counts[0] = 1
         for above in range(self.height):
             start, end = self.option_offsets[self.layer_offsets[above : above + 2]].tolist()
@@ -276,9 +276,11 @@ def _may_end(taxonomy: Taxonomy, ends: Iterable[str] | None) -> Bools:
         if taxonomy.root != VIRTUAL_ROOT:
             may_end[taxonomy.root] = False
         return may_end
-    chosen = np.array([taxonomy.position(node) for node in ends], np.int64)
-    lost = chosen[taxonomy.depth[chosen] < 0]
-    if len(lost):
-        raise TaxonomyError(f"no trace can end at {shown(taxonomy.ids[lost[0]])}: the root does not lead to it")
-    may_end[chosen] = True
+    nodes = np.array([taxonomy.position(node) for node in ends], np.int64)
+    unreachable = nodes[taxonomy.depth[nodes] < 0]
+    if len(unreachable):
+        raise TaxonomyError(
+            f"no trace can end at {quoted(taxonomy.ids[unreachable[0]])}: it cannot be reached from the root"
+        )
+    may_end[nodes] = True
     return may_end

@@ -1,6 +1,6 @@
-"""Nested JSON hierarchies, read without recursion so that no depth is too deep, with the line of every node.
+"""Nested JSON hierarchies, parsed without recursion, so of any depth, with the line of every node.
 
-Three shapes are common and all are read: objects of children by name, ``{"A": {"B": {}, "C": null}, "D": ["E"]}``;
+Three shapes are supported: objects of children by name, ``{"A": {"B": {}, "C": null}, "D": ["E"]}``;
 objects with a list of children, ``{"id": "1", "title": "A", "children": [{"id": "2", "title": "B"}]}``; and a list of
 objects that name their parent, ``[{"id": "1", "parent": null}, {"id": "2", "parent": "1"}]``.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hinet.errors import FileError, shown
+from hinet.errors import FileError, quoted
 from hinet.taxonomy.draft import UNWRITABLE, Draft, is_writable
 from hinet.taxonomy.path_ids import LONGEST_PATH_ID, PATH_SEP, path_id
 
@@ -54,11 +54,11 @@ class NestedJson:
             links = list(_walk_listed(path, root) if described else _walk_named(path, root))
         if not links:
             raise FileError(path, "the JSON holds no node; nest the nodes as objects", line=1)
-        if described:  # a node of a DAG may be told again, whole or by its id, under each of its parents
-            told: dict[tuple[str, str | None], _Link] = {}
+        if described:  # a node of a DAG may be repeated, whole or by its id, under each of its parents
+            first_links: dict[tuple[str, str | None], _Link] = {}
             for link in links:
-                told.setdefault(link[:2], link)
-            links = list(told.values())
+                first_links.setdefault(link[:2], link)
+            links = list(first_links.values())
         columns = dict.fromkeys(name for link in links for name in link[3])
         return Draft(
             nodes=[node for node, _, _, _ in links],
@@ -96,7 +96,7 @@ def _walk_named(path: str | Path, root: _Value) -> Iterator[_Link]:
             elif value.kind == "{" and child.scalar not in (None, ""):
                 raise FileError(
                     path,
-                    f"expected the children of {shown(name)} as an object, an array or null, got {child.scalar!r}",
+                    f"expected the children of {quoted(name)} as an object, an array or null, got {child.scalar!r}",
                     line=child.line,
                 )
         stack.extend(reversed(inner))
@@ -130,37 +130,37 @@ def _walk_listed(path: str | Path, root: _Value) -> Iterator[_Link]:
         if below is not None and below.kind == "[":
             stack.append((below, identifier))
         elif below is not None and (below.kind or below.scalar is not None):
-            raise FileError(path, f"the children of {shown(identifier)} are not a list", line=below.line)
+            raise FileError(path, f"the children of {quoted(identifier)} are not a list", line=below.line)
 
 
 def _walk_flat(path: str | Path, root: _Value) -> Iterator[_Link]:
     for _, value in root.items:
         identifier = _field(path, value, _ID_KEYS)
         if not identifier:
-            raise FileError(path, "a node has no id; where nodes name their parent each needs one", line=value.line)
+            raise FileError(path, "a node has no id; nodes that name their parent need one", line=value.line)
         attributes = _attributes(path, value, _field(path, value, _TITLE_KEYS))
         yield identifier, _field(path, value, (_PARENT,)) or None, value.line, attributes
 
 
 def _attributes(path: str | Path, value: _Value, title: str | None) -> dict[str, str]:
-    """Return the further fields of a node, but for those that say its id, title and place."""
+    """Return the fields of a node other than its id, parent and children."""
     named = {next((key for key in keys if value.get(key) is not None), "") for keys in (_ID_KEYS, _TITLE_KEYS)}
-    further = {k: _text(path, v) for k, v in value.items if not v.kind and k not in {*named, _PARENT, _CHILDREN}}
-    return further if title is None else {"title": title, **further}
+    attributes = {k: _text(path, v) for k, v in value.items if not v.kind and k not in {*named, _PARENT, _CHILDREN}}
+    return attributes if title is None else {"title": title, **attributes}
 
 
 def _path_id(path: str | Path, parent: str | None, name: str, line: int) -> str:
     node = path_id([name]) if parent is None else parent + PATH_SEP + path_id([name])
     if len(node) > LONGEST_PATH_ID:
         raise FileError(
-            path, f"the path of names to {shown(name)} is too long for an id; give the nodes ids", line=line
+            path, f"the path of names to {quoted(name)} is too long for an id; give the nodes ids", line=line
         )
     return node
 
 
 def _field(path: str | Path, value: _Value, keys: tuple[str, ...]) -> str | None:
-    found = value.get(*keys)
-    return None if found is None else _text(path, found)
+    entry = value.get(*keys)
+    return None if entry is None else _text(path, entry)
 
 
 def _text(path: str | Path, value: _Value) -> str:
@@ -172,25 +172,25 @@ def _text(path: str | Path, value: _Value) -> str:
 
 
 def _tokens(path: str | Path, text: str) -> Iterator[tuple[int, str]]:
-    line, place, end = 1, 0, len(text.rstrip(" \t\n\r"))
-    while place < end:
-        match = _TOKEN.match(text, place)
+    line, position, end = 1, 0, len(text.rstrip(" \t\n\r"))
+    while position < end:
+        match = _TOKEN.match(text, position)
         if match is None:
-            raise FileError(path, f"not valid JSON near {shown(text[place : place + 20].strip())}", line=line)
+            raise FileError(path, f"not valid JSON near {quoted(text[position : position + 20].strip())}", line=line)
         token = match[match.lastindex or 0]
-        line += text.count("\n", place, match.end() - len(token))
+        line += text.count("\n", position, match.end() - len(token))
         yield line, token
         line += token.count("\n")
-        place = match.end()
+        position = match.end()
 
 
 def _scalar(path: str | Path, line: int, token: str) -> Any:
     try:
         value = json.loads(token)
     except ValueError as error:
-        raise FileError(path, f"not valid JSON: {shown(token)} ({error})", line=line) from None
+        raise FileError(path, f"not valid JSON: {quoted(token)} ({error})", line=line) from None
     if isinstance(value, str) and not is_writable(value):
-        raise FileError(path, f"{shown(value)} {UNWRITABLE}", line=line)
+        raise FileError(path, f"{quoted(value)} {UNWRITABLE}", line=line)
     return value
 
 
@@ -200,7 +200,7 @@ def _parse(path: str | Path, text: str) -> _Value:
     open_values: list[_Value] = []
     line, token = _next(path, tokens, 1)
     while True:
-        # Here a value is due.
+        # Here a value is expected.
         key, start = "", line
         holder = open_values[-1] if open_values else None
         if holder is not None and holder.kind == "{":
@@ -215,7 +215,7 @@ def _parse(path: str | Path, text: str) -> _Value:
                 continue
         else:
             if token in "}],:":
-                raise FileError(path, f"not valid JSON: unexpected {shown(token)}", line=line)
+                raise FileError(path, f"not valid JSON: unexpected {quoted(token)}", line=line)
             value.scalar = _scalar(path, line, token)
             if not open_values:
                 raise FileError(path, "the JSON is a single value; nest the nodes as objects", line=line)
@@ -223,13 +223,13 @@ def _parse(path: str | Path, text: str) -> _Value:
         while token != ",":
             if token != _OPENING[open_values[-1].kind]:
                 raise FileError(
-                    path, f"not valid JSON: expected ',' or a closing bracket, got {shown(token)}", line=line
+                    path, f"not valid JSON: expected ',' or a closing bracket, got {quoted(token)}", line=line
                 )
             closed = open_values.pop()
             if not open_values:
                 rest = next(tokens, None)
                 if rest is not None:
-                    raise FileError(path, f"not valid JSON: {shown(rest[1])} after its end", line=rest[0])
+                    raise FileError(path, f"not valid JSON: {quoted(rest[1])} after its end", line=rest[0])
                 return closed
             line, token = _next(path, tokens, line)
         line, token = _next(path, tokens, line)
@@ -237,17 +237,17 @@ def _parse(path: str | Path, text: str) -> _Value:
 
 def _key(path: str | Path, line: int, token: str, tokens: Iterator[tuple[int, str]]) -> tuple[str, int, str]:
     if not token.startswith('"'):
-        raise FileError(path, f'not valid JSON: expected a name in "quotes", got {shown(token)}', line=line)
+        raise FileError(path, f'not valid JSON: expected a name in "quotes", got {quoted(token)}', line=line)
     key = _scalar(path, line, token)
     line, colon = _next(path, tokens, line)
     if colon != ":":
-        raise FileError(path, f"not valid JSON: expected ':' after {shown(key)}, got {shown(colon)}", line=line)
+        raise FileError(path, f"not valid JSON: expected ':' after {quoted(key)}, got {quoted(colon)}", line=line)
     value_line, value = _next(path, tokens, line)
     return key, value_line, value
 
 
 def _next(path: str | Path, tokens: Iterator[tuple[int, str]], line: int) -> tuple[int, str]:
-    found = next(tokens, None)
-    if found is None:
+    token = next(tokens, None)
+    if token is None:
         raise FileError(path, "not valid JSON: the text ends before its brackets close", line=line)
-    return found
+    return token

@@ -1,38 +1,38 @@
-"""Nodes that are known by their path of names: how such a path becomes one id."""
+"""Node ids: of plain values, and of paths of names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hinet.errors import LabelError, TaxonomyError, shown
+from hinet.errors import LabelError, TaxonomyError, quoted
 from hinet.taxonomy.draft import Draft
 
 PATH_SEP = " > "
-LONGEST_PATH_ID = 100_000  # characters; ids of all prefixes of a path take room in the square of its length
+LONGEST_PATH_ID = 100_000  # characters; the ids of all prefixes of a path take quadratic memory
 
-_MISSING = ("NAType", "NaTType")  # what pandas puts into empty cells
+_MISSING = ("NAType", "NaTType")  # types of missing values in pandas
 
 
 def as_id(value: Any) -> str:
-    """Return a value as a node id: text as it is, numbers as text, and nothing for what stands for nothing.
+    """Return a value as a node id: strings unchanged, numbers as text, missing values as an empty string.
 
     >>> as_id(7), as_id(7.0), as_id(None), as_id(float("nan"))
     ('7', '7', '', '')
     """
     if isinstance(value, str):
         return str(value)
-    if value is None or type(value).__name__ in _MISSING or value != value:  # in this order: NA answers no question
+    if value is None or type(value).__name__ in _MISSING or value != value:  # in this order: NA has no truth value
         return ""
-    if isinstance(value, float) and value.is_integer():  # as tables with empty cells have whole numbers
+    if isinstance(value, float) and value.is_integer():  # integers in tables with missing values
         return str(int(value))
     return str(value)
 
 
 def path_id(names: Iterable[str], sep: str = PATH_SEP) -> str:
-    r"""Return the id of the node at the end of a path of names; with the usual separator two paths never share one.
+    r"""Return the id of the node at the end of a path of names; with the default separator, ids are unique.
 
-    With one that has no blank before its mark they may: ``a\`` and ``b`` are then written as ``a>b`` is.
+    With a separator that has no space before its mark they may not be: ``a\`` and ``b`` have the id of ``a>b``.
 
     >>> path_id(["Animals", "Sheep"])
     'Animals > Sheep'
@@ -43,21 +43,21 @@ def path_id(names: Iterable[str], sep: str = PATH_SEP) -> str:
     return sep.join(name.replace(mark, "\\" + mark) for name in names)
 
 
-def unpadded(row: int, path: Sequence[Any]) -> tuple[str, ...]:
-    """Return a path as a tuple of ids without the empty cells at its end; the error names the row."""
+def strip_padding(row: int, path: Sequence[Any]) -> tuple[str, ...]:
+    """Return a path as a tuple of ids without the empty cells at its end; errors name the row."""
     if isinstance(path, str) or not hasattr(path, "__iter__"):
-        raise LabelError(f"row {row}: expected a path of steps, got {shown(str(path))}; cut it into a tuple")
+        raise LabelError(f"row {row}: expected a path of steps, got {quoted(str(path))}; split it into a tuple")
     steps = [as_id(step) for step in path]
     while steps and not steps[-1].strip():
         steps.pop()
-    for place, step in enumerate(steps):
+    for index, step in enumerate(steps):
         if not step.strip():
-            raise LabelError(f"row {row}: step {place} of the path {steps} is empty; only the end may be padded")
+            raise LabelError(f"row {row}: step {index} of the path {steps} is empty; only the end may be padded")
     return tuple(steps)
 
 
 def named_path_draft(paths: Iterable[Sequence[str]], lines: Sequence[int] | None, sep: str = PATH_SEP) -> Draft:
-    """Return a draft with a node for every prefix of every path, titled by its last name."""
+    """Return a draft with a node for every prefix of every path; its title is the last name."""
     nodes: list[str] = []
     parents: list[str | None] = []
     titles: list[str] = []
@@ -70,8 +70,8 @@ def named_path_draft(paths: Iterable[Sequence[str]], lines: Sequence[int] | None
             node = step if parent is None else parent + sep + step
             if len(node) > LONGEST_PATH_ID:
                 raise TaxonomyError(
-                    f"path {number}: the id of {shown(name)}, its path of names, has more than {LONGEST_PATH_ID:,} "
-                    "characters; give nodes so deep ids of their own, in a table or as edges"
+                    f"path {number}: the id of {quoted(name)}, its path of names, has more than {LONGEST_PATH_ID:,} "
+                    "characters; give such nodes ids of their own, in a table or as edges"
                 )
             if node not in seen:
                 seen.add(node)

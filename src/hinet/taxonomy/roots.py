@@ -1,11 +1,11 @@
-"""Where a graph begins: its root, and how deep below it every node lies."""
+"""The root of a graph, and the depth of every node below it."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.errors import TaxonomyError, did_you_mean, shown
+from hinet.errors import TaxonomyError, did_you_mean, quoted
 from hinet.ragged import Bools, Ints, first_seen, gather, group_by
 from hinet.taxonomy.draft import Graph, longest_depth
 from hinet.taxonomy.path_ids import as_id
@@ -13,8 +13,8 @@ from hinet.taxonomy.path_ids import as_id
 VIRTUAL_ROOT = -1
 
 
-def root_of(graph: Graph, source: str, root: str | None) -> int:
-    """Return the place of the root by its name, or of the only node without parents, or that of a virtual root."""
+def find_root(graph: Graph, source: str, root: str | None) -> int:
+    """Return the position of the named root, else of the only node without parents, else ``VIRTUAL_ROOT``."""
     has_parent = np.zeros(len(graph.ids), bool)
     has_parent[graph.edge_child] = True
     if root is None:
@@ -22,20 +22,20 @@ def root_of(graph: Graph, source: str, root: str | None) -> int:
         return int(tops[0]) if len(tops) == 1 and len(graph.edge_parent) else VIRTUAL_ROOT
     root = as_id(root)
     if root not in graph.ids:
-        hint = did_you_mean(root, graph.ids) or "; name a node without parents"
-        raise TaxonomyError(f"{source}: the root {shown(root)} is not among the nodes{hint}")
-    place = graph.ids.index(root)
-    if has_parent[place]:
-        raise TaxonomyError(f"{source}: the root {shown(root)} has a parent; name a node at the top")
-    if place not in graph.edge_parent:
+        hint = did_you_mean(root, graph.ids) or "; set `root` to a node without parents"
+        raise TaxonomyError(f"{source}: the root {quoted(root)} is not among the nodes{hint}")
+    position = graph.ids.index(root)
+    if has_parent[position]:
+        raise TaxonomyError(f"{source}: the root {quoted(root)} has a parent; set `root` to a node without one")
+    if position not in graph.edge_parent:
         raise TaxonomyError(
-            f"{source}: the root {shown(root)} has no children; name the node that all others are below"
+            f"{source}: the root {quoted(root)} has no children; set `root` to the node above all others"
         )
-    return place
+    return position
 
 
 def depth_below(graph: Graph, root: int) -> NDArray[np.int32]:
-    """Return the length of the longest path from the root to every node; -1 where it does not reach."""
+    """Return the length of the longest path from the root to every node; -1 if there is none."""
     size = len(graph.ids)
     if root == VIRTUAL_ROOT:
         return longest_depth(size, graph.edge_parent, graph.edge_child) + np.int32(1)
@@ -47,7 +47,7 @@ def depth_below(graph: Graph, root: int) -> NDArray[np.int32]:
 
 
 def _reachable(size: int, edge_parent: Ints, edge_child: Ints, start: int) -> Bools:
-    """Mark the nodes that paths from ``start`` lead to, itself included."""
+    """Mark ``start`` and all its descendants."""
     order, offsets = group_by(edge_parent, size)
     children = edge_child[order]
     reached = np.zeros(size, bool)

@@ -13,26 +13,26 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.errors import FileError, LabelError, TaxonomyError, did_you_mean, shown
+from hinet.errors import FileError, LabelError, TaxonomyError, did_you_mean, quoted
 from hinet.files import format_delimited, write_text
 from hinet.ragged import Bools, Ints, freeze, frozen, gather, group_by, offsets_of
 from hinet.taxonomy.draft import UNWRITABLE, Draft, Graph, Problem, is_writable, longest_depth, resolve
 from hinet.taxonomy.formats import TaxonomyFormat, id_path_draft, read_draft
-from hinet.taxonomy.path_ids import as_id, named_path_draft, unpadded
-from hinet.taxonomy.roots import VIRTUAL_ROOT, depth_below, root_of
+from hinet.taxonomy.path_ids import as_id, named_path_draft, strip_padding
+from hinet.taxonomy.roots import VIRTUAL_ROOT, depth_below, find_root
 
 TITLE_ATTRIBUTES = ("title", "name", "label", "description")
 
 _KEY_COLUMNS = ("node", "parent")
-_MOST_PROBLEMS_SHOWN = 5
+_MAX_PROBLEMS_SHOWN = 5
 
 
 @dataclass(frozen=True, eq=False)
 class Taxonomy:
     """A hierarchy of nodes with unique ids under one root.
 
-    A source with exactly one top node that has children means that node as the root: it is a node
-    at depth 0. Otherwise a virtual root stands above the top nodes, which are at depth 1.
+    If exactly one node has no parent, and it has children, it is the root, at depth 0. Otherwise a virtual root is
+    added above the nodes without parents, which are at depth 1.
 
     Build one with :meth:`from_paths`, :meth:`from_edges`, :meth:`from_networkx` or :meth:`from_file`.
 
@@ -43,11 +43,11 @@ class Taxonomy:
     edge_parent, edge_child : int arrays of shape (e,)
         The edges as positions in ``ids``, sorted by parent, then by child.
     attributes : mapping of str to tuple of str
-        Further columns of the source, a value a node.
+        Further columns of the source, with one value per node.
     root : int
         Position of the root in ``ids``, or -1 for a virtual root.
     depth : int array of shape (n,)
-        Length of the longest path from the root to every node; -1 where the root does not reach.
+        Length of the longest path from the root to every node; -1 if there is none.
 
     Examples
     --------
@@ -73,7 +73,7 @@ class Taxonomy:
 
     def __reduce__(self) -> tuple[Any, ...]:
         fields = (self.ids, self.edge_parent, self.edge_child, dict(self.attributes), self.root, self.depth)
-        return Taxonomy, fields  # a read-only mapping does not pickle
+        return Taxonomy, fields  # a read-only mapping cannot be pickled
 
     @classmethod
     def from_paths(
@@ -85,16 +85,16 @@ class Taxonomy:
     ) -> Taxonomy:
         """Build from root-to-node paths; empty cells at the end of a path are padding.
 
-        With ``steps="names"`` a node is known by its whole path, so one name may stand under two parents and
-        the id of a node is its path, such as ``"A > B"``. With ``steps="ids"`` one step is one node
-        wherever it stands, so a step under two parents makes a DAG.
+        With ``steps="names"`` the whole path identifies a node, so a name may occur under two parents, and the id of a
+        node is its path, such as ``"A > B"``. With ``steps="ids"`` each distinct step is one node, so a step under two
+        parents makes a DAG.
 
         >>> Taxonomy.from_paths([("A", "x"), ("B", "x"), ("B", "")]).ids
         ('A', 'A > x', 'B', 'B > x')
         >>> Taxonomy.from_paths([("A", "x"), ("B", "x")], steps="ids").ids
         ('A', 'x', 'B')
         """
-        checked = [unpadded(row, path) for row, path in enumerate(paths)]
+        checked = [strip_padding(row, path) for row, path in enumerate(paths)]
         if steps not in ("names", "ids"):
             raise TaxonomyError(f"steps are 'names' or 'ids', got {steps!r}")
         draft = named_path_draft(checked, None) if steps == "names" else id_path_draft(checked)
@@ -125,7 +125,7 @@ class Taxonomy:
 
     @classmethod
     def from_networkx(cls, graph: Any, *, root: str | None = None) -> Taxonomy:
-        """Build from a directed networkx graph with edges from parent to child; node attributes are kept."""
+        """Build from a directed networkx graph with edges from parent to child, keeping node attributes."""
         if not graph.is_directed():
             raise TaxonomyError("the graph is not directed; use a networkx.DiGraph with edges from parent to child")
         names: dict[str, dict[Any, Any]] = {}
@@ -154,28 +154,28 @@ class Taxonomy:
         FileError
             If the file cannot be read; names the line.
         TaxonomyError
-            If the hierarchy contradicts itself, such as by a cycle; names lines and nodes.
+            If the hierarchy is invalid, such as by a cycle; names lines and nodes.
         """
         return cls.from_draft(read_draft(path, format=format, encoding=encoding), source=str(path), root=root)
 
     @classmethod
     def from_draft(cls, draft: Draft, *, source: str = "taxonomy", root: str | None = None) -> Taxonomy:
-        """Check a draft and build from it, or raise TaxonomyError with its problems."""
+        """Build from a draft, or raise TaxonomyError with its problems."""
         return cls.from_graph(resolve(draft), source=source, root=root)
 
     @classmethod
     def from_graph(cls, graph: Graph, *, source: str = "taxonomy", root: str | None = None) -> Taxonomy:
-        """Build from a resolved graph; raise TaxonomyError if it holds errors."""
+        """Build from a checked graph; raise TaxonomyError if it has errors."""
         errors = [problem for problem in graph.problems if problem.severity == "error"]
         if errors:
-            raise TaxonomyError(_told(source, errors), graph.problems)
+            raise TaxonomyError(_error_text(source, errors), graph.problems)
         if not graph.ids:
             raise TaxonomyError(f"{source}: a taxonomy needs at least one node, got none")
-        top = root_of(graph, source, root)
+        top = find_root(graph, source, root)
         return cls(graph.ids, graph.edge_parent, graph.edge_child, graph.attributes, top, depth_below(graph, top))
 
     def under_virtual_root(self) -> Taxonomy:
-        """Return the same nodes and edges below a virtual root: a sole top node is then a node at depth 1.
+        """Return the same nodes and edges below a virtual root; a former root is then a node at depth 1.
 
         >>> Taxonomy.from_paths([("Food", "Bread"), ("Food", "Milk")]).under_virtual_root().depth.tolist()
         [1, 2, 2]
@@ -216,19 +216,19 @@ class Taxonomy:
         name = as_id(node)
         if name not in self._positions:
             hint = did_you_mean(name, self.ids)
-            raise LabelError(f"{shown(name)} is not in the taxonomy of {len(self):,} nodes{hint}")
+            raise LabelError(f"{quoted(name)} is not in the taxonomy of {len(self):,} nodes{hint}")
         return self._positions[name]
 
     def positions(self, nodes: Sequence[str]) -> NDArray[np.int64]:
-        """Return the position of every one of ``nodes``; the error names the first row that has none."""
-        found = self._positions
+        """Return the positions of ``nodes``; the error names the first row with an unknown node."""
+        known = self._positions
         try:
-            places = np.fromiter(map(found.get, nodes, repeat(-1)), np.int64, len(nodes))  # text is its own id
-        except TypeError:  # a value that no mapping takes
-            places = np.full(len(nodes), -1)
-        for row in np.flatnonzero(places < 0).tolist():
-            places[row] = found.get(as_id(nodes[row]), -1)
-        missing = np.flatnonzero(places < 0)
+            positions = np.fromiter(map(known.get, nodes, repeat(-1)), np.int64, len(nodes))  # a string is its own id
+        except TypeError:  # an unhashable value
+            positions = np.full(len(nodes), -1)
+        for row in np.flatnonzero(positions < 0).tolist():
+            positions[row] = known.get(as_id(nodes[row]), -1)
+        missing = np.flatnonzero(positions < 0)
         if len(missing):
             row = int(missing[0])
             more = f" ({len(missing) - 1:,} more rows have unknown labels)" if len(missing) > 1 else ""
@@ -236,22 +236,22 @@ class Taxonomy:
                 self.position(nodes[row])
             except LabelError as error:
                 raise LabelError(f"row {row}: label {error}{more}") from None
-        return places
+        return positions
 
     def children(self, node: str) -> tuple[str, ...]:
         """Return the children of ``node`` in the order of the source."""
         flat, offsets = self.child_lists
-        place = self.position(node)
-        return tuple(self.ids[child] for child in flat[offsets[place] : offsets[place + 1]].tolist())
+        position = self.position(node)
+        return tuple(self.ids[child] for child in flat[offsets[position] : offsets[position + 1]].tolist())
 
     def parents(self, node: str) -> tuple[str, ...]:
         """Return the parents of ``node``; none for a top node."""
         flat, offsets = self.parent_lists
-        place = self.position(node)
-        return tuple(self.ids[parent] for parent in flat[offsets[place] : offsets[place + 1]].tolist())
+        position = self.position(node)
+        return tuple(self.ids[parent] for parent in flat[offsets[position] : offsets[position + 1]].tolist())
 
     def ancestor_lists(self, nodes: Ints) -> tuple[Ints, NDArray[np.int64]]:
-        """Return each of ``nodes`` with all its ancestors, the root left out, as a ragged array: flat and offsets.
+        """Return each of ``nodes`` with all its ancestors except the root, as a ragged array: flat and offsets.
 
         >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "sheep"), ("cow", "calf")])
         >>> flat, offsets = animals.ancestor_lists(animals.positions(["calf", "sheep"]))
@@ -260,19 +260,19 @@ class Taxonomy:
         """
         flat, offsets = self.parent_lists
         size = np.int64(len(self))
-        found = np.arange(len(nodes)) * size + nodes  # (place, ancestor) as one number
-        level = found
+        keys = np.arange(len(nodes)) * size + nodes  # (index, ancestor) as one number
+        level = keys
         while len(level):
             above, splits = gather(flat, offsets, level % size)
             level = np.unique(np.repeat(level // size, splits) * size + above)
-            found = np.concatenate([found, level])
-        found = np.unique(found)
-        found = found[found % size != self.root] if self.root != VIRTUAL_ROOT else found
-        return found % size, offsets_of(np.bincount(found // size, minlength=len(nodes)))
+            keys = np.concatenate([keys, level])
+        keys = np.unique(keys)
+        keys = keys[keys % size != self.root] if self.root != VIRTUAL_ROOT else keys
+        return keys % size, offsets_of(np.bincount(keys // size, minlength=len(nodes)))
 
     @property
     def titles(self) -> tuple[str, ...]:
-        """What to show of each node beside its id: the first attribute that is a title, else the ids."""
+        """The title of each node: the first attribute that is a title, else the ids."""
         return next((self.attributes[name] for name in TITLE_ATTRIBUTES if name in self.attributes), self.ids)
 
     @property
@@ -304,7 +304,7 @@ class Taxonomy:
 
     @cached_property
     def tops(self) -> Ints:
-        """Positions of the nodes right below the root, in the order of the source."""
+        """Positions of the children of the root, in the order of the source."""
         if self.root == VIRTUAL_ROOT:
             return frozen(np.flatnonzero(np.diff(self.parent_lists[1]) == 0))
         flat, offsets = self.child_lists
@@ -315,13 +315,13 @@ class Taxonomy:
         return {name: number for number, name in enumerate(self.ids)}
 
     def rows(self) -> Iterator[tuple[str, ...]]:
-        """Yield a row (node, parent, attributes) for every node and parent, as :meth:`write` writes them."""
+        """Yield a row (node, parent, attributes) for every node and parent, as written by :meth:`write`."""
         columns = list(self.attributes.values())
         flat, offsets = self.parent_lists
-        for place, (node, start, end) in enumerate(zip(self.ids, offsets, offsets[1:], strict=False)):
-            further = [column[place] for column in columns]
+        for position, (node, start, end) in enumerate(zip(self.ids, offsets, offsets[1:], strict=False)):
+            attributes = [column[position] for column in columns]
             for parent in [self.ids[p] for p in flat[start:end].tolist()] or [""]:
-                yield (node, parent, *further)
+                yield (node, parent, *attributes)
 
     def write(self, path: str | Path) -> None:
         """Write a table of nodes and parents: ``.tsv`` or ``.csv``, also with ``.gz`` or ``.xz``; ``-`` prints it."""
@@ -330,36 +330,36 @@ class Taxonomy:
             raise FileError(path, "a taxonomy is written as .tsv, .csv or .txt, also with .gz or .xz; rename it")
         for key in _KEY_COLUMNS:
             if key in self.attributes:
-                raise TaxonomyError(f"an attribute is called {key!r}, as a key column of the table; rename it")
+                raise TaxonomyError(f"an attribute is called {key!r}, like a key column of the table; rename it")
         header = (*_KEY_COLUMNS, *self.attributes)
         write_text(path, format_delimited(header, self.rows(), "," if name.endswith(".csv") else "\t"))
 
 
 def _pair(number: int, edge: tuple[Any, Any]) -> tuple[str | None, str]:
     if isinstance(edge, str) or len(edge) != 2:
-        raise TaxonomyError(f"edge {number}: expected a pair (parent, child), got {shown(str(edge))}")
+        raise TaxonomyError(f"edge {number}: expected a pair (parent, child), got {quoted(str(edge))}")
     parent, child = as_id(edge[0]), as_id(edge[1])
     if not child.strip():
-        raise TaxonomyError(f"edge {number}: the child of {shown(parent)} is empty; name every node")
+        raise TaxonomyError(f"edge {number}: the child of {quoted(parent)} is empty; name every node")
     return parent if parent.strip() else None, child
 
 
 def _attribute_column(taxonomy: Taxonomy, name: str, values: Mapping[str, str]) -> tuple[str, ...]:
     if not name or name != name.strip() or not is_writable(name):
-        raise TaxonomyError(f"an attribute is called {shown(name)}; give it a name without blanks around it")
+        raise TaxonomyError(f"an attribute is called {quoted(name)}; give it a name without spaces around it")
     for node, value in values.items():
         if node not in taxonomy:
-            raise TaxonomyError(f"attribute {shown(name)} names {shown(node)}, which is not a node of the edges")
+            raise TaxonomyError(f"attribute {quoted(name)} names {quoted(node)}, which is not a node of the edges")
         if not is_writable(value):
-            raise TaxonomyError(f"attribute {shown(name)} of {shown(node)}: {shown(value)} {UNWRITABLE}")
+            raise TaxonomyError(f"attribute {quoted(name)} of {quoted(node)}: {quoted(value)} {UNWRITABLE}")
     return tuple(values.get(node, "") for node in taxonomy.ids)
 
 
-def _told(source: str, errors: Sequence[Problem]) -> str:
+def _error_text(source: str, errors: Sequence[Problem]) -> str:
     lines = [
         f"{source}:{problem.line}: {problem.message}" if problem.line else f"{source}: {problem.message}"
-        for problem in errors[:_MOST_PROBLEMS_SHOWN]
+        for problem in errors[:_MAX_PROBLEMS_SHOWN]
     ]
-    if len(errors) > _MOST_PROBLEMS_SHOWN:
-        lines.append(f"… and {len(errors) - _MOST_PROBLEMS_SHOWN:,} more errors")
+    if len(errors) > _MAX_PROBLEMS_SHOWN:
+        lines.append(f"… and {len(errors) - _MAX_PROBLEMS_SHOWN:,} more errors")
     return "\n".join(lines)

@@ -1,29 +1,29 @@
-"""Rows from and to files: CSV, TSV, JSON lines, Parquet and plain lines, streamed in blocks."""
+"""Tables read and written in blocks: CSV, TSV, JSON lines, Parquet and plain lines."""
 
-from hinet.data.tables.blocks import RowBlock, Wanted
-from hinet.data.tables.columns import Columns, Conditions, LabelledBlock, RowQuery, checked_against, labelled_blocks
-from hinet.data.tables.faults import Faults, Unforgiving, setting_aside
+from hinet.data.tables.blocks import ColumnSelection, RowBlock
+from hinet.data.tables.columns import Columns, Conditions, LabelledBlock, RowQuery, labelled_blocks, taxonomy_check
 from hinet.data.tables.formats import FORMATS, TableFormat, TableOptions
 from hinet.data.tables.reading import read_blocks
-from hinet.data.tables.writing import TableWriter, format_for_output, new_table
+from hinet.data.tables.row_errors import FailFast, RowErrors, collect_rejects
+from hinet.data.tables.writing import TableWriter, new_table, output_format
 
 __all__ = [
     "FORMATS",
+    "ColumnSelection",
     "Columns",
     "Conditions",
-    "Faults",
+    "FailFast",
     "LabelledBlock",
     "RowBlock",
+    "RowErrors",
     "RowQuery",
     "TableFormat",
     "TableOptions",
     "TableWriter",
-    "Unforgiving",
-    "Wanted",
-    "checked_against",
-    "format_for_output",
+    "collect_rejects",
     "labelled_blocks",
     "new_table",
+    "output_format",
     "read_blocks",
-    "setting_aside",
+    "taxonomy_check",
 ]

@@ -1,4 +1,4 @@
-"""Rows on their way from a file: gathered into blocks that know where each of them stands."""
+"""Blocks of rows from a file, with the line of each row."""
 
 from __future__ import annotations
 
@@ -7,44 +7,44 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from hinet.data.tables.arrow_values import plain_values, taken
-from hinet.data.tables.faults import Faults, Unit
+from hinet.data.tables.arrow_values import take_rows, to_python
 from hinet.data.tables.formats import TableFormat
+from hinet.data.tables.row_errors import RowErrors, Unit
 from hinet.errors import FileError
-from hinet.files.delimited import no_column
+from hinet.files.delimited import missing_column_message
 
-MOST_ROWS = 8_192  # of a block
-MOST_CHARACTERS = 4_000_000  # of a block, but for one row
+MAX_ROWS = 8_192  # of a block
+MAX_CHARACTERS = 4_000_000  # of a block with more than one row
 
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Some rows of a file: the wanted columns, and the line of every row (its number in a Parquet file)."""
+    """Some rows of a file: the selected columns, and the line of every row (in Parquet, its number)."""
 
     path: str
     format: TableFormat
-    places: list[int]
-    cells: dict[str, list[Any]]  # text or None; from JSON lines and Parquet any value
-    arrays: Mapping[str, Any] = field(default_factory=dict)  # from Parquet, the same and kept columns as Arrow arrays
+    numbers: list[int]
+    cells: dict[str, list[Any]]  # strings or None; from JSON lines and Parquet any value
+    arrays: Mapping[str, Any] = field(default_factory=dict)  # from Parquet, these and kept columns as Arrow arrays
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.numbers)
 
     @property
     def unit(self) -> Unit:
-        """What places are counted in."""
+        """What ``numbers`` count."""
         return "row" if self.format == "parquet" else "line"
 
-    def described(self, row: int) -> str:
-        """Return a row as text, for a person."""
-        one = self.take([row])
-        return json.dumps({name: one.values(name)[0] for name in one.names}, ensure_ascii=False, default=str)
+    def to_json(self, row: int) -> str:
+        """Return a row as JSON."""
+        block = self.take([row])
+        return json.dumps({name: block.values(name)[0] for name in block.names}, ensure_ascii=False, default=str)
 
     def take(self, rows: Sequence[int]) -> RowBlock:
-        """Return the chosen rows."""
+        """Return the selected rows."""
         cells = {name: [column[row] for row in rows] for name, column in self.cells.items()}
-        arrays = {name: taken(array, rows) for name, array in self.arrays.items()}
-        return RowBlock(self.path, self.format, [self.places[row] for row in rows], cells, arrays)
+        arrays = {name: take_rows(array, rows) for name, array in self.arrays.items()}
+        return RowBlock(self.path, self.format, [self.numbers[row] for row in rows], cells, arrays)
 
     @property
     def names(self) -> list[str]:
@@ -52,62 +52,62 @@ class RowBlock:
         return list(self.arrays or self.cells)
 
     def values(self, name: str) -> list[Any]:
-        """Return a column as plain values."""
-        return self.cells[name] if name in self.cells else plain_values(self.arrays[name], errors="backslashreplace")
+        """Return a column as Python values."""
+        return self.cells[name] if name in self.cells else to_python(self.arrays[name], errors="backslashreplace")
 
     def column(self, name: str) -> Any:
-        """Return a column as it came, to be carried over."""
+        """Return a column unchanged, as an Arrow array if there is one."""
         return self.arrays[name] if name in self.arrays else self.cells[name]
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Columns to read: these, which every row must have, those to ``keep``, and all others as well if ``every``.
+class ColumnSelection:
+    """Columns to read: ``columns``, which every row must have, those to ``keep``, and with ``read_all`` all others.
 
-    ``named`` says that a person named them, so that a file without them is an error.
+    ``explicit`` means that the user named them, so that a file without them is an error.
     """
 
     columns: tuple[str, ...]
     keep: tuple[str, ...] = ()
-    every: bool = False
-    named: bool = True
-    options: Mapping[str, str] = field(default_factory=dict)  # by which a person names each column
+    read_all: bool = False
+    explicit: bool = True
+    parameters: Mapping[str, str] = field(default_factory=dict)  # the parameter that names each column
 
     @property
-    def both(self) -> tuple[str, ...]:
-        """All columns that a table must have."""
+    def required(self) -> tuple[str, ...]:
+        """All columns that a file must have."""
         return tuple(dict.fromkeys([*self.columns, *self.keep]))
 
-    def missing_from(self, names: Sequence[str]) -> str:
-        """Tell which column a table with such names lacks, and what to do; or nothing."""
-        missing = next((column for column in self.both if column not in names), None)
-        return "" if missing is None else self.lacks(missing, names)
+    def missing_column(self, names: Sequence[str]) -> str:
+        """Return the message for the first required column that is not among ``names``, or an empty string."""
+        missing = next((column for column in self.required if column not in names), None)
+        return "" if missing is None else self.missing_message(missing, names)
 
-    def lacks(self, column: str, names: Sequence[str]) -> str:
-        """Return the message for a column that is not among those there are."""
-        option = self.options.get(column)
-        return no_column(column, names) + (f"; name another with {option}" if option else "")
+    def missing_message(self, column: str, names: Sequence[str]) -> str:
+        """Return the message for a column that is not among ``names``."""
+        parameter = self.parameters.get(column)
+        return missing_column_message(column, names) + (f"; set `{parameter}` to another column" if parameter else "")
 
-    def among(self, names: Sequence[str]) -> list[str]:
-        """Return which of the columns of a table to read."""
-        return list(names) if self.every else list(self.both)
+    def select(self, names: Sequence[str]) -> list[str]:
+        """Return the columns to read from a file with these names."""
+        return list(names) if self.read_all else list(self.required)
 
 
 class Row(NamedTuple):
-    """A row that was read."""
+    """A valid row."""
 
-    place: int
-    values: Any  # the cells of a record, or an object by its columns
+    number: int
+    values: Any  # a list of cells, or a dict by column
     characters: int
 
 
 class BadRow(NamedTuple):
-    """A row that cannot be used; if it ends the work, rows that may be skipped cannot be told from it."""
+    """An invalid row; a fatal one makes it impossible to find the next row."""
 
-    place: int
+    number: int
     reason: str
     text: str
-    ends: bool = False
+    is_fatal: bool = False
 
 
 Cells = dict[str, list[Any]]
@@ -116,30 +116,30 @@ Cells = dict[str, list[Any]]
 def in_blocks(
     path: str,
     format: TableFormat,
-    found: Iterator[Row | BadRow],
+    source: Iterator[Row | BadRow],
     cells_of: Callable[[list[Any]], Cells],
-    faults: Faults,
+    row_errors: RowErrors,
 ) -> Iterator[RowBlock]:
-    """Yield rows in blocks; before one that ends the work, those in front of it, which may have an error too."""
+    """Yield rows in blocks; before an invalid row raises, the rows before it, which may be invalid too."""
     rows: list[Row] = []
     characters = 0
-    for row in found:
+    for row in source:
         if isinstance(row, Row):
             rows.append(row)
             characters += row.characters
-            is_full = len(rows) >= MOST_ROWS or characters >= MOST_CHARACTERS
+            is_full = len(rows) >= MAX_ROWS or characters >= MAX_CHARACTERS
         else:
-            is_full = bool(rows) and (faults.ends or row.ends)
+            is_full = bool(rows) and (row_errors.fail_fast or row.is_fatal)
         if is_full:
             yield _block(path, format, rows, cells_of)
             rows, characters = [], 0
         if isinstance(row, BadRow):
-            if row.ends:
-                raise FileError(path, row.reason, line=row.place)
-            faults.found(path, row.place, row.reason, row.text)
+            if row.is_fatal:
+                raise FileError(path, row.reason, line=row.number)
+            row_errors.add(path, row.number, row.reason, row.text)
     if rows:
         yield _block(path, format, rows, cells_of)
 
 
 def _block(path: str, format: TableFormat, rows: list[Row], cells_of: Callable[[list[Any]], Cells]) -> RowBlock:
-    return RowBlock(path, format, [row.place for row in rows], cells_of([row.values for row in rows]))
+    return RowBlock(path, format, [row.number for row in rows], cells_of([row.values for row in rows]))

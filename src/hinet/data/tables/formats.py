@@ -1,4 +1,4 @@
-"""Which format a table is in: as asked, by its name, or by its first bytes."""
+"""The format of a table: as given, by its file name, or by its first bytes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from hinet.files.delimited import EXCEL_DELIMITER, QuoteError, Records, first_line, guess_delimiter
-from hinet.files.streams import STANDARD, without_ending
+from hinet.files.streams import STANDARD, strip_compression
 from hinet.files.text import check_encoding
 
 TableFormat = Literal["csv", "tsv", "jsonl", "parquet", "text"]
 FORMATS: tuple[TableFormat, ...] = get_args(TableFormat)
 TEXT_COLUMN = "text"  # the column of plain lines
 PARQUET = b"PAR1"
-LONG_CELL_LINES = 100  # that a quoted cell may run over
+LONG_CELL_LINES = 100  # lines that a quoted cell may span
 
-_HEADER = re.compile(r"\w+([,;|\t]\w+)+")  # single words with a delimiter between them and no blank
-_BY_ENDING: dict[str, TableFormat] = {
+_HEADER = re.compile(r"\w+([,;|\t]\w+)+")  # single words with delimiters and no spaces between them
+_BY_SUFFIX: dict[str, TableFormat] = {
     ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
     ".parquet": "parquet", ".pq": "parquet",
 }  # fmt: skip
@@ -28,7 +28,7 @@ _BY_ENDING: dict[str, TableFormat] = {
 
 @dataclass(frozen=True)
 class TableOptions:
-    """How to read tables; what is None is found out."""
+    """How to read tables; None means detect."""
 
     format: TableFormat | None = None
     delimiter: str | None = None
@@ -40,48 +40,50 @@ class TableOptions:
 
 
 def format_of_name(path: str | Path) -> TableFormat | None:
-    """Return the format that the ending of a name stands for, compressed or not."""
-    return _BY_ENDING.get(Path(without_ending(path)).suffix.lower())
+    """Return the format of the file suffix, ignoring that of the compression."""
+    return _BY_SUFFIX.get(Path(strip_compression(path)).suffix.lower())
 
 
-def format_of(path: str | Path, head: bytes, options: TableOptions, wanted: Sequence[str], named: bool) -> TableFormat:
-    """Return the format of a file with such first bytes.
+def format_of(
+    path: str | Path, head: bytes, options: TableOptions, columns: Sequence[str], explicit: bool
+) -> TableFormat:
+    """Return the format of a file from its name and first bytes.
 
-    Without a telling name, text that does not start with a header of the ``wanted`` columns is plain lines, unless the
-    columns were ``named`` on purpose, or its first line looks like no text but a header.
+    If the suffix is unknown, text that does not start with a header of the ``columns`` is plain lines, unless the
+    columns are ``explicit`` or its first line looks like a header.
     """
     if options.format is not None:
         return options.format
     if head.startswith(PARQUET):
         return "parquet"
-    by_name = None if str(path) == STANDARD else format_of_name(path)
-    if by_name is not None:
-        return by_name
+    named_format = None if str(path) == STANDARD else format_of_name(path)
+    if named_format is not None:
+        return named_format
     text = head.decode(options.encoding, errors="replace").lstrip("\ufeff")
     if text.lstrip().startswith("{"):
         return "jsonl"
     delimiter = options.delimiter or delimiter_of(text)
     line = first_line(io.StringIO(text, newline="")).strip()
     header = [name.strip().strip('"') for name in line.split(delimiter)]
-    if named or all(column in header for column in wanted) or _HEADER.fullmatch(line):
+    if explicit or all(column in header for column in columns) or _HEADER.fullmatch(line):
         return "tsv" if delimiter == "\t" else "csv"
     return "text"
 
 
 def delimiter_of(text: str) -> str:
-    """Return the delimiter that the first lines of a table suggest."""
+    """Return the delimiter of a table, guessed from its first lines."""
     excel = EXCEL_DELIMITER.match(text)
     return excel[1] if excel else guess_delimiter(first_line(io.StringIO(text, newline=""))) or ","
 
 
-def has_quotes(text: str, delimiter: str, cut: bool) -> bool:
-    """Return whether cells may be quoted: always, but in tab-separated files whose first lines break the rules."""
+def has_quotes(text: str, delimiter: str, is_cut: bool) -> bool:
+    """Return whether cells may be quoted: always, except in tab-separated files that break the quoting rules."""
     if delimiter != "\t":
         return True
     lines = io.StringIO(text, newline="").readlines()
     try:
-        for _ in Records("", lines[:-1] if cut else lines, delimiter, quotes=True):
+        for _ in Records("", lines[:-1] if is_cut else lines, delimiter, quotes=True):
             pass
     except QuoteError as error:
-        return cut and (error.line or 0) > len(lines) - LONG_CELL_LINES  # the text may have been cut within a cell
+        return is_cut and (error.line or 0) > len(lines) - LONG_CELL_LINES  # the text may end within a cell
     return True

@@ -1,4 +1,4 @@
-"""Rows of Parquet files, which know their types, in blocks of so many bytes however well the file is packed."""
+"""Rows of Parquet files, in blocks of bounded size however well the file is compressed."""
 
 from __future__ import annotations
 
@@ -13,74 +13,76 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hinet.data.tables import blocks
-from hinet.data.tables.arrow_values import bytes_of_rows, plain_values, taken
-from hinet.data.tables.blocks import RowBlock, Wanted
+from hinet.data.tables.arrow_values import row_bytes, take_rows, to_python
+from hinet.data.tables.blocks import ColumnSelection, RowBlock
 from hinet.data.tables.formats import PARQUET
 from hinet.errors import FileError
 from hinet.files.delimited import column_names
-from hinet.files.streams import STANDARD, Opened
+from hinet.files.streams import STANDARD, PeekedStream
 from hinet.ragged import offsets_of
 
-MOST_BATCH_BYTES = 16 * blocks.MOST_CHARACTERS  # that Arrow may decode at a time; more is cut once it is known
-UNEVEN = 4  # times as many bytes as on average that a batch is taken to have
-LEAST_BATCH_ROWS = 256  # that are read at a time, before values repeated are kept as a dictionary instead
-LEAST_VALUE = 8  # bytes that a value takes in memory, even where the file spends a bit on many
+MAX_BATCH_BYTES = 16 * blocks.MAX_CHARACTERS  # that Arrow decodes at a time; larger batches are split afterwards
+UNEVEN = 4  # assumed ratio of the bytes of a batch to the average
+MIN_BATCH_ROWS = 256  # read at a time; if values are too long for it, columns stay dictionary-encoded
+MIN_VALUE_BYTES = 8  # of a value in memory, even if the file uses a bit
 
 
-class _Batches(NamedTuple):
-    """How to read a row group: so many rows at a time, with these columns kept as a dictionary and its indices."""
+class _BatchPlan(NamedTuple):
+    """How to read a row group: the rows per batch, and the columns that stay dictionary-encoded."""
 
     rows: int
-    packed: tuple[str, ...]
+    dictionary_columns: tuple[str, ...]
 
 
-def parquet_blocks(path: str, opened: Opened, wanted: Wanted, encoding: str) -> Iterator[RowBlock]:
-    """Yield the rows of a Parquet file; bytes in columns of text are read in ``encoding``."""
+def parquet_blocks(path: str, peeked: PeekedStream, selection: ColumnSelection, encoding: str) -> Iterator[RowBlock]:
+    """Yield the rows of a Parquet file; bytes in text columns are decoded with ``encoding``."""
     import pyarrow as pa
 
-    if not opened.head.startswith(PARQUET):
-        raise FileError(path, "is no Parquet file; name its format")
+    if not peeked.head.startswith(PARQUET):
+        raise FileError(path, "is not a Parquet file; set `format`")
     try:
-        with _seekable(path, opened.stream) as file:
-            yield from _blocks(path, file, wanted, encoding)
+        with _seekable(path, peeked.stream) as file:
+            yield from _blocks(path, file, selection, encoding)
     except pa.ArrowMemoryError:
-        raise  # which is no fault of the file
+        raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise FileError(path, f"the Parquet file is damaged or cut short: {error}") from None
 
 
-def _blocks(path: str, file: Any, wanted: Wanted, encoding: str) -> Iterator[RowBlock]:
+def _blocks(path: str, file: Any, selection: ColumnSelection, encoding: str) -> Iterator[RowBlock]:
     import pyarrow.parquet as pq
 
     table = pq.ParquetFile(file)
     schema = table.schema_arrow
     names = dict(zip(column_names(path, schema.names, None), schema.names, strict=True))
-    if problem := wanted.missing_from(list(names)):
+    if problem := selection.missing_column(list(names)):
         raise FileError(path, problem)
-    fields = {name: schema.field(names[name]) for name in wanted.among(list(names))}
-    done = 0
+    fields = {name: schema.field(names[name]) for name in selection.select(list(names))}
+    row = 0
     for batch in _batches(file, table, [field.name for field in fields.values()]):
         for part in _small_parts(batch):
-            arrays = {name: _unpacked(part.column(field.name), field.type) for name, field in fields.items()}
-            cells = {name: plain_values(arrays[name], encoding) for name in wanted.columns}
-            yield RowBlock(path, "parquet", list(range(done + 1, done + len(part) + 1)), cells, arrays)
-            done += len(part)
+            arrays = {name: _decode_dictionary(part.column(field.name), field.type) for name, field in fields.items()}
+            cells = {name: to_python(arrays[name], encoding) for name in selection.columns}
+            yield RowBlock(path, "parquet", list(range(row + 1, row + len(part) + 1)), cells, arrays)
+            row += len(part)
 
 
 def _batches(file: Any, table: Any, columns: list[str]) -> Iterator[Any]:
-    """Yield batches, each of several row groups that can be read in one way."""
+    """Yield batches; consecutive row groups with the same plan are read together."""
     import pyarrow.parquet as pq
 
     leaves = _leaves(table, columns)
-    packs = pq.ParquetFile(file, read_dictionary=list(leaves.values()))
-    ways = [_batches_of(table, packs, group, leaves) for group in range(table.metadata.num_row_groups)]
-    for way, groups in groupby(range(len(ways)), ways.__getitem__):
-        reader = pq.ParquetFile(file, read_dictionary=list(way.packed)) if way.packed else table
-        yield from reader.iter_batches(way.rows, row_groups=list(groups), columns=columns)
+    dictionary_file = pq.ParquetFile(file, read_dictionary=list(leaves.values()))
+    plans = [_plan_batches(table, dictionary_file, group, leaves) for group in range(table.metadata.num_row_groups)]
+    for plan, groups in groupby(range(len(plans)), plans.__getitem__):
+        reader = (
+            pq.ParquetFile(file, read_dictionary=list(plan.dictionary_columns)) if plan.dictionary_columns else table
+        )
+        yield from reader.iter_batches(plan.rows, row_groups=list(groups), columns=columns)
 
 
 def _leaves(table: Any, columns: list[str]) -> dict[int, str]:
-    """Return the paths of the columns as the file has them, of which lists and objects have several, by number."""
+    """Return the paths of the physical columns by number; lists and structs have several."""
     paths = {number: table.schema.column(number).path for number in range(len(table.schema))}
     return {
         number: path
@@ -89,33 +91,33 @@ def _leaves(table: Any, columns: list[str]) -> dict[int, str]:
     }
 
 
-def _batches_of(table: Any, packs: Any, group: int, leaves: Mapping[int, str]) -> _Batches:
-    """Return how to read a row group, so that a batch takes a bounded number of bytes."""
+def _plan_batches(table: Any, dictionary_file: Any, group: int, leaves: Mapping[int, str]) -> _BatchPlan:
+    """Return how to read a row group so that a batch has a bounded size."""
     metadata = table.metadata.row_group(group)
     rows = max(metadata.num_rows, 1)
     bytes_a_row = 1.0
-    packed: list[str] = []
+    dictionary_columns: list[str] = []
     for number, path in leaves.items():
         chunk = metadata.column(number)
-        values = max(chunk.num_values, 1) / rows  # of a row, on average
-        width = max(table.schema.column(number).length or 0, LEAST_VALUE)
+        values = max(chunk.num_values, 1) / rows  # average per row
+        width = max(table.schema.column(number).length or 0, MIN_VALUE_BYTES)
         average = UNEVEN * max(chunk.total_uncompressed_size / rows, values * width)
-        longest = 0.0  # value that all rows may repeat
+        longest = 0.0  # bytes of a value that all rows may repeat
         if chunk.has_dictionary_page and chunk.physical_type == "BYTE_ARRAY":
             longest = values * chunk.total_uncompressed_size
-            if longest * min(rows, blocks.MOST_ROWS) > MOST_BATCH_BYTES:
-                longest = values * _longest_repeated(packs, group, path)
-        if longest * LEAST_BATCH_ROWS > MOST_BATCH_BYTES:
-            packed.append(path)
+            if longest * min(rows, blocks.MAX_ROWS) > MAX_BATCH_BYTES:
+                longest = values * _longest_repeated(dictionary_file, group, path)
+        if longest * MIN_BATCH_ROWS > MAX_BATCH_BYTES:
+            dictionary_columns.append(path)
             longest = 0.0
         bytes_a_row += max(average, longest)
-    fitting = int(min(max(MOST_BATCH_BYTES // bytes_a_row, 1), blocks.MOST_ROWS))
-    return _Batches(1 << (fitting.bit_length() - 1), tuple(packed))
+    batch_rows = int(min(max(MAX_BATCH_BYTES // bytes_a_row, 1), blocks.MAX_ROWS))
+    return _BatchPlan(1 << (batch_rows.bit_length() - 1), tuple(dictionary_columns))
 
 
-def _longest_repeated(packs: Any, group: int, path: str) -> int:
+def _longest_repeated(dictionary_file: Any, group: int, path: str) -> int:
     """Return the bytes of the longest value in the dictionary of a column."""
-    first = next(packs.iter_batches(1, row_groups=[group], columns=[path]), None)
+    first = next(dictionary_file.iter_batches(1, row_groups=[group], columns=[path]), None)
     return 0 if first is None or not len(first) else max(map(_longest, first.columns), default=0)
 
 
@@ -123,7 +125,7 @@ def _longest(array: Any) -> int:
     import pyarrow as pa
 
     if pa.types.is_dictionary(array.type):
-        return int(bytes_of_rows(array.dictionary).max(initial=0))
+        return int(row_bytes(array.dictionary).max(initial=0))
     if pa.types.is_struct(array.type):
         return max(map(_longest, array.flatten()), default=0)
     if pa.types.is_nested(array.type):
@@ -131,22 +133,22 @@ def _longest(array: Any) -> int:
     return 0
 
 
-def _unpacked(array: Any, kind: Any) -> Any:
-    """Return an array in the type the file says, with values instead of places in a dictionary."""
+def _decode_dictionary(array: Any, kind: Any) -> Any:
+    """Return an array with the type of the file schema, decoding dictionaries."""
     import pyarrow as pa
 
     if array.type == kind:
         return array
     if pa.types.is_nested(array.type):
-        array = taken(array, np.arange(len(array)))  # alone, without the values of other parts of the batch
+        array = take_rows(array, np.arange(len(array)))  # a copy without the values of other parts of the batch
     try:
         return array.cast(kind)
-    except pa.ArrowNotImplementedError:  # as from a dictionary to views
+    except pa.ArrowNotImplementedError:  # such as from a dictionary to string views
         return array.cast(_without_dictionaries(array.type)).cast(kind)
 
 
 def _without_dictionaries(kind: Any) -> Any:
-    """Return the type of the values instead of places in a dictionary, within lists and objects too."""
+    """Return the type with dictionaries replaced by their values, also within lists and structs."""
     import pyarrow as pa
 
     types = pa.types
@@ -169,21 +171,21 @@ def _without_dictionaries(kind: Any) -> Any:
 
 
 def _small_parts(batch: Any) -> Iterator[Any]:
-    """Yield a batch in parts of at most so many bytes, but for one row."""
-    sizes = sum((bytes_of_rows(column) for column in batch.columns), np.zeros(len(batch), np.int64))
+    """Yield a batch in parts of bounded size, each with at least one row."""
+    sizes = sum((row_bytes(column) for column in batch.columns), np.zeros(len(batch), np.int64))
     ends = offsets_of(sizes)
     start = 0
     while start < len(batch):
-        end = int(np.searchsorted(ends, ends[start] + blocks.MOST_CHARACTERS, side="right")) - 1
+        end = int(np.searchsorted(ends, ends[start] + blocks.MAX_CHARACTERS, side="right")) - 1
         end = max(end, start + 1)
         yield batch.slice(start, end - start)
         start = end
 
 
 def _seekable(path: str, stream: io.BufferedReader) -> Any:
-    """Return what Parquet is read from: the file, or a copy of what comes through a pipe or is compressed."""
+    """Return a seekable file: the file itself, or a temporary copy of a pipe or compressed file."""
     if str(path) != STANDARD:
-        file = Path(path).open("rb")  # noqa: SIM115 closed by who asked for it
+        file = Path(path).open("rb")  # noqa: SIM115 closed by the caller
         if file.read(len(PARQUET)) == PARQUET:
             return file
         file.close()

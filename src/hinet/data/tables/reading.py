@@ -1,4 +1,4 @@
-"""Files of rows in any format as blocks: so that any file is read in constant memory."""
+"""Tables in any format read as blocks, in constant memory."""
 
 from __future__ import annotations
 
@@ -7,114 +7,123 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hinet.data.tables.blocks import RowBlock, Wanted, in_blocks
-from hinet.data.tables.faults import Faults
+from hinet.data.tables.blocks import ColumnSelection, RowBlock, in_blocks
 from hinet.data.tables.formats import TableFormat, TableOptions, format_of
 from hinet.data.tables.parquet import parquet_blocks
+from hinet.data.tables.row_errors import RowErrors
 from hinet.data.tables.text_rows import Sample, delimited_rows, json_rows, plain_rows
-from hinet.errors import FileError, shown
+from hinet.errors import FileError, quoted
 from hinet.files.delimited import LONGEST_CELL
-from hinet.files.streams import Opened, open_bytes, with_head
-from hinet.files.text import NAME_ENCODING, is_utf8, refuse_binary, undecoded
+from hinet.files.streams import PeekedStream, open_bytes, peek_stream
+from hinet.files.text import ENCODING_REMEDY, check_not_binary, decoding_error, is_utf8
 
 
-def read_blocks(paths: Sequence[str], wanted: Wanted, options: TableOptions, faults: Faults) -> Iterator[RowBlock]:
+def read_blocks(
+    paths: Sequence[str], selection: ColumnSelection, options: TableOptions, row_errors: RowErrors
+) -> Iterator[RowBlock]:
     """Yield the rows of files, one file after the other; ``-`` is standard input.
 
     Raises
     ------
     FileError
-        If a file cannot be read, or lacks a wanted column. Rows that cannot be used go to ``faults``.
+        If a file cannot be read, or lacks a required column. Invalid rows go to ``row_errors``.
     """
     for path in paths:
-        rows, faults_before = 0, faults.count
+        rows, errors_before = 0, row_errors.count
         with open_bytes(path) as raw:
-            opened = with_head(raw)
-            chosen = format_of(path, opened.head, options, wanted.columns, wanted.named)
-            if chosen == "parquet":
-                blocks = _readable_parquet(path, opened, wanted, options.encoding, faults)
+            peeked = peek_stream(raw)
+            format = format_of(path, peeked.head, options, selection.columns, selection.explicit)
+            if format == "parquet":
+                blocks = _parquet_blocks(path, peeked, selection, options.encoding, row_errors)
             else:
-                blocks = _text_blocks(path, opened, chosen, wanted, options, faults)
+                blocks = _text_blocks(path, peeked, format, selection, options, row_errors)
             for block in blocks:
                 rows += len(block)
                 yield block
-        if not rows and faults.count == faults_before:
-            raise FileError(path, "there are no rows in the file")
+        if not rows and row_errors.count == errors_before:
+            raise FileError(path, "the file has no rows")
 
 
-def _readable_parquet(path: str, opened: Opened, wanted: Wanted, encoding: str, faults: Faults) -> Iterator[RowBlock]:
-    for block in parquet_blocks(path, opened, wanted, encoding):
-        yield _readable(block, encoding, faults)
+def _parquet_blocks(
+    path: str, peeked: PeekedStream, selection: ColumnSelection, encoding: str, row_errors: RowErrors
+) -> Iterator[RowBlock]:
+    for block in parquet_blocks(path, peeked, selection, encoding):
+        yield _reject_undecodable(block, encoding, row_errors)
 
 
 def _text_blocks(
-    path: str, opened: Opened, chosen: TableFormat, wanted: Wanted, options: TableOptions, faults: Faults
+    path: str,
+    peeked: PeekedStream,
+    format: TableFormat,
+    selection: ColumnSelection,
+    options: TableOptions,
+    row_errors: RowErrors,
 ) -> Iterator[RowBlock]:
-    """Yield blocks of a file of text, free of what is no text."""
+    """Yield blocks of a text file without rows that cannot be decoded."""
     if is_utf8(options.encoding):
-        refuse_binary(path, opened.head)
+        check_not_binary(path, peeked.head)
     encoding = "utf-8-sig" if is_utf8(options.encoding) else options.encoding
-    # Bytes that are no text become lone surrogates, which are found when the block is complete.
-    text = io.TextIOWrapper(opened.stream, encoding, errors="surrogateescape", newline="")
-    lines = _lines(path, text, faults)
+    # Undecodable bytes become lone surrogates, which are found when the block is complete.
+    text = io.TextIOWrapper(peeked.stream, encoding, errors="surrogateescape", newline="")
+    lines = _lines(path, text, row_errors)
     try:
-        if chosen == "jsonl":
-            rows = json_rows(lines, wanted)
-        elif chosen == "text":
-            rows = plain_rows(path, lines, wanted)
+        if format == "jsonl":
+            rows = json_rows(lines, selection)
+        elif format == "text":
+            rows = plain_rows(path, lines, selection)
         else:
-            sample = Sample(opened.head.decode(encoding, errors="replace"), not opened.is_all)
-            rows = delimited_rows(path, lines, sample, chosen, wanted, options)
-        for block in in_blocks(path, chosen, *rows, faults):
-            yield _readable(block, options.encoding, faults)
+            sample = Sample(peeked.head.decode(encoding, errors="replace"), not peeked.is_all)
+            rows = delimited_rows(path, lines, sample, format, selection, options)
+        for block in in_blocks(path, format, *rows, row_errors):
+            yield _reject_undecodable(block, options.encoding, row_errors)
     except UnicodeError as error:
-        raise FileError(path, f"is not {options.encoding} text: {error}; {NAME_ENCODING}") from None
+        raise FileError(path, f"is not {options.encoding} text: {error}; {ENCODING_REMEDY}") from None
     finally:
         text.detach()
 
 
-def _lines(path: str, text: io.TextIOWrapper, faults: Faults) -> Iterator[str]:
-    """Yield lines with their endings; one that is too long is told, and is blank."""
+def _lines(path: str, text: io.TextIOWrapper, row_errors: RowErrors) -> Iterator[str]:
+    """Yield lines with their endings; a line that is too long is reported and becomes blank."""
     number = 0
     while line := text.readline(LONGEST_CELL + 1):
         number += 1
         if len(line) > LONGEST_CELL:
             while (more := text.readline(LONGEST_CELL)) and not more.endswith(("\n", "\r")):
                 pass
-            faults.found(path, number, f"the line is longer than {LONGEST_CELL:,} characters; leave it out", line)
+            row_errors.add(path, number, f"the line is longer than {LONGEST_CELL:,} characters; leave it out", line)
             line = "\n"
         yield line
 
 
-def _readable(block: RowBlock, encoding: str, faults: Faults) -> RowBlock:
-    """Return the rows without those that hold bytes or halves of characters that are no text."""
+def _reject_undecodable(block: RowBlock, encoding: str, row_errors: RowErrors) -> RowBlock:
+    """Return the block without rows that have undecodable bytes or lone surrogates."""
     for name in block.names:
-        if reason := undecoded(name, encoding):
-            raise FileError(block.path, f"the column {shown(name)}: {reason}")
+        if reason := decoding_error(name, encoding):
+            raise FileError(block.path, f"the column {quoted(name)}: {reason}")
     bad: dict[int, str] = {}
     for column in block.cells.values():
-        if not _can_be_written(column):
+        if not _is_encodable(column):
             for row, cell in enumerate(column):
-                if reason := undecoded(_all_text(cell), encoding):
+                if reason := decoding_error(_text_of(cell), encoding):
                     bad.setdefault(row, reason)
     for row, reason in sorted(bad.items()):
-        faults.found(block.path, block.places[row], reason, block.described(row), block.unit)
+        row_errors.add(block.path, block.numbers[row], reason, block.to_json(row), block.unit)
     return block if not bad else block.take([row for row in range(len(block)) if row not in bad])
 
 
-def _can_be_written(column: list[Any]) -> bool:
-    """Return whether all text of a column is text, told at once for most columns."""
+def _is_encodable(column: list[Any]) -> bool:
+    """Return whether all cells can be encoded, checking most columns at once."""
     try:
         "\n".join(column).encode()
     except TypeError:  # not all cells are text
-        return _can_be_written([_all_text(cell) for cell in column])
+        return _is_encodable([_text_of(cell) for cell in column])
     except UnicodeEncodeError:
         return False
     return True
 
 
-def _all_text(cell: Any) -> str:
-    """Return all text in a value of JSON."""
+def _text_of(cell: Any) -> str:
+    """Return the text in a JSON value."""
     if isinstance(cell, (list, dict)):
         return json.dumps(cell, ensure_ascii=False, default=str)
     return cell if isinstance(cell, str) else ""

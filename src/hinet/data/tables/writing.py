@@ -1,4 +1,4 @@
-"""Tables out, a block at a time: CSV, TSV, JSON lines or Parquet, to a file that is all or nothing or to a pipe."""
+"""Tables written block by block: CSV, TSV, JSON lines or Parquet, atomically to a file or to a pipe."""
 
 from __future__ import annotations
 
@@ -10,63 +10,61 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol
 
-from hinet.data.tables.arrow_values import plain_values
+from hinet.data.tables.arrow_values import to_python
 from hinet.data.tables.formats import TableFormat, format_of_name
-from hinet.errors import FileError, HiNetError, shown
+from hinet.errors import FileError, HiNetError, quoted
 from hinet.files import new_file
 from hinet.files.delimited import format_rows
-from hinet.files.streams import STANDARD, compressing, standard_output, without_ending
-from hinet.files.text import undecoded
+from hinet.files.streams import STANDARD, compressed_writer, standard_output, strip_compression
+from hinet.files.text import decoding_error
 
-CellKind = Literal["text", "texts", "number", "place", "any"]  # "any" is carried over as it came
-LIST_SEP = " > "  # between the steps of a trace where a cell is text
+CellKind = Literal["text", "texts", "number", "integer", "any"]  # "any" is copied from the input
+LIST_SEP = " > "  # between the steps of a trace in a text cell
 
 
 class TableWriter(Protocol):
     """Writes blocks of columns."""
 
     def write(self, columns: Mapping[str, Sequence[Any]]) -> None:
-        """Write a block: the same columns every time, a cell a row."""
+        """Write a block: the same columns every time, with one cell per row."""
 
 
-def format_for_output(out: str, format: TableFormat | None, of_input: TableFormat) -> TableFormat:
-    """Return the format to write: as asked, by the name, or that of the input; plain lines are answered by a TSV.
+def output_format(out: str, format: TableFormat | None, input_format: TableFormat) -> TableFormat:
+    """Return the format to write: as given, by the suffix, or that of the input; for plain lines it is TSV.
 
     Raises
     ------
     FileError
-        If the name ends in what stands for no format.
+        If the suffix is unknown.
     """
-    chosen = format or (None if out == STANDARD else format_of_name(out))
-    ending = Path(without_ending(out)).suffix.lower()
-    if chosen is None and ending not in ("", ".txt"):
-        raise FileError(
-            out, f"{ending!r} stands for no format; end the name in .csv, .tsv, .jsonl or .parquet, or name one"
-        )
-    chosen = chosen or of_input
-    return "tsv" if chosen == "text" else chosen
+    result = format or (None if out == STANDARD else format_of_name(out))
+    suffix = Path(strip_compression(out)).suffix.lower()
+    if result is None and suffix not in ("", ".txt"):
+        raise FileError(out, f"unknown extension {suffix!r}; use .csv, .tsv, .jsonl or .parquet, or set the format")
+    result = result or input_format
+    return "tsv" if result == "text" else result
 
 
 @contextmanager
 def new_table(out: str, format: TableFormat, kinds: Mapping[str, CellKind]) -> Iterator[TableWriter]:
-    """Yield a writer of a table with such columns; ``-`` is standard output.
+    """Yield a writer of a table with these columns; ``-`` is standard output.
 
-    A file is there as a whole when the block ends, or not at all.
+    A file appears when the block ends, and not if it raises.
     """
     for name in kinds:
-        if undecoded(name, "utf-8"):
-            raise HiNetError(f"{shown(name)} is no text, so no name of a column; type it in UTF-8")
+        if decoding_error(name, "utf-8"):
+            raise HiNetError(f"{quoted(name)} is not valid text, so it cannot name a column; type it in UTF-8")
     if out == STANDARD:
         stream = standard_output()
         if format == "parquet" and stream.isatty():
-            raise FileError(out, "Parquet is no text for a terminal; write it to a file, or choose another format")
+            raise FileError(out, "Parquet is a binary format; write it to a file, or choose another format")
         with table_writer(out, stream, format, kinds) as writer:
             yield writer
         stream.flush()
         return
     with (
         new_file(out) as stream,
-        compressing(out, stream) as packed,
+        compressed_writer(out, stream) as packed,
         table_writer(out, packed, format, kinds) as writer,
     ):
         yield writer
@@ -76,7 +74,7 @@ def new_table(out: str, format: TableFormat, kinds: Mapping[str, CellKind]) -> I
 def table_writer(
     path: str, stream: IO[bytes], format: TableFormat, kinds: Mapping[str, CellKind]
 ) -> Iterator[TableWriter]:
-    """Yield a writer of a table to a stream; ``path`` is what errors call it."""
+    """Yield a writer of a table to a stream; errors name ``path``."""
     if format == "jsonl":
         yield _JsonLines(stream, kinds)
     elif format == "parquet":
@@ -99,14 +97,14 @@ class _Delimited:
         written = io.StringIO()
         csv.writer(written, delimiter=self._delimiter, lineterminator="\n").writerows(rows)
         text = written.getvalue()
-        if "\r" in text:  # which the csv module leaves unquoted when lines end in a newline
+        if "\r" in text:  # the csv module leaves it unquoted when lines end in a newline
             text = format_rows(rows, self._delimiter)
         self._stream.write(text.encode())
 
 
 def _values(column: Any) -> Sequence[Any]:
-    """Return a column as plain values: columns that are carried over may be Arrow arrays."""
-    return plain_values(column, errors="backslashreplace") if hasattr(column, "type") else column
+    """Return a column as Python values; columns copied from the input may be Arrow arrays."""
+    return to_python(column, errors="backslashreplace") if hasattr(column, "type") else column
 
 
 def _any_cell(value: Any) -> str:
@@ -118,8 +116,8 @@ def _any_cell(value: Any) -> str:
 _CELL_OF: dict[CellKind, Callable[[Any], str]] = {
     "text": lambda value: "" if value is None else value,
     "texts": lambda value: "" if value is None else LIST_SEP.join(value),
-    "number": lambda value: "" if value is None else f"{value:.6g}",  # as many digits as a probability is good for
-    "place": str,
+    "number": lambda value: "" if value is None else f"{value:.6g}",  # the useful digits of a probability
+    "integer": str,
     "any": _any_cell,
 }
 
@@ -143,7 +141,7 @@ def _json_value(value: Any, kind: CellKind) -> Any:
 
 
 class _Parquet:
-    """Columns of kind ``any``, which are carried over, get their types from the first block."""
+    """Columns of kind ``any`` get their types from the first block."""
 
     def __init__(self, path: str, stream: IO[bytes], kinds: Mapping[str, CellKind]) -> None:
         self._path, self._stream, self._kinds = path, stream, kinds
@@ -162,16 +160,16 @@ class _Parquet:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        types = {"text": pa.string(), "texts": pa.list_(pa.string()), "number": pa.float64(), "place": pa.int64()}
+        types = {"text": pa.string(), "texts": pa.list_(pa.string()), "number": pa.float64(), "integer": pa.int64()}
         try:
             if self._writer is None:
-                arrays = {name: _as_array(columns[name], types.get(kind)) for name, kind in self._kinds.items()}
-                self._schema = pa.schema([(name, _some_type(array.type)) for name, array in arrays.items()])
+                first = {name: _as_array(columns[name], types.get(kind)) for name, kind in self._kinds.items()}
+                self._schema = pa.schema([(name, _nullable_type(array.type)) for name, array in first.items()])
                 self._writer = pq.ParquetWriter(self._stream, self._schema)
-            fitting = [_as_array(columns[field.name], field.type) for field in self._schema]
-            table = pa.Table.from_arrays(fitting, schema=self._schema)
+            arrays = [_as_array(columns[field.name], field.type) for field in self._schema]
+            table = pa.Table.from_arrays(arrays, schema=self._schema)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-            raise FileError(self._path, f"a kept column changes its kind ({error}); keep other columns") from None
+            raise FileError(self._path, f"a kept column changes its type ({error}); keep other columns") from None
         self._writer.write_table(table)
 
 
@@ -183,8 +181,8 @@ def _as_array(column: Any, kind: Any) -> Any:
     return column if kind is None or column.type == kind else column.cast(kind)
 
 
-def _some_type(kind: Any) -> Any:
-    """Return a type that later blocks can have too: nothing but nulls so far may become text."""
+def _nullable_type(kind: Any) -> Any:
+    """Return the type for all blocks: a column of nulls may become text later."""
     import pyarrow as pa
 
     return pa.string() if pa.types.is_null(kind) else kind

@@ -1,4 +1,4 @@
-"""Which characters make words and which are blank, exactly as Python's ``re`` has it."""
+"""Which characters are word characters and which are spaces, as in Python's ``re``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ASCII_CODES = 0x80
 
 @cache
 def character_classes(ascii_only: bool) -> Bytes:
-    """Return the class of every code point; the table of all is only built for texts that leave ASCII."""
+    """Return the class of every code point, or only of ASCII, which is faster."""
     codes = np.arange(_ASCII_CODES if ascii_only else _CODES, dtype="<u4")
     everything = codes.tobytes().decode("utf-32-le", "surrogatepass")
     classes = np.zeros(len(codes), np.uint8)

@@ -1,4 +1,4 @@
-"""The steps of a fit: hash blocks of rows side by side, count the rows of each n-gram, keep some, and name them."""
+"""The steps of a fit: hash the n-grams of blocks in parallel, count their rows, select features, and name them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow as pa
 
 from hinet.data.text.hashing_kernels import Grams, hash_rows
-from hinet.data.text.incoming import TextBlock, as_arrow, in_blocks, normalised
 from hinet.data.text.settings import FIRST_TEXTS, SHORT_TEXT_CHAR_NGRAMS, SHORT_TEXT_WORDS, Sizes, TextSettings
+from hinet.data.text.text_input import TextBlock, as_arrow, in_blocks, normalise
 from hinet.data.text.vocabulary import (
     RowCounts,
     Vocabulary,
-    kept_features,
-    learnt_lookup,
-    no_row_counts,
-    spelt,
+    empty_row_counts,
+    fit_lookup,
+    select_features,
+    spell_names,
 )
 from hinet.data.text.weighing_kernels import Lookup, locate
 from hinet.errors import HiNetError
@@ -29,8 +29,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def side_by_side(work: Callable[[Item], Result], items: Sequence[Item], threads: int) -> list[Result]:
-    """Return ``work`` of every item, in their order; one item costs no thread."""
+def parallel_map(work: Callable[[Item], Result], items: Sequence[Item], threads: int) -> list[Result]:
+    """Return ``work(item)`` for every item, computed in threads; a single item starts no thread."""
     if threads == 1 or len(items) < 2:
         return [work(item) for item in items]
     with ThreadPoolExecutor(min(threads, len(items))) as pool:
@@ -47,13 +47,15 @@ class HashedBlock:
 
     @classmethod
     def of(cls, block: TextBlock, settings: TextSettings) -> HashedBlock:
-        """Hash the rows of a block; "auto" must be resolved."""
+        """Hash the n-grams of a block; "auto" must be resolved."""
         assert settings.char_ngrams != "auto"
-        return cls(block, grams_of(block, False, settings.word_ngrams), grams_of(block, True, settings.char_ngrams))
+        return cls(
+            block, extract_ngrams(block, False, settings.word_ngrams), extract_ngrams(block, True, settings.char_ngrams)
+        )
 
 
-def grams_of(block: TextBlock, chars: bool, sizes: Sizes | None) -> Grams:
-    """Return the n-grams of words, or of characters, of a block; of no sizes, none."""
+def extract_ngrams(block: TextBlock, chars: bool, sizes: Sizes | None) -> Grams:
+    """Return the word or character n-grams of a block; none if ``sizes`` is None."""
     if sizes is None:
         nothing = np.empty(0, np.int32)
         return Grams(np.zeros(len(block.offsets), np.int64), np.empty(0, np.uint64), nothing, nothing)
@@ -61,7 +63,7 @@ def grams_of(block: TextBlock, chars: bool, sizes: Sizes | None) -> Grams:
 
 
 def arrow_chunks(chunks: Iterable[Any]) -> Iterator[pa.ChunkedArray]:
-    """Yield chunks of texts as Arrow arrays; errors count the rows of all chunks."""
+    """Yield chunks of texts as Arrow arrays; errors number the rows across chunks."""
     row = 0
     for chunk in chunks:
         array = as_arrow(chunk, row)
@@ -69,10 +71,10 @@ def arrow_chunks(chunks: Iterable[Any]) -> Iterator[pa.ChunkedArray]:
         yield array
 
 
-def resolved(
+def resolve_auto(
     arrays: Iterator[pa.ChunkedArray], settings: TextSettings
 ) -> tuple[Iterable[pa.ChunkedArray], TextSettings]:
-    """Return the same arrays, and the settings with "auto" decided by the first texts, however they are chunked."""
+    """Return the same arrays, and the settings with "auto" resolved by the first texts, however they are chunked."""
     if settings.char_ngrams != "auto":
         return arrays, settings
     first: list[pa.ChunkedArray] = []
@@ -82,14 +84,14 @@ def resolved(
         sample = array.slice(0, FIRST_TEXTS - texts)
         texts += len(sample)
         for block in in_blocks(sample, 1):
-            words += int(grams_of(normalised(block), False, (1, 1)).times.sum())
+            words += int(extract_ngrams(normalise(block), False, (1, 1)).times.sum())
     short = words < SHORT_TEXT_WORDS * texts or settings.word_ngrams is None
     return chain(first, arrays), replace(settings, char_ngrams=SHORT_TEXT_CHAR_NGRAMS if short else None)
 
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """How many texts there are, and in how many of them each n-gram of words and of characters is."""
+    """The number of texts, and the number of them that contain each word and character n-gram."""
 
     texts: int
     words: RowCounts
@@ -103,12 +105,12 @@ class Counts:
 
     @classmethod
     def total(cls, counts: Sequence[Counts], threads: int) -> Counts:
-        """Return the sum of counts; neighbours are added first, so that each sum is of like sizes."""
+        """Return the sum of counts; neighbours are added first, so that summands have similar sizes."""
         if not counts:
-            return cls(0, no_row_counts(), no_row_counts())
+            return cls(0, empty_row_counts(), empty_row_counts())
         while len(counts) > 1:
-            pairs = [counts[at : at + 2] for at in range(0, len(counts), 2)]
-            counts = side_by_side(lambda pair: pair[0] + pair[1] if len(pair) == 2 else pair[0], pairs, threads)
+            pairs = [counts[start : start + 2] for start in range(0, len(counts), 2)]
+            counts = parallel_map(lambda pair: pair[0] + pair[1] if len(pair) == 2 else pair[0], pairs, threads)
         return counts[0]
 
     def __len__(self) -> int:
@@ -118,52 +120,50 @@ class Counts:
         return Counts(self.texts + other.texts, self.words + other.words, self.chars + other.chars)
 
 
-def hashed_and_counted(
-    array: pa.ChunkedArray, settings: TextSettings, threads: int
-) -> tuple[list[HashedBlock], Counts]:
-    """Hash the rows of an array block by block, and count the rows of each n-gram."""
+def hash_and_count(array: pa.ChunkedArray, settings: TextSettings, threads: int) -> tuple[list[HashedBlock], Counts]:
+    """Hash the n-grams of an array block by block, and count the rows of each."""
 
     def work(block: pa.LargeStringArray) -> tuple[HashedBlock, Counts]:
-        hashed = HashedBlock.of(normalised(block), settings)
+        hashed = HashedBlock.of(normalise(block), settings)
         return hashed, Counts.of(hashed, settings)
 
-    done = side_by_side(work, in_blocks(array, threads), threads)
+    done = parallel_map(work, in_blocks(array, threads), threads)
     return [hashed for hashed, _ in done], Counts.total([counts for _, counts in done], threads)
 
 
-def learnt_lookups(counts: Counts, settings: TextSettings) -> tuple[Lookup, Lookup]:
-    """Return the lookups of words and of characters, or tell why no feature is left."""
+def fit_lookups(counts: Counts, settings: TextSettings) -> tuple[Lookup, Lookup]:
+    """Return the lookups of words and of characters; raise HiNetError if no feature is left."""
     if not counts.texts:
-        raise HiNetError("there are no training texts; features are learnt from at least one")
+        raise HiNetError("there are no training texts; give at least one")
     if not len(counts):
         raise HiNetError(f"none of the {counts.texts:,} training texts has a word; is it the right column?")
-    word_kept, char_kept = kept_features(counts.words, counts.chars, settings)
+    word_kept, char_kept = select_features(counts.words, counts.chars, settings)
     if not (word_kept.any() or char_kept.any()):
         raise HiNetError(
-            f"no feature is in at least {settings.min_df} of the {counts.texts:,} training texts; give a lower min_df, "
-            "as TextSettings(min_df=1) of hinet.data.text"
+            f"no feature is in at least {settings.min_df} of the {counts.texts:,} training texts; lower `min_df`, "
+            "such as with TextSettings(min_df=1) of hinet.data.text"
         )
     return (
-        learnt_lookup(counts.words, word_kept, counts.texts, settings.hash_bits if settings.word_ngrams else None),
-        learnt_lookup(counts.chars, char_kept, counts.texts, settings.hash_bits if settings.char_ngrams else None),
+        fit_lookup(counts.words, word_kept, counts.texts, settings.hash_bits if settings.word_ngrams else None),
+        fit_lookup(counts.chars, char_kept, counts.texts, settings.hash_bits if settings.char_ngrams else None),
     )
 
 
-def named(
+def name_features(
     words: Lookup, chars: Lookup, blocks: Sequence[TextBlock], hashed: Callable[[int], HashedBlock], threads: int
 ) -> tuple[Vocabulary, Vocabulary]:
-    """Return the features with their names in these blocks; ``hashed`` gives the n-grams of a block by number."""
+    """Return the features with their names; ``hashed`` returns the n-grams of a block by number."""
     starts = np.cumsum([0, *(len(block.text) for block in blocks)])
-    word_places, char_places = np.empty(len(words.idf), np.int64), np.empty(len(chars.idf), np.int64)
+    word_offsets, char_offsets = np.empty(len(words.idf), np.int64), np.empty(len(chars.idf), np.int64)
 
     def locate_block(number: int) -> None:
-        # Threads may write the same place: any occurrence of an n-gram spells the same name.
+        # Threads may write the same element: any occurrence of an n-gram has the same name.
         grams = hashed(number)
-        locate(grams.words, words, starts[number], word_places)
-        locate(grams.chars, chars, starts[number], char_places)
+        locate(grams.words, words, starts[number], word_offsets)
+        locate(grams.chars, chars, starts[number], char_offsets)
 
-    side_by_side(locate_block, range(len(blocks)), threads)
+    parallel_map(locate_block, range(len(blocks)), threads)
     return (
-        Vocabulary(words, spelt(blocks, word_places, False, words.hashes)),
-        Vocabulary(chars, spelt(blocks, char_places, True, chars.hashes)),
+        Vocabulary(words, spell_names(blocks, word_offsets, False, words.hashes)),
+        Vocabulary(chars, spell_names(blocks, char_offsets, True, chars.hashes)),
     )

@@ -1,8 +1,8 @@
 """Which words of a text a model knows.
 
-A word is known if it is a feature. Where the shortest runs of words that are features have several words, such a run
-stands for a word. Where only characters are features, words are cut at blanks, and one is known if any of its character
-n-grams is a feature. With hashed features a word may seem known because another one shares its number.
+A word is known if it is a feature. If the shortest word n-grams have several words, such an n-gram counts as a word.
+If only characters are features, words are split at spaces, and a word is known if any of its character n-grams is a
+feature. With hashed features, a word may seem known because another one has the same number.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data.text.features import TextFeatures
-from hinet.data.text.fitting import grams_of
+from hinet.data.text.fitting import extract_ngrams
 from hinet.data.text.hashing_kernels import Hashes
-from hinet.data.text.incoming import as_arrow, in_blocks, normalised
+from hinet.data.text.text_input import as_arrow, in_blocks, normalise
 from hinet.ragged import Bools
 
 _WORD = re.compile(r"\w+")
 
 
 def known_shares(features: TextFeatures, texts: Any) -> NDArray[np.float64]:
-    """Return the share of the words of each text that are known, (n,); NaN for a text without words.
+    """Return the share of known words of each text, (n,); NaN for a text without words.
 
     >>> from hinet.data.text import TextSettings
     >>> features = TextFeatures.fit(["rye bread", "white bread"], TextSettings(char_ngrams=None))
@@ -35,17 +35,17 @@ def known_shares(features: TextFeatures, texts: Any) -> NDArray[np.float64]:
         return _shares_of_split(features, as_arrow(texts).to_pylist())
     shares = [np.zeros(0)]
     for block in in_blocks(as_arrow(texts), 1):
-        grams = grams_of(normalised(block), False, (size, size))
+        grams = extract_ngrams(normalise(block), False, (size, size))
         rows = len(grams.offsets) - 1
         row = np.repeat(np.arange(rows), np.diff(grams.offsets))
-        known = np.bincount(row, grams.times * _are_features(features, grams.hashes), rows)
+        known_words = np.bincount(row, grams.times * _are_features(features, grams.hashes), rows)
         with np.errstate(invalid="ignore"):
-            shares.append(known / np.bincount(row, grams.times, rows))
+            shares.append(known_words / np.bincount(row, grams.times, rows))
     return np.concatenate(shares)
 
 
 def unknown_words(features: TextFeatures, text: str) -> tuple[str, ...]:
-    """Return the words of a text that are not known, each once, in their order.
+    """Return the distinct unknown words of a text, in their order.
 
     >>> from hinet.data.text import TextSettings
     >>> features = TextFeatures.fit(["rye bread", "white bread"], TextSettings(char_ngrams=None))
@@ -53,35 +53,35 @@ def unknown_words(features: TextFeatures, text: str) -> tuple[str, ...]:
     ('dark', 'ale')
     """
     size = _words_of_a_term(features)
-    block = normalised(as_arrow([text]).chunk(0))
+    block = normalise(as_arrow([text]).chunk(0))
     plain = block.text.tobytes().decode()
     if size is None:
         terms = plain.split()
     else:
         words = _WORD.findall(plain)
-        terms = [" ".join(words[at : at + size]) for at in range(len(words) - size + 1)]
+        terms = [" ".join(words[start : start + size]) for start in range(len(words) - size + 1)]
     distinct = list(dict.fromkeys(terms))
     shares = known_shares(features, distinct).tolist()
     return tuple(term for term, share in zip(distinct, shares, strict=True) if share == 0)
 
 
 def _words_of_a_term(features: TextFeatures) -> int | None:
-    """Return the shortest run of words that is a feature, or None if words are no features."""
+    """Return the shortest length of word n-grams, or None if words are not features."""
     sizes = features.settings.word_ngrams
     return None if sizes is None or not len(features.words) else sizes[0]
 
 
 def _are_features(features: TextFeatures, hashes: Hashes) -> Bools:
-    """Return which n-grams of words are features."""
+    """Return which word n-grams are features."""
     lookup = features.words.lookup
     if not len(lookup.runs):
         return np.asarray(lookup.idf[(hashes >> lookup.shift).astype(np.int64)] > 0)
-    place = np.minimum(np.searchsorted(lookup.hashes, hashes), len(lookup.hashes) - 1)
-    return np.asarray(lookup.hashes[place] == hashes)
+    index = np.minimum(np.searchsorted(lookup.hashes, hashes), len(lookup.hashes) - 1)
+    return np.asarray(lookup.hashes[index] == hashes)
 
 
 def _shares_of_split(features: TextFeatures, texts: list[str]) -> NDArray[np.float64]:
-    """Return the share of the blank-separated words of each text that have a feature."""
+    """Return the share of the space-separated words of each text that have a feature."""
     words = [text.split() for text in texts]
     row = np.repeat(np.arange(len(texts)), [len(split) for split in words])
     has_feature = np.diff(features.transform([word for split in words for word in split]).indptr) > 0

@@ -1,4 +1,4 @@
-"""What becomes a feature of a text, and what it weighs."""
+"""Settings of text features."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeAlias
 
 from hinet.errors import HiNetError, did_you_mean
-from hinet.parameters import FLAG, NONE, REFUSED, Rule, Rules, one_of, real, settle, whole
+from hinet.parameters import FLAG, INVALID, NONE, Rule, Rules, one_of, real, validate_fields, whole
 
 Sizes: TypeAlias = tuple[int, int]
 
@@ -15,27 +15,27 @@ LONGEST_NGRAM = 16
 MOST_HASH_BITS = 26  # 256 MB of weights for each kind
 
 # With char_ngrams="auto", texts get character n-grams where the first texts have fewer words than this on average.
-SHORT_TEXT_WORDS = 8  # above it, character n-grams multiply the features of a row, and the training time, too much
+SHORT_TEXT_WORDS = 8  # for longer texts, character n-grams add too many features and too much training time
 SHORT_TEXT_CHAR_NGRAMS: Sizes = (3, 5)
 FIRST_TEXTS = 100_000
 
 
-def _read_sizes(given: Any) -> Any:
-    if isinstance(given, tuple | list) and len(given) == 2:
-        shortest, longest = (whole(1, LONGEST_NGRAM).read(size) for size in given)
-        if REFUSED not in (shortest, longest) and shortest <= longest:
+def _read_sizes(value: Any) -> Any:
+    if isinstance(value, tuple | list) and len(value) == 2:
+        shortest, longest = (whole(1, LONGEST_NGRAM).read(size) for size in value)
+        if INVALID not in (shortest, longest) and shortest <= longest:
             return shortest, longest
-    return REFUSED
+    return INVALID
 
 
 _SIZES = Rule(f"the shortest and longest length, such as (1, 2), at most {LONGEST_NGRAM},", _read_sizes)
 RULES: Rules = {
     "word_ngrams": _SIZES | NONE,
     "char_ngrams": _SIZES | one_of("auto") | NONE,
-    "char_weight": real(above=0).advising("for no character n-grams give char_ngrams=None"),
-    "min_df": whole(1).advising("1 keeps every feature"),
-    "max_features": (whole(1) | NONE).advising("None sets no limit"),
-    "hash_bits": (whole(1, MOST_HASH_BITS) | NONE).advising("None keeps a vocabulary; 20 is common"),
+    "char_weight": real(above=0).with_remedy("for no character n-grams give char_ngrams=None"),
+    "min_df": whole(1).with_remedy("1 keeps every feature"),
+    "max_features": (whole(1) | NONE).with_remedy("None sets no limit"),
+    "hash_bits": (whole(1, MOST_HASH_BITS) | NONE).with_remedy("None keeps a vocabulary; 20 is common"),
     "sublinear": FLAG,
     "keep_names": FLAG,
 }
@@ -43,28 +43,28 @@ RULES: Rules = {
 
 @dataclass(frozen=True)
 class TextSettings:
-    """Which n-grams of a text are features, and how they are weighed.
+    """Which n-grams of a text are features, and how they are weighted.
 
     Parameters
     ----------
     word_ngrams
-        Shortest and longest run of words; ``None`` for no words. A word is a run of letters, digits and ``_``.
+        Shortest and longest word n-gram; ``None`` for none. A word consists of letters, digits and ``_``.
     char_ngrams
-        Shortest and longest run of characters within blank-separated words, padded with a blank on both sides; ``None``
-        for none. ``"auto"`` chooses 3 to 5 if the first 100,000 texts of a fit have fewer than 8 words on average, and
-        none otherwise.
+        Shortest and longest character n-gram within space-separated words, padded with a space on both sides; ``None``
+        for none. ``"auto"`` is 3 to 5 if the first 100,000 texts of a fit have fewer than 8 words on average, else
+        none.
     char_weight
-        Length of the block of character n-grams before the whole row is brought to length 1; words have length 1.
+        Length of the character n-gram part of a row before the row is scaled to length 1; the words have length 1.
     min_df
-        Features found in fewer rows are dropped.
+        Minimum number of rows that contain a feature.
     max_features
-        Of more features than this, those found in the most rows are kept; among equals, words before characters and
-        then the lower hash.
+        Maximum number of features. Those in the most rows are kept; among equals, words before characters, then lower
+        hashes.
     hash_bits
-        Instead of a vocabulary, ``2**hash_bits`` features for words and as many for characters, found by hash. Features
-        may share a number, have no names, and those of fewer than ``min_df`` rows weigh nothing.
+        Instead of a vocabulary, use ``2**hash_bits`` hashed features for words and as many for characters. They may
+        collide and have no names, and those in fewer than ``min_df`` rows have weight 0.
     sublinear
-        A feature counts ``1 + log(times)`` in a row instead of ``times``.
+        Use ``1 + log(count)`` of a feature in a row instead of ``count``.
     keep_names
         Keep the n-grams as text, to explain predictions.
 
@@ -84,7 +84,7 @@ class TextSettings:
     keep_names: bool = True
 
     def __post_init__(self) -> None:
-        settle(self, RULES)
+        validate_fields(self, RULES)
         if self.word_ngrams is None and self.char_ngrams is None:
             raise HiNetError("word_ngrams and char_ngrams are both None; without n-grams a text has no features")
         if self.hash_bits is not None and self.max_features is not None:
@@ -95,15 +95,15 @@ class TextSettings:
         """Whether features get names: hashed ones have none."""
         return self.keep_names and self.hash_bits is None
 
-    def described(self) -> dict[str, Any]:
-        """Return the settings as plain values for JSON."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as a dict for JSON."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     @classmethod
-    def from_described(cls, described: Mapping[str, Any]) -> TextSettings:
-        """Return the settings that ``described`` gave."""
-        known = [field.name for field in fields(cls)]
-        for name in described:
-            if name not in known:
-                raise HiNetError(f"unknown text setting {name!r}{did_you_mean(name, known)}")
-        return cls(**described)
+    def from_dict(cls, data: Mapping[str, Any]) -> TextSettings:
+        """Return the settings from the result of :meth:`to_dict`."""
+        names = [field.name for field in fields(cls)]
+        for name in data:
+            if name not in names:
+                raise HiNetError(f"unknown text setting {name!r}{did_you_mean(name, names)}")
+        return cls(**data)

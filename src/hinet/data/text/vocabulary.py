@@ -1,4 +1,4 @@
-"""From the n-grams of rows to a vocabulary: how many rows have each, which are kept, what they weigh, their names."""
+"""The vocabulary: counts of n-grams, selection of features, their weights and names."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hinet.data.text.hashing_kernels import Bytes, Grams, Hashes, Ints32, Ints64
-from hinet.data.text.incoming import TextBlock
 from hinet.data.text.settings import TextSettings
 from hinet.data.text.spelling_kernels import spell
+from hinet.data.text.text_input import TextBlock
 from hinet.data.text.weighing_kernels import Floats, Lookup, count_runs, merge_counts, row_buckets, run_starts
 from hinet.ragged import Bools, freeze
 
@@ -19,7 +19,7 @@ HASH_BITS = 64
 
 @dataclass(frozen=True, eq=False)
 class RowCounts:
-    """In how many rows each n-gram is, by rising hash; with ``hash_bits``, by the highest bits of the hash."""
+    """The number of rows with each n-gram, by ascending hash; with ``hash_bits``, by the highest bits of the hash."""
 
     hashes: Hashes
     rows: Ints32
@@ -40,14 +40,14 @@ class RowCounts:
         return RowCounts(*merge_counts(self.hashes, self.rows, other.hashes, other.rows))
 
 
-def no_row_counts() -> RowCounts:
+def empty_row_counts() -> RowCounts:
     """Return the counts of no rows."""
     return RowCounts(np.empty(0, np.uint64), np.empty(0, np.int32))
 
 
 @dataclass(frozen=True, eq=False)
 class Names:
-    """The n-grams of features as UTF-8, one after the other."""
+    """The n-grams of features, concatenated as UTF-8."""
 
     text: Bytes
     offsets: Ints64  # (features + 1,)
@@ -59,7 +59,7 @@ class Names:
         return self.text[self.offsets[feature] : self.offsets[feature + 1]].tobytes().decode()
 
     def are_text(self) -> bool:
-        """Return whether all names are UTF-8, none of which ends within a character."""
+        """Return whether every name is valid UTF-8."""
         starts = self.offsets[self.offsets < len(self.text)]
         if (self.text[starts] & 0xC0 == 0x80).any():  # a byte within a character
             return False
@@ -72,7 +72,7 @@ class Names:
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """The features of one kind, words or characters: where they are found, what they weigh, and their names if kept."""
+    """The features of one kind, words or characters: their lookup table, and their names if kept."""
 
     lookup: Lookup
     names: Names | None
@@ -81,22 +81,22 @@ class Vocabulary:
         return len(self.lookup.idf)
 
 
-def kept_features(words: RowCounts, chars: RowCounts, settings: TextSettings) -> tuple[Bools, Bools]:
-    """Mark the n-grams of words and of characters that ``min_df`` and ``max_features`` leave."""
+def select_features(words: RowCounts, chars: RowCounts, settings: TextSettings) -> tuple[Bools, Bools]:
+    """Return masks of the word and character n-grams that ``min_df`` and ``max_features`` keep."""
     rows = np.concatenate((words.rows, chars.rows))
     kept = rows >= settings.min_df
     if settings.max_features is not None and kept.sum() > settings.max_features:
-        # A stable sort leaves equals in their order: words before characters, and each by hash.
+        # A stable sort keeps the order of equals: words before characters, each by hash.
         most_rows = np.argsort(-rows, kind="stable")[: settings.max_features]
         kept = np.zeros(len(rows), np.bool_)
         kept[most_rows] = True
     return kept[: len(words)], kept[len(words) :]
 
 
-def learnt_lookup(counts: RowCounts, kept: Bools, texts: int, hash_bits: int | None) -> Lookup:
-    """Return the lookup of the kept n-grams, weighed by how many of the texts have them."""
+def fit_lookup(counts: RowCounts, kept: Bools, texts: int, hash_bits: int | None) -> Lookup:
+    """Return the lookup of the kept n-grams, with their inverse document frequencies."""
     rows = counts.rows[kept].astype(np.float64)
-    idf = (np.log((1 + texts) / (1 + rows)) + 1).astype(np.float32)  # as if one more text had every feature
+    idf = (np.log((1 + texts) / (1 + rows)) + 1).astype(np.float32)  # smoothed: as if one more text had every feature
     if hash_bits is None:
         return vocabulary_lookup(counts.hashes[kept], idf)
     buckets = np.zeros(1 << hash_bits, np.float32)
@@ -105,23 +105,23 @@ def learnt_lookup(counts: RowCounts, kept: Bools, texts: int, hash_bits: int | N
 
 
 def vocabulary_lookup(hashes: Hashes, idf: Floats) -> Lookup:
-    """Return the lookup of features with rising hashes."""
-    bits = len(hashes).bit_length() + 1  # twice as many runs as features or more: most runs have one feature or none
+    """Return the lookup of features with ascending hashes."""
+    bits = len(hashes).bit_length() + 1  # at least twice as many runs as features: most runs have at most one feature
     shift = np.uint64(HASH_BITS - bits)
     return Lookup(hashes, run_starts(hashes, shift, (1 << bits) + 1), shift, idf)
 
 
 def bucket_lookup(idf: Floats) -> Lookup:
-    """Return the lookup of ``2**bits`` features that are numbered by the highest bits of the hash."""
+    """Return the lookup of ``2**bits`` features, numbered by the highest bits of the hash."""
     bits = (len(idf) - 1).bit_length()
     return Lookup(np.empty(0, np.uint64), np.empty(0, np.int32), np.uint64(HASH_BITS - bits), idf)
 
 
-def spelt(blocks: Sequence[TextBlock], places: Ints64, chars: bool, hashes: Hashes) -> Names:
-    """Return the names of features that start at these places of the text of all blocks, one after the other."""
+def spell_names(blocks: Sequence[TextBlock], starts_at: Ints64, chars: bool, hashes: Hashes) -> Names:
+    """Return the names of features that start at these offsets of the concatenated text of all blocks."""
     text = np.concatenate([block.text for block in blocks])
     starts = np.cumsum([0, *(len(block.text) for block in blocks)])
     row_ends = np.concatenate([block.offsets[1:] + start for block, start in zip(blocks, starts, strict=False)])
-    stops = row_ends[np.searchsorted(row_ends, places, side="right")]
+    stops = row_ends[np.searchsorted(row_ends, starts_at, side="right")]
     classes = max((block.classes for block in blocks), key=len)
-    return Names(*spell(text, places, stops, classes, chars, hashes))
+    return Names(*spell(text, starts_at, stops, classes, chars, hashes))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hinet import HiNetClassifier, Taxonomy
-from hinet.evaluation.judgement import Judgement
-from hinet.evaluation.plots import plot_history, plot_judgement
+from hinet.evaluation.evaluation import Evaluation
+from hinet.evaluation.plots import plot_evaluation, plot_history
 from hinet.metrics import accuracy, expected_calibration_error, level_calibration_error
 from hinet.progress import EpochRecord
 
@@ -20,11 +20,11 @@ TEXTS = ["purr", "bark", "moo", "cluck", "small moo"] * 6
 LABELS = ["cat", "dog", "cow", "hen", "calf"] * 6
 
 
-def judged(truth: list[tuple[str, ...]]) -> Judgement:
+def judged(truth: list[tuple[str, ...]]) -> Evaluation:
     classifier = HiNetClassifier(ANIMALS, width=8, epochs=20, members=1).fit(TEXTS, LABELS)
     found = classifier.predict_traces(TEXTS).found
     right = np.array([label in row for label, row in zip(found.traces.decode(), truth, strict=True)])
-    return Judgement(ANIMALS, truth, found, right)
+    return Evaluation(ANIMALS, truth, found, right)
 
 
 def test_figures_are_those_of_the_metrics() -> None:
@@ -67,9 +67,9 @@ def test_errors_are_counted_below_the_top_node_of_the_truth_by_the_last_level_th
 
 def test_plots_are_drawn_with_and_without_errors(tmp_path: Path) -> None:
     truth: list[tuple[str, ...]] = [(label,) for label in LABELS]
-    plot_judgement(judged(truth), tmp_path / "all_right.png", "title")
+    plot_evaluation(judged(truth), tmp_path / "all_right.png", "title")
     truth[0] = ("dog",)
-    plot_judgement(judged(truth), tmp_path / "one_wrong.svg", "title")
+    plot_evaluation(judged(truth), tmp_path / "one_wrong.svg", "title")
     history = [
         EpochRecord(epoch, 3, 1 / epoch, 0.5, 1.0, 0.5, part) for epoch in (1, 2, 3) for part in ("deep 1", "flat 1")
     ]

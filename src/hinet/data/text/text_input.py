@@ -1,4 +1,4 @@
-"""Texts as users bring them -> normalised UTF-8 in blocks of rows, or an error that names the row."""
+"""Texts in any container, converted to normalised UTF-8 in blocks of rows; errors name the row."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import pyarrow as pa
 
 from hinet.data.text.characters import character_classes
 from hinet.data.text.hashing_kernels import Bytes, Ints64
-from hinet.errors import HiNetError, shown
+from hinet.errors import HiNetError, quoted
 from hinet.ragged import offsets_of
 
-# Blocks large enough to be worth a thread, and small enough for their n-grams to be sorted near the cache.
+# Blocks are large enough to be worth a thread, and small enough for their n-grams to be sorted in the cache.
 MOST_BLOCK_BYTES = 4_000_000
 LEAST_BLOCK_BYTES = 50_000
 BLOCKS_PER_THREAD = 4
-MOST_TEXT_BYTES = 1 << 28  # places within a block are counted in 32 bits, and n-grams need some tens of bytes each
+MOST_TEXT_BYTES = 1 << 28  # offsets within a block have 32 bits, and n-grams take some tens of bytes each
 
 _REMEDY = "leave the row out, or give an empty text"
 
 
 @dataclass(frozen=True)
 class TextBlock:
-    """Some rows of text, normalised: compatible forms made one (NFKC) and lower case, as UTF-8."""
+    """Some rows of text as UTF-8, normalised (NFKC) and in lower case."""
 
     text: Bytes
     offsets: Ints64  # (n + 1,)
@@ -35,9 +35,9 @@ class TextBlock:
 
 
 def as_arrow(texts: Any, first_row: int = 0) -> pa.ChunkedArray:
-    """Return the texts of any supported container as an Arrow array of large strings, without a null."""
+    """Return the texts of any supported container as an Arrow array of large strings without nulls."""
     if isinstance(texts, str | bytes):
-        raise HiNetError(f"expected a list of texts, got one text {shown(str(texts))}; put it into a list")
+        raise HiNetError(f"expected a list of texts, got one text {quoted(str(texts))}; put it into a list")
     try:
         array = _arrow_form(texts)
     except (pa.ArrowException, UnicodeEncodeError, TypeError, ValueError):
@@ -45,7 +45,7 @@ def as_arrow(texts: Any, first_row: int = 0) -> pa.ChunkedArray:
     if not len(array):
         return pa.chunked_array([], pa.large_string())
     if pa.types.is_dictionary(array.type):
-        array = pa.chunked_array([_decoded(chunk) for chunk in array.chunks])
+        array = pa.chunked_array([_decode_dictionary(chunk) for chunk in array.chunks])
     kind = array.type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
         raise _row_error(texts, first_row, array)
@@ -66,7 +66,7 @@ def _arrow_form(texts: Any) -> pa.ChunkedArray:
             raise TypeError
         texts = np.asarray(texts)
     if isinstance(texts, list | tuple):
-        with suppress(TypeError):  # not all of them are strings: Arrow may still know them
+        with suppress(TypeError):  # not all are strings, but Arrow may convert them
             return _of_strings(texts)
     array = pa.array(texts)
     return array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
@@ -74,41 +74,41 @@ def _arrow_form(texts: Any) -> pa.ChunkedArray:
 
 def _of_strings(texts: Sequence[str]) -> pa.ChunkedArray:
     """Return strings as an Arrow array."""
-    joined = "".join(texts)  # Arrow takes lists as well, but imports pandas for them wherever it is installed
+    joined = "".join(texts)  # Arrow converts lists too, but imports pandas for it
     data = joined.encode()
     sizes = map(len, texts) if joined.isascii() else (len(text.encode()) for text in texts)
     offsets = offsets_of(np.fromiter(sizes, np.int64, len(texts)))
     return pa.chunked_array([pa.LargeStringArray.from_buffers(len(texts), pa.py_buffer(offsets), pa.py_buffer(data))])
 
 
-def _decoded(chunk: pa.DictionaryArray) -> pa.Array:
+def _decode_dictionary(chunk: pa.DictionaryArray) -> pa.Array:
     values = chunk.dictionary
-    if pa.types.is_string_view(values.type):  # which Arrow cannot take from
+    if pa.types.is_string_view(values.type):  # Arrow cannot take from these
         values = values.cast(pa.large_string())
     return values.take(chunk.indices)
 
 
 def _row_error(texts: Any, first_row: int, array: pa.ChunkedArray | None = None) -> HiNetError:
-    """Return the error for the first row that is no text; only now are rows looked at one by one."""
+    """Return the error for the first row that is not text."""
     kind = type(texts).__name__
     if array is None and hasattr(texts, "__array__"):
         texts = np.asarray(texts)
     if isinstance(texts, list | tuple) or (isinstance(texts, np.ndarray) and texts.ndim == 1):
         for row, text in enumerate(texts, first_row):
             if not isinstance(text, str):
-                got = "None" if text is None else f"{type(text).__name__} {shown(str(text))[1:-1]}"
-                return HiNetError(f"row {row}: expected a text, got {got}; {_REMEDY}")
+                actual = "None" if text is None else f"{type(text).__name__} {quoted(str(text))[1:-1]}"
+                return HiNetError(f"row {row}: expected a text, got {actual}; {_REMEDY}")
             if not _encodable(text):
                 remedy = "read the file with errors='replace'"
-                return HiNetError(f"row {row}: the text {shown(text)} has half of a surrogate pair; {remedy}")
+                return HiNetError(f"row {row}: the text {quoted(text)} has half of a surrogate pair; {remedy}")
     if array is not None and array.null_count and not pa.types.is_null(array.type):
         import pyarrow.compute as pc
 
         row = first_row + pc.index(pc.is_null(array), True).as_py()
         return HiNetError(f"row {row}: expected a text, got a null; {_REMEDY}")
-    got = f"an array of type {array.type}" if array is not None else kind
+    actual = f"an array of type {array.type}" if array is not None else kind
     return HiNetError(
-        f"expected a list of texts, or an array or series of strings, got {got}; a stream of lists goes to fit_chunks"
+        f"expected a list of texts, or an array or series of strings, got {actual}; fit_chunks takes a stream of lists"
     )
 
 
@@ -121,15 +121,15 @@ def _encodable(text: str) -> bool:
 
 
 def in_blocks(texts: pa.ChunkedArray, threads: int) -> list[pa.LargeStringArray]:
-    """Cut texts into blocks of whole rows that together keep all threads busy."""
+    """Split texts into blocks of whole rows, enough to keep all threads busy."""
     total = sum(_byte_range(chunk)[1] for chunk in texts.chunks)
-    aim = min(max(total // (BLOCKS_PER_THREAD * threads), LEAST_BLOCK_BYTES), MOST_BLOCK_BYTES)
-    return [block for chunk in texts.chunks if len(chunk) for block in _blocks_of(chunk, aim)]
+    block_bytes = min(max(total // (BLOCKS_PER_THREAD * threads), LEAST_BLOCK_BYTES), MOST_BLOCK_BYTES)
+    return [block for chunk in texts.chunks if len(chunk) for block in _blocks_of(chunk, block_bytes)]
 
 
-def _blocks_of(chunk: pa.LargeStringArray, aim: int) -> Iterator[pa.LargeStringArray]:
+def _blocks_of(chunk: pa.LargeStringArray, block_bytes: int) -> Iterator[pa.LargeStringArray]:
     offsets = _offsets(chunk)
-    marks = np.arange(offsets[0] + aim, offsets[-1], aim)
+    marks = np.arange(offsets[0] + block_bytes, offsets[-1], block_bytes)
     cuts = np.unique(np.concatenate(([0], np.searchsorted(offsets, marks, side="right") - 1, [len(chunk)])))
     for start, stop in pairwise(cuts.tolist()):
         yield chunk.slice(start, stop - start)
@@ -148,23 +148,23 @@ def _byte_range(array: pa.LargeStringArray) -> tuple[int, int]:
     return int(offsets[0]), int(offsets[-1] - offsets[0])
 
 
-def normalised(block: pa.LargeStringArray) -> TextBlock:
+def normalise(block: pa.LargeStringArray) -> TextBlock:
     """Return the rows of a block with compatible forms made one (NFKC) and in lower case."""
     text, offsets = _raw(block)
     ascii_only = not len(text) or int(text.max()) < 0x80
     if ascii_only:
         text = text + ((text >= ord("A")) & (text <= ord("Z"))) * np.uint8(32)
     else:
-        import pyarrow.compute as pc  # only here: it takes long to import
+        import pyarrow.compute as pc  # slow to import
 
         try:
             text, offsets = _raw(pc.utf8_lower(pc.utf8_normalize(block, form="NFKC")))
         except pa.ArrowInvalid:
             raise HiNetError("a text is not valid UTF-8; decode it with the encoding it was written in") from None
-        text = text.copy()  # kernels are compiled for arrays that may be written to
+        text = text.copy()  # kernels are compiled for writable arrays
     longest = int(np.diff(offsets).max(initial=0))
     if longest > MOST_TEXT_BYTES:
-        raise HiNetError(f"a text of {longest:,} bytes is too long, at most {MOST_TEXT_BYTES:,}; cut it into parts")
+        raise HiNetError(f"a text of {longest:,} bytes is too long, at most {MOST_TEXT_BYTES:,}; split it")
     return TextBlock(text, offsets, character_classes(ascii_only))
 
 

@@ -1,4 +1,4 @@
-"""How a classifier does on labelled rows, gathered block by block: one object with all that is told or drawn."""
+"""The evaluation of a classifier on labelled rows: all figures that are printed or plotted."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from hinet.metrics.ancestry import Common
 from hinet.metrics.cases import Cases
 from hinet.taxonomy import Taxonomy
 
-RISKS = (0.01, 0.05, 0.1)  # shares of wrong answers whose coverage is told
+RISKS = (0.01, 0.05, 0.1)  # shares of wrong answers whose coverage is reported
 
 
-class ErrorsBelow(NamedTuple):
-    """The wrong rows below a top node: how many of them agree with the truth down to each depth, from 0 on."""
+class TopErrors(NamedTuple):
+    """The number of wrong rows below a top node, by the depth of their agreement with the true label, from 0."""
 
     top: str
     by_agreement: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Judgement:
-    """Rows, their true labels by id, the traces found, and whether each was right."""
+class Evaluation:
+    """The true labels of rows, the predicted traces, and which of them are right."""
 
     taxonomy: Taxonomy
-    labels: list[tuple[str, ...]]  # known ids of every row; a row whose labels no taxonomy knows has none
+    labels: list[tuple[str, ...]]  # true node ids of every row; empty if the taxonomy has none of them
     found: Found
     right: NDArray[np.bool_]
 
@@ -48,22 +48,22 @@ class Judgement:
 
     @cached_property
     def _known(self) -> NDArray[np.int64]:
-        """Rows whose place in the taxonomy is known, on which measures of the hierarchy are taken."""
+        """Rows with a true node in the taxonomy, for the hierarchical metrics."""
         return np.flatnonzero([bool(ids) for ids in self.labels])
 
     @property
     def accuracy(self) -> float:
-        """Share of rows whose label is right."""
+        """Share of rows with a right label."""
         return float(self.right.mean())
 
     @cached_property
     def report(self) -> LabelReport:
-        """Measures of labels and their place in the hierarchy."""
+        """Metrics of labels and of the hierarchy."""
         return label_report([self.labels[row] for row in self._known.tolist()], self.found.traces.take(self._known))
 
     @cached_property
     def confidence(self) -> NDArray[np.float64]:
-        """The probability of every answer."""
+        """The probability of every predicted label."""
         return np.minimum(confidence(self.found.traces), 1.0)
 
     @property
@@ -84,16 +84,16 @@ class Judgement:
 
     @cached_property
     def coverage(self) -> CoverageRisk:
-        """What answering only the surest rows costs."""
+        """The curve of risk against coverage."""
         return coverage_risk(self.confidence, self.right)
 
     def coverage_at(self, risk: float) -> float:
-        """Return the largest share of rows that can be answered with at most so many wrong, on these very rows."""
+        """Return the largest coverage with at most this risk, on these rows."""
         within = self.coverage.coverage[self.coverage.risk <= risk]
         return float(within.max(initial=0.0))
 
-    def errors_by_top(self) -> list[ErrorsBelow]:
-        """Return the wrong rows by the top node that their first true label is below, the most first."""
+    def errors_by_top(self) -> list[TopErrors]:
+        """Return the wrong rows by the top node above their first true label, most errors first."""
         wrong = self._known[~self.right[self._known]]
         if not len(wrong):
             return []
@@ -105,12 +105,12 @@ class Judgement:
         np.add.at(counts, (tops, agreed), cases.counts)
         order = np.argsort(-counts.sum(1), kind="stable")
         return [
-            ErrorsBelow(self.taxonomy.titles[top], tuple(counts[top].tolist()))
+            TopErrors(self.taxonomy.titles[top], tuple(counts[top].tolist()))
             for top in order[: np.count_nonzero(counts.sum(1))].tolist()
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all figures as plain values."""
+        """Return all figures as a dict."""
         return {
             "rows": len(self),
             **asdict(self.report),
@@ -124,12 +124,12 @@ class Judgement:
 
 
 def _top_of(taxonomy: Taxonomy, nodes: NDArray[Any]) -> NDArray[np.int64]:
-    """Return a top node that each node is below."""
+    """Return the top node above each node."""
     distinct, inverse = np.unique(nodes, return_inverse=True)
     above, offsets = taxonomy.ancestor_lists(distinct)
     is_top = np.zeros(len(taxonomy), bool)
     is_top[taxonomy.tops] = True
     owner = np.repeat(np.arange(len(distinct)), np.diff(offsets))
-    found = distinct.astype(np.int64)
-    found[owner[is_top[above]]] = above[is_top[above]]
-    return found[inverse]
+    tops = distinct.astype(np.int64)
+    tops[owner[is_top[above]]] = above[is_top[above]]
+    return tops[inverse]
