@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from hinet.data.matrices import is_sparse
+from hinet.files import narrowest
 from hinet.files.schema import FINITE, Schema, check_arrays, floats, indices, offsets
 
 SHARE_OF_MODEL = 0.05  # bytes of examples against those of the model
@@ -72,12 +73,14 @@ class Examples:
         return np.full(len(self), self.rows.shape[1] * self.rows.dtype.itemsize + 8, np.int64)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays that are kept on disk."""
+        """Return the arrays that are kept on disk, whole numbers in the fewest bytes that hold them."""
         rows = self.rows
         parts = [(rows.indptr, np.int64), (rows.indices, np.int32), (rows.data, np.float32)] if is_sparse(rows) else []
         parts = [*(parts or [(rows, np.float32)]), (self.nodes, np.int64)]
         names = _SPARSE if is_sparse(rows) else _DENSE
-        return {name: np.ascontiguousarray(array, kind) for name, (array, kind) in zip(names, parts, strict=True)}
+        return {
+            name: narrowest(np.ascontiguousarray(array, kind)) for name, (array, kind) in zip(names, parts, strict=True)
+        }
 
     @classmethod
     def pop_from(cls, arrays: dict[str, NDArray[Any]], *, features: int, nodes: int) -> Examples | None:
@@ -93,8 +96,9 @@ class Examples:
             return None
         schema = _DENSE if "examples.rows" in found else _SPARSE
         sizes = check_arrays(found, schema, {"features": features, "nodes": nodes})
-        *parts, labels = (np.array(found[name]) for name in schema)
+        *parts, nodes_of = (np.array(found[name]) for name in schema)
+        labels = nodes_of.astype(np.int64)
         if schema is _DENSE:
             return cls(parts[0], labels)
-        indptr, columns, data = parts
+        indptr, columns, data = parts[0].astype(np.int64), parts[1].astype(np.int32), parts[2]
         return cls(sp.csr_array((data, columns, indptr), shape=(sizes["examples"], features)), labels)

@@ -195,16 +195,19 @@ def _label_traces(layers: Layers, labels: NDArray[np.int64]) -> dict[str, NDArra
 
 def _fused(graph: GraphInMaking, model: FusedModel) -> str:
     rows, (experts, mix) = scoring.sparse_input(graph), (model.experts, model.mix)
+    if model.merged is not None:
+        rows = scoring.merged(graph, rows, model.merged)
     logits, hidden = [], ""
     if mix.flat:
         hidden = scoring.bag(graph, rows, experts.flat)
-        labels = scoring.linear(graph, hidden, experts.flat.weight, experts.flat.bias)
+        labels = scoring.linear(graph, hidden, experts.flat.output_weights(), experts.flat.bias)
         options = scoring.pooled(graph, model.layers, experts.spans, labels)
         said = graph.add("Gather", options, graph.constant(model.groups.row_options()))
         logits.append(graph.add("Mul", said, graph.constant(np.float32(mix.flat))))
     if mix.deep:
         hidden = scoring.bag(graph, rows, experts.deep)
-        weight, bias = (np.float32(mix.deep) * part for part in (experts.deep.weight, experts.deep.bias))
+        outputs = experts.deep.output_weights(), experts.deep.bias
+        weight, bias = (np.float32(mix.deep) * part for part in outputs)
         logits.append(scoring.linear(graph, hidden, weight, bias))
     both = logits[0] if len(logits) == 1 else graph.add("Add", *logits)
     return _transposed(graph, scoring.normalised(graph, model.groups, both, hidden))
@@ -231,12 +234,10 @@ def _network(graph: GraphInMaking, network: HiNet | FlattenNetwork) -> str:
 
 def _expert_of(features: SparseBag) -> DeepExpert:
     """Return a sparse bag as the inputs of an expert that has no outputs."""
-    nothing = DeepExpert.none(0, 0)
-    return nothing._replace(
-        embedding=scoring.array_of(features.weight),
-        embedding_bias=scoring.array_of(features.bias),
-        slope=(np.arange(features.width) < features.linear_units).astype(np.float32),
-    )
+    outputs = np.zeros((0, features.width), np.float32)
+    slope = (np.arange(features.width) < features.linear_units).astype(np.float32)
+    weight, bias = scoring.array_of(features.weight), scoring.array_of(features.bias)
+    return DeepExpert.of(weight, bias, outputs, np.zeros(0, np.float32), slope)
 
 
 def _transposed(graph: GraphInMaking, scores: str) -> str:
