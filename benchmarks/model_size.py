@@ -73,7 +73,8 @@ def compared(name: str) -> dict[str, Any]:
             if seed == SEEDS[0]:
                 saved[kind] = on_disk(data, features, model)
         del small, full, model
-    (accuracy, f1, train, speed), whole = (np.mean(runs[kind], axis=0) for kind in ("small", "full"))
+    (accuracy, f1, *_), whole = (np.mean(runs[kind], axis=0) for kind in ("small", "full"))
+    (*_, train, predict_least), quickest = (np.min(runs[kind], axis=0) for kind in ("small", "full"))
     return {
         "rows": data.train.rows.shape[0],
         "features": data.train.rows.shape[1],
@@ -86,8 +87,8 @@ def compared(name: str) -> dict[str, Any]:
         "hierarchical_f1": round(f1, 4),
         "hierarchical_f1_gain": round(100 * (f1 - whole[1]), 2),
         "train_cpu_seconds": round(train, 2),
-        "train_time_ratio": round(train / whole[2], 2),
-        "predict_speed_ratio": round(whole[3] / speed, 2),
+        "train_time_ratio": round(train / quickest[2], 2),
+        "predict_speed_ratio": round(quickest[3] / predict_least, 2),
     }
 
 

@@ -42,7 +42,9 @@ def _training(
     memory_limit: Annotated[
         float | None, option("--memory-limit", "Gigabytes that training may take.", _TRAINING)
     ] = None,
-    half: Annotated[bool, option("--half", "Save wide weights in half precision; others are in 8 bits.", _TRAINING)] = False,
+    half: Annotated[
+        bool, option("--half", "Save wide weights in half precision; others are in 8 bits.", _TRAINING)
+    ] = False,
     resume: Annotated[
         bool, option("--resume", "Go on from the checkpoints of a run that was broken off.", _TRAINING)
     ] = False,

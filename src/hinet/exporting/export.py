@@ -70,6 +70,8 @@ class Exported:
         The experts of a fused model that the graph holds, and those it leaves out; none of a network.
     accuracy, accuracy_of_model : floats, or None without validation rows
         The share of rows whose label is right, by the graph and by the whole model.
+    in_bits : bool
+        Whether the graph holds embeddings in 8 bits, as a trained model does; it computes in single precision.
     """
 
     folder: Path
@@ -77,11 +79,14 @@ class Exported:
     left_out: tuple[str, ...]
     accuracy: float | None = None
     accuracy_of_model: float | None = None
+    in_bits: bool = False
 
     def __str__(self) -> str:
         held = f"The graph holds the {' and '.join(self.experts)} expert." if self.experts else "The graph is whole."
         if self.left_out:
             held += f" Left out: {', '.join(self.left_out)}; the others count for more instead."
+        if self.in_bits:
+            held += " Embeddings are in 8 bits, as in the model."
         if self.accuracy is None or self.accuracy_of_model is None:
             return held
         return f"{held}\nAccuracy {self.accuracy:.2%}, of the whole model {self.accuracy_of_model:.2%}."
@@ -141,7 +146,9 @@ def export_onnx(
         (unfinished / "decode.py").write_bytes(decoder)
         experts = _asked(part)
         left_out = tuple(name for name in _asked(model) if name not in experts)
-        exported = Exported(Path(folder), experts, left_out, *_accuracies(part, model, rows, traces, threads))
+        in_bits = isinstance(part, FusedModel) and any(getattr(part.experts, name).is_quantised for name in experts)
+        judged = _accuracies(part, model, rows, traces, threads)
+        exported = Exported(Path(folder), experts, left_out, *judged, in_bits)
         (unfinished / "README.md").write_text(_readme(model, exported), "utf-8")
     return exported
 
