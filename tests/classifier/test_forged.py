@@ -88,7 +88,7 @@ def at(place: int, value: Any) -> Callable[[Any], Any]:
         ("tree", "model", "features.bias", at(5, math.inf), "holds inf at place 5"),
         ("tree", "model", "features.weight", lambda array: array.astype(np.int64), "is of int64, expected fractions"),
         ("tree", "model", "features.weight", lambda array: array.view(np.uint8), "is of uint8, expected fractions"),
-        ("tree", "model", "features.weight", lambda array: array[:, 1:], "has the shape"),
+        ("tree", "model", "head.weight", lambda array: array[:, 1:], "has the shape"),
         ("tree", "model", "head.weight", lambda array: array.astype(np.int64), "expected whole numbers of 8 bits"),
         ("tree", "model", "head.weight", lambda array: array.astype(np.float32), "expected whole numbers of 8 bits"),
         ("tree", "model", "features.scale", at(0, 0.0), "holds 0.0 at place 0"),
