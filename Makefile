@@ -27,6 +27,7 @@ bench: $(EVERYTHING)  ## slow measurements, with HINET_DATA=folder of the data s
 	$(BIN)/python benchmarks/dense_hierarchy.py
 	$(BIN)/python benchmarks/vectorise.py
 	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/model_size.py
 	$(BIN)/python benchmarks/classifier.py
 	$(BIN)/python benchmarks/moved_nodes.py
 	$(BIN)/python benchmarks/risk.py

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import lzma
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,9 @@ from hinet.data.text import TextFeatures
 from hinet.data.tfidf import tfidf_counts
 from hinet.engine import ValidationRows
 
+LONG_LABELS, LONG_LEVEL = 20, 5  # of the long texts: the orders of organisms with the most rows
+LONG_WORDS, LEAST_WORDS = 150, 50  # texts are joined until they have so many words; shorter ones are left out
+LONG_ROWS = {"train": 11_000, "valid": 1_500, "test": 3_000}
 HELD_OUT = 10  # of LSHTC, where the validation rows are what we report on, every tenth training row is held out
 
 Labels = Sequence[tuple[str, ...]]
@@ -104,6 +108,46 @@ def wikitaxa_texts() -> Texts:
         rows = _table(folder / f"{name}.tsv.xz")
         parts[name] = [row["text"] for row in rows], [(row["label"],) for row in rows]
     return Texts(Taxonomy.from_file(folder / "hierarchy.tsv"), **parts)
+
+
+def long_texts() -> Texts:
+    """Return texts of some 190 words with one of 20 labels: Wikipedia leads of the same order of organisms, joined."""
+    taxa = wikitaxa_texts()
+    paths = {
+        label: _path(taxa.taxonomy, label)[:LONG_LEVEL] for part in (taxa.train, taxa.test) for (label,) in part[1]
+    }
+    parts = {name: _long_rows(getattr(taxa, name), paths) for name in LONG_ROWS}
+    common = Counter(path for _, path in parts["train"]).most_common(LONG_LABELS)
+    kept = {path: path[-1] for path, _ in common}
+    chosen = {}
+    for name, most in LONG_ROWS.items():
+        rows = [(text, (kept[path],)) for text, path in parts[name] if path in kept]
+        order = np.sort(np.random.default_rng(0).permutation(len(rows))[:most]).tolist()
+        chosen[name] = [rows[row][0] for row in order], [rows[row][1] for row in order]
+    return Texts(Taxonomy.from_paths(list(kept), steps="ids"), **chosen)
+
+
+def _long_rows(
+    part: tuple[Sequence[str], Labels], paths: dict[str, tuple[str, ...]]
+) -> list[tuple[str, tuple[str, ...]]]:
+    """Return texts of the same path joined until they are long, with that path; short texts are left out."""
+    found: list[tuple[str, tuple[str, ...]]] = []
+    begun: dict[tuple[str, ...], str] = {}
+    for text, (label,) in zip(*part, strict=True):
+        path = paths.get(label, ())
+        if len(path) == LONG_LEVEL and len(text.split()) >= LEAST_WORDS:
+            begun[path] = " ".join([*([begun[path]] if path in begun else ()), text])
+            if len(begun[path].split()) >= LONG_WORDS:
+                found.append((begun.pop(path), path))
+    return found
+
+
+def _path(taxonomy: Taxonomy, label: str) -> tuple[str, ...]:
+    """Return the path of a label of a tree from below the root."""
+    path = [label]
+    while parents := taxonomy.parents(path[-1]):
+        path.append(parents[0])
+    return tuple(path[-2::-1])
 
 
 def wordnet_texts() -> Texts:

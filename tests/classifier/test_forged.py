@@ -63,6 +63,8 @@ def forge_array(folder: Path, file: str, name: str, change: Callable[[Any], Any]
 
 def at(place: int, value: Any) -> Callable[[Any], Any]:
     def change(array: Any) -> Any:
+        if array.dtype.kind in "iu":
+            array = array.astype(np.int64)  # numbers are as narrow as they can be
         array.reshape(-1)[place] = value
         return array
 
@@ -73,7 +75,7 @@ def at(place: int, value: Any) -> Callable[[Any], Any]:
     ("kind", "file", "array", "change", "message"),
     [
         ("tree", "model", "wide.feature", at(0, 2_000_000_000), "holds 2000000000 at index 0, expected 0 to"),
-        ("tree", "model", "wide.feature", at(-1, -7), "holds -7 at place"),
+        ("tree", "model", "wide.feature", at(-1, -7), "holds -7 at index"),
         ("tree", "model", "wide.feature", lambda array: array[::-1], "does not rise"),
         ("tree", "model", "wide.slot_offsets", at(1, 1 << 62), "expected ascending values"),
         ("tree", "model", "wide.weight_offsets", at(1, -(1 << 62)), "expected ascending values"),
@@ -83,8 +85,18 @@ def at(place: int, value: Any) -> Callable[[Any], Any]:
         ("tree", "model", "wide.weight", at(3, math.nan), "holds nan at index 3"),
         ("tree", "model", "prototypes.offsets", at(1, 1 << 40), "expected ascending values"),
         ("tree", "model", "prototypes.label", lambda array: array + 3, "expected 0 to 2"),
-        ("tree", "model", "features.weight", at(5, math.inf), "holds inf at index 5"),
-        ("tree", "model", "head.weight", lambda array: array.astype(np.int64), "is of int64, expected fractions"),
+        ("tree", "model", "features.bias", at(5, math.inf), "holds inf at index 5"),
+        ("tree", "model", "features.weight", lambda array: array.astype(np.int64), "is of int64, expected fractions"),
+        ("tree", "model", "features.weight", lambda array: array.view(np.uint8), "is of uint8, expected fractions"),
+        ("tree", "model", "head.weight", lambda array: array[:, 1:], "has the shape"),
+        ("tree", "model", "head.weight", lambda array: array.astype(np.int64), "expected whole numbers of 8 bits"),
+        ("tree", "model", "head.weight", lambda array: array.astype(np.float32), "expected whole numbers of 8 bits"),
+        ("tree", "model", "features.scale", at(0, 0.0), "holds 0.0 at index 0"),
+        ("tree", "model", "features.scale", at(1, -1.0), "holds -1.0 at index 1"),
+        ("tree", "model", "flat.features.scale", at(0, math.nan), "holds nan at index 0"),
+        ("tree", "model", "head.scale", at(0, math.inf), "holds inf at index 0"),
+        ("tree", "model", "head.scale", lambda array: array[:-1], "has the shape"),
+        ("tree", "model", "flat.head.scale", lambda array: array.astype(np.int8), "is of int8, expected fractions"),
         ("tree", "model", "flat.head.bias", lambda array: array[:-1], "has the shape"),
         ("tree", "model", "mix", at(0, -1), "holds -1.0 at index 0"),
         ("dag", "model", "mix", at(2, 0.5), "asks the flat expert, which the model does not have"),

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from hinet.data.matrices import SparseMatrix
 from hinet.engine import DeepExpert, FusedModel, WideExpert
 from hinet.engine.experts import LabelSpans, Prototypes
 from hinet.errors import HiNetError
@@ -87,7 +88,7 @@ class FlatHead(nn.Module):
     def __init__(self, expert: DeepExpert) -> None:
         super().__init__()
         self.features = _bag(expert)
-        self.weight = nn.Parameter(torch.tensor(expert.weight))  # (labels, k)
+        self.weight = nn.Parameter(torch.tensor(expert.output_weights()))  # (labels, k)
         self.bias = nn.Parameter(torch.tensor(expert.bias))
 
     def forward(self, rows: SparseRows) -> Tensor:
@@ -123,6 +124,7 @@ class FusedNetwork(nn.Module):
         experts = model.experts
         self.layers = model.layers
         self.mix = model.mix
+        self._model = model
         self.features = _bag(experts.deep)
         self.head = _head(model.layers, experts.deep, 1.0)
         self.wide = WideHead.of(experts.wide)
@@ -142,6 +144,7 @@ class FusedNetwork(nn.Module):
 
     def logits(self, rows: Any) -> Tensor:
         """Return the mixed logits of every option that has rivals, (output rows, b)."""
+        rows = self._read(rows)
         logits = self.head.bias.new_zeros(len(self.head.bias), len(rows))
         if self.mix.deep:
             logits = logits + self.mix.deep * self.head.logits(self.features(rows))
@@ -152,6 +155,17 @@ class FusedNetwork(nn.Module):
         if self.mix.prototypes:
             logits = logits + self.mix.prototypes * self.pool(self.prototypes(rows))
         return logits
+
+    def _read(self, rows: Any) -> Any:
+        """Return rows with the features that the experts know."""
+        if self._model.merged is None:
+            return rows
+        indptr = np.append(rows.offsets.cpu().numpy(), len(rows.indices))
+        matrix = SparseMatrix(indptr, rows.indices.cpu().numpy(), rows.values.cpu().numpy())
+        read = self._model.read(matrix)
+        device, indices = rows.values.device, read.indices.astype(np.int64)
+        parts = (torch.from_numpy(part).to(device) for part in (indices, read.indptr[:-1], read.data))
+        return SparseRows(*parts)
 
     def option_scores(self, rows: Any) -> Tensor:
         """Return ``log p(option | parent)`` of every option, (options, b)."""
@@ -197,6 +211,10 @@ def from_fused(model: FusedModel) -> HiNet:
             f"the model has a {others[0]} expert besides the deep one; FusedNetwork.of(model) has them all"
         )
     deep = model.experts.deep
+    if model.merged is not None:
+        deep = deep._replace(
+            embedding=deep.embeddings(model.merged), embedding_scale=np.ones(model.features, np.float32)
+        )
     network = HiNet(_bag(deep), model.layers, deep.width, HeadSettings())
     network.head = _head(model.layers, deep, model.mix.deep)
     return network
@@ -211,14 +229,14 @@ def row_of_entries(rows: SparseRows) -> Tensor:
 def _bag(expert: DeepExpert) -> SparseBag:
     linear = int(expert.slope.sum())  # they come first
     bag = SparseBag(0, expert.width, dropout=0.0, linear_share=linear / max(expert.width, 1))
-    bag.weight = nn.Parameter(torch.tensor(expert.embedding))
+    bag.weight = nn.Parameter(torch.tensor(expert.embeddings()))
     bag.bias = nn.Parameter(torch.tensor(expert.embedding_bias))
     return bag
 
 
 def _head(layers: Layers, expert: DeepExpert, scale: float) -> SiblingHead:
     head = SiblingHead(layers, expert.width, HeadSettings())
-    head.weight = nn.Parameter(torch.tensor(expert.weight) * scale)
+    head.weight = nn.Parameter(torch.tensor(expert.output_weights()) * scale)
     head.bias = nn.Parameter(torch.tensor(expert.bias) * scale)
     return head
 

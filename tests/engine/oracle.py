@@ -67,7 +67,7 @@ def biased_model(layers: Layers, log_p: dict[int, float], features: int = FEATUR
     bias = np.zeros(groups.rows, np.float32)
     for row, value in log_p.items():
         bias[row] = value
-    deep = DeepExpert(
+    deep = DeepExpert.of(
         np.zeros((features, 2), np.float32),
         np.zeros(2, np.float32),
         np.zeros((groups.rows, 2), np.float32),
@@ -155,9 +155,9 @@ def label_probabilities(layers: Layers, traces: dict[Path, float]) -> NDArray[np
 
 
 def _deep_logits(deep: DeepExpert, x: NDArray[np.float64]) -> NDArray[np.float64]:
-    hidden = x @ deep.embedding.astype(np.float64) + deep.embedding_bias
+    hidden = x @ deep.embeddings().astype(np.float64) + deep.embedding_bias
     hidden = np.where(hidden > 0, hidden, deep.slope * hidden)
-    return deep.weight.astype(np.float64) @ hidden + deep.bias
+    return deep.output_weights().astype(np.float64) @ hidden + deep.bias
 
 
 def _pooled(made: Made, by_label: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -177,7 +177,7 @@ def _pooled(made: Made, by_label: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _random_deep(random: np.random.Generator, features: int, rows: int, sharpness: float) -> DeepExpert:
-    return DeepExpert(
+    return DeepExpert.of(
         random.standard_normal((features, WIDTH), np.float32),
         random.standard_normal(WIDTH, np.float32),
         random.standard_normal((rows, WIDTH), np.float32) * np.float32(sharpness),

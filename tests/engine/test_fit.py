@@ -450,7 +450,7 @@ def test_a_model_is_its_arrays(trained: FusedModel, kind: str) -> None:
     np.testing.assert_array_equal(first.traces.log_p, second.traces.log_p)
     np.testing.assert_array_equal(first.traces.neurons, second.traces.neurons)
     arrays = trained.to_arrays(half=True)
-    assert arrays["head.weight"].dtype == np.float16
+    assert arrays["wide.weight"].dtype == np.float16
     halved = FusedModel.from_arrays(trained.layers, arrays)
     assert accuracy(halved, rows, labels) > 0.95
     np.testing.assert_allclose(
@@ -467,8 +467,8 @@ def test_arrays_that_do_not_fit_are_refused(trained: FusedModel) -> None:
         FusedModel.from_arrays(other, arrays)
     with pytest.raises(HiNetError, match=r"no 'head\.bias'"):
         FusedModel.from_arrays(trained.layers, {name: array for name, array in arrays.items() if name != "head.bias"})
-    arrays["head.weight"] = arrays["head.weight"] * np.float32(1e9)
-    with pytest.raises(HiNetError, match=r"head\.weight has values too large for half precision; keep"):
+    arrays["wide.weight"] = arrays["wide.weight"] * np.float32(1e9)
+    with pytest.raises(HiNetError, match=r"wide\.weight has values too large for half precision; keep"):
         FusedModel.from_arrays(trained.layers, arrays).to_arrays(half=True)
 
 

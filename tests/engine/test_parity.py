@@ -105,7 +105,7 @@ def normal(random: np.random.Generator, *shape: int) -> NDArray[np.float32]:
 
 def deep_expert(random: np.random.Generator, rows: int) -> DeepExpert:
     slope = (np.arange(WIDTH) < linear_units(WIDTH)).astype(np.float32)
-    return DeepExpert(
+    return DeepExpert.of(
         normal(random, FEATURES, WIDTH), normal(random, WIDTH), normal(random, rows, WIDTH), normal(random, rows), slope
     )
 

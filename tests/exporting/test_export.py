@@ -6,6 +6,7 @@ import re
 import sys
 import tempfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,19 @@ def test_groups_of_all_sizes_and_large_scores(experts: tuple[str, ...], tmp_path
     np.testing.assert_allclose(log_p, fused_scores(exported_part(model), rows), rtol=1e-5, atol=NEAR)
     groups = np.add.reduceat(np.exp(log_p.astype(np.float64)), model.layers.option_offsets[:-1], 1)
     np.testing.assert_allclose(groups, 1, rtol=1e-4)
+    assert_traces_are_those_of_search(tmp_path / "exported", model, rows, 2)
+
+
+def test_weights_in_8_bits_and_merged_features_score_the_same(tmp_path: Path) -> None:
+    model = random_model(some_tree(), 4).model
+    experts = model.experts._replace(deep=model.experts.deep.quantised(), flat=model.experts.flat.quantised())
+    merged = np.random.default_rng(4).integers(0, FEATURES, 3 * FEATURES).astype(np.int32)
+    model = replace(model, experts=experts, merged=merged)
+    rows = sp.hstack([random_rows(30, 4), random_rows(30, 5), random_rows(30, 6)], format="csr")
+    exported = export_onnx(model, tmp_path / "exported")
+    assert "Embeddings are in 8 bits" in str(exported)
+    log_p = scores_by(tmp_path / "exported", feed_of(rows))
+    np.testing.assert_allclose(log_p, fused_scores(exported_part(model), rows), rtol=1e-5, atol=NEAR)
     assert_traces_are_those_of_search(tmp_path / "exported", model, rows, 2)
 
 

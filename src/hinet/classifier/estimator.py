@@ -634,7 +634,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     # Keeping
 
     def save(self, path: str | Path, *, half: bool = False, notes: Mapping[str, Any] | None = None) -> None:
-        """Write the fitted classifier to a folder: plain files, no pickle; with ``half`` weights in half precision.
+        """Write the fitted classifier to a folder: plain files, no pickle; ``half`` halves the wide weights.
 
         An older model in the folder is replaced by one rename, so that a save which is broken off leaves it whole.
         ``notes`` are plain values of your own that the manifest keeps, such as where the rows came from.

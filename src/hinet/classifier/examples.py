@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from hinet.data.matrices import is_sparse
+from hinet.files import narrowest
 from hinet.files.schema import FINITE, Schema, check_arrays, floats, indices, offsets
 
 SHARE_OF_MODEL = 0.05  # bytes of examples against those of the model
@@ -47,11 +48,24 @@ class Examples:
         order = order[np.lexsort((tie, rank))][:MOST_EXAMPLES]
         room = max(LEAST_BYTES, SHARE_OF_MODEL * bytes_of_model)
         fits = np.cumsum(self._sizes()[order]) <= room
-        return self.take(np.sort(order[fits]))
+        return self.take(np.sort(order[fits])).rounded()
 
     def take(self, rows: NDArray[np.int64]) -> Examples:
         """Return the chosen rows."""
         return Examples(self.rows[rows], self.nodes[rows])
+
+    def rounded(self) -> Examples:
+        """Return the rows as they are kept on disk: in half precision, unless a value is too large for that."""
+        values = self.rows.data if is_sparse(self.rows) else self.rows
+        with np.errstate(over="ignore"):
+            half = values.astype(np.float16)
+        if not np.isfinite(half).all():
+            return self
+        values = half.astype(np.float32)
+        if not is_sparse(self.rows):
+            return Examples(values, self.nodes)
+        parts = values, self.rows.indices, self.rows.indptr
+        return Examples(sp.csr_array(parts, shape=self.rows.shape), self.nodes)
 
     def joined(self, more: Examples) -> Examples:
         """Return these rows and more."""
@@ -66,18 +80,22 @@ class Examples:
         return Examples(self.rows[kept], nodes[kept])
 
     def _sizes(self) -> NDArray[np.int64]:
-        """Return the bytes that each row takes."""
+        """Return about the bytes that each row takes on disk, in half precision."""
         if is_sparse(self.rows):
-            return np.asarray(np.diff(self.rows.indptr).astype(np.int64) * 8 + 16)
-        return np.full(len(self), self.rows.shape[1] * self.rows.dtype.itemsize + 8, np.int64)
+            of_value = 2 + np.min_scalar_type(max(self.rows.shape[1] - 1, 0)).itemsize
+            return np.asarray(np.diff(self.rows.indptr).astype(np.int64) * of_value + 8)
+        return np.full(len(self), self.rows.shape[1] * 2 + 4, np.int64)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays that are kept on disk."""
+        """Return the arrays that are kept on disk, numbers in the fewest bytes that hold them."""
         rows = self.rows
         parts = [(rows.indptr, np.int64), (rows.indices, np.int32), (rows.data, np.float32)] if is_sparse(rows) else []
         parts = [*(parts or [(rows, np.float32)]), (self.nodes, np.int64)]
         names = _SPARSE if is_sparse(rows) else _DENSE
-        return {name: np.ascontiguousarray(array, kind) for name, (array, kind) in zip(names, parts, strict=True)}
+        return {
+            name: _halved(narrowest(np.ascontiguousarray(array, kind)))
+            for name, (array, kind) in zip(names, parts, strict=True)
+        }
 
     @classmethod
     def pop_from(cls, arrays: dict[str, NDArray[Any]], *, features: int, nodes: int) -> Examples | None:
@@ -93,8 +111,19 @@ class Examples:
             return None
         schema = _DENSE if "examples.rows" in found else _SPARSE
         sizes = check_arrays(found, schema, {"features": features, "nodes": nodes})
-        *parts, labels = (np.array(found[name]) for name in schema)
+        *parts, nodes_of = (np.array(found[name]) for name in schema)
+        labels = nodes_of.astype(np.int64)
         if schema is _DENSE:
-            return cls(parts[0], labels)
-        indptr, columns, data = parts
+            return cls(parts[0].astype(np.float32), labels)
+        kinds = (np.int64, np.int32, np.float32)
+        indptr, columns, data = (part.astype(kind) for part, kind in zip(parts, kinds, strict=True))
         return cls(sp.csr_array((data, columns, indptr), shape=(sizes["examples"], features)), labels)
+
+
+def _halved(array: NDArray[Any]) -> NDArray[Any]:
+    """Return fractions in half precision where that loses nothing, and other numbers as they are."""
+    if array.dtype.kind != "f":
+        return array
+    with np.errstate(over="ignore"):
+        half = array.astype(np.float16)
+    return half if np.array_equal(half, array) else array

@@ -52,7 +52,9 @@ def _training(
     memory_limit: Annotated[
         float | None, option("--memory-limit", "Gigabytes of memory for training (default: all).", _TRAINING)
     ] = None,
-    half: Annotated[bool, option("--half", "Save weights in half precision.", _TRAINING)] = False,
+    half: Annotated[
+        bool, option("--half", "Save wide weights in half precision; others are in 8 bits.", _TRAINING)
+    ] = False,
     resume: Annotated[
         bool, option("--resume", "Continue from the checkpoints of an interrupted run.", _TRAINING)
     ] = False,

@@ -8,7 +8,7 @@ as before, to the bit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -75,19 +75,20 @@ def carried(model: FusedModel, layers: Layers, came_from: Ints) -> FusedModel:
     """Return the model over other layers; ``came_from`` gives the old node of each new one, or -1."""
     rows = Carried.between(model.layers, layers, came_from)
     experts = model.experts
-    deep = experts.deep._replace(weight=rows.carry(experts.deep.weight), bias=rows.carry(experts.deep.bias, UNLIKELY))
+    deep = experts.deep.with_outputs(rows.carry(experts.deep.output_weights()), rows.carry(experts.deep.bias, UNLIKELY))
     wide = _carried_wide(experts.wide, model.groups, rows)
     spans = LabelSpans.of(layers) if layers.taxonomy.is_tree else LabelSpans.none(layers)
     label = _labels_from(model.layers, experts.spans, layers, spans, came_from)
     has_labels = len(spans.neuron) > 0 and len(experts.spans.neuron) > 0
-    flat = _carried_flat(experts.flat, label) if has_labels else DeepExpert.none(model.features, len(spans.neuron))
+    features = len(experts.deep.embedding)
+    flat = _carried_flat(experts.flat, label) if has_labels else DeepExpert.none(features, len(spans.neuron))
     known = _carried_prototypes(experts.prototypes, label, len(experts.spans.neuron))
     mix = experts.mix.copy()
     if not has_labels and mix[:2].sum() > 0:  # what experts on labels counted for goes to the others
         mix[:2] *= mix.sum() / mix[:2].sum()
         mix[2:] = 0
     slope = model.slope if layers.is_tree else 1.0
-    return FusedModel(layers, Experts(deep, wide, flat, known, spans, mix), model.history, slope)
+    return replace(model, layers=layers, experts=Experts(deep, wide, flat, known, spans, mix), slope=slope)
 
 
 def _neurons_from(old: Layers, new: Layers, came_from: Ints) -> Ints:
@@ -157,10 +158,10 @@ def _labels_from(old: Layers, old_spans: LabelSpans, new: Layers, spans: LabelSp
 def _carried_flat(flat: DeepExpert, label: Ints) -> DeepExpert:
     kept = label >= 0
     weight = np.zeros((len(label), flat.weight.shape[1]), np.float32)
-    weight[kept] = flat.weight[label[kept]]
+    weight[kept] = flat.output_weights(label[kept])
     bias = np.full(len(label), ASLEEP, np.float32)
     bias[kept] = flat.bias[label[kept]]
-    return flat._replace(weight=weight, bias=bias)
+    return flat.with_outputs(weight, bias)
 
 
 def _carried_prototypes(known: Prototypes, label: Ints, old_labels: int) -> Prototypes:
@@ -176,8 +177,8 @@ def _carried_prototypes(known: Prototypes, label: Ints, old_labels: int) -> Prot
 
 
 def awake(flat: DeepExpert, labels: Ints) -> DeepExpert:
-    """Return an expert whose labels that were asleep start as the mean of the others, less likely."""
-    flat = flat.copied()
+    """Return an expert to train whose labels that were asleep start as the mean of the others, less likely."""
+    flat = flat.in_floats()
     asleep = flat.bias <= ASLEEP
     waking = labels[asleep[labels]]
     if len(waking) and not asleep.all():

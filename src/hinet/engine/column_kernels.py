@@ -22,6 +22,25 @@ def column_digests(rows, features):
 
 
 @kernel
+def merge_columns(rows, number, count):
+    """Return the arrays of rows whose columns have one of ``count`` new numbers each; values of the same are summed."""
+    place = np.full(count, -1, np.int64)  # where a number was met last; before the row at hand, if not in it
+    indptr = np.zeros(len(rows.indptr), np.int64)
+    indices, data = np.empty(len(rows.indices), np.int32), np.empty(len(rows.indices), np.float32)
+    filled = 0
+    for row in range(len(rows.indptr) - 1):
+        for entry in range(rows.indptr[row], rows.indptr[row + 1]):
+            new = number[rows.indices[entry]]
+            if place[new] >= indptr[row]:
+                data[place[new]] += rows.data[entry]
+            else:
+                place[new], indices[filled], data[filled] = filled, new, rows.data[entry]
+                filled += 1
+        indptr[row + 1] = filled
+    return indptr, indices[:filled], data[:filled]
+
+
+@kernel
 def mean_sizes(rows, known_as):
     """Return the mean size of each feature, by the number it is known by, over the rows where it is not zero."""
     sums, counts = np.zeros(len(known_as)), np.zeros(len(known_as), np.int64)

@@ -51,13 +51,16 @@ def contributions(model: FusedModel, row: SparseMatrix, neuron: int) -> Contribu
     """
     experts, mix, groups = model.experts, model.mix, model.groups
     features, values = row.indices, row.data.astype(np.float64)
+    if model.merged is not None:
+        features = model.merged[features]
+    length = np.sqrt(max(float(np.square(model.read(row).data, dtype=np.float64).sum()), LEAST_SQUARE))
     low, high = int(groups.first_row[neuron]), int(groups.first_row[neuron + 1])
     by_feature, rest = np.zeros((high - low, len(features))), np.zeros(high - low)
     if mix.deep:
         parts = _by_deep(experts.deep, features, values)
-        outputs = slice(low, high)
-        by_feature += mix.deep * (experts.deep.weight[outputs] @ parts.units)
-        rest += mix.deep * (experts.deep.weight[outputs] @ parts.bias + experts.deep.bias[outputs])
+        weight = experts.deep.output_weights(slice(low, high))
+        by_feature += mix.deep * (weight @ parts.units)
+        rest += mix.deep * (weight @ parts.bias + experts.deep.bias[low:high])
     if mix.wide:
         by_feature += mix.wide * _by_wide(experts, features, values, neuron, low, high)
         rest += mix.wide * experts.wide.bias[low:high]
@@ -65,7 +68,7 @@ def contributions(model: FusedModel, row: SparseMatrix, neuron: int) -> Contribu
     flat = _by_deep(experts.flat, features, values) if spans and mix.flat else None
     for option, (first, last) in enumerate(spans):
         labels = slice(first, last)
-        _add_labels(experts, mix, features, values, flat, labels, by_feature[option], rest[option : option + 1])
+        _add_labels(experts, mix, features, values, length, flat, labels, by_feature[option], rest[option : option + 1])
     return Contributions(by_feature, rest)
 
 
@@ -77,7 +80,7 @@ class _Units(NamedTuple):
 
 
 def _by_deep(deep: DeepExpert, features: NDArray[np.int32], values: Numbers) -> _Units:
-    parts = deep.embedding[features].astype(np.float64) * values[:, None]  # (features, k)
+    parts = deep.embeddings(features).astype(np.float64) * values[:, None]  # (features, k)
     slope = np.where(parts.sum(0) + deep.embedding_bias > 0, 1.0, deep.slope)
     return _Units((parts * slope).T, (deep.embedding_bias * slope).astype(np.float64))
 
@@ -111,6 +114,7 @@ def _add_labels(
     mix: Mix,
     features: NDArray[np.int32],
     values: Numbers,
+    length: float,
     parts: _Units | None,
     labels: slice,
     by_feature: Any,
@@ -118,18 +122,17 @@ def _add_labels(
 ) -> None:
     """Add the parts of the experts on labels, pooled over the labels below one option."""
     if parts is not None:
-        weight = experts.flat.weight[labels]
+        weight = experts.flat.output_weights(labels)
         of_feature, of_rest = _pooled(weight @ parts.units, weight @ parts.bias + experts.flat.bias[labels])
         by_feature += mix.flat * of_feature
         rest += mix.flat * of_rest
     if mix.prototypes:
-        scale = 1 / np.sqrt(max(float(values @ values), LEAST_SQUARE))
         scores = np.zeros((labels.stop - labels.start, len(features)))
         known = experts.prototypes
         for at, feature in enumerate(features.tolist()):
             part = slice(known.offsets[feature], known.offsets[feature + 1])
             inside = (known.label[part] >= labels.start) & (known.label[part] < labels.stop)
-            scores[known.label[part][inside] - labels.start, at] = known.value[part][inside] * values[at] * scale
+            scores[known.label[part][inside] - labels.start, at] = known.value[part][inside] * values[at] / length
         of_feature, of_rest = _pooled(scores, np.zeros(len(scores)))
         by_feature += mix.prototypes * of_feature
         rest += mix.prototypes * of_rest

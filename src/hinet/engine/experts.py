@@ -1,7 +1,8 @@
 """The experts of the fused model as plain arrays: what training fills and search reads.
 
 - *deep*: a sparse row times an embedding for each feature, half the units rectified, then a row of weights for each
-  option: the arrays of :class:`hinet.networks.SparseBag` and :class:`hinet.networks.SiblingHead`, under the same names.
+  option, in 8 bits once trained: the arrays of :class:`hinet.networks.SparseBag` and
+  :class:`hinet.networks.SiblingHead`, under the same names.
 - *wide*: a weight for each feature and option that were seen together.
 - *flat*: a deep expert over all labels at once, pooled into the sibling groups.
 - *prototypes*: the mean row of each label, compared by cosine, pooled in the same way.
@@ -20,27 +21,41 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from hinet.engine.groups import Groups
+from hinet.engine.quantised import float_rows, quantise_rows
 from hinet.ragged import offsets_of
 from hinet.taxonomy import STOP, Layers
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
+Rows = NDArray[Any]  # of single precision, or of 8 bits with a scale for each row
 WEIGHT = np.dtype([("row", np.int32), ("weight", np.float32)])
 
 
 class DeepExpert(NamedTuple):
-    """A low-rank expert; ``weight`` and ``bias`` have a row for each output."""
+    """A low-rank expert; ``weight`` and ``bias`` have a row for each output.
 
-    embedding: Floats  # (f, k)
+    It trains in single precision, its scales all 1, and answers in 8 bits: the rows of ``embedding`` and ``weight`` are
+    whole numbers then, to be multiplied by the scale of the row.
+    """
+
+    embedding: Rows  # (f, k)
+    embedding_scale: Floats  # (f,)
     embedding_bias: Floats  # (k,)
-    weight: Floats  # (rows, k)
+    weight: Rows  # (rows, k)
+    weight_scale: Floats  # (rows,)
     bias: Floats  # (rows,)
     slope: Floats  # (k,) of a hidden unit below zero: 1 for a linear unit, 0 for a rectified one
 
     @classmethod
+    def of(cls, embedding: Rows, embedding_bias: Floats, weight: Rows, bias: Floats, slope: Floats) -> DeepExpert:
+        """Return the expert of rows as they are, with scales of 1."""
+        scales = (np.ones(len(rows), np.float32) for rows in (embedding, weight))
+        return cls(embedding, next(scales), embedding_bias, weight, next(scales), bias, slope)
+
+    @classmethod
     def start(cls, features: int, rows: int, width: int, random: np.random.Generator) -> DeepExpert:
         """Return an untrained expert; the first half of its units is linear."""
-        return cls(
+        return cls.of(
             random.standard_normal((features, width), dtype=np.float32) * np.float32(EMBEDDING_STD),
             np.zeros(width, np.float32),
             random.standard_normal((rows, width), dtype=np.float32) * np.float32(WEIGHT_STD),
@@ -52,18 +67,21 @@ class DeepExpert(NamedTuple):
     def none(cls, features: int, rows: int) -> DeepExpert:
         """Return an expert without hidden units, whose logits are all zero."""
         units = np.zeros(0, np.float32)
-        inputs, outputs = np.zeros((features, 0), np.float32), np.zeros((rows, 0), np.float32)
-        return cls(inputs, units, outputs, np.zeros(rows, np.float32), units)
+        inputs, outputs = np.zeros((features, 0), np.int8), np.zeros((rows, 0), np.int8)
+        return cls.of(inputs, units, outputs, np.zeros(rows, np.float32), units)
 
     @classmethod
     def joined(cls, members: list[DeepExpert]) -> DeepExpert:
-        """Return one expert whose logits are the mean of its members': their units side by side, linear ones first."""
+        """Return one expert whose logits are the mean of its members': their units side by side, linear ones first.
+
+        All of them are in single precision.
+        """
         if len(members) == 1:
             return members[0]
         slope = np.concatenate([member.slope for member in members])
         order = np.argsort(-slope, kind="stable")
         share = np.float32(1 / len(members))
-        return cls(
+        return cls.of(
             _side_by_side([member.embedding for member in members], order),
             np.concatenate([member.embedding_bias for member in members])[order],
             _side_by_side([member.weight for member in members], order) * share,
@@ -71,9 +89,43 @@ class DeepExpert(NamedTuple):
             slope[order],
         )
 
-    def copied(self) -> DeepExpert:
-        """Return an expert with arrays of its own."""
-        return DeepExpert(*(array.copy() for array in self))
+    def in_floats(self) -> DeepExpert:
+        """Return the expert in single precision, with arrays of its own."""
+        return DeepExpert.of(
+            float_rows(self.embedding, self.embedding_scale),
+            self.embedding_bias.copy(),
+            float_rows(self.weight, self.weight_scale),
+            self.bias.copy(),
+            self.slope.copy(),
+        )
+
+    def quantised(self) -> DeepExpert:
+        """Return the expert in 8 bits."""
+        if self.is_quantised:
+            return self
+        embedding, embedding_scale = quantise_rows(self.embedding)
+        weight, weight_scale = quantise_rows(self.weight)
+        return self._replace(
+            embedding=embedding, embedding_scale=embedding_scale, weight=weight, weight_scale=weight_scale
+        )
+
+    def embeddings(self, features: Any = slice(None)) -> Floats:
+        """Return the embeddings of some features in single precision."""
+        return float_rows(self.embedding[features], self.embedding_scale[features])
+
+    def output_weights(self, outputs: Any = slice(None)) -> Floats:
+        """Return the weights of some outputs in single precision."""
+        return float_rows(self.weight[outputs], self.weight_scale[outputs])
+
+    def with_outputs(self, weight: Floats, bias: Floats) -> DeepExpert:
+        """Return the expert with other outputs, given in single precision; in 8 bits if it is."""
+        rows, scale = quantise_rows(weight) if self.is_quantised else (weight, np.ones(len(weight), np.float32))
+        return self._replace(weight=rows, weight_scale=scale, bias=bias)
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether the rows are in 8 bits."""
+        return self.embedding.dtype == np.int8
 
     @property
     def width(self) -> int:

@@ -23,7 +23,7 @@ from hinet.engine.memory import plan_memory
 from hinet.engine.mixing import learned_mix, usual_mix
 from hinet.engine.model import FusedModel
 from hinet.engine.patterns import known_as, prototypes
-from hinet.engine.redundancy import has_features_to_spare
+from hinet.engine.redundancy import has_features_to_spare, merged_columns, with_merged
 from hinet.engine.running import Runner
 from hinet.engine.search import Search
 from hinet.engine.settings import MOST_FLAT_LABELS, EngineSettings
@@ -109,33 +109,38 @@ class _Plan:
     ) -> None:
         self.settings, self.start = settings, start
         self.layers = traces.layers
-        self.features = int(rows.shape[1]) if getattr(rows, "ndim", 0) == 2 else 0
+        columns = int(rows.shape[1]) if getattr(rows, "ndim", 0) == 2 else 0
         matrix, self.goals = _checked(rows, traces, self.layers)
         if sample_weight is not None:
             self.goals = self.goals.weighted(validate_weights(sample_weight, len(traces)))
         self.valid, self.watched = None, None
         if valid is not None:
             self.valid = _checked(valid.rows, valid.traces, self.layers, "validation ")
-            if valid.rows.shape[1] != self.features:
-                raise HiNetError(
-                    f"validation rows have {valid.rows.shape[1]:,} features and training rows {self.features:,}"
-                )
+            if valid.rows.shape[1] != columns:
+                raise HiNetError(f"validation rows have {valid.rows.shape[1]:,} features and training rows {columns:,}")
             seen = np.linspace(0, len(valid.traces) - 1, min(len(valid.traces), MOST_WATCHED)).astype(np.int64)
             self.watched = ValidationRows(valid.rows[seen], valid.traces.take(seen))
         if start is not None:
-            self._check_start(start)
+            self._check_start(start, columns)
         self.groups = Groups.of(self.layers)
+        labels = int(self.layers.ends.sum())
         self.members = 1 if start is not None else settings.members_for(matrix.row_count)
-        self.width = settings.width_for(self.members) if start is None else start.experts.deep.width
-        deep = plan_memory(features=self.features, outputs=self.groups.rows, width=self.width * self.members)
+        self.width = settings.width_for(self.members, labels) if start is None else start.experts.deep.width
+        self.flat_width = settings.flat_width_for(labels) if start is None else start.experts.flat.width
+        deep = plan_memory(features=columns, outputs=self.groups.rows, width=self.width * self.members)
         deep.check(settings.memory_limit)  # before anything else takes room for every feature
         counts = self.goals.option_counts()
+        to_spare = start is None and has_features_to_spare(matrix, columns)
+        self.dropout = settings.dropout_for(to_spare=to_spare)
+        self.merged = merged_columns(matrix, columns) if to_spare else None if start is None else start.merged
+        self.features = columns
+        if self.merged is not None:
+            self.features = len(start.experts.deep.embedding) if start else int(self.merged.max()) + 1
+            matrix = with_merged(matrix, self.merged, self.features)
+            if self.valid is not None:
+                self.valid = with_merged(self.valid[0], self.merged, self.features), self.valid[1]
         self.train = TrainingRows.of(matrix, self.goals.arrays, self.groups, self._adjustment(counts))
-        self.dropout = settings.dropout_for(
-            to_spare=lambda: start is None and has_features_to_spare(matrix, self.features)
-        )
         self.wide = self._wide_training(matrix)
-        labels = int(self.layers.ends.sum())
         self.spans = LabelSpans.of(self.layers) if self.layers.taxonomy.is_tree else LabelSpans.none(self.layers)
         self.has_flat = (
             settings.wants_flat(labels, self.train.row_count, self.layers.taxonomy.is_tree)
@@ -149,18 +154,18 @@ class _Plan:
             wide_weights=self.wide.weights if self.wide else 0,
             wide_scratch=self.wide.scratch if self.wide else 0,
             labels=labels if self.has_flat else 0,
-            flat_width=settings.flat_width * self.members,
+            flat_width=self.flat_width * self.members,
         )
 
     def _slot(self, usual: float) -> float:
         """Return what sums of squared gradients start from: more if the weights have learned already."""
         return usual if self.start is None else max(usual, SLOT_OF_LEARNED)
 
-    def _check_start(self, start: FusedModel) -> None:
+    def _check_start(self, start: FusedModel, columns: int) -> None:
         if not start.layers.same_as(self.layers):
             raise HiNetError("the model to go on from has other layers than the rows; carry it over to them first")
-        if start.features != self.features:
-            raise HiNetError(f"the model to go on from has {start.features:,} features, the rows {self.features:,}")
+        if start.features != columns:
+            raise HiNetError(f"the model to go on from has {start.features:,} features, the rows {columns:,}")
 
     def _adjustment(self, counts: NDArray[np.float64]) -> Floats:
         """Return the shift of the training logits: the log share of each option, none for options without rows."""
@@ -222,7 +227,7 @@ class _Plan:
             np.bincount(targets.label, targets.share, labels).astype(float), settings.adjustment
         )
         lesson = LabelLesson(self.train.rows, targets, adjustment)
-        width, members = settings.flat_width, range(self.members)
+        width, members = self.flat_width, range(self.members)
         before = None if self.start is None else awake(self.start.experts.flat, np.unique(targets.label))
         return [self._deep_task(f"flat {at + 1}", lesson, labels, width, FLAT_SEEDS + at, before) for at in members]
 
@@ -233,7 +238,7 @@ class _Plan:
         epochs = settings.epochs_of_deep(self.train.row_count)
         plan = DeepPlan(epochs, settings.deep_rate, self._slot(settings.deep_slot), self.dropout)
         random = np.random.default_rng([settings.seed, number, 1 << 20])
-        expert = DeepExpert.start(self.features, outputs, width, random) if before is None else before.copied()
+        expert = DeepExpert.start(self.features, outputs, width, random) if before is None else before.in_floats()
         return DeepTask(name, lesson, expert, plan, (settings.seed, number))
 
     def valid_cost(self, task: Task) -> float | None:
@@ -247,7 +252,8 @@ class _Plan:
         """Return the accuracy of some validation rows by the task's expert alone; of the wide expert, nothing."""
         if self.watched is None or not isinstance(task, DeepTask):
             return None
-        found = Search(FusedModel(self.layers, self._alone(task)), 1).traces(self.watched.rows)
+        model = FusedModel(self.layers, self._alone(task), merged=self.merged)
+        found = Search(model, 1).traces(self.watched.rows)
         return accuracy(self.watched.traces, found.traces)
 
     def _alone(self, task: DeepTask) -> Experts:
@@ -259,9 +265,9 @@ class _Plan:
     def _experts(self, deep: list[DeepExpert], flat: list[DeepExpert]) -> Experts:
         outputs, labels = self.groups.rows, len(self.spans.neuron)
         return Experts(
-            DeepExpert.joined(deep) if deep else DeepExpert.none(self.features, outputs),
+            DeepExpert.joined(deep).quantised() if deep else DeepExpert.none(self.features, outputs),
             WideExpert.none(self.features, len(self.layers.node), outputs),
-            DeepExpert.joined(flat) if flat else DeepExpert.none(self.features, labels),
+            DeepExpert.joined(flat).quantised() if flat else DeepExpert.none(self.features, labels),
             Prototypes.none(self.features),
             self.spans,
             usual_mix(wide=self.settings.wide, flat=bool(flat)),
@@ -277,7 +283,7 @@ class _Plan:
             experts = experts._replace(prototypes=self.start.experts.prototypes, mix=self.start.experts.mix)
         elif self.valid is not None and len(self.valid[1]):
             experts = self._tuned(experts)
-        return FusedModel(self.layers, experts, tuple(history))
+        return FusedModel(self.layers, experts, tuple(history), merged=self.merged)
 
     def _pruned(self, wide: WideExpert) -> WideExpert:
         """Drop weights that hardly count, going by the mean of each feature where it is not zero."""

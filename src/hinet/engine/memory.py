@@ -23,7 +23,7 @@ class MemoryPlan:
     scratch : int
         What the wide expert needs besides, while it trains.
     joining : int
-        Copies made while the members of the deep expert are put side by side.
+        Copies made while the members of the deep expert are put side by side and turned into 8 bits.
     """
 
     weights: int
@@ -65,4 +65,4 @@ def plan_memory(
     deep = (features + outputs) * width
     weights = 4 * (deep + flat) + 8 * wide_weights
     slots = 4 * (features + outputs) * 2
-    return MemoryPlan(weights, slots, wide_scratch, 4 * deep + 12 * wide_weights)
+    return MemoryPlan(weights, slots, wide_scratch, 5 * deep + flat + 12 * wide_weights)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hinet.data.matrices import SparseMatrix
 from hinet.engine.experts import (
     WEIGHT,
     DeepExpert,
@@ -22,16 +23,20 @@ from hinet.engine.experts import (
     nbytes,
 )
 from hinet.engine.groups import Groups
+from hinet.engine.redundancy import with_merged
 from hinet.errors import HiNetError
-from hinet.files.schema import Schema, check_arrays, floats, indices, offsets
+from hinet.files import narrowest
+from hinet.files.schema import Schema, bytes_of, check_arrays, floats, indices, offsets
 from hinet.progress import EpochRecord
 from hinet.taxonomy import Layers
 
-# Names of the arrays; those of the deep expert are the torch modules' own.
+# Names of the arrays; those of the deep expert are the torch modules' own, and its scales.
 _DEEP = {
     "embedding": "features.weight",
+    "embedding_scale": "features.scale",
     "embedding_bias": "features.bias",
     "weight": "head.weight",
+    "weight_scale": "head.scale",
     "bias": "head.bias",
     "slope": "features.slope",
 }
@@ -45,25 +50,31 @@ _HALVED = (
 )
 
 LARGEST_MIX = 1e6
+LEAST_SCALE = 1e-33
 
 
-def _deep_schema(prefix: str, outputs: str) -> Schema:
+def _deep_schema(prefix: str, outputs: str, *, in_bits: bool) -> Schema:
+    """Return what the arrays of a deep expert must be; rows in 8 bits have scales."""
     width = f"{prefix}width"
-    return {
-        f"{prefix}features.weight": floats("features", width),
+    rows = bytes_of if in_bits else floats
+    schema = {
+        f"{prefix}features.weight": rows("features", width),
         f"{prefix}features.bias": floats(width),
         f"{prefix}features.slope": floats(width, kinds="fb", optional=True),
-        f"{prefix}head.weight": floats(outputs, width),
+        f"{prefix}head.weight": rows(outputs, width),
         f"{prefix}head.bias": floats(outputs),
     }
+    if in_bits:
+        schema[f"{prefix}features.scale"] = floats("features", low=LEAST_SCALE)
+        schema[f"{prefix}head.scale"] = floats(outputs, low=LEAST_SCALE)
+    return schema
 
 
-# What the arrays of each expert must be; neurons, rows and labels are those of the layers.
+# What the arrays of other experts must be; neurons, rows and labels are those of the layers.
 _SCHEMAS: dict[str, Schema] = {
     "features.weight": {
         "mix": floats(len(Mix._fields), low=0, high=LARGEST_MIX, optional=True),
         "slope": floats(1, low=1e-6, high=1, optional=True),
-        **_deep_schema("", "rows"),
     },
     "wide.weight": {
         "wide.known_as": indices("features", below="features"),
@@ -74,13 +85,15 @@ _SCHEMAS: dict[str, Schema] = {
         "wide.weight": floats("weights"),
         "wide.bias": floats("rows"),
     },
-    "flat.head.weight": _deep_schema("flat.", "labels"),
+    "flat.head.weight": {},
+    "merged": {"merged": indices("columns", below="features")},
     "prototypes.value": {
         "prototypes.offsets": offsets("features", "values"),
         "prototypes.label": indices("values", below="labels"),
         "prototypes.value": floats("values"),
     },
 }
+_OUTPUTS = {"features.weight": ("", "rows"), "flat.head.weight": ("flat.", "labels")}  # of the deep experts
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +108,7 @@ class FusedModel:
     experts: Experts
     history: tuple[EpochRecord, ...] = field(default=(), repr=False)
     slope: float = 1.0  # of the log odds of a best trace, in trees: see hinet.engine.leaning
+    merged: NDArray[np.int32] | None = None  # (f,) the feature of the experts that each one of a row counts as
 
     @cached_property
     def groups(self) -> Groups:
@@ -104,7 +118,11 @@ class FusedModel:
     @property
     def features(self) -> int:
         """Number of features of a row."""
-        return len(self.experts.deep.embedding)
+        return len(self.experts.deep.embedding if self.merged is None else self.merged)
+
+    def read(self, rows: SparseMatrix) -> SparseMatrix:
+        """Return rows with the features that the experts know."""
+        return rows if self.merged is None else with_merged(rows, self.merged, len(self.experts.deep.embedding))
 
     @property
     def mix(self) -> Mix:
@@ -123,19 +141,25 @@ class FusedModel:
         return self.groups.rows + scored * len(self.experts.spans.neuron)
 
     def to_arrays(self, *, half: bool = False) -> dict[str, NDArray[Any]]:
-        """Return the model as named arrays; with ``half`` its weights in half precision, at half the room."""
+        """Return the model as named arrays, whole numbers in the fewest bits that hold them.
+
+        With ``half``, weights that are in single precision are in half precision, at half the room.
+        """
         arrays: dict[str, NDArray[Any]] = {"mix": self.experts.mix}
         if self.slope != 1:
             arrays["slope"] = np.array([self.slope])
-        arrays |= {_DEEP[name]: array for name, array in self.experts.deep._asdict().items()}
+        if self.merged is not None:
+            arrays["merged"] = narrowest(self.merged)
+        arrays |= _deep_arrays("", self.experts.deep)
+        if self.experts.flat.width:
+            arrays |= _deep_arrays("flat.", self.experts.flat)
         wide = self.experts.wide._asdict()
         weights = wide.pop("weights")
-        arrays |= {f"wide.{name}": array for name, array in wide.items()}
-        arrays |= {f"wide.{name}": np.ascontiguousarray(weights[name]) for name in ("row", "weight")}
-        arrays |= {f"flat.{_DEEP[name]}": array for name, array in self.experts.flat._asdict().items()}
-        arrays |= {f"prototypes.{name}": array for name, array in self.experts.prototypes._asdict().items()}
+        wide |= {name: np.ascontiguousarray(weights[name]) for name in ("row", "weight")}
+        arrays |= {f"wide.{name}": narrowest(array) for name, array in wide.items()}
+        arrays |= {f"prototypes.{name}": narrowest(array) for name, array in self.experts.prototypes._asdict().items()}
         if half:
-            arrays |= {name: _halved(name, arrays[name]) for name in _HALVED}
+            arrays |= {name: _halved(name, arrays[name]) for name in _HALVED if name in arrays}
         return arrays
 
     @classmethod
@@ -159,9 +183,10 @@ class FusedModel:
             np.array(arrays.get("mix", usual), np.float32),
         )
         slope = float(arrays.get("slope", np.ones(1))[0])
+        merged = np.array(arrays["merged"], np.int32) if "merged" in arrays else None
         _check_wide(experts.wide, groups)
         _check_mix(experts, slope, is_tree=layers.is_tree)
-        return cls(layers, experts, slope=slope)
+        return cls(layers, experts, slope=slope, merged=merged)
 
 
 def _checked_features(arrays: Mapping[str, NDArray[Any]], layers: Layers, groups: Groups, labels: int) -> int:
@@ -175,6 +200,9 @@ def _checked_features(arrays: Mapping[str, NDArray[Any]], layers: Layers, groups
     sizes = {"neurons": len(layers.node), "rows": groups.rows, "labels": labels}
     for named, schema in _SCHEMAS.items():
         if named in arrays or named == "features.weight":
+            if named in _OUTPUTS:
+                prefix, outputs = _OUTPUTS[named]
+                schema = {**schema, **_deep_schema(prefix, outputs, in_bits=_in_bits(arrays, prefix))}
             sizes |= check_arrays(arrays, schema, sizes)
     if sizes["features"] > np.iinfo(np.int32).max:
         raise HiNetError(f"the array 'features.weight' has {sizes['features']:,} features, more than can be numbered")
@@ -217,11 +245,33 @@ def _check_mix(experts: Experts, slope: float, *, is_tree: bool) -> None:
         raise HiNetError("the array 'slope' is for trees, and the taxonomy is a DAG")
 
 
+def _in_bits(arrays: Mapping[str, NDArray[Any]], prefix: str) -> bool:
+    """Return whether the rows of a deep expert are in 8 bits."""
+    name = f"{prefix}features.weight"
+    return name in arrays and arrays[name].dtype == np.int8
+
+
+def _deep_arrays(prefix: str, expert: DeepExpert) -> dict[str, NDArray[Any]]:
+    """Return a deep expert as named arrays; without 8 bits there are no scales."""
+    arrays = {prefix + _DEEP[name]: array for name, array in expert._asdict().items()}
+    if not expert.is_quantised:
+        del arrays[f"{prefix}features.scale"], arrays[f"{prefix}head.scale"]
+    return arrays
+
+
 def _deep(arrays: Mapping[str, NDArray[Any]], prefix: str) -> DeepExpert:
-    width = arrays[f"{prefix}features.weight"].shape[1]
-    found = {name: arrays[prefix + key] for name, key in _DEEP.items() if prefix + key in arrays}
-    found.setdefault("slope", np.arange(width) < linear_units(width))
-    return DeepExpert(**{name: np.ascontiguousarray(array, np.float32) for name, array in found.items()})
+    def part(name: str, kind: type = np.float32) -> NDArray[Any]:
+        return np.ascontiguousarray(arrays[prefix + _DEEP[name]], kind)
+
+    in_bits = _in_bits(arrays, prefix)
+    embedding, weight = (part(name, np.int8 if in_bits else np.float32) for name in ("embedding", "weight"))
+    width = embedding.shape[1]
+    slope = arrays.get(f"{prefix}features.slope", np.arange(width) < linear_units(width))
+    slope = np.ascontiguousarray(slope, np.float32)
+    expert = DeepExpert.of(embedding, part("embedding_bias"), weight, part("bias"), slope)
+    if in_bits:
+        expert = expert._replace(embedding_scale=part("embedding_scale"), weight_scale=part("weight_scale"))
+    return expert
 
 
 def _wide(arrays: Mapping[str, NDArray[Any]]) -> WideExpert:
@@ -243,7 +293,10 @@ def _prototypes(arrays: Mapping[str, NDArray[Any]]) -> Prototypes:
     return Prototypes(**{name: np.array(arrays[f"prototypes.{name}"], kind) for name, kind in kinds.items()})
 
 
-def _halved(name: str, array: NDArray[Any]) -> NDArray[np.float16]:
+def _halved(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Return weights in half precision, those in 8 bits as they are."""
+    if array.dtype == np.int8:
+        return array
     with np.errstate(over="ignore"):
         halved = array.astype(np.float16)
     if not np.isfinite(halved).all():

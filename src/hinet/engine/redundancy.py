@@ -8,9 +8,10 @@ every word counts, the same costs accuracy.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hinet.data.matrices import SparseMatrix
-from hinet.engine.column_kernels import column_digests
+from hinet.engine.column_kernels import column_digests, merge_columns
 
 LEAST_ROWS = 1_000  # in fewer, columns are equal by chance
 LEAST_FEATURES = 32  # of a row, on average, that can spare some
@@ -23,6 +24,20 @@ def repeated_share(rows: SparseMatrix, features: int) -> float:
     digests, counts = digests[counts > 1], counts[counts > 1]
     _, place, columns = np.unique(digests, return_inverse=True, return_counts=True)
     return float(counts[columns[place] > 1].sum() / max(len(rows.indices), 1))
+
+
+def merged_columns(rows: SparseMatrix, features: int) -> NDArray[np.int32]:
+    """Return a number for each column, the same for columns that are equal; in the order of their first ones."""
+    digests, _ = column_digests(rows, features)
+    _, first, place = np.unique(digests, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int32)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[place]
+
+
+def with_merged(rows: SparseMatrix, numbers: NDArray[np.int32], count: int) -> SparseMatrix:
+    """Return rows whose columns are numbered anew, below ``count``, those of one number summed; they are not sorted."""
+    return SparseMatrix(*merge_columns(rows, numbers, count))
 
 
 def has_features_to_spare(rows: SparseMatrix, features: int) -> bool:

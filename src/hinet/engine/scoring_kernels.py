@@ -67,9 +67,10 @@ def read_hidden(rows, row, deep, hidden, place, sink):
     for unit in range(width):
         hidden[place, unit] = deep.embedding_bias[unit]
     for entry in range(rows.indptr[row], rows.indptr[row + 1]):
-        feature, value = rows.indices[entry], rows.data[entry]
+        feature = rows.indices[entry]
+        value = rows.data[entry] * deep.embedding_scale[feature]
         for unit in range(width):
-            hidden[place, unit] += value * deep.embedding[feature, unit]
+            hidden[place, unit] += value * F4(deep.embedding[feature, unit])
     for unit in range(width):
         hidden[place, unit] *= F4(1) if hidden[place, unit] > 0 else deep.slope[unit]
 
@@ -81,7 +82,7 @@ def touch_embeddings(rows, row, embedding):
     last = embedding.shape[1] - 1
     for entry in range(rows.indptr[row], rows.indptr[row + 1]):
         feature = rows.indices[entry]
-        sink += embedding[feature, 0] + embedding[feature, last >> 1] + embedding[feature, last]
+        sink += F4(embedding[feature, 0]) + F4(embedding[feature, last >> 1]) + F4(embedding[feature, last])
     return sink
 
 
@@ -127,8 +128,8 @@ def logit_of(output, deep, hidden, at):
     """Return the logit of an output row of a deep expert, of the hidden units at a place."""
     logit = F4(0)
     for unit in range(hidden.shape[1]):
-        logit += deep.weight[output, unit] * hidden[at, unit]
-    return logit + deep.bias[output]
+        logit += F4(deep.weight[output, unit]) * hidden[at, unit]
+    return logit * deep.weight_scale[output] + deep.bias[output]
 
 
 @inlined_kernel

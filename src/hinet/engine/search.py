@@ -246,7 +246,7 @@ class Search(Answering):
         matrix = SparseMatrix.of(rows)
         if rows.shape[1] != self.model.features:
             raise HiNetError(f"the model was trained on {self.model.features:,} features, got {rows.shape[1]:,}")
-        return matrix
+        return self.model.read(matrix)
 
     def _in_blocks(self, matrix: SparseMatrix, answer: Callable[[SparseMatrix], Any]) -> list[Any]:
         """Answer blocks of rows, side by side if there are several."""

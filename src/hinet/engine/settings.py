@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -13,8 +12,11 @@ MOST_DEEP_EPOCHS = 10
 MOST_WIDE_EPOCHS = 6
 MEMBERS = 2
 MANY_ROWS = 100_000
-WIDTH = 256
+WIDTH = 256  # at most
 WIDTH_OF_MEMBER = 192
+WIDTH_OF_FLAT = 128
+WIDTH_STEP = 32  # units that so many labels need, and each doubling of them more
+LABELS_OF_STEP = 64
 MOST_FLAT_LABELS = 2_048
 LEAST_FLAT_ROWS = 8  # rows a label
 DROPOUT = 0.3
@@ -39,7 +41,7 @@ RULES: Rules = {
     "wide_prune": real(0),
     "wide_buckets": _COUNT | NONE,
     "flat": FLAG | NONE,
-    "flat_width": _COUNT,
+    "flat_width": _COUNT | NONE,
     "flat_upper": real(0),
     "prior_strength": real() | NONE,
     "patience": _COUNT | NONE,
@@ -66,9 +68,10 @@ class EngineSettings:
         How many deep experts, and flat ones, are trained from different starts and averaged; by default two, and one
         if there are many rows.
     width : int, optional
-        Hidden units of each member of the deep expert; by default more if there is but one.
-    flat_width : int
-        Hidden units of each member of the flat expert.
+        Hidden units of each member of the deep expert; by default more the more labels there are, up to a limit that
+        is higher if there is but one member.
+    flat_width : int, optional
+        Hidden units of each member of the flat expert; by default as ``width``, up to a limit of its own.
     flat_upper : float
         How much each node at or above a label counts in the cost of the flat expert; the label counts 1.
     dropout : float, optional
@@ -113,7 +116,7 @@ class EngineSettings:
     wide_prune: float = 0.03
     wide_buckets: int | None = None
     flat: bool | None = None
-    flat_width: int = 128
+    flat_width: int | None = None
     flat_upper: float = 0.4
     prior_strength: float | None = None
     patience: int | None = None
@@ -128,15 +131,19 @@ class EngineSettings:
         """Return how many members train on so many rows."""
         return self.members or (MEMBERS if rows < MANY_ROWS else 1)
 
-    def width_for(self, members: int) -> int:
-        """Return the hidden units of each of so many members."""
-        return self.width or (WIDTH if members == 1 else WIDTH_OF_MEMBER)
+    def width_for(self, members: int, labels: int) -> int:
+        """Return the hidden units of each of so many members that tell so many labels apart."""
+        return self.width or min(WIDTH if members == 1 else WIDTH_OF_MEMBER, _width_of(labels))
 
-    def dropout_for(self, *, to_spare: Callable[[], bool]) -> Dropout:
+    def flat_width_for(self, labels: int) -> int:
+        """Return the hidden units of each member of the flat expert."""
+        return self.flat_width or min(WIDTH_OF_FLAT, _width_of(labels))
+
+    def dropout_for(self, *, to_spare: bool) -> Dropout:
         """Return what is left out of rows; ``to_spare`` tells whether they have features to spare."""
         features, units = self.feature_dropout, self.dropout
         if features is None:
-            features = FEATURE_DROPOUT if units is None and to_spare() else 0.0
+            features = FEATURE_DROPOUT if units is None and to_spare else 0.0
         if units is None:
             units = 0.0 if features else DROPOUT
         return Dropout(features, units)
@@ -171,3 +178,9 @@ class EngineSettings:
         """Return the settings that the trained model depends on."""
         free = {"threads", "memory_limit"}
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in free}
+
+
+def _width_of(labels: int) -> int:
+    """Return enough hidden units for so many labels: a step more whenever these double."""
+    doublings = max(0, (labels - 1).bit_length() - (LABELS_OF_STEP - 1).bit_length())
+    return WIDTH_STEP * (1 + doublings)

@@ -9,6 +9,7 @@ entropy, close to where they were. All other weights stay as they are.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -67,11 +68,10 @@ def learning_rows(rows: Carried, layers: Layers, changed: Ints) -> Bools:
 
 def taught(model: FusedModel, learns: Bools, targets: sp.csc_array, rows: SparseMatrix) -> FusedModel:
     """Return a model whose output rows that learn were fitted to targets on example rows."""
-    experts = model.experts
+    experts, rows = model.experts, model.read(rows)
     if experts.mix[DEEP] == 0:  # an expert that did not count starts from nothing, so that it changes nothing else
-        nothing = experts.deep._replace(
-            weight=np.zeros_like(experts.deep.weight), bias=np.zeros_like(experts.deep.bias)
-        )
+        shape = experts.deep.weight.shape
+        nothing = experts.deep.with_outputs(np.zeros(shape, np.float32), np.zeros(len(experts.deep.bias), np.float32))
         mix = experts.mix.copy()
         mix[DEEP] = 1
         experts = experts._replace(deep=nothing, mix=mix)
@@ -79,10 +79,10 @@ def taught(model: FusedModel, learns: Bools, targets: sp.csc_array, rows: Sparse
     def score(group: int, chosen: Ints) -> ScoredRows:
         return ScoredRows(*group_logits(rows, chosen, group, model.groups, experts))
 
-    outputs = OutputRows(experts.deep.weight, experts.deep.bias)
+    outputs = OutputRows(experts.deep.output_weights(), experts.deep.bias)
     found = relearned(outputs, learns, targets, model.layers, score, float(experts.mix[DEEP]))
-    deep = experts.deep._replace(weight=found.weight, bias=found.bias)
-    return FusedModel(model.layers, experts._replace(deep=deep), model.history, model.slope)
+    deep = experts.deep.with_outputs(found.weight, found.bias)
+    return replace(model, experts=experts._replace(deep=deep))
 
 
 def option_targets(found: Traces, layers: Layers, new_position: Ints) -> sp.csc_array:

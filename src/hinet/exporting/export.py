@@ -61,6 +61,8 @@ class Exported:
         Where it is.
     experts, left_out : tuples of names
         The experts of a fused model that the graph holds, and those it leaves out; none of a network.
+    in_bits : bool
+        Whether the graph holds embeddings in 8 bits, as a trained model does; it computes in single precision.
     accuracy, accuracy_of_model : floats, or None without validation rows
         The share of rows whose label is right, by the graph and by the whole model.
     """
@@ -68,6 +70,7 @@ class Exported:
     folder: Path
     experts: tuple[str, ...]
     left_out: tuple[str, ...]
+    in_bits: bool = False
     accuracy: float | None = None
     accuracy_of_model: float | None = None
 
@@ -75,6 +78,8 @@ class Exported:
         held = f"The graph holds the {' and '.join(self.experts)} expert." if self.experts else "The graph is whole."
         if self.left_out:
             held += f" Left out: {', '.join(self.left_out)}; the others count for more instead."
+        if self.in_bits:
+            held += " Embeddings are in 8 bits, as in the model."
         if self.accuracy is None or self.accuracy_of_model is None:
             return held
         return f"{held}\nAccuracy {self.accuracy:.2%}, of the whole model {self.accuracy_of_model:.2%}."
@@ -128,7 +133,7 @@ def export_onnx(
         decoder = files("hinet.exporting").joinpath("decode.py").read_bytes()
         (unfinished / "decode.py").write_bytes(decoder)
         right = () if traces is None else (accuracy(traces, found) for found in source.both_traces(rows, threads))
-        exported = Exported(Path(folder), source.experts, source.left_out, *right)
+        exported = Exported(Path(folder), source.experts, source.left_out, source.in_bits, *right)
         feed = _SPARSE_FEED if source.reads_sparse else _DENSE_FEED
         (unfinished / "README.md").write_text(_README.format(output=source.output, report=exported, feed=feed), "utf-8")
     return exported

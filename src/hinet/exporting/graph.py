@@ -13,7 +13,7 @@ OPSET = 18  # the operators' version
 IR_VERSION = 9  # the file format's, read by onnxruntime from 1.16 on
 LEAST_OUTSIDE = 1_024  # bytes of an array that goes into the file of weights
 ALIGNED = 4_096  # bytes, so that the file can be mapped into memory
-NUMBERS = {"float32": 1, "int64": 7}  # ONNX's numbers of these types
+NUMBERS = {"float32": 1, "int8": 3, "int64": 7}  # ONNX's numbers of these types
 WEIGHTS = "weights.bin"
 
 
@@ -33,11 +33,11 @@ class GraphInMaking:
         return name
 
     def constant(self, values: Any) -> str:
-        """Add an array of whole numbers or of single precision, which the caller leaves as it is."""
+        """Add an array of whole numbers, 8 bits stay as they are, or of single precision; the caller leaves it so."""
         array = np.asarray(values)
-        whole = np.issubdtype(array.dtype, np.integer)
+        kind: type = np.int64 if np.issubdtype(array.dtype, np.integer) else np.float32
         name = f"constant_{len(self._arrays)}"
-        self._arrays[name] = np.asarray(array, np.int64 if whole else np.float32, order="C")
+        self._arrays[name] = np.asarray(array, np.int8 if array.dtype == np.int8 else kind, order="C")
         return name
 
     def add(self, operator: str, *inputs: str, **attributes: Any) -> str:

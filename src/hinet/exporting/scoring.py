@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hinet.engine import DeepExpert, Groups
 from hinet.engine.experts import Floats, LabelSpans
-from hinet.exporting.graph import GraphInMaking
+from hinet.exporting.graph import NUMBERS, GraphInMaking
 from hinet.ragged import Bools, Ints, offsets_of
 from hinet.taxonomy import STOP, Layers
 
@@ -49,12 +50,22 @@ def sparse_input(graph: GraphInMaking) -> PaddedRows:
 
 
 def bag(graph: GraphInMaking, rows: PaddedRows, expert: DeepExpert) -> str:
-    """Return the hidden units of a deep expert, (b, k)."""
+    """Return the hidden units of a deep expert, (b, k); embeddings in 8 bits stay so in the graph."""
     embedded = graph.add("Gather", graph.constant(expert.embedding), rows.feature)  # (b, longest, k)
-    summed = graph.add("Squeeze", graph.add("MatMul", rows.value, embedded), graph.constant([1]))  # (b, k)
+    value = rows.value
+    if expert.is_quantised:
+        embedded = graph.add("Cast", embedded, to=NUMBERS["float32"])
+        scale = graph.add("Gather", graph.constant(expert.embedding_scale), rows.feature)  # (b, longest)
+        value = graph.add("Mul", value, graph.add("Unsqueeze", scale, graph.constant([1])))
+    summed = graph.add("Squeeze", graph.add("MatMul", value, embedded), graph.constant([1]))  # (b, k)
     return graph.add(
         "PRelu", graph.add("Add", summed, graph.constant(expert.embedding_bias)), graph.constant(expert.slope)
     )
+
+
+def merged(graph: GraphInMaking, rows: PaddedRows, numbers: NDArray[np.int32]) -> PaddedRows:
+    """Return rows with other numbers of their features; what has the same number counts together."""
+    return rows._replace(feature=graph.add("Gather", graph.constant(numbers), rows.feature))
 
 
 def linear(graph: GraphInMaking, hidden: str, weight: Floats, bias: Floats) -> str:

@@ -28,6 +28,7 @@ class Source(ABC):
     reads_sparse = True
     experts: tuple[str, ...] = ()  # that the graph holds, of a model of several
     left_out: tuple[str, ...] = ()
+    in_bits = False  # whether the graph holds embeddings in 8 bits
 
     @abstractmethod
     def log_p(self, graph: GraphInMaking) -> str:
@@ -85,6 +86,11 @@ class FusedSource(Source):
         """The experts of the model that the graph lacks."""
         return tuple(name for name in _asked(self.model) if name not in self.experts)
 
+    @property
+    def in_bits(self) -> bool:  # type: ignore[override]
+        """Whether the graph holds embeddings in 8 bits."""
+        return any(getattr(self.part.experts, name).is_quantised for name in self.experts)
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return what decoding needs to know of the options, as named arrays."""
         return super().arrays() | {"slope": np.array(self.model.slope)}
@@ -93,16 +99,18 @@ class FusedSource(Source):
         """Add the log probability of every option, (b, options)."""
         rows, model = scoring.sparse_input(graph), self.part
         experts, mix = model.experts, model.mix
+        if model.merged is not None:
+            rows = scoring.merged(graph, rows, model.merged)
         logits, hidden = [], ""
         if mix.flat:
             hidden = scoring.bag(graph, rows, experts.flat)
-            labels = scoring.linear(graph, hidden, experts.flat.weight, experts.flat.bias)
+            labels = scoring.linear(graph, hidden, experts.flat.output_weights(), experts.flat.bias)
             options = scoring.pooled(graph, model.layers, experts.spans, labels)
             said = graph.add("Gather", options, graph.constant(model.groups.row_options()))
             logits.append(graph.add("Mul", said, graph.constant(np.float32(mix.flat))))
         if mix.deep:
             hidden = scoring.bag(graph, rows, experts.deep)
-            weight, bias = (np.float32(mix.deep) * part for part in (experts.deep.weight, experts.deep.bias))
+            weight, bias = (np.float32(mix.deep) * part for part in (experts.deep.output_weights(), experts.deep.bias))
             logits.append(scoring.linear(graph, hidden, weight, bias))
         both = logits[0] if len(logits) == 1 else graph.add("Add", *logits)
         return scoring.transposed(graph, scoring.normalised(graph, model.groups, both, hidden))

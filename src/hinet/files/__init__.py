@@ -1,6 +1,6 @@
 """Files on disk: decoded text, delimited tables with line numbers, arrays, and atomic writes."""
 
-from hinet.files.arrays import MappedFile, map_arrays, read_arrays, write_arrays
+from hinet.files.arrays import MappedFile, map_arrays, narrowest, read_arrays, write_arrays
 from hinet.files.atomic import new_file, write_bytes, write_text
 from hinet.files.delimited import DelimitedTable, format_delimited, parse_delimited
 from hinet.files.folders import PROBE_PREFIX, check_writable, new_folder
@@ -20,6 +20,7 @@ __all__ = [
     "format_delimited",
     "locked",
     "map_arrays",
+    "narrowest",
     "new_file",
     "new_folder",
     "open_bytes",

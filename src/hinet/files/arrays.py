@@ -52,6 +52,17 @@ def _parts(arrays: Mapping[str, NDArray[Any]], metadata: dict[str, str]) -> Iter
         yield little.reshape(-1).view(np.uint8).data
 
 
+def narrowest(array: NDArray[Any]) -> NDArray[Any]:
+    """Return whole numbers from 0 in the fewest bytes that hold all of them, and other numbers as they are.
+
+    >>> narrowest(np.array([0, 300])).dtype
+    dtype('uint16')
+    """
+    if array.dtype.kind not in "iu":
+        return array
+    return array.astype(np.min_scalar_type(int(array.max(initial=0))), copy=False)
+
+
 def read_arrays(path: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """Read the arrays of a file and their metadata.
 

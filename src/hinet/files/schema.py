@@ -19,7 +19,9 @@ FINITE = float(np.finfo(np.float32).max)
 HALF = float(np.finfo(np.float16).max)
 
 Size: TypeAlias = int | str  # a number, or the name of a size that arrays share; "name+1" is one more
-_KINDS = {"f": "fractions", "fb": "fractions", "iu": "whole numbers", "u": "whole numbers from 0"}
+_KINDS = {
+    "f": "fractions", "fb": "fractions", "i": "whole numbers", "iu": "whole numbers", "u": "whole numbers from 0",
+}  # fmt: skip
 _HALF_EXPONENT = 0x7C00  # all ones in a number that is not finite
 
 
@@ -35,6 +37,7 @@ class ArraySpec:
     values: str | None = None  # of offsets: the size of the array that they split into lists
     filled: bool = False  # of offsets: no list is empty
     optional: bool = False
+    bits: int | None = None  # of each number, if no others will do
 
 
 Schema: TypeAlias = Mapping[str, ArraySpec]
@@ -50,6 +53,11 @@ def floats(
 def indices(*shape: Size, below: str, rising: bool = False) -> ArraySpec:
     """Return the spec of integers from 0 up to a size."""
     return ArraySpec(shape, "iu", 0, below, rising=rising)
+
+
+def bytes_of(*shape: Size) -> ArraySpec:
+    """Return the spec of whole numbers in 8 bits, any of them."""
+    return ArraySpec(shape, "i", bits=8)
 
 
 def offsets(lists: str, values: str, *, filled: bool = False) -> ArraySpec:
@@ -81,8 +89,9 @@ def check_arrays(arrays: Mapping[str, NDArray[Any]], schema: Schema, sizes: Mapp
 
 
 def _check_kind(name: str, array: NDArray[Any], spec: ArraySpec) -> None:
-    if array.dtype.kind not in spec.kinds:
-        raise HiNetError(f"the array {name!r} is of {array.dtype}, expected {_KINDS[spec.kinds]}")
+    if array.dtype.kind not in spec.kinds or spec.bits not in (None, 8 * array.dtype.itemsize):
+        of_bits = "" if spec.bits is None else f" of {spec.bits} bits"
+        raise HiNetError(f"the array {name!r} is of {array.dtype}, expected {_KINDS[spec.kinds]}{of_bits}")
 
 
 def _check_shape(name: str, array: NDArray[Any], spec: ArraySpec, sizes: dict[str, int]) -> None:

@@ -129,12 +129,9 @@ def array_of(tensor: Tensor) -> Floats:
 
 def _expert_of(features: SparseBag) -> DeepExpert:
     """Return a sparse bag as the inputs of an expert that has no outputs."""
-    nothing = DeepExpert.none(0, 0)
-    return nothing._replace(
-        embedding=array_of(features.weight),
-        embedding_bias=array_of(features.bias),
-        slope=(np.arange(features.width) < features.linear_units).astype(np.float32),
-    )
+    outputs = np.zeros((0, features.width), np.float32)
+    slope = (np.arange(features.width) < features.linear_units).astype(np.float32)
+    return DeepExpert.of(array_of(features.weight), array_of(features.bias), outputs, np.zeros(0, np.float32), slope)
 
 
 def _steps(features: nn.Module) -> Iterator[nn.Module]:

@@ -27,6 +27,7 @@ from hinet.data.text.text_input import TextBlock, as_arrow, in_blocks, normalise
 from hinet.data.text.vocabulary import Names, Vocabulary, bucket_lookup, vocabulary_lookup
 from hinet.data.text.weighing_kernels import Floats, weigh_rows
 from hinet.errors import HiNetError
+from hinet.files import narrowest
 from hinet.files.schema import ArraySpec, Schema, check_arrays, floats, offsets
 from hinet.parameters import resolve_threads
 from hinet.ragged import Ints, offsets_of
@@ -177,7 +178,7 @@ class TextFeatures:
             arrays[f"{kind}.idf"] = vocabulary.lookup.idf
             if vocabulary.names is not None:
                 arrays[f"{kind}.names"] = vocabulary.names.text
-                arrays[f"{kind}.name_offsets"] = vocabulary.names.offsets
+                arrays[f"{kind}.name_offsets"] = narrowest(vocabulary.names.offsets)
         return arrays
 
     @classmethod
