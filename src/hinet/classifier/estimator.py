@@ -67,6 +67,7 @@ from hinet.data.holdout import held_out
 from hinet.data.matrices import as_csr, check_rows, checked_weights, is_sparse
 from hinet.data.text import TextSettings
 from hinet.engine import Decoding
+from hinet.engine.compiling import compile_for_training
 from hinet.errors import FileError, HiNetError, InputTypeError, LabelError, described, shown
 from hinet.evaluation.risk import CERTAINTY, check_share
 from hinet.parameters import FLAG, PATH, THREADS, checked_parameters
@@ -271,6 +272,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._go_on(moved, Lesson(moved.rows(checked), traces, weights))
         else:
             engine = engine_for(kind, self.engine, self.network, self.device)
+            if engine == "fused":
+                compile_for_training()
             features, rows = self._learnt(checked, kind, scaled=engine == "torch" and self.network is None)
             held = None
             if valid is not None:

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from hinet import __version__
-from hinet.cli import compare, demo, evaluate, explain, export, inspect, predict, taxonomy, train, update
+from hinet.cli import compare, compile, demo, evaluate, explain, export, inspect, predict, taxonomy, train, update
 from hinet.errors import HiNetError
 
 USAGE_ERROR = 2  # also what a wrong option exits with
@@ -33,6 +33,7 @@ app.command("explain", epilog=explain.EXAMPLE)(explain.explain)
 app.command("update", epilog=update.EXAMPLE)(update.update)
 app.command("export", epilog=export.EXAMPLE)(export.export)
 app.command("compare", epilog=compare.EXAMPLE)(compare.compare)
+app.command("compile", epilog=compile.EXAMPLE)(compile.compile_kernels)
 app.add_typer(taxonomy.app, name="taxonomy")
 app.command("demo", epilog=demo.EXAMPLE)(demo.demo)
 

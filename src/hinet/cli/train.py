@@ -49,6 +49,7 @@ def train(
     from hinet import HiNetClassifier, Taxonomy
     from hinet.cli.training_rows import read_training_rows
     from hinet.engine.checkpoints import remove_checkpoints
+    from hinet.engine.compiling import compile_for_training
     from hinet.evaluation.risk import check_share
 
     model = Path(out)
@@ -61,6 +62,7 @@ def train(
     check_share("risk", validation.risk)
     check_share("--valid-share", validation.share)
     start = time.perf_counter()
+    compile_for_training()
     hierarchy = None if taxonomy is None else Taxonomy.from_file(taxonomy)
     given = read_training_rows(data, validation, rows, named, hierarchy, beside=out, seed=running.seed)
     running.say(f"{len(given.train):,} training rows with {len(given.train.distinct_labels):,} labels")

@@ -11,6 +11,7 @@ import pyarrow as pa
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from hinet.compiled import compile_from_now_on
 from hinet.data.text.fitting import (
     Counts,
     HashedBlock,
@@ -80,6 +81,7 @@ class TextFeatures:
         cls, chunks: Iterable[Any], settings: TextSettings | None = None, threads: int | None = None
     ) -> TextFeatures:
         """Learn the features of texts that come in chunks, exactly as from all at once."""
+        compile_from_now_on()
         threads = thread_count(threads)
         arrays, settings = resolved(arrow_chunks(chunks), settings or TextSettings())
         counts: list[Counts] = []
@@ -100,6 +102,7 @@ class TextFeatures:
         cls, texts: Any, settings: TextSettings | None = None, threads: int | None = None
     ) -> tuple[TextFeatures, Any]:
         """Learn the features of training texts and return them with the rows, as `fit` and `transform` would."""
+        compile_from_now_on()
         threads = thread_count(threads)
         (array,), settings = resolved(arrow_chunks([texts]), settings or TextSettings())
         hashed, counts = hashed_and_counted(array, settings, threads)
