@@ -65,12 +65,12 @@ class Kernel:
         self.py_func, self.steps = function, steps
         self._compiled: Any = None
 
-    def __call__(self, *arguments: Any) -> Any:
-        if self._compiled is not None:
-            return self._compiled(*arguments)
+    def __call__(self, *arguments: Any) -> Any:  # noqa: D102 what the function says
         if _process.listener is not None:
             _process.listener(self, arguments)
             return self.interpreted(*arguments)
+        if self._compiled is not None:
+            return self._compiled(*arguments)
         if self.steps is not None and _process.has_time_for(self, arguments):
             start = time.perf_counter()
             try:
@@ -136,7 +136,7 @@ def compile_from_now_on() -> None:
 
 @contextmanager
 def interpreting(listener: Callable[[Kernel, tuple[Any, ...]], None]) -> Iterator[None]:
-    """Interpret all kernels that were not compiled before, however long it takes, and tell of each call."""
+    """Interpret all kernels of this process, however long it takes, and tell of each call."""
     _process.listener = listener
     try:
         yield

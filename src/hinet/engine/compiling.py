@@ -29,9 +29,9 @@ from hinet.parameters import thread_count
 WORKER = (sys.executable, "-m", "hinet.engine.every_kernel")
 MOST_WORKERS = 3  # beside a training run, which compiles what they have not begun
 FOR_TRAINING: tuple[Kernel, ...] = (
-    train_deep,
     best_traces,
     train_groups,
+    train_deep,
     expert_logits,
     mixed_cost,
     train_flat,
