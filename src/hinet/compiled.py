@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
@@ -103,7 +103,11 @@ class Kernel:
         return any(any(folder.glob(name)) for folder in _folders(self.py_func))
 
 
-def kernel(function: Function | None = None, *, steps: Callable[..., float] | None = None) -> Any:
+@overload
+def kernel(function: Callable[..., Any]) -> Kernel: ...
+@overload
+def kernel(*, steps: Callable[..., float]) -> Callable[[Callable[..., Any]], Kernel]: ...
+def kernel(function: Callable[..., Any] | None = None, *, steps: Callable[..., float] | None = None) -> Any:
     """Make a function a :class:`Kernel`; ``steps`` takes the same arguments, and allows it to be interpreted."""
     return functools.partial(Kernel, steps=steps) if function is None else Kernel(function, steps)
 

@@ -25,9 +25,9 @@ def dispatcher_of(function: Callable[..., Any]) -> Any:
     """Return a dispatcher that compiles a kernel, or loads it, and keeps it where that is possible."""
     while INLINED:
         _make_known(INLINED.pop())
-    dispatcher = njit(function, nogil=True, fastmath=set(FAST), no_cfunc_wrapper=True)
+    dispatcher: Any = njit(function, nogil=True, fastmath=set(FAST))
     with contextlib.suppress(RuntimeError):  # no folder can be written to
-        dispatcher._cache = _KernelCache(function)  # type: ignore[no-untyped-call]
+        dispatcher._cache = _KernelCache(function)
     return dispatcher
 
 
@@ -73,7 +73,7 @@ class _InlinedCompiler(compiler.CompilerBase):
         return [passes]
 
 
-class _Locator(caching._CacheLocator):  # type: ignore[misc]
+class _Locator(caching._CacheLocator):
     """Tells numba which folder to keep a kernel in; its name stands for the state of all sources."""
 
     def __init__(self, function: Callable[..., Any], folder: str) -> None:
@@ -97,11 +97,11 @@ class _Locator(caching._CacheLocator):  # type: ignore[misc]
         return None if folder is None else cls(function, str(folder))
 
 
-class _KernelCacheImpl(caching.CompileResultCacheImpl):  # type: ignore[misc]
-    _locator_classes = (_Locator,)
+class _KernelCacheImpl(caching.CompileResultCacheImpl):
+    _locator_classes: Any = (_Locator,)
 
 
-class _KernelCache(caching.FunctionCache):  # type: ignore[misc]
+class _KernelCache(caching.FunctionCache):
     _impl_class = _KernelCacheImpl
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
@@ -109,7 +109,7 @@ class _KernelCache(caching.FunctionCache):  # type: ignore[misc]
             super().save_overload(signature, compiled)
 
 
-class _FirstCompilation(event.Listener):  # type: ignore[misc]
+class _FirstCompilation(event.Listener):
     """Says once in a process that kernels are being compiled, so that nobody wonders at the wait."""
 
     def __init__(self) -> None:

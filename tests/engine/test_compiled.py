@@ -75,9 +75,7 @@ def test_kernels_are_kept_beside_their_source_if_nothing_is_said(tiny: Path) -> 
     assert run(tiny) == ("42 6 1 0\nrefused\n", "")
 
 
-def test_kernels_that_may_only_be_read_are_used(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_that_may_only_be_read_are_used(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     run(tiny)

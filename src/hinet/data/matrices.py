@@ -136,7 +136,7 @@ def _arrays_of(rows: Any) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[np.f
 
 def _surveyed(rows: Any, indptr: NDArray[np.int64], indices: NDArray[Any], data: NDArray[np.float32]) -> int:
     """Return whether the features of all rows are sorted; raise HiNetError for what is wrong with the arrays."""
-    found = survey(indptr, indices, data, rows.shape[1])
+    found: int = survey(indptr, indices, data, rows.shape[1])
     if found == BAD_OFFSETS:
         stored = len(rows.indices)
         wrong = np.append(indptr[0] != 0, (np.diff(indptr) < 0) | (indptr[1:] > stored))

@@ -14,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Condition, Lock, Thread
+from types import FunctionType
+from typing import Any
 
 import hinet
 from hinet.compiled import Kernel, claimed_by
@@ -132,13 +134,16 @@ def compile_everything(processes: int) -> Iterator[tuple[str, int]]:
     largest_first = sorted(known, key=lambda name: -_size(known[name][0][0]))
     done: SimpleQueue[str | None] = SimpleQueue()
     workers = Workers(largest_first, processes, done.put)
-    Thread(target=lambda: (workers.join(), done.put(None)), daemon=True).start()
-    left = set(known)
+
+    def tell_end() -> None:
+        workers.join()
+        done.put(None)
+
+    Thread(target=tell_end, daemon=True).start()
     for name in iter(done.get, None):
-        left.discard(name)
         if name not in workers.left:
             yield name, len(known)
-    for name in [*workers.left, *left]:
+    for name in workers.left:
         for kernel, types in known[name]:
             kernel.compiled.compile(types)
         yield name, len(known)
@@ -146,12 +151,11 @@ def compile_everything(processes: int) -> Iterator[tuple[str, int]]:
 
 def _size(kernel: Kernel) -> int:
     """Return how much code a kernel is, with the functions it calls."""
-    seen, waiting = set(), [kernel.py_func]
+    seen: set[Any] = set()
+    waiting: list[Any] = [kernel.py_func]
     while waiting:
         function = waiting.pop()
-        if function not in seen:
-            seen.add(function)
-            known = (function.__globals__.get(name) for name in function.__code__.co_names)
-            waiting += [each for each in known if getattr(each, "__module__", "").endswith("_kernels")
-                        and hasattr(each, "__code__")]  # fmt: skip
+        seen.add(function)
+        named = map(function.__globals__.get, function.__code__.co_names)
+        waiting += {each for each in named if isinstance(each, FunctionType)} - seen
     return sum(len(function.__code__.co_code) for function in seen)

@@ -245,9 +245,10 @@ def longest_row(offsets: Ints64) -> Any:
     return longest
 
 
-def _steps_of_hashing(text: Bytes, offsets: Ints64, *options: Any) -> int:
+def _steps_of_hashing(text: Bytes, offsets: Ints64, *options: Any) -> float:
     _, _, shortest, longest = options
-    return 20 * (longest - shortest + 2) * len(text) + 20 * len(offsets)
+    steps: float = 20 * (longest - shortest + 2) * len(text) + 20 * len(offsets)
+    return steps
 
 
 @kernel(steps=_steps_of_hashing)
