@@ -30,6 +30,7 @@ bench: $(INSTALLED)  ## slow measurements, with HINET_DATA=folder of the data se
 	$(BIN)/python benchmarks/moved_nodes.py
 	$(BIN)/python benchmarks/risk.py
 	$(BIN)/python benchmarks/cli.py
+	$(BIN)/python benchmarks/start.py
 	$(BIN)/python benchmarks/forged_models.py
 	$(BIN)/python benchmarks/saving.py
 	$(BIN)/python benchmarks/comparison.py
