@@ -17,7 +17,6 @@ from threading import Condition, Lock, Thread
 from types import FunctionType
 from typing import Any
 
-import hinet
 from hinet.compiled import Kernel, claimed_by
 from hinet.engine.column_kernels import column_digests, mean_sizes
 from hinet.engine.deep_kernels import train_deep
@@ -99,7 +98,7 @@ class Workers:
 
 def _worker() -> subprocess.Popen[str]:
     """Start a process that finds this very package; it ends when its input does."""
-    home = str(Path(hinet.__file__).parent.parent)
+    home = str(Path(__file__).parents[2])
     paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
         WORKER,
