@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hinet.cli.options import Running, runs
 
-EXAMPLE = "Example: RUN pip install hinet && hinet compile"
+EXAMPLE = "Example: hinet compile"
 
 
 @runs
