@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hinet.cli.options import Running, runs
 
-EXAMPLE = "Example: hinet compile"
+EXAMPLE = "Example: hinet compile --threads 2"
 
 
 @runs
