@@ -33,6 +33,7 @@ bench: $(EVERYTHING)  ## slow measurements, with HINET_DATA=folder of the data s
 	$(BIN)/python benchmarks/risk.py
 	$(BIN)/python benchmarks/cli.py
 	$(BIN)/python benchmarks/install.py
+	$(BIN)/python benchmarks/start.py
 	$(BIN)/python benchmarks/forged_models.py
 	$(BIN)/python benchmarks/saving.py
 	$(BIN)/python benchmarks/comparison.py

@@ -1,23 +1,26 @@
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hinet import compiled
+from hinet import compiled, machine_code
 from tests import processes
 
 MODULE = """
-from hinet.compiled import kernel
+from hinet.compiled import inlined, kernel
 
 @kernel
 def doubled(x):
     return tripled(x) - x
 
-@kernel
+@inlined
 def tripled(x):
+    assert x > 0
     return 3 * x
 """
 PROGRAM = """
@@ -26,13 +29,18 @@ spec = importlib.util.spec_from_file_location("hinet.tiny", sys.argv[1])
 tiny = importlib.util.module_from_spec(spec)
 sys.modules["hinet.tiny"] = tiny
 spec.loader.exec_module(tiny)
-print(tiny.doubled(21), tiny.tripled(2), len(tiny.doubled.stats.cache_hits), len(tiny.doubled.stats.cache_misses))
+stats = tiny.doubled.compiled.stats
+print(tiny.doubled(21), tiny.tripled(2), len(stats.cache_hits), len(stats.cache_misses))
+try:
+    tiny.doubled(0)
+except AssertionError:
+    print("refused")
 """
 
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
-    """A module of two kernels, one of which calls the other."""
+    """A module of a kernel and of a function that it calls."""
     path = tmp_path / "source" / "tiny.py"
     path.parent.mkdir()
     path.write_text(MODULE)
@@ -52,11 +60,11 @@ def run(module: Path, **environment: str) -> tuple[str, str]:
 def test_kernels_are_compiled_once_and_kept_where_the_user_wants_them(tiny: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     told = "hinet: compiling for this machine; this is kept and happens once\n"
-    assert run(tiny, NUMBA_CACHE_DIR=str(kept)) == ("42 6 0 1\n", told)
+    assert run(tiny, NUMBA_CACHE_DIR=str(kept)) == ("42 6 0 1\nrefused\n", told)
     files = sorted(path for path in kept.rglob("*") if path.is_file())
     assert {path.suffix for path in files} == {".nbi", ".nbc"}
     assert all(path.parent.name.startswith("hinet-") for path in files)  # a folder for each state of the sources
-    assert run(tiny, NUMBA_CACHE_DIR=str(kept)) == ("42 6 1 0\n", "")
+    assert run(tiny, NUMBA_CACHE_DIR=str(kept)) == ("42 6 1 0\nrefused\n", "")
     assert sorted(path for path in kept.rglob("*") if path.is_file()) == files
     assert [path.name for path in tiny.parent.rglob("*.nb?")] == []
 
@@ -64,17 +72,44 @@ def test_kernels_are_compiled_once_and_kept_where_the_user_wants_them(tiny: Path
 def test_kernels_are_kept_beside_their_source_if_nothing_is_said(tiny: Path) -> None:
     run(tiny)
     assert {path.suffix for path in tiny.parent.rglob("hinet-*/*")} == {".nbi", ".nbc"}
-    assert run(tiny) == ("42 6 1 0\n", "")
+    assert run(tiny) == ("42 6 1 0\nrefused\n", "")
+
+
+def test_kernels_that_may_only_be_read_are_used(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    run(tiny)
+    doubled = _module(tiny).doubled
+    (folder,) = tiny.parent.rglob("hinet-*")
+    assert doubled.is_kept()
+    monkeypatch.setattr(compiled, "_can_be_written", lambda folder: folder.is_relative_to(tmp_path / "user"))
+    assert compiled.folder_for(doubled.py_func) == folder
+    for index in folder.glob("*.nbi"):
+        index.unlink()
+    assert not doubled.is_kept()
+    assert compiled.folder_for(doubled.py_func) == tmp_path / "user" / "hinet" / folder.name
+
+
+def test_a_kernel_that_cannot_be_kept_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_code, "folder_for", lambda function: tmp_path / "missing")
+    halved = compiled.kernel(_halved)
+    assert halved(4.0) == 2.0
+
+
+def _module(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location("hinet.tiny", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_kernels_run_where_nothing_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(function: object) -> None:
-        raise RuntimeError("cannot cache function: no locator available")
-
-    monkeypatch.setattr(compiled, "_KernelCache", refused)
+    monkeypatch.setattr(machine_code, "folder_for", lambda function: None)
     halved = compiled.kernel(_halved)
     assert halved(4.0) == 2.0
-    assert not halved.stats.cache_path  # type: ignore[attr-defined]
+    assert not halved.compiled.stats.cache_path
 
 
 def test_kernels_know_nan_and_infinity() -> None:

@@ -66,6 +66,7 @@ from hinet.data.matrices import as_csr, check_rows, is_sparse, validate_weights
 from hinet.data.text import TextSettings
 from hinet.engine import Decoding, fit
 from hinet.engine.answering import Engine, Predictor
+from hinet.engine.compiling import compile_for_training
 from hinet.engine.predictor import FusedPredictor
 from hinet.errors import FileError, HiNetError, InputTypeError, LabelError, format_value, quoted
 from hinet.evaluation.risk import CERTAINTY, validate_share
@@ -271,6 +272,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._go_on(moved, Lesson(moved.rows(checked), traces, weights))
         else:
             engine = engine_for(self.engine, self.network, self.device)
+            if engine == "fused":
+                compile_for_training()
             features, rows = self._learnt(checked, kind, engine)
             held = None
             if valid is not None:

@@ -40,8 +40,10 @@ def demo(
     from hinet import HiNetClassifier
     from hinet.cli.taxonomy import summary_lines
     from hinet.data import load_icd10cm
+    from hinet.engine.compiling import compile_for_training
     from hinet.taxonomy.check import summarise
 
+    compile_for_training()
     console = Console(highlight=False)
     with console.status("reading ICD-10-CM"):
         icd = load_icd10cm()

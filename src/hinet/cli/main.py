@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from hinet import __version__
-from hinet.cli import compare, demo, evaluate, explain, export, inspect, predict, taxonomy, train, update
+from hinet.cli import compare, compile, demo, evaluate, explain, export, inspect, predict, taxonomy, train, update
 from hinet.cli.messages import with_options
 from hinet.cli.options import help_with_example
 from hinet.errors import HiNetError
@@ -35,6 +35,7 @@ for panel, command, example in (
     ("Manage a model", inspect.inspect, inspect.EXAMPLE),
     ("Manage a model", update.update, update.EXAMPLE),
     ("Manage a model", export.export, export.EXAMPLE),
+    ("Manage a model", compile.compile_kernels, compile.EXAMPLE),
     ("Try and compare", demo.demo, demo.EXAMPLE),
     ("Try and compare", compare.compare, compare.EXAMPLE),
 ):

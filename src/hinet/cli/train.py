@@ -48,6 +48,7 @@ def train(
     from hinet.classifier.loaded import COLUMNS
     from hinet.cli.training_rows import read_training_rows
     from hinet.engine.checkpoints import remove_checkpoints
+    from hinet.engine.compiling import compile_for_training
     from hinet.evaluation.risk import validate_share
 
     model = Path(out)
@@ -62,6 +63,7 @@ def train(
     validate_share("risk", validation.risk)
     validate_share("--valid-share", validation.share)
     start = time.perf_counter()
+    compile_for_training()
     hierarchy = None if taxonomy is None else Taxonomy.from_file(taxonomy)
     rows_read = read_training_rows(data, validation, rows, column_options, hierarchy, output=out, seed=run.seed)
     run.message(f"{len(rows_read.train):,} training rows with {len(rows_read.train.distinct_labels):,} labels")

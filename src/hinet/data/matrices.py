@@ -136,7 +136,7 @@ def _arrays_of(rows: Any) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[np.f
 
 def _validate_arrays(rows: Any, indptr: NDArray[np.int64], indices: NDArray[Any], data: NDArray[np.float32]) -> int:
     """Return ``SORTED`` or ``UNSORTED``; raise HiNetError if the arrays are invalid."""
-    status = validate_csr(indptr, indices, data, rows.shape[1])
+    status: int = validate_csr(indptr, indices, data, rows.shape[1])
     if status == BAD_OFFSETS:
         stored = len(rows.indices)
         invalid = np.append(indptr[0] != 0, (np.diff(indptr) < 0) | (indptr[1:] > stored))

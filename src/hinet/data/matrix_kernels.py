@@ -13,7 +13,11 @@ SORTED, UNSORTED, BAD_OFFSETS, BAD_FEATURES, BAD_VALUES = 0, 1, 2, 3, 4
 EXPONENT = np.uint32(0x7F800000)  # all ones in a number that is not finite
 
 
-@kernel
+def _validation_steps(indptr: Any, indices: Any, *_: Any) -> int:
+    return 2 * len(indptr) + 3 * len(indices)
+
+
+@kernel(steps=_validation_steps)
 def validate_csr(indptr: NDArray[np.int64], indices: NDArray[Any], data: NDArray[np.float32], features: int) -> int:
     """Return what is wrong with the arrays, or whether the features of every row are ascending.
 

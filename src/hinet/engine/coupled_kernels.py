@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hinet.compiled import inlined_kernel, kernel
+from hinet.compiled import inlined, kernel
 from hinet.engine.goal_kernels import aim, list_groups, normalise, rate_at, scratch_for
 from hinet.engine.lookup_kernels import find_near
 from hinet.engine.wide_kernels import CERTAIN, move_biases, move_weight, steepest_of
@@ -55,7 +55,7 @@ def find_weights(data, mine, wide):
                 place = offsets[feature]
                 if base > above >= 0:
                     place = np.int64(places[begin - (high - low)])
-                places[begin] = find_near(weights.row, place, offsets[feature + 1], base)
+                places[begin] = find_near(weights["row"], place, offsets[feature + 1], base)
                 begin += 1
             above = base
     return Places(places, begins)
@@ -83,7 +83,7 @@ def train_wide(data, mine, stretch, wide, places):
     return cost
 
 
-@inlined_kernel
+@inlined
 def score_group(data, row, listed, wide, places, scratch):
     """Fill in the training logits of a listed group."""
     rows, weights = data.rows, wide.weights
@@ -96,12 +96,12 @@ def score_group(data, row, listed, wide, places, scratch):
     for entry in range(values):
         value = rows.data[low + entry]
         place, end = np.int64(places.place[begin + entry]), wide.offsets[rows.indices[low + entry] + 1]
-        while place < end and weights[place].row < after:
-            scratch.log_p[start + weights[place].row - base] += value * weights[place].weight
+        while place < end and weights[place]["row"] < after:
+            scratch.log_p[start + weights[place]["row"] - base] += value * weights[place]["weight"]
             place += 1
 
 
-@inlined_kernel
+@inlined
 def pull_of_group(listed, scratch):
     """Turn the probabilities of a listed group into the gradients of its logits, and return the steepest."""
     start, end = scratch.start[listed], scratch.start[listed + 1]
@@ -110,7 +110,7 @@ def pull_of_group(listed, scratch):
     return steepest_of(scratch.p[start:end])
 
 
-@inlined_kernel
+@inlined
 def move_group(data, row, listed, rate, wide, places, scratch):
     """Move the biases and weights of a listed group by Adagrad."""
     rows, weights = data.rows, wide.weights
@@ -123,12 +123,12 @@ def move_group(data, row, listed, rate, wide, places, scratch):
     for entry in range(values):
         value = rows.data[low + entry]
         place, end = np.int64(places.place[begin + entry]), wide.offsets[rows.indices[low + entry] + 1]
-        while place < end and weights[place].row < after:
-            move_weight(value * slopes[weights[place].row - base], rate, weights, place)
+        while place < end and weights[place]["row"] < after:
+            move_weight(value * slopes[weights[place]["row"] - base], rate, weights, place)
             place += 1
 
 
-@inlined_kernel
+@inlined
 def bounds_of(groups, listed, scratch):
     """Return where the options of a listed group begin, and its first output row and the one after its last."""
     start = scratch.start[listed]

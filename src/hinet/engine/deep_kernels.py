@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hinet.compiled import inlined_kernel, kernel
+from hinet.compiled import inlined, kernel
 from hinet.engine.goal_kernels import aim, list_groups, normalise, rate_at, scratch_for
 from hinet.engine.random_kernels import random_place
 from hinet.engine.scoring_kernels import logit_of
@@ -32,7 +32,7 @@ class Sampled(NamedTuple):
     gradient: Any  # (rows, width) of the hidden units
 
 
-@kernel
+@inlined
 def room_for(rows, stretch, count, width):
     """Make room for so many rows of a stretch at a time."""
     most = 1
@@ -48,7 +48,7 @@ def room_for(rows, stretch, count, width):
     )
 
 
-@inlined_kernel
+@inlined
 def sample(rows, row, drops, number, sampled, at):
     """Take those features of a row that dropout leaves."""
     length = len(drops.features)
@@ -62,7 +62,7 @@ def sample(rows, row, drops, number, sampled, at):
     sampled.count[at] = count
 
 
-@inlined_kernel
+@inlined
 def embed(rows, row, deep, drops, number, sampled, at):
     """Fill in features and hidden units of a row after dropout; return the mean square of the units.
 
@@ -84,7 +84,7 @@ def embed(rows, row, deep, drops, number, sampled, at):
     return mean_square(hidden, at)
 
 
-@inlined_kernel
+@inlined
 def mean_square(values, at):
     """Return the mean square of a row of values."""
     total = F4(0)
@@ -93,7 +93,7 @@ def mean_square(values, at):
     return total / values.shape[1]
 
 
-@inlined_kernel
+@inlined
 def update_output(output, slope, size, rate, deep, slots, sampled, at):
     """Add what an output row says to the gradient of the hidden units, then move the row by Adagrad."""
     width = deep.embedding.shape[1]
@@ -105,7 +105,7 @@ def update_output(output, slope, size, rate, deep, slots, sampled, at):
     deep.bias[output] -= BIAS_RATE * step
 
 
-@inlined_kernel
+@inlined
 def update_embedding(rate, deep, slots, sampled, at):
     """Move the embeddings of the features that were left of a row by Adagrad, and clear the gradient."""
     gradient, width = sampled.gradient, deep.embedding.shape[1]

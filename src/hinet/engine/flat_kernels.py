@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hinet.compiled import inlined_kernel, kernel
+from hinet.compiled import inlined, kernel
 from hinet.engine.deep_kernels import CERTAIN, embed, room_for, update_embedding, update_output
 from hinet.engine.goal_kernels import rate_at
 
@@ -45,7 +45,7 @@ def train_flat(rows, targets, adjustment, stretch, drops, deep, slots):
     return cost
 
 
-@inlined_kernel
+@inlined
 def score_labels(deep, adjustment, hidden, logits):
     """Fill in the training logits of all labels, for the rows that are taken together."""
     width = deep.embedding.shape[1]
@@ -70,7 +70,7 @@ class LabelRoom(NamedTuple):
     powers: Any  # (labels,)
 
 
-@inlined_kernel
+@inlined
 def pull_of_labels(row, targets, logits, room):
     """Turn the logits of a row into their gradients, and return its cost."""
     top, mass, cost = logits[0], F4(0), 0.0
@@ -95,7 +95,7 @@ def pull_of_labels(row, targets, logits, room):
     return cost
 
 
-@inlined_kernel
+@inlined
 def pull_from_above(label, share, targets, scores, room):
     """Let each upper node of a label pull at the labels below it, by their scores; return the sum of its log scores.
 
@@ -126,7 +126,7 @@ def pull_from_above(label, share, targets, scores, room):
     return logs
 
 
-@inlined_kernel
+@inlined
 def exponentials(values, top, powers):
     """Turn values into ``exp(value - top)``, to about five digits, and return their sum; ``powers`` is room.
 

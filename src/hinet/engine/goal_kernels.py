@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hinet.compiled import inlined_kernel, kernel
+from hinet.compiled import inlined, kernel
 
 F4 = np.float32
 
@@ -30,7 +30,7 @@ class Scratch(NamedTuple):
     backward: Any  # (most steps,)
 
 
-@kernel
+@inlined
 def scratch_for(most_groups, most_options, most_steps):
     """Make room for rows of at most so many groups, options and steps, as :func:`most_of_a_row` counts them."""
     return Scratch(
@@ -62,14 +62,14 @@ def most_of_a_row(goals, groups):
     return most_steps, most_options, most_steps
 
 
-@inlined_kernel
+@inlined
 def rate_at(stretch, position):
     """Return the rate at a row of a stretch."""
     begin, end = stretch.rates
     return F4(begin + (end - begin) * (stretch.first + position) / stretch.total)
 
 
-@inlined_kernel
+@inlined
 def list_groups(row, goals, groups, mine, scratch):
     """List each group of several options that a row needs, if it is ``mine``, and which of them every step is.
 
@@ -102,7 +102,7 @@ def list_groups(row, goals, groups, mine, scratch):
     return count
 
 
-@inlined_kernel
+@inlined
 def normalise(scratch, listed):
     """Turn the logits of a listed group, in ``log_p``, into log probabilities and probabilities."""
     start, end = scratch.start[listed], scratch.start[listed + 1]
@@ -121,7 +121,7 @@ def normalise(scratch, listed):
         scratch.target[option] = 0
 
 
-@inlined_kernel
+@inlined
 def plus_exp(a, b):
     """Return ``log(exp(a) + exp(b))``."""
     if a == -np.inf:
@@ -132,7 +132,7 @@ def plus_exp(a, b):
     return high + np.log1p(np.exp(low - high))
 
 
-@inlined_kernel
+@inlined
 def log_p_of(take, place, goals, scratch):
     """Return the log probability of a take of a step in a listed group; certain where it is not listed."""
     if place < 0:
@@ -140,7 +140,7 @@ def log_p_of(take, place, goals, scratch):
     return np.float64(scratch.log_p[scratch.start[place] + goals.take_option[take]])
 
 
-@inlined_kernel
+@inlined
 def aim(row, goals, scratch):
     """Spread the row over the options of its goals, by their share of each goal's traces; return the cost."""
     cost = 0.0
@@ -163,7 +163,7 @@ def aim(row, goals, scratch):
     return cost
 
 
-@inlined_kernel
+@inlined
 def _aim_at_many(first, last, place, share, goals, scratch):
     """Sum over all paths of a goal, forward and backward, and return the log probability of its label."""
     steps = last - first

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hinet.compiled import inlined_kernel, kernel
+from hinet.compiled import inlined, kernel
 from hinet.engine.random_kernels import MIX
 from hinet.engine.wide_kernels import CERTAIN, move_biases, move_weight, steepest_of
 
@@ -72,7 +72,7 @@ def train_groups(rows, visits, groups, chosen, adjustment, plan, features, out, 
     return cost
 
 
-@kernel
+@inlined
 def list_features(rows, visits, group, number_of):
     """List the features of a group; their numbers are left in ``number_of``, which is -1 for all other features."""
     begin, end = visits.offsets[group], visits.offsets[group + 1]
@@ -106,7 +106,7 @@ def list_features(rows, visits, group, number_of):
     return Listed(known[:count], offsets[: count + 1], entry_number, entry_start)
 
 
-@kernel
+@inlined
 def lay_out_weights(rows, visits, group, listed, first_slot):
     """Return the weights of a group before training, feature by feature, each in the order of the options."""
     begin, count = visits.offsets[group], len(listed.feature)
@@ -120,14 +120,14 @@ def lay_out_weights(rows, visits, group, listed, first_slot):
             number = listed.entry_number[start + entry]
             if last_option[number] != visits.option[visit]:
                 last_option[number] = visits.option[visit]
-                weights[filled[number]].option = visits.option[visit]
-                weights[filled[number]].weight = 0
-                weights[filled[number]].slot = first_slot
+                weights[filled[number]]["option"] = visits.option[visit]
+                weights[filled[number]]["weight"] = 0
+                weights[filled[number]]["slot"] = first_slot
                 filled[number] += 1
     return weights
 
 
-@kernel
+@inlined
 def write_out(groups, group, listed, weights, number_of, out):
     """Write the weights of a group where they belong, sorted by feature, and forget its numbers."""
     base, slot, target = groups.first_row[group], out.slot_offsets[group], out.group_weights[group]
@@ -136,14 +136,14 @@ def write_out(groups, group, listed, weights, number_of, out):
         number_of[feature] = -1
         out.feature[slot] = feature
         for place in range(listed.offsets[number], listed.offsets[number + 1]):
-            out.weights[target].row = base + weights[place].option
-            out.weights[target].weight = weights[place].weight
+            out.weights[target]["row"] = base + weights[place]["option"]
+            out.weights[target]["weight"] = weights[place]["weight"]
             target += 1
         slot += 1
         out.weight_offsets[slot] = target
 
 
-@inlined_kernel
+@inlined
 def train_group(rows, visits, groups, group, adjustment, plan, listed, weights, bias):
     """Train one group by Adagrad, over its visits in another random order each epoch; return the last epoch's cost."""
     epochs, rate, _, seed = plan
@@ -170,7 +170,7 @@ def train_group(rows, visits, groups, group, adjustment, plan, listed, weights, 
                 value = rows.data[low + entry]
                 number = entry_number[start + entry]
                 for place in range(offsets[number], offsets[number + 1]):
-                    logits[weights[place].option] += value * weights[place].weight
+                    logits[weights[place]["option"]] += value * weights[place]["weight"]
             cost += pull_of_option(visits.option[visit], visits.share[visit], logits)
             if steepest_of(logits) < CERTAIN:
                 continue
@@ -179,11 +179,11 @@ def train_group(rows, visits, groups, group, adjustment, plan, listed, weights, 
                 value = rows.data[low + entry]
                 number = entry_number[start + entry]
                 for place in range(offsets[number], offsets[number + 1]):
-                    move_weight(value * logits[weights[place].option], step, weights, place)
+                    move_weight(value * logits[weights[place]["option"]], step, weights, place)
     return cost
 
 
-@inlined_kernel
+@inlined
 def shuffle(order, state):
     """Put an order into another by a random state, as Fisher and Yates do; return the state after."""
     for place in range(len(order) - 1, 0, -1):
@@ -195,7 +195,7 @@ def shuffle(order, state):
     return state
 
 
-@inlined_kernel
+@inlined
 def pull_of_option(own, share, logits):
     """Turn the logits of a visit to its own option into their gradients, and return its cost."""
     top, total, cost = logits[0], F4(0), 0.0
@@ -226,7 +226,7 @@ def prune_slots(feature, weight_offsets, weights, usual, least):
     for slot in range(slots):
         some = False
         for place in range(weight_offsets[slot], weight_offsets[slot + 1]):
-            if abs(weights[place].weight) * usual[feature[slot]] >= least:
+            if abs(weights[place]["weight"]) * usual[feature[slot]] >= least:
                 kept += 1
                 some = True
         before[slot + 1] = before[slot] + some
@@ -238,9 +238,9 @@ def prune_slots(feature, weight_offsets, weights, usual, least):
         if before[slot + 1] > before[slot]:
             new_feature[before[slot]] = feature[slot]
             for place in range(weight_offsets[slot], weight_offsets[slot + 1]):
-                if abs(weights[place].weight) * usual[feature[slot]] >= least:
-                    new_weights[target].row = weights[place].row
-                    new_weights[target].weight = weights[place].weight
+                if abs(weights[place]["weight"]) * usual[feature[slot]] >= least:
+                    new_weights[target]["row"] = weights[place]["row"]
+                    new_weights[target]["weight"] = weights[place]["weight"]
                     target += 1
             new_offsets[before[slot] + 1] = target
     return new_feature, new_offsets, new_weights, before

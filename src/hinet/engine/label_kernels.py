@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hinet.compiled import kernel
+from hinet.compiled import inlined, kernel
 from hinet.engine.scoring_kernels import read_row, reading_for
 from hinet.engine.search_kernels import heap_pop, heap_push
-from hinet.engine.spreading_kernels import clear_spreading, spread, spreading_for
+from hinet.engine.spreading_kernels import clear_spreading, spread, spreading_for, steps_of_pouring
 
 LOWER = 100.0  # how many times lower the next floor is
 LOWEST_FLOOR = 1e-8  # below it, the next floor is none
@@ -41,7 +41,7 @@ class LabelLists(NamedTuple):
     along: Any  # (labels, height) probability of the path down to each
 
 
-@kernel
+@inlined
 def label_lists_for(most, height):
     """Make room for so many labels, with traces of at most ``height`` neurons; for 0, without traces."""
     traces = most if height > 0 else 0
@@ -55,7 +55,11 @@ def label_lists_for(most, height):
     )
 
 
-@kernel
+def _steps_of_labels(rows, groups, experts, node_of, k, floor, most, height):
+    return steps_of_pouring(rows, groups, experts, floor) + len(node_of)
+
+
+@kernel(steps=_steps_of_labels)
 def likely_labels(rows, groups, experts, node_of, k, floor, most, height):
     """Return the most probable labels of each row, summed over all their traces.
 
@@ -118,7 +122,7 @@ def likely_labels(rows, groups, experts, node_of, k, floor, most, height):
     )
 
 
-@kernel
+@inlined
 def sum_labels(spreading, reached, node_of, sums):
     """Sum what stopped at the neurons that were reached by their labels; return how many labels there are."""
     summed = 0
@@ -138,7 +142,7 @@ def sum_labels(spreading, reached, node_of, sums):
     return summed
 
 
-@kernel
+@inlined
 def rank_labels(k, summed, sums):
     """Put the ``k`` labels of largest probability first, in their order."""
     for place in range(summed):
@@ -151,7 +155,7 @@ def rank_labels(k, summed, sums):
         sums.node[place] = sums.heap_node[place - k]
 
 
-@kernel
+@inlined
 def is_settled(k, summed, aside, least, sums):
     """Return whether the first ``k`` labels stay so, whatever becomes of the mass that was left aside.
 
@@ -167,7 +171,7 @@ def is_settled(k, summed, aside, least, sums):
     return True
 
 
-@kernel
+@inlined
 def walk_back(end, spreading, lists, place):
     """Write down the best trace to a neuron."""
     length, neuron = 0, end
@@ -182,7 +186,7 @@ def walk_back(end, spreading, lists, place):
         neuron = spreading.above[neuron]
 
 
-@kernel
+@inlined
 def clear_labels(summed, sums):
     """Forget the labels of a row."""
     for place in range(summed):

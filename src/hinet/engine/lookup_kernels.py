@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hinet.compiled import inlined_kernel, kernel
+from hinet.compiled import inlined
 
 
-@inlined_kernel
+@inlined
 def find_first(values, low, high, wanted):
     """Return the first of the sorted values ``low:high`` that is at least the wanted one."""
     while low < high:
@@ -17,7 +17,7 @@ def find_first(values, low, high, wanted):
     return low
 
 
-@kernel
+@inlined
 def find_near(values, low, high, wanted):
     """Return what :func:`find_first` does, faster where it is close to ``low``."""
     step = 1

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hinet.compiled import inlined_kernel, kernel
+from hinet.compiled import inlined, kernel
 from hinet.engine.lookup_kernels import find_first
 
 F4 = np.float32
@@ -19,6 +19,7 @@ DEEP, WIDE, FLAT, PROTOTYPES = 0, 1, 2, 3  # places in the mix
 FEW = 16  # rows that are not worth an array as long as there are features
 RUN_BITS = 24  # of a run of weights, for its number: no group has more options than that can count
 RUN_MASK = (1 << RUN_BITS) - 1
+GROUPS_OF_A_ROW, USUAL_OPTIONS = 4, 10  # that a search for one trace scores, and options of most of them
 LOOK_UP = 64  # looking a feature up among the sorted ones of a group costs as much as listing so many
 
 
@@ -32,7 +33,7 @@ class Reading(NamedTuple):
     sink: Any  # (1,) what was fetched early, so that it is not left out as useless
 
 
-@inlined_kernel
+@inlined
 def reading_for(count, experts):
     """Make room to read so many rows."""
     labels = count * len(experts.spans.neuron)
@@ -45,7 +46,7 @@ def reading_for(count, experts):
     )
 
 
-@inlined_kernel
+@inlined
 def read_row(rows, row, experts, reading, place):
     """Read a row into a place: its hidden units and the scores of its labels; return the outputs touched."""
     touched = 0
@@ -59,7 +60,7 @@ def read_row(rows, row, experts, reading, place):
     return touched
 
 
-@inlined_kernel
+@inlined
 def read_hidden(rows, row, deep, hidden, place, sink):
     """Fill in the hidden units of a deep expert."""
     width = hidden.shape[1]
@@ -75,7 +76,7 @@ def read_hidden(rows, row, deep, hidden, place, sink):
         hidden[place, unit] *= F4(1) if hidden[place, unit] > 0 else deep.slope[unit]
 
 
-@inlined_kernel
+@inlined
 def touch_embeddings(rows, row, embedding):
     """Fetch the embeddings of a row: the waits for memory overlap, which they do not between long loops."""
     sink = F4(0)
@@ -86,7 +87,7 @@ def touch_embeddings(rows, row, embedding):
     return sink
 
 
-@inlined_kernel
+@inlined
 def read_flat(flat, reading, place):
     """Fill in the flat expert's logits of all labels from its hidden units; return how many there are."""
     labels = len(flat.bias)
@@ -95,7 +96,7 @@ def read_flat(flat, reading, place):
     return labels
 
 
-@inlined_kernel
+@inlined
 def read_prototypes(rows, row, experts, reading, place):
     """Fill in the scaled cosines of a row and the prototypes of all labels; return how many there are."""
     prototypes, labels = experts.prototypes, len(experts.spans.neuron)
@@ -114,7 +115,7 @@ def read_prototypes(rows, row, experts, reading, place):
     return labels
 
 
-@inlined_kernel
+@inlined
 def score_group(rows, row, neuron, groups, experts, mix, reading, place, logits):
     """Fill in the logits of a group of several options, of a row that was read into a place."""
     score_options(neuron, groups, experts, mix, reading.hidden, place, logits)
@@ -123,7 +124,7 @@ def score_group(rows, row, neuron, groups, experts, mix, reading, place, logits)
     add_labels(neuron, groups, experts.spans, mix, reading, place, logits)
 
 
-@inlined_kernel
+@inlined
 def logit_of(output, deep, hidden, at):
     """Return the logit of an output row of a deep expert, of the hidden units at a place."""
     logit = F4(0)
@@ -132,7 +133,7 @@ def logit_of(output, deep, hidden, at):
     return logit * deep.weight_scale[output] + deep.bias[output]
 
 
-@inlined_kernel
+@inlined
 def score_options(neuron, groups, experts, mix, hidden, place, logits):
     """Fill in the logits of a group by the deep expert and the biases."""
     base = groups.first_row[neuron]
@@ -142,7 +143,7 @@ def score_options(neuron, groups, experts, mix, hidden, place, logits):
             logits[option] += mix[DEEP] * logit_of(base + option, experts.deep, hidden, place)
 
 
-@inlined_kernel
+@inlined
 def add_wide(rows, row, neuron, groups, wide, mixed, logits):
     """Add the wide expert's logits of a group, looking up each feature of the row."""
     base = groups.first_row[neuron]
@@ -153,10 +154,10 @@ def add_wide(rows, row, neuron, groups, wide, mixed, logits):
         if slot < end and wide.feature[slot] == known:
             value = mixed * rows.data[entry]
             for at in range(wide.weight_offsets[slot], wide.weight_offsets[slot + 1]):
-                logits[wide.weights[at].row - base] += value * wide.weights[at].weight
+                logits[wide.weights[at]["row"] - base] += value * wide.weights[at]["weight"]
 
 
-@inlined_kernel
+@inlined
 def add_labels(neuron, groups, spans, mix, reading, place, logits):
     """Add what the experts on labels say, pooled over the labels below each option."""
     start = groups.option_offsets[neuron]
@@ -172,7 +173,7 @@ def add_labels(neuron, groups, spans, mix, reading, place, logits):
             logits[option] += mix[PROTOTYPES] * pooled(reading.prototypes, first, last)
 
 
-@inlined_kernel
+@inlined
 def pooled(scores, first, last):
     """Return the log of the summed exponentials of a run of scores."""
     top = scores[first]
@@ -184,7 +185,7 @@ def pooled(scores, first, last):
     return top + np.log(total)
 
 
-@inlined_kernel
+@inlined
 def log_softmax(logits, size):
     """Turn the first ``size`` logits into log probabilities."""
     shift = pooled(logits, 0, size)
@@ -192,13 +193,23 @@ def log_softmax(logits, size):
         logits[option] -= shift
 
 
-@inlined_kernel
+@inlined
 def largest_group(groups):
     """Return the number of options of the largest group."""
     largest = 1
     for neuron in range(len(groups.first_row) - 1):
         largest = max(largest, groups.option_offsets[neuron + 1] - groups.option_offsets[neuron])
     return largest
+
+
+def steps_of_rows(rows, groups, experts):
+    """Guess how often loops turn to read rows, and to score some groups for each by best-first search."""
+    count, labels = len(rows.indptr) - 1, len(experts.spans.neuron)
+    deep, flat = experts.deep.embedding.shape[1], experts.flat.embedding.shape[1]
+    outputs = GROUPS_OF_A_ROW * (np.diff(groups.option_offsets).max(initial=1) + USUAL_OPTIONS)
+    values = len(rows.indices) * (deep + flat + GROUPS_OF_A_ROW)
+    of_labels = labels * (flat + 2 * GROUPS_OF_A_ROW) if experts.mix[FLAT] != 0 or experts.mix[PROTOTYPES] != 0 else 0
+    return values + count * (of_labels + outputs * (deep + USUAL_OPTIONS))
 
 
 class Listing(NamedTuple):
@@ -209,7 +220,7 @@ class Listing(NamedTuple):
     run: Any  # (features,) its weights in the group, where they begin and how many they are in one; 0 for none
 
 
-@inlined_kernel
+@inlined
 def listing_for(rows, experts):
     """Make room to list weights, for rows that are not few."""
     few = experts.mix[WIDE] == 0 or len(rows.indptr) - 1 < FEW
@@ -220,7 +231,7 @@ def listing_for(rows, experts):
     return Listing(known, np.zeros(features, np.bool_), np.zeros(features, np.int64))
 
 
-@inlined_kernel
+@inlined
 def list_weights(rows, asking, neuron, wide, listing):
     """List the weights of a group by feature for the rows that are asking for it; return whether that was worth it."""
     if len(listing.run) == 0:
@@ -241,7 +252,7 @@ def list_weights(rows, asking, neuron, wide, listing):
     return True
 
 
-@inlined_kernel
+@inlined
 def score_listed(rows, row, neuron, groups, experts, listing, reading, place, logits):
     """Fill in the logits of a group as :func:`score_group` does, if its weights are listed."""
     score_options(neuron, groups, experts, experts.mix, reading.hidden, place, logits)
@@ -249,7 +260,7 @@ def score_listed(rows, row, neuron, groups, experts, listing, reading, place, lo
     add_labels(neuron, groups, experts.spans, experts.mix, reading, place, logits)
 
 
-@inlined_kernel
+@inlined
 def add_listed(rows, row, neuron, groups, wide, mixed, listing, sink, logits):
     """Add the wide expert's logits of a group whose weights are listed."""
     base, low, high = groups.first_row[neuron], rows.indptr[row], rows.indptr[row + 1]
@@ -258,21 +269,21 @@ def add_listed(rows, row, neuron, groups, wide, mixed, listing, sink, logits):
         run = listing.run[listing.known[entry]]
         value = mixed * rows.data[entry]
         for at in range(run >> RUN_BITS, (run >> RUN_BITS) + (run & RUN_MASK)):
-            logits[wide.weights[at].row - base] += value * wide.weights[at].weight
+            logits[wide.weights[at]["row"] - base] += value * wide.weights[at]["weight"]
 
 
-@inlined_kernel
+@inlined
 def touch_runs(listing, low, high, weights):
     """Fetch the listed weights of the values ``low:high``, so that the waits for memory overlap."""
     sink = F4(0)
     for entry in range(low, high):
         run = listing.run[listing.known[entry]]
         if run != 0:
-            sink += weights[run >> RUN_BITS].weight + weights[(run >> RUN_BITS) + (run & RUN_MASK) - 1].weight
+            sink += weights[run >> RUN_BITS]["weight"] + weights[(run >> RUN_BITS) + (run & RUN_MASK) - 1]["weight"]
     return sink
 
 
-@inlined_kernel
+@inlined
 def forget_weights(rows, asking, listing):
     """Empty the listing for the next group."""
     for row in asking:
@@ -310,7 +321,7 @@ def expert_logits(rows, row_of, goals, groups, experts):
     return said
 
 
-@inlined_kernel
+@inlined
 def options_on_the_way(goals, groups, count):
     """Return how many options the groups on the way of the first ``count`` goals have, certain ones left out."""
     total = 0

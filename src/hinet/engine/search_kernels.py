@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hinet.compiled import inlined_kernel, kernel
+from hinet.compiled import inlined, kernel
 from hinet.engine.scoring_kernels import (
     forget_weights,
     list_weights,
@@ -21,9 +21,11 @@ from hinet.engine.scoring_kernels import (
     reading_for,
     score_group,
     score_listed,
+    steps_of_rows,
 )
 
 STOP = -1
+MANY_TRACES = 4  # that take about twice as long to find as one
 
 
 class Searches(NamedTuple):
@@ -47,7 +49,7 @@ class Searches(NamedTuple):
     touched: Any  # (n,) outputs looked at
 
 
-@kernel
+@inlined
 def searches_for(count, k, room):
     """Make room for the searches of so many rows, each with its root entry."""
     searches = Searches(
@@ -73,7 +75,11 @@ def searches_for(count, k, room):
     return searches
 
 
-@kernel
+def _steps_of_search(rows, groups, experts, k, lowest, room):
+    return (1 + k / MANY_TRACES) * steps_of_rows(rows, groups, experts)
+
+
+@kernel(steps=_steps_of_search)
 def best_traces(rows, groups, experts, k, lowest, room):
     """Return the ``k`` best traces of every row, but those less probable than the log probability ``lowest``.
 
@@ -97,7 +103,7 @@ def best_traces(rows, groups, experts, k, lowest, room):
     return read_off(searches)
 
 
-@inlined_kernel
+@inlined
 def go_on(waiting, groups, lowest, searches):
     """Go on with the searches of rows until each needs a group scored; return those that do, sorted by group."""
     count = len(searches.answers)
@@ -115,7 +121,7 @@ def go_on(waiting, groups, lowest, searches):
     return waiting
 
 
-@inlined_kernel
+@inlined
 def end_of_group(waiting, first, searches):
     """Return the place after the last row that waits for the same group as the first."""
     neuron = searches.neuron[waiting[first], searches.opening[waiting[first]]]
@@ -125,7 +131,7 @@ def end_of_group(waiting, first, searches):
     return last
 
 
-@inlined_kernel
+@inlined
 def open_group(rows, asking, groups, experts, reading, listing, searches, logits):
     """Score the group that the asking rows wait for, and add its options to their searches."""
     neuron = np.int64(searches.neuron[asking[0], searches.opening[asking[0]]])
@@ -143,7 +149,7 @@ def open_group(rows, asking, groups, experts, reading, listing, searches, logits
         forget_weights(rows, asking, listing)
 
 
-@inlined_kernel
+@inlined
 def needs_group(row, groups, lowest, searches):
     """Go on with the search of a row; return whether it needs the group below ``opening`` scored, or is at its end."""
     k, room = searches.best.shape[1], searches.neuron.shape[1]
@@ -173,13 +179,13 @@ def needs_group(row, groups, lowest, searches):
     return needs
 
 
-@inlined_kernel
+@inlined
 def is_certain(neuron, groups):
     """Return whether there is only one way on from a neuron."""
     return neuron != STOP and groups.option_offsets[neuron + 1] - groups.option_offsets[neuron] == 1
 
 
-@inlined_kernel
+@inlined
 def follow_certain(row, entry, groups, searches):
     """Go down from an entry while there is only one option, as far as there is room; return the last entry.
 
@@ -198,7 +204,7 @@ def follow_certain(row, entry, groups, searches):
     return entry
 
 
-@inlined_kernel
+@inlined
 def open_entry(row, entry, groups, searches, log_p):
     """Add the options below an entry to the search of a row by their log probabilities."""
     neuron_of, parent_of, score_of = searches.neuron[row], searches.parent[row], searches.score[row]
@@ -221,13 +227,13 @@ def open_entry(row, entry, groups, searches, log_p):
     searches.entries[row], searches.heap[row], searches.found[row] = made, heap, found
 
 
-@inlined_kernel
+@inlined
 def is_leaf(neuron, groups):
     """Return whether a trace can only end at a neuron."""
     return is_certain(neuron, groups) and groups.option_neuron[groups.option_offsets[neuron]] == STOP
 
 
-@kernel
+@inlined
 def kept_best(best, found, score):
     """Keep a score among the largest of ``found`` in descending order; return how many there are now."""
     place = min(found, len(best) - 1)
@@ -240,7 +246,7 @@ def kept_best(best, found, score):
     return min(found + 1, len(best))
 
 
-@kernel
+@inlined
 def heap_push(heap_score, heap_entry, size, score, entry):
     """Add an entry to a heap of ``size`` entries, the largest score on top."""
     place = size
@@ -253,7 +259,7 @@ def heap_push(heap_score, heap_entry, size, score, entry):
     heap_score[place], heap_entry[place] = score, entry
 
 
-@kernel
+@inlined
 def heap_pop(heap_score, heap_entry, size):
     """Take the top of a heap of ``size`` entries away; its rest are the first ``size - 1``."""
     size -= 1
@@ -272,7 +278,7 @@ def heap_pop(heap_score, heap_entry, size):
     heap_score[place], heap_entry[place] = score, entry
 
 
-@kernel
+@inlined
 def read_off(searches):
     """Return the answers as :func:`best_traces` does."""
     total, steps = 0, 0
@@ -298,7 +304,7 @@ def read_off(searches):
     return searches.answers, length, trace_log_p, neurons, neuron_log_p, searches.touched
 
 
-@kernel
+@inlined
 def length_of(row, end, parent):
     """Return how many neurons a trace passes below the root, by its last entry."""
     length = 0

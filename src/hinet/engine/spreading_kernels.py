@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hinet.compiled import kernel
-from hinet.engine.scoring_kernels import largest_group, log_softmax, read_row, reading_for, score_group
+from hinet.compiled import inlined, kernel
+from hinet.engine.scoring_kernels import largest_group, log_softmax, read_row, reading_for, score_group, steps_of_rows
 
 STOP = -1
 
@@ -34,7 +34,7 @@ class Leaning(NamedTuple):
     floor: Any  # (n,) what is left aside: less than the best trace has, so that all of it is reached
 
 
-@kernel
+@inlined
 def spreading_for(groups):
     """Make room to pour into all neurons."""
     neurons = len(groups.first_row) - 1
@@ -49,7 +49,7 @@ def spreading_for(groups):
     )
 
 
-@kernel
+@inlined
 def clear_spreading(spreading, count):
     """Forget the neurons that were reached."""
     for place in range(count):
@@ -58,7 +58,16 @@ def clear_spreading(spreading, count):
         spreading.best[spreading.reached[place]] = 0
 
 
-@kernel
+def steps_of_pouring(rows, groups, experts, floor):
+    """Guess how often loops turn to pour rows down, to all neurons if nothing is left aside."""
+    steps = 4 * steps_of_rows(rows, groups, experts) + 2 * len(groups.first_row)
+    if floor > 0:
+        return steps
+    every_output = len(groups.option_neuron) * (experts.deep.embedding.shape[1] + len(rows.indices))
+    return steps + (len(rows.indptr) - 1) * every_output
+
+
+@inlined
 def spread(rows, row, groups, experts, reading, floor, spreading):
     """Pour from the root down, leaving aside neurons whose mass is below ``floor``.
 
@@ -100,7 +109,11 @@ def spread(rows, row, groups, experts, reading, floor, spreading):
     return count, aside, touched
 
 
-@kernel
+def _steps_of_nodes(rows, groups, experts, *_):
+    return steps_of_pouring(rows, groups, experts, 1.0)
+
+
+@kernel(steps=_steps_of_nodes)
 def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, depth, leaning, cut, surest):
     """Return for each row a node chosen by the probabilities of nodes, its own, and the outputs touched.
 
@@ -146,7 +159,7 @@ def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, dept
     return chosen, probability, touched
 
 
-@kernel
+@inlined
 def top_node(groups, spreading, reached, node_of, node_mass):
     """Return the node of largest probability right below the root, or -1 if none was reached."""
     tops = groups.option_offsets[1]  # neurons right below the root

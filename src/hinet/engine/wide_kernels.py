@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from hinet.compiled import inlined_kernel
+from hinet.compiled import inlined
 
 F4 = np.float32
 CERTAIN = F4(1e-3)  # a group all of whose gradients are below this is not worth an update
 BIAS_RATE = F4(0.05)  # rate of the biases, as a share of the weights' rate
 
 
-@inlined_kernel
+@inlined
 def steepest_of(slopes):
     """Return the largest size of the gradients of a group's logits."""
     steepest = F4(0)
@@ -20,7 +20,7 @@ def steepest_of(slopes):
     return steepest
 
 
-@inlined_kernel
+@inlined
 def move_biases(slopes, rate, bias, slots):
     """Move the biases of a group down the gradients of its logits."""
     for option in range(len(slopes)):
@@ -29,9 +29,9 @@ def move_biases(slopes, rate, bias, slots):
         bias[option] -= BIAS_RATE * rate * slope / np.sqrt(slots[option])
 
 
-@inlined_kernel
+@inlined
 def move_weight(slope, rate, weights, place):
     """Move the weight at a place down its gradient."""
-    slot = weights[place].slot + slope * slope
-    weights[place].slot = slot
-    weights[place].weight -= rate * slope / np.sqrt(slot)
+    slot = weights[place]["slot"] + slope * slope
+    weights[place]["slot"] = slot
+    weights[place]["weight"] -= rate * slope / np.sqrt(slot)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from hinet.compiled import compile_from_now_on
 from hinet.data.text.fitting import (
     Counts,
     HashedBlock,
@@ -81,6 +82,7 @@ class TextFeatures:
         cls, chunks: Iterable[Any], settings: TextSettings | None = None, threads: int | None = None
     ) -> TextFeatures:
         """Fit the features to texts in chunks, with the same result as from all at once."""
+        compile_from_now_on()
         threads = resolve_threads(threads)
         arrays, settings = resolve_auto(arrow_chunks(chunks), settings or TextSettings())
         counts: list[Counts] = []
@@ -103,6 +105,7 @@ class TextFeatures:
         cls, texts: Any, settings: TextSettings | None = None, threads: int | None = None
     ) -> tuple[TextFeatures, Any]:
         """Fit the features to training texts and return them with the rows, as `fit` and `transform` do."""
+        compile_from_now_on()
         threads = resolve_threads(threads)
         (array,), settings = resolve_auto(arrow_chunks([texts]), settings or TextSettings())
         hashed, counts = hash_and_count(array, settings, threads)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.compiled import kernel
+from hinet.compiled import inlined, kernel
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Hashes: TypeAlias = NDArray[np.uint64]
@@ -43,20 +43,20 @@ class Grams(NamedTuple):
     places: Ints32  # byte of the block's text where one occurrence starts
 
 
-@kernel
+@inlined
 def stepped(state: Any, value: Any) -> Any:
     """Take one more word, by its hash, into a hash."""
     state = (state ^ value) * _STEP
     return state ^ (state >> _HALF)
 
 
-@kernel
+@inlined
 def joined(state: Any, code: Any) -> Any:
     """Take one more character into a hash; two operations, for this is the longest chain there is."""
     return (state + code) * _STEP
 
 
-@kernel
+@inlined
 def finished(state: Any) -> Any:
     """Return a hash with its bits mixed, never that of a free slot."""
     state = (state ^ (state >> _MIX_SHIFT)) * _MIX1
@@ -65,7 +65,7 @@ def finished(state: Any) -> Any:
     return _ONE if state == _FREE else state
 
 
-@kernel
+@inlined
 def character(text: Bytes, at: int) -> Any:
     """Return the code point at a byte and its width in bytes; texts are valid UTF-8."""
     lead: Any = np.int64(text[at])
@@ -79,7 +79,7 @@ def character(text: Bytes, at: int) -> Any:
     return (lead & 0x07) << 18 | middle << 6 | np.int64(text[at + 3]) & 0x3F, 4
 
 
-@kernel
+@inlined
 def _hash_words(
     text: Bytes,
     start: int,
@@ -127,7 +127,7 @@ def _hash_words(
     return emitted
 
 
-@kernel
+@inlined
 def _hash_chars(
     text: Bytes,
     start: int,
@@ -172,7 +172,7 @@ def _hash_chars(
     return emitted
 
 
-@kernel
+@inlined
 def _tally(
     found: int,
     hashes: Hashes,
@@ -227,7 +227,7 @@ def _tally(
     return cursor
 
 
-@kernel
+@inlined
 def grown(array: Any, size: Any) -> Any:
     """Return a larger array that begins with the values of this one."""
     larger = np.empty(size, array.dtype)
@@ -236,7 +236,7 @@ def grown(array: Any, size: Any) -> Any:
     return larger
 
 
-@kernel
+@inlined
 def longest_row(offsets: Ints64) -> Any:
     """Return the length of the longest row."""
     longest: Any = 0
@@ -245,7 +245,13 @@ def longest_row(offsets: Ints64) -> Any:
     return longest
 
 
-@kernel
+def _steps_of_hashing(text: Bytes, offsets: Ints64, *options: Any) -> float:
+    _, _, shortest, longest = options
+    steps: float = 20 * (longest - shortest + 2) * len(text) + 20 * len(offsets)
+    return steps
+
+
+@kernel(steps=_steps_of_hashing)
 def hash_rows(text: Bytes, offsets: Ints64, classes: Bytes, chars: bool, shortest: int, longest: int) -> Any:
     """Return the different n-grams of each row, of characters or of words, as the parts of `Grams`."""
     rows = len(offsets) - 1

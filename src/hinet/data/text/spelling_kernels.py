@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hinet.compiled import kernel
+from hinet.compiled import inlined, kernel
 from hinet.data.text.hashing_kernels import (
     BLANK,
     PAD,
@@ -24,7 +24,7 @@ from hinet.data.text.hashing_kernels import (
 )
 
 
-@kernel
+@inlined
 def _next_word(text: Bytes, at: int, stop: int, classes: Bytes) -> tuple[int, int, Any]:
     """Return start, end and hash of the first word from ``at`` on; start is ``stop`` if there is none."""
     while at < stop:
@@ -42,7 +42,7 @@ def _next_word(text: Bytes, at: int, stop: int, classes: Bytes) -> tuple[int, in
     return start, at, finished(state)
 
 
-@kernel
+@inlined
 def _spell_words(text: Bytes, at: int, stop: int, classes: Bytes, target: Any, out: Bytes, cursor: int) -> int:
     """Write words from ``at`` on, with a blank between, until they have the hash; return the new cursor."""
     state = SEED
@@ -59,7 +59,7 @@ def _spell_words(text: Bytes, at: int, stop: int, classes: Bytes, target: Any, o
         cursor += 1
 
 
-@kernel
+@inlined
 def _spell_chars(text: Bytes, at: int, stop: int, classes: Bytes, target: Any, out: Bytes, cursor: int) -> int:
     """Write characters from ``at`` on until they have the hash; return the new cursor, or the old one if none has."""
     first = cursor

@@ -11,8 +11,8 @@ from hinet.data.text.hashing_kernels import Bytes, Grams, Hashes, Ints32, Ints64
 from hinet.data.text.settings import TextSettings
 from hinet.data.text.spelling_kernels import spell
 from hinet.data.text.text_input import TextBlock
-from hinet.data.text.weighing_kernels import Floats, Lookup, count_runs, merge_counts, row_buckets, run_starts
-from hinet.ragged import Bools, freeze
+from hinet.data.text.weighing_kernels import Floats, Lookup, count_runs, merge_counts, row_buckets
+from hinet.ragged import Bools, freeze, offsets_of
 
 HASH_BITS = 64
 
@@ -108,7 +108,8 @@ def vocabulary_lookup(hashes: Hashes, idf: Floats) -> Lookup:
     """Return the lookup of features with ascending hashes."""
     bits = len(hashes).bit_length() + 1  # at least twice as many runs as features: most runs have at most one feature
     shift = np.uint64(HASH_BITS - bits)
-    return Lookup(hashes, run_starts(hashes, shift, (1 << bits) + 1), shift, idf)
+    counts = np.bincount((hashes >> shift).astype(np.int64), minlength=1 << bits)
+    return Lookup(hashes, offsets_of(counts).astype(np.int32), shift, idf)
 
 
 def bucket_lookup(idf: Floats) -> Lookup:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.compiled import inlined_kernel, kernel
+from hinet.compiled import inlined, kernel
 from hinet.data.text.hashing_kernels import ZERO, Grams, Hashes, Ints32, Ints64, longest_row
 
 Floats: TypeAlias = NDArray[np.float32]
@@ -68,18 +68,6 @@ def merge_counts(hashes: Hashes, times: Ints32, other_hashes: Hashes, other_time
 
 
 @kernel
-def run_starts(hashes: Hashes, shift: Any, size: int) -> Ints32:
-    """Return ``runs`` of a `Lookup`: where among rising hashes each value of the highest bits starts."""
-    runs = np.empty(size, np.int32)
-    at = 0
-    for bits in range(size):
-        while at < len(hashes) and np.int64(hashes[at] >> shift) < bits:
-            at += 1
-        runs[bits] = at
-    return runs
-
-
-@kernel
 def row_buckets(offsets: Ints64, hashes: Hashes, shift: Any) -> Any:
     """Return the highest bits of the hashes, each value once a row."""
     out = np.empty(len(hashes), np.uint64)
@@ -94,7 +82,7 @@ def row_buckets(offsets: Ints64, hashes: Hashes, shift: Any) -> Any:
     return out[:cursor]
 
 
-@kernel
+@inlined
 def _find_features(
     gram_hashes: Hashes, start: int, stop: int, hashes: Hashes, runs: Ints32, shift: Any, idf: Floats, features: Ints32
 ) -> None:
@@ -118,7 +106,7 @@ def _find_features(
         features[at - start] = feature
 
 
-@inlined_kernel
+@inlined
 def _weigh_row(
     grams: Grams,
     row: int,
@@ -156,7 +144,11 @@ def _weigh_row(
     return cursor, squares
 
 
-@kernel
+def _steps_of_weighing(words: Grams, _lookup: Lookup, chars: Grams, *_: Any) -> int:
+    return 10 * (len(words.hashes) + len(chars.hashes) + len(words.offsets))
+
+
+@kernel(steps=_steps_of_weighing)
 def weigh_rows(
     words: Grams, word_lookup: Lookup, chars: Grams, char_lookup: Lookup, char_weight: float, sublinear: bool
 ) -> Any:

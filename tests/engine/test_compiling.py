@@ -1,0 +1,164 @@
+"""Kernels compiled ahead, in processes of their own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from hinet.compiled import Kernel
+from hinet.engine import compiling
+from hinet.engine.compiling import FOR_TRAINING, Workers, compile_for_training
+from hinet.engine.every_kernel import calls
+from tests import processes
+
+ECHO = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
+FAILING = "import sys\nfor line in sys.stdin:\n    if 'bad' in line: sys.exit(1)\n    print(line, end='', flush=True)"
+SLOW = """
+import os, sys, time
+for line in sys.stdin:
+    while not os.path.exists(sys.argv[1]): time.sleep(0.01)
+    print(line, end='', flush=True)
+"""
+
+
+def worker(monkeypatch: pytest.MonkeyPatch, program: str, *arguments: str) -> None:
+    monkeypatch.setattr(compiling, "WORKER", (sys.executable, "-c", program, *arguments))
+
+
+def test_workers_compile_all_and_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker(monkeypatch, ECHO)
+    told: list[str] = []
+    workers = Workers("abcde", 2, told.append)
+    workers.join()
+    assert sorted(told) == list("abcde")
+    assert workers.left == []
+
+
+def test_what_a_worker_fails_at_is_left_and_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker(monkeypatch, FAILING)
+    workers = Workers(["good", "bad", "later"], 1)
+    workers.join()
+    assert workers.left == ["bad", "later"]
+    workers.claim("bad")
+    workers.claim("later")
+
+
+def test_workers_that_cannot_start_leave_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "WORKER", ("/no such program",))
+    workers = Workers(["a", "b"], 2)
+    workers.join()
+    assert workers.left == ["a", "b"]
+
+
+def test_a_claim_waits_for_what_was_begun_and_takes_what_was_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = tmp_path / "go on"
+    worker(monkeypatch, SLOW, str(go_on))
+    told: list[str] = []
+    workers = Workers(["first", "second"], 1, told.append)
+    while "first" not in workers._running:
+        pass
+    workers.claim("second")
+    waiting = Thread(target=workers.claim, args=("first",))
+    waiting.start()
+    assert waiting.is_alive()
+    go_on.touch()
+    waiting.join(timeout=processes.LONGEST)
+    workers.join()
+    assert told == ["first"]
+
+
+def test_training_has_no_workers_on_one_core_or_if_all_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(compiling, "Workers", lambda *given: started.append(given))
+    monkeypatch.setattr(compiling, "_once", compiling.Lock())
+    monkeypatch.setattr(compiling, "thread_count", lambda threads: 1)
+    compile_for_training()
+    monkeypatch.setattr(compiling, "thread_count", lambda threads: 8)
+    monkeypatch.setattr(compiling.Kernel, "is_kept", lambda self: True)
+    compile_for_training()
+    assert started == []
+
+
+def test_every_kernel_there_is_is_called_by_the_tiny_models() -> None:
+    found = {
+        value.__name__
+        for name, module in list(sys.modules.items())
+        if name.startswith("hinet.") and name.endswith("_kernels")
+        for value in vars(module).values()
+        if isinstance(value, Kernel)
+    }
+    assert {kernel.__name__ for kernel in FOR_TRAINING} <= found
+    assert set(calls()) == found
+
+
+STORY = """
+import csv, sys
+from pathlib import Path
+import numba
+from numba.core import event
+compiled = []
+class Listener(event.Listener):
+    def on_start(self, event): compiled.append(event.data["dispatcher"].py_func.__qualname__)
+    def on_end(self, event): pass
+event.register("numba:compile", Listener())
+
+import numpy as np, scipy.sparse as sp
+from hinet import HiNetClassifier, Taxonomy, load
+from hinet.compiled import compile_from_now_on
+from hinet.data.text import TextSettings
+from hinet.cli import app
+compile_from_now_on()
+
+folder = Path(sys.argv[1])
+texts = ["rye bread", "whole milk", "toy car", "a toy train", "skimmed milk", "white bread"] * 5
+labels = ["bread", "milk", "car", "train", "milk", "bread"] * 5
+edges = [("food", "bread"), ("food", "milk"), ("toys", "car"), ("toys", "train")]
+with (folder / "rows.csv").open("w", newline="") as stream:
+    csv.writer(stream).writerows([("text", "label"), *zip(texts, labels)])
+tree, dag = Taxonomy.from_edges(edges), Taxonomy.from_edges([*edges, ("food", "train")])
+tree.write(folder / "tree.tsv")
+
+def run(*arguments):
+    app([*map(str, arguments)], standalone_mode=False)
+
+rows, model = folder / "rows.csv", folder / "model"
+run("train", rows, "--taxonomy", folder / "tree.tsv", "--valid-share", "0.3", "--out", model)
+run("predict", model, rows, "--top", "2", "--levels", "--out", folder / "a.csv")
+run("predict", model, rows, "--min-confidence", "0.6", "--out", folder / "b.csv")
+run("predict", model, rows, "--decoding", "label", "--out", folder / "c.csv")
+run("evaluate", model, rows)
+run("explain", model, "rye bread")
+for taxonomy in (tree, dag):
+    for settings in (None, TextSettings(hash_bits=6, keep_names=False)):
+        classifier = HiNetClassifier(taxonomy, text=settings, validation_fraction=0.2, random_state=0)
+        classifier.fit(texts, labels).calibrate()
+        classifier.partial_fit(texts, labels)
+        classifier.save(folder / "saved")
+        for each in (classifier, load(folder / "saved"), load(folder / "saved", mapped=False)):
+            each.predict(texts), each.predict(texts, min_confidence=0.5), each.predict_labels(texts, 2)
+            each.predict_traces(texts, 2), each.predict_proba(texts), each.score(texts, labels)
+    numbers = sp.random_array((30, 12), density=0.4, format="csr", dtype=np.float64, rng=np.random.default_rng(0))
+    for kind in (np.int32, np.int64):
+        arrays = numbers.data, numbers.indices.astype(kind), numbers.indptr.astype(kind)
+        given = sp.csr_array(arrays, shape=numbers.shape)
+        classifier = HiNetClassifier(taxonomy, random_state=0).fit(given, labels)
+        classifier.predict(given), classifier.predict_proba(given), classifier.explain(given[:1])
+moved = Taxonomy.from_edges([("food", "bread"), ("food", "milk"), ("toys", "car"), ("food", "train")])
+HiNetClassifier(tree, random_state=0).fit(texts, labels).update_taxonomy(moved)
+print("compiled", compiled)
+"""
+
+
+def test_after_compiling_ahead_nothing_is_compiled(tmp_path: Path) -> None:
+    ahead = processes.run([sys.executable, "-c", "from hinet.cli import main; main()", "compile"])
+    assert ahead.returncode == 0, ahead.stderr
+    assert "compiled " in ahead.stderr
+    assert f"{len(calls())}/{len(calls())}" in ahead.stderr
+    done = processes.run([sys.executable, "-c", STORY, str(tmp_path)])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "compiled []"
