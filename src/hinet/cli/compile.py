@@ -8,7 +8,7 @@ EXAMPLE = "hinet compile --threads 2"
 
 
 @thread_options
-def compile_kernels(run: RunOptions) -> None:
+def compile(run: RunOptions) -> None:
     """Compile the engine for this machine, all of it, on all cores, so that nothing is compiled later.
 
     What is compiled is kept beside the package or, where that cannot be written to, in the user's cache folder;

@@ -35,7 +35,7 @@ for panel, command, example in (
     ("Manage a model", inspect.inspect, inspect.EXAMPLE),
     ("Manage a model", update.update, update.EXAMPLE),
     ("Manage a model", export.export, export.EXAMPLE),
-    ("Manage a model", compile.compile_kernels, compile.EXAMPLE),
+    ("Manage a model", compile.compile, compile.EXAMPLE),
     ("Try and compare", demo.demo, demo.EXAMPLE),
     ("Try and compare", compare.compare, compare.EXAMPLE),
 ):
