@@ -8,6 +8,7 @@ import io
 import json
 import lzma
 import resource
+import shutil
 import signal
 from pathlib import Path
 from subprocess import PIPE
@@ -337,6 +338,17 @@ def test_explain_and_inspect_tell_what_python_tells(shop: Path) -> None:
     assert (shop / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads(run_hinet("inspect", "model", "--json", cwd=shop).stdout)["taxonomy"]["nodes"] == 6
     assert "no such folder" in run_hinet("inspect", "none", cwd=shop).stderr
+
+
+def test_inspect_refuses_a_damaged_model(shop: Path) -> None:
+    weights = next(Path(shutil.copytree(shop / "model", shop / "damaged")).glob("model-*"))
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    for damaged, message in ((data, "was changed after the model was saved"), (data[:1000], "has 1,000 bytes instead")):
+        weights.write_bytes(damaged)
+        done = run_hinet("inspect", "damaged", cwd=shop)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert message in done.stderr
 
 
 def lose_nothing(shop: Path, capsys: pytest.CaptureFixture[str], *commands: list[str]) -> list[str]:

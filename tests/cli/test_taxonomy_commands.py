@@ -62,7 +62,8 @@ def test_rows_with_several_labels_and_another_column(folder: Path) -> None:
     assert "3 different among 3 given" in done.stdout
     missing = hinet("taxonomy", "check", "good.csv", "--rows", "rows.csv", cwd=folder)
     assert missing.returncode == 2
-    assert missing.stderr.startswith("error: rows.csv:1: no column 'label' among 'text', 'codes'")
+    message = "error: rows.csv:1: no column 'label' among 'text', 'codes'; set --label to another column"
+    assert missing.stderr.startswith(message)
 
 
 def test_warnings_are_cut_unless_all_are_wanted(folder: Path) -> None:

@@ -154,8 +154,10 @@ def _width(features: Features, columns: int | None) -> int | None:
 
 
 def read_description(folder: str | Path) -> tuple[dict[str, Any], Taxonomy]:
-    """Return the manifest and the taxonomy of a saved model, without its weights."""
+    """Return the manifest and the taxonomy of a saved model whose files are all whole, without reading its weights."""
     with open_model(folder) as files:
+        for name in files.streams:
+            files.checked(name)
         return files.manifest, _taxonomy(files)
 
 

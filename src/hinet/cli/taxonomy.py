@@ -130,9 +130,10 @@ def _row_labels(path: Path, column: str, separator: str | None, encoding: str) -
     if separator == "":
         raise typer.BadParameter("--label-sep is empty; give the separator of labels")
     columns = Columns(label=(column,), label_sep=separator)
+    selection = ColumnSelection((column,), parameters={column: "label"})
     numbers: list[int] = []
     labels: list[list[str]] = []
-    for block in read_blocks([str(path)], ColumnSelection((column,)), TableOptions(encoding=encoding), FailFast()):
+    for block in read_blocks([str(path)], selection, TableOptions(encoding=encoding), FailFast()):
         numbers += block.numbers
         for cell in block.cells[column]:
             parsed = columns.parse_label([cell]) or ""

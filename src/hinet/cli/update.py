@@ -144,6 +144,8 @@ def _report_change(
         raise HiNetError("the taxonomy is that of the model; there is nothing to update")
     change = TaxonomyChange.between(classifier.taxonomy_, new, renamed)
     typer.echo(str(change))
+    if change.added and change.removed and not renamed:
+        run.message("a node with another id counts as removed and added; name it with --rename OLD=NEW")
     if change.moved and classifier.fitted_.examples is None and not has_rows:
         run.message("the model keeps no rows: without --rows, moved nodes will hardly be predicted")
 
