@@ -202,7 +202,7 @@ def test_a_promise_is_told_wherever_it_is_used(
     wrong = [path[: len(answer)] != answer for answer, path in zip(answers, paths, strict=True) if answer]
     assert (
         f"{(given > 0).mean():.1%} of the rows answered, {(given == 2).mean():.1%} to full depth; "
-        f"{np.mean(wrong):.1%} of the answers are wrong"
+        f"{np.mean(wrong):.1%} of the answers wrong"
     ) in table
     assert run_inside("evaluate", "risky", "rows.csv", "--json") == 0
     found = json.loads(capsys.readouterr().out)["min_confidence_calibrated"]
