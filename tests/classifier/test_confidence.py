@@ -252,7 +252,7 @@ def test_a_promise_tells_the_risk_and_what_is_answered_how_deep() -> None:
     assert promise.coverage == np.mean([answer is not None for answer in answers])
     assert promise.full_depth == np.mean([answer in {"bread", "milk", "toy"} for answer in answers])
     assert 0 < promise.full_depth < promise.coverage
-    for told in ("at most 15% of the answers wrong", f"{100 * promise.full_depth:.1f}% to full depth"):
+    for told in ("at most 15% of the answers are wrong", f"{100 * promise.full_depth:.1f}% to full depth"):
         assert told in str(promise)
     assert "risk=0.15" in repr(classifier.calibration_)
     assert restored_calibration(asdict(classifier.calibration_)) == classifier.calibration_

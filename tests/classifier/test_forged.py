@@ -151,7 +151,7 @@ def put(*path: Any) -> Callable[[Any], None]:
         ("tree", put("input_features", 1.5), "input_features is 1.5"),
         ("tree", put("features", "settings", "sublinear", "x"), "sublinear is 'x', expected true or false"),
         ("tree", put("versions", "hinet", "\ud800"), "half of a character"),
-        ("tree", put("parameters", "device", {"x": json.loads("[" * 99 + "]" * 99)}), "more than 50 lists"),
+        ("tree", put("parameters", "device", {"x": json.loads("[" * 99 + "]" * 99)}), "more than 50 levels"),
         ("tree", put("parameters", "n_jobs", "all"), "n_jobs"),
         ("path text", put("labels", "style", "mark", ""), "need a mark"),
         ("tree", put("labels", "root", 7), "root is 7, expected"),
@@ -195,7 +195,7 @@ def test_what_is_forged_is_told_in_the_shell(copies: dict[str, Path], capsys: py
         (b'{"mix":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}}', "'mix' of the shape"),
         (b'{"mix":{"dtype":"F32","shape":[-1,-4],"data_offsets":[0,16]}}', "'mix' of the shape"),
         (b'{"mix":{"dtype":"F32","shape":[4],"data_offsets":[0,17179869184]}}', "'mix' of the shape"),
-        (b'{"mix":{"dtype":"BF16","shape":[0],"data_offsets":[0,0]}}', "unknown kind 'BF16'"),
+        (b'{"mix":{"dtype":"BF16","shape":[0],"data_offsets":[0,0]}}', "unknown dtype 'BF16'"),
         (b"{}", "arrays of 0 bytes in a file with"),
     ],
 )

@@ -126,7 +126,7 @@ def test_wishes_that_cannot_be_met_are_told_before_training(
             ["--out", "new", "--risk", "7", "--valid-share", "0.1"],
             "risk: expected a number above 0 and below 1",
         ),
-        (["--out", "products.csv/model"], "products.csv is no folder that may be written to"),
+        (["--out", "products.csv/model"], "products.csv is not a writable folder"),
         (["--out", "taken"], "taken.checkpoint: holds other files than checkpoints ('notes.txt')"),
         (["--out", "taken", "--resume"], "taken.checkpoint: holds other files than checkpoints ('notes.txt')"),
         (["--out", "new", "--valid", "test.csv", "--valid-share", "0.1"], "all define the validation rows"),
@@ -184,7 +184,7 @@ def test_a_promise_is_told_wherever_it_is_used(
     promise = mine.fit([text for text, _ in rows], [label for _, label in rows]).calibrate(risk=0.3).promise
     assert load("risky").calibration_ == mine.calibration_
     told = f"--min-confidence calibrated: {promise}"
-    assert "at most 30% of the answers wrong" in told
+    assert "at most 30% of the answers are wrong" in told
     assert told in said
     for command in (
         ["inspect", "risky"],

@@ -118,7 +118,7 @@ def test_what_cannot_be_updated_is_said(
         ([*RENAMED, "--rename", "tv=cheese"], "--rename names 'tv' twice"),
         ([*RENAMED, "--rename", "radio=television"], "'tv' and 'radio' are both renamed to 'television'"),
         ([*RENAMED, "--risk", 0.1], "--risk needs validation rows"),
-        ([*RENAMED, "--valid-share", 0.1], "--valid-share chooses among --rows"),
+        ([*RENAMED, "--valid-share", 0.1], "--valid-share selects from --rows"),
         ([*RENAMED, "--rows", "products.csv"], "label 'tv' is not in the taxonomy"),
         ([*RENAMED, "--rows", "none.csv"], "none.csv"),
         ([*RENAMED, "--rows", "in.csv", "--rejects", "in.csv", "--on-error", "skip"], "in.csv"),

@@ -204,7 +204,7 @@ BAD = {
     "comment": (
         "rows.csv",
         b"#text,label\na,b\n",
-        ":2: no column 'text' among 'a', 'b'; name another with --text; lines before it that start with #",
+        ":2: no column 'text' among 'a', 'b'; set `text` to another column; lines before it that start with #",
     ),
     "blank row": ("rows.csv", b"text,label\na,b\n,\nc,b\n", ":3: the text is empty"),
     "twice in Parquet": ("rows.parquet", twice_parquet(), "two columns are called 'text'"),
