@@ -46,8 +46,9 @@ def installed(extra: str, package: str | None = None) -> dict[str, Any]:
             seconds.append(watch.seconds)
             found: dict[str, Any] = {"seconds": min(seconds), "megabytes": megabytes(packages) - before}
             if package is not None:
-                told = f"import importlib.metadata as told; print(told.version({package!r}))"
-                found[package] = subprocess.check_output([python, "-c", told], text=True, timeout=LONGEST).strip()
+                code = f"from importlib.metadata import version; print(version({package!r}))"
+                version = subprocess.check_output([python, "-c", code], text=True, timeout=LONGEST)
+                found[package] = version.strip()
     return found
 
 

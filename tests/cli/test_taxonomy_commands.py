@@ -59,7 +59,7 @@ def test_rows_with_several_labels_and_another_column(folder: Path) -> None:
         "taxonomy", "check", "good.csv", "--rows", "rows.csv", "--label", "codes", "--label-sep", "|", cwd=folder
     )
     assert done.returncode == 0, done.stderr
-    assert "3 different among 3 given" in done.stdout
+    assert "3 distinct among 3 given" in done.stdout
     missing = hinet("taxonomy", "check", "good.csv", "--rows", "rows.csv", cwd=folder)
     assert missing.returncode == 2
     message = "error: rows.csv:1: no column 'label' among 'text', 'codes'; set --label to another column"
@@ -251,7 +251,7 @@ def test_labels_out_of_reach_of_the_root_are_errors(folder: Path) -> None:
     (folder / "rows.csv").write_text("label\na\nlost\n")
     done = hinet("taxonomy", "check", "lone.csv", "--root", "r", "--rows", "rows.csv", cwd=folder)
     assert done.returncode == 2
-    assert "rows.csv:3: label 'lost' is out of reach of the root" in done.stdout
+    assert "rows.csv:3: label 'lost' is not reachable from the root" in done.stdout
 
 
 def test_comments_before_a_table_are_passed_over(folder: Path) -> None:

@@ -76,9 +76,9 @@ def test_training_has_no_workers_on_one_core_or_if_all_is_kept(monkeypatch: pyte
     started: list[object] = []
     monkeypatch.setattr(compiling, "Workers", lambda *given: started.append(given))
     monkeypatch.setattr(compiling, "_once", compiling.Lock())
-    monkeypatch.setattr(compiling, "thread_count", lambda threads: 1)
+    monkeypatch.setattr(compiling, "resolve_threads", lambda threads: 1)
     compile_for_training()
-    monkeypatch.setattr(compiling, "thread_count", lambda threads: 8)
+    monkeypatch.setattr(compiling, "resolve_threads", lambda threads: 8)
     monkeypatch.setattr(compiling.Kernel, "is_kept", lambda self: True)
     compile_for_training()
     assert started == []

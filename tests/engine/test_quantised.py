@@ -140,7 +140,7 @@ def test_features_that_repeat_each_other_share_their_weights() -> None:
     one[:, -FEATURES:] = 8 * rows.toarray()[:, :FEATURES]  # all of a feature's value in one of its copies
     np.testing.assert_allclose(log_p(model, sp.csr_array(one)), log_p(model, rows), atol=1e-4)
     arrays = model.to_arrays() | {"merged": np.full(8 * FEATURES, FEATURES)}
-    with pytest.raises(HiNetError, match="the array 'merged' holds 12 at place 0, expected 0 to 11"):
+    with pytest.raises(HiNetError, match="the array 'merged' holds 12 at index 0, expected 0 to 11"):
         FusedModel.from_arrays(model.layers, arrays)
 
 

@@ -209,7 +209,7 @@ def summary_lines(source: str, summary: dict[str, Any]) -> list[str]:
         rows = summary["rows"]
         depths = ", ".join(f"{depth}: {count:,}" for depth, count in rows["labels_by_depth"].items())
         lines += [
-            f"  labels      {rows['labels']:,} distinct in {rows['labels_given']:,} rows; by depth {depths}",
+            f"  labels      {rows['labels']:,} distinct among {rows['labels_given']:,} given; by depth {depths}",
             f"  inner       {rows['inner_labels']:,} labels are inner nodes, in {rows['given_at_inner_labels']:,} rows",
             f"  no rows     {rows['nodes_without_rows']:,} nodes have no row at or below them",
         ]

@@ -21,7 +21,11 @@ def column_digests(rows, features):
     return digests, counts
 
 
-@kernel
+def _steps_of_merging(rows, number, count):
+    return len(rows.indptr) + 4 * len(rows.indices)
+
+
+@kernel(steps=_steps_of_merging)
 def merge_columns(rows, number, count):
     """Return the arrays of rows whose columns have one of ``count`` new numbers each; values of the same are summed."""
     place = np.full(count, -1, np.int64)  # where a number was met last; before the row at hand, if not in it

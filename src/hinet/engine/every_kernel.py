@@ -20,7 +20,7 @@ from hinet.data.text import TextFeatures, TextSettings
 from hinet.engine.fitting import ValidationRows, fit
 from hinet.engine.goals import Goals
 from hinet.engine.model import FusedModel
-from hinet.engine.redundancy import repeated_share
+from hinet.engine.redundancy import merged_columns, repeated_share, with_merged
 from hinet.engine.search import Search
 from hinet.engine.settings import EngineSettings
 from hinet.engine.transfer import option_targets, taught
@@ -66,7 +66,9 @@ def _train_and_ask(edges: list[tuple[str, str]], rows: Any) -> None:
     model = fit(rows, traces, SMALL, valid=ValidationRows(wide, traces), watch=True)
     if layers.taxonomy.is_tree:
         fit(rows, traces, replace(SMALL, flat=True))
-        repeated_share(SparseMatrix.of(rows), rows.shape[1])  # which fit asks of many rows alone
+        matrix = SparseMatrix.of(rows)  # of many rows alone fit asks whether features repeat each other
+        repeated_share(matrix, rows.shape[1])
+        with_merged(matrix, merged_columns(matrix, rows.shape[1]), rows.shape[1])
         _relearn(model, rows)
     search = Search(model, threads=1)
     search.traces(rows, 2, least=0.01)
