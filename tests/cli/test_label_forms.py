@@ -103,7 +103,8 @@ def test_what_only_looks_like_a_path_is_a_label(
     assert hinet(*train, "--label", "income", "--out", "a") == 0
     assert {row["label"] for row in predicted("a")} == {"<=50K", ">50K"}
     assert hinet(*train, "--label", "both", "--out", "b") == 2
-    assert "a step of the path '>50K' is empty; name every step, or set --path-sep to none if labels are not paths" in capsys.readouterr().err
+    message = "a step of the path '>50K' is empty; name every step, or set --path-sep to none if labels are not paths"
+    assert message in capsys.readouterr().err
     assert hinet(*train, "--label", "both", "--path-sep", "none", "--out", "b") == 0
     assert [row["label"] for row in predicted("b")] == [">50K", ">50K", "a > b", "c"] * 5
     assert load("b").taxonomy_.height == 1
