@@ -15,7 +15,7 @@ from scipy.stats import binom
 from hinet import HiNetClassifier, HiNetError, Taxonomy, load
 from hinet.classifier.parameters import restored_calibration
 from hinet.data.text import TextFeatures
-from hinet.engine.leaning import sloped
+from hinet.engine.search.odds_scaling import sloped
 from hinet.evaluation.risk import THRESHOLDS, find_threshold, upper_bound
 from hinet.metrics import expected_calibration_error
 from tests.classifier.data import numbers, small, taxonomy, texts

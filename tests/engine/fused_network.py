@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from hinet.data.matrices import SparseMatrix
 from hinet.engine import DeepExpert, FusedModel, WideExpert
-from hinet.engine.experts import LabelSpans, Prototypes
+from hinet.engine.model.experts import Prototypes
+from hinet.engine.model.groups import LabelSpans
 from hinet.errors import HiNetError
 from hinet.networks.features import SparseBag, SparseRows
 from hinet.networks.graph import NeuronGraph

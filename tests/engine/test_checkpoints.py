@@ -14,7 +14,7 @@ import pytest
 
 from hinet import FileError, HiNetError, Traces
 from hinet.engine import EngineSettings, FusedModel, ValidationRows, fit
-from hinet.engine.checkpoints import DIGEST, _digest, check_folder, remove_checkpoints
+from hinet.engine.training.checkpoints import DIGEST, _digest, check_folder, remove_checkpoints
 from hinet.files import read_arrays, write_arrays
 from tests.engine.test_fit import data
 
@@ -159,7 +159,7 @@ def test_a_checkpoint_without_a_digest_is_refused(given: Given, tmp_path: Path) 
 def test_weights_that_are_not_finite_are_neither_kept_nor_answered_with(
     given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hinet.engine.deep import DeepTask
+    from hinet.engine.training.deep import DeepTask
 
     run = DeepTask.run_epoch
 

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from hinet import Layers, Taxonomy, Traces
 from hinet.data.matrices import SparseMatrix
 from hinet.engine import DeepExpert, Goals, Groups
-from hinet.engine.deep import DeepSlots, Drops, GroupLesson, LabelLesson, LabelTargets
-from hinet.engine.experts import LabelSpans
-from hinet.engine.flat_kernels import LabelRoom, exponentials, pull_of_labels
-from hinet.engine.tasks import Stretch, TrainingRows
+from hinet.engine.model.groups import LabelSpans
+from hinet.engine.training.deep import DeepSlots, Drops, GroupLesson, LabelLesson, LabelTargets
+from hinet.engine.training.deep_kernels import LabelRoom, exponentials, pull_of_labels
+from hinet.engine.training.jobs import Stretch, TrainingRows
 from tests.strategies import all_traces, taxonomies
 
 FEATURES, WIDTH, LABELS, ROWS = 12, 10, 9, 11

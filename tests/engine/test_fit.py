@@ -13,9 +13,9 @@ import scipy.sparse as sp
 from hinet import FileError, HiNetError, Layers, Taxonomy, Traces
 from hinet.data.matrices import SparseMatrix
 from hinet.engine import EngineSettings, FusedModel, Goals, Search, ValidationRows, fit
-from hinet.engine.experts import LabelSpans
-from hinet.engine.mixing import learned_mix, usual_mix
-from hinet.engine.patterns import prototypes
+from hinet.engine.model.groups import LabelSpans
+from hinet.engine.training.cooccurrence import prototypes
+from hinet.engine.training.mixing import learned_mix, usual_mix
 from hinet.progress import EpochRecord, LineProgress, SilentProgress
 
 FEATURES = 40
@@ -194,7 +194,7 @@ def test_patience_stops_early_and_keeps_the_best(monkeypatch: pytest.MonkeyPatch
         costs.append(cost)
         return mix, cost
 
-    monkeypatch.setattr("hinet.engine.fitting.learned_mix", heard_mix)
+    monkeypatch.setattr("hinet.engine.training.fit.learned_mix", heard_mix)
     rows, traces, _ = data("dag")
     valid_rows, _, _ = data("dag", 60, 5)
     random_traces = data("dag", 60, 6)[1]  # which nobody can learn, so that more training only costs
@@ -268,8 +268,8 @@ def test_checkpoints_at_intervals_lose_at_most_an_interval(
     trained: FusedModel, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(10_000))
-    monkeypatch.setattr("hinet.engine.checkpoints.time.monotonic", lambda: next(clock))
-    monkeypatch.setattr("hinet.engine.checkpoints.LEAST_WRITES", 0)
+    monkeypatch.setattr("hinet.engine.training.checkpoints.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("hinet.engine.training.checkpoints.LEAST_WRITES", 0)
     rows, traces, _ = data(kind)
     with pytest.raises(KeyboardInterrupt):
         fit(rows, traces, QUICK, progress=BreaksOff(19), checkpoint=tmp_path, checkpoint_every=8)

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from hinet import LabelError, Layers, Taxonomy, Traces
 from hinet.engine import Goals, Groups
-from hinet.engine.goal_kernels import mixed_cost, most_of_a_row
-from hinet.engine.goals import END
+from hinet.engine.model.targets import END
+from hinet.engine.training.target_kernels import mixed_cost, most_of_a_row
 from tests.engine.oracle import label_probabilities
 from tests.strategies import all_scored, layered
 

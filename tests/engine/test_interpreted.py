@@ -14,7 +14,7 @@ import pytest
 from hinet import HiNetClassifier, Layers, Taxonomy, Traces, compiled
 from hinet.data.text import TextFeatures, TextSettings
 from hinet.engine import EngineSettings, FusedModel, Search, fit
-from hinet.engine.goals import Goals
+from hinet.engine.model.targets import Goals
 from tests import processes
 
 CLOSE: dict[str, float] = {"rtol": 0, "atol": 1e-5}

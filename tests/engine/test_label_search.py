@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from hinet import HiNetError, Layers, Taxonomy
 from hinet.engine import FoundLabels, Goals, Search
-from hinet.engine.ladders import Ladder, cells_of
-from hinet.engine.leaning import gifts
+from hinet.engine.search.odds_scaling import gifts
+from hinet.engine.search.trace_logits import Ladder, cells_of
 from hinet.networks import HiNet, SparseBag
 from hinet.networks.search import NetworkSearch
 from hinet.taxonomy import STOP
@@ -185,7 +185,7 @@ def test_blocks_of_rows_give_the_same_labels(monkeypatch: pytest.MonkeyPatch) ->
     made, rows = random_model(layers, 3), random_rows(150, 3)
     search = Search(made.model, threads=2)
     whole, every = search.top_labels(rows, 4), search.label_probabilities(rows)
-    monkeypatch.setattr("hinet.engine.search.MOST_CELLS", 100)
+    monkeypatch.setattr("hinet.engine.search.search.MOST_CELLS", 100)
     parts = search.top_labels(rows, 4)
     np.testing.assert_array_equal(parts.probability, whole.probability)
     np.testing.assert_array_equal(parts.found.traces.neurons, whole.found.traces.neurons)

@@ -23,17 +23,17 @@ from hinet.engine import (
     Groups,
     Search,
     ValidationRows,
-    deep_kernels,
     fit,
-    wide_kernels,
 )
-from hinet.engine.coupled_kernels import WideWeights, find_weights, train_wide
-from hinet.engine.deep import DeepSlots, Drops
-from hinet.engine.deep_kernels import train_deep
-from hinet.engine.experts import WEIGHT, LabelSpans, Prototypes, WideExpert, linear_units
-from hinet.engine.scoring_kernels import expert_logits
-from hinet.engine.tasks import Stretch, TrainingRows
-from hinet.engine.wide import IN_TRAINING, IndependentGroups, WidePlan
+from hinet.engine.model.experts import WEIGHT, Prototypes, WideExpert, linear_units
+from hinet.engine.model.groups import LabelSpans
+from hinet.engine.search.scoring_kernels import expert_logits
+from hinet.engine.training import deep_kernels, wide_kernels
+from hinet.engine.training.deep import DeepSlots, Drops
+from hinet.engine.training.deep_kernels import train_deep
+from hinet.engine.training.jobs import Stretch, TrainingRows
+from hinet.engine.training.wide import IN_TRAINING, IndependentGroups, WidePlan
+from hinet.engine.training.wide_kernels import WideWeights, find_weights, train_wide
 from hinet.networks import (
     DenseFeatures,
     HeadSettings,

@@ -14,10 +14,11 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from hinet import HiNetError, Layers, Taxonomy, Traces
 from hinet.data.matrices import SparseMatrix
 from hinet.engine import DeepExpert, EngineSettings, FusedModel, Search, ValidationRows, fit
-from hinet.engine.carrying import carried
-from hinet.engine.contributions import contributions
-from hinet.engine.quantised import LEVELS, float_rows, quantise_rows
-from hinet.engine.redundancy import merged_columns, with_merged
+from hinet.engine.model.experts import LEVELS, float_rows, quantise_rows
+from hinet.engine.model.fused import with_merged
+from hinet.engine.search.contributions import contributions
+from hinet.engine.training.cooccurrence import merged_columns
+from hinet.engine.training.taxonomy_transfer import carried
 
 LABELS = ["x", "y", "z", "b"]
 FEATURES = 12
@@ -140,7 +141,7 @@ def test_features_that_repeat_each_other_share_their_weights() -> None:
     one[:, -FEATURES:] = 8 * rows.toarray()[:, :FEATURES]  # all of a feature's value in one of its copies
     np.testing.assert_allclose(log_p(model, sp.csr_array(one)), log_p(model, rows), atol=1e-4)
     arrays = model.to_arrays() | {"merged": np.full(8 * FEATURES, FEATURES)}
-    with pytest.raises(HiNetError, match="the array 'merged' holds 12 at place 0, expected 0 to 11"):
+    with pytest.raises(HiNetError, match="the array 'merged' holds 12 at index 0, expected 0 to 11"):
         FusedModel.from_arrays(model.layers, arrays)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hinet import HiNetError, Layers, Taxonomy
 from hinet.engine import Found, FoundNodes, Search
-from hinet.engine.search import ROOM
+from hinet.engine.search.search import ROOM
 from hinet.networks import NeuronGraph, downpour
 from tests.engine.oracle import (
     Made,
@@ -338,8 +338,8 @@ def test_answers_do_not_depend_on_threads_or_blocks(
     expected = answers_of(Search(made.model, threads=1), rows)
     for threads in (2, 5):
         assert_same_answers(answers_of(Search(made.model, threads=threads), rows), expected)
-    monkeypatch.setattr("hinet.engine.search.LEAST_BLOCK", 10)
-    monkeypatch.setattr("hinet.engine.search.BLOCK", 10)  # all rows are searched in small blocks
+    monkeypatch.setattr("hinet.engine.search.search.LEAST_BLOCK", 10)
+    monkeypatch.setattr("hinet.engine.search.search.BLOCK", 10)  # all rows are searched in small blocks
     assert_same_answers(answers_of(Search(made.model, threads=2), rows), expected)
 
 

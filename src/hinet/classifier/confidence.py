@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.truth import Truth
 from hinet.engine import FoundNodes, Goals
-from hinet.engine.ladders import Ladder, cells_of
-from hinet.engine.leaning import sloped
+from hinet.engine.search.odds_scaling import sloped
+from hinet.engine.search.trace_logits import Ladder, cells_of
 from hinet.errors import HiNetError
 from hinet.evaluation.risk import THRESHOLDS, AnswerCounts, RiskBound, find_threshold
 from hinet.metrics import expected_calibration_error, log_loss

@@ -14,9 +14,8 @@ from hinet.classifier.fitting import Lesson
 from hinet.classifier.labels import LabelForm
 from hinet.data import Traces
 from hinet.engine import EngineSettings
-from hinet.engine.answering import Predictor
-from hinet.engine.carrying import Carried
-from hinet.engine.transfer import TRACES_OF_A_ROW, learning_rows, option_targets, traceable
+from hinet.engine.search.predictor import Predictor
+from hinet.engine.training.taxonomy_transfer import TRACES_OF_A_ROW, Carried, learning_rows, option_targets, traceable
 from hinet.progress import Progress
 from hinet.taxonomy import TaxonomyChange
 

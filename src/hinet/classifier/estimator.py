@@ -65,9 +65,9 @@ from hinet.data.holdout import holdout_mask
 from hinet.data.matrices import as_csr, check_rows, is_sparse, validate_weights
 from hinet.data.text import TextSettings
 from hinet.engine import Decoding, fit
-from hinet.engine.answering import Engine, Predictor
 from hinet.engine.compiling import compile_for_training
-from hinet.engine.predictor import FusedPredictor
+from hinet.engine.search.fused_predictor import FusedPredictor
+from hinet.engine.search.predictor import Engine, Predictor
 from hinet.errors import FileError, HiNetError, InputTypeError, LabelError, format_value, quoted
 from hinet.evaluation.risk import CERTAINTY, validate_share
 from hinet.parameters import FLAG, PATH, THREADS, validate_parameters

@@ -16,8 +16,8 @@ from hinet.classifier.fitted import Fitted
 from hinet.classifier.inputs import TextInput
 from hinet.data import Traces
 from hinet.data.text import unknown_words
-from hinet.engine.contributions import GroupParts
-from hinet.engine.leaning import gifts
+from hinet.engine.search.contributions import GroupParts
+from hinet.engine.search.odds_scaling import gifts
 from hinet.taxonomy import STOP
 
 STOPS = "(stops here)"  # the option of ending at the node itself

@@ -18,13 +18,12 @@ from types import FunctionType
 from typing import Any
 
 from hinet.compiled import Kernel, claimed_by
-from hinet.engine.column_kernels import column_digests, mean_sizes
-from hinet.engine.deep_kernels import train_deep
-from hinet.engine.flat_kernels import train_flat
-from hinet.engine.goal_kernels import mixed_cost, most_of_a_row
-from hinet.engine.group_kernels import count_weights, prune_slots, train_groups
-from hinet.engine.scoring_kernels import expert_logits
-from hinet.engine.search_kernels import best_traces
+from hinet.engine.model.column_kernels import column_digests, mean_sizes
+from hinet.engine.search.scoring_kernels import expert_logits
+from hinet.engine.search.search_kernels import best_traces
+from hinet.engine.training.deep_kernels import train_deep, train_flat
+from hinet.engine.training.target_kernels import mixed_cost, most_of_a_row
+from hinet.engine.training.wide_kernels import count_weights, prune_slots, train_groups
 from hinet.parameters import resolve_threads
 
 WORKER = (sys.executable, "-m", "hinet.engine.every_kernel")

@@ -17,13 +17,13 @@ from hinet.compiled import Kernel, interpreting
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix
 from hinet.data.text import TextFeatures, TextSettings
-from hinet.engine.fitting import ValidationRows, fit
-from hinet.engine.goals import Goals
-from hinet.engine.model import FusedModel
-from hinet.engine.redundancy import repeated_share
-from hinet.engine.search import Search
+from hinet.engine.model.fused import FusedModel
+from hinet.engine.model.targets import Goals
+from hinet.engine.search.search import Search
 from hinet.engine.settings import EngineSettings
-from hinet.engine.transfer import option_targets, taught
+from hinet.engine.training.cooccurrence import repeated_share
+from hinet.engine.training.fit import ValidationRows, fit
+from hinet.engine.training.taxonomy_transfer import option_targets, taught
 from hinet.taxonomy import Layers, Taxonomy
 
 TEXTS = ("rye bread", "white bread", "whole milk", "toy car", "ähre", "rye milk")

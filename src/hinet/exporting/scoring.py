@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.engine import DeepExpert, Groups
-from hinet.engine.experts import Floats, LabelSpans
+from hinet.engine.model.experts import Floats
+from hinet.engine.model.groups import LabelSpans
 from hinet.exporting.graph import NUMBERS, GraphInMaking
 from hinet.ragged import Bools, Ints, offsets_of
 from hinet.taxonomy import STOP, Layers

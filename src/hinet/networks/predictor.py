@@ -16,7 +16,7 @@ from torch import nn
 from hinet.data import Traces
 from hinet.data.matrices import is_sparse
 from hinet.engine import EngineSettings, ValidationRows
-from hinet.engine.answering import Predictor, RowParts
+from hinet.engine.search.predictor import Predictor, RowParts
 from hinet.errors import HiNetError
 from hinet.networks.contributions import NetworkContributions
 from hinet.networks.features import DenseFeatures, SparseBag

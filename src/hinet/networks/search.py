@@ -16,7 +16,7 @@ from torch import Tensor
 from hinet.data import Traces
 from hinet.data.matrices import check_rows
 from hinet.engine import Found, FoundLabels, FoundNodes, Goals
-from hinet.engine.answering import PROBABILITY, TYPICAL_F1, Answering, K
+from hinet.engine.search.predictor import PROBABILITY, TYPICAL_F1, Answering, K
 from hinet.networks.batches import check_width, row_batch
 from hinet.networks.downpour import best_traces_to, downpour
 from hinet.networks.marginals import Marginals, marginals

@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from hinet.engine import Groups
-from hinet.engine.carrying import UNLIKELY, Carried
-from hinet.engine.transfer import OutputRows, ScoredRows, relearned
+from hinet.engine.training.taxonomy_transfer import UNLIKELY, Carried, OutputRows, ScoredRows, relearned
 from hinet.networks.models import HiNet
 from hinet.networks.predict import feature_layer
 from hinet.taxonomy import Layers

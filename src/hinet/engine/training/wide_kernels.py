@@ -1,10 +1,12 @@
-"""Kernels that train the wide expert a sibling group at a time, where groups do not depend on each other.
+"""Kernels that train the wide expert: a sibling group at a time where groups are independent, else a row at a time.
 
 If every label has a single path, the groups of a wide expert share neither weights nor posteriors: each is a small
 problem of its own. Training one to its end before the next keeps its weights in the processor's cache, and lets any
-number of threads work on different groups with the same result.
+number of threads work on different groups with the same result (:func:`train_groups`). A *visit* is a row that passes
+through a group on the way to a label; visits are sorted by group, then by option.
 
-A *visit* is a row that passes through a group on the way to a label; visits are sorted by group, then by option.
+A label with several paths, as in a DAG, is split over the groups of all of them by what the model itself believes, so
+its groups are trained together, row by row (:func:`train_wide`).
 """
 
 from __future__ import annotations
@@ -14,11 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hinet.compiled import inlined, kernel
-from hinet.engine.random_kernels import MIX
-from hinet.engine.wide_kernels import CERTAIN, move_biases, move_weight, steepest_of
+from hinet.engine.model.column_kernels import MIX
+from hinet.engine.search.scoring_kernels import find_near
+from hinet.engine.training.target_kernels import aim, list_groups, normalise, rate_at, scratch_for
 
 F4 = np.float32
 WEIGHT = np.dtype([("option", np.int32), ("weight", np.float32), ("slot", np.float32)])
+CERTAIN = F4(1e-3)  # a group all of whose gradients are below this is not worth an update
+BIAS_RATE = F4(0.05)  # rate of the biases, as a share of the weights' rate
 
 
 @kernel
@@ -244,3 +249,149 @@ def prune_slots(feature, weight_offsets, weights, usual, least):
                     target += 1
             new_offsets[before[slot] + 1] = target
     return new_feature, new_offsets, new_weights, before
+
+
+class WideWeights(NamedTuple):
+    """The wide expert in training: ``weights[offsets[f]:offsets[f + 1]]`` are those of feature ``f``, by output row."""
+
+    offsets: Any  # (features + 1,)
+    weights: Any  # (weights,) each with its output row and its slot
+    bias: Any  # (output rows,)
+    bias_slots: Any  # (output rows,)
+
+
+class Places(NamedTuple):
+    """Where the weights of every feature of every row begin in every group on its way."""
+
+    place: Any  # row by row, group by group in the order of list_groups, feature by feature
+    begins: Any  # (n + 1,) where each row begins
+
+
+@kernel
+def find_weights(data, mine, wide):
+    """Look up all :class:`Places`, once and for all."""
+    rows, goals, groups, most, _ = data
+    offsets, weights = wide.offsets, wide.weights
+    scratch = scratch_for(*most)
+    count = len(goals.row_offsets) - 1
+    begins = np.zeros(count + 1, np.int64)
+    for row in range(count):
+        listed = list_groups(row, goals, groups, mine, scratch)
+        begins[row + 1] = begins[row] + listed * (rows.indptr[row + 1] - rows.indptr[row])
+    places = np.empty(begins[count], np.int32)
+    for row in range(count):
+        low, high = rows.indptr[row], rows.indptr[row + 1]
+        begin = begins[row]
+        above = -1
+        for listed in range(list_groups(row, goals, groups, mine, scratch)):
+            base = groups.first_row[scratch.group[listed]]
+            for entry in range(low, high):
+                feature = rows.indices[entry]
+                place = offsets[feature]
+                if base > above >= 0:
+                    place = np.int64(places[begin - (high - low)])
+                places[begin] = find_near(weights["row"], place, offsets[feature + 1], base)
+                begin += 1
+            above = base
+    return Places(places, begins)
+
+
+@kernel
+def train_wide(data, mine, stretch, wide, places):
+    """Train the wide expert on a stretch of rows; return their summed cost. Only groups that are ``mine`` are trained.
+
+    ``places`` are from :func:`find_weights`.
+    """
+    scratch = scratch_for(*data.most)
+    cost = 0.0
+    for position in range(len(stretch.order)):
+        row, rate = stretch.order[position], rate_at(stretch, position)
+        count = list_groups(row, data.goals, data.groups, mine, scratch)
+        for listed in range(count):
+            score_group(data, row, listed, wide, places, scratch)
+            normalise(scratch, listed)
+        cost += aim(row, data.goals, scratch)
+        for listed in range(count):
+            if pull_of_group(listed, scratch) < CERTAIN:
+                continue
+            move_group(data, row, listed, rate, wide, places, scratch)
+    return cost
+
+
+@inlined
+def score_group(data, row, listed, wide, places, scratch):
+    """Fill in the training logits of a listed group."""
+    rows, weights = data.rows, wide.weights
+    start, base, after = bounds_of(data.groups, listed, scratch)
+    for option in range(after - base):
+        scratch.log_p[start + option] = wide.bias[base + option] + data.adjustment[base + option]
+    low = rows.indptr[row]
+    values = rows.indptr[row + 1] - low
+    begin = places.begins[row] + listed * values
+    for entry in range(values):
+        value = rows.data[low + entry]
+        place, end = np.int64(places.place[begin + entry]), wide.offsets[rows.indices[low + entry] + 1]
+        while place < end and weights[place]["row"] < after:
+            scratch.log_p[start + weights[place]["row"] - base] += value * weights[place]["weight"]
+            place += 1
+
+
+@inlined
+def pull_of_group(listed, scratch):
+    """Turn the probabilities of a listed group into the gradients of its logits, and return the steepest."""
+    start, end = scratch.start[listed], scratch.start[listed + 1]
+    for option in range(start, end):
+        scratch.p[option] = scratch.mass[listed] * scratch.p[option] - scratch.target[option]
+    return steepest_of(scratch.p[start:end])
+
+
+@inlined
+def move_group(data, row, listed, rate, wide, places, scratch):
+    """Move the biases and weights of a listed group by Adagrad."""
+    rows, weights = data.rows, wide.weights
+    start, base, after = bounds_of(data.groups, listed, scratch)
+    slopes = scratch.p[start : start + after - base]
+    move_biases(slopes, rate, wide.bias[base:after], wide.bias_slots[base:after])
+    low = rows.indptr[row]
+    values = rows.indptr[row + 1] - low
+    begin = places.begins[row] + listed * values
+    for entry in range(values):
+        value = rows.data[low + entry]
+        place, end = np.int64(places.place[begin + entry]), wide.offsets[rows.indices[low + entry] + 1]
+        while place < end and weights[place]["row"] < after:
+            move_weight(value * slopes[weights[place]["row"] - base], rate, weights, place)
+            place += 1
+
+
+@inlined
+def bounds_of(groups, listed, scratch):
+    """Return where the options of a listed group begin, and its first output row and the one after its last."""
+    start = scratch.start[listed]
+    base = groups.first_row[scratch.group[listed]]
+    return start, base, base + scratch.start[listed + 1] - start
+
+
+@inlined
+def steepest_of(slopes):
+    """Return the largest size of the gradients of a group's logits."""
+    steepest = F4(0)
+    for option in range(len(slopes)):
+        steepest = max(steepest, abs(slopes[option]))
+    return steepest
+
+
+@inlined
+def move_biases(slopes, rate, bias, slots):
+    """Move the biases of a group down the gradients of its logits."""
+    for option in range(len(slopes)):
+        slope = slopes[option]
+        slots[option] += slope * slope
+        bias[option] -= BIAS_RATE * rate * slope / np.sqrt(slots[option])
+
+
+@inlined
+def move_weight(slope, rate, weights, place):
+    """Move the weight at a place down its gradient."""
+    slot = weights[place]["slot"] + slope * slope
+    weights[place]["slot"] = slot
+    weights[place]["weight"] -= rate * slope / np.sqrt(slot)

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data.matrices import SparseMatrix
-from hinet.engine.deep_kernels import train_deep
-from hinet.engine.experts import DeepExpert, Floats, LabelSpans
-from hinet.engine.flat_kernels import train_flat
-from hinet.engine.goals import Goals
+from hinet.engine.model.experts import DeepExpert, Floats
+from hinet.engine.model.groups import LabelSpans
+from hinet.engine.model.targets import Goals
 from hinet.engine.settings import Dropout
-from hinet.engine.tasks import Arrays, Stretch, TrainingRows, falling, over_stretches
+from hinet.engine.training.deep_kernels import train_deep, train_flat
+from hinet.engine.training.jobs import Arrays, Stretch, TrainingRows, falling, over_stretches
 
 DROPS = 1 << 16  # dropout factors made for an epoch
 

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hinet.compiled import inlined, kernel
-from hinet.engine.lookup_kernels import find_first
 
 F4 = np.float32
 DEEP, WIDE, FLAT, PROTOTYPES = 0, 1, 2, 3  # places in the mix
@@ -346,3 +345,25 @@ def group_logits(rows, chosen, neuron, groups, experts):
         found[place, :] = logits[:size]
         hidden[place, :] = reading.hidden[0, :]
     return found, hidden
+
+
+@inlined
+def find_first(values, low, high, wanted):
+    """Return the first of the sorted values ``low:high`` that is at least the wanted one."""
+    while low < high:
+        middle = (low + high) >> 1
+        if values[middle] < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@inlined
+def find_near(values, low, high, wanted):
+    """Return what :func:`find_first` does, faster where it is close to ``low``."""
+    step = 1
+    while low + step < high and values[low + step] < wanted:
+        low += step
+        step *= 2
+    return find_first(values, low, min(high, low + step), wanted)

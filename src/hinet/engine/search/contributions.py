@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data.matrices import SparseMatrix
-from hinet.engine.experts import DeepExpert, Experts, Mix
-from hinet.engine.model import FusedModel
+from hinet.engine.model.experts import DeepExpert, Experts, Mix
+from hinet.engine.model.fused import FusedModel
 
 Numbers = NDArray[np.float64]
 LEAST_SQUARE = 1e-12  # of the length of a row

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.engine.goals import END, Goals
+from hinet.engine.model.targets import END, Goals
 from hinet.ragged import offsets_of, positions
 
 Floats = NDArray[np.float64]

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.engine.tasks import Arrays, Task
+from hinet.engine.training.jobs import Arrays, Task
 from hinet.errors import FileError, HiNetError
 from hinet.files import read_arrays, write_arrays
 from hinet.files.schema import FINITE, ArraySpec, Schema, check_arrays, floats

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import numpy as np
 
-from hinet.engine.checkpoints import Best, Checkpoints, Done, check_finite
 from hinet.engine.settings import EngineSettings
-from hinet.engine.tasks import Task
+from hinet.engine.training.checkpoints import Best, Checkpoints, Done, check_finite
+from hinet.engine.training.jobs import Task
 from hinet.errors import HiNetError
 from hinet.progress import EpochRecord, Progress
 

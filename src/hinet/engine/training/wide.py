@@ -9,12 +9,18 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.engine.coupled_kernels import Places, WideWeights, find_weights, train_wide
-from hinet.engine.experts import WEIGHT, Floats, WideExpert
-from hinet.engine.goals import Goals
-from hinet.engine.group_kernels import count_weights, train_groups
-from hinet.engine.patterns import seen_together
-from hinet.engine.tasks import Arrays, Stretch, Task, TrainingRows, falling, over_stretches
+from hinet.engine.model.experts import WEIGHT, Floats, WideExpert
+from hinet.engine.model.targets import Goals
+from hinet.engine.training.cooccurrence import seen_together
+from hinet.engine.training.jobs import Arrays, Stretch, Task, TrainingRows, falling, over_stretches
+from hinet.engine.training.wide_kernels import (
+    Places,
+    WideWeights,
+    count_weights,
+    find_weights,
+    train_groups,
+    train_wide,
+)
 from hinet.ragged import offsets_of, positions
 
 PARTS = 8  # of the independent groups

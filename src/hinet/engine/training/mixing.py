@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from hinet.data.matrices import SparseMatrix
-from hinet.engine.experts import Experts, Floats, Mix
-from hinet.engine.goal_kernels import mixed_cost, most_of_a_row
-from hinet.engine.goals import Goals
-from hinet.engine.groups import Groups
-from hinet.engine.scoring_kernels import expert_logits
+from hinet.engine.model.experts import Experts, Floats, Mix
+from hinet.engine.model.groups import Groups
+from hinet.engine.model.targets import Goals
+from hinet.engine.search.scoring_kernels import expert_logits
+from hinet.engine.training.target_kernels import mixed_cost, most_of_a_row
 
 MOST_ROWS = 4_000  # validation rows looked at
 DECAY = 1e-3  # pulls the weights towards the start, for few rows or experts that agree

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix
-from hinet.engine.answering import Predictor, RowParts
-from hinet.engine.contributions import contributions
-from hinet.engine.model import FusedModel
-from hinet.engine.search import Search
+from hinet.engine.model.fused import FusedModel
+from hinet.engine.search.contributions import contributions
+from hinet.engine.search.predictor import Predictor, RowParts
+from hinet.engine.search.search import Search
 from hinet.taxonomy import Layers
 
 if TYPE_CHECKING:  # a model answers without what trains one
@@ -87,13 +87,13 @@ class FusedPredictor(Search, Predictor):
 
     def moved_to(self, layers: Layers, came_from: NDArray[np.int64]) -> Self:
         """Return the same knowledge over other layers; ``came_from`` gives the old node of each new one, or -1."""
-        from hinet.engine.carrying import carried
+        from hinet.engine.training.taxonomy_transfer import carried
 
         return self._with(carried(self.model, layers, came_from))
 
     def taught(self, learns: NDArray[np.bool_], targets: sp.csc_array, rows: Any) -> Self:
         """Return a model whose output rows that learn were fitted to targets of options on rows."""
-        from hinet.engine.transfer import taught
+        from hinet.engine.training.taxonomy_transfer import taught
 
         return self._with(taught(self.model, learns, targets, SparseMatrix.of(rows)))
 
@@ -108,7 +108,7 @@ class FusedPredictor(Search, Predictor):
         progress: Progress | None = None,
     ) -> Self:
         """Return the model after learning from more rows, over the same layers."""
-        from hinet.engine.fitting import fit
+        from hinet.engine.training.fit import fit
 
         epochs = settings.deep_epochs or EPOCHS_OF_MORE_ROWS
         settings = replace(settings, deep_epochs=epochs, wide_epochs=epochs)

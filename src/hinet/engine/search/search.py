@@ -14,19 +14,18 @@ from numpy.typing import NDArray
 
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix, is_sparse
-from hinet.engine.answering import PROBABILITY, TYPICAL_F1, Answering, Found, FoundLabels, FoundNodes, K
-from hinet.engine.label_kernels import likely_labels
-from hinet.engine.leaning import gifts, leaned, leaned_labels
-from hinet.engine.model import FusedModel
-from hinet.engine.scoring_kernels import FEW, expert_logits
-from hinet.engine.search_kernels import best_traces
-from hinet.engine.spreading_kernels import Leaning, best_nodes
+from hinet.engine.model.fused import FusedModel
+from hinet.engine.search.marginal_kernels import Leaning, best_nodes, likely_labels
+from hinet.engine.search.odds_scaling import gifts, leaned, leaned_labels
+from hinet.engine.search.predictor import PROBABILITY, TYPICAL_F1, Answering, Found, FoundLabels, FoundNodes, K
+from hinet.engine.search.scoring_kernels import FEW, expert_logits
+from hinet.engine.search.search_kernels import best_traces
 from hinet.errors import HiNetError
 from hinet.parameters import resolve_threads
 from hinet.ragged import gather, offsets_of
 
 if TYPE_CHECKING:
-    from hinet.engine.goals import Goals
+    from hinet.engine.model.targets import Goals
 
 BLOCK = 4_096  # rows that a thread takes at a time, at most
 LEAST_BLOCK = 64  # fewer are not worth another thread

@@ -1,4 +1,9 @@
-"""Which features go with which outputs: the pattern of the wide expert's weights, and the prototypes of labels."""
+"""Which features go with which outputs, and which with each other.
+
+Character n-grams repeat each other: those of a rare word are found in the same rows, as often, and so have the same
+values. Rows of such features have many to spare, and an expert learns not to rely on single ones if some are dropped at
+random. Where every word counts, the same costs accuracy.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,15 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from hinet.data.matrices import SparseMatrix
-from hinet.engine.experts import LabelSpans, Prototypes
-from hinet.engine.goals import Goals
-from hinet.engine.groups import Groups
+from hinet.engine.model.column_kernels import column_digests
+from hinet.engine.model.experts import Prototypes
+from hinet.engine.model.groups import Groups, LabelSpans
+from hinet.engine.model.targets import Goals
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+LEAST_ROWS = 1_000  # in fewer, columns are equal by chance
+LEAST_FEATURES = 32  # of a row, on average, that can spare some
+LEAST_REPEATED = 0.2  # of all values; of words and pairs of words an eighth at most, of character n-grams a quarter
 
 
 def seen_together(
@@ -71,3 +80,26 @@ def _by_goal(rows: SparseMatrix, features: int, goals: Goals, *, values: bool = 
 
 def _pattern(row: NDArray[np.int64], column: NDArray[np.int64], shape: tuple[int, int]) -> sp.csr_array:
     return sp.csr_array((np.ones(len(row), np.float32), (row, column)), shape=shape)
+
+
+def repeated_share(rows: SparseMatrix, features: int) -> float:
+    """Return the share of all values in columns that equal another; columns of a single value do not count."""
+    digests, counts = column_digests(rows, features)
+    digests, counts = digests[counts > 1], counts[counts > 1]
+    _, place, columns = np.unique(digests, return_inverse=True, return_counts=True)
+    return float(counts[columns[place] > 1].sum() / max(len(rows.indices), 1))
+
+
+def merged_columns(rows: SparseMatrix, features: int) -> NDArray[np.int32]:
+    """Return a number for each column, the same for columns that are equal; in the order of their first ones."""
+    digests, _ = column_digests(rows, features)
+    _, first, place = np.unique(digests, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int32)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[place]
+
+
+def has_features_to_spare(rows: SparseMatrix, features: int) -> bool:
+    """Return whether many rows have many features that repeat each other."""
+    many = rows.row_count >= LEAST_ROWS and len(rows.indices) >= LEAST_FEATURES * rows.row_count
+    return many and repeated_share(rows, features) >= LEAST_REPEATED

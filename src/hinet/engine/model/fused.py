@@ -11,19 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data.matrices import SparseMatrix
-from hinet.engine.experts import (
-    WEIGHT,
-    DeepExpert,
-    Experts,
-    LabelSpans,
-    Mix,
-    Prototypes,
-    WideExpert,
-    linear_units,
-    nbytes,
-)
-from hinet.engine.groups import Groups
-from hinet.engine.redundancy import with_merged
+from hinet.engine.model.column_kernels import merge_columns
+from hinet.engine.model.experts import WEIGHT, DeepExpert, Experts, Mix, Prototypes, WideExpert, linear_units, nbytes
+from hinet.engine.model.groups import Groups, LabelSpans
 from hinet.errors import HiNetError
 from hinet.files import narrowest
 from hinet.files.schema import Schema, bytes_of, check_arrays, floats, indices, offsets
@@ -100,14 +90,13 @@ _OUTPUTS = {"features.weight": ("", "rows"), "flat.head.weight": ("flat.", "labe
 class FusedModel:
     """Experts over the sibling groups of some layers, ready to be searched.
 
-    ``to_arrays`` and ``from_arrays`` turn it into named arrays and back; see :class:`~hinet.engine.search.Search` for
-    predictions.
+    ``to_arrays`` and ``from_arrays`` turn it into named arrays and back; :class:`hinet.engine.Search` predicts.
     """
 
     layers: Layers
     experts: Experts
     history: tuple[EpochRecord, ...] = field(default=(), repr=False)
-    slope: float = 1.0  # of the log odds of a best trace, in trees: see hinet.engine.leaning
+    slope: float = 1.0  # of the log odds of a best trace, in trees: see hinet.engine.search.odds_scaling
     merged: NDArray[np.int32] | None = None  # (f,) the feature of the experts that each one of a row counts as
 
     @cached_property
@@ -187,6 +176,11 @@ class FusedModel:
         _check_wide(experts.wide, groups)
         _check_mix(experts, slope, is_tree=layers.is_tree)
         return cls(layers, experts, slope=slope, merged=merged)
+
+
+def with_merged(rows: SparseMatrix, numbers: NDArray[np.int32], count: int) -> SparseMatrix:
+    """Return rows whose columns are numbered anew, below ``count``, those of one number summed; they are not sorted."""
+    return SparseMatrix(*merge_columns(rows, numbers, count))
 
 
 def _checked_features(arrays: Mapping[str, NDArray[Any]], layers: Layers, groups: Groups, labels: int) -> int:

@@ -13,22 +13,25 @@ of the summed exponentials of the labels below it, so that each expert by itself
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from hinet.engine.groups import Groups
-from hinet.engine.quantised import float_rows, quantise_rows
+from hinet.engine.model.groups import Groups, LabelSpans
 from hinet.ragged import offsets_of
-from hinet.taxonomy import STOP, Layers
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 Rows = NDArray[Any]  # of single precision, or of 8 bits with a scale for each row
 WEIGHT = np.dtype([("row", np.int32), ("weight", np.float32)])
+EMBEDDING_STD = 0.06
+WEIGHT_STD = 0.05
+LEVELS = 127
+LEAST_PEAK = 1e-30  # rows without a larger value are all zero
+_BITS_OF_LEVELS = 7  # which a scale leaves for the product
+_CHUNK = 1 << 22  # values that are turned at a time
 
 
 class DeepExpert(NamedTuple):
@@ -199,80 +202,6 @@ class Prototypes(NamedTuple):
         return cls(np.zeros(features + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
 
 
-class LabelSpans(NamedTuple):
-    """The labels in an order in which those below any option stand side by side; of a tree only."""
-
-    neuron: NDArray[np.int64]  # (labels,) where each label ends
-    first: NDArray[np.int64]  # (options,) the labels below an option are first:last
-    last: NDArray[np.int64]  # (options,)
-
-    @classmethod
-    def of(cls, layers: Layers) -> LabelSpans:
-        """Return the spans of the labels of a tree."""
-        below = np.zeros(len(layers.node), np.int64)  # labels at or below each neuron
-        below[layers.ends] = 1
-        parent = np.zeros(len(layers.node), np.int64)
-        real = layers.option_neuron != STOP
-        parent[layers.option_neuron[real]] = layers.option_parent[real]
-        for start, end in _layers_upwards(layers):
-            np.add.at(below, parent[start:end], below[start:end])
-        size = np.ones(len(layers.option_neuron), np.int64)
-        size[real] = below[layers.option_neuron[real]]
-        first = np.empty(len(size), np.int64)
-        span_start = np.zeros(len(layers.node), np.int64)
-        running = np.concatenate([[0], np.cumsum(size)])
-        for start, end in _layers_downwards(layers):
-            low, high = layers.option_offsets[start], layers.option_offsets[end]
-            group = layers.option_parent[low:high]
-            within = running[low:high] - running[layers.option_offsets[group]]
-            first[low:high] = span_start[group] + within
-            target = layers.option_neuron[low:high]
-            child = target != STOP
-            span_start[target[child]] = first[low:high][child]
-        stops = np.flatnonzero(~real)
-        neuron = np.empty(len(stops), np.int64)
-        neuron[first[stops]] = layers.option_parent[stops]
-        return cls(neuron, first, first + size)
-
-    @classmethod
-    def none(cls, layers: Layers) -> LabelSpans:
-        """Return no spans, for a model without experts on labels."""
-        nothing = np.zeros(len(layers.option_neuron), np.int64)
-        return cls(np.zeros(0, np.int64), nothing, nothing)
-
-    def upper_nodes(self, layers: Layers) -> tuple[Ints, Ints, Ints]:
-        """Return the nodes at or above each label, from the lowest up, as the labels below them.
-
-        Those of label ``j`` are ``offsets[j]:offsets[j + 1]`` of two more arrays, the first labels and the last. Nodes
-        with one label below them, with the same labels as the node before, or with all of them are left out.
-        """
-        real = np.flatnonzero(layers.option_neuron != STOP)
-        option_to = np.zeros(len(layers.node), np.int64)
-        option_to[layers.option_neuron[real]] = real
-        label, neuron = np.arange(len(self.neuron)), self.neuron
-        size = np.ones(len(label), np.int64)  # labels below the node before
-        found = [np.zeros((3, 0), np.int64)]
-        while True:
-            below_root = neuron != 0
-            option = option_to[neuron[below_root]]
-            label, before = label[below_root], size[below_root]
-            first, last = self.first[option], self.last[option]
-            size, neuron = last - first, layers.option_parent[option].astype(np.int64)
-            on = size < len(self.neuron)  # higher up there are only nodes with all labels
-            label, neuron, size, new = label[on], neuron[on], size[on], (size > before)[on]
-            if not len(label):
-                break
-            found.append(np.stack([label, first[on], last[on]])[:, new])
-        owner, first, last = np.concatenate(found, axis=1)
-        order = np.argsort(owner, kind="stable")
-        return offsets_of(np.bincount(owner, minlength=len(self.neuron))), first[order], last[order]
-
-    def labels_at(self, neurons: Ints) -> Ints:
-        """Return the label that ends at each of some neurons; at all of them one does."""
-        order = np.argsort(self.neuron)
-        return order[np.searchsorted(self.neuron, neurons, sorter=order)]
-
-
 class Mix(NamedTuple):
     """The weight of each expert in the logits."""
 
@@ -293,10 +222,6 @@ class Experts(NamedTuple):
     mix: Floats  # (4,) as in Mix
 
 
-EMBEDDING_STD = 0.06
-WEIGHT_STD = 0.05
-
-
 def linear_units(width: int) -> int:
     """Return how many of the hidden units are linear."""
     return (width + 1) // 2
@@ -313,16 +238,38 @@ def _side_by_side(blocks: list[Floats], order: NDArray[np.int64]) -> Floats:
     return joined
 
 
-def _layers_downwards(layers: Layers) -> list[tuple[int, int]]:
-    bounds = layers.layer_offsets.tolist()
-    return list(pairwise(bounds))
-
-
-def _layers_upwards(layers: Layers) -> list[tuple[int, int]]:
-    """Return the neurons of each layer below the root, the deepest first."""
-    return _layers_downwards(layers)[:0:-1]
-
-
 def nbytes(expert: Any) -> int:
     """Return the bytes that the arrays of an expert take."""
     return sum(array.nbytes for array in expert)
+
+
+def quantise_rows(values: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Return rows of whole numbers and the scale of each row.
+
+    >>> quantise_rows(np.array([[127, -63.6], [0, 0]], np.float32))[0].tolist()
+    [[127, -64], [0, 0]]
+    """
+    found = np.empty(values.shape, np.int8)
+    scale = np.ones(len(values), np.float32)
+    step = max(1, _CHUNK // max(values.shape[1], 1))
+    for start in range(0, len(values), step):
+        rows = slice(start, start + step)
+        peak = np.abs(values[rows]).max(1, initial=0)
+        filled = peak > LEAST_PEAK
+        scale[rows][filled] = _rounded_up(peak[filled] / np.float32(LEVELS))
+        found[rows] = np.rint(values[rows] / scale[rows, None])
+    return found, scale
+
+
+def float_rows(values: NDArray[Any], scale: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return rows as fractions of their own, given what they are multiplied by."""
+    found = values.astype(np.float32)
+    if values.dtype == np.int8:
+        found *= scale[:, None]
+    return found
+
+
+def _rounded_up(scale: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the least numbers that are no smaller and leave the last bits of their fraction empty."""
+    low = np.uint32((1 << _BITS_OF_LEVELS) - 1)
+    return ((scale.view(np.uint32) + low) & ~low).view(np.float32)

@@ -15,8 +15,8 @@ from hinet.data import Traces
 from hinet.parameters import one_of, real, whole
 
 if TYPE_CHECKING:
-    from hinet.engine.contributions import GroupParts
-    from hinet.engine.goals import Goals
+    from hinet.engine.model.targets import Goals
+    from hinet.engine.search.contributions import GroupParts
     from hinet.engine.settings import EngineSettings
     from hinet.progress import EpochRecord, Progress
     from hinet.taxonomy import Layers
@@ -174,7 +174,7 @@ class Predictor(Answering):
 
     @property
     def slope(self) -> float:
-        """What the log odds of best traces are multiplied by, see :mod:`hinet.engine.leaning`; 1 leaves them."""
+        """Factor of the log odds of best traces, see :mod:`hinet.engine.search.odds_scaling`; 1 leaves them."""
         return 1.0
 
     @property

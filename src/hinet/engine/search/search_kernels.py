@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hinet.compiled import inlined, kernel
-from hinet.engine.scoring_kernels import (
+from hinet.engine.search.scoring_kernels import (
     forget_weights,
     list_weights,
     listing_for,

@@ -11,24 +11,22 @@ from numpy.typing import NDArray
 
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix, check_count, is_sparse, validate_weights
-from hinet.engine.carrying import awake
-from hinet.engine.checkpoints import CHECKPOINT_EVERY, Checkpoints, fingerprint_of
-from hinet.engine.column_kernels import mean_sizes
-from hinet.engine.deep import DeepPlan, DeepTask, GroupLesson, LabelLesson, LabelTargets, Lesson
-from hinet.engine.experts import DeepExpert, Experts, Floats, LabelSpans, Prototypes, WideExpert
-from hinet.engine.goals import Goals
-from hinet.engine.group_kernels import prune_slots
-from hinet.engine.groups import Groups
-from hinet.engine.memory import plan_memory
-from hinet.engine.mixing import learned_mix, usual_mix
-from hinet.engine.model import FusedModel
-from hinet.engine.patterns import known_as, prototypes
-from hinet.engine.redundancy import has_features_to_spare, merged_columns, with_merged
-from hinet.engine.running import Runner
-from hinet.engine.search import Search
-from hinet.engine.settings import MOST_FLAT_LABELS, EngineSettings
-from hinet.engine.tasks import Task, TrainingRows
-from hinet.engine.wide import WidePlan, WideTraining, wide_training
+from hinet.engine.model.column_kernels import mean_sizes
+from hinet.engine.model.experts import DeepExpert, Experts, Floats, Prototypes, WideExpert
+from hinet.engine.model.fused import FusedModel, with_merged
+from hinet.engine.model.groups import Groups, LabelSpans
+from hinet.engine.model.targets import Goals
+from hinet.engine.search.search import Search
+from hinet.engine.settings import MOST_FLAT_LABELS, EngineSettings, plan_memory
+from hinet.engine.training.checkpoints import CHECKPOINT_EVERY, Checkpoints, fingerprint_of
+from hinet.engine.training.cooccurrence import has_features_to_spare, known_as, merged_columns, prototypes
+from hinet.engine.training.deep import DeepPlan, DeepTask, GroupLesson, LabelLesson, LabelTargets, Lesson
+from hinet.engine.training.jobs import Task, TrainingRows
+from hinet.engine.training.mixing import learned_mix, usual_mix
+from hinet.engine.training.taxonomy_transfer import awake
+from hinet.engine.training.trainer import Runner
+from hinet.engine.training.wide import WidePlan, WideTraining, wide_training
+from hinet.engine.training.wide_kernels import prune_slots
 from hinet.errors import HiNetError
 from hinet.metrics import accuracy
 from hinet.parameters import PATH, instance

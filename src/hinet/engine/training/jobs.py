@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data.matrices import SparseMatrix
-from hinet.engine.experts import Floats
-from hinet.engine.goal_kernels import most_of_a_row
-from hinet.engine.goals import GoalArrays
-from hinet.engine.groups import Groups
+from hinet.engine.model.experts import Floats
+from hinet.engine.model.groups import Groups
+from hinet.engine.model.targets import GoalArrays
+from hinet.engine.training.target_kernels import most_of_a_row
 
 CHUNK = 4_096  # rows between two looks at whether to go on
 

@@ -1,0 +1,290 @@
+"""Kernels that train a deep expert a row at a time: forward, cost, gradient and update in one go.
+
+A row is taken through the groups on the way to its labels by :func:`train_deep`. The flat expert scores all labels
+(:func:`train_flat`), whose weights do not stay in the processor's cache from row to row: a few rows are taken at once,
+before any of them updates. The steps from features to hidden units and back are the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hinet.compiled import inlined, kernel
+from hinet.engine.model.column_kernels import random_place
+from hinet.engine.search.scoring_kernels import logit_of
+from hinet.engine.training.target_kernels import aim, list_groups, normalise, rate_at, scratch_for
+
+F4 = np.float32
+CERTAIN = F4(1e-3)  # gradients of logits below this are not worth touching a row of weights
+BIAS_RATE = F4(0.1)  # rates of biases, as shares of the weights' rate
+HIDDEN_BIAS_RATE = F4(0.01)
+LOG2_E = F4(1.4426950408889634)
+LEAST_POWER = F4(-100)  # of two, of a score: sums can be divided by, whatever a row weighs
+TOGETHER = 4  # rows that are scored at once
+
+
+class Sampled(NamedTuple):
+    """Room for the features of a few rows that dropout has left, and for their hidden units."""
+
+    count: Any  # (rows,)
+    feature: Any  # (rows, most features)
+    value: Any  # (rows, most features)
+    hidden: Any  # (rows, width) after dropout
+    factor: Any  # (rows, width) slope of each hidden unit, 0 if it is dropped
+    gradient: Any  # (rows, width) of the hidden units
+
+
+@inlined
+def room_for(rows, stretch, count, width):
+    """Make room for so many rows of a stretch at a time."""
+    most = 1
+    for row in stretch.order:
+        most = max(most, rows.indptr[row + 1] - rows.indptr[row])
+    return Sampled(
+        np.zeros(count, np.int64),
+        np.empty((count, most), np.int64),
+        np.empty((count, most), np.float32),
+        np.zeros((count, width), np.float32),
+        np.empty((count, width), np.float32),
+        np.zeros((count, width), np.float32),
+    )
+
+
+@inlined
+def sample(rows, row, drops, number, sampled, at):
+    """Take those features of a row that dropout leaves."""
+    length = len(drops.features)
+    place = random_place(2 * number, length)
+    count = 0
+    for entry in range(rows.indptr[row], rows.indptr[row + 1]):
+        sampled.feature[at, count] = rows.indices[entry]
+        sampled.value[at, count] = rows.data[entry] * drops.features[place]
+        count += drops.features[place] > 0
+        place = place + 1 if place + 1 < length else 0
+    sampled.count[at] = count
+
+
+@inlined
+def embed(rows, row, deep, drops, number, sampled, at):
+    """Fill in features and hidden units of a row after dropout; return the mean square of the units.
+
+    ``drops`` holds long runs of dropout factors; the ``number``-th row takes stretches that start at random places.
+    """
+    sample(rows, row, drops, number, sampled, at)
+    hidden, width = sampled.hidden, deep.embedding.shape[1]
+    for unit in range(width):
+        hidden[at, unit] = deep.embedding_bias[unit]
+    for entry in range(sampled.count[at]):
+        feature, value = sampled.feature[at, entry], sampled.value[at, entry]
+        for unit in range(width):
+            hidden[at, unit] += value * deep.embedding[feature, unit]
+    place = random_place(2 * number + 1, len(drops.units) - width)
+    for unit in range(width):
+        slope = F4(1) if hidden[at, unit] > 0 else deep.slope[unit]
+        sampled.factor[at, unit] = drops.units[place + unit] * slope
+        hidden[at, unit] *= sampled.factor[at, unit]
+    return mean_square(hidden, at)
+
+
+@inlined
+def mean_square(values, at):
+    """Return the mean square of a row of values."""
+    total = F4(0)
+    for unit in range(values.shape[1]):
+        total += values[at, unit] * values[at, unit]
+    return total / values.shape[1]
+
+
+@inlined
+def update_output(output, slope, size, rate, deep, slots, sampled, at):
+    """Add what an output row says to the gradient of the hidden units, then move the row by Adagrad."""
+    width = deep.embedding.shape[1]
+    slots.weight[output] += slope * slope * size
+    step = rate * slope / np.sqrt(slots.weight[output])
+    for unit in range(width):
+        sampled.gradient[at, unit] += slope * deep.weight[output, unit]
+        deep.weight[output, unit] -= step * sampled.hidden[at, unit]
+    deep.bias[output] -= BIAS_RATE * step
+
+
+@inlined
+def update_embedding(rate, deep, slots, sampled, at):
+    """Move the embeddings of the features that were left of a row by Adagrad, and clear the gradient."""
+    gradient, width = sampled.gradient, deep.embedding.shape[1]
+    for unit in range(width):
+        gradient[at, unit] *= sampled.factor[at, unit]
+        deep.embedding_bias[unit] -= HIDDEN_BIAS_RATE * rate * gradient[at, unit]
+    size = mean_square(gradient, at)
+    if size > 0:
+        for entry in range(sampled.count[at]):
+            feature, value = sampled.feature[at, entry], sampled.value[at, entry]
+            slots.embedding[feature] += value * value * size
+            step = rate * value / np.sqrt(slots.embedding[feature])
+            for unit in range(width):
+                deep.embedding[feature, unit] -= step * gradient[at, unit]
+    for unit in range(width):
+        gradient[at, unit] = 0
+
+
+@kernel
+def train_deep(data, mine, stretch, drops, deep, slots):
+    """Train a deep expert on a stretch of rows; return their summed cost. Only groups that are ``mine`` are trained."""
+    rows, goals, groups, most, adjustment = data
+    scratch, sampled = scratch_for(*most), room_for(rows, stretch, 1, deep.embedding.shape[1])
+    cost = 0.0
+    for position in range(len(stretch.order)):
+        row, rate = stretch.order[position], rate_at(stretch, position)
+        count = list_groups(row, goals, groups, mine, scratch)
+        if count == 0:
+            continue
+        size = embed(rows, row, deep, drops, stretch.first + position, sampled, 0)
+        for listed in range(count):
+            start = scratch.start[listed]
+            base = groups.first_row[scratch.group[listed]]
+            for option in range(scratch.start[listed + 1] - start):
+                logit = logit_of(base + option, deep, sampled.hidden, 0)
+                scratch.log_p[start + option] = logit + adjustment[base + option]
+            normalise(scratch, listed)
+        cost += aim(row, goals, scratch)
+        for listed in range(count):
+            start = scratch.start[listed]
+            base = groups.first_row[scratch.group[listed]]
+            for option in range(scratch.start[listed + 1] - start):
+                slope = scratch.mass[listed] * scratch.p[start + option] - scratch.target[start + option]
+                if abs(slope) > CERTAIN:
+                    update_output(base + option, slope, size, rate, deep, slots, sampled, 0)
+        update_embedding(rate, deep, slots, sampled, 0)
+    return cost
+
+
+@kernel
+def train_flat(rows, targets, adjustment, stretch, drops, deep, slots):
+    """Train the flat expert on a stretch of rows; return their summed cost."""
+    labels = len(deep.bias)
+    sampled = room_for(rows, stretch, TOGETHER, deep.embedding.shape[1])
+    slope, size = np.empty((TOGETHER, labels), F4), np.empty(TOGETHER, F4)
+    room = LabelRoom(np.zeros(labels, F4), np.empty(labels, F4), np.empty(labels, np.int32))
+    order, first = stretch.order, stretch.first
+    cost = 0.0
+    for begin in range(0, len(order), TOGETHER):
+        count, rate = min(TOGETHER, len(order) - begin), rate_at(stretch, begin)
+        for at in range(count):
+            size[at] = embed(rows, order[begin + at], deep, drops, first + begin + at, sampled, at)
+        score_labels(deep, adjustment, sampled.hidden, slope)
+        for at in range(count):
+            cost += pull_of_labels(order[begin + at], targets, slope[at], room)
+        for label in range(labels):
+            for at in range(count):
+                if abs(slope[at, label]) > CERTAIN:
+                    update_output(label, slope[at, label], size[at], rate, deep, slots, sampled, at)
+        for at in range(count):
+            update_embedding(rate, deep, slots, sampled, at)
+    return cost
+
+
+@inlined
+def score_labels(deep, adjustment, hidden, logits):
+    """Fill in the training logits of all labels, for the rows that are taken together."""
+    width = deep.embedding.shape[1]
+    for label in range(len(deep.bias)):
+        first, second, third, fourth = F4(0), F4(0), F4(0), F4(0)
+        for unit in range(width):
+            weight = deep.weight[label, unit]
+            first += weight * hidden[0, unit]
+            second += weight * hidden[1, unit]
+            third += weight * hidden[2, unit]
+            fourth += weight * hidden[3, unit]
+        shift = deep.bias[label] + adjustment[label]
+        logits[0, label], logits[1, label] = first + shift, second + shift
+        logits[2, label], logits[3, label] = third + shift, fourth + shift
+
+
+class LabelRoom(NamedTuple):
+    """Room for the labels of one row."""
+
+    pull: Any  # (labels,) of the upper nodes at each label, by unit of its score; all 0 between rows
+    node_pull: Any  # (labels,) of each upper node of one label; there are fewer of them than labels
+    powers: Any  # (labels,)
+
+
+@inlined
+def pull_of_labels(row, targets, logits, room):
+    """Turn the logits of a row into their gradients, and return its cost."""
+    top, mass, cost = logits[0], F4(0), 0.0
+    for label in range(len(logits)):
+        top = max(top, logits[label])
+    for entry in range(targets.offsets[row], targets.offsets[row + 1]):
+        mass += targets.share[entry]
+        cost -= targets.share[entry] * (logits[targets.label[entry]] - top)
+    total = exponentials(logits, top, room.powers)  # from here on these are scores
+    for entry in range(targets.offsets[row], targets.offsets[row + 1]):
+        label = targets.label[entry]
+        share = targets.share[entry] * targets.upper
+        mass += share * F4(targets.upper_offsets[label + 1] - targets.upper_offsets[label])
+        cost -= pull_from_above(label, share, targets, logits, room)
+    cost += mass * np.log(total)
+    scale = mass / total
+    for label in range(len(logits)):
+        logits[label] *= scale - room.pull[label]
+        room.pull[label] = 0
+    for entry in range(targets.offsets[row], targets.offsets[row + 1]):
+        logits[targets.label[entry]] -= targets.share[entry]
+    return cost
+
+
+@inlined
+def pull_from_above(label, share, targets, scores, room):
+    """Let each upper node of a label pull at the labels below it, by their scores; return the sum of its log scores.
+
+    The labels below a node stand side by side, around those below the next node down: from one node to the next only
+    the labels that are new are looked at.
+    """
+    begin, end = targets.upper_offsets[label], targets.upper_offsets[label + 1]
+    low, high, total, logs = label, label + 1, scores[label], 0.0
+    for at in range(begin, end):
+        first, last = targets.upper_first[at], targets.upper_last[at]
+        for other in range(first, low):
+            total += scores[other]
+        for other in range(high, last):
+            total += scores[other]
+        low, high = first, last
+        room.node_pull[at - begin] = share / total
+        logs += share * np.log(total)
+    pull = F4(0)
+    for at in range(end - 1, begin - 1, -1):
+        inner = at > begin
+        low = targets.upper_first[at - 1] if inner else label
+        high = targets.upper_last[at - 1] if inner else label
+        pull += room.node_pull[at - begin]
+        for other in range(targets.upper_first[at], low):
+            room.pull[other] += pull
+        for other in range(high, targets.upper_last[at]):
+            room.pull[other] += pull
+    return logs
+
+
+@inlined
+def exponentials(values, top, powers):
+    """Turn values into ``exp(value - top)``, to about five digits, and return their sum; ``powers`` is room.
+
+    The exponent is split into a whole power of two, made from its bits, and a rest in 0:1 for which a polynomial is
+    close: unlike a call of ``exp``, both are done for many values at once.
+    """
+    for at in range(len(values)):
+        exponent = max((values[at] - top) * LOG2_E, LEAST_POWER)
+        whole = np.floor(exponent)
+        rest = exponent - whole
+        values[at] = F4(1) + rest * (
+            F4(0.6931472)
+            + rest * (F4(0.2402265) + rest * (F4(0.0555041) + rest * (F4(0.0096181) + rest * F4(0.0014876))))
+        )
+        powers[at] = (np.int32(whole) + np.int32(127)) << np.int32(23)
+    factors = powers.view(np.float32)
+    for at in range(len(values)):
+        values[at] *= factors[at]
+    total = F4(0)
+    for at in range(len(values)):
+        total += values[at]
+    return total
