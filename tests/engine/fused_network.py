@@ -228,7 +228,7 @@ def row_of_entries(rows: SparseRows) -> Tensor:
 
 
 def _bag(expert: DeepExpert) -> SparseBag:
-    linear = int(expert.slope.sum())  # they come first
+    linear = int(expert.negative_slope.sum())  # they come first
     bag = SparseBag(0, expert.width, dropout=0.0, linear_share=linear / max(expert.width, 1))
     bag.weight = nn.Parameter(torch.tensor(expert.embeddings()))
     bag.bias = nn.Parameter(torch.tensor(expert.embedding_bias))

@@ -18,7 +18,7 @@ from hinet.engine.model.experts import LEVELS, float_rows, quantise_rows
 from hinet.engine.model.fused import with_merged
 from hinet.engine.search.contributions import contributions
 from hinet.engine.training.cooccurrence import merged_columns
-from hinet.engine.training.taxonomy_transfer import carried
+from hinet.engine.training.taxonomy_transfer import transferred
 
 LABELS = ["x", "y", "z", "b"]
 FEATURES = 12
@@ -111,7 +111,7 @@ def test_training_goes_on_from_8_bits(repeats: int) -> None:
 
 def test_a_model_carried_to_the_same_layers_is_the_same_to_the_bit(trained: FusedModel) -> None:
     rows, _ = data()
-    again = carried(trained, trained.layers, np.arange(len(trained.layers.taxonomy)))
+    again = transferred(trained, trained.layers, np.arange(len(trained.layers.taxonomy)))
     np.testing.assert_array_equal(again.experts.deep.weight, trained.experts.deep.weight)
     np.testing.assert_array_equal(again.experts.flat.weight_scale, trained.experts.flat.weight_scale)
     np.testing.assert_array_equal(log_p(again, rows), log_p(trained, rows))
@@ -129,7 +129,7 @@ def test_columns_that_are_equal_get_one_number() -> None:
 
 def test_features_that_repeat_each_other_share_their_weights() -> None:
     rows, traces = data(8)
-    model = fit(rows, traces, QUICK, valid=ValidationRows(rows[:100], traces.take(np.arange(100))))
+    model = fit(rows, traces, QUICK, valid=ValidationRows(rows[:100], traces.take_rows(np.arange(100))))
     assert model.merged is not None
     assert model.features == 8 * FEATURES
     assert len(model.experts.deep.embedding) == FEATURES
@@ -148,7 +148,7 @@ def test_features_that_repeat_each_other_share_their_weights() -> None:
 @pytest.mark.parametrize("prototypes", [0.0, 0.5])
 def test_what_features_add_sums_to_the_logit(prototypes: float) -> None:
     rows, traces = data(8)
-    model = fit(rows, traces, QUICK, valid=ValidationRows(rows[:100], traces.take(np.arange(100))))
+    model = fit(rows, traces, QUICK, valid=ValidationRows(rows[:100], traces.take_rows(np.arange(100))))
     mix = model.experts.mix.copy()
     mix[3] = prototypes if len(model.experts.prototypes.value) else 0
     model = replace(model, experts=model.experts._replace(mix=mix))

@@ -442,7 +442,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if min_confidence is None:
             return written(self.fitted_, rows, search.decode(rows, self.decoding).nodes)
         least = self._threshold() if min_confidence == "calibrated" else float(min_confidence)
-        found = search.as_deep_as_sure(rows, least)
+        found = search.deepest_confident(rows, least)
         return written(self.fitted_, rows, np.where(found.probability >= least, found.nodes, NOTHING))
 
     def node_ids(self, y: Any, *, allow_missing: bool = True) -> list[tuple[str, ...]]:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from hinet.engine.model.experts import DeepExpert, Experts, Mix, WideExpert
     from hinet.engine.model.fused import FusedModel
     from hinet.engine.model.groups import Groups
-    from hinet.engine.model.targets import Goals
+    from hinet.engine.model.targets import Targets
     from hinet.engine.search.predictor import Decoding, Found, FoundLabels, FoundNodes
     from hinet.engine.search.search import Search
     from hinet.engine.settings import EngineSettings
@@ -26,10 +26,10 @@ _HOMES = {
     "FoundLabels": "hinet.engine.search.predictor",
     "FoundNodes": "hinet.engine.search.predictor",
     "FusedModel": "hinet.engine.model.fused",
-    "Goals": "hinet.engine.model.targets",
     "Groups": "hinet.engine.model.groups",
     "Mix": "hinet.engine.model.experts",
     "Search": "hinet.engine.search.search",
+    "Targets": "hinet.engine.model.targets",
     "ValidationRows": "hinet.engine.training.fit",
     "WideExpert": "hinet.engine.model.experts",
     "fit": "hinet.engine.training.fit",
@@ -44,10 +44,10 @@ __all__ = [
     "FoundLabels",
     "FoundNodes",
     "FusedModel",
-    "Goals",
     "Groups",
     "Mix",
     "Search",
+    "Targets",
     "ValidationRows",
     "WideExpert",
     "fit",

@@ -23,7 +23,7 @@ from hinet.engine.search.scoring_kernels import expert_logits
 from hinet.engine.search.search_kernels import best_traces
 from hinet.engine.training.deep_kernels import train_deep, train_flat
 from hinet.engine.training.target_kernels import mixed_cost, most_of_a_row
-from hinet.engine.training.wide_kernels import count_weights, prune_slots, train_groups
+from hinet.engine.training.wide_kernels import count_weights, prune_weights, train_groups
 from hinet.parameters import resolve_threads
 
 WORKER = (sys.executable, "-m", "hinet.engine.every_kernel")
@@ -35,7 +35,7 @@ FOR_TRAINING: tuple[Kernel, ...] = (
     expert_logits,
     mixed_cost,
     train_flat,
-    prune_slots,
+    prune_weights,
     count_weights,
     most_of_a_row,
     mean_sizes,

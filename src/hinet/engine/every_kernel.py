@@ -18,7 +18,7 @@ from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix
 from hinet.data.text import TextFeatures, TextSettings
 from hinet.engine.model.fused import FusedModel
-from hinet.engine.model.targets import Goals
+from hinet.engine.model.targets import Targets
 from hinet.engine.search.search import Search
 from hinet.engine.settings import EngineSettings
 from hinet.engine.training.cooccurrence import repeated_share
@@ -73,9 +73,9 @@ def _train_and_ask(edges: list[tuple[str, str]], rows: Any) -> None:
     search.labels(rows)
     search.top_labels(rows, 2)
     search.label_probabilities(rows)
-    search.as_deep_as_sure(rows, 0.5)
+    search.deepest_confident(rows, 0.5)
     search.expected_f1(rows)
-    search.logits_along(rows, Goals.of(traces))
+    search.logits_along(rows, Targets.of(traces))
 
 
 def _relearn(model: FusedModel, rows: Any) -> None:

@@ -196,7 +196,7 @@ class MemoryPlan:
     ----------
     weights : int
         Parameters of all experts.
-    slots : int
+    accumulators : int
         Sums of squared gradients.
     scratch : int
         What the wide expert needs besides, while it trains.
@@ -205,19 +205,19 @@ class MemoryPlan:
     """
 
     weights: int
-    slots: int
+    accumulators: int
     scratch: int
     joining: int
 
     @property
     def total(self) -> int:
         """All of it, at the peak."""
-        return self.weights + self.slots + max(self.scratch, self.joining)
+        return self.weights + self.accumulators + max(self.scratch, self.joining)
 
     def __str__(self) -> str:
         return (
-            f"training takes {self.total / GB:.2f} GB: weights {self.weights / GB:.2f}, slots {self.slots / GB:.2f}, "
-            f"scratch {self.scratch / GB:.2f}"
+            f"training takes {self.total / GB:.2f} GB: weights {self.weights / GB:.2f}, "
+            f"accumulators {self.accumulators / GB:.2f}, scratch {self.scratch / GB:.2f}"
         )
 
     def check(self, limit: float | None) -> None:
@@ -242,5 +242,5 @@ def plan_memory(
     flat = (features + labels) * flat_width if labels else 0
     deep = (features + outputs) * width
     weights = 4 * (deep + flat) + 8 * wide_weights
-    slots = 4 * (features + outputs) * 2
-    return MemoryPlan(weights, slots, wide_scratch, 5 * deep + flat + 12 * wide_weights)
+    accumulators = 4 * (features + outputs) * 2
+    return MemoryPlan(weights, accumulators, wide_scratch, 5 * deep + flat + 12 * wide_weights)

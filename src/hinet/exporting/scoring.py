@@ -60,7 +60,7 @@ def bag(graph: GraphInMaking, rows: PaddedRows, expert: DeepExpert) -> str:
         value = graph.add("Mul", value, graph.add("Unsqueeze", scale, graph.constant([1])))
     summed = graph.add("Squeeze", graph.add("MatMul", value, embedded), graph.constant([1]))  # (b, k)
     return graph.add(
-        "PRelu", graph.add("Add", summed, graph.constant(expert.embedding_bias)), graph.constant(expert.slope)
+        "PRelu", graph.add("Add", summed, graph.constant(expert.embedding_bias)), graph.constant(expert.negative_slope)
     )
 
 

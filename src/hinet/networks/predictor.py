@@ -71,9 +71,9 @@ class NetworkPredictor(NetworkSearch, Predictor):
         """Bytes that the weights take."""
         return sum(parameter.numel() * parameter.element_size() for parameter in self.model.parameters())
 
-    def scaled(self, factor: float, slope: float | None = None) -> Self:
+    def scaled(self, factor: float, odds_scale: float | None = None) -> Self:
         """Return the same with all logits multiplied by ``factor``; its feature network is shared."""
-        assert slope in (None, 1.0)
+        assert odds_scale in (None, 1.0)
         scaled = copy.copy(self.model)
         scaled._modules = {**self.model._modules, "head": copy.deepcopy(self.model.head)}
         with torch.no_grad():

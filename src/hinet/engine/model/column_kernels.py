@@ -25,28 +25,28 @@ def column_digests(rows, features):
 @kernel
 def merge_columns(rows, number, count):
     """Return the arrays of rows whose columns have one of ``count`` new numbers each; values of the same are summed."""
-    place = np.full(count, -1, np.int64)  # where a number was met last; before the row at hand, if not in it
+    last_index = np.full(count, -1, np.int64)  # where a number was met last; before the row at hand, if not in it
     indptr = np.zeros(len(rows.indptr), np.int64)
     indices, data = np.empty(len(rows.indices), np.int32), np.empty(len(rows.indices), np.float32)
     filled = 0
     for row in range(len(rows.indptr) - 1):
         for entry in range(rows.indptr[row], rows.indptr[row + 1]):
             new = number[rows.indices[entry]]
-            if place[new] >= indptr[row]:
-                data[place[new]] += rows.data[entry]
+            if last_index[new] >= indptr[row]:
+                data[last_index[new]] += rows.data[entry]
             else:
-                place[new], indices[filled], data[filled] = filled, new, rows.data[entry]
+                last_index[new], indices[filled], data[filled] = filled, new, rows.data[entry]
                 filled += 1
         indptr[row + 1] = filled
     return indptr, indices[:filled], data[:filled]
 
 
 @kernel
-def mean_sizes(rows, known_as):
+def mean_sizes(rows, feature_rank):
     """Return the mean size of each feature, by the number it is known by, over the rows where it is not zero."""
-    sums, counts = np.zeros(len(known_as)), np.zeros(len(known_as), np.int64)
+    sums, counts = np.zeros(len(feature_rank)), np.zeros(len(feature_rank), np.int64)
     for entry in range(len(rows.indices)):
-        known = known_as[rows.indices[entry]]
+        known = feature_rank[rows.indices[entry]]
         sums[known] += abs(rows.data[entry])
         counts[known] += 1
     return sums / np.maximum(counts, 1)
@@ -60,6 +60,6 @@ def scrambled(number):
 
 
 @inlined
-def random_place(number, places):
+def random_offset(number, count):
     """Return one of so many places for a number."""
-    return np.int64((scrambled(number) >> np.uint64(20)) % np.uint64(places))
+    return np.int64((scrambled(number) >> np.uint64(20)) % np.uint64(count))

@@ -47,13 +47,15 @@ class DeepExpert(NamedTuple):
     weight: Rows  # (rows, k)
     weight_scale: Floats  # (rows,)
     bias: Floats  # (rows,)
-    slope: Floats  # (k,) of a hidden unit below zero: 1 for a linear unit, 0 for a rectified one
+    negative_slope: Floats  # (k,) of a hidden unit below zero: 1 for a linear unit, 0 for a rectified one
 
     @classmethod
-    def of(cls, embedding: Rows, embedding_bias: Floats, weight: Rows, bias: Floats, slope: Floats) -> DeepExpert:
+    def of(
+        cls, embedding: Rows, embedding_bias: Floats, weight: Rows, bias: Floats, negative_slope: Floats
+    ) -> DeepExpert:
         """Return the expert of rows as they are, with scales of 1."""
         scales = (np.ones(len(rows), np.float32) for rows in (embedding, weight))
-        return cls(embedding, next(scales), embedding_bias, weight, next(scales), bias, slope)
+        return cls(embedding, next(scales), embedding_bias, weight, next(scales), bias, negative_slope)
 
     @classmethod
     def start(cls, features: int, rows: int, width: int, random: np.random.Generator) -> DeepExpert:
@@ -81,15 +83,15 @@ class DeepExpert(NamedTuple):
         """
         if len(members) == 1:
             return members[0]
-        slope = np.concatenate([member.slope for member in members])
-        order = np.argsort(-slope, kind="stable")
+        negative_slope = np.concatenate([member.negative_slope for member in members])
+        order = np.argsort(-negative_slope, kind="stable")
         share = np.float32(1 / len(members))
         return cls.of(
             _side_by_side([member.embedding for member in members], order),
             np.concatenate([member.embedding_bias for member in members])[order],
             _side_by_side([member.weight for member in members], order) * share,
             np.stack([member.bias for member in members]).sum(0) * share,
-            slope[order],
+            negative_slope[order],
         )
 
     def in_floats(self) -> DeepExpert:
@@ -99,7 +101,7 @@ class DeepExpert(NamedTuple):
             self.embedding_bias.copy(),
             float_rows(self.weight, self.weight_scale),
             self.bias.copy(),
-            self.slope.copy(),
+            self.negative_slope.copy(),
         )
 
     def quantised(self) -> DeepExpert:
@@ -137,17 +139,17 @@ class DeepExpert(NamedTuple):
 
 
 class WideExpert(NamedTuple):
-    """A sparse expert, group by group: a slot for each feature a group knows.
+    """A sparse expert, group by group: an entry for each feature a group knows.
 
-    The slots of group ``g`` are ``slot_offsets[g]:slot_offsets[g + 1]``; the weights of slot ``s`` are
-    ``weight_offsets[s]:weight_offsets[s + 1]``, for some of the group's rows. Features are known by another number, the
-    frequent ones first, so that slots that are used often lie side by side; features hashed together share it.
+    The entries of group ``g`` are ``entry_offsets[g]:entry_offsets[g + 1]``; the weights of entry ``e`` are
+    ``weight_offsets[e]:weight_offsets[e + 1]``, for some of the group's rows. Features are known by another number, the
+    frequent ones first, so that entries that are used often lie side by side; features hashed together share it.
     """
 
-    known_as: NDArray[np.int32]  # (f,) the number each feature is known by
-    slot_offsets: NDArray[np.int64]  # (neurons + 1,)
-    feature: NDArray[np.int32]  # (slots,) the number of each slot's feature, in order
-    weight_offsets: NDArray[np.int64]  # (slots + 1,)
+    feature_rank: NDArray[np.int32]  # (f,) the number each feature is known by
+    entry_offsets: NDArray[np.int64]  # (neurons + 1,)
+    feature: NDArray[np.int32]  # (entries,) the rank of each entry's feature, in order
+    weight_offsets: NDArray[np.int64]  # (entries + 1,)
     weights: NDArray[np.void]  # (weights,) of dtype WEIGHT: the output row, and its weight
     bias: Floats  # (rows,)
 
@@ -162,7 +164,7 @@ class WideExpert(NamedTuple):
 
     @classmethod
     def of(
-        cls, known_as: NDArray[np.int32], feature: Ints, row: Ints, weight: Floats, groups: Groups, bias: Floats
+        cls, feature_rank: NDArray[np.int32], feature: Ints, row: Ints, weight: Floats, groups: Groups, bias: Floats
     ) -> WideExpert:
         """Return the expert of weights in any order, given the number of the feature and the output row of each."""
         group = groups.row_groups()[row]
@@ -174,7 +176,7 @@ class WideExpert(NamedTuple):
         weights = np.empty(len(order), WEIGHT)
         weights["row"], weights["weight"] = row[order], weight[order]
         return cls(
-            known_as,
+            feature_rank,
             offsets_of(np.bincount(group[starts], minlength=len(groups.first_row) - 1)),
             feature[starts].astype(np.int32),
             np.append(starts, len(order)),
@@ -185,8 +187,8 @@ class WideExpert(NamedTuple):
     def matrix(self) -> sp.csr_array:
         """Return the weights as a sparse matrix, (features, rows)."""
         known = np.repeat(self.feature, np.diff(self.weight_offsets))
-        shape = (int(self.known_as.max(initial=-1)) + 1, len(self.bias))
-        return sp.csr_array((self.weights["weight"], (known, self.weights["row"])), shape=shape)[self.known_as]
+        shape = (int(self.feature_rank.max(initial=-1)) + 1, len(self.bias))
+        return sp.csr_array((self.weights["weight"], (known, self.weights["row"])), shape=shape)[self.feature_rank]
 
 
 class Prototypes(NamedTuple):
@@ -230,10 +232,10 @@ def linear_units(width: int) -> int:
 def _side_by_side(blocks: list[Floats], order: NDArray[np.int64]) -> Floats:
     """Return blocks of columns side by side, in the given order of columns, row by row in memory."""
     joined = np.empty((len(blocks[0]), len(order)), np.float32)
-    place = np.argsort(order)
+    column = np.argsort(order)
     start = 0
     for block in blocks:
-        joined[:, place[start : start + block.shape[1]]] = block
+        joined[:, column[start : start + block.shape[1]]] = block
         start += block.shape[1]
     return joined
 

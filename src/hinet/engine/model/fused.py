@@ -28,8 +28,9 @@ _DEEP = {
     "weight": "head.weight",
     "weight_scale": "head.scale",
     "bias": "head.bias",
-    "slope": "features.slope",
+    "negative_slope": "features.slope",
 }
+_WIDE = {"feature_rank": "wide.known_as", "entry_offsets": "wide.slot_offsets"}  # others as the fields are called
 _HALVED = (
     "features.weight",
     "head.weight",
@@ -68,9 +69,9 @@ _SCHEMAS: dict[str, Schema] = {
     },
     "wide.weight": {
         "wide.known_as": indices("features", below="features"),
-        "wide.slot_offsets": offsets("neurons", "slots"),
-        "wide.feature": indices("slots", below="features"),
-        "wide.weight_offsets": offsets("slots", "weights", filled=True),
+        "wide.slot_offsets": offsets("neurons", "entries"),
+        "wide.feature": indices("entries", below="features"),
+        "wide.weight_offsets": offsets("entries", "weights", filled=True),
         "wide.row": indices("weights", below="rows"),
         "wide.weight": floats("weights"),
         "wide.bias": floats("rows"),
@@ -96,7 +97,7 @@ class FusedModel:
     layers: Layers
     experts: Experts
     history: tuple[EpochRecord, ...] = field(default=(), repr=False)
-    slope: float = 1.0  # of the log odds of a best trace, in trees: see hinet.engine.search.odds_scaling
+    odds_scale: float = 1.0  # of the log odds of a best trace, in trees: see hinet.engine.search.odds_scaling
     merged: NDArray[np.int32] | None = None  # (f,) the feature of the experts that each one of a row counts as
 
     @cached_property
@@ -135,8 +136,8 @@ class FusedModel:
         With ``half``, weights that are in single precision are in half precision, at half the room.
         """
         arrays: dict[str, NDArray[Any]] = {"mix": self.experts.mix}
-        if self.slope != 1:
-            arrays["slope"] = np.array([self.slope])
+        if self.odds_scale != 1:
+            arrays["slope"] = np.array([self.odds_scale])
         if self.merged is not None:
             arrays["merged"] = narrowest(self.merged)
         arrays |= _deep_arrays("", self.experts.deep)
@@ -145,7 +146,7 @@ class FusedModel:
         wide = self.experts.wide._asdict()
         weights = wide.pop("weights")
         wide |= {name: np.ascontiguousarray(weights[name]) for name in ("row", "weight")}
-        arrays |= {f"wide.{name}": narrowest(array) for name, array in wide.items()}
+        arrays |= {_WIDE.get(name, f"wide.{name}"): narrowest(array) for name, array in wide.items()}
         arrays |= {f"prototypes.{name}": narrowest(array) for name, array in self.experts.prototypes._asdict().items()}
         if half:
             arrays |= {name: _halved(name, arrays[name]) for name in _HALVED if name in arrays}
@@ -171,11 +172,11 @@ class FusedModel:
             spans,
             np.array(arrays.get("mix", usual), np.float32),
         )
-        slope = float(arrays.get("slope", np.ones(1))[0])
+        odds_scale = float(arrays.get("slope", np.ones(1))[0])
         merged = np.array(arrays["merged"], np.int32) if "merged" in arrays else None
         _check_wide(experts.wide, groups)
-        _check_mix(experts, slope, is_tree=layers.is_tree)
-        return cls(layers, experts, slope=slope, merged=merged)
+        _check_mix(experts, odds_scale, is_tree=layers.is_tree)
+        return cls(layers, experts, odds_scale=odds_scale, merged=merged)
 
 
 def with_merged(rows: SparseMatrix, numbers: NDArray[np.int32], count: int) -> SparseMatrix:
@@ -204,18 +205,18 @@ def _checked_features(arrays: Mapping[str, NDArray[Any]], layers: Layers, groups
 
 
 def _check_wide(wide: WideExpert, groups: Groups) -> None:
-    """Raise HiNetError unless the slots of a group have its features in order, and weights of its own rows."""
-    slots = len(wide.feature)
-    if not slots:
+    """Raise HiNetError unless the accumulators of a group have its features in order, and weights of its own rows."""
+    entries = len(wide.feature)
+    if not entries:
         return
-    if int(wide.feature.max()) > int(wide.known_as.max()):
+    if int(wide.feature.max()) > int(wide.feature_rank.max()):
         raise HiNetError("the array 'wide.feature' has numbers that no feature is known by in 'wide.known_as'")
     falls = wide.feature[1:] <= wide.feature[:-1]
-    starts = wide.slot_offsets[(wide.slot_offsets > 0) & (wide.slot_offsets < slots)]
+    starts = wide.entry_offsets[(wide.entry_offsets > 0) & (wide.entry_offsets < entries)]
     falls[starts - 1] = False
     if falls.any():
         raise HiNetError(f"the array 'wide.feature' does not rise after place {int(np.argmax(falls)):,} of a group")
-    group = np.repeat(np.arange(len(groups.first_row) - 1), np.diff(wide.slot_offsets))
+    group = np.repeat(np.arange(len(groups.first_row) - 1), np.diff(wide.entry_offsets))
     low, high = groups.first_row[group], groups.first_row[group + 1]
     begins, row = wide.weight_offsets[:-1], wide.weights["row"]
     outside = (np.minimum.reduceat(row, begins) < low) | (np.maximum.reduceat(row, begins) >= high)
@@ -224,7 +225,7 @@ def _check_wide(wide: WideExpert, groups: Groups) -> None:
         raise HiNetError(f"the array 'wide.row' has rows of another group in slot {int(np.argmax(outside)):,}")
 
 
-def _check_mix(experts: Experts, slope: float, *, is_tree: bool) -> None:
+def _check_mix(experts: Experts, odds_scale: float, *, is_tree: bool) -> None:
     """Raise HiNetError if experts are asked that there are not, or answers bent as only those of a tree can be."""
     mix = Mix(*experts.mix.tolist())
     absent = {
@@ -235,7 +236,7 @@ def _check_mix(experts: Experts, slope: float, *, is_tree: bool) -> None:
     for name, missing in absent.items():
         if missing and getattr(mix, name):
             raise HiNetError(f"the array 'mix' asks the {name} expert, which the model does not have")
-    if slope != 1 and not is_tree:
+    if odds_scale != 1 and not is_tree:
         raise HiNetError("the array 'slope' is for trees, and the taxonomy is a DAG")
 
 

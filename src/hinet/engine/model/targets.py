@@ -1,6 +1,6 @@
 """What rows are trained towards: labels as the options that lead to them, with every path of a label at once.
 
-A label of a DAG may have more paths than can be listed. Its goal is the part of the layers between the root and the
+A label of a DAG may have more paths than can be listed. Its target is the part of the layers between the root and the
 neurons the label ends at: one step for each neuron on the way, with the options of its group that lead on to the
 label. The probability of the label, the sum over all its traces, is then a forward sum over these steps.
 """
@@ -18,41 +18,41 @@ from hinet.errors import LabelError, quoted
 from hinet.ragged import Ints, freeze, gather, offsets_of, positions
 from hinet.taxonomy import Layers
 
-END = -1  # what a take leads to when it stops at the label
+END = -1  # what a choice leads to when it stops at the label
 
 
-class GoalArrays(NamedTuple):
-    """Goals as kernels read them: rows -> entries -> goals -> steps -> takes."""
+class TargetArrays(NamedTuple):
+    """Targets as kernels read them: rows -> entries -> targets -> steps -> choices."""
 
     row_offsets: NDArray[np.int64]  # (n + 1,) entries of each row
-    entry_goal: NDArray[np.int64]  # (entries,) one for each label of a row
+    entry_target: NDArray[np.int64]  # (entries,) one for each label of a row
     entry_share: NDArray[np.float32]  # (entries,) weight of the label in the cost
-    step_offsets: NDArray[np.int64]  # (goals + 1,) steps of each goal, parents before children
+    step_offsets: NDArray[np.int64]  # (targets + 1,) steps of each target, parents before children
     step_group: NDArray[np.int64]  # (steps,) the neuron whose group is chosen from
-    take_offsets: NDArray[np.int64]  # (steps + 1,) the options that lead to the label
-    take_option: NDArray[np.int64]  # (takes,) place in the group
-    take_next: NDArray[np.int64]  # (takes,) step the option leads to, counted within the goal, or END
+    choice_offsets: NDArray[np.int64]  # (steps + 1,) the options that lead to the label
+    choice_option: NDArray[np.int64]  # (choices,) position in the group
+    choice_next: NDArray[np.int64]  # (choices,) step the option leads to, counted within the target, or END
 
     def end_neurons(self) -> NDArray[np.int64]:
-        """Return the neuron where each goal of a tree ends: that of its last step."""
+        """Return the neuron where each target of a tree ends: that of its last step."""
         return self.step_group[self.step_offsets[1:] - 1]
 
 
 @dataclass(frozen=True, eq=False)
-class Goals:
+class Targets:
     """The labels of all rows, each as the steps and options that lead to it.
 
     Examples
     --------
     >>> from hinet import Layers, Taxonomy, Traces
     >>> layers = Layers.of(Taxonomy.from_edges([("a", "c"), ("b", "c")]))
-    >>> goals = Goals.of(Traces.encode(layers, ["c", "b"]))
-    >>> len(goals), np.diff(goals.arrays.step_offsets).tolist()  # c: the root, a, b and c itself; b: the root and b
+    >>> targets = Targets.of(Traces.encode(layers, ["c", "b"]))
+    >>> len(targets), np.diff(targets.arrays.step_offsets).tolist()  # c: the root, a, b and c itself; b: the root and b
     (2, [4, 2])
     """
 
     layers: Layers
-    arrays: GoalArrays
+    arrays: TargetArrays
 
     def __post_init__(self) -> None:
         freeze(*self.arrays)
@@ -61,8 +61,8 @@ class Goals:
         return len(self.arrays.row_offsets) - 1
 
     @classmethod
-    def of(cls, traces: Traces) -> Goals:
-        """Return the goals of traces: whole labels, or single paths where these were given.
+    def of(cls, traces: Traces) -> Targets:
+        """Return the targets of traces: whole labels, or single paths where these were given.
 
         Raises
         ------
@@ -92,79 +92,79 @@ class Goals:
         return cls._assembled(layers, traces, entries, whole, row_offsets)
 
     @classmethod
-    def of_labels(cls, layers: Layers, nodes: Ints, row_offsets: NDArray[np.int64]) -> Goals:
-        """Return the goals of labels, given as positions in the taxonomy, all rows one after the other."""
-        distinct, goal = np.unique(nodes, return_inverse=True)
+    def of_labels(cls, layers: Layers, nodes: Ints, row_offsets: NDArray[np.int64]) -> Targets:
+        """Return the targets of labels, given as positions in the taxonomy, all rows one after the other."""
+        distinct, target = np.unique(nodes, return_inverse=True)
         steps = _whole_labels(layers, distinct)
-        return cls._with_shares(layers, row_offsets, goal, steps)
+        return cls._with_shares(layers, row_offsets, target, steps)
 
     @classmethod
-    def _assembled(cls, layers: Layers, traces: Traces, entries: Ints, whole: Ints, row_offsets: Ints) -> Goals:
-        """Join goals that are whole labels with goals that are single paths."""
+    def _assembled(cls, layers: Layers, traces: Traces, entries: Ints, whole: Ints, row_offsets: Ints) -> Targets:
+        """Join targets that are whole labels with targets that are single paths."""
         distinct, which = np.unique(traces.end_nodes[entries[whole]], return_inverse=True)
-        goal = np.empty(len(entries), np.int64)
-        goal[whole] = which
+        target = np.empty(len(entries), np.int64)
+        target[whole] = which
         paths = entries[~whole]
-        goal[~whole] = len(distinct) + np.arange(len(paths))
+        target[~whole] = len(distinct) + np.arange(len(paths))
         return cls._with_shares(
-            layers, row_offsets, goal, _joined(_whole_labels(layers, distinct), _chains(traces, paths))
+            layers, row_offsets, target, _joined(_whole_labels(layers, distinct), _chains(traces, paths))
         )
 
     @classmethod
-    def _with_shares(cls, layers: Layers, row_offsets: Ints, goal: Ints, steps: _Steps) -> Goals:
+    def _with_shares(cls, layers: Layers, row_offsets: Ints, target: Ints, steps: _Steps) -> Targets:
         counts = np.diff(row_offsets)
         share = np.repeat(1.0 / np.maximum(counts, 1), counts).astype(np.float32)
-        return cls(layers, GoalArrays(np.array(row_offsets, np.int64), goal.astype(np.int64), share, *steps))
+        return cls(layers, TargetArrays(np.array(row_offsets, np.int64), target.astype(np.int64), share, *steps))
 
-    def weighted(self, weights: NDArray[np.floating]) -> Goals:
-        """Return the same goals with the cost of every row times its weight."""
+    def weighted(self, weights: NDArray[np.floating]) -> Targets:
+        """Return the same targets with the cost of every row times its weight."""
         share = self.arrays.entry_share * np.repeat(weights, np.diff(self.arrays.row_offsets)).astype(np.float32)
-        return Goals(self.layers, self.arrays._replace(entry_share=share))
+        return Targets(self.layers, self.arrays._replace(entry_share=share))
 
-    def take(self, rows: Ints) -> Goals:
-        """Return the goals of the chosen rows."""
+    def take_rows(self, rows: Ints) -> Targets:
+        """Return the targets of the chosen rows."""
         arrays = self.arrays
-        entries, counts = gather(np.arange(len(arrays.entry_goal)), arrays.row_offsets, rows)
+        entries, counts = gather(np.arange(len(arrays.entry_target)), arrays.row_offsets, rows)
         chosen = arrays._replace(
             row_offsets=offsets_of(counts),
-            entry_goal=arrays.entry_goal[entries],
+            entry_target=arrays.entry_target[entries],
             entry_share=arrays.entry_share[entries],
         )
-        return Goals(self.layers, chosen)
+        return Targets(self.layers, chosen)
 
     def option_counts(self) -> NDArray[np.float64]:
         """Return how much of the rows takes each option, (options,); a label's options of a group share it evenly."""
         arrays = self.arrays
-        goals = len(arrays.step_offsets) - 1
-        mass = np.bincount(arrays.entry_goal, arrays.entry_share, goals)
-        takes = np.diff(arrays.take_offsets)
-        step_mass = np.repeat(mass, np.diff(arrays.step_offsets)) / takes
+        targets = len(arrays.step_offsets) - 1
+        mass = np.bincount(arrays.entry_target, arrays.entry_share, targets)
+        choices = np.diff(arrays.choice_offsets)
+        step_mass = np.repeat(mass, np.diff(arrays.step_offsets)) / choices
         counts = np.zeros(len(self.layers.option_neuron))
-        np.add.at(counts, self.take_options(), np.repeat(step_mass, takes))
+        np.add.at(counts, self.choice_options(), np.repeat(step_mass, choices))
         return counts
 
     def row_steps(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the row and the number of every step on the way of goals, one a row."""
+        """Return the row and the number of every step on the way of targets, one a row."""
         arrays = self.arrays
-        lengths = np.diff(arrays.step_offsets)[arrays.entry_goal]
+        lengths = np.diff(arrays.step_offsets)[arrays.entry_target]
         row = np.repeat(np.arange(len(self)), lengths)
-        return row, positions(arrays.step_offsets[arrays.entry_goal], lengths)
+        return row, positions(arrays.step_offsets[arrays.entry_target], lengths)
 
-    def take_options(self) -> NDArray[np.int64]:
-        """Return the option of every take, counted over all groups, (takes,)."""
+    def choice_options(self) -> NDArray[np.int64]:
+        """Return the option of every choice, counted over all groups, (choices,)."""
         arrays = self.arrays
         start = self.layers.option_offsets[arrays.step_group]
-        return np.repeat(start, np.diff(arrays.take_offsets)) + arrays.take_option
+        return np.repeat(start, np.diff(arrays.choice_offsets)) + arrays.choice_option
 
 
 class _Steps(NamedTuple):
-    """The steps of several goals."""
+    """The steps of several targets."""
 
     step_offsets: NDArray[np.int64]
     step_group: NDArray[np.int64]
-    take_offsets: NDArray[np.int64]
-    take_option: NDArray[np.int64]
-    take_next: NDArray[np.int64]
+    choice_offsets: NDArray[np.int64]
+    choice_option: NDArray[np.int64]
+    choice_next: NDArray[np.int64]
 
 
 def _paths_of(layers: Layers, nodes: Ints) -> NDArray[np.float64]:
@@ -199,44 +199,46 @@ def _whole_labels(layers: Layers, labels: Ints) -> _Steps:
         edges.append((from_below, np.repeat(keys, splits)))
     step_keys = np.sort(np.concatenate([np.zeros(0, np.int64), *steps]))
     start = np.concatenate([end_keys, *[edge[0] for edge in edges]])
-    target = np.concatenate([np.full(len(end_keys), END), *[edge[1] for edge in edges]])
-    return _sorted_takes(layers, step_keys, start, target, len(labels))
+    leads_to = np.concatenate([np.full(len(end_keys), END), *[edge[1] for edge in edges]])
+    return _sorted_choices(layers, step_keys, start, leads_to, len(labels))
 
 
-def _sorted_takes(layers: Layers, step_keys: Ints, start: Ints, target: Ints, goals: int) -> _Steps:
-    """Return the steps with their takes, from the keys of the steps each take leads from and to."""
+def _sorted_choices(layers: Layers, step_keys: Ints, start: Ints, leads_to: Ints, targets: int) -> _Steps:
+    """Return the steps with their choices, from the keys of the steps each choice leads from and to."""
     width = np.int64(len(layers.node))
-    order = np.lexsort((target % width, start))
-    start, target = start[order], target[order]
-    stops = target == END
+    order = np.lexsort((leads_to % width, start))
+    start, leads_to = start[order], leads_to[order]
+    stops = leads_to == END
     neuron = start % width
     option = layers.option_offsets[neuron + 1] - 1  # stop is the last of its group
-    option[~stops] = layers.options_between(neuron[~stops], target[~stops] % width)
-    step_offsets = offsets_of(np.bincount(step_keys // width, minlength=goals))
-    step = np.searchsorted(step_keys, target[~stops])
-    following = np.full(len(target), END, np.int64)
-    following[~stops] = step - step_offsets[target[~stops] // width]
-    takes = np.bincount(np.searchsorted(step_keys, start), minlength=len(step_keys))
-    return _Steps(step_offsets, step_keys % width, offsets_of(takes), option - layers.option_offsets[neuron], following)
+    option[~stops] = layers.options_between(neuron[~stops], leads_to[~stops] % width)
+    step_offsets = offsets_of(np.bincount(step_keys // width, minlength=targets))
+    step = np.searchsorted(step_keys, leads_to[~stops])
+    following = np.full(len(leads_to), END, np.int64)
+    following[~stops] = step - step_offsets[leads_to[~stops] // width]
+    choices = np.bincount(np.searchsorted(step_keys, start), minlength=len(step_keys))
+    return _Steps(
+        step_offsets, step_keys % width, offsets_of(choices), option - layers.option_offsets[neuron], following
+    )
 
 
 def _chains(traces: Traces, chosen: Ints) -> _Steps:
-    """Return each of the chosen traces as a goal of its own: one option a step."""
+    """Return each of the chosen traces as a target of its own: one option a step."""
     options, offsets = traces.options()
     flat, lengths = gather(options, offsets, chosen)
     group = traces.layers.option_parent[flat].astype(np.int64)
     step_offsets = offsets_of(lengths)
     following = np.arange(len(flat)) - np.repeat(step_offsets[:-1], lengths) + 1
     following[step_offsets[1:] - 1] = END
-    place = flat - traces.layers.option_offsets[group]
-    return _Steps(step_offsets, group, np.arange(len(flat) + 1), place, following)
+    option = flat - traces.layers.option_offsets[group]
+    return _Steps(step_offsets, group, np.arange(len(flat) + 1), option, following)
 
 
 def _joined(first: _Steps, second: _Steps) -> _Steps:
     return _Steps(
         offsets_of(np.concatenate([np.diff(first.step_offsets), np.diff(second.step_offsets)])),
         np.concatenate([first.step_group, second.step_group]),
-        offsets_of(np.concatenate([np.diff(first.take_offsets), np.diff(second.take_offsets)])),
-        np.concatenate([first.take_option, second.take_option]),
-        np.concatenate([first.take_next, second.take_next]),
+        offsets_of(np.concatenate([np.diff(first.choice_offsets), np.diff(second.choice_offsets)])),
+        np.concatenate([first.choice_option, second.choice_option]),
+        np.concatenate([first.choice_next, second.choice_next]),
     )

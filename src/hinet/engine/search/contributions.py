@@ -81,8 +81,8 @@ class _Units(NamedTuple):
 
 def _by_deep(deep: DeepExpert, features: NDArray[np.int32], values: Numbers) -> _Units:
     parts = deep.embeddings(features).astype(np.float64) * values[:, None]  # (features, k)
-    slope = np.where(parts.sum(0) + deep.embedding_bias > 0, 1.0, deep.slope)
-    return _Units((parts * slope).T, (deep.embedding_bias * slope).astype(np.float64))
+    factor = np.where(parts.sum(0) + deep.embedding_bias > 0, 1.0, deep.negative_slope)
+    return _Units((parts * factor).T, (deep.embedding_bias * factor).astype(np.float64))
 
 
 def _by_wide(
@@ -90,12 +90,12 @@ def _by_wide(
 ) -> Numbers:
     wide = experts.wide
     found = np.zeros((high - low, len(features)))
-    begin, end = wide.slot_offsets[neuron], wide.slot_offsets[neuron + 1]
-    known = wide.known_as[features]
-    slots = begin + np.searchsorted(wide.feature[begin:end], known)
-    for at, slot in enumerate(slots.tolist()):
-        if slot < end and wide.feature[slot] == known[at]:
-            weights = wide.weights[wide.weight_offsets[slot] : wide.weight_offsets[slot + 1]]
+    begin, end = wide.entry_offsets[neuron], wide.entry_offsets[neuron + 1]
+    known = wide.feature_rank[features]
+    entries = begin + np.searchsorted(wide.feature[begin:end], known)
+    for at, feature_entry in enumerate(entries.tolist()):
+        if feature_entry < end and wide.feature[feature_entry] == known[at]:
+            weights = wide.weights[wide.weight_offsets[feature_entry] : wide.weight_offsets[feature_entry + 1]]
             found[weights["row"] - low, at] = values[at] * weights["weight"]
     return found
 

@@ -52,21 +52,25 @@ class FusedPredictor(Search, Predictor):
         return self.model.history
 
     @property
-    def slope(self) -> float:
+    def odds_scale(self) -> float:
         """What the log odds of best traces are multiplied by."""
-        return self.model.slope
+        return self.model.odds_scale
 
     @property
-    def can_slope(self) -> bool:
+    def can_scale_odds(self) -> bool:
         """Whether the log odds of best traces can be scaled: those of a tree can."""
         return self.layers.taxonomy.is_tree
 
-    def scaled(self, factor: float, slope: float | None = None) -> Self:
-        """Return the same with all logits multiplied by ``factor``, and another slope if one is given."""
+    def scaled(self, factor: float, odds_scale: float | None = None) -> Self:
+        """Return the same with all logits multiplied by ``factor``, and another odds scale if one is given."""
         experts = self.model.experts
         mix = (experts.mix * factor).astype(np.float32)
         return self._with(
-            replace(self.model, experts=experts._replace(mix=mix), slope=self.slope if slope is None else slope)
+            replace(
+                self.model,
+                experts=experts._replace(mix=mix),
+                odds_scale=self.odds_scale if odds_scale is None else odds_scale,
+            )
         )
 
     def row_parts(self, row: Any) -> RowParts:
@@ -87,9 +91,9 @@ class FusedPredictor(Search, Predictor):
 
     def moved_to(self, layers: Layers, came_from: NDArray[np.int64]) -> Self:
         """Return the same knowledge over other layers; ``came_from`` gives the old node of each new one, or -1."""
-        from hinet.engine.training.taxonomy_transfer import carried
+        from hinet.engine.training.taxonomy_transfer import transferred
 
-        return self._with(carried(self.model, layers, came_from))
+        return self._with(transferred(self.model, layers, came_from))
 
     def taught(self, learns: NDArray[np.bool_], targets: sp.csc_array, rows: Any) -> Self:
         """Return a model whose output rows that learn were fitted to targets of options on rows."""

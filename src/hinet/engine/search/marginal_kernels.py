@@ -12,10 +12,10 @@ import numpy as np
 
 from hinet.compiled import inlined, kernel
 from hinet.engine.search.scoring_kernels import (
+    allocate_reading,
     largest_group,
     log_softmax,
     read_row,
-    reading_for,
     score_group,
     steps_of_rows,
 )
@@ -26,7 +26,7 @@ LOWER = 100.0  # how many times lower the next floor is
 LOWEST_FLOOR = 1e-8  # below it, the next floor is none
 
 
-class Spreading(NamedTuple):
+class Marginals(NamedTuple):
     """Probability mass poured down the layers from the root, of one row."""
 
     mass: Any  # (neurons,) of neurons that were reached; zero elsewhere
@@ -37,20 +37,20 @@ class Spreading(NamedTuple):
     logits: Any  # (largest group,)
 
 
-class Leaning(NamedTuple):
+class OddsShift(NamedTuple):
     """What the probabilities of rows lean to, as :mod:`hinet.engine.search.odds_scaling` has it."""
 
     node: Any  # (n,) the end of the best trace, -1 for none but the root
-    gift: Any  # (n,) the share of all other traces that it is given
+    shift: Any  # (n,) the share of all other traces that it is given
     floor: Any  # (n,) what is left aside: less than the best trace has, so that all of it is reached
 
 
 @inlined
-def spreading_for(groups):
+def allocate_marginals(groups):
     """Make room to pour into all neurons."""
     neurons = len(groups.first_row) - 1
     logits = np.empty(largest_group(groups), np.float32)
-    return Spreading(
+    return Marginals(
         np.zeros(neurons),
         np.zeros(neurons),
         np.zeros(neurons),
@@ -61,15 +61,15 @@ def spreading_for(groups):
 
 
 @inlined
-def clear_spreading(spreading, count):
+def clear_marginals(marginals, count):
     """Forget the neurons that were reached."""
-    for place in range(count):
-        spreading.mass[spreading.reached[place]] = 0
-        spreading.stopped[spreading.reached[place]] = 0
-        spreading.best[spreading.reached[place]] = 0
+    for index in range(count):
+        marginals.mass[marginals.reached[index]] = 0
+        marginals.stopped[marginals.reached[index]] = 0
+        marginals.best[marginals.reached[index]] = 0
 
 
-def steps_of_pouring(rows, groups, experts, floor):
+def steps_of_marginals(rows, groups, experts, floor):
     """Guess how often loops turn to pour rows down, to all neurons if nothing is left aside."""
     steps = 4 * steps_of_rows(rows, groups, experts) + 2 * len(groups.first_row)
     if floor > 0:
@@ -79,21 +79,21 @@ def steps_of_pouring(rows, groups, experts, floor):
 
 
 @inlined
-def spread(rows, row, groups, experts, reading, floor, spreading):
+def propagate(rows, row, groups, experts, reading, floor, marginals):
     """Pour from the root down, leaving aside neurons whose mass is below ``floor``.
 
     Returns the number of neurons reached, the mass left aside, and the outputs touched. The row must have been read.
     """
-    logits = spreading.logits
-    spreading.mass[0] = 1.0
-    spreading.best[0] = 1.0
-    spreading.reached[0] = 0
-    count, place, aside, touched = 1, 0, 0.0, 0
-    while place < count:
+    logits = marginals.logits
+    marginals.mass[0] = 1.0
+    marginals.best[0] = 1.0
+    marginals.reached[0] = 0
+    count, index, aside, touched = 1, 0, 0.0, 0
+    while index < count:
         # All parents of a neuron are in the layer above it and so come before it: its mass is complete.
-        neuron = spreading.reached[place]
-        place += 1
-        mass, best = spreading.mass[neuron], spreading.best[neuron]
+        neuron = marginals.reached[index]
+        index += 1
+        mass, best = marginals.mass[neuron], marginals.best[neuron]
         if mass < floor:
             aside += mass
             continue
@@ -108,24 +108,24 @@ def spread(rows, row, groups, experts, reading, floor, spreading):
             poured = mass * share
             target = groups.option_neuron[start + option]
             if target == STOP:
-                spreading.stopped[neuron] += poured
+                marginals.stopped[neuron] += poured
             else:
-                if spreading.mass[target] == 0 and poured > 0:
-                    spreading.reached[count] = target
+                if marginals.mass[target] == 0 and poured > 0:
+                    marginals.reached[count] = target
                     count += 1
-                spreading.mass[target] += poured
-                if best * share > spreading.best[target]:
-                    spreading.best[target] = best * share
-                    spreading.above[target] = neuron
+                marginals.mass[target] += poured
+                if best * share > marginals.best[target]:
+                    marginals.best[target] = best * share
+                    marginals.above[target] = neuron
     return count, aside, touched
 
 
 def _steps_of_nodes(rows, groups, experts, *_):
-    return steps_of_pouring(rows, groups, experts, 1.0)
+    return steps_of_marginals(rows, groups, experts, 1.0)
 
 
 @kernel(steps=_steps_of_nodes)
-def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, depth, leaning, cut, surest):
+def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, depth, odds_shift, cut, surest):
     """Return for each row a node chosen by the probabilities of nodes, its own, and the outputs touched.
 
     Probabilities are those poured down, leaned. With ``surest`` the deepest node with a probability of at least
@@ -134,24 +134,24 @@ def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, dept
     below the root.
     """
     count = len(rows.indptr) - 1
-    reading, spreading = reading_for(1, experts), spreading_for(groups)
+    reading, marginals = allocate_reading(1, experts), allocate_marginals(groups)
     node_mass = np.zeros(len(depth))
     chosen = np.empty(count, np.int64)
     probability = np.empty(count, np.float64)
     touched = np.zeros(count, np.int64)
     for row in range(count):
         touched[row] += read_row(rows, row, experts, reading, 0)
-        reached, _, outputs = spread(rows, row, groups, experts, reading, leaning.floor[row], spreading)
+        reached, _, outputs = propagate(rows, row, groups, experts, reading, odds_shift.floor[row], marginals)
         touched[row] += outputs
-        for place in range(1, reached):
-            neuron = spreading.reached[place]
-            node_mass[node_of[neuron]] += (1 - leaning.gift[row]) * spreading.mass[neuron]
-        if leaning.node[row] >= 0:
-            for above in range(ancestor_offsets[leaning.node[row]], ancestor_offsets[leaning.node[row] + 1]):
-                node_mass[ancestors[above]] += leaning.gift[row]
+        for index in range(1, reached):
+            neuron = marginals.reached[index]
+            node_mass[node_of[neuron]] += (1 - odds_shift.shift[row]) * marginals.mass[neuron]
+        if odds_shift.node[row] >= 0:
+            for above in range(ancestor_offsets[odds_shift.node[row]], ancestor_offsets[odds_shift.node[row] + 1]):
+                node_mass[ancestors[above]] += odds_shift.shift[row]
         best, value = -1, 0.0
-        for place in range(1, reached):
-            node = node_of[spreading.reached[place]]
+        for index in range(1, reached):
+            node = node_of[marginals.reached[index]]
             if surest:
                 gain = depth[node] + node_mass[node] if node_mass[node] >= cut else -1.0
             else:
@@ -161,24 +161,24 @@ def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, dept
             if gain > value:
                 best, value = node, gain
         if best < 0:
-            best = top_node(groups, spreading, reached, node_of, node_mass)
+            best = top_node(groups, marginals, reached, node_of, node_mass)
         chosen[row] = best if best >= 0 else node_of[0]
         probability[row] = node_mass[best] if best >= 0 else 1.0
-        for place in range(1, reached):
-            node_mass[node_of[spreading.reached[place]]] = 0
-        clear_spreading(spreading, reached)
+        for index in range(1, reached):
+            node_mass[node_of[marginals.reached[index]]] = 0
+        clear_marginals(marginals, reached)
     return chosen, probability, touched
 
 
 @inlined
-def top_node(groups, spreading, reached, node_of, node_mass):
+def top_node(groups, marginals, reached, node_of, node_mass):
     """Return the node of largest probability right below the root, or -1 if none was reached."""
     tops = groups.option_offsets[1]  # neurons right below the root
     if groups.option_neuron[tops - 1] == STOP:
         tops -= 1
     best = -1
-    for place in range(1, reached):
-        neuron = spreading.reached[place]
+    for index in range(1, reached):
+        neuron = marginals.reached[index]
         if neuron <= tops and (best < 0 or node_mass[node_of[neuron]] > node_mass[best]):
             best = node_of[neuron]
     return best
@@ -207,7 +207,7 @@ class LabelLists(NamedTuple):
 
 
 @inlined
-def label_lists_for(most, height):
+def allocate_label_lists(most, height):
     """Make room for so many labels, with traces of at most ``height`` neurons; for 0, without traces."""
     traces = most if height > 0 else 0
     return LabelLists(
@@ -221,7 +221,7 @@ def label_lists_for(most, height):
 
 
 def _steps_of_labels(rows, groups, experts, node_of, k, floor, most, height):
-    return steps_of_pouring(rows, groups, experts, floor) + len(node_of)
+    return steps_of_marginals(rows, groups, experts, floor) + len(node_of)
 
 
 @kernel(steps=_steps_of_labels)
@@ -237,7 +237,7 @@ def likely_labels(rows, groups, experts, node_of, k, floor, most, height):
     Returns how many labels each row has, lists of at most ``most`` labels a row, and the outputs touched.
     """
     count = len(rows.indptr) - 1
-    reading, spreading = reading_for(1, experts), spreading_for(groups)
+    reading, marginals = allocate_reading(1, experts), allocate_marginals(groups)
     nodes = node_of.max() + 2
     sums = LabelSums(
         np.zeros(nodes),
@@ -247,34 +247,34 @@ def likely_labels(rows, groups, experts, node_of, k, floor, most, height):
         np.empty(nodes),
         np.empty(nodes, np.int32),
     )
-    lists = label_lists_for(count * most, height)
+    lists = allocate_label_lists(count * most, height)
     labels, touched = np.zeros(count, np.int64), np.zeros(count, np.int64)
     used = 0
     for row in range(count):
         touched[row] += read_row(rows, row, experts, reading, 0)
         least = floor
         while True:
-            reached, aside, outputs = spread(rows, row, groups, experts, reading, least, spreading)
+            reached, aside, outputs = propagate(rows, row, groups, experts, reading, least, marginals)
             touched[row] += outputs
-            summed = sum_labels(spreading, reached, node_of, sums)
+            summed = sum_labels(marginals, reached, node_of, sums)
             if k > 0:
                 rank_labels(min(k + 1, summed), summed, sums)
             if k == 0 or least == 0.0 or is_settled(k, summed, aside, least if height > 0 else 0.0, sums):
                 break
             clear_labels(summed, sums)
-            clear_spreading(spreading, reached)
+            clear_marginals(marginals, reached)
             least = least / LOWER if least > LOWEST_FLOOR else 0.0
-        for place in range(summed if k == 0 else min(k, summed)):
-            node = sums.node[place]
+        for index in range(summed if k == 0 else min(k, summed)):
+            node = sums.node[index]
             if k > 0 or sums.mass[node] >= floor:
                 lists.node[used], lists.probability[used] = node, sums.mass[node]
                 if height > 0:
                     lists.trace[used] = sums.trace[node]
-                    walk_back(sums.end[node], spreading, lists, used)
+                    walk_back(sums.end[node], marginals, lists, used)
                 used += 1
                 labels[row] += 1
         clear_labels(summed, sums)
-        clear_spreading(spreading, reached)
+        clear_marginals(marginals, reached)
     return (
         labels,
         lists.node[:used].copy(),
@@ -288,16 +288,16 @@ def likely_labels(rows, groups, experts, node_of, k, floor, most, height):
 
 
 @inlined
-def sum_labels(spreading, reached, node_of, sums):
+def sum_labels(marginals, reached, node_of, sums):
     """Sum what stopped at the neurons that were reached by their labels; return how many labels there are."""
     summed = 0
-    for place in range(reached):
-        neuron = spreading.reached[place]
-        stopped = spreading.stopped[neuron]
+    for index in range(reached):
+        neuron = marginals.reached[index]
+        stopped = marginals.stopped[neuron]
         if stopped == 0:
             continue
         node = node_of[neuron]
-        trace = spreading.best[neuron] * (stopped / spreading.mass[neuron])
+        trace = marginals.best[neuron] * (stopped / marginals.mass[neuron])
         if sums.mass[node] == 0:
             sums.node[summed] = node
             summed += 1
@@ -310,14 +310,14 @@ def sum_labels(spreading, reached, node_of, sums):
 @inlined
 def rank_labels(k, summed, sums):
     """Put the ``k`` labels of largest probability first, in their order."""
-    for place in range(summed):
-        node = sums.node[place]
-        heap_push(sums.heap_mass, sums.heap_node, place, sums.mass[node], node)
-    for place in range(k):
-        sums.node[place] = sums.heap_node[0]
-        heap_pop(sums.heap_mass, sums.heap_node, summed - place)
-    for place in range(k, summed):
-        sums.node[place] = sums.heap_node[place - k]
+    for index in range(summed):
+        node = sums.node[index]
+        heap_push(sums.heap_mass, sums.heap_node, index, sums.mass[node], node)
+    for index in range(k):
+        sums.node[index] = sums.heap_node[0]
+        heap_pop(sums.heap_mass, sums.heap_node, summed - index)
+    for index in range(k, summed):
+        sums.node[index] = sums.heap_node[index - k]
 
 
 @inlined
@@ -328,31 +328,31 @@ def is_settled(k, summed, aside, least, sums):
     """
     if summed < k and aside > 0:
         return False
-    for place in range(min(k, summed)):
-        node = sums.node[place]
-        following = sums.mass[sums.node[place + 1]] if place + 1 < summed else 0.0
+    for index in range(min(k, summed)):
+        node = sums.node[index]
+        following = sums.mass[sums.node[index + 1]] if index + 1 < summed else 0.0
         if not sums.mass[node] - following >= aside or sums.trace[node] < least:
             return False
     return True
 
 
 @inlined
-def walk_back(end, spreading, lists, place):
+def walk_back(end, marginals, lists, index):
     """Write down the best trace to a neuron."""
     length, neuron = 0, end
     while neuron > 0:
         length += 1
-        neuron = spreading.above[neuron]
-    lists.length[place] = length
+        neuron = marginals.above[neuron]
+    lists.length[index] = length
     neuron = end
     while neuron > 0:
         length -= 1
-        lists.neuron[place, length], lists.along[place, length] = neuron, spreading.best[neuron]
-        neuron = spreading.above[neuron]
+        lists.neuron[index, length], lists.along[index, length] = neuron, marginals.best[neuron]
+        neuron = marginals.above[neuron]
 
 
 @inlined
 def clear_labels(summed, sums):
     """Forget the labels of a row."""
-    for place in range(summed):
-        sums.mass[sums.node[place]] = 0
+    for index in range(summed):
+        sums.mass[sums.node[index]] = 0

@@ -15,7 +15,7 @@ from hinet.data import Traces
 from hinet.parameters import one_of, real, whole
 
 if TYPE_CHECKING:
-    from hinet.engine.model.targets import Goals
+    from hinet.engine.model.targets import Targets
     from hinet.engine.search.contributions import GroupParts
     from hinet.engine.settings import EngineSettings
     from hinet.progress import EpochRecord, Progress
@@ -104,15 +104,15 @@ class Answering(ABC):
         """Return the probability of every node to be the label, (n, nodes), where it is at least ``least``."""
 
     @abstractmethod
-    def logits_along(self, rows: Any, goals: Goals) -> NDArray[np.float64]:
-        """Return the logits of all options of every choice on the way to goals, one a row, in the order of steps.
+    def logits_along(self, rows: Any, targets: Targets) -> NDArray[np.float64]:
+        """Return the logits of all options of every choice on the way to targets, one a row, in the order of steps.
 
         They may lack a number that is the same for all options of a choice.
         """
 
     @abstractmethod
-    def as_deep_as_sure(self, rows: Any, least: float) -> FoundNodes:
-        """Return the deepest node whose probability is at least ``least``, or a top node if there is none."""
+    def deepest_confident(self, rows: Any, min_probability: float) -> FoundNodes:
+        """Return the deepest node whose probability is at least ``min_probability``, or a top node if there is none."""
 
     @abstractmethod
     def expected_f1(self, rows: Any, f1: float = TYPICAL_F1) -> FoundNodes:
@@ -173,12 +173,12 @@ class Predictor(Answering):
         """What each epoch of training did."""
 
     @property
-    def slope(self) -> float:
+    def odds_scale(self) -> float:
         """Factor of the log odds of best traces, see :mod:`hinet.engine.search.odds_scaling`; 1 leaves them."""
         return 1.0
 
     @property
-    def can_slope(self) -> bool:
+    def can_scale_odds(self) -> bool:
         """Whether the log odds of best traces can be scaled."""
         return False
 
@@ -188,8 +188,8 @@ class Predictor(Answering):
         return changed
 
     @abstractmethod
-    def scaled(self, factor: float, slope: float | None = None) -> Self:
-        """Return the same with all logits multiplied by ``factor``, and another slope if one is given."""
+    def scaled(self, factor: float, odds_scale: float | None = None) -> Self:
+        """Return the same with all logits multiplied by ``factor``, and another odds scale if one is given."""
 
     @abstractmethod
     def row_parts(self, row: Any) -> RowParts:

@@ -33,7 +33,7 @@ class Reading(NamedTuple):
 
 
 @inlined
-def reading_for(count, experts):
+def allocate_reading(count, experts):
     """Make room to read so many rows."""
     labels = count * len(experts.spans.neuron)
     return Reading(
@@ -46,33 +46,33 @@ def reading_for(count, experts):
 
 
 @inlined
-def read_row(rows, row, experts, reading, place):
+def read_row(rows, row, experts, reading, index):
     """Read a row into a place: its hidden units and the scores of its labels; return the outputs touched."""
     touched = 0
     if experts.mix[DEEP] != 0:
-        read_hidden(rows, row, experts.deep, reading.hidden, place, reading.sink)
+        read_hidden(rows, row, experts.deep, reading.hidden, index, reading.sink)
     if experts.mix[FLAT] != 0:
         read_hidden(rows, row, experts.flat, reading.flat_hidden, 0, reading.sink)
-        touched += read_flat(experts.flat, reading, place)
+        touched += read_flat(experts.flat, reading, index)
     if experts.mix[PROTOTYPES] != 0:
-        touched += read_prototypes(rows, row, experts, reading, place)
+        touched += read_prototypes(rows, row, experts, reading, index)
     return touched
 
 
 @inlined
-def read_hidden(rows, row, deep, hidden, place, sink):
+def read_hidden(rows, row, deep, hidden, index, sink):
     """Fill in the hidden units of a deep expert."""
     width = hidden.shape[1]
     sink[0] = touch_embeddings(rows, row, deep.embedding)
     for unit in range(width):
-        hidden[place, unit] = deep.embedding_bias[unit]
+        hidden[index, unit] = deep.embedding_bias[unit]
     for entry in range(rows.indptr[row], rows.indptr[row + 1]):
         feature = rows.indices[entry]
         value = rows.data[entry] * deep.embedding_scale[feature]
         for unit in range(width):
-            hidden[place, unit] += value * F4(deep.embedding[feature, unit])
+            hidden[index, unit] += value * F4(deep.embedding[feature, unit])
     for unit in range(width):
-        hidden[place, unit] *= F4(1) if hidden[place, unit] > 0 else deep.slope[unit]
+        hidden[index, unit] *= F4(1) if hidden[index, unit] > 0 else deep.negative_slope[unit]
 
 
 @inlined
@@ -87,19 +87,19 @@ def touch_embeddings(rows, row, embedding):
 
 
 @inlined
-def read_flat(flat, reading, place):
+def read_flat(flat, reading, index):
     """Fill in the flat expert's logits of all labels from its hidden units; return how many there are."""
     labels = len(flat.bias)
     for label in range(labels):
-        reading.flat[place * labels + label] = logit_of(label, flat, reading.flat_hidden, 0)
+        reading.flat[index * labels + label] = logit_of(label, flat, reading.flat_hidden, 0)
     return labels
 
 
 @inlined
-def read_prototypes(rows, row, experts, reading, place):
+def read_prototypes(rows, row, experts, reading, index):
     """Fill in the scaled cosines of a row and the prototypes of all labels; return how many there are."""
     prototypes, labels = experts.prototypes, len(experts.spans.neuron)
-    first = place * labels
+    first = index * labels
     for label in range(first, first + labels):
         reading.prototypes[label] = 0
     square = F4(0)
@@ -109,59 +109,59 @@ def read_prototypes(rows, row, experts, reading, place):
     scale = F4(1) / np.sqrt(max(square, F4(1e-12)))
     for entry in range(low, high):
         feature, value = rows.indices[entry], rows.data[entry] * scale
-        for at in range(prototypes.offsets[feature], prototypes.offsets[feature + 1]):
-            reading.prototypes[first + prototypes.label[at]] += value * prototypes.value[at]
+        for position in range(prototypes.offsets[feature], prototypes.offsets[feature + 1]):
+            reading.prototypes[first + prototypes.label[position]] += value * prototypes.value[position]
     return labels
 
 
 @inlined
-def score_group(rows, row, neuron, groups, experts, mix, reading, place, logits):
+def score_group(rows, row, neuron, groups, experts, mix, reading, index, logits):
     """Fill in the logits of a group of several options, of a row that was read into a place."""
-    score_options(neuron, groups, experts, mix, reading.hidden, place, logits)
+    score_options(neuron, groups, experts, mix, reading.hidden, index, logits)
     if mix[WIDE] != 0:
         add_wide(rows, row, neuron, groups, experts.wide, mix[WIDE], logits)
-    add_labels(neuron, groups, experts.spans, mix, reading, place, logits)
+    add_labels(neuron, groups, experts.spans, mix, reading, index, logits)
 
 
 @inlined
-def logit_of(output, deep, hidden, at):
+def logit_of(output, deep, hidden, position):
     """Return the logit of an output row of a deep expert, of the hidden units at a place."""
     logit = F4(0)
     for unit in range(hidden.shape[1]):
-        logit += F4(deep.weight[output, unit]) * hidden[at, unit]
+        logit += F4(deep.weight[output, unit]) * hidden[position, unit]
     return logit * deep.weight_scale[output] + deep.bias[output]
 
 
 @inlined
-def score_options(neuron, groups, experts, mix, hidden, place, logits):
+def score_options(neuron, groups, experts, mix, hidden, index, logits):
     """Fill in the logits of a group by the deep expert and the biases."""
     base = groups.first_row[neuron]
     for option in range(groups.first_row[neuron + 1] - base):
         logits[option] = mix[WIDE] * experts.wide.bias[base + option]
         if mix[DEEP] != 0:
-            logits[option] += mix[DEEP] * logit_of(base + option, experts.deep, hidden, place)
+            logits[option] += mix[DEEP] * logit_of(base + option, experts.deep, hidden, index)
 
 
 @inlined
 def add_wide(rows, row, neuron, groups, wide, mixed, logits):
     """Add the wide expert's logits of a group, looking up each feature of the row."""
     base = groups.first_row[neuron]
-    begin, end = wide.slot_offsets[neuron], wide.slot_offsets[neuron + 1]
+    begin, end = wide.entry_offsets[neuron], wide.entry_offsets[neuron + 1]
     for entry in range(rows.indptr[row], rows.indptr[row + 1]):
-        known = wide.known_as[rows.indices[entry]]
-        slot = find_first(wide.feature, begin, end, known)
-        if slot < end and wide.feature[slot] == known:
+        known = wide.feature_rank[rows.indices[entry]]
+        feature_entry = find_first(wide.feature, begin, end, known)
+        if feature_entry < end and wide.feature[feature_entry] == known:
             value = mixed * rows.data[entry]
-            for at in range(wide.weight_offsets[slot], wide.weight_offsets[slot + 1]):
-                logits[wide.weights[at]["row"] - base] += value * wide.weights[at]["weight"]
+            for position in range(wide.weight_offsets[feature_entry], wide.weight_offsets[feature_entry + 1]):
+                logits[wide.weights[position]["row"] - base] += value * wide.weights[position]["weight"]
 
 
 @inlined
-def add_labels(neuron, groups, spans, mix, reading, place, logits):
+def add_labels(neuron, groups, spans, mix, reading, index, logits):
     """Add what the experts on labels say, pooled over the labels below each option."""
     start = groups.option_offsets[neuron]
     size = groups.option_offsets[neuron + 1] - start
-    shift = place * len(spans.neuron)
+    shift = index * len(spans.neuron)
     if mix[FLAT] != 0:
         for option in range(size):
             first, last = shift + spans.first[start + option], shift + spans.last[start + option]
@@ -176,11 +176,11 @@ def add_labels(neuron, groups, spans, mix, reading, place, logits):
 def pooled(scores, first, last):
     """Return the log of the summed exponentials of a run of scores."""
     top = scores[first]
-    for place in range(first + 1, last):
-        top = max(top, scores[place])
+    for index in range(first + 1, last):
+        top = max(top, scores[index])
     total = F4(0)
-    for place in range(first, last):
-        total += np.exp(scores[place] - top)
+    for index in range(first, last):
+        total += np.exp(scores[index] - top)
     return top + np.log(total)
 
 
@@ -220,13 +220,13 @@ class Listing(NamedTuple):
 
 
 @inlined
-def listing_for(rows, experts):
+def allocate_listing(rows, experts):
     """Make room to list weights, for rows that are not few."""
     few = experts.mix[WIDE] == 0 or len(rows.indptr) - 1 < FEW
-    features = 0 if few else len(experts.wide.known_as)
+    features = 0 if few else len(experts.wide.feature_rank)
     known = np.empty(0 if few else len(rows.indices), np.int32)
     for entry in range(len(known)):
-        known[entry] = experts.wide.known_as[rows.indices[entry]]
+        known[entry] = experts.wide.feature_rank[rows.indices[entry]]
     return Listing(known, np.zeros(features, np.bool_), np.zeros(features, np.int64))
 
 
@@ -235,7 +235,7 @@ def list_weights(rows, asking, neuron, wide, listing):
     """List the weights of a group by feature for the rows that are asking for it; return whether that was worth it."""
     if len(listing.run) == 0:
         return False
-    begin, end = wide.slot_offsets[neuron], wide.slot_offsets[neuron + 1]
+    begin, end = wide.entry_offsets[neuron], wide.entry_offsets[neuron + 1]
     values = 0
     for row in asking:
         values += rows.indptr[row + 1] - rows.indptr[row]
@@ -244,19 +244,19 @@ def list_weights(rows, asking, neuron, wide, listing):
     for row in asking:
         for entry in range(rows.indptr[row], rows.indptr[row + 1]):
             listing.wanted[listing.known[entry]] = True
-    for slot in range(begin, end):
-        if listing.wanted[wide.feature[slot]]:
-            low, high = wide.weight_offsets[slot], wide.weight_offsets[slot + 1]
-            listing.run[wide.feature[slot]] = (low << RUN_BITS) | (high - low)
+    for feature_entry in range(begin, end):
+        if listing.wanted[wide.feature[feature_entry]]:
+            low, high = wide.weight_offsets[feature_entry], wide.weight_offsets[feature_entry + 1]
+            listing.run[wide.feature[feature_entry]] = (low << RUN_BITS) | (high - low)
     return True
 
 
 @inlined
-def score_listed(rows, row, neuron, groups, experts, listing, reading, place, logits):
+def score_listed(rows, row, neuron, groups, experts, listing, reading, index, logits):
     """Fill in the logits of a group as :func:`score_group` does, if its weights are listed."""
-    score_options(neuron, groups, experts, experts.mix, reading.hidden, place, logits)
+    score_options(neuron, groups, experts, experts.mix, reading.hidden, index, logits)
     add_listed(rows, row, neuron, groups, experts.wide, experts.mix[WIDE], listing, reading.sink, logits)
-    add_labels(neuron, groups, experts.spans, experts.mix, reading, place, logits)
+    add_labels(neuron, groups, experts.spans, experts.mix, reading, index, logits)
 
 
 @inlined
@@ -267,8 +267,8 @@ def add_listed(rows, row, neuron, groups, wide, mixed, listing, sink, logits):
     for entry in range(low, high):
         run = listing.run[listing.known[entry]]
         value = mixed * rows.data[entry]
-        for at in range(run >> RUN_BITS, (run >> RUN_BITS) + (run & RUN_MASK)):
-            logits[wide.weights[at]["row"] - base] += value * wide.weights[at]["weight"]
+        for position in range(run >> RUN_BITS, (run >> RUN_BITS) + (run & RUN_MASK)):
+            logits[wide.weights[position]["row"] - base] += value * wide.weights[position]["weight"]
 
 
 @inlined
@@ -292,21 +292,21 @@ def forget_weights(rows, asking, listing):
 
 
 @kernel
-def expert_logits(rows, row_of, goals, groups, experts):
-    """Return what each expert says of the groups on the way of single goals, (options of all of them, 4).
+def expert_logits(rows, row_of, targets, groups, experts):
+    """Return what each expert says of the groups on the way of single targets, (options of all of them, 4).
 
     Goal ``i`` belongs to row ``row_of[i]``; the groups come in the order of the steps, certain ones left out.
     """
-    said = np.zeros((options_on_the_way(goals, groups, len(row_of)), 4), np.float32)
-    reading, logits = reading_for(1, experts), np.empty(largest_group(groups), np.float32)
+    by_expert = np.zeros((options_on_the_way(targets, groups, len(row_of)), 4), np.float32)
+    reading, logits = allocate_reading(1, experts), np.empty(largest_group(groups), np.float32)
     alone = np.zeros(4, np.float32)
-    place = 0
-    for goal in range(len(row_of)):
-        row = row_of[goal]
+    index = 0
+    for target in range(len(row_of)):
+        row = row_of[target]
         read_row(rows, row, experts, reading, 0)
-        number = goals.entry_goal[goal]
-        for step in range(goals.step_offsets[number], goals.step_offsets[number + 1]):
-            neuron = goals.step_group[step]
+        number = targets.entry_target[target]
+        for step in range(targets.step_offsets[number], targets.step_offsets[number + 1]):
+            neuron = targets.step_group[step]
             size = groups.first_row[neuron + 1] - groups.first_row[neuron]
             if size == 0:
                 continue
@@ -315,19 +315,19 @@ def expert_logits(rows, row_of, goals, groups, experts):
                     alone[:] = 0
                     alone[expert] = 1
                     score_group(rows, row, neuron, groups, experts, alone, reading, 0, logits)
-                    said[place : place + size, expert] = logits[:size]
-            place += size
-    return said
+                    by_expert[index : index + size, expert] = logits[:size]
+            index += size
+    return by_expert
 
 
 @inlined
-def options_on_the_way(goals, groups, count):
-    """Return how many options the groups on the way of the first ``count`` goals have, certain ones left out."""
+def options_on_the_way(targets, groups, count):
+    """Return how many options the groups on the way of the first ``count`` targets have, certain ones left out."""
     total = 0
-    for goal in range(count):
-        number = goals.entry_goal[goal]
-        for step in range(goals.step_offsets[number], goals.step_offsets[number + 1]):
-            neuron = goals.step_group[step]
+    for target in range(count):
+        number = targets.entry_target[target]
+        for step in range(targets.step_offsets[number], targets.step_offsets[number + 1]):
+            neuron = targets.step_group[step]
             total += groups.first_row[neuron + 1] - groups.first_row[neuron]
     return total
 
@@ -336,14 +336,14 @@ def options_on_the_way(goals, groups, count):
 def group_logits(rows, chosen, neuron, groups, experts):
     """Return the logits of one group for the chosen rows, (n, options), and the hidden units of these, (n, k)."""
     size = groups.first_row[neuron + 1] - groups.first_row[neuron]
-    reading, logits = reading_for(1, experts), np.empty(largest_group(groups), np.float32)
+    reading, logits = allocate_reading(1, experts), np.empty(largest_group(groups), np.float32)
     found = np.empty((len(chosen), size), np.float32)
     hidden = np.zeros((len(chosen), experts.deep.embedding.shape[1]), np.float32)
-    for place in range(len(chosen)):
-        read_row(rows, chosen[place], experts, reading, 0)
-        score_group(rows, chosen[place], neuron, groups, experts, experts.mix, reading, 0, logits)
-        found[place, :] = logits[:size]
-        hidden[place, :] = reading.hidden[0, :]
+    for index in range(len(chosen)):
+        read_row(rows, chosen[index], experts, reading, 0)
+        score_group(rows, chosen[index], neuron, groups, experts, experts.mix, reading, 0, logits)
+        found[index, :] = logits[:size]
+        hidden[index, :] = reading.hidden[0, :]
     return found, hidden
 
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix, is_sparse
 from hinet.engine.model.fused import FusedModel
-from hinet.engine.search.marginal_kernels import Leaning, best_nodes, likely_labels
-from hinet.engine.search.odds_scaling import gifts, leaned, leaned_labels
+from hinet.engine.search.marginal_kernels import OddsShift, best_nodes, likely_labels
+from hinet.engine.search.odds_scaling import odds_shift, scaled_labels, scaled_traces
 from hinet.engine.search.predictor import PROBABILITY, TYPICAL_F1, Answering, Found, FoundLabels, FoundNodes, K
 from hinet.engine.search.scoring_kernels import FEW, expert_logits
 from hinet.engine.search.search_kernels import best_traces
@@ -25,7 +25,7 @@ from hinet.parameters import resolve_threads
 from hinet.ragged import gather, offsets_of
 
 if TYPE_CHECKING:
-    from hinet.engine.model.targets import Goals
+    from hinet.engine.model.targets import Targets
 
 BLOCK = 4_096  # rows that a thread takes at a time, at most
 LEAST_BLOCK = 64  # fewer are not worth another thread
@@ -92,7 +92,7 @@ class Search(Answering):
     def traces(self, rows: Any, k: int = 1, *, least: float = 0.0) -> Found:
         """Return the ``k`` best traces of every row, exactly; those less probable than ``least`` are left out.
 
-        ``least`` is a bound before the model's slope, if it has one, is applied.
+        ``least`` is a bound before log odds are scaled.
         """
         k = min(K.validate("k", k), self.model.layers.count_traces())
         matrix = self._checked(rows)
@@ -102,9 +102,9 @@ class Search(Answering):
         parts = self._in_blocks(matrix, lambda block: self._best_traces(block, k, lowest, room))
         found = _joined(parts)
         traces = Traces(layers, offsets_of(found.counts), offsets_of(found.lengths), found.neurons, found.log_p)
-        if self.model.slope == 1:
+        if self.model.odds_scale == 1:
             return Found(traces, found.neuron_log_p, found.touched)
-        return Found(*leaned(traces, found.neuron_log_p, self.model.slope), found.touched)
+        return Found(*scaled_traces(traces, found.neuron_log_p, self.model.odds_scale), found.touched)
 
     def _best_traces(self, block: SparseMatrix, k: int, lowest: float, room: int) -> _Answers:
         """Search rows with so much room, or more if they are few, and those for which it was too little with twice."""
@@ -125,7 +125,7 @@ class Search(Answering):
 
         Its probability leaves out what could not change the answer, so that it may be a little too low.
         """
-        if self.model.slope != 1:  # a label of a tree has one trace
+        if self.model.odds_scale != 1:  # a label of a tree has one trace
             return self.decode(rows)
         found = self._likely_labels(rows, 1, FLOOR)
         return FoundNodes(found.node, found.probability, found.touched)
@@ -151,14 +151,14 @@ class Search(Answering):
     def label_probabilities(self, rows: Any, least: float = 0.0) -> sp.csr_array:
         """Return the probability of every node to be the label, (n, nodes), summed over all its traces.
 
-        With ``least``, only where it is at least that, before the model's slope, if it has one, is applied; of a DAG,
+        With ``least``, only where it is at least that, before log odds are scaled; of a DAG,
         paths through neurons that are less probable are then left out of the sums.
         """
         found = self._likely_labels(rows, 0, least)
         row_offsets = offsets_of(found.counts)
         probability = found.probability
-        if self.model.slope != 1:
-            probability = leaned_labels(probability, row_offsets, self.model.slope)
+        if self.model.odds_scale != 1:
+            probability = scaled_labels(probability, row_offsets, self.model.odds_scale)
         shape = (len(found.counts), len(self.model.layers.taxonomy))
         matrix = sp.csr_array((probability, found.node, row_offsets), shape=shape)
         matrix.sort_indices()
@@ -179,16 +179,18 @@ class Search(Answering):
         parts: list[_Labels] = self._in_blocks(self._checked(rows), answer)
         return _joined(parts)
 
-    def logits_along(self, rows: Any, goals: Goals) -> NDArray[np.float64]:
-        """Return the logits of all options of every choice on the way to goals, one a row, in the order of steps."""
+    def logits_along(self, rows: Any, targets: Targets) -> NDArray[np.float64]:
+        """Return the logits of all options of every choice on the way to targets, one a row, in the order of steps."""
         experts = self.model.experts
-        said = expert_logits(self._checked(rows), np.arange(len(goals)), goals.arrays, self.model.groups, experts)
-        found: NDArray[np.float64] = said.astype(np.float64) @ experts.mix.astype(np.float64)
+        by_expert = expert_logits(
+            self._checked(rows), np.arange(len(targets)), targets.arrays, self.model.groups, experts
+        )
+        found: NDArray[np.float64] = by_expert.astype(np.float64) @ experts.mix.astype(np.float64)
         return found
 
-    def as_deep_as_sure(self, rows: Any, least: float) -> FoundNodes:
-        """Return the deepest node whose probability is at least ``least``, or a top node if there is none."""
-        return self._by_nodes(rows, PROBABILITY.validate("least", least), True)
+    def deepest_confident(self, rows: Any, min_probability: float) -> FoundNodes:
+        """Return the deepest node whose probability is at least ``min_probability``, or a top node if there is none."""
+        return self._by_nodes(rows, PROBABILITY.validate("min_probability", min_probability), True)
 
     def expected_f1(self, rows: Any, f1: float = TYPICAL_F1) -> FoundNodes:
         """Return the node with the best expected hierarchical F1, over many rows on which it is about ``f1``.
@@ -203,21 +205,21 @@ class Search(Answering):
         depth = self.model.layers.taxonomy.depth.astype(np.int64)
 
         def answer(block: SparseMatrix) -> Any:
-            leaning = self._leaning(block, cut / 64)
-            return best_nodes(block, groups, experts, self._node_of, flat, offsets, depth, leaning, cut, surest)
+            odds_shift = self._odds_shift(block, cut / 64)
+            return best_nodes(block, groups, experts, self._node_of, flat, offsets, depth, odds_shift, cut, surest)
 
         return self._nodes(rows, answer)
 
-    def _leaning(self, block: SparseMatrix, floor: float) -> Leaning:
+    def _odds_shift(self, block: SparseMatrix, floor: float) -> OddsShift:
         """Return which node each row leans to and how much, and the probability below which neurons are left aside."""
         count = len(block.indptr) - 1
-        if self.model.slope == 1:
-            return Leaning(np.full(count, -1), np.zeros(count), np.full(count, floor))
+        if self.model.odds_scale == 1:
+            return OddsShift(np.full(count, -1), np.zeros(count), np.full(count, floor))
         found = _Answers(*self._best_traces(block, 1, -np.inf, ROOM))
         best = np.exp(found.log_p)
         ends = np.cumsum(found.lengths)
         node = np.where(found.lengths > 0, self._node_of[found.neurons[np.maximum(ends - 1, 0)]], -1)
-        return Leaning(node, gifts(best, self.model.slope), np.minimum(floor, best / 2))
+        return OddsShift(node, odds_shift(best, self.model.odds_scale), np.minimum(floor, best / 2))
 
     def _nodes(self, rows: Any, answer: Callable[[SparseMatrix], Any]) -> FoundNodes:
         parts = self._in_blocks(self._checked(rows), answer)
@@ -266,8 +268,8 @@ def _joined(parts: list[Part]) -> Part:
 
 
 def _chosen(matrix: SparseMatrix, rows: NDArray[np.int64]) -> SparseMatrix:
-    places, lengths = gather(np.arange(len(matrix.indices)), matrix.indptr, rows)
-    return SparseMatrix(offsets_of(lengths), matrix.indices[places], matrix.data[places])
+    entries, lengths = gather(np.arange(len(matrix.indices)), matrix.indptr, rows)
+    return SparseMatrix(offsets_of(lengths), matrix.indices[entries], matrix.data[entries])
 
 
 def _parts(matrix: SparseMatrix, size: int) -> list[SparseMatrix]:

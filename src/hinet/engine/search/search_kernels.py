@@ -13,12 +13,12 @@ import numpy as np
 
 from hinet.compiled import inlined, kernel
 from hinet.engine.search.scoring_kernels import (
+    allocate_listing,
+    allocate_reading,
     forget_weights,
     list_weights,
-    listing_for,
     log_softmax,
     read_row,
-    reading_for,
     score_group,
     score_listed,
     steps_of_rows,
@@ -42,7 +42,7 @@ class Searches(NamedTuple):
     entries: Any  # (n,)
     heap: Any  # (n,) entries in the heap
     opening: Any  # (n,) the entry whose group is to be scored next
-    found: Any  # (n,) complete traces met so far, of which at most k are kept
+    completed: Any  # (n,) complete traces met so far, of which at most k are kept
     best: Any  # (n, k) their log probabilities
     ends: Any  # (n, k) entries of the answers
     answers: Any  # (n,) how many there are; where there was no room, less than 0: the entries there must be room for
@@ -50,7 +50,7 @@ class Searches(NamedTuple):
 
 
 @inlined
-def searches_for(count, k, room):
+def allocate_searches(count, k, room):
     """Make room for the searches of so many rows, each with its root entry."""
     searches = Searches(
         np.empty((count, room), np.int32),
@@ -88,7 +88,11 @@ def best_traces(rows, groups, experts, k, lowest, room):
     not suffice, the number of traces is less than 0: that of the entries there must be room for.
     """
     count = len(rows.indptr) - 1
-    reading, listing, searches = reading_for(count, experts), listing_for(rows, experts), searches_for(count, k, room)
+    reading, listing, searches = (
+        allocate_reading(count, experts),
+        allocate_listing(rows, experts),
+        allocate_searches(count, k, room),
+    )
     logits = np.empty(room, np.float32)
     for row in range(count):
         searches.touched[row] = read_row(rows, row, experts, reading, row)
@@ -116,8 +120,8 @@ def go_on(waiting, groups, lowest, searches):
     waiting = waiting[:still]
     if still > 1:
         waiting.sort()
-    for place in range(still):
-        waiting[place] %= count
+    for index in range(still):
+        waiting[index] %= count
     return waiting
 
 
@@ -199,7 +203,7 @@ def follow_certain(row, entry, groups, searches):
         entry = made
         made += 1
         if is_leaf(neuron, groups):
-            searches.found[row] = kept_best(searches.best[row], searches.found[row], score)
+            searches.completed[row] = kept_best(searches.best[row], searches.completed[row], score)
     searches.entries[row] = made
     return entry
 
@@ -211,10 +215,10 @@ def open_entry(row, entry, groups, searches, log_p):
     heap_score, heap_entry, best = searches.heap_score[row], searches.heap_entry[row], searches.best[row]
     neuron, above = neuron_of[entry], score_of[entry]
     start = groups.option_offsets[neuron]
-    made, heap, found = searches.entries[row], searches.heap[row], searches.found[row]
+    made, heap, completed = searches.entries[row], searches.heap[row], searches.completed[row]
     for option in range(groups.option_offsets[neuron + 1] - start):
         reached = above + log_p[option]
-        if found == len(best) and reached < best[found - 1]:
+        if completed == len(best) and reached < best[completed - 1]:
             continue
         target = groups.option_neuron[start + option]
         neuron_of[made], parent_of[made], score_of[made] = target, entry, reached
@@ -223,8 +227,8 @@ def open_entry(row, entry, groups, searches, log_p):
         heap += 1
         # A leaf is as good as complete; its certain stop, taken later, is not counted again.
         if target == STOP or is_leaf(target, groups):
-            found = kept_best(best, found, reached)
-    searches.entries[row], searches.heap[row], searches.found[row] = made, heap, found
+            completed = kept_best(best, completed, reached)
+    searches.entries[row], searches.heap[row], searches.completed[row] = made, heap, completed
 
 
 @inlined
@@ -234,29 +238,29 @@ def is_leaf(neuron, groups):
 
 
 @inlined
-def kept_best(best, found, score):
-    """Keep a score among the largest of ``found`` in descending order; return how many there are now."""
-    place = min(found, len(best) - 1)
-    if found == len(best) and score <= best[place]:
-        return found
-    while place > 0 and best[place - 1] < score:
-        best[place] = best[place - 1]
-        place -= 1
-    best[place] = score
-    return min(found + 1, len(best))
+def kept_best(best, completed, score):
+    """Keep a score among the largest of ``completed`` in descending order; return how many there are now."""
+    index = min(completed, len(best) - 1)
+    if completed == len(best) and score <= best[index]:
+        return completed
+    while index > 0 and best[index - 1] < score:
+        best[index] = best[index - 1]
+        index -= 1
+    best[index] = score
+    return min(completed + 1, len(best))
 
 
 @inlined
 def heap_push(heap_score, heap_entry, size, score, entry):
     """Add an entry to a heap of ``size`` entries, the largest score on top."""
-    place = size
-    while place > 0:
-        parent = (place - 1) >> 1
+    index = size
+    while index > 0:
+        parent = (index - 1) >> 1
         if heap_score[parent] >= score:
             break
-        heap_score[place], heap_entry[place] = heap_score[parent], heap_entry[parent]
-        place = parent
-    heap_score[place], heap_entry[place] = score, entry
+        heap_score[index], heap_entry[index] = heap_score[parent], heap_entry[parent]
+        index = parent
+    heap_score[index], heap_entry[index] = score, entry
 
 
 @inlined
@@ -264,18 +268,18 @@ def heap_pop(heap_score, heap_entry, size):
     """Take the top of a heap of ``size`` entries away; its rest are the first ``size - 1``."""
     size -= 1
     score, entry = heap_score[size], heap_entry[size]
-    place = 0
+    index = 0
     while True:
-        child = 2 * place + 1
+        child = 2 * index + 1
         if child >= size:
             break
         if child + 1 < size and heap_score[child + 1] > heap_score[child]:
             child += 1
         if heap_score[child] <= score:
             break
-        heap_score[place], heap_entry[place] = heap_score[child], heap_entry[child]
-        place = child
-    heap_score[place], heap_entry[place] = score, entry
+        heap_score[index], heap_entry[index] = heap_score[child], heap_entry[child]
+        index = child
+    heap_score[index], heap_entry[index] = score, entry
 
 
 @inlined
@@ -296,10 +300,10 @@ def read_off(searches):
             used += length[trace]
             trace += 1
             above = searches.parent[row, end]
-            place = used
+            index = used
             while above > 0:
-                place -= 1
-                neurons[place], neuron_log_p[place] = searches.neuron[row, above], searches.score[row, above]
+                index -= 1
+                neurons[index], neuron_log_p[index] = searches.neuron[row, above], searches.score[row, above]
                 above = searches.parent[row, above]
     return searches.answers, length, trace_log_p, neurons, neuron_log_p, searches.touched
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.engine.training.jobs import Arrays, Task
+from hinet.engine.training.jobs import Arrays, Job
 from hinet.errors import FileError, HiNetError
 from hinet.files import read_arrays, write_arrays
 from hinet.files.schema import FINITE, ArraySpec, Schema, check_arrays, floats
@@ -59,30 +59,30 @@ class Checkpoints:
     every: float = 0.0  # seconds between two states of a task
     _next: dict[str, float] = field(default_factory=dict)  # when each task is due
 
-    def started(self, task: Task) -> None:
+    def started(self, job: Job) -> None:
         """Hear that a task starts, or goes on."""
-        self._next[task.name] = time.monotonic() + self.every
+        self._next[job.name] = time.monotonic() + self.every
 
-    def is_due(self, task: Task) -> bool:
+    def is_due(self, job: Job) -> bool:
         """Return whether it is time to keep the state of a task."""
-        return self.every == 0 or time.monotonic() >= self._next[task.name]
+        return self.every == 0 or time.monotonic() >= self._next[job.name]
 
-    def keep(self, task: Task, done: Done) -> None:
+    def keep(self, job: Job, done: Done) -> None:
         """Write the state of a task, and its best; a reader sees the state before it or this one, never a part."""
         start = time.monotonic()
         self.folder.mkdir(parents=True, exist_ok=True)
         records = json.dumps([vars(record) for record in done.records])
         told = {"records": records, "fingerprint": self.fingerprint}
-        arrays = task.state()
+        arrays = job.state()
         if done.best is not None:
             told |= {"best_score": repr(done.best.score), "best_epoch": str(done.best.epoch)}
             arrays = {**arrays, **{BEST + name: array for name, array in done.best.state.items()}}
-        check_finite(task.name, arrays)
-        write_arrays(self._file(task), arrays, {**told, DIGEST: _digest(arrays, told)})
+        check_finite(job.name, arrays)
+        write_arrays(self._file(job), arrays, {**told, DIGEST: _digest(arrays, told)})
         end = time.monotonic()
-        self._next[task.name] = end + max(self.every, LEAST_WRITES * (end - start))
+        self._next[job.name] = end + max(self.every, LEAST_WRITES * (end - start))
 
-    def resume(self, task: Task) -> Done:
+    def resume(self, job: Job) -> Done:
         """Restore the state of a task if there is one; return what is done of it.
 
         Raises
@@ -90,7 +90,7 @@ class Checkpoints:
         FileError
             If the checkpoint is damaged, forged or of another run; the task is left as it was.
         """
-        path = self._file(task)
+        path = self._file(job)
         if not path.exists():
             return Done()
         try:
@@ -99,18 +99,18 @@ class Checkpoints:
                 raise ValueError("its digest does not fit")
             if told["fingerprint"] != self.fingerprint:
                 raise FileError(path, "the checkpoint is of other rows or settings; remove the folder to start anew")
-            done = _done(task, arrays, told)
-            state = _checked_state(task, arrays)
+            done = _done(job, arrays, told)
+            state = _checked_state(job, arrays)
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             if isinstance(error, FileError):
                 raise
-            remedy = f"remove it to train {task.name} anew, or the folder to start anew"
+            remedy = f"remove it to train {job.name} anew, or the folder to start anew"
             raise FileError(path, f"the checkpoint is damaged or of another version ({error}); {remedy}") from None
-        task.restore(state)
+        job.restore(state)
         return done
 
-    def _file(self, task: Task) -> Path:
-        return self.folder / f"{task.name.replace(' ', '-')}{ENDING}"
+    def _file(self, job: Job) -> Path:
+        return self.folder / f"{job.name.replace(' ', '-')}{ENDING}"
 
 
 def _digest(arrays: Arrays, told: Mapping[str, str]) -> str:
@@ -123,12 +123,12 @@ def _digest(arrays: Arrays, told: Mapping[str, str]) -> str:
     return digest.hexdigest()
 
 
-def _done(task: Task, arrays: Arrays, told: Mapping[str, str]) -> Done:
+def _done(job: Job, arrays: Arrays, told: Mapping[str, str]) -> Done:
     """Return what is told to be done of a task, or raise ValueError if that cannot be."""
     records = tuple(EpochRecord(**record) for record in json.loads(told["records"]))
     numbers = [record.epoch for record in records]
-    if numbers != list(range(1, len(records) + 1)) or len(records) > task.epochs:
-        raise ValueError(f"it tells of the epochs {numbers} of {task.epochs}")
+    if numbers != list(range(1, len(records) + 1)) or len(records) > job.epochs:
+        raise ValueError(f"it tells of the epochs {numbers} of {job.epochs}")
     if not all(math.isfinite(record.cost) for record in records):
         raise ValueError("a cost is not finite")
     if "best_epoch" not in told:
@@ -136,15 +136,15 @@ def _done(task: Task, arrays: Arrays, told: Mapping[str, str]) -> Done:
     score, epoch = float(told["best_score"]), int(told["best_epoch"])
     if not (0 <= epoch < len(records) and math.isfinite(score)):
         raise ValueError(f"it tells of a best epoch {epoch} with score {score}")
-    return Done(records, Best(score, epoch, _checked_state(task, arrays, BEST)))
+    return Done(records, Best(score, epoch, _checked_state(job, arrays, BEST)))
 
 
-def _checked_state(task: Task, arrays: Arrays, prefix: str = "") -> Arrays:
+def _checked_state(job: Job, arrays: Arrays, prefix: str = "") -> Arrays:
     """Return the state of a task among arrays, or raise ValueError if it cannot be one."""
-    own = task.state()
+    own = job.state()
     check_arrays(arrays, {prefix + name: spec for name, spec in _schema_of(own).items()}, {})
     state = {name: arrays[prefix + name] for name in own}
-    fault = task.fault_of(state)
+    fault = job.fault_of(state)
     if fault is not None:
         raise ValueError(fault)
     return state

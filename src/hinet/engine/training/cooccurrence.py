@@ -15,7 +15,7 @@ from hinet.data.matrices import SparseMatrix
 from hinet.engine.model.column_kernels import column_digests
 from hinet.engine.model.experts import Prototypes
 from hinet.engine.model.groups import Groups, LabelSpans
-from hinet.engine.model.targets import Goals
+from hinet.engine.model.targets import Targets
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 LEAST_ROWS = 1_000  # in fewer, columns are equal by chance
@@ -24,28 +24,30 @@ LEAST_REPEATED = 0.2  # of all values; of words and pairs of words an eighth at 
 
 
 def seen_together(
-    rows: SparseMatrix, features: int, goals: Goals, groups: Groups
+    rows: SparseMatrix, features: int, targets: Targets, groups: Groups
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Return the output rows on the way of some training row with each feature: offsets by feature, sorted rows."""
-    arrays = goals.arrays
+    arrays = targets.arrays
     row_of_option = np.full(len(groups.option_neuron), -1, np.int64)
     row_of_option[groups.row_options()] = np.arange(groups.rows)
-    take_row = row_of_option[goals.take_options()]
+    choice_row = row_of_option[targets.choice_options()]
     count = len(arrays.step_offsets) - 1
-    goal_of_take = np.repeat(np.arange(count), np.diff(arrays.take_offsets[arrays.step_offsets]))
-    owns = take_row >= 0
-    goal_rows = _pattern(goal_of_take[owns], take_row[owns], (count, groups.rows))
-    by_goal = _by_goal(rows, features, goals)
-    found = (by_goal.T.tocsr() @ goal_rows).tocsr()
-    found.sort_indices()
-    return found.indptr.astype(np.int64), found.indices.astype(np.int32)
+    target_of_choice = np.repeat(np.arange(count), np.diff(arrays.choice_offsets[arrays.step_offsets]))
+    owns = choice_row >= 0
+    target_rows = _pattern(target_of_choice[owns], choice_row[owns], (count, groups.rows))
+    by_target = _by_target(rows, features, targets)
+    pairs = (by_target.T.tocsr() @ target_rows).tocsr()
+    pairs.sort_indices()
+    return pairs.indptr.astype(np.int64), pairs.indices.astype(np.int32)
 
 
-def prototypes(rows: SparseMatrix, features: int, goals: Goals, spans: LabelSpans, temperature: float) -> Prototypes:
+def prototypes(
+    rows: SparseMatrix, features: int, targets: Targets, spans: LabelSpans, temperature: float
+) -> Prototypes:
     """Return the mean row of each label, of length ``temperature``."""
-    by_goal = _by_goal(rows, features, goals, values=True)
-    label = spans.labels_at(goals.arrays.end_neurons())  # of each goal
-    by_label = (_pattern(label, np.arange(len(label)), (len(spans.neuron), len(label))) @ by_goal).tocsr()
+    by_target = _by_target(rows, features, targets, values=True)
+    label = spans.labels_at(targets.arrays.end_neurons())  # of each target
+    by_label = (_pattern(label, np.arange(len(label)), (len(spans.neuron), len(label))) @ by_target).tocsr()
     length = np.sqrt(np.bincount(np.repeat(np.arange(by_label.shape[0]), np.diff(by_label.indptr)), by_label.data**2))
     length = np.pad(length, (0, by_label.shape[0] - len(length)))
     scale = temperature / np.maximum(length, 1e-12)
@@ -55,7 +57,7 @@ def prototypes(rows: SparseMatrix, features: int, goals: Goals, spans: LabelSpan
     return Prototypes(by_feature.indptr.astype(np.int64), by_feature.indices.astype(np.int32), by_feature.data)
 
 
-def known_as(rows: SparseMatrix, features: int, buckets: int | None) -> NDArray[np.int32]:
+def rank_features(rows: SparseMatrix, features: int, buckets: int | None) -> NDArray[np.int32]:
     """Return a number for each feature, the most frequent first; hashed into ``buckets``, where there are more."""
     hashed = np.arange(features)
     if buckets is not None and buckets < features:
@@ -67,15 +69,15 @@ def known_as(rows: SparseMatrix, features: int, buckets: int | None) -> NDArray[
     return rank[hashed]
 
 
-def _by_goal(rows: SparseMatrix, features: int, goals: Goals, *, values: bool = False) -> sp.csr_array:
-    """Return the sum of the rows of each goal by their shares; without ``values``, how many have each feature."""
-    arrays = goals.arrays
-    row_of_entry = np.repeat(np.arange(len(goals)), np.diff(arrays.row_offsets))
-    members = _pattern(arrays.entry_goal, row_of_entry, (len(arrays.step_offsets) - 1, len(goals)))
+def _by_target(rows: SparseMatrix, features: int, targets: Targets, *, values: bool = False) -> sp.csr_array:
+    """Return the sum of the rows of each target by their shares; without ``values``, how many have each feature."""
+    arrays = targets.arrays
+    row_of_entry = np.repeat(np.arange(len(targets)), np.diff(arrays.row_offsets))
+    members = _pattern(arrays.entry_target, row_of_entry, (len(arrays.step_offsets) - 1, len(targets)))
     data = rows.data if values else np.ones(len(rows.data), np.float32)
     if values:
-        members = sp.csr_array((arrays.entry_share, (arrays.entry_goal, row_of_entry)), shape=members.shape)
-    return (members @ sp.csr_array((data, rows.indices, rows.indptr), shape=(len(goals), features))).tocsr()
+        members = sp.csr_array((arrays.entry_share, (arrays.entry_target, row_of_entry)), shape=members.shape)
+    return (members @ sp.csr_array((data, rows.indices, rows.indptr), shape=(len(targets), features))).tocsr()
 
 
 def _pattern(row: NDArray[np.int64], column: NDArray[np.int64], shape: tuple[int, int]) -> sp.csr_array:
@@ -86,17 +88,17 @@ def repeated_share(rows: SparseMatrix, features: int) -> float:
     """Return the share of all values in columns that equal another; columns of a single value do not count."""
     digests, counts = column_digests(rows, features)
     digests, counts = digests[counts > 1], counts[counts > 1]
-    _, place, columns = np.unique(digests, return_inverse=True, return_counts=True)
-    return float(counts[columns[place] > 1].sum() / max(len(rows.indices), 1))
+    _, inverse, columns = np.unique(digests, return_inverse=True, return_counts=True)
+    return float(counts[columns[inverse] > 1].sum() / max(len(rows.indices), 1))
 
 
 def merged_columns(rows: SparseMatrix, features: int) -> NDArray[np.int32]:
     """Return a number for each column, the same for columns that are equal; in the order of their first ones."""
     digests, _ = column_digests(rows, features)
-    _, first, place = np.unique(digests, return_index=True, return_inverse=True)
+    _, first, inverse = np.unique(digests, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int32)
     rank[np.argsort(first)] = np.arange(len(first))
-    return rank[place]
+    return rank[inverse]
 
 
 def has_features_to_spare(rows: SparseMatrix, features: int) -> bool:

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hinet.compiled import inlined, kernel
-from hinet.engine.model.column_kernels import random_place
+from hinet.engine.model.column_kernels import random_offset
 from hinet.engine.search.scoring_kernels import logit_of
-from hinet.engine.training.target_kernels import aim, list_groups, normalise, rate_at, scratch_for
+from hinet.engine.training.target_kernels import allocate_scratch, assign_targets, list_groups, normalise, rate_at
 
 F4 = np.float32
 CERTAIN = F4(1e-3)  # gradients of logits below this are not worth touching a row of weights
@@ -25,24 +25,24 @@ LEAST_POWER = F4(-100)  # of two, of a score: sums can be divided by, whatever a
 TOGETHER = 4  # rows that are scored at once
 
 
-class Sampled(NamedTuple):
-    """Room for the features of a few rows that dropout has left, and for their hidden units."""
+class Workspace(NamedTuple):
+    """Room for the features of a few rows that dropout has left, a lane each, and for their hidden units."""
 
-    count: Any  # (rows,)
-    feature: Any  # (rows, most features)
-    value: Any  # (rows, most features)
-    hidden: Any  # (rows, width) after dropout
-    factor: Any  # (rows, width) slope of each hidden unit, 0 if it is dropped
-    gradient: Any  # (rows, width) of the hidden units
+    count: Any  # (lanes,)
+    feature: Any  # (lanes, most features)
+    value: Any  # (lanes, most features)
+    hidden: Any  # (lanes, width) after dropout
+    factor: Any  # (lanes, width) slope of each hidden unit, 0 if it is dropped
+    gradient: Any  # (lanes, width) of the hidden units
 
 
 @inlined
-def room_for(rows, stretch, count, width):
+def allocate(rows, chunk, count, width):
     """Make room for so many rows of a stretch at a time."""
     most = 1
-    for row in stretch.order:
+    for row in chunk.order:
         most = max(most, rows.indptr[row + 1] - rows.indptr[row])
-    return Sampled(
+    return Workspace(
         np.zeros(count, np.int64),
         np.empty((count, most), np.int64),
         np.empty((count, most), np.float32),
@@ -53,134 +53,134 @@ def room_for(rows, stretch, count, width):
 
 
 @inlined
-def sample(rows, row, drops, number, sampled, at):
+def sample(rows, row, masks, number, work, lane):
     """Take those features of a row that dropout leaves."""
-    length = len(drops.features)
-    place = random_place(2 * number, length)
+    length = len(masks.features)
+    offset = random_offset(2 * number, length)
     count = 0
     for entry in range(rows.indptr[row], rows.indptr[row + 1]):
-        sampled.feature[at, count] = rows.indices[entry]
-        sampled.value[at, count] = rows.data[entry] * drops.features[place]
-        count += drops.features[place] > 0
-        place = place + 1 if place + 1 < length else 0
-    sampled.count[at] = count
+        work.feature[lane, count] = rows.indices[entry]
+        work.value[lane, count] = rows.data[entry] * masks.features[offset]
+        count += masks.features[offset] > 0
+        offset = offset + 1 if offset + 1 < length else 0
+    work.count[lane] = count
 
 
 @inlined
-def embed(rows, row, deep, drops, number, sampled, at):
+def embed(rows, row, deep, masks, number, work, lane):
     """Fill in features and hidden units of a row after dropout; return the mean square of the units.
 
-    ``drops`` holds long runs of dropout factors; the ``number``-th row takes stretches that start at random places.
+    ``masks`` holds long runs of dropout factors; the ``number``-th row takes stretches that start at random places.
     """
-    sample(rows, row, drops, number, sampled, at)
-    hidden, width = sampled.hidden, deep.embedding.shape[1]
+    sample(rows, row, masks, number, work, lane)
+    hidden, width = work.hidden, deep.embedding.shape[1]
     for unit in range(width):
-        hidden[at, unit] = deep.embedding_bias[unit]
-    for entry in range(sampled.count[at]):
-        feature, value = sampled.feature[at, entry], sampled.value[at, entry]
+        hidden[lane, unit] = deep.embedding_bias[unit]
+    for entry in range(work.count[lane]):
+        feature, value = work.feature[lane, entry], work.value[lane, entry]
         for unit in range(width):
-            hidden[at, unit] += value * deep.embedding[feature, unit]
-    place = random_place(2 * number + 1, len(drops.units) - width)
+            hidden[lane, unit] += value * deep.embedding[feature, unit]
+    offset = random_offset(2 * number + 1, len(masks.units) - width)
     for unit in range(width):
-        slope = F4(1) if hidden[at, unit] > 0 else deep.slope[unit]
-        sampled.factor[at, unit] = drops.units[place + unit] * slope
-        hidden[at, unit] *= sampled.factor[at, unit]
-    return mean_square(hidden, at)
+        factor = F4(1) if hidden[lane, unit] > 0 else deep.negative_slope[unit]
+        work.factor[lane, unit] = masks.units[offset + unit] * factor
+        hidden[lane, unit] *= work.factor[lane, unit]
+    return mean_square(hidden, lane)
 
 
 @inlined
-def mean_square(values, at):
+def mean_square(values, lane):
     """Return the mean square of a row of values."""
     total = F4(0)
     for unit in range(values.shape[1]):
-        total += values[at, unit] * values[at, unit]
+        total += values[lane, unit] * values[lane, unit]
     return total / values.shape[1]
 
 
 @inlined
-def update_output(output, slope, size, rate, deep, slots, sampled, at):
+def update_output(output, grad, size, rate, deep, accumulators, work, lane):
     """Add what an output row says to the gradient of the hidden units, then move the row by Adagrad."""
     width = deep.embedding.shape[1]
-    slots.weight[output] += slope * slope * size
-    step = rate * slope / np.sqrt(slots.weight[output])
+    accumulators.weight[output] += grad * grad * size
+    step = rate * grad / np.sqrt(accumulators.weight[output])
     for unit in range(width):
-        sampled.gradient[at, unit] += slope * deep.weight[output, unit]
-        deep.weight[output, unit] -= step * sampled.hidden[at, unit]
+        work.gradient[lane, unit] += grad * deep.weight[output, unit]
+        deep.weight[output, unit] -= step * work.hidden[lane, unit]
     deep.bias[output] -= BIAS_RATE * step
 
 
 @inlined
-def update_embedding(rate, deep, slots, sampled, at):
+def update_embedding(rate, deep, accumulators, work, lane):
     """Move the embeddings of the features that were left of a row by Adagrad, and clear the gradient."""
-    gradient, width = sampled.gradient, deep.embedding.shape[1]
+    gradient, width = work.gradient, deep.embedding.shape[1]
     for unit in range(width):
-        gradient[at, unit] *= sampled.factor[at, unit]
-        deep.embedding_bias[unit] -= HIDDEN_BIAS_RATE * rate * gradient[at, unit]
-    size = mean_square(gradient, at)
+        gradient[lane, unit] *= work.factor[lane, unit]
+        deep.embedding_bias[unit] -= HIDDEN_BIAS_RATE * rate * gradient[lane, unit]
+    size = mean_square(gradient, lane)
     if size > 0:
-        for entry in range(sampled.count[at]):
-            feature, value = sampled.feature[at, entry], sampled.value[at, entry]
-            slots.embedding[feature] += value * value * size
-            step = rate * value / np.sqrt(slots.embedding[feature])
+        for entry in range(work.count[lane]):
+            feature, value = work.feature[lane, entry], work.value[lane, entry]
+            accumulators.embedding[feature] += value * value * size
+            step = rate * value / np.sqrt(accumulators.embedding[feature])
             for unit in range(width):
-                deep.embedding[feature, unit] -= step * gradient[at, unit]
+                deep.embedding[feature, unit] -= step * gradient[lane, unit]
     for unit in range(width):
-        gradient[at, unit] = 0
+        gradient[lane, unit] = 0
 
 
 @kernel
-def train_deep(data, mine, stretch, drops, deep, slots):
-    """Train a deep expert on a stretch of rows; return their summed cost. Only groups that are ``mine`` are trained."""
-    rows, goals, groups, most, adjustment = data
-    scratch, sampled = scratch_for(*most), room_for(rows, stretch, 1, deep.embedding.shape[1])
+def train_deep(data, chunk, masks, deep, accumulators):
+    """Train a deep expert on a chunk of rows; return their summed cost."""
+    rows, targets, groups, most, adjustment = data
+    scratch, work = allocate_scratch(*most), allocate(rows, chunk, 1, deep.embedding.shape[1])
     cost = 0.0
-    for position in range(len(stretch.order)):
-        row, rate = stretch.order[position], rate_at(stretch, position)
-        count = list_groups(row, goals, groups, mine, scratch)
+    for position in range(len(chunk.order)):
+        row, rate = chunk.order[position], rate_at(chunk, position)
+        count = list_groups(row, targets, groups, scratch)
         if count == 0:
             continue
-        size = embed(rows, row, deep, drops, stretch.first + position, sampled, 0)
+        size = embed(rows, row, deep, masks, chunk.first + position, work, 0)
         for listed in range(count):
             start = scratch.start[listed]
             base = groups.first_row[scratch.group[listed]]
             for option in range(scratch.start[listed + 1] - start):
-                logit = logit_of(base + option, deep, sampled.hidden, 0)
+                logit = logit_of(base + option, deep, work.hidden, 0)
                 scratch.log_p[start + option] = logit + adjustment[base + option]
             normalise(scratch, listed)
-        cost += aim(row, goals, scratch)
+        cost += assign_targets(row, targets, scratch)
         for listed in range(count):
             start = scratch.start[listed]
             base = groups.first_row[scratch.group[listed]]
             for option in range(scratch.start[listed + 1] - start):
-                slope = scratch.mass[listed] * scratch.p[start + option] - scratch.target[start + option]
-                if abs(slope) > CERTAIN:
-                    update_output(base + option, slope, size, rate, deep, slots, sampled, 0)
-        update_embedding(rate, deep, slots, sampled, 0)
+                grad = scratch.mass[listed] * scratch.p[start + option] - scratch.target[start + option]
+                if abs(grad) > CERTAIN:
+                    update_output(base + option, grad, size, rate, deep, accumulators, work, 0)
+        update_embedding(rate, deep, accumulators, work, 0)
     return cost
 
 
 @kernel
-def train_flat(rows, targets, adjustment, stretch, drops, deep, slots):
-    """Train the flat expert on a stretch of rows; return their summed cost."""
+def train_flat(rows, targets, adjustment, chunk, masks, deep, accumulators):
+    """Train the flat expert on a chunk of rows; return their summed cost."""
     labels = len(deep.bias)
-    sampled = room_for(rows, stretch, TOGETHER, deep.embedding.shape[1])
-    slope, size = np.empty((TOGETHER, labels), F4), np.empty(TOGETHER, F4)
-    room = LabelRoom(np.zeros(labels, F4), np.empty(labels, F4), np.empty(labels, np.int32))
-    order, first = stretch.order, stretch.first
+    work = allocate(rows, chunk, TOGETHER, deep.embedding.shape[1])
+    grad, size = np.empty((TOGETHER, labels), F4), np.empty(TOGETHER, F4)
+    room = LabelWorkspace(np.zeros(labels, F4), np.empty(labels, F4), np.empty(labels, np.int32))
+    order, first = chunk.order, chunk.first
     cost = 0.0
     for begin in range(0, len(order), TOGETHER):
-        count, rate = min(TOGETHER, len(order) - begin), rate_at(stretch, begin)
-        for at in range(count):
-            size[at] = embed(rows, order[begin + at], deep, drops, first + begin + at, sampled, at)
-        score_labels(deep, adjustment, sampled.hidden, slope)
-        for at in range(count):
-            cost += pull_of_labels(order[begin + at], targets, slope[at], room)
+        count, rate = min(TOGETHER, len(order) - begin), rate_at(chunk, begin)
+        for lane in range(count):
+            size[lane] = embed(rows, order[begin + lane], deep, masks, first + begin + lane, work, lane)
+        score_labels(deep, adjustment, work.hidden, grad)
+        for lane in range(count):
+            cost += grads_of_labels(order[begin + lane], targets, grad[lane], room)
         for label in range(labels):
-            for at in range(count):
-                if abs(slope[at, label]) > CERTAIN:
-                    update_output(label, slope[at, label], size[at], rate, deep, slots, sampled, at)
-        for at in range(count):
-            update_embedding(rate, deep, slots, sampled, at)
+            for lane in range(count):
+                if abs(grad[lane, label]) > CERTAIN:
+                    update_output(label, grad[lane, label], size[lane], rate, deep, accumulators, work, lane)
+        for lane in range(count):
+            update_embedding(rate, deep, accumulators, work, lane)
     return cost
 
 
@@ -201,7 +201,7 @@ def score_labels(deep, adjustment, hidden, logits):
         logits[2, label], logits[3, label] = third + shift, fourth + shift
 
 
-class LabelRoom(NamedTuple):
+class LabelWorkspace(NamedTuple):
     """Room for the labels of one row."""
 
     pull: Any  # (labels,) of the upper nodes at each label, by unit of its score; all 0 between rows
@@ -210,7 +210,7 @@ class LabelRoom(NamedTuple):
 
 
 @inlined
-def pull_of_labels(row, targets, logits, room):
+def grads_of_labels(row, targets, logits, room):
     """Turn the logits of a row into their gradients, and return its cost."""
     top, mass, cost = logits[0], F4(0), 0.0
     for label in range(len(logits)):
@@ -243,24 +243,24 @@ def pull_from_above(label, share, targets, scores, room):
     """
     begin, end = targets.upper_offsets[label], targets.upper_offsets[label + 1]
     low, high, total, logs = label, label + 1, scores[label], 0.0
-    for at in range(begin, end):
-        first, last = targets.upper_first[at], targets.upper_last[at]
+    for index in range(begin, end):
+        first, last = targets.upper_first[index], targets.upper_last[index]
         for other in range(first, low):
             total += scores[other]
         for other in range(high, last):
             total += scores[other]
         low, high = first, last
-        room.node_pull[at - begin] = share / total
+        room.node_pull[index - begin] = share / total
         logs += share * np.log(total)
     pull = F4(0)
-    for at in range(end - 1, begin - 1, -1):
-        inner = at > begin
-        low = targets.upper_first[at - 1] if inner else label
-        high = targets.upper_last[at - 1] if inner else label
-        pull += room.node_pull[at - begin]
-        for other in range(targets.upper_first[at], low):
+    for index in range(end - 1, begin - 1, -1):
+        inner = index > begin
+        low = targets.upper_first[index - 1] if inner else label
+        high = targets.upper_last[index - 1] if inner else label
+        pull += room.node_pull[index - begin]
+        for other in range(targets.upper_first[index], low):
             room.pull[other] += pull
-        for other in range(high, targets.upper_last[at]):
+        for other in range(high, targets.upper_last[index]):
             room.pull[other] += pull
     return logs
 
@@ -272,19 +272,19 @@ def exponentials(values, top, powers):
     The exponent is split into a whole power of two, made from its bits, and a rest in 0:1 for which a polynomial is
     close: unlike a call of ``exp``, both are done for many values at once.
     """
-    for at in range(len(values)):
-        exponent = max((values[at] - top) * LOG2_E, LEAST_POWER)
+    for index in range(len(values)):
+        exponent = max((values[index] - top) * LOG2_E, LEAST_POWER)
         whole = np.floor(exponent)
         rest = exponent - whole
-        values[at] = F4(1) + rest * (
+        values[index] = F4(1) + rest * (
             F4(0.6931472)
             + rest * (F4(0.2402265) + rest * (F4(0.0555041) + rest * (F4(0.0096181) + rest * F4(0.0014876))))
         )
-        powers[at] = (np.int32(whole) + np.int32(127)) << np.int32(23)
+        powers[index] = (np.int32(whole) + np.int32(127)) << np.int32(23)
     factors = powers.view(np.float32)
-    for at in range(len(values)):
-        values[at] *= factors[at]
+    for index in range(len(values)):
+        values[index] *= factors[index]
     total = F4(0)
-    for at in range(len(values)):
-        total += values[at]
+    for index in range(len(values)):
+        total += values[index]
     return total

@@ -15,25 +15,25 @@ from hinet.engine.model.column_kernels import mean_sizes
 from hinet.engine.model.experts import DeepExpert, Experts, Floats, Prototypes, WideExpert
 from hinet.engine.model.fused import FusedModel, with_merged
 from hinet.engine.model.groups import Groups, LabelSpans
-from hinet.engine.model.targets import Goals
+from hinet.engine.model.targets import Targets
 from hinet.engine.search.search import Search
 from hinet.engine.settings import MOST_FLAT_LABELS, EngineSettings, plan_memory
 from hinet.engine.training.checkpoints import CHECKPOINT_EVERY, Checkpoints, fingerprint_of
-from hinet.engine.training.cooccurrence import has_features_to_spare, known_as, merged_columns, prototypes
-from hinet.engine.training.deep import DeepPlan, DeepTask, GroupLesson, LabelLesson, LabelTargets, Lesson
-from hinet.engine.training.jobs import Task, TrainingRows
+from hinet.engine.training.cooccurrence import has_features_to_spare, merged_columns, prototypes, rank_features
+from hinet.engine.training.deep import DeepJob, DeepPlan, GroupObjective, LabelObjective, LabelTargets, Objective
+from hinet.engine.training.jobs import Job, TrainingSet
 from hinet.engine.training.mixing import learned_mix, usual_mix
-from hinet.engine.training.taxonomy_transfer import awake
-from hinet.engine.training.trainer import Runner
+from hinet.engine.training.taxonomy_transfer import activate
+from hinet.engine.training.trainer import Trainer
 from hinet.engine.training.wide import WidePlan, WideTraining, wide_training
-from hinet.engine.training.wide_kernels import prune_slots
+from hinet.engine.training.wide_kernels import prune_weights
 from hinet.errors import HiNetError
 from hinet.metrics import accuracy
 from hinet.parameters import PATH, instance
 from hinet.progress import EpochRecord, Progress, SilentProgress
 
 FLAT_SEEDS = 1 << 10  # the seeds of flat experts, apart from those of deep ones
-SLOT_OF_LEARNED = 2.0  # smaller lets new rows overwrite old ones, larger keeps them from being learned
+ACCUMULATOR_OF_LEARNED = 2.0  # smaller lets new rows overwrite old ones, larger keeps them from being learned
 SMOOTHING = 0.5  # rows added to every option before shares are taken
 TEMPERATURES = (20.0, 40.0)  # lengths of prototypes that are tried
 MOST_WATCHED = 2_000  # validation rows whose accuracy is told after every epoch
@@ -88,9 +88,9 @@ def fit(
         every = CHECKPOINT_EVERY.validate("checkpoint_every", checkpoint_every)
         kept = Checkpoints(PATH.validate("checkpoint", checkpoint), plan.fingerprint(), every)
     seen = plan.valid_accuracy if watch or settings.patience is not None else None
-    runner = Runner(plan.tasks(), plan.train.row_count, settings, progress, kept, plan.valid_cost, seen)
-    runner.run()
-    return plan.mixed(runner.history)
+    trainer = Trainer(plan.jobs(), plan.train.row_count, settings, progress, kept, plan.valid_cost, seen)
+    trainer.run()
+    return plan.mixed(trainer.history)
 
 
 class _Plan:
@@ -108,9 +108,9 @@ class _Plan:
         self.settings, self.start = settings, start
         self.layers = traces.layers
         columns = int(rows.shape[1]) if getattr(rows, "ndim", 0) == 2 else 0
-        matrix, self.goals = _checked(rows, traces, self.layers)
+        matrix, self.targets = _checked(rows, traces, self.layers)
         if sample_weight is not None:
-            self.goals = self.goals.weighted(validate_weights(sample_weight, len(traces)))
+            self.targets = self.targets.weighted(validate_weights(sample_weight, len(traces)))
         self.valid, self.watched = None, None
         if valid is not None:
             self.valid = _checked(valid.rows, valid.traces, self.layers, "validation ")
@@ -127,7 +127,7 @@ class _Plan:
         self.flat_width = settings.flat_width_for(labels) if start is None else start.experts.flat.width
         deep = plan_memory(features=columns, outputs=self.groups.rows, width=self.width * self.members)
         deep.check(settings.memory_limit)  # before anything else takes room for every feature
-        counts = self.goals.option_counts()
+        counts = self.targets.option_counts()
         to_spare = start is None and has_features_to_spare(matrix, columns)
         self.dropout = settings.dropout_for(to_spare=to_spare)
         self.merged = merged_columns(matrix, columns) if to_spare else None if start is None else start.merged
@@ -137,7 +137,7 @@ class _Plan:
             matrix = with_merged(matrix, self.merged, self.features)
             if self.valid is not None:
                 self.valid = with_merged(self.valid[0], self.merged, self.features), self.valid[1]
-        self.train = TrainingRows.of(matrix, self.goals.arrays, self.groups, self._adjustment(counts))
+        self.train = TrainingSet.of(matrix, self.targets.arrays, self.groups, self._adjustment(counts))
         self.wide = self._wide_training(matrix)
         self.spans = LabelSpans.of(self.layers) if self.layers.taxonomy.is_tree else LabelSpans.none(self.layers)
         self.has_flat = (
@@ -155,9 +155,9 @@ class _Plan:
             flat_width=self.flat_width * self.members,
         )
 
-    def _slot(self, usual: float) -> float:
+    def _initial_accumulator(self, usual: float) -> float:
         """Return what sums of squared gradients start from: more if the weights have learned already."""
-        return usual if self.start is None else max(usual, SLOT_OF_LEARNED)
+        return usual if self.start is None else max(usual, ACCUMULATOR_OF_LEARNED)
 
     def _check_start(self, start: FusedModel, columns: int) -> None:
         if not start.layers.same_as(self.layers):
@@ -177,18 +177,18 @@ class _Plan:
         before = None if self.start is None else self.start.experts.wide
         if not settings.wide or (self.start is not None and not self.start.mix.wide):
             return None
-        known = known_as(matrix, self.features, settings.wide_buckets) if before is None else before.known_as
+        known = rank_features(matrix, self.features, settings.wide_buckets) if before is None else before.feature_rank
         plan = WidePlan(
             known,
             int(known.max(initial=-1)) + 1,
             settings.epochs_of_wide(self.train.row_count),
             settings.wide_rate,
-            self._slot(settings.wide_slot),
+            self._initial_accumulator(settings.wide_slot),
             settings.seed,
             settings.thread_count,
         )
         renamed = matrix._replace(indices=known[matrix.indices])
-        return wide_training(self.train._replace(rows=renamed), self.goals, plan, before)
+        return wide_training(self.train._replace(rows=renamed), self.targets, plan, before)
 
     def fingerprint(self) -> str:
         """Return what a checkpoint is recognised by."""
@@ -198,66 +198,66 @@ class _Plan:
             self.features,
             *self.groups,
             *self.train.rows,
-            *self.goals.arrays,
+            *self.targets.arrays,
         ]
         if self.valid is not None and self.settings.patience is not None:
             parts += [*self.valid[0], *self.valid[1].arrays]
         return fingerprint_of(parts)
 
-    def tasks(self) -> list[Task]:
+    def jobs(self) -> list[Job]:
         """Return the work to do, the longest first."""
-        self._deep, self._flat = self._deep_tasks(), self._flat_tasks()
-        tasks: list[Task] = [*self._deep, *self._flat, *(self.wide.tasks() if self.wide else ())]
-        return sorted(tasks, key=lambda task: -task.work())
+        self._deep, self._flat = self._deep_jobs(), self._flat_jobs()
+        jobs: list[Job] = [*self._deep, *self._flat, *(self.wide.jobs() if self.wide else ())]
+        return sorted(jobs, key=lambda job: -job.work())
 
-    def _deep_tasks(self) -> list[DeepTask]:
-        lesson, width = GroupLesson(self.train), self.width
+    def _deep_jobs(self) -> list[DeepJob]:
+        objective, width = GroupObjective(self.train), self.width
         outputs = self.groups.rows
         before = None if self.start is None else self.start.experts.deep
-        return [self._deep_task(f"deep {at + 1}", lesson, outputs, width, at, before) for at in range(self.members)]
+        return [self._deep_job(f"deep {at + 1}", objective, outputs, width, at, before) for at in range(self.members)]
 
-    def _flat_tasks(self) -> list[DeepTask]:
+    def _flat_jobs(self) -> list[DeepJob]:
         if not self.has_flat:
             return []
         settings, labels = self.settings, len(self.spans.neuron)
-        targets = LabelTargets.of(self.goals, self.spans, settings.flat_upper)
+        label_targets = LabelTargets.of(self.targets, self.spans, settings.flat_upper)
         adjustment = _adjustment_of_labels(
-            np.bincount(targets.label, targets.share, labels).astype(float), settings.adjustment
+            np.bincount(label_targets.label, label_targets.share, labels).astype(float), settings.adjustment
         )
-        lesson = LabelLesson(self.train.rows, targets, adjustment)
+        objective = LabelObjective(self.train.rows, label_targets, adjustment)
         width, members = self.flat_width, range(self.members)
-        before = None if self.start is None else awake(self.start.experts.flat, np.unique(targets.label))
-        return [self._deep_task(f"flat {at + 1}", lesson, labels, width, FLAT_SEEDS + at, before) for at in members]
+        before = None if self.start is None else activate(self.start.experts.flat, np.unique(label_targets.label))
+        return [self._deep_job(f"flat {at + 1}", objective, labels, width, FLAT_SEEDS + at, before) for at in members]
 
-    def _deep_task(
-        self, name: str, lesson: Lesson, outputs: int, width: int, number: int, before: DeepExpert | None
-    ) -> DeepTask:
+    def _deep_job(
+        self, name: str, objective: Objective, outputs: int, width: int, number: int, before: DeepExpert | None
+    ) -> DeepJob:
         settings = self.settings
         epochs = settings.epochs_of_deep(self.train.row_count)
-        plan = DeepPlan(epochs, settings.deep_rate, self._slot(settings.deep_slot), self.dropout)
+        plan = DeepPlan(epochs, settings.deep_rate, self._initial_accumulator(settings.deep_slot), self.dropout)
         random = np.random.default_rng([settings.seed, number, 1 << 20])
         expert = DeepExpert.start(self.features, outputs, width, random) if before is None else before.in_floats()
-        return DeepTask(name, lesson, expert, plan, (settings.seed, number))
+        return DeepJob(name, objective, expert, plan, (settings.seed, number))
 
-    def valid_cost(self, task: Task) -> float | None:
+    def valid_cost(self, job: Job) -> float | None:
         """Return the cost of the validation rows by the task's expert alone; of the wide expert, nothing."""
-        if self.valid is None or not isinstance(task, DeepTask):
+        if self.valid is None or not isinstance(job, DeepJob):
             return None
-        rows, goals = self.valid
-        return learned_mix(rows, goals, self.groups, self._alone(task))[1]
+        rows, targets = self.valid
+        return learned_mix(rows, targets, self.groups, self._alone(job))[1]
 
-    def valid_accuracy(self, task: Task) -> float | None:
+    def valid_accuracy(self, job: Job) -> float | None:
         """Return the accuracy of some validation rows by the task's expert alone; of the wide expert, nothing."""
-        if self.watched is None or not isinstance(task, DeepTask):
+        if self.watched is None or not isinstance(job, DeepJob):
             return None
-        model = FusedModel(self.layers, self._alone(task), merged=self.merged)
+        model = FusedModel(self.layers, self._alone(job), merged=self.merged)
         found = Search(model, 1).traces(self.watched.rows)
         return accuracy(self.watched.traces, found.traces)
 
-    def _alone(self, task: DeepTask) -> Experts:
+    def _alone(self, job: DeepJob) -> Experts:
         """Return the expert of a task as if there were no others."""
-        deep = task in self._deep
-        experts = self._experts([task.expert], []) if deep else self._experts([], [task.expert])
+        deep = job in self._deep
+        experts = self._experts([job.expert], []) if deep else self._experts([], [job.expert])
         return experts._replace(mix=np.array([deep, 0, not deep, 0], np.float32))
 
     def _experts(self, deep: list[DeepExpert], flat: list[DeepExpert]) -> Experts:
@@ -273,7 +273,7 @@ class _Plan:
 
     def mixed(self, history: list[EpochRecord]) -> FusedModel:
         """Return the model of the trained experts, mixed as the validation rows have it."""
-        experts = self._experts([task.expert for task in self._deep], [task.expert for task in self._flat])
+        experts = self._experts([job.expert for job in self._deep], [job.expert for job in self._flat])
         if self.wide is not None:
             wide = self.wide.expert()
             experts = experts._replace(wide=self._pruned(wide) if self.start is None else wide)
@@ -285,26 +285,26 @@ class _Plan:
 
     def _pruned(self, wide: WideExpert) -> WideExpert:
         """Drop weights that hardly count, going by the mean of each feature where it is not zero."""
-        usual = mean_sizes(self.train.rows, wide.known_as)
-        feature, offsets, weights, before = prune_slots(
+        usual = mean_sizes(self.train.rows, wide.feature_rank)
+        feature, offsets, weights, before = prune_weights(
             wide.feature, wide.weight_offsets, wide.weights, usual, self.settings.wide_prune
         )
         return wide._replace(
-            slot_offsets=before[wide.slot_offsets], feature=feature, weight_offsets=offsets, weights=weights
+            entry_offsets=before[wide.entry_offsets], feature=feature, weight_offsets=offsets, weights=weights
         )
 
     def _tuned(self, experts: Experts) -> Experts:
         """Mix the experts by the validation rows, with prototypes where these help."""
         assert self.valid is not None
-        rows, goals = self.valid
-        mix, least = learned_mix(rows, goals, self.groups, experts)
+        rows, targets = self.valid
+        mix, least = learned_mix(rows, targets, self.groups, experts)
         best = experts._replace(mix=mix)
         few = 0 < len(self.spans.neuron) <= MOST_FLAT_LABELS  # all labels are scored for every row
         for temperature in TEMPERATURES if few else ():
-            known = prototypes(self.train.rows, self.features, self.goals, self.spans, temperature)
+            known = prototypes(self.train.rows, self.features, self.targets, self.spans, temperature)
             start = np.array([*experts.mix[:3], 0.2], np.float32)
             tried = experts._replace(prototypes=known, mix=start)
-            mix, cost = learned_mix(rows, goals, self.groups, tried)
+            mix, cost = learned_mix(rows, targets, self.groups, tried)
             if mix[3] and cost < least - LEAST_GAIN:
                 best, least = tried._replace(mix=mix), cost
         return best
@@ -316,7 +316,7 @@ def _adjustment_of_labels(counts: NDArray[np.float64], strength: float) -> Float
     return np.where(counts > 0, strength * (share - share.max()), 0).astype(np.float32)
 
 
-def _checked(rows: Any, traces: Traces, layers: Any, kind: str = "") -> tuple[SparseMatrix, Goals]:
+def _checked(rows: Any, traces: Traces, layers: Any, kind: str = "") -> tuple[SparseMatrix, Targets]:
     """Return rows and labels in the form kernels read, or raise HiNetError if they cannot be used."""
     if not is_sparse(rows):
         raise HiNetError(f"the fused engine reads {kind}rows of a CSR matrix, got {type(rows).__name__}")
@@ -329,4 +329,4 @@ def _checked(rows: Any, traces: Traces, layers: Any, kind: str = "") -> tuple[Sp
     empty = np.flatnonzero(np.diff(traces.row_offsets) == 0)
     if len(empty):
         raise HiNetError(f"{kind}row {int(empty[0])}: no label ({len(empty):,} such rows); leave these rows out")
-    return matrix, Goals.of(traces)
+    return matrix, Targets.of(traces)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hinet.data.matrices import SparseMatrix
 from hinet.engine.model.experts import Floats
 from hinet.engine.model.groups import Groups
-from hinet.engine.model.targets import GoalArrays
+from hinet.engine.model.targets import TargetArrays
 from hinet.engine.training.target_kernels import most_of_a_row
 
 CHUNK = 4_096  # rows between two looks at whether to go on
@@ -19,19 +19,19 @@ CHUNK = 4_096  # rows between two looks at whether to go on
 Arrays = dict[str, NDArray[Any]]
 
 
-class TrainingRows(NamedTuple):
-    """The rows an expert trains on, towards goals in some groups, with its shift of the training logits."""
+class TrainingSet(NamedTuple):
+    """The rows an expert trains on, towards targets in some groups, with its shift of the training logits."""
 
     rows: SparseMatrix
-    goals: GoalArrays
+    targets: TargetArrays
     groups: Groups
     most: tuple[int, int, int]  # groups, options and steps of a row
     adjustment: Floats  # (output rows,)
 
     @classmethod
-    def of(cls, rows: SparseMatrix, goals: GoalArrays, groups: Groups, adjustment: Floats) -> TrainingRows:
+    def of(cls, rows: SparseMatrix, targets: TargetArrays, groups: Groups, adjustment: Floats) -> TrainingSet:
         """Return the rows, with the most that one of them needs counted."""
-        return cls(rows, goals, groups, most_of_a_row(goals, groups), adjustment)
+        return cls(rows, targets, groups, most_of_a_row(targets, groups), adjustment)
 
     @property
     def row_count(self) -> int:
@@ -39,7 +39,7 @@ class TrainingRows(NamedTuple):
         return len(self.rows.indptr) - 1
 
 
-class Stretch(NamedTuple):
+class RowChunk(NamedTuple):
     """Some of the rows of an epoch, in the order they train in; the rate falls linearly over the whole epoch."""
 
     order: NDArray[np.int64]
@@ -48,7 +48,7 @@ class Stretch(NamedTuple):
     rates: tuple[float, float]  # where the epoch begins and ends
 
 
-class Task(Protocol):
+class Job(Protocol):
     """Trains one expert, or a part of one."""
 
     name: str
@@ -70,21 +70,21 @@ class Task(Protocol):
         """Take up a state."""
 
 
-def falling(rate: float, epoch: int, epochs: int) -> tuple[float, float]:
+def linear_decay(rate: float, epoch: int, epochs: int) -> tuple[float, float]:
     """Return the rates where an epoch begins and ends, if they fall linearly to zero over all epochs."""
     return rate * (1 - epoch / epochs), rate * (1 - (epoch + 1) / epochs)
 
 
-def over_stretches(
+def train_in_chunks(
     order: NDArray[np.int64],
     rates: tuple[float, float],
     advance: Callable[[int], None],
-    train: Callable[[Stretch], float],
+    train: Callable[[RowChunk], float],
 ) -> float:
     """Train on the rows of an epoch a stretch at a time and return their mean cost."""
     cost = 0.0
     for first in range(0, len(order), CHUNK):
-        stretch = Stretch(order[first : first + CHUNK], first, len(order), rates)
-        cost += train(stretch)
-        advance(len(stretch.order))
+        chunk = RowChunk(order[first : first + CHUNK], first, len(order), rates)
+        cost += train(chunk)
+        advance(len(chunk.order))
     return cost / max(len(order), 1)

@@ -7,7 +7,7 @@ import numpy as np
 from hinet.data.matrices import SparseMatrix
 from hinet.engine.model.experts import Experts, Floats, Mix
 from hinet.engine.model.groups import Groups
-from hinet.engine.model.targets import Goals
+from hinet.engine.model.targets import Targets
 from hinet.engine.search.scoring_kernels import expert_logits
 from hinet.engine.training.target_kernels import mixed_cost, most_of_a_row
 
@@ -25,18 +25,18 @@ def usual_mix(*, wide: bool, flat: bool) -> Floats:
     return np.array(chosen, np.float32)
 
 
-def learned_mix(rows: SparseMatrix, goals: Goals, groups: Groups, experts: Experts) -> tuple[Floats, float]:
+def learned_mix(rows: SparseMatrix, targets: Targets, groups: Groups, experts: Experts) -> tuple[Floats, float]:
     """Return the mix with the least cost on validation rows, and that cost; starts from the experts' own mix."""
     from scipy.optimize import minimize  # only here: it takes long to import
 
-    heard = _Heard(rows, goals, groups, experts)
+    cached = _CachedLogits(rows, targets, groups, experts)
     start = experts.mix.astype(np.float64)
     used = start != 0
 
     def cost(mix: np.ndarray) -> tuple[float, np.ndarray]:
         full = np.zeros(len(start))
         full[used] = mix
-        value, gradient = heard.cost(full)
+        value, gradient = cached.cost(full)
         away = mix - start[used]
         return value + DECAY * float(away @ away), gradient[used] + 2 * DECAY * away
 
@@ -46,25 +46,24 @@ def learned_mix(rows: SparseMatrix, goals: Goals, groups: Groups, experts: Exper
     return mix, float(found.fun)
 
 
-class _Heard:
+class _CachedLogits:
     """What every expert says of the options on the way to the labels of some rows, heard once."""
 
-    def __init__(self, rows: SparseMatrix, goals: Goals, groups: Groups, experts: Experts) -> None:
-        entry_row = np.repeat(np.arange(len(goals)), np.diff(goals.arrays.row_offsets))
+    def __init__(self, rows: SparseMatrix, targets: Targets, groups: Groups, experts: Experts) -> None:
+        entry_row = np.repeat(np.arange(len(targets)), np.diff(targets.arrays.row_offsets))
         chosen = np.arange(len(entry_row))
         if len(entry_row) > MOST_ROWS:  # evenly over the rows
             chosen = np.linspace(0, len(entry_row) - 1, MOST_ROWS).astype(np.int64)
-        self._goals = goals.arrays._replace(
+        self._targets = targets.arrays._replace(
             row_offsets=np.arange(len(chosen) + 1),
-            entry_goal=goals.arrays.entry_goal[chosen],
-            entry_share=goals.arrays.entry_share[chosen],
+            entry_target=targets.arrays.entry_target[chosen],
+            entry_share=targets.arrays.entry_share[chosen],
         )
         self._groups, self._count = groups, max(len(chosen), 1)
-        self._said = expert_logits(rows, entry_row[chosen], self._goals, groups, experts)
-        self._mine = np.ones(len(groups.first_row) - 1, bool)
-        self._most = most_of_a_row(self._goals, groups)
+        self._logits = expert_logits(rows, entry_row[chosen], self._targets, groups, experts)
+        self._most = most_of_a_row(self._targets, groups)
 
     def cost(self, mix: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the mean cost of a mix, and its gradient."""
-        value, gradient = mixed_cost(self._goals, self._groups, self._most, self._mine, self._said, mix)
+        value, gradient = mixed_cost(self._targets, self._groups, self._most, self._logits, mix)
         return float(value) / self._count, gradient / self._count

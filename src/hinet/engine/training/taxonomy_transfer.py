@@ -26,8 +26,8 @@ from hinet.engine.search.scoring_kernels import DEEP, group_logits
 from hinet.ragged import Bools, offsets_of
 from hinet.taxonomy import STOP, Layers
 
-UNLIKELY = -3.0  # bias of a new option against its siblings
-ASLEEP = -30.0  # bias of a new label in an expert on labels, whose sums it must not change
+NEW_OPTION_BIAS = -3.0  # bias of a new option against its siblings
+INACTIVE_BIAS = -30.0  # bias of a new label in an expert on labels, whose sums it must not change
 
 NONE = -1  # in place of an old row: the option is new
 CERTAIN = -2  # or it was the only one of its group, which owns no weights
@@ -42,14 +42,14 @@ Floats: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Carried:
+class OutputTransfer:
     """Where the output rows of new layers come from: an old row each, or none, then the mean of its group."""
 
     rows: Ints  # (new rows,) old row, or NONE or CERTAIN
     groups: Groups  # of the new layers
 
     @classmethod
-    def between(cls, old: Layers, new: Layers, came_from: Ints) -> Carried:
+    def between(cls, old: Layers, new: Layers, came_from: Ints) -> OutputTransfer:
         """Return where rows come from; ``came_from`` gives the old node of each new one, or NONE."""
         old_groups, groups = Groups.of(old), Groups.of(new)
         old_row = np.full(len(old.option_neuron), CERTAIN, np.int64)
@@ -66,7 +66,7 @@ class Carried:
         rows[real] = _child_rows(old, old_row, parent[real], target)
         return cls(rows, groups)
 
-    def carry(self, array: NDArray[Floating], missing: float = 0.0) -> NDArray[Floating]:
+    def transfer(self, array: NDArray[Floating], missing: float = 0.0) -> NDArray[Floating]:
         """Return the array of the new rows; one without an old row is the mean of its group, plus ``missing``."""
         found = np.zeros((len(self.rows), *array.shape[1:]), array.dtype)
         kept = self.rows >= 0
@@ -83,24 +83,26 @@ class Carried:
         return found
 
 
-def carried(model: FusedModel, layers: Layers, came_from: Ints) -> FusedModel:
+def transferred(model: FusedModel, layers: Layers, came_from: Ints) -> FusedModel:
     """Return the model over other layers; ``came_from`` gives the old node of each new one, or -1."""
-    rows = Carried.between(model.layers, layers, came_from)
+    rows = OutputTransfer.between(model.layers, layers, came_from)
     experts = model.experts
-    deep = experts.deep.with_outputs(rows.carry(experts.deep.output_weights()), rows.carry(experts.deep.bias, UNLIKELY))
-    wide = _carried_wide(experts.wide, model.groups, rows)
+    deep = experts.deep.with_outputs(
+        rows.transfer(experts.deep.output_weights()), rows.transfer(experts.deep.bias, NEW_OPTION_BIAS)
+    )
+    wide = _transferred_wide(experts.wide, model.groups, rows)
     spans = LabelSpans.of(layers) if layers.taxonomy.is_tree else LabelSpans.none(layers)
     label = _labels_from(model.layers, experts.spans, layers, spans, came_from)
     has_labels = len(spans.neuron) > 0 and len(experts.spans.neuron) > 0
     features = len(experts.deep.embedding)
-    flat = _carried_flat(experts.flat, label) if has_labels else DeepExpert.none(features, len(spans.neuron))
-    known = _carried_prototypes(experts.prototypes, label, len(experts.spans.neuron))
+    flat = _transferred_flat(experts.flat, label) if has_labels else DeepExpert.none(features, len(spans.neuron))
+    known = _transferred_prototypes(experts.prototypes, label, len(experts.spans.neuron))
     mix = experts.mix.copy()
     if not has_labels and mix[:2].sum() > 0:  # what experts on labels counted for goes to the others
         mix[:2] *= mix.sum() / mix[:2].sum()
         mix[2:] = 0
-    slope = model.slope if layers.is_tree else 1.0
-    return replace(model, layers=layers, experts=Experts(deep, wide, flat, known, spans, mix), slope=slope)
+    odds_scale = model.odds_scale if layers.is_tree else 1.0
+    return replace(model, layers=layers, experts=Experts(deep, wide, flat, known, spans, mix), odds_scale=odds_scale)
 
 
 def _neurons_from(old: Layers, new: Layers, came_from: Ints) -> Ints:
@@ -145,18 +147,18 @@ def _child_rows(old: Layers, old_row: Ints, parent: Ints, target: Ints) -> Ints:
     return found
 
 
-def _carried_wide(wide: WideExpert, old: Groups, rows: Carried) -> WideExpert:
+def _transferred_wide(wide: WideExpert, old: Groups, rows: OutputTransfer) -> WideExpert:
     """Return the weights of the rows that are carried over, sorted by group and feature."""
     feature = np.repeat(wide.feature, np.diff(wide.weight_offsets)).astype(np.int64)
     order = np.argsort(wide.weights["row"], kind="stable")
     starts = offsets_of(np.bincount(wide.weights["row"], minlength=old.rows))
     kept = np.flatnonzero(rows.rows >= 0)
     lengths = np.diff(starts)[rows.rows[kept]]
-    places = np.repeat(starts[rows.rows[kept]] - offsets_of(lengths)[:-1], lengths) + np.arange(lengths.sum())
-    picked = order[places]
+    indices = np.repeat(starts[rows.rows[kept]] - offsets_of(lengths)[:-1], lengths) + np.arange(lengths.sum())
+    picked = order[indices]
     new_row = np.repeat(kept, lengths)
-    bias = rows.carry(wide.bias, UNLIKELY)
-    return WideExpert.of(wide.known_as, feature[picked], new_row, wide.weights["weight"][picked], rows.groups, bias)
+    bias = rows.transfer(wide.bias, NEW_OPTION_BIAS)
+    return WideExpert.of(wide.feature_rank, feature[picked], new_row, wide.weights["weight"][picked], rows.groups, bias)
 
 
 def _labels_from(old: Layers, old_spans: LabelSpans, new: Layers, spans: LabelSpans, came_from: Ints) -> Ints:
@@ -167,16 +169,16 @@ def _labels_from(old: Layers, old_spans: LabelSpans, new: Layers, spans: LabelSp
     return place[came_from[new.node[spans.neuron]]]
 
 
-def _carried_flat(flat: DeepExpert, label: Ints) -> DeepExpert:
+def _transferred_flat(flat: DeepExpert, label: Ints) -> DeepExpert:
     kept = label >= 0
     weight = np.zeros((len(label), flat.weight.shape[1]), np.float32)
     weight[kept] = flat.output_weights(label[kept])
-    bias = np.full(len(label), ASLEEP, np.float32)
+    bias = np.full(len(label), INACTIVE_BIAS, np.float32)
     bias[kept] = flat.bias[label[kept]]
     return flat.with_outputs(weight, bias)
 
 
-def _carried_prototypes(known: Prototypes, label: Ints, old_labels: int) -> Prototypes:
+def _transferred_prototypes(known: Prototypes, label: Ints, old_labels: int) -> Prototypes:
     """Return the prototypes of the labels that stayed."""
     new_label = np.full(old_labels, NONE, np.int64)
     new_label[label[label >= 0]] = np.flatnonzero(label >= 0)
@@ -188,14 +190,14 @@ def _carried_prototypes(known: Prototypes, label: Ints, old_labels: int) -> Prot
     return Prototypes(offsets_of(counts), numbers[order], known.value[kept][order])
 
 
-def awake(flat: DeepExpert, labels: Ints) -> DeepExpert:
+def activate(flat: DeepExpert, labels: Ints) -> DeepExpert:
     """Return an expert to train whose labels that were asleep start as the mean of the others, less likely."""
     flat = flat.in_floats()
-    asleep = flat.bias <= ASLEEP
-    waking = labels[asleep[labels]]
-    if len(waking) and not asleep.all():
-        flat.weight[waking] = flat.weight[~asleep].mean(0)
-        flat.bias[waking] = flat.bias[~asleep].mean() + UNLIKELY
+    inactive = flat.bias <= INACTIVE_BIAS
+    activated = labels[inactive[labels]]
+    if len(activated) and not inactive.all():
+        flat.weight[activated] = flat.weight[~inactive].mean(0)
+        flat.bias[activated] = flat.bias[~inactive].mean() + NEW_OPTION_BIAS
     return flat
 
 
@@ -216,7 +218,7 @@ class ScoredRows(NamedTuple):
 Scorer: TypeAlias = Callable[[int, Ints], ScoredRows]  # of a group, for chosen rows
 
 
-def learning_rows(rows: Carried, layers: Layers, changed: Ints) -> Bools:
+def learning_rows(rows: OutputTransfer, layers: Layers, changed: Ints) -> Bools:
     """Return which output rows of new layers learn, given the nodes whose place or labels changed.
 
     They are those of the options that lead to such nodes, and of options beside these that had no choice before.
@@ -353,9 +355,9 @@ def _fitted(scored: ScoredRows, aims: Floats, chosen: Ints, part: float) -> Outp
         scores[:, chosen] += part * (hidden @ change.T)
         scores -= scores.max(1, keepdims=True)
         log_p = scores - np.log(np.exp(scores).sum(1, keepdims=True))
-        slope = (mass * np.exp(log_p) - aims)[:, chosen]
+        grad = (mass * np.exp(log_p) - aims)[:, chosen]
         value = float(-(aims * log_p).sum() + pull * (change**2).sum())
-        return value, (part * (slope.T @ hidden) + 2 * pull * change).ravel()
+        return value, (part * (grad.T @ hidden) + 2 * pull * change).ravel()
 
     found = minimize(
         cost, np.zeros(shape[0] * shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": MOST_STEPS, "maxcor": 5}

@@ -11,7 +11,7 @@ import numpy as np
 
 from hinet.engine.settings import EngineSettings
 from hinet.engine.training.checkpoints import Best, Checkpoints, Done, check_finite
-from hinet.engine.training.jobs import Task
+from hinet.engine.training.jobs import Job
 from hinet.errors import HiNetError
 from hinet.progress import EpochRecord, Progress
 
@@ -20,20 +20,20 @@ class _StoppedError(Exception):
     """Raised in a task that is to stop, because the run was broken off."""
 
 
-class Runner:
+class Trainer:
     """Runs tasks in a pool of threads: progress, patience, checkpoints, and an end when the run is broken off."""
 
     def __init__(
         self,
-        tasks: list[Task],
+        jobs: list[Job],
         rows: int,
         settings: EngineSettings,
         progress: Progress,
         checkpoints: Checkpoints | None,
-        valid_cost: Callable[[Task], float | None],
-        valid_accuracy: Callable[[Task], float | None] | None,
+        valid_cost: Callable[[Job], float | None],
+        valid_accuracy: Callable[[Job], float | None] | None,
     ) -> None:
-        self._tasks, self._rows, self._settings, self._progress = tasks, rows, settings, progress
+        self._jobs, self._rows, self._settings, self._progress = jobs, rows, settings, progress
         self._checkpoints, self._valid_cost, self._valid_accuracy = checkpoints, valid_cost, valid_accuracy
         self._stop = threading.Event()
         self._lock = threading.Lock()
@@ -41,10 +41,10 @@ class Runner:
 
     def run(self) -> None:
         """Run all tasks to their end."""
-        self._progress.started(sum(task.epochs for task in self._tasks), self._rows)
+        self._progress.started(sum(job.epochs for job in self._jobs), self._rows)
         try:
             with ThreadPoolExecutor(self._settings.thread_count) as pool:
-                futures = [pool.submit(self._run_task, task) for task in self._tasks]
+                futures = [pool.submit(self._run_job, job) for job in self._jobs]
                 try:
                     for future in as_completed(futures):
                         future.result()
@@ -55,45 +55,45 @@ class Runner:
         finally:
             self._progress.finished()
 
-    def _run_task(self, task: Task) -> None:
-        done = self._taken_up(task)
+    def _run_job(self, job: Job) -> None:
+        done = self._taken_up(job)
         patience = self._settings.patience
-        for epoch in range(len(done.records), task.epochs):
+        for epoch in range(len(done.records), job.epochs):
             if done.best is not None and patience is not None and epoch - done.best.epoch > patience:
                 break
-            record, best = self._epoch_of(task, epoch, done.best)
+            record, best = self._epoch_of(job, epoch, done.best)
             done = Done((*done.records, record), best)
-            if self._checkpoints is not None and self._checkpoints.is_due(task):
-                self._checkpoints.keep(task, done)
+            if self._checkpoints is not None and self._checkpoints.is_due(job):
+                self._checkpoints.keep(job, done)
             with self._lock:
                 self.history.append(record)
                 self._progress.epoch_done(record)
         if done.best is not None:
-            task.restore(done.best.state)
-        check_finite(task.name, task.state())
+            job.restore(done.best.state)
+        check_finite(job.name, job.state())
 
-    def _epoch_of(self, task: Task, epoch: int, best: Best | None) -> tuple[EpochRecord, Best | None]:
+    def _epoch_of(self, job: Job, epoch: int, best: Best | None) -> tuple[EpochRecord, Best | None]:
         """Train for an epoch; return its record, and the best so far."""
         start = time.perf_counter()
-        cost = task.run_epoch(epoch, self._advance)
+        cost = job.run_epoch(epoch, self._advance)
         if not np.isfinite(cost):
-            raise HiNetError(f"the cost of {task.name} is no longer finite; scale the features to length 1")
-        if self._settings.patience is not None and (valid := self._valid_cost(task)) is not None:
-            best = _better(best, -valid, epoch, task)
-        score = None if self._valid_accuracy is None else self._valid_accuracy(task)
-        seconds, rate = time.perf_counter() - start, 1 - (epoch + 1) / task.epochs
-        return EpochRecord(epoch + 1, task.epochs, cost, score, seconds, rate, task.name), best
+            raise HiNetError(f"the cost of {job.name} is no longer finite; scale the features to length 1")
+        if self._settings.patience is not None and (valid := self._valid_cost(job)) is not None:
+            best = _better(best, -valid, epoch, job)
+        score = None if self._valid_accuracy is None else self._valid_accuracy(job)
+        seconds, rate = time.perf_counter() - start, 1 - (epoch + 1) / job.epochs
+        return EpochRecord(epoch + 1, job.epochs, cost, score, seconds, rate, job.name), best
 
-    def _taken_up(self, task: Task) -> Done:
+    def _taken_up(self, job: Job) -> Done:
         """Return what an earlier run has done of a task, which is then where that left it."""
         if self._checkpoints is None:
             return Done()
-        done = self._checkpoints.resume(task)
-        self._checkpoints.started(task)
+        done = self._checkpoints.resume(job)
+        self._checkpoints.started(job)
         if done.records:
             with self._lock:
                 self.history += done.records
-                self._progress.message(f"{task.name} goes on after epoch {len(done.records)} of {task.epochs}")
+                self._progress.message(f"{job.name} goes on after epoch {len(done.records)} of {job.epochs}")
                 self._progress.advanced(len(done.records) * self._rows)
         return done
 
@@ -104,8 +104,8 @@ class Runner:
             self._progress.advanced(rows)
 
 
-def _better(best: Best | None, score: float, epoch: int, task: Task) -> Best:
+def _better(best: Best | None, score: float, epoch: int, job: Job) -> Best:
     """Return the best so far, or this epoch if it is better."""
     if best is not None and score <= best.score:
         return best
-    return Best(score, epoch, {name: array.copy() for name, array in task.state().items()})
+    return Best(score, epoch, {name: array.copy() for name, array in job.state().items()})

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.engine.model.experts import WEIGHT, Floats, WideExpert
-from hinet.engine.model.targets import Goals
+from hinet.engine.model.targets import Targets
 from hinet.engine.training.cooccurrence import seen_together
-from hinet.engine.training.jobs import Arrays, Stretch, Task, TrainingRows, falling, over_stretches
+from hinet.engine.training.jobs import Arrays, Job, RowChunk, TrainingSet, linear_decay, train_in_chunks
 from hinet.engine.training.wide_kernels import (
-    Places,
+    WeightIndices,
     WideWeights,
     count_weights,
     find_weights,
@@ -24,18 +24,18 @@ from hinet.engine.training.wide_kernels import (
 from hinet.ragged import offsets_of, positions
 
 PARTS = 8  # of the independent groups
-IN_TRAINING = np.dtype([("row", np.int32), ("weight", np.float32), ("slot", np.float32)])
+IN_TRAINING = np.dtype([("row", np.int32), ("weight", np.float32), ("accumulator", np.float32)])
 
 
 @dataclass(frozen=True)
 class WidePlan:
     """How to train the wide expert."""
 
-    known_as: NDArray[np.int32]  # (f,) the number that each feature is known by in the rows
+    feature_rank: NDArray[np.int32]  # (f,) the number that each feature is known by in the rows
     features: int  # numbers there are
     epochs: int
     rate: float
-    slot: float
+    accumulator: float
     seed: int
     threads: int
 
@@ -46,19 +46,19 @@ class WideTraining(Protocol):
     weights: int  # how many there will be
     scratch: int  # bytes needed besides, while it trains
 
-    def tasks(self) -> list[Task]:
+    def jobs(self) -> list[Job]:
         """Return the work to do."""
 
     def expert(self) -> WideExpert:
         """Return the expert, when the work is done."""
 
 
-def wide_training(data: TrainingRows, goals: Goals, plan: WidePlan, start: WideExpert | None = None) -> WideTraining:
+def wide_training(data: TrainingSet, targets: Targets, plan: WidePlan, start: WideExpert | None = None) -> WideTraining:
     """Return the way to train the wide expert: group by group if every label has a single path and it starts anew."""
-    single = len(goals.arrays.take_option) == len(goals.arrays.step_group)
+    single = len(targets.arrays.choice_option) == len(targets.arrays.step_group)
     if single and start is None:
         return IndependentGroups(data, plan)
-    return CoupledGroups(data, goals, plan, start)
+    return CoupledGroups(data, targets, plan, start)
 
 
 class Visits(NamedTuple):
@@ -70,20 +70,20 @@ class Visits(NamedTuple):
     offsets: NDArray[np.int64]  # (neurons + 1,)
 
     @classmethod
-    def of(cls, data: TrainingRows) -> Visits:
+    def of(cls, data: TrainingSet) -> Visits:
         """Return the visits of all groups with a choice."""
-        goals, groups = data.goals, data.groups
-        lengths = np.diff(goals.step_offsets)[goals.entry_goal]
-        step = positions(goals.step_offsets[goals.entry_goal], lengths)
-        step = step[free := np.diff(groups.first_row)[goals.step_group[step]] > 0]
-        entry = np.repeat(np.arange(len(goals.entry_goal)), lengths)[free]
-        row_of_entry = np.repeat(np.arange(data.row_count), np.diff(goals.row_offsets))
-        group, option = goals.step_group[step], goals.take_option[goals.take_offsets[step]]
+        targets, groups = data.targets, data.groups
+        lengths = np.diff(targets.step_offsets)[targets.entry_target]
+        step = positions(targets.step_offsets[targets.entry_target], lengths)
+        step = step[free := np.diff(groups.first_row)[targets.step_group[step]] > 0]
+        entry = np.repeat(np.arange(len(targets.entry_target)), lengths)[free]
+        row_of_entry = np.repeat(np.arange(data.row_count), np.diff(targets.row_offsets))
+        group, option = targets.step_group[step], targets.choice_option[targets.choice_offsets[step]]
         order = np.lexsort((option, group))
         return cls(
             row_of_entry[entry][order],
             option[order].astype(np.int32),
-            goals.entry_share[entry][order],
+            targets.entry_share[entry][order],
             offsets_of(np.bincount(group, minlength=len(groups.first_row) - 1)),
         )
 
@@ -91,7 +91,7 @@ class Visits(NamedTuple):
 class _Trained(NamedTuple):
     """The weights of a wide expert, filled in as groups are trained."""
 
-    slot_offsets: NDArray[np.int64]  # (neurons + 1,)
+    entry_offsets: NDArray[np.int64]  # (neurons + 1,)
     group_weights: NDArray[np.int64]  # (neurons + 1,) where the weights of each group begin
     feature: NDArray[np.int32]
     weight_offsets: NDArray[np.int64]
@@ -101,26 +101,26 @@ class _Trained(NamedTuple):
 class IndependentGroups:
     """The wide expert of labels with single paths: parts of its groups, in any number of threads."""
 
-    def __init__(self, data: TrainingRows, plan: WidePlan) -> None:
+    def __init__(self, data: TrainingSet, plan: WidePlan) -> None:
         self._data, self._plan = data, plan
         self._visits = Visits.of(data)
         neurons = len(data.groups.first_row) - 1
-        self._slots, self._counts = count_weights(data.rows, self._visits, plan.features, 0, neurons)
+        self._entries, self._counts = count_weights(data.rows, self._visits, plan.features, 0, neurons)
         self.weights = int(self._counts.sum())
         busiest = int(self._counts.max(initial=0))
         self.scratch = min(plan.threads, PARTS) * (4 * len(data.rows.indices) + 12 * busiest) + 12 * int(
-            self._slots.sum()
+            self._entries.sum()
         )
 
-    def tasks(self) -> list[Task]:
+    def jobs(self) -> list[Job]:
         """Return parts of like size."""
-        slot_offsets = offsets_of(self._slots)
-        slots = int(slot_offsets[-1])
+        entry_offsets = offsets_of(self._entries)
+        entries = int(entry_offsets[-1])
         self._trained = _Trained(
-            slot_offsets,
+            entry_offsets,
             offsets_of(self._counts),
-            np.empty(slots, np.int32),
-            np.zeros(slots + 1, np.int64),
+            np.empty(entries, np.int32),
+            np.zeros(entries + 1, np.int64),
             np.empty(self.weights, WEIGHT),
         )
         self._bias = np.zeros(self._data.groups.first_row[-1], np.float32)
@@ -128,23 +128,23 @@ class IndependentGroups:
         part = _shared_out(traffic, PARTS)
         chosen = [np.flatnonzero((part == number) & (traffic > 0)) for number in range(PARTS)]
         return [
-            _GroupsTask(f"wide {number + 1}", self._data, self._visits, groups, self._plan, self._trained, self._bias)
+            _GroupsJob(f"wide {number + 1}", self._data, self._visits, groups, self._plan, self._trained, self._bias)
             for number, groups in enumerate(chosen)
             if len(groups)
         ]
 
     def expert(self) -> WideExpert:
         """Return the trained weights."""
-        slot_offsets, _, feature, weight_offsets, weights = self._trained
-        return WideExpert(self._plan.known_as, slot_offsets, feature, weight_offsets, weights, self._bias)
+        entry_offsets, _, feature, weight_offsets, weights = self._trained
+        return WideExpert(self._plan.feature_rank, entry_offsets, feature, weight_offsets, weights, self._bias)
 
 
 @dataclass
-class _GroupsTask:
+class _GroupsJob:
     """Trains some groups of the wide expert, each to its end: one epoch, as far as others can see."""
 
     name: str
-    data: TrainingRows
+    data: TrainingSet
     visits: Visits
     groups: NDArray[np.int64]
     plan: WidePlan
@@ -160,7 +160,7 @@ class _GroupsTask:
     def run_epoch(self, epoch: int, advance: Callable[[int], None]) -> float:
         """Train the groups; the cost is that of their last epochs."""
         visits, rows = np.diff(self.visits.offsets), max(self.data.row_count, 1)
-        plan = (self.plan.epochs, self.plan.rate, self.plan.slot, self.plan.seed)
+        plan = (self.plan.epochs, self.plan.rate, self.plan.accumulator, self.plan.seed)
         cost, done, told = 0.0, 0, 0
         whole = max(int(visits[self.groups].sum()), 1)
         for chunk in np.array_split(self.groups, min(len(self.groups), 16)):
@@ -177,10 +177,10 @@ class _GroupsTask:
 
     def state(self) -> Arrays:
         """Return the features, weights and biases of the groups."""
-        slots, weights, rows = self._own()
+        entries, weights, rows = self._own()
         return {
-            "feature": self.trained.feature[slots],
-            "weight_offset": self.trained.weight_offsets[slots + 1],
+            "feature": self.trained.feature[entries],
+            "weight_offset": self.trained.weight_offsets[entries + 1],
             "row": self.trained.weights["row"][weights],
             "weight": self.trained.weights["weight"][weights],
             "bias": self.bias[rows],
@@ -189,7 +189,7 @@ class _GroupsTask:
     def fault_of(self, state: Mapping[str, NDArray[Any]]) -> str | None:
         """Return which array points beyond the groups' own features, weights or output rows."""
         feature, ends, row = state["feature"], state["weight_offset"], state["row"]
-        group = np.repeat(self.groups, np.diff(self.trained.slot_offsets)[self.groups])  # of each slot
+        group = np.repeat(self.groups, np.diff(self.trained.entry_offsets)[self.groups])  # of each feature entry
         is_first = np.append(True, group[1:] != group[:-1])[: len(group)]
         is_last = np.append(group[1:] != group[:-1], True)[: len(group)]
         if np.any((feature < 0) | (feature >= self.plan.features) | (~is_first & (feature <= np.roll(feature, 1)))):
@@ -204,9 +204,9 @@ class _GroupsTask:
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take up features, weights and biases."""
-        slots, weights, rows = self._own()
-        self.trained.feature[slots] = state["feature"]
-        self.trained.weight_offsets[slots + 1] = state["weight_offset"]
+        entries, weights, rows = self._own()
+        self.trained.feature[entries] = state["feature"]
+        self.trained.weight_offsets[entries + 1] = state["weight_offset"]
         self.trained.weights["row"][weights] = state["row"]
         self.trained.weights["weight"][weights] = state["weight"]
         self.bias[rows] = state["bias"]
@@ -215,15 +215,15 @@ class _GroupsTask:
         def runs(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
             return positions(offsets[self.groups], offsets[self.groups + 1] - offsets[self.groups])
 
-        return runs(self.trained.slot_offsets), runs(self.trained.group_weights), runs(self.data.groups.first_row)
+        return runs(self.trained.entry_offsets), runs(self.trained.group_weights), runs(self.data.groups.first_row)
 
 
 class CoupledGroups:
     """The wide expert where a label's paths share its rows by their probability: all groups of a row at once."""
 
-    def __init__(self, data: TrainingRows, goals: Goals, plan: WidePlan, start: WideExpert | None = None) -> None:
+    def __init__(self, data: TrainingSet, targets: Targets, plan: WidePlan, start: WideExpert | None = None) -> None:
         self._data, self._plan = data, plan
-        offsets, rows = seen_together(data.rows, plan.features, goals, data.groups)
+        offsets, rows = seen_together(data.rows, plan.features, targets, data.groups)
         self._start = np.zeros(len(rows), np.float32)
         self._bias = np.zeros(data.groups.rows, np.float32)
         if start is not None:
@@ -231,34 +231,34 @@ class CoupledGroups:
             self._bias = start.bias.copy()
         self._offsets, self._rows = offsets, rows
         self.weights = len(self._rows)
-        steps = np.diff(data.goals.step_offsets)[data.goals.entry_goal]
-        entry_row = np.repeat(np.arange(data.row_count), np.diff(data.goals.row_offsets))
+        steps = np.diff(data.targets.step_offsets)[data.targets.entry_target]
+        entry_row = np.repeat(np.arange(data.row_count), np.diff(data.targets.row_offsets))
         self.scratch = 4 * int((np.diff(data.rows.indptr)[entry_row] * steps).sum()) + 12 * self.weights
 
-    def tasks(self) -> list[Task]:
+    def jobs(self) -> list[Job]:
         """Return the one task."""
         weights = np.zeros(self.weights, IN_TRAINING)
         weights["row"] = self._rows
         weights["weight"] = self._start
-        weights["slot"] = self._plan.slot
-        self._task = _CoupledTask("wide", self._data, self._offsets, weights, self._bias, self._plan)
-        return [self._task]
+        weights["accumulator"] = self._plan.accumulator
+        self._job = _CoupledJob("wide", self._data, self._offsets, weights, self._bias, self._plan)
+        return [self._job]
 
     def expert(self) -> WideExpert:
         """Return the trained weights, sorted by group and feature."""
-        _, weights, bias, _ = self._task.wide
+        _, weights, bias, _ = self._job.wide
         feature = np.repeat(np.arange(len(self._offsets) - 1), np.diff(self._offsets))
         row = weights["row"].astype(np.int64)
-        return WideExpert.of(self._plan.known_as, feature, row, weights["weight"], self._data.groups, bias)
+        return WideExpert.of(self._plan.feature_rank, feature, row, weights["weight"], self._data.groups, bias)
 
 
-class _CoupledTask:
+class _CoupledJob:
     """Trains all groups of the wide expert by Adagrad, row by row."""
 
     def __init__(
         self,
         name: str,
-        data: TrainingRows,
+        data: TrainingSet,
         offsets: NDArray[np.int64],
         weights: NDArray[np.void],
         bias: Floats,
@@ -267,37 +267,36 @@ class _CoupledTask:
         self.name, self.epochs = name, plan.epochs
         self._data, self._plan = data, plan
         self.wide = WideWeights(offsets, weights, bias, np.ones(len(bias), np.float32))
-        self._mine = np.ones(len(data.groups.first_row) - 1, bool)
-        self._places: Places | None = None
+        self._indices: WeightIndices | None = None
 
     def work(self) -> float:
         """Return about how much there is to do."""
-        steps = len(self._data.goals.step_group) / max(len(self._data.goals.step_offsets) - 1, 1)
+        steps = len(self._data.targets.step_group) / max(len(self._data.targets.step_offsets) - 1, 1)
         return float(self.epochs * steps * 600.0 * len(self._data.rows.indices))
 
     def run_epoch(self, epoch: int, advance: Callable[[int], None]) -> float:
         """Go over all rows once, in an order that the seed and the epoch decide."""
-        if self._places is None:
-            self._places = find_weights(self._data, self._mine, self.wide)
-        places = self._places
+        if self._indices is None:
+            self._indices = find_weights(self._data, self.wide)
+        indices = self._indices
         order = np.random.default_rng([self._plan.seed, 1 << 11, epoch]).permutation(self._data.row_count)
-        rates = falling(self._plan.rate, epoch, self.epochs)
+        rates = linear_decay(self._plan.rate, epoch, self.epochs)
 
-        def train(stretch: Stretch) -> float:
-            return float(train_wide(self._data, self._mine, stretch, self.wide, places))
+        def train(chunk: RowChunk) -> float:
+            return float(train_wide(self._data, chunk, self.wide, indices))
 
-        cost = over_stretches(order, rates, advance, train)
+        cost = train_in_chunks(order, rates, advance, train)
         if epoch + 1 == self.epochs:
-            self._places = None  # room for others
+            self._indices = None  # room for others
         return cost
 
     def state(self) -> Arrays:
-        """Return weights, slots and biases."""
+        """Return weights, accumulators and biases."""
         return {
             "weight": self.wide.weights["weight"],
-            "slot": self.wide.weights["slot"],
+            "slot": self.wide.weights["accumulator"],
             "bias": self.wide.bias,
-            "bias_slot": self.wide.bias_slots,
+            "bias_slot": self.wide.bias_accumulators,
         }
 
     def fault_of(self, state: Mapping[str, NDArray[Any]]) -> str | None:
@@ -305,7 +304,7 @@ class _CoupledTask:
         return None
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take up weights, slots and biases."""
+        """Take up weights, accumulators and biases."""
         for name, array in self.state().items():
             array[...] = state[name]
 

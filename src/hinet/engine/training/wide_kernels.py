@@ -18,10 +18,10 @@ import numpy as np
 from hinet.compiled import inlined, kernel
 from hinet.engine.model.column_kernels import MIX
 from hinet.engine.search.scoring_kernels import find_near
-from hinet.engine.training.target_kernels import aim, list_groups, normalise, rate_at, scratch_for
+from hinet.engine.training.target_kernels import allocate_scratch, assign_targets, list_groups, normalise, rate_at
 
 F4 = np.float32
-WEIGHT = np.dtype([("option", np.int32), ("weight", np.float32), ("slot", np.float32)])
+WEIGHT = np.dtype([("option", np.int32), ("weight", np.float32), ("accumulator", np.float32)])
 CERTAIN = F4(1e-3)  # a group all of whose gradients are below this is not worth an update
 BIAS_RATE = F4(0.05)  # rate of the biases, as a share of the weights' rate
 
@@ -61,8 +61,8 @@ class Listed(NamedTuple):
 def train_groups(rows, visits, groups, chosen, adjustment, plan, features, out, bias):
     """Train the ``chosen`` groups, each to its end, and write their weights out; return the cost of the last epochs.
 
-    ``plan`` is the number of epochs, the rate, what slots start from, and the seed. The features of group ``g`` go to
-    ``out`` from ``slot_offsets[g]`` on, in order, and their weights from ``group_weights[g]`` on.
+    ``plan`` is the number of epochs, the rate, what accumulators start from, and the seed. The features of group ``g``
+    go to ``out`` from ``entry_offsets[g]`` on, in order, and their weights from ``group_weights[g]`` on.
     """
     number_of = np.full(features, -1, np.int32)  # of a feature within the group at hand
     cost = 0.0
@@ -88,9 +88,9 @@ def list_features(rows, visits, group, number_of):
     known = np.empty(min(total, len(number_of)), np.int32)
     last_option = np.empty(len(known), np.int32)
     offsets = np.zeros(len(known) + 1, np.int64)
-    count, place = 0, 0
+    count, index = 0, 0
     for visit in range(begin, end):
-        entry_start[visit - begin] = place
+        entry_start[visit - begin] = index
         row = visits.row[visit]
         for entry in range(rows.indptr[row], rows.indptr[row + 1]):
             feature = rows.indices[entry]
@@ -104,15 +104,15 @@ def list_features(rows, visits, group, number_of):
             if last_option[number] != visits.option[visit]:
                 last_option[number] = visits.option[visit]
                 offsets[number + 1] += 1
-            entry_number[place] = number
-            place += 1
+            entry_number[index] = number
+            index += 1
     for number in range(count):
         offsets[number + 1] += offsets[number]
     return Listed(known[:count], offsets[: count + 1], entry_number, entry_start)
 
 
 @inlined
-def lay_out_weights(rows, visits, group, listed, first_slot):
+def lay_out_weights(rows, visits, group, listed, initial_accumulator):
     """Return the weights of a group before training, feature by feature, each in the order of the options."""
     begin, count = visits.offsets[group], len(listed.feature)
     weights = np.empty(listed.offsets[count], WEIGHT)
@@ -127,7 +127,7 @@ def lay_out_weights(rows, visits, group, listed, first_slot):
                 last_option[number] = visits.option[visit]
                 weights[filled[number]]["option"] = visits.option[visit]
                 weights[filled[number]]["weight"] = 0
-                weights[filled[number]]["slot"] = first_slot
+                weights[filled[number]]["accumulator"] = initial_accumulator
                 filled[number] += 1
     return weights
 
@@ -135,17 +135,17 @@ def lay_out_weights(rows, visits, group, listed, first_slot):
 @inlined
 def write_out(groups, group, listed, weights, number_of, out):
     """Write the weights of a group where they belong, sorted by feature, and forget its numbers."""
-    base, slot, target = groups.first_row[group], out.slot_offsets[group], out.group_weights[group]
+    base, feature_entry, target = groups.first_row[group], out.entry_offsets[group], out.group_weights[group]
     for number in np.argsort(listed.feature):
         feature = listed.feature[number]
         number_of[feature] = -1
-        out.feature[slot] = feature
-        for place in range(listed.offsets[number], listed.offsets[number + 1]):
-            out.weights[target]["row"] = base + weights[place]["option"]
-            out.weights[target]["weight"] = weights[place]["weight"]
+        out.feature[feature_entry] = feature
+        for index in range(listed.offsets[number], listed.offsets[number + 1]):
+            out.weights[target]["row"] = base + weights[index]["option"]
+            out.weights[target]["weight"] = weights[index]["weight"]
             target += 1
-        slot += 1
-        out.weight_offsets[slot] = target
+        feature_entry += 1
+        out.weight_offsets[feature_entry] = target
 
 
 @inlined
@@ -159,7 +159,7 @@ def train_group(rows, visits, groups, group, adjustment, plan, listed, weights, 
     offsets, entry_number = listed.offsets, listed.entry_number
     state = (np.uint64(seed) + np.uint64(1)) * MIX + np.uint64(group + 1) * np.uint64(0xBF58476D1CE4E5B9)
     logits = np.empty(after - base, np.float32)
-    bias_slots = np.ones(after - base, np.float32)
+    bias_accumulators = np.ones(after - base, np.float32)
     cost = 0.0
     for epoch in range(epochs):
         state = shuffle(order, state)
@@ -174,34 +174,34 @@ def train_group(rows, visits, groups, group, adjustment, plan, listed, weights, 
             for entry in range(values):
                 value = rows.data[low + entry]
                 number = entry_number[start + entry]
-                for place in range(offsets[number], offsets[number + 1]):
-                    logits[weights[place]["option"]] += value * weights[place]["weight"]
-            cost += pull_of_option(visits.option[visit], visits.share[visit], logits)
-            if steepest_of(logits) < CERTAIN:
+                for index in range(offsets[number], offsets[number + 1]):
+                    logits[weights[index]["option"]] += value * weights[index]["weight"]
+            cost += grads_of_option(visits.option[visit], visits.share[visit], logits)
+            if largest_grad(logits) < CERTAIN:
                 continue
-            move_biases(logits, step, bias[base:after], bias_slots)
+            move_biases(logits, step, bias[base:after], bias_accumulators)
             for entry in range(values):
                 value = rows.data[low + entry]
                 number = entry_number[start + entry]
-                for place in range(offsets[number], offsets[number + 1]):
-                    move_weight(value * logits[weights[place]["option"]], step, weights, place)
+                for index in range(offsets[number], offsets[number + 1]):
+                    move_weight(value * logits[weights[index]["option"]], step, weights, index)
     return cost
 
 
 @inlined
 def shuffle(order, state):
     """Put an order into another by a random state, as Fisher and Yates do; return the state after."""
-    for place in range(len(order) - 1, 0, -1):
+    for index in range(len(order) - 1, 0, -1):
         state ^= state << np.uint64(13)
         state ^= state >> np.uint64(7)
         state ^= state << np.uint64(17)
-        other = np.int64((state >> np.uint64(11)) % np.uint64(place + 1))
-        order[place], order[other] = order[other], order[place]
+        other = np.int64((state >> np.uint64(11)) % np.uint64(index + 1))
+        order[index], order[other] = order[other], order[index]
     return state
 
 
 @inlined
-def pull_of_option(own, share, logits):
+def grads_of_option(own, share, logits):
     """Turn the logits of a visit to its own option into their gradients, and return its cost."""
     top, total, cost = logits[0], F4(0), 0.0
     for option in range(1, len(logits)):
@@ -220,34 +220,34 @@ def pull_of_option(own, share, logits):
 
 
 @kernel
-def prune_slots(feature, weight_offsets, weights, usual, least):
+def prune_weights(feature, weight_offsets, weights, usual, least):
     """Return features, offsets and weights without the weights that usually add less than ``least`` to a logit.
 
-    Also returns how many of the slots before each slot are left. Takes no room but that of the result.
+    Also returns how many of the feature entries before each one are left. Takes no room but that of the result.
     """
-    slots = len(feature)
-    before = np.zeros(slots + 1, np.int64)
+    entries = len(feature)
+    before = np.zeros(entries + 1, np.int64)
     kept = 0
-    for slot in range(slots):
+    for feature_entry in range(entries):
         some = False
-        for place in range(weight_offsets[slot], weight_offsets[slot + 1]):
-            if abs(weights[place]["weight"]) * usual[feature[slot]] >= least:
+        for index in range(weight_offsets[feature_entry], weight_offsets[feature_entry + 1]):
+            if abs(weights[index]["weight"]) * usual[feature[feature_entry]] >= least:
                 kept += 1
                 some = True
-        before[slot + 1] = before[slot] + some
-    new_feature = np.empty(before[slots], feature.dtype)
-    new_offsets = np.zeros(before[slots] + 1, np.int64)
+        before[feature_entry + 1] = before[feature_entry] + some
+    new_feature = np.empty(before[entries], feature.dtype)
+    new_offsets = np.zeros(before[entries] + 1, np.int64)
     new_weights = np.empty(kept, weights.dtype)
     target = 0
-    for slot in range(slots):
-        if before[slot + 1] > before[slot]:
-            new_feature[before[slot]] = feature[slot]
-            for place in range(weight_offsets[slot], weight_offsets[slot + 1]):
-                if abs(weights[place]["weight"]) * usual[feature[slot]] >= least:
-                    new_weights[target]["row"] = weights[place]["row"]
-                    new_weights[target]["weight"] = weights[place]["weight"]
+    for feature_entry in range(entries):
+        if before[feature_entry + 1] > before[feature_entry]:
+            new_feature[before[feature_entry]] = feature[feature_entry]
+            for index in range(weight_offsets[feature_entry], weight_offsets[feature_entry + 1]):
+                if abs(weights[index]["weight"]) * usual[feature[feature_entry]] >= least:
+                    new_weights[target]["row"] = weights[index]["row"]
+                    new_weights[target]["weight"] = weights[index]["weight"]
                     target += 1
-            new_offsets[before[slot] + 1] = target
+            new_offsets[before[feature_entry] + 1] = target
     return new_feature, new_offsets, new_weights, before
 
 
@@ -255,71 +255,71 @@ class WideWeights(NamedTuple):
     """The wide expert in training: ``weights[offsets[f]:offsets[f + 1]]`` are those of feature ``f``, by output row."""
 
     offsets: Any  # (features + 1,)
-    weights: Any  # (weights,) each with its output row and its slot
+    weights: Any  # (weights,) each with its output row and its accumulator
     bias: Any  # (output rows,)
-    bias_slots: Any  # (output rows,)
+    bias_accumulators: Any  # (output rows,)
 
 
-class Places(NamedTuple):
+class WeightIndices(NamedTuple):
     """Where the weights of every feature of every row begin in every group on its way."""
 
-    place: Any  # row by row, group by group in the order of list_groups, feature by feature
+    index: Any  # row by row, group by group in the order of list_groups, feature by feature
     begins: Any  # (n + 1,) where each row begins
 
 
 @kernel
-def find_weights(data, mine, wide):
-    """Look up all :class:`Places`, once and for all."""
-    rows, goals, groups, most, _ = data
+def find_weights(data, wide):
+    """Look up all :class:`WeightIndices`, once and for all."""
+    rows, targets, groups, most, _ = data
     offsets, weights = wide.offsets, wide.weights
-    scratch = scratch_for(*most)
-    count = len(goals.row_offsets) - 1
+    scratch = allocate_scratch(*most)
+    count = len(targets.row_offsets) - 1
     begins = np.zeros(count + 1, np.int64)
     for row in range(count):
-        listed = list_groups(row, goals, groups, mine, scratch)
+        listed = list_groups(row, targets, groups, scratch)
         begins[row + 1] = begins[row] + listed * (rows.indptr[row + 1] - rows.indptr[row])
-    places = np.empty(begins[count], np.int32)
+    indices = np.empty(begins[count], np.int32)
     for row in range(count):
         low, high = rows.indptr[row], rows.indptr[row + 1]
         begin = begins[row]
         above = -1
-        for listed in range(list_groups(row, goals, groups, mine, scratch)):
+        for listed in range(list_groups(row, targets, groups, scratch)):
             base = groups.first_row[scratch.group[listed]]
             for entry in range(low, high):
                 feature = rows.indices[entry]
-                place = offsets[feature]
+                index = offsets[feature]
                 if base > above >= 0:
-                    place = np.int64(places[begin - (high - low)])
-                places[begin] = find_near(weights["row"], place, offsets[feature + 1], base)
+                    index = np.int64(indices[begin - (high - low)])
+                indices[begin] = find_near(weights["row"], index, offsets[feature + 1], base)
                 begin += 1
             above = base
-    return Places(places, begins)
+    return WeightIndices(indices, begins)
 
 
 @kernel
-def train_wide(data, mine, stretch, wide, places):
-    """Train the wide expert on a stretch of rows; return their summed cost. Only groups that are ``mine`` are trained.
+def train_wide(data, chunk, wide, indices):
+    """Train the wide expert on a chunk of rows; return their summed cost.
 
-    ``places`` are from :func:`find_weights`.
+    ``indices`` are from :func:`find_weights`.
     """
-    scratch = scratch_for(*data.most)
+    scratch = allocate_scratch(*data.most)
     cost = 0.0
-    for position in range(len(stretch.order)):
-        row, rate = stretch.order[position], rate_at(stretch, position)
-        count = list_groups(row, data.goals, data.groups, mine, scratch)
+    for position in range(len(chunk.order)):
+        row, rate = chunk.order[position], rate_at(chunk, position)
+        count = list_groups(row, data.targets, data.groups, scratch)
         for listed in range(count):
-            score_group(data, row, listed, wide, places, scratch)
+            score_group(data, row, listed, wide, indices, scratch)
             normalise(scratch, listed)
-        cost += aim(row, data.goals, scratch)
+        cost += assign_targets(row, data.targets, scratch)
         for listed in range(count):
-            if pull_of_group(listed, scratch) < CERTAIN:
+            if grads_of_group(listed, scratch) < CERTAIN:
                 continue
-            move_group(data, row, listed, rate, wide, places, scratch)
+            move_group(data, row, listed, rate, wide, indices, scratch)
     return cost
 
 
 @inlined
-def score_group(data, row, listed, wide, places, scratch):
+def score_group(data, row, listed, wide, indices, scratch):
     """Fill in the training logits of a listed group."""
     rows, weights = data.rows, wide.weights
     start, base, after = bounds_of(data.groups, listed, scratch)
@@ -327,40 +327,40 @@ def score_group(data, row, listed, wide, places, scratch):
         scratch.log_p[start + option] = wide.bias[base + option] + data.adjustment[base + option]
     low = rows.indptr[row]
     values = rows.indptr[row + 1] - low
-    begin = places.begins[row] + listed * values
+    begin = indices.begins[row] + listed * values
     for entry in range(values):
         value = rows.data[low + entry]
-        place, end = np.int64(places.place[begin + entry]), wide.offsets[rows.indices[low + entry] + 1]
-        while place < end and weights[place]["row"] < after:
-            scratch.log_p[start + weights[place]["row"] - base] += value * weights[place]["weight"]
-            place += 1
+        index, end = np.int64(indices.index[begin + entry]), wide.offsets[rows.indices[low + entry] + 1]
+        while index < end and weights[index]["row"] < after:
+            scratch.log_p[start + weights[index]["row"] - base] += value * weights[index]["weight"]
+            index += 1
 
 
 @inlined
-def pull_of_group(listed, scratch):
+def grads_of_group(listed, scratch):
     """Turn the probabilities of a listed group into the gradients of its logits, and return the steepest."""
     start, end = scratch.start[listed], scratch.start[listed + 1]
     for option in range(start, end):
         scratch.p[option] = scratch.mass[listed] * scratch.p[option] - scratch.target[option]
-    return steepest_of(scratch.p[start:end])
+    return largest_grad(scratch.p[start:end])
 
 
 @inlined
-def move_group(data, row, listed, rate, wide, places, scratch):
+def move_group(data, row, listed, rate, wide, indices, scratch):
     """Move the biases and weights of a listed group by Adagrad."""
     rows, weights = data.rows, wide.weights
     start, base, after = bounds_of(data.groups, listed, scratch)
-    slopes = scratch.p[start : start + after - base]
-    move_biases(slopes, rate, wide.bias[base:after], wide.bias_slots[base:after])
+    grads = scratch.p[start : start + after - base]
+    move_biases(grads, rate, wide.bias[base:after], wide.bias_accumulators[base:after])
     low = rows.indptr[row]
     values = rows.indptr[row + 1] - low
-    begin = places.begins[row] + listed * values
+    begin = indices.begins[row] + listed * values
     for entry in range(values):
         value = rows.data[low + entry]
-        place, end = np.int64(places.place[begin + entry]), wide.offsets[rows.indices[low + entry] + 1]
-        while place < end and weights[place]["row"] < after:
-            move_weight(value * slopes[weights[place]["row"] - base], rate, weights, place)
-            place += 1
+        index, end = np.int64(indices.index[begin + entry]), wide.offsets[rows.indices[low + entry] + 1]
+        while index < end and weights[index]["row"] < after:
+            move_weight(value * grads[weights[index]["row"] - base], rate, weights, index)
+            index += 1
 
 
 @inlined
@@ -372,26 +372,26 @@ def bounds_of(groups, listed, scratch):
 
 
 @inlined
-def steepest_of(slopes):
+def largest_grad(grads):
     """Return the largest size of the gradients of a group's logits."""
     steepest = F4(0)
-    for option in range(len(slopes)):
-        steepest = max(steepest, abs(slopes[option]))
+    for option in range(len(grads)):
+        steepest = max(steepest, abs(grads[option]))
     return steepest
 
 
 @inlined
-def move_biases(slopes, rate, bias, slots):
+def move_biases(grads, rate, bias, accumulators):
     """Move the biases of a group down the gradients of its logits."""
-    for option in range(len(slopes)):
-        slope = slopes[option]
-        slots[option] += slope * slope
-        bias[option] -= BIAS_RATE * rate * slope / np.sqrt(slots[option])
+    for option in range(len(grads)):
+        grad = grads[option]
+        accumulators[option] += grad * grad
+        bias[option] -= BIAS_RATE * rate * grad / np.sqrt(accumulators[option])
 
 
 @inlined
-def move_weight(slope, rate, weights, place):
+def move_weight(grad, rate, weights, index):
     """Move the weight at a place down its gradient."""
-    slot = weights[place]["slot"] + slope * slope
-    weights[place]["slot"] = slot
-    weights[place]["weight"] -= rate * slope / np.sqrt(slot)
+    accumulator = weights[index]["accumulator"] + grad * grad
+    weights[index]["accumulator"] = accumulator
+    weights[index]["weight"] -= rate * grad / np.sqrt(accumulator)

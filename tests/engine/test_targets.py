@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hinet import LabelError, Layers, Taxonomy, Traces
-from hinet.engine import Goals, Groups
+from hinet.engine import Groups, Targets
 from hinet.engine.model.targets import END
 from hinet.engine.training.target_kernels import mixed_cost, most_of_a_row
 from tests.engine.oracle import label_probabilities
@@ -30,16 +30,16 @@ def labels_of(layers: Layers) -> list[str]:
     return sorted({ids[node] for node in layers.node[layers.ends].tolist()})
 
 
-def probability_of(goals: Goals, goal: int, scores: NDArray[np.float64]) -> float:
-    """The forward sum over the steps of a goal, as plainly as can be."""
-    arrays, layers = goals.arrays, goals.layers
-    first, last = int(arrays.step_offsets[goal]), int(arrays.step_offsets[goal + 1])
+def probability_of(targets: Targets, target: int, scores: NDArray[np.float64]) -> float:
+    """The forward sum over the steps of a target, as plainly as can be."""
+    arrays, layers = targets.arrays, targets.layers
+    first, last = int(arrays.step_offsets[target]), int(arrays.step_offsets[target + 1])
     mass, ended = [1.0] + [0.0] * (last - first - 1), 0.0
     for step in range(first, last):
-        for take in range(int(arrays.take_offsets[step]), int(arrays.take_offsets[step + 1])):
-            option = int(layers.option_offsets[arrays.step_group[step]] + arrays.take_option[take])
+        for take_rows in range(int(arrays.choice_offsets[step]), int(arrays.choice_offsets[step + 1])):
+            option = int(layers.option_offsets[arrays.step_group[step]] + arrays.choice_option[take_rows])
             poured = mass[step - first] * float(np.exp(scores[option]))
-            following = int(arrays.take_next[take])
+            following = int(arrays.choice_next[take_rows])
             if following == END:
                 ended += poured
             else:
@@ -48,26 +48,23 @@ def probability_of(goals: Goals, goal: int, scores: NDArray[np.float64]) -> floa
     return ended
 
 
-def kernel_cost(goals: Goals, scores: NDArray[np.float64], mix: float = 1.0) -> tuple[float, float]:
-    """The cost of goals by the kernels, one entry a row, and its slope, if the logits are ``mix`` times the scores."""
-    arrays, layers, groups = goals.arrays, goals.layers, Groups.of(goals.layers)
+def kernel_cost(targets: Targets, scores: NDArray[np.float64], mix: float = 1.0) -> tuple[float, float]:
+    """The cost of targets by the kernels, one entry a row, and its gradient, if logits are ``mix`` times the scores."""
+    arrays, layers, groups = targets.arrays, targets.layers, Groups.of(targets.layers)
     alone = arrays._replace(
-        row_offsets=np.arange(len(arrays.entry_goal) + 1),
-        entry_goal=arrays.entry_goal.copy(),
+        row_offsets=np.arange(len(arrays.entry_target) + 1),
+        entry_target=arrays.entry_target.copy(),
         entry_share=arrays.entry_share.copy(),
     )
     said = [np.zeros(0)]
-    for goal in arrays.entry_goal:
-        for neuron in arrays.step_group[arrays.step_offsets[goal] : arrays.step_offsets[goal + 1]]:
+    for target in arrays.entry_target:
+        for neuron in arrays.step_group[arrays.step_offsets[target] : arrays.step_offsets[target + 1]]:
             start, end = layers.option_offsets[neuron : neuron + 2]
             if end - start > 1:
                 said.append(scores[start:end])
     column = np.zeros((sum(map(len, said)), 4), np.float32)
     column[:, 0] = np.concatenate(said)
-    mine = np.ones(len(layers.node), bool)
-    cost, gradient = mixed_cost(
-        alone, groups, most_of_a_row(alone, groups), mine, column, np.array([mix, 0.0, 0.0, 0.0])
-    )
+    cost, gradient = mixed_cost(alone, groups, most_of_a_row(alone, groups), column, np.array([mix, 0.0, 0.0, 0.0]))
     return float(cost), float(gradient[0])
 
 
@@ -76,26 +73,26 @@ def kernel_cost(goals: Goals, scores: NDArray[np.float64], mix: float = 1.0) -> 
 def test_the_forward_sum_over_a_goal_is_the_sum_over_the_traces_of_its_label(layers: Layers, seed: int) -> None:
     scores, labels = random_scores(layers, seed), labels_of(layers)
     sums = label_probabilities(layers, all_scored(layers, scores))
-    goals = Goals.of(Traces.encode(layers, labels))
-    assert len(goals) == len(labels)
+    targets = Targets.of(Traces.encode(layers, labels))
+    assert len(targets) == len(labels)
     costs = 0.0
     for row, label in enumerate(labels):
-        entries = range(int(goals.arrays.row_offsets[row]), int(goals.arrays.row_offsets[row + 1]))
+        entries = range(int(targets.arrays.row_offsets[row]), int(targets.arrays.row_offsets[row + 1]))
         expected = sums[layers.taxonomy.position(label)]
-        assert sum(float(goals.arrays.entry_share[entry]) for entry in entries) == pytest.approx(1)
+        assert sum(float(targets.arrays.entry_share[entry]) for entry in entries) == pytest.approx(1)
         for entry in entries:
-            assert probability_of(goals, int(goals.arrays.entry_goal[entry]), scores) == pytest.approx(expected)
+            assert probability_of(targets, int(targets.arrays.entry_target[entry]), scores) == pytest.approx(expected)
         costs -= np.log(expected)
-    assert kernel_cost(goals, scores)[0] == pytest.approx(costs, rel=1e-4, abs=1e-4)
+    assert kernel_cost(targets, scores)[0] == pytest.approx(costs, rel=1e-4, abs=1e-4)
 
 
 @given(layers=layered(), seed=seeds)
 @settings(max_examples=25)
 def test_kernels_know_the_slope_of_the_cost(layers: Layers, seed: int) -> None:
     scores, step = random_scores(layers, seed), 0.02
-    goals = Goals.of(Traces.encode(layers, labels_of(layers)))
-    rise = kernel_cost(goals, scores, 0.7 + step)[0] - kernel_cost(goals, scores, 0.7 - step)[0]
-    assert kernel_cost(goals, scores, 0.7)[1] == pytest.approx(rise / (2 * step), rel=1e-2, abs=1e-2)
+    targets = Targets.of(Traces.encode(layers, labels_of(layers)))
+    rise = kernel_cost(targets, scores, 0.7 + step)[0] - kernel_cost(targets, scores, 0.7 - step)[0]
+    assert kernel_cost(targets, scores, 0.7)[1] == pytest.approx(rise / (2 * step), rel=1e-2, abs=1e-2)
 
 
 @given(layers=layered(), seed=seeds)
@@ -105,14 +102,14 @@ def test_a_path_that_is_given_is_a_chain(layers: Layers, seed: int) -> None:
     traces = all_scored(layers, scores)
     ids = layers.taxonomy.ids
     paths = [[ids[layers.node[neuron]] for neuron in path] for path in traces]
-    goals = Goals.of(Traces.encode_paths(layers, paths))
-    assert np.diff(goals.arrays.row_offsets).tolist() == [1] * len(paths)
+    targets = Targets.of(Traces.encode_paths(layers, paths))
+    assert np.diff(targets.arrays.row_offsets).tolist() == [1] * len(paths)
     for row, (path, log_p) in enumerate(traces.items()):
-        goal = int(goals.arrays.entry_goal[row])
-        first, last = (int(goals.arrays.step_offsets[goal + place]) for place in (0, 1))
-        assert goals.arrays.step_group[first:last].tolist() == [0, *path]
-        assert np.diff(goals.arrays.take_offsets[first : last + 1]).tolist() == [1] * (len(path) + 1)
-        assert probability_of(goals, goal, scores) == pytest.approx(np.exp(log_p))
+        target = int(targets.arrays.entry_target[row])
+        first, last = (int(targets.arrays.step_offsets[target + place]) for place in (0, 1))
+        assert targets.arrays.step_group[first:last].tolist() == [0, *path]
+        assert np.diff(targets.arrays.choice_offsets[first : last + 1]).tolist() == [1] * (len(path) + 1)
+        assert probability_of(targets, target, scores) == pytest.approx(np.exp(log_p))
 
 
 def diamond() -> Layers:
@@ -124,11 +121,11 @@ def test_a_path_of_a_label_at_two_depths_is_a_chain() -> None:
     """Where every neuron has one parent although the label has two paths."""
     layers = Layers.of(Taxonomy.from_edges([("r", "a"), ("r", "x"), ("a", "x")]))
     assert layers.is_tree
-    chain = Goals.of(Traces.encode_paths(layers, [("a", "x")]))
-    whole = Goals.of(Traces.encode(layers, ["x"]))
+    chain = Targets.of(Traces.encode_paths(layers, [("a", "x")]))
+    whole = Targets.of(Traces.encode(layers, ["x"]))
     assert np.diff(chain.arrays.step_offsets).tolist() == [3]
     assert np.diff(whole.arrays.step_offsets).tolist() == [4]
-    assert len(whole.arrays.entry_goal) == 1
+    assert len(whole.arrays.entry_target) == 1
 
 
 def test_some_of_the_paths_of_a_label_are_refused() -> None:
@@ -136,28 +133,28 @@ def test_some_of_the_paths_of_a_label_are_refused() -> None:
     whole = Traces.encode(layers, ["y", "x"])
     partial = Traces(layers, np.array([0, 1, 3]), whole.offsets[:4].copy(), whole.neurons[: whole.offsets[3]].copy())
     with pytest.raises(LabelError, match="row 1: 2 of the paths of label 'x' are given; give one path, or the label"):
-        Goals.of(partial)
-    Goals.of(whole)
+        Targets.of(partial)
+    Targets.of(whole)
 
 
 def test_whole_labels_and_paths_stand_side_by_side() -> None:
     layers, scores = diamond(), random_scores(diamond(), 3)
     paths = Traces.encode_paths(layers, [("b", "y"), ("b", "x"), ("x",)])
-    goals = Goals.of(Traces.joined(layers, [paths, Traces.encode(layers, ["x", "y"])]))
+    targets = Targets.of(Traces.joined(layers, [paths, Traces.encode(layers, ["x", "y"])]))
     expected = all_scored(layers, scores)
     named = {tuple(layers.taxonomy.ids[layers.node[step]] for step in path): np.exp(p) for path, p in expected.items()}
     whole = named["a", "x"] + named["b", "x"] + named["x",]
-    assert [probability_of(goals, int(goal), scores) for goal in goals.arrays.entry_goal] == pytest.approx(
+    assert [probability_of(targets, int(target), scores) for target in targets.arrays.entry_target] == pytest.approx(
         [named["b", "y"], named["b", "x"], named["x",], whole, named["b", "y"]]
     )
 
 
 def test_the_labels_of_a_row_share_it() -> None:
-    goals = Goals.of(Traces.encode_sets(diamond(), [["y", "x", "a"], ["b"], [], ["x", "b"]]))
-    arrays = goals.arrays
+    targets = Targets.of(Traces.encode_sets(diamond(), [["y", "x", "a"], ["b"], [], ["x", "b"]]))
+    arrays = targets.arrays
     assert np.diff(arrays.row_offsets).tolist() == [3, 1, 0, 2]
     assert arrays.entry_share.tolist() == pytest.approx([1 / 3] * 3 + [1.0] + [0.5] * 2)
-    weighted = goals.weighted(np.array([3.0, 0.0, 1.0, 0.5]))
+    weighted = targets.weighted(np.array([3.0, 0.0, 1.0, 0.5]))
     assert weighted.arrays.entry_share.tolist() == pytest.approx([1.0] * 3 + [0.0] + [0.25] * 2)
     assert arrays.entry_share.tolist() == pytest.approx([1 / 3] * 3 + [1.0] + [0.5] * 2)
 
@@ -169,17 +166,17 @@ def test_taking_rows_gives_the_goals_of_these_rows(layers: Layers, seed: int) ->
     sets = [[labels[number] for number in random.integers(len(labels), size=size)] for size in (1, 3, 2, 1)]
     chosen = random.integers(4, size=5)
 
-    def shares(goals: Goals) -> list[list[tuple[float, float]]]:
-        arrays = goals.arrays
+    def shares(targets: Targets) -> list[list[tuple[float, float]]]:
+        arrays = targets.arrays
         entries = [
-            (probability_of(goals, int(goal), scores), float(share))
-            for goal, share in zip(arrays.entry_goal, arrays.entry_share, strict=True)
+            (probability_of(targets, int(target), scores), float(share))
+            for target, share in zip(arrays.entry_target, arrays.entry_share, strict=True)
         ]
         bounds = arrays.row_offsets.tolist()
         return [sorted(entries[start:end]) for start, end in pairwise(bounds)]
 
-    taken = Goals.of(Traces.encode_sets(layers, sets)).take(chosen)
-    expected = shares(Goals.of(Traces.encode_sets(layers, [sets[row] for row in chosen])))
+    taken = Targets.of(Traces.encode_sets(layers, sets)).take_rows(chosen)
+    expected = shares(Targets.of(Traces.encode_sets(layers, [sets[row] for row in chosen])))
     assert [[pytest.approx(pair) for pair in row] for row in shares(taken)] == expected
 
 
@@ -195,22 +192,22 @@ def test_option_counts_are_the_rows_that_may_take_each_option(layers: Layers, se
         for option in options:
             beside = sum(layers.option_parent[other] == layers.option_parent[option] for other in options)
             expected[option] += weight / beside
-    goals = Goals.of(Traces.encode(layers, rows)).weighted(weights)
-    np.testing.assert_allclose(goals.option_counts(), expected, rtol=1e-5, atol=1e-6)
+    targets = Targets.of(Traces.encode(layers, rows)).weighted(weights)
+    np.testing.assert_allclose(targets.option_counts(), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_labels_with_too_many_paths_to_list_have_goals() -> None:
-    """A ladder: two nodes a layer, each below both of the layer above, so that the label has 32,768 paths."""
+    """A trace logits: two nodes a layer, each below both of the layer above, so that the label has 32,768 paths."""
     edges = [("r", f"{side}0") for side in "ab"]
     edges += [(f"{above}{layer}", f"{side}{layer + 1}") for layer in range(14) for above in "ab" for side in "ab"]
     layers = Layers.of(Taxonomy.from_edges([*edges, ("a14", "x"), ("b14", "x")]), ends=[])
     with pytest.raises(LabelError, match="label 'x' has 32,768 paths"):
         Traces.encode(layers, ["x"])
-    goals = Goals.of_labels(layers, layers.taxonomy.positions(["x"]).astype(np.int64), np.array([0, 1]))
-    assert np.diff(goals.arrays.step_offsets).tolist() == [32]  # the root, the rungs and x
+    targets = Targets.of_labels(layers, layers.taxonomy.positions(["x"]).astype(np.int64), np.array([0, 1]))
+    assert np.diff(targets.arrays.step_offsets).tolist() == [32]  # the root, the rungs and x
     scores = random_scores(layers, 0)
-    assert probability_of(goals, 0, scores) == pytest.approx(1.0)  # all traces end there
-    assert kernel_cost(goals, scores)[0] == pytest.approx(0.0, abs=1e-5)
+    assert probability_of(targets, 0, scores) == pytest.approx(1.0)  # all traces end there
+    assert kernel_cost(targets, scores)[0] == pytest.approx(0.0, abs=1e-5)
     scores[layers.option_offsets[0]] -= np.log(2)
     left = np.exp(scores[layers.option_offsets[0] : layers.option_offsets[1]]).sum()
-    assert probability_of(goals, 0, scores) == pytest.approx(left)
+    assert probability_of(targets, 0, scores) == pytest.approx(left)
