@@ -169,7 +169,7 @@ def test_prototypes_follow_the_weights_of_rows() -> None:
     spans, targets = LabelSpans.of(traces.layers), Targets.of(traces)
     half = np.arange(20) < 10
     weighted = prototypes(SparseMatrix.of(rows), FEATURES, targets.weighted(half.astype(float)), spans, 20.0)
-    first = prototypes(SparseMatrix.of(rows[:10]), FEATURES, targets.take_rows(np.arange(10)), spans, 20.0)
+    first = prototypes(SparseMatrix.of(rows[:10]), FEATURES, targets.take(np.arange(10)), spans, 20.0)
     shape = (FEATURES, len(spans.neuron))
     dense = [sp.csr_array((made.value, made.label, made.offsets), shape=shape).toarray() for made in (weighted, first)]
     np.testing.assert_allclose(*dense, rtol=1e-5, atol=1e-5)

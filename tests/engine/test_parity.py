@@ -295,7 +295,7 @@ def test_the_cost_of_the_deep_kernel_is_that_of_the_network(most: int, data: st.
     network = deep_network(case.layers, deep, adjustment)
     expected = network.cost(batch_of(case.rows), TorchTargets(traces).batch(np.arange(len(traces)))).detach()
     for row in range(len(traces)):
-        found = deep_step(deep, case.rows[[row]], targets.take_rows(np.array([row])), adjustment)
+        found = deep_step(deep, case.rows[[row]], targets.take(np.array([row])), adjustment)
         assert found.cost == pytest.approx(weights[row] * expected[row].item(), rel=1e-4, abs=1e-4)
 
 

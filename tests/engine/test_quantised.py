@@ -129,7 +129,7 @@ def test_columns_that_are_equal_get_one_number() -> None:
 
 def test_features_that_repeat_each_other_share_their_weights() -> None:
     rows, traces = data(8)
-    model = fit(rows, traces, QUICK, valid=ValidationRows(rows[:100], traces.take_rows(np.arange(100))))
+    model = fit(rows, traces, QUICK, valid=ValidationRows(rows[:100], traces.take(np.arange(100))))
     assert model.merged is not None
     assert model.features == 8 * FEATURES
     assert len(model.experts.deep.embedding) == FEATURES
@@ -148,7 +148,7 @@ def test_features_that_repeat_each_other_share_their_weights() -> None:
 @pytest.mark.parametrize("prototypes", [0.0, 0.5])
 def test_what_features_add_sums_to_the_logit(prototypes: float) -> None:
     rows, traces = data(8)
-    model = fit(rows, traces, QUICK, valid=ValidationRows(rows[:100], traces.take_rows(np.arange(100))))
+    model = fit(rows, traces, QUICK, valid=ValidationRows(rows[:100], traces.take(np.arange(100))))
     mix = model.experts.mix.copy()
     mix[3] = prototypes if len(model.experts.prototypes.value) else 0
     model = replace(model, experts=model.experts._replace(mix=mix))

@@ -36,10 +36,10 @@ def probability_of(targets: Targets, target: int, scores: NDArray[np.float64]) -
     first, last = int(arrays.step_offsets[target]), int(arrays.step_offsets[target + 1])
     mass, ended = [1.0] + [0.0] * (last - first - 1), 0.0
     for step in range(first, last):
-        for take_rows in range(int(arrays.choice_offsets[step]), int(arrays.choice_offsets[step + 1])):
-            option = int(layers.option_offsets[arrays.step_group[step]] + arrays.choice_option[take_rows])
+        for choice in range(int(arrays.choice_offsets[step]), int(arrays.choice_offsets[step + 1])):
+            option = int(layers.option_offsets[arrays.step_group[step]] + arrays.choice_option[choice])
             poured = mass[step - first] * float(np.exp(scores[option]))
-            following = int(arrays.choice_next[take_rows])
+            following = int(arrays.choice_next[choice])
             if following == END:
                 ended += poured
             else:
@@ -175,7 +175,7 @@ def test_taking_rows_gives_the_goals_of_these_rows(layers: Layers, seed: int) ->
         bounds = arrays.row_offsets.tolist()
         return [sorted(entries[start:end]) for start, end in pairwise(bounds)]
 
-    taken = Targets.of(Traces.encode_sets(layers, sets)).take_rows(chosen)
+    taken = Targets.of(Traces.encode_sets(layers, sets)).take(chosen)
     expected = shares(Targets.of(Traces.encode_sets(layers, [sets[row] for row in chosen])))
     assert [[pytest.approx(pair) for pair in row] for row in shares(taken)] == expected
 

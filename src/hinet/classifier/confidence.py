@@ -129,7 +129,7 @@ def _ladder(fitted: Fitted, rows: Any, nodes: NDArray[np.int64]) -> tuple[TraceL
     """Return what gives the probabilities of rows' labels at any factor, and which rows: as many as memory allows."""
     targets = Targets.of_labels(fitted.form.layers, nodes, np.arange(len(nodes) + 1))
     kept = _evenly(len(nodes), int(MOST_CELLS_OF_PATHS / max(cells_of(targets).mean(), 1)))
-    targets, rows = targets.take_rows(kept), rows[kept]
+    targets, rows = targets.take(kept), rows[kept]
     return TraceLogits.of(targets, fitted.predictor.logits_along(rows, targets)), kept
 
 

@@ -207,10 +207,13 @@ class Prototypes(NamedTuple):
 class Mix(NamedTuple):
     """The weight of each expert in the logits."""
 
-    deep: float
-    wide: float
-    flat: float
-    prototypes: float
+    deep: float = 0.0
+    wide: float = 0.0
+    flat: float = 0.0
+    prototypes: float = 0.0
+
+
+DEEP, WIDE, FLAT, PROTOTYPES = range(len(Mix._fields))  # positions in the mix, for kernels
 
 
 class Experts(NamedTuple):
@@ -238,11 +241,6 @@ def _side_by_side(blocks: list[Floats], order: NDArray[np.int64]) -> Floats:
         joined[:, column[start : start + block.shape[1]]] = block
         start += block.shape[1]
     return joined
-
-
-def nbytes(expert: Any) -> int:
-    """Return the bytes that the arrays of an expert take."""
-    return sum(array.nbytes for array in expert)
 
 
 def quantise_rows(values: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:

@@ -121,7 +121,7 @@ class Targets:
         share = self.arrays.entry_share * np.repeat(weights, np.diff(self.arrays.row_offsets)).astype(np.float32)
         return Targets(self.layers, self.arrays._replace(entry_share=share))
 
-    def take_rows(self, rows: Ints) -> Targets:
+    def take(self, rows: Ints) -> Targets:
         """Return the targets of the chosen rows."""
         arrays = self.arrays
         entries, counts = gather(np.arange(len(arrays.entry_target)), arrays.row_offsets, rows)

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hinet.compiled import inlined, kernel
+from hinet.engine.model.experts import DEEP, FLAT, PROTOTYPES, WIDE
 
 F4 = np.float32
-DEEP, WIDE, FLAT, PROTOTYPES = 0, 1, 2, 3  # places in the mix
 FEW = 16  # rows that are not worth an array as long as there are features
 RUN_BITS = 24  # of a run of weights, for its number: no group has more options than that can count
 RUN_MASK = (1 << RUN_BITS) - 1

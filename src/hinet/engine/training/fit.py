@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix, check_count, is_sparse, validate_weights
 from hinet.engine.model.column_kernels import mean_sizes
-from hinet.engine.model.experts import DeepExpert, Experts, Floats, Prototypes, WideExpert
+from hinet.engine.model.experts import PROTOTYPES, DeepExpert, Experts, Floats, Mix, Prototypes, WideExpert
 from hinet.engine.model.fused import FusedModel, with_merged
 from hinet.engine.model.groups import Groups, LabelSpans
 from hinet.engine.model.targets import Targets
@@ -37,6 +37,7 @@ ACCUMULATOR_OF_LEARNED = 2.0  # smaller lets new rows overwrite old ones, larger
 SMOOTHING = 0.5  # rows added to every option before shares are taken
 TEMPERATURES = (20.0, 40.0)  # lengths of prototypes that are tried
 MOST_WATCHED = 2_000  # validation rows whose accuracy is told after every epoch
+START_OF_PROTOTYPES = 0.2  # their weight in the mix, before it is learned
 LEAST_GAIN = 0.002  # in the cost of validation rows, for prototypes to be worth their while
 
 
@@ -258,7 +259,7 @@ class _Plan:
         """Return the expert of a task as if there were no others."""
         deep = job in self._deep
         experts = self._experts([job.expert], []) if deep else self._experts([], [job.expert])
-        return experts._replace(mix=np.array([deep, 0, not deep, 0], np.float32))
+        return experts._replace(mix=np.array(Mix(deep=deep, flat=not deep), np.float32))
 
     def _experts(self, deep: list[DeepExpert], flat: list[DeepExpert]) -> Experts:
         outputs, labels = self.groups.rows, len(self.spans.neuron)
@@ -302,10 +303,10 @@ class _Plan:
         few = 0 < len(self.spans.neuron) <= MOST_FLAT_LABELS  # all labels are scored for every row
         for temperature in TEMPERATURES if few else ():
             known = prototypes(self.train.rows, self.features, self.targets, self.spans, temperature)
-            start = np.array([*experts.mix[:3], 0.2], np.float32)
+            start = np.array(Mix(*experts.mix)._replace(prototypes=START_OF_PROTOTYPES), np.float32)
             tried = experts._replace(prototypes=known, mix=start)
             mix, cost = learned_mix(rows, targets, self.groups, tried)
-            if mix[3] and cost < least - LEAST_GAIN:
+            if mix[PROTOTYPES] and cost < least - LEAST_GAIN:
                 best, least = tried._replace(mix=mix), cost
         return best
 

@@ -19,9 +19,9 @@ LEAST = 1e-3  # smaller weights are none: the expert is not worth asking
 def usual_mix(*, wide: bool, flat: bool) -> Floats:
     """Return the mix without validation rows."""
     if flat:
-        chosen = Mix(0.4, 0.1, 0.4, 0.0) if wide else Mix(0.5, 0.0, 0.5, 0.0)
+        chosen = Mix(deep=0.4, wide=0.1, flat=0.4) if wide else Mix(deep=0.5, flat=0.5)
     else:
-        chosen = Mix(0.5, 0.5, 0.0, 0.0) if wide else Mix(1.0, 0.0, 0.0, 0.0)
+        chosen = Mix(deep=0.5, wide=0.5) if wide else Mix(deep=1.0)
     return np.array(chosen, np.float32)
 
 

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix
 from hinet.data.traces import MAX_PATHS_PER_LABEL
-from hinet.engine.model.experts import DeepExpert, Experts, Prototypes, WideExpert
+from hinet.engine.model.expert_files import SCORES_LABELS
+from hinet.engine.model.experts import DEEP, DeepExpert, Experts, Prototypes, WideExpert
 from hinet.engine.model.fused import FusedModel
 from hinet.engine.model.groups import Groups, LabelSpans
-from hinet.engine.search.scoring_kernels import DEEP, group_logits
+from hinet.engine.search.scoring_kernels import group_logits
 from hinet.ragged import Bools, offsets_of
 from hinet.taxonomy import STOP, Layers
 
@@ -98,9 +99,9 @@ def transferred(model: FusedModel, layers: Layers, came_from: Ints) -> FusedMode
     flat = _transferred_flat(experts.flat, label) if has_labels else DeepExpert.none(features, len(spans.neuron))
     known = _transferred_prototypes(experts.prototypes, label, len(experts.spans.neuron))
     mix = experts.mix.copy()
-    if not has_labels and mix[:2].sum() > 0:  # what experts on labels counted for goes to the others
-        mix[:2] *= mix.sum() / mix[:2].sum()
-        mix[2:] = 0
+    if not has_labels and mix[~SCORES_LABELS].sum() > 0:  # what experts on labels counted for goes to the others
+        mix[~SCORES_LABELS] *= mix.sum() / mix[~SCORES_LABELS].sum()
+        mix[SCORES_LABELS] = 0
     odds_scale = model.odds_scale if layers.is_tree else 1.0
     return replace(model, layers=layers, experts=Experts(deep, wide, flat, known, spans, mix), odds_scale=odds_scale)
 
