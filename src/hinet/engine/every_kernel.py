@@ -35,18 +35,18 @@ SMALL = EngineSettings(members=1, width=2, flat_width=2, deep_epochs=1, wide_epo
 
 def calls() -> dict[str, list[tuple[Kernel, tuple[Any, ...]]]]:
     """Return every kernel by name, with the types of the arguments of each way to call it."""
-    found: dict[str, dict[tuple[Any, ...], Kernel]] = {}
+    ways_of: dict[str, dict[tuple[Any, ...], Kernel]] = {}
 
     def listener(kernel: Kernel, arguments: tuple[Any, ...]) -> None:
         from numba import typeof
 
-        found.setdefault(kernel.__name__, {})[tuple(map(typeof, arguments))] = kernel
+        ways_of.setdefault(kernel.__name__, {})[tuple(map(typeof, arguments))] = kernel
 
     with interpreting(listener):
         rows = _read_texts()
         _train_and_ask(EDGES, rows)
         _train_and_ask(EDGES + SECOND_PARENT, rows)
-    return {name: [(kernel, types) for types, kernel in ways.items()] for name, ways in found.items()}
+    return {name: [(kernel, types) for types, kernel in ways.items()] for name, ways in ways_of.items()}
 
 
 def _read_texts() -> Any:

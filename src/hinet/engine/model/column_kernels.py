@@ -61,5 +61,5 @@ def scrambled(number):
 
 @inlined
 def random_offset(number, count):
-    """Return one of so many places for a number."""
+    """Return an offset below ``count`` for a number."""
     return np.int64((scrambled(number) >> np.uint64(20)) % np.uint64(count))

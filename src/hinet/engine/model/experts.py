@@ -249,7 +249,7 @@ def quantise_rows(values: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArra
     >>> quantise_rows(np.array([[127, -63.6], [0, 0]], np.float32))[0].tolist()
     [[127, -64], [0, 0]]
     """
-    found = np.empty(values.shape, np.int8)
+    levels = np.empty(values.shape, np.int8)
     scale = np.ones(len(values), np.float32)
     step = max(1, _CHUNK // max(values.shape[1], 1))
     for start in range(0, len(values), step):
@@ -257,16 +257,16 @@ def quantise_rows(values: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArra
         peak = np.abs(values[rows]).max(1, initial=0)
         filled = peak > LEAST_PEAK
         scale[rows][filled] = _rounded_up(peak[filled] / np.float32(LEVELS))
-        found[rows] = np.rint(values[rows] / scale[rows, None])
-    return found, scale
+        levels[rows] = np.rint(values[rows] / scale[rows, None])
+    return levels, scale
 
 
 def float_rows(values: NDArray[Any], scale: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return rows as fractions of their own, given what they are multiplied by."""
-    found = values.astype(np.float32)
+    fractions = values.astype(np.float32)
     if values.dtype == np.int8:
-        found *= scale[:, None]
-    return found
+        fractions *= scale[:, None]
+    return fractions
 
 
 def _rounded_up(scale: NDArray[np.float32]) -> NDArray[np.float32]:

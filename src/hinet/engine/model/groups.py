@@ -98,7 +98,7 @@ class LabelSpans(NamedTuple):
         option_to[layers.option_neuron[real]] = real
         label, neuron = np.arange(len(self.neuron)), self.neuron
         size = np.ones(len(label), np.int64)  # labels below the node before
-        found = [np.zeros((3, 0), np.int64)]
+        uppers = [np.zeros((3, 0), np.int64)]
         while True:
             below_root = neuron != 0
             option = option_to[neuron[below_root]]
@@ -109,8 +109,8 @@ class LabelSpans(NamedTuple):
             label, neuron, size, new = label[on], neuron[on], size[on], (size > before)[on]
             if not len(label):
                 break
-            found.append(np.stack([label, first[on], last[on]])[:, new])
-        owner, first, last = np.concatenate(found, axis=1)
+            uppers.append(np.stack([label, first[on], last[on]])[:, new])
+        owner, first, last = np.concatenate(uppers, axis=1)
         order = np.argsort(owner, kind="stable")
         return offsets_of(np.bincount(owner, minlength=len(self.neuron))), first[order], last[order]
 

@@ -89,15 +89,15 @@ def _by_wide(
     experts: Experts, features: NDArray[np.int32], values: Numbers, neuron: int, low: int, high: int
 ) -> Numbers:
     wide = experts.wide
-    found = np.zeros((high - low, len(features)))
+    parts = np.zeros((high - low, len(features)))
     begin, end = wide.entry_offsets[neuron], wide.entry_offsets[neuron + 1]
     known = wide.feature_rank[features]
     entries = begin + np.searchsorted(wide.feature[begin:end], known)
-    for at, feature_entry in enumerate(entries.tolist()):
-        if feature_entry < end and wide.feature[feature_entry] == known[at]:
+    for column, feature_entry in enumerate(entries.tolist()):
+        if feature_entry < end and wide.feature[feature_entry] == known[column]:
             weights = wide.weights[wide.weight_offsets[feature_entry] : wide.weight_offsets[feature_entry + 1]]
-            found[weights["row"] - low, at] = values[at] * weights["weight"]
-    return found
+            parts[weights["row"] - low, column] = values[column] * weights["weight"]
+    return parts
 
 
 def _spans(model: FusedModel, neuron: int) -> list[tuple[int, int]]:
@@ -129,10 +129,12 @@ def _add_labels(
     if mix.prototypes:
         scores = np.zeros((labels.stop - labels.start, len(features)))
         known = experts.prototypes
-        for at, feature in enumerate(features.tolist()):
+        for column, feature in enumerate(features.tolist()):
             part = slice(known.offsets[feature], known.offsets[feature + 1])
             inside = (known.label[part] >= labels.start) & (known.label[part] < labels.stop)
-            scores[known.label[part][inside] - labels.start, at] = known.value[part][inside] * values[at] / length
+            scores[known.label[part][inside] - labels.start, column] = (
+                known.value[part][inside] * values[column] / length
+            )
         of_feature, of_rest = _pooled(scores, np.zeros(len(scores)))
         by_feature += mix.prototypes * of_feature
         rest += mix.prototypes * of_rest

@@ -20,7 +20,7 @@ from hinet.taxonomy import Layers
 
 if TYPE_CHECKING:  # a model answers without what trains one
     from hinet.engine.settings import EngineSettings
-    from hinet.progress import EpochRecord, Progress
+    from hinet.progress import Progress
 
 EPOCHS_OF_MORE_ROWS = 4  # enough to learn them, few enough to forget little
 
@@ -30,26 +30,6 @@ class FusedPredictor(Search, Predictor):
     """A fused model and its search."""
 
     engine = "fused"
-
-    @property
-    def features(self) -> int:
-        """Number of features of a row."""
-        return self.model.features
-
-    @property
-    def outputs(self) -> int:
-        """Number of rows of output weights."""
-        return self.model.outputs
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the weights take."""
-        return self.model.nbytes
-
-    @property
-    def history(self) -> tuple[EpochRecord, ...]:
-        """What each epoch of training did."""
-        return self.model.history
 
     @property
     def odds_scale(self) -> float:

@@ -21,8 +21,8 @@ SURE = 1e-6  # what single precision can tell from certainty
 
 def rescale(best: Floats, odds_scale: float) -> Floats:
     """Return the probabilities of best traces with their log odds multiplied by ``odds_scale``."""
-    found: Floats = best + odds_shift(best, odds_scale) * (1 - best)
-    return found
+    rescaled: Floats = best + odds_shift(best, odds_scale) * (1 - best)
+    return rescaled
 
 
 def odds_shift(best: Floats, odds_scale: float) -> Floats:
@@ -68,15 +68,15 @@ def scaled_labels(probability: Floats, row_offsets: NDArray[np.int64], odds_scal
     best = np.maximum.reduceat(probability, row_offsets[filled])
     shift = odds_shift(best, odds_scale)
     owner = np.repeat(np.arange(len(filled)), counts[filled])
-    found = (1 - shift[owner]) * probability
+    scaled = (1 - shift[owner]) * probability
     equal = np.flatnonzero(probability == best[owner])
     first = equal[np.unique(owner[equal], return_index=True)[1]]
-    found[first] += shift
-    return found.clip(0, 1)
+    scaled[first] += shift
+    return scaled.clip(0, 1)
 
 
 def _shifted(log_p: Floats, shift: Floats, favoured: NDArray[np.bool_]) -> Floats:
-    found = (1 - shift) * np.exp(log_p) + np.where(favoured, shift, 0)
+    shifted = (1 - shift) * np.exp(log_p) + np.where(favoured, shift, 0)
     with np.errstate(divide="ignore"):
-        logs: Floats = np.log(np.clip(found, 0, 1))
+        logs: Floats = np.log(np.clip(shifted, 0, 1))
     return logs

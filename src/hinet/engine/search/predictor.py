@@ -124,9 +124,9 @@ class Answering(ABC):
             return self.labels(rows)
         if decoding == "expected_f1":
             return self.expected_f1(rows)
-        found = self.traces(rows)
-        assert found.traces.log_p is not None
-        return FoundNodes(found.traces.end_nodes.astype(np.int64), np.exp(found.traces.log_p), found.touched)
+        best = self.traces(rows)
+        assert best.traces.log_p is not None
+        return FoundNodes(best.traces.end_nodes.astype(np.int64), np.exp(best.traces.log_p), best.touched)
 
 
 class RowParts(NamedTuple):
@@ -153,24 +153,24 @@ class Predictor(Answering):
         return layers
 
     @property
-    @abstractmethod
     def features(self) -> int | None:
         """Number of features of a row, where it is known."""
+        return self.model.features  # type: ignore[no-any-return]
 
     @property
-    @abstractmethod
     def outputs(self) -> int:
         """Number of rows of output weights."""
+        return self.model.outputs  # type: ignore[no-any-return]
 
     @property
-    @abstractmethod
     def nbytes(self) -> int:
         """Bytes that the weights take."""
+        return self.model.nbytes  # type: ignore[no-any-return]
 
     @property
-    @abstractmethod
     def history(self) -> tuple[EpochRecord, ...]:
         """What each epoch of training did."""
+        return self.model.history  # type: ignore[no-any-return]
 
     @property
     def odds_scale(self) -> float:

@@ -47,7 +47,7 @@ def allocate_reading(count, experts):
 
 @inlined
 def read_row(rows, row, experts, reading, index):
-    """Read a row into a place: its hidden units and the scores of its labels; return the outputs touched."""
+    """Read a row, as the one of an index: its hidden units and the scores of its labels; return the outputs touched."""
     touched = 0
     if experts.mix[DEEP] != 0:
         read_hidden(rows, row, experts.deep, reading.hidden, index, reading.sink)
@@ -116,7 +116,7 @@ def read_prototypes(rows, row, experts, reading, index):
 
 @inlined
 def score_group(rows, row, neuron, groups, experts, mix, reading, index, logits):
-    """Fill in the logits of a group of several options, of a row that was read into a place."""
+    """Fill in the logits of a group of several options, of the row that was read as that of an index."""
     score_options(neuron, groups, experts, mix, reading.hidden, index, logits)
     if mix[WIDE] != 0:
         add_wide(rows, row, neuron, groups, experts.wide, mix[WIDE], logits)
@@ -125,7 +125,7 @@ def score_group(rows, row, neuron, groups, experts, mix, reading, index, logits)
 
 @inlined
 def logit_of(output, deep, hidden, position):
-    """Return the logit of an output row of a deep expert, of the hidden units at a place."""
+    """Return the logit of an output row of a deep expert, of the hidden units at a position."""
     logit = F4(0)
     for unit in range(hidden.shape[1]):
         logit += F4(deep.weight[output, unit]) * hidden[position, unit]
@@ -337,14 +337,14 @@ def group_logits(rows, chosen, neuron, groups, experts):
     """Return the logits of one group for the chosen rows, (n, options), and the hidden units of these, (n, k)."""
     size = groups.first_row[neuron + 1] - groups.first_row[neuron]
     reading, logits = allocate_reading(1, experts), np.empty(largest_group(groups), np.float32)
-    found = np.empty((len(chosen), size), np.float32)
+    scores = np.empty((len(chosen), size), np.float32)
     hidden = np.zeros((len(chosen), experts.deep.embedding.shape[1]), np.float32)
     for index in range(len(chosen)):
         read_row(rows, chosen[index], experts, reading, 0)
         score_group(rows, chosen[index], neuron, groups, experts, experts.mix, reading, 0, logits)
-        found[index, :] = logits[:size]
+        scores[index, :] = logits[:size]
         hidden[index, :] = reading.hidden[0, :]
-    return found, hidden
+    return scores, hidden
 
 
 @inlined

@@ -100,11 +100,11 @@ class Search(Answering):
         layers = self.model.layers
         room = max(ROOM, ROOM_FOR_TRACE * k)
         parts = self._in_blocks(matrix, lambda block: self._best_traces(block, k, lowest, room))
-        found = _joined(parts)
-        traces = Traces(layers, offsets_of(found.counts), offsets_of(found.lengths), found.neurons, found.log_p)
+        best = _joined(parts)
+        traces = Traces(layers, offsets_of(best.counts), offsets_of(best.lengths), best.neurons, best.log_p)
         if self.model.odds_scale == 1:
-            return Found(traces, found.neuron_log_p, found.touched)
-        return Found(*scaled_traces(traces, found.neuron_log_p, self.model.odds_scale), found.touched)
+            return Found(traces, best.neuron_log_p, best.touched)
+        return Found(*scaled_traces(traces, best.neuron_log_p, self.model.odds_scale), best.touched)
 
     def _best_traces(self, block: SparseMatrix, k: int, lowest: float, room: int) -> _Answers:
         """Search rows with so much room, or more if they are few, and those for which it was too little with twice."""
@@ -113,12 +113,12 @@ class Search(Answering):
         if count > most:
             return _joined([self._best_traces(part, k, lowest, room) for part in _parts(block, most)])
         room = max(room, FEW * ROOM // max(count, 1))
-        found = _Answers(*best_traces(block, self.model.groups, self.model.experts, k, lowest, room))
-        wanted = -int(found.counts.min(initial=0))
+        answers = _Answers(*best_traces(block, self.model.groups, self.model.experts, k, lowest, room))
+        wanted = -int(answers.counts.min(initial=0))
         if not wanted:
-            return found
-        left = np.flatnonzero(found.counts < 0)
-        return found.filled_in(left, self._best_traces(_chosen(block, left), k, lowest, max(2 * room, wanted)))
+            return answers
+        left = np.flatnonzero(answers.counts < 0)
+        return answers.filled_in(left, self._best_traces(_chosen(block, left), k, lowest, max(2 * room, wanted)))
 
     def labels(self, rows: Any) -> FoundNodes:
         """Return the most probable label of every row, summed over all its traces; exact in trees and DAGs.
@@ -127,8 +127,8 @@ class Search(Answering):
         """
         if self.model.odds_scale != 1:  # a label of a tree has one trace
             return self.decode(rows)
-        found = self._likely_labels(rows, 1, FLOOR)
-        return FoundNodes(found.node, found.probability, found.touched)
+        likely = self._likely_labels(rows, 1, FLOOR)
+        return FoundNodes(likely.node, likely.probability, likely.touched)
 
     def top_labels(self, rows: Any, k: int = 1) -> FoundLabels:
         """Return the ``k`` most probable labels of every row, each summed over all its traces, exactly.
@@ -141,12 +141,12 @@ class Search(Answering):
             assert best.traces.log_p is not None
             return FoundLabels(best, np.exp(best.traces.log_p))
         k = K.validate("k", k)
-        found = self._likely_labels(rows, min(k, self._labels), FLOOR, layers.height)
-        known = np.arange(layers.height) < found.length[:, None]
+        likely = self._likely_labels(rows, min(k, self._labels), FLOOR, layers.height)
+        known = np.arange(layers.height) < likely.length[:, None]
         with np.errstate(divide="ignore"):
-            along, log_p = np.log(found.along[known]), np.log(found.trace)
-        traces = Traces(layers, offsets_of(found.counts), offsets_of(found.length), found.neuron[known], log_p)
-        return FoundLabels(Found(traces, along, found.touched), found.probability)
+            along, log_p = np.log(likely.along[known]), np.log(likely.trace)
+        traces = Traces(layers, offsets_of(likely.counts), offsets_of(likely.length), likely.neuron[known], log_p)
+        return FoundLabels(Found(traces, along, likely.touched), likely.probability)
 
     def label_probabilities(self, rows: Any, least: float = 0.0) -> sp.csr_array:
         """Return the probability of every node to be the label, (n, nodes), summed over all its traces.
@@ -154,13 +154,13 @@ class Search(Answering):
         With ``least``, only where it is at least that, before log odds are scaled; of a DAG,
         paths through neurons that are less probable are then left out of the sums.
         """
-        found = self._likely_labels(rows, 0, least)
-        row_offsets = offsets_of(found.counts)
-        probability = found.probability
+        likely = self._likely_labels(rows, 0, least)
+        row_offsets = offsets_of(likely.counts)
+        probability = likely.probability
         if self.model.odds_scale != 1:
             probability = scaled_labels(probability, row_offsets, self.model.odds_scale)
-        shape = (len(found.counts), len(self.model.layers.taxonomy))
-        matrix = sp.csr_array((probability, found.node, row_offsets), shape=shape)
+        shape = (len(likely.counts), len(self.model.layers.taxonomy))
+        matrix = sp.csr_array((probability, likely.node, row_offsets), shape=shape)
         matrix.sort_indices()
         return matrix
 
@@ -185,8 +185,8 @@ class Search(Answering):
         by_expert = expert_logits(
             self._checked(rows), np.arange(len(targets)), targets.arrays, self.model.groups, experts
         )
-        found: NDArray[np.float64] = by_expert.astype(np.float64) @ experts.mix.astype(np.float64)
-        return found
+        mixed: NDArray[np.float64] = by_expert.astype(np.float64) @ experts.mix.astype(np.float64)
+        return mixed
 
     def deepest_confident(self, rows: Any, min_probability: float) -> FoundNodes:
         """Return the deepest node whose probability is at least ``min_probability``, or a top node if there is none."""
@@ -215,10 +215,10 @@ class Search(Answering):
         count = len(block.indptr) - 1
         if self.model.odds_scale == 1:
             return OddsShift(np.full(count, -1), np.zeros(count), np.full(count, floor))
-        found = _Answers(*self._best_traces(block, 1, -np.inf, ROOM))
-        best = np.exp(found.log_p)
-        ends = np.cumsum(found.lengths)
-        node = np.where(found.lengths > 0, self._node_of[found.neurons[np.maximum(ends - 1, 0)]], -1)
+        traces = _Answers(*self._best_traces(block, 1, -np.inf, ROOM))
+        best = np.exp(traces.log_p)
+        ends = np.cumsum(traces.lengths)
+        node = np.where(traces.lengths > 0, self._node_of[traces.neurons[np.maximum(ends - 1, 0)]], -1)
         return OddsShift(node, odds_shift(best, self.model.odds_scale), np.minimum(floor, best / 2))
 
     def _nodes(self, rows: Any, answer: Callable[[SparseMatrix], Any]) -> FoundNodes:

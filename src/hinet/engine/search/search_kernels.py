@@ -127,7 +127,7 @@ def go_on(waiting, groups, lowest, searches):
 
 @inlined
 def end_of_group(waiting, first, searches):
-    """Return the place after the last row that waits for the same group as the first."""
+    """Return the index after the last row that waits for the same group as the first."""
     neuron = searches.neuron[waiting[first], searches.opening[waiting[first]]]
     last = first + 1
     while last < len(waiting) and searches.neuron[waiting[last], searches.opening[waiting[last]]] == neuron:

@@ -79,17 +79,17 @@ class TraceLogits(NamedTuple):
 
     def _log_choices(self, factor: float) -> Floats:
         """Return the log probability of every choice within its group, (choices,)."""
-        found = np.zeros(len(self.choice_from))
+        log_p = np.zeros(len(self.choice_from))
         if not len(self.logits):
-            return found
+            return log_p
         scaled = self.logits * factor
         starts = self.offsets[:-1]
         top = np.maximum.reduceat(scaled, starts)
         total = np.add.reduceat(np.exp(scaled - np.repeat(top, np.diff(self.offsets))), starts)
         free = np.flatnonzero(self.choice_group >= 0)
         group_index = self.choice_group[free]
-        found[free] = scaled[self.choice_logit[free]] - top[group_index] - np.log(total)[group_index]
-        return found
+        log_p[free] = scaled[self.choice_logit[free]] - top[group_index] - np.log(total)[group_index]
+        return log_p
 
 
 def cells_of(targets: Targets) -> Ints:
@@ -97,13 +97,13 @@ def cells_of(targets: Targets) -> Ints:
     arrays, layers = targets.arrays, targets.layers
     sizes = np.diff(layers.option_offsets)[arrays.step_group] + np.diff(arrays.choice_offsets)
     total = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])[arrays.step_offsets]
-    found: Ints = np.diff(total)[arrays.entry_target]
-    return found
+    cells: Ints = np.diff(total)[arrays.entry_target]
+    return cells
 
 
 def _log_sums(values: Floats, starts: Ints) -> Floats:
     """Return the log of the summed exponentials of runs of values."""
     top = np.maximum.reduceat(values, starts)
     lengths = np.diff(np.append(starts, len(values)))
-    found: Floats = top + np.log(np.add.reduceat(np.exp(values - np.repeat(top, lengths)), starts))
-    return found
+    sums: Floats = top + np.log(np.add.reduceat(np.exp(values - np.repeat(top, lengths)), starts))
+    return sums

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from hinet.engine.model.groups import LabelSpans
 from hinet.engine.model.targets import Targets
 from hinet.engine.settings import Dropout
 from hinet.engine.training.deep_kernels import train_deep, train_flat
-from hinet.engine.training.jobs import Arrays, RowChunk, TrainingSet, linear_decay, train_in_chunks
+from hinet.engine.training.jobs import Arrays, Job, RowChunk, TrainingSet, linear_decay, train_in_chunks
 
 MASK_LENGTH = 1 << 16  # dropout factors made for an epoch
 
@@ -112,7 +112,7 @@ class LabelObjective:
         return float(train_flat(self.rows, self._targets, self._adjustment, chunk, masks, expert, accumulators))
 
 
-class DeepJob:
+class DeepJob(Job):
     """Trains a deep expert, the rate falling linearly to zero."""
 
     def __init__(
@@ -149,15 +149,6 @@ class DeepJob:
         """Return weights and accumulators."""
         accumulators = {f"slots.{name}": array for name, array in self._accumulators._asdict().items()}
         return {**self.expert._asdict(), **accumulators}
-
-    def fault_of(self, state: Mapping[str, NDArray[Any]]) -> str | None:
-        """Find no fault: there are no whole numbers in a state."""
-        return None
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take up weights and accumulators."""
-        for name, array in self.state().items():
-            array[...] = state[name]
 
 
 def _factors(random: np.random.Generator, count: int, dropout: float) -> Floats:

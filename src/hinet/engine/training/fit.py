@@ -212,33 +212,32 @@ class _Plan:
         return sorted(jobs, key=lambda job: -job.work())
 
     def _deep_jobs(self) -> list[DeepJob]:
-        objective, width = GroupObjective(self.train), self.width
-        outputs = self.groups.rows
         before = None if self.start is None else self.start.experts.deep
-        return [self._deep_job(f"deep {at + 1}", objective, outputs, width, at, before) for at in range(self.members)]
+        return self._jobs_of("deep", GroupObjective(self.train), self.groups.rows, self.width, 0, before)
 
     def _flat_jobs(self) -> list[DeepJob]:
         if not self.has_flat:
             return []
         settings, labels = self.settings, len(self.spans.neuron)
-        label_targets = LabelTargets.of(self.targets, self.spans, settings.flat_upper)
-        adjustment = _adjustment_of_labels(
-            np.bincount(label_targets.label, label_targets.share, labels).astype(float), settings.adjustment
-        )
-        objective = LabelObjective(self.train.rows, label_targets, adjustment)
-        width, members = self.flat_width, range(self.members)
-        before = None if self.start is None else activate(self.start.experts.flat, np.unique(label_targets.label))
-        return [self._deep_job(f"flat {at + 1}", objective, labels, width, FLAT_SEEDS + at, before) for at in members]
+        targets = LabelTargets.of(self.targets, self.spans, settings.flat_upper)
+        counts = np.bincount(targets.label, targets.share, labels).astype(float)
+        objective = LabelObjective(self.train.rows, targets, _adjustment_of_labels(counts, settings.adjustment))
+        before = None if self.start is None else activate(self.start.experts.flat, np.unique(targets.label))
+        return self._jobs_of("flat", objective, labels, self.flat_width, FLAT_SEEDS, before)
 
-    def _deep_job(
-        self, name: str, objective: Objective, outputs: int, width: int, number: int, before: DeepExpert | None
-    ) -> DeepJob:
-        settings = self.settings
+    def _jobs_of(
+        self, name: str, objective: Objective, outputs: int, width: int, first_seed: int, before: DeepExpert | None
+    ) -> list[DeepJob]:
+        """Return a job for each member of a deep expert."""
+        settings, jobs = self.settings, []
         epochs = settings.epochs_of_deep(self.train.row_count)
         plan = DeepPlan(epochs, settings.deep_rate, self._initial_accumulator(settings.deep_slot), self.dropout)
-        random = np.random.default_rng([settings.seed, number, 1 << 20])
-        expert = DeepExpert.start(self.features, outputs, width, random) if before is None else before.in_floats()
-        return DeepJob(name, objective, expert, plan, (settings.seed, number))
+        for member in range(self.members):
+            seeds = settings.seed, first_seed + member
+            random = np.random.default_rng([*seeds, 1 << 20])
+            expert = DeepExpert.start(self.features, outputs, width, random) if before is None else before.in_floats()
+            jobs.append(DeepJob(f"{name} {member + 1}", objective, expert, plan, seeds))
+        return jobs
 
     def valid_cost(self, job: Job) -> float | None:
         """Return the cost of the validation rows by the task's expert alone; of the wide expert, nothing."""
@@ -252,8 +251,8 @@ class _Plan:
         if self.watched is None or not isinstance(job, DeepJob):
             return None
         model = FusedModel(self.layers, self._alone(job), merged=self.merged)
-        found = Search(model, 1).traces(self.watched.rows)
-        return accuracy(self.watched.traces, found.traces)
+        answers = Search(model, 1).traces(self.watched.rows)
+        return accuracy(self.watched.traces, answers.traces)
 
     def _alone(self, job: DeepJob) -> Experts:
         """Return the expert of a task as if there were no others."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,26 +49,32 @@ class RowChunk(NamedTuple):
     rates: tuple[float, float]  # where the epoch begins and ends
 
 
-class Job(Protocol):
+class Job(ABC):
     """Trains one expert, or a part of one."""
 
     name: str
     epochs: int
 
+    @abstractmethod
     def work(self) -> float:
         """Return about how much there is to do, to start the longest first."""
 
+    @abstractmethod
     def run_epoch(self, epoch: int, advance: Callable[[int], None]) -> float:
         """Go over all rows once and return their mean cost; ``advance`` hears of rows done and may raise to stop."""
 
+    @abstractmethod
     def state(self) -> Arrays:
         """Return the arrays that an epoch changes."""
 
     def fault_of(self, state: Mapping[str, NDArray[Any]]) -> str | None:
         """Return what is wrong with the whole numbers of a state whose arrays have the right shapes, if anything."""
+        return None
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take up a state."""
+        for name, array in self.state().items():
+            array[...] = state[name]
 
 
 def linear_decay(rate: float, epoch: int, epochs: int) -> tuple[float, float]:

@@ -40,10 +40,10 @@ def learned_mix(rows: SparseMatrix, targets: Targets, groups: Groups, experts: E
         away = mix - start[used]
         return value + DECAY * float(away @ away), gradient[used] + 2 * DECAY * away
 
-    found = minimize(cost, start[used], jac=True, method="L-BFGS-B", bounds=[(0, None)] * int(used.sum()))
+    result = minimize(cost, start[used], jac=True, method="L-BFGS-B", bounds=[(0, None)] * int(used.sum()))
     mix = np.zeros(len(start), np.float32)
-    mix[used] = np.where(found.x < LEAST, 0, found.x)
-    return mix, float(found.fun)
+    mix[used] = np.where(result.x < LEAST, 0, result.x)
+    return mix, float(result.fun)
 
 
 class _CachedLogits:

@@ -69,19 +69,19 @@ class OutputTransfer:
 
     def transfer(self, array: NDArray[Floating], missing: float = 0.0) -> NDArray[Floating]:
         """Return the array of the new rows; one without an old row is the mean of its group, plus ``missing``."""
-        found = np.zeros((len(self.rows), *array.shape[1:]), array.dtype)
+        moved = np.zeros((len(self.rows), *array.shape[1:]), array.dtype)
         kept = self.rows >= 0
-        found[kept] = array[self.rows[kept]]
+        moved[kept] = array[self.rows[kept]]
         new = self.rows == NONE
         if new.any():
             group = self.groups.row_groups()
             count = np.maximum(np.bincount(group[kept], minlength=len(self.groups.first_row) - 1), 1)
             sums = np.zeros((len(count), *array.shape[1:]), array.dtype)
             changed = np.isin(group, group[new])
-            np.add.at(sums, group[kept & changed], found[kept & changed])
+            np.add.at(sums, group[kept & changed], moved[kept & changed])
             shape = (-1, *[1] * (array.ndim - 1))
-            found[new] = sums[group[new]] / count[group[new]].reshape(shape).astype(array.dtype) + missing
-        return found
+            moved[new] = sums[group[new]] / count[group[new]].reshape(shape).astype(array.dtype) + missing
+        return moved
 
 
 def transferred(model: FusedModel, layers: Layers, came_from: Ints) -> FusedModel:
@@ -111,31 +111,31 @@ def _neurons_from(old: Layers, new: Layers, came_from: Ints) -> Ints:
     node = came_from[new.node]
     node[0] = NONE  # the roots belong together, whatever they are called
     flat, offsets = old.neurons_of
-    found = np.full(len(node), NONE, np.int64)
+    old_neuron = np.full(len(node), NONE, np.int64)
     known = np.flatnonzero((node >= 0) & (np.diff(offsets)[np.maximum(node, 0)] > 0))
-    found[known] = flat[offsets[node[known]]]
+    old_neuron[known] = flat[offsets[node[known]]]
     depths = np.int64(max(old.height, new.height) + 1)
     keys = old.node.astype(np.int64) * depths + old.depth
     order = np.argsort(keys, kind="stable")
     wanted = node[known] * depths + new.depth[known]
-    place = np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)
-    same = keys[order[place]] == wanted
-    found[known[same]] = order[place[same]]
-    found[0] = 0
-    return found
+    index = np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)
+    same = keys[order[index]] == wanted
+    old_neuron[known[same]] = order[index[same]]
+    old_neuron[0] = 0
+    return old_neuron
 
 
 def _stop_rows(old: Layers, old_row: Ints, parent: Ints) -> Ints:
     """Return the old rows of stopping at old neurons, NONE where there is none."""
     known = (parent >= 0) & old.ends[np.maximum(parent, 0)]
-    found = np.full(len(parent), NONE, np.int64)
-    found[known] = old_row[old.option_offsets[parent[known] + 1] - 1]
-    return found
+    stop_row = np.full(len(parent), NONE, np.int64)
+    stop_row[known] = old_row[old.option_offsets[parent[known] + 1] - 1]
+    return stop_row
 
 
 def _child_rows(old: Layers, old_row: Ints, parent: Ints, target: Ints) -> Ints:
     """Return the old rows of going to old neurons: from the same parent, or from the one they had."""
-    found = np.full(len(target), NONE, np.int64)
+    child_row = np.full(len(target), NONE, np.int64)
     known = np.flatnonzero(target > 0)
     lists, offsets = old.parent_lists
     neurons = np.int64(len(old.node))
@@ -143,9 +143,9 @@ def _child_rows(old: Layers, old_row: Ints, parent: Ints, target: Ints) -> Ints:
     wanted = parent[known] * neurons + target[known]
     stays = edges[np.minimum(np.searchsorted(edges, wanted), len(edges) - 1)] == wanted
     above = np.where(stays, parent[known], lists[offsets[target[known]]])
-    found[known] = old_row[old.options_between(above, target[known])]
-    found[target == 0] = CERTAIN  # the old root, below another one now: all rows were below it
-    return found
+    child_row[known] = old_row[old.options_between(above, target[known])]
+    child_row[target == 0] = CERTAIN  # the old root, below another one now: all rows were below it
+    return child_row
 
 
 def _transferred_wide(wide: WideExpert, old: Groups, rows: OutputTransfer) -> WideExpert:
@@ -164,10 +164,10 @@ def _transferred_wide(wide: WideExpert, old: Groups, rows: OutputTransfer) -> Wi
 
 def _labels_from(old: Layers, old_spans: LabelSpans, new: Layers, spans: LabelSpans, came_from: Ints) -> Ints:
     """Return the old label of each new one, or NONE."""
-    place = np.full(len(old.taxonomy) + 1, NONE, np.int64)
-    place[old.node[old_spans.neuron]] = np.arange(len(old_spans.neuron))
-    place[-1] = NONE
-    return place[came_from[new.node[spans.neuron]]]
+    old_label = np.full(len(old.taxonomy) + 1, NONE, np.int64)
+    old_label[old.node[old_spans.neuron]] = np.arange(len(old_spans.neuron))
+    old_label[-1] = NONE
+    return old_label[came_from[new.node[spans.neuron]]]
 
 
 def _transferred_flat(flat: DeepExpert, label: Ints) -> DeepExpert:
@@ -228,8 +228,8 @@ def learning_rows(rows: OutputTransfer, layers: Layers, changed: Ints) -> Bools:
     node = np.where(child == STOP, -1, layers.node[np.maximum(child, 0)])
     leads = np.isin(node, changed)
     group = rows.groups.row_groups()
-    found: Bools = leads | ((rows.rows == CERTAIN) & np.isin(group, group[leads]))
-    return found
+    learns: Bools = leads | ((rows.rows == CERTAIN) & np.isin(group, group[leads]))
+    return learns
 
 
 def taught(model: FusedModel, learns: Bools, targets: sp.csc_array, rows: SparseMatrix) -> FusedModel:
@@ -246,25 +246,25 @@ def taught(model: FusedModel, learns: Bools, targets: sp.csc_array, rows: Sparse
         return ScoredRows(*group_logits(rows, chosen, group, model.groups, experts))
 
     outputs = OutputRows(experts.deep.output_weights(), experts.deep.bias)
-    found = relearned(outputs, learns, targets, model.layers, score, float(experts.mix[DEEP]))
-    deep = experts.deep.with_outputs(found.weight, found.bias)
+    fitted = relearned(outputs, learns, targets, model.layers, score, float(experts.mix[DEEP]))
+    deep = experts.deep.with_outputs(fitted.weight, fitted.bias)
     return replace(model, experts=experts._replace(deep=deep))
 
 
-def option_targets(found: Traces, layers: Layers, new_position: Ints) -> sp.csc_array:
+def option_targets(answers: Traces, layers: Layers, new_position: Ints) -> sp.csc_array:
     """Return how probable it is that each row takes each option of new layers, (n, options), by its old traces.
 
     A trace that is still there keeps its probability. One that is gone shares it among all traces of its label; if the
     label is gone, so is its probability.
     """
-    assert found.log_p is not None
-    row = np.repeat(np.arange(len(found)), np.diff(found.row_offsets))
-    chance = np.exp(found.log_p)
-    neurons, stays = _followed(found, layers, new_position)
-    offsets = offsets_of(np.diff(found.offsets)[stays])
-    same = Traces(layers, np.arange(len(offsets)), offsets, neurons[np.repeat(stays, np.diff(found.offsets))])
+    assert answers.log_p is not None
+    row = np.repeat(np.arange(len(answers)), np.diff(answers.row_offsets))
+    chance = np.exp(answers.log_p)
+    neurons, stays = _followed(answers, layers, new_position)
+    offsets = offsets_of(np.diff(answers.offsets)[stays])
+    same = Traces(layers, np.arange(len(offsets)), offsets, neurons[np.repeat(stays, np.diff(answers.offsets))])
     lost = np.flatnonzero(~stays)
-    node = new_position[found.end_nodes[lost]]
+    node = new_position[answers.end_nodes[lost]]
     able = (node >= 0) & traceable(layers)[node]
     lost, node = lost[able], node[able]
     others = Traces.of_nodes(layers, node)
@@ -277,21 +277,21 @@ def option_targets(found: Traces, layers: Layers, new_position: Ints) -> sp.csc_
         steps = np.diff(bounds)
         entries.append((np.repeat(weight, steps), np.repeat(owner, steps), options))
     value, rows, options = (np.concatenate(column) for column in zip(*entries, strict=True))
-    return sp.csc_array((value, (rows, options)), shape=(len(found), len(layers.option_neuron)))
+    return sp.csc_array((value, (rows, options)), shape=(len(answers), len(layers.option_neuron)))
 
 
-def _followed(found: Traces, layers: Layers, new_position: Ints) -> tuple[NDArray[np.int32], Bools]:
+def _followed(answers: Traces, layers: Layers, new_position: Ints) -> tuple[NDArray[np.int32], Bools]:
     """Return the neurons of old traces in new layers, and which traces are still there."""
-    nodes = new_position[found.layers.node[found.neurons]]
+    nodes = new_position[answers.layers.node[answers.neurons]]
     neurons = np.zeros(len(nodes), np.int32)
-    lengths = np.diff(found.offsets)
+    lengths = np.diff(answers.offsets)
     above = np.zeros(len(lengths), np.int64)
     for step in range(int(lengths.max(initial=0))):
         live = np.flatnonzero((lengths > step) & (above >= 0))
-        place = found.offsets[live] + step
-        child = layers.children_at(above[live], nodes[place])
-        above[live] = np.where(nodes[place] >= 0, child, -1)
-        neurons[place] = np.maximum(above[live], 0)
+        index = answers.offsets[live] + step
+        child = layers.children_at(above[live], nodes[index])
+        above[live] = np.where(nodes[index] >= 0, child, -1)
+        neurons[index] = np.maximum(above[live], 0)
     return neurons, (above >= 0) & layers.ends[above]
 
 
@@ -302,8 +302,8 @@ def traceable(layers: Layers) -> Bools:
     ends = layers.ends[flat]
     ways = np.minimum(layers.path_counts[flat], MAX_PATHS_PER_LABEL + 1).astype(np.float64)
     paths = np.bincount(node[ends], ways[ends], len(layers.taxonomy))
-    found: Bools = (paths > 0) & (paths <= MAX_PATHS_PER_LABEL)
-    return found
+    is_listable: Bools = (paths > 0) & (paths <= MAX_PATHS_PER_LABEL)
+    return is_listable
 
 
 def relearned(
@@ -360,8 +360,8 @@ def _fitted(scored: ScoredRows, aims: Floats, chosen: Ints, part: float) -> Outp
         value = float(-(aims * log_p).sum() + pull * (change**2).sum())
         return value, (part * (grad.T @ hidden) + 2 * pull * change).ravel()
 
-    found = minimize(
+    result = minimize(
         cost, np.zeros(shape[0] * shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": MOST_STEPS, "maxcor": 5}
     )
-    change = found.x.reshape(shape).astype(np.float32)
+    change = result.x.reshape(shape).astype(np.float32)
     return OutputRows(change[:, :-1], change[:, -1])

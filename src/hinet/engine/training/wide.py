@@ -140,7 +140,7 @@ class IndependentGroups:
 
 
 @dataclass
-class _GroupsJob:
+class _GroupsJob(Job):
     """Trains some groups of the wide expert, each to its end: one epoch, as far as others can see."""
 
     name: str
@@ -252,7 +252,7 @@ class CoupledGroups:
         return WideExpert.of(self._plan.feature_rank, feature, row, weights["weight"], self._data.groups, bias)
 
 
-class _CoupledJob:
+class _CoupledJob(Job):
     """Trains all groups of the wide expert by Adagrad, row by row."""
 
     def __init__(
@@ -298,15 +298,6 @@ class _CoupledJob:
             "bias": self.wide.bias,
             "bias_slot": self.wide.bias_accumulators,
         }
-
-    def fault_of(self, state: Mapping[str, NDArray[Any]]) -> str | None:
-        """Find no fault: there are no whole numbers in a state."""
-        return None
-
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take up weights, accumulators and biases."""
-        for name, array in self.state().items():
-            array[...] = state[name]
 
 
 def _joined_pattern(

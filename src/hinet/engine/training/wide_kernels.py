@@ -391,7 +391,7 @@ def move_biases(grads, rate, bias, accumulators):
 
 @inlined
 def move_weight(grad, rate, weights, index):
-    """Move the weight at a place down its gradient."""
+    """Move the weight at an index down its gradient."""
     accumulator = weights[index]["accumulator"] + grad * grad
     weights[index]["accumulator"] = accumulator
     weights[index]["weight"] -= rate * grad / np.sqrt(accumulator)
