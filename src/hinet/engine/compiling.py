@@ -44,10 +44,10 @@ FOR_TRAINING: tuple[Kernel, ...] = (
 
 
 class Workers:
-    """Processes that compile kernels by name, in the order given; ``told`` hears of each that is done with."""
+    """Processes that compile kernels by name, in the order given; ``on_done`` is called with each that is done with."""
 
-    def __init__(self, names: Iterable[str], count: int, told: Callable[[str], None] = lambda name: None) -> None:
-        self._waiting, self._running, self._told = list(names), set[str](), told
+    def __init__(self, names: Iterable[str], count: int, on_done: Callable[[str], None] = lambda name: None) -> None:
+        self._waiting, self._running, self._on_done = list(names), set[str](), on_done
         self.left: list[str] = []  # what a worker began and did not compile
         self._changed = Condition()
         self._threads = [Thread(target=self._feed, daemon=True) for _ in range(min(count, len(self._waiting)))]
@@ -92,7 +92,7 @@ class Workers:
                 with self._changed:
                     self._running.discard(name)
                     self._changed.notify_all()
-                self._told(name)
+                self._on_done(name)
 
 
 def _worker() -> subprocess.Popen[str]:

@@ -64,7 +64,7 @@ class FusedPredictor(Search, Predictor):
 
     @classmethod
     def restored(
-        cls, layers: Layers, told: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], network: Any = None
+        cls, layers: Layers, metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], network: Any = None
     ) -> Self:
         """Return the model of some layers that was kept as these arrays, or raise HiNetError."""
         return cls(FusedModel.from_arrays(layers, arrays))

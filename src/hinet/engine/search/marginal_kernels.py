@@ -27,7 +27,7 @@ LOWEST_FLOOR = 1e-8  # below it, the next floor is none
 
 
 class Marginals(NamedTuple):
-    """Probability mass poured down the layers from the root, of one row."""
+    """Probability of each neuron of one row, propagated from the root."""
 
     mass: Any  # (neurons,) of neurons that were reached; zero elsewhere
     stopped: Any  # (neurons,) of traces that end there
@@ -38,7 +38,7 @@ class Marginals(NamedTuple):
 
 
 class OddsShift(NamedTuple):
-    """What the probabilities of rows lean to, as :mod:`hinet.engine.search.odds_scaling` has it."""
+    """What probability of rows is shifted to which node, as :mod:`hinet.engine.search.odds_scaling` has it."""
 
     node: Any  # (n,) the end of the best trace, -1 for none but the root
     shift: Any  # (n,) the share of all other traces that it is given
@@ -47,7 +47,7 @@ class OddsShift(NamedTuple):
 
 @inlined
 def allocate_marginals(groups):
-    """Make room to pour into all neurons."""
+    """Allocate marginals of all neurons."""
     neurons = len(groups.first_row) - 1
     logits = np.empty(largest_group(groups), np.float32)
     return Marginals(
@@ -70,7 +70,7 @@ def clear_marginals(marginals, count):
 
 
 def steps_of_marginals(rows, groups, experts, floor):
-    """Guess how often loops turn to pour rows down, to all neurons if nothing is left aside."""
+    """Guess how often loops turn to propagate rows, to all neurons if nothing is left aside."""
     steps = 4 * steps_of_rows(rows, groups, experts) + 2 * len(groups.first_row)
     if floor > 0:
         return steps
@@ -80,7 +80,7 @@ def steps_of_marginals(rows, groups, experts, floor):
 
 @inlined
 def propagate(rows, row, groups, experts, reading, floor, marginals):
-    """Pour from the root down, leaving aside neurons whose mass is below ``floor``.
+    """Propagate probability from the root down, leaving aside neurons whose mass is below ``floor``.
 
     Returns the number of neurons reached, the mass left aside, and the outputs touched. The row must have been read.
     """
@@ -105,15 +105,15 @@ def propagate(rows, row, groups, experts, reading, floor, marginals):
             touched += size
         for option in range(size):
             share = np.exp(np.float64(logits[option])) if size > 1 else 1.0
-            poured = mass * share
+            passed = mass * share
             target = groups.option_neuron[start + option]
             if target == STOP:
-                marginals.stopped[neuron] += poured
+                marginals.stopped[neuron] += passed
             else:
-                if marginals.mass[target] == 0 and poured > 0:
+                if marginals.mass[target] == 0 and passed > 0:
                     marginals.reached[count] = target
                     count += 1
-                marginals.mass[target] += poured
+                marginals.mass[target] += passed
                 if best * share > marginals.best[target]:
                     marginals.best[target] = best * share
                     marginals.above[target] = neuron
@@ -128,7 +128,7 @@ def _steps_of_nodes(rows, groups, experts, *_):
 def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, depth, odds_shift, cut, surest):
     """Return for each row a node chosen by the probabilities of nodes, its own, and the outputs touched.
 
-    Probabilities are those poured down, leaned. With ``surest`` the deepest node with a probability of at least
+    Probabilities are those propagated, shifted. With ``surest`` the deepest node with a probability of at least
     ``cut``, else the node with the largest sum over itself and its ancestors of their probability less ``cut``.
     ``ancestors`` of a node include itself, not the root. A row for which no node qualifies gets the best node right
     below the root.
@@ -185,7 +185,7 @@ def top_node(groups, marginals, reached, node_of, node_mass):
 
 
 class LabelSums(NamedTuple):
-    """The labels that the probability of one row was poured into."""
+    """The labels that the probability of one row was summed by."""
 
     mass: Any  # (nodes,) probability of a label; zero elsewhere
     trace: Any  # (nodes,) probability of its best trace
@@ -229,7 +229,7 @@ def likely_labels(rows, groups, experts, node_of, k, floor, most, height):
     """Return the most probable labels of each row, summed over all their traces.
 
     With ``k``, the ``k`` best, the best first. If what is left aside below ``floor`` could still change them, the row
-    is poured again with a floor a hundred times lower, and at last without one; so the answer is exact. With the
+    is propagated again with a floor a hundred times lower, and at last without one; so the answer is exact. With the
     ``height`` of the layers instead of 0, the best trace of each label is given too, exactly as well.
 
     Without ``k``, all labels of at least ``floor``, in any order; what falls below it on the way is left aside.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hinet.progress import EpochRecord, Progress
     from hinet.taxonomy import Layers
 
-TYPICAL_F1 = 0.8  # the hierarchical F1 that `expected_f1` reckons with, unless told
+TYPICAL_F1 = 0.8  # the hierarchical F1 that `expected_f1` assumes by default
 
 Decoding = Literal["map", "expected_f1", "label"]
 Engine = Literal["fused", "torch"]
@@ -200,17 +200,17 @@ class Predictor(Answering):
         """Return what is kept on disk: plain values that describe the model, and named arrays."""
 
     @classmethod
-    def check_described(cls, told: Mapping[str, Any]) -> None:
+    def check_described(cls, metadata: Mapping[str, Any]) -> None:
         """Raise HiNetError unless plain values are such as :meth:`to_arrays` gives."""
 
     @classmethod
-    def require_network(cls, told: Mapping[str, Any], network: Any) -> None:
+    def require_network(cls, metadata: Mapping[str, Any], network: Any) -> None:
         """Raise HiNetError if a model that was described so needs a network of the user's, and there is none."""
 
     @classmethod
     @abstractmethod
     def restored(
-        cls, layers: Layers, told: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], network: Any = None
+        cls, layers: Layers, metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], network: Any = None
     ) -> Self:
         """Return the model of some layers that was kept as these values and arrays, or raise HiNetError."""
 

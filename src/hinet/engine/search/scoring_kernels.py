@@ -1,6 +1,6 @@
 """Kernels that score a sibling group for a row by all experts.
 
-A row is read once: its hidden units, and what the experts on labels say of every label. From that its groups are
+A row is read once: its hidden units, and the scores of every label by the experts on labels. From that its groups are
 scored. The weights of the wide expert are either looked up feature by feature, or, where many rows need a group, listed
 by feature once for all of them.
 """
@@ -158,7 +158,7 @@ def add_wide(rows, row, neuron, groups, wide, mixed, logits):
 
 @inlined
 def add_labels(neuron, groups, spans, mix, reading, index, logits):
-    """Add what the experts on labels say, pooled over the labels below each option."""
+    """Add the scores of the experts on labels, pooled over the labels below each option."""
     start = groups.option_offsets[neuron]
     size = groups.option_offsets[neuron + 1] - start
     shift = index * len(spans.neuron)
@@ -293,7 +293,7 @@ def forget_weights(rows, asking, listing):
 
 @kernel
 def expert_logits(rows, row_of, targets, groups, experts):
-    """Return what each expert says of the groups on the way of single targets, (options of all of them, 4).
+    """Return the logits of each expert of the groups on the way of single targets, (options of all of them, 4).
 
     Goal ``i`` belongs to row ``row_of[i]``; the groups come in the order of the steps, certain ones left out.
     """

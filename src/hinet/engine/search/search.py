@@ -211,7 +211,7 @@ class Search(Answering):
         return self._nodes(rows, answer)
 
     def _odds_shift(self, block: SparseMatrix, floor: float) -> OddsShift:
-        """Return which node each row leans to and how much, and the probability below which neurons are left aside."""
+        """Return what is shifted to which node of each row, and the probability below which neurons are left aside."""
         count = len(block.indptr) - 1
         if self.model.odds_scale == 1:
             return OddsShift(np.full(count, -1), np.zeros(count), np.full(count, floor))

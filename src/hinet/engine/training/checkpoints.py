@@ -27,13 +27,13 @@ CHECKPOINT_EVERY = real(0, infinite=True)  # seconds
 BEST = "best."
 DIGEST = "blake2b"
 ENDING = ".safetensors"
-_FILE = rf"(deep|flat|wide)(-\d+)?{re.escape(ENDING)}"  # by the names of tasks
+_FILE = rf"(deep|flat|wide)(-\d+)?{re.escape(ENDING)}"  # by the names of jobs
 _OURS = re.compile(rf"{_FILE}|\.{_FILE}\.[0-9a-f]{{16}}")  # or as files are named while they are written
 LEAST_WRITES = 20  # an interval is at least as long as so many writes take, so that writing costs little
 
 
 class Best(NamedTuple):
-    """The best epoch of a task by its validation rows, and its state then."""
+    """The best epoch of a job by its validation rows, and its state then."""
 
     score: float
     epoch: int
@@ -41,7 +41,7 @@ class Best(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What is done of a task: its finished epochs, and the best of them where validation rows tell."""
+    """What is done of a job: its finished epochs, and the best of them where validation rows tell."""
 
     records: tuple[EpochRecord, ...] = ()
     best: Best | None = None
@@ -49,57 +49,57 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """A folder with a file for each task: its state after a finished epoch, written every so many seconds.
+    """A folder with a file for each job: its state after a finished epoch, written every so many seconds.
 
     ``fingerprint`` is of the settings and the data; files of another run are refused.
     """
 
     folder: Path
     fingerprint: str
-    every: float = 0.0  # seconds between two states of a task
-    _next: dict[str, float] = field(default_factory=dict)  # when each task is due
+    every: float = 0.0  # seconds between two states of a job
+    _next: dict[str, float] = field(default_factory=dict)  # when each job is due
 
     def started(self, job: Job) -> None:
-        """Hear that a task starts, or goes on."""
+        """Start the clock of a job."""
         self._next[job.name] = time.monotonic() + self.every
 
     def is_due(self, job: Job) -> bool:
-        """Return whether it is time to keep the state of a task."""
+        """Return whether it is time to keep the state of a job."""
         return self.every == 0 or time.monotonic() >= self._next[job.name]
 
     def keep(self, job: Job, done: Done) -> None:
-        """Write the state of a task, and its best; a reader sees the state before it or this one, never a part."""
+        """Write the state of a job, and its best; a reader sees the state before it or this one, never a part."""
         start = time.monotonic()
         self.folder.mkdir(parents=True, exist_ok=True)
         records = json.dumps([vars(record) for record in done.records])
-        told = {"records": records, "fingerprint": self.fingerprint}
+        metadata = {"records": records, "fingerprint": self.fingerprint}
         arrays = job.state()
         if done.best is not None:
-            told |= {"best_score": repr(done.best.score), "best_epoch": str(done.best.epoch)}
+            metadata |= {"best_score": repr(done.best.score), "best_epoch": str(done.best.epoch)}
             arrays = {**arrays, **{BEST + name: array for name, array in done.best.state.items()}}
         check_finite(job.name, arrays)
-        write_arrays(self._file(job), arrays, {**told, DIGEST: _digest(arrays, told)})
+        write_arrays(self._file(job), arrays, {**metadata, DIGEST: _digest(arrays, metadata)})
         end = time.monotonic()
         self._next[job.name] = end + max(self.every, LEAST_WRITES * (end - start))
 
     def resume(self, job: Job) -> Done:
-        """Restore the state of a task if there is one; return what is done of it.
+        """Restore the state of a job if there is one; return what is done of it.
 
         Raises
         ------
         FileError
-            If the checkpoint is damaged, forged or of another run; the task is left as it was.
+            If the checkpoint is damaged, forged or of another run; the job is left as it was.
         """
         path = self._file(job)
         if not path.exists():
             return Done()
         try:
-            arrays, told = read_arrays(path)
-            if told.pop(DIGEST, None) != _digest(arrays, told):
+            arrays, metadata = read_arrays(path)
+            if metadata.pop(DIGEST, None) != _digest(arrays, metadata):
                 raise ValueError("its digest does not fit")
-            if told["fingerprint"] != self.fingerprint:
+            if metadata["fingerprint"] != self.fingerprint:
                 raise FileError(path, "the checkpoint is of other rows or settings; remove the folder to start anew")
-            done = _done(job, arrays, told)
+            done = _done(job, arrays, metadata)
             state = _checked_state(job, arrays)
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             if isinstance(error, FileError):
@@ -113,9 +113,9 @@ class Checkpoints:
         return self.folder / f"{job.name.replace(' ', '-')}{ENDING}"
 
 
-def _digest(arrays: Arrays, told: Mapping[str, str]) -> str:
+def _digest(arrays: Arrays, metadata: Mapping[str, str]) -> str:
     """Return a digest of all that a checkpoint holds."""
-    digest = hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=20)
+    digest = hashlib.blake2b(json.dumps(metadata, sort_keys=True).encode(), digest_size=20)
     for name in sorted(arrays):
         array = arrays[name]
         digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
@@ -123,24 +123,24 @@ def _digest(arrays: Arrays, told: Mapping[str, str]) -> str:
     return digest.hexdigest()
 
 
-def _done(job: Job, arrays: Arrays, told: Mapping[str, str]) -> Done:
-    """Return what is told to be done of a task, or raise ValueError if that cannot be."""
-    records = tuple(EpochRecord(**record) for record in json.loads(told["records"]))
+def _done(job: Job, arrays: Arrays, metadata: Mapping[str, str]) -> Done:
+    """Return what metadata say is done of a job, or raise ValueError if that cannot be."""
+    records = tuple(EpochRecord(**record) for record in json.loads(metadata["records"]))
     numbers = [record.epoch for record in records]
     if numbers != list(range(1, len(records) + 1)) or len(records) > job.epochs:
         raise ValueError(f"it tells of the epochs {numbers} of {job.epochs}")
     if not all(math.isfinite(record.cost) for record in records):
         raise ValueError("a cost is not finite")
-    if "best_epoch" not in told:
+    if "best_epoch" not in metadata:
         return Done(records)
-    score, epoch = float(told["best_score"]), int(told["best_epoch"])
+    score, epoch = float(metadata["best_score"]), int(metadata["best_epoch"])
     if not (0 <= epoch < len(records) and math.isfinite(score)):
         raise ValueError(f"it tells of a best epoch {epoch} with score {score}")
     return Done(records, Best(score, epoch, _checked_state(job, arrays, BEST)))
 
 
 def _checked_state(job: Job, arrays: Arrays, prefix: str = "") -> Arrays:
-    """Return the state of a task among arrays, or raise ValueError if it cannot be one."""
+    """Return the state of a job among arrays, or raise ValueError if it cannot be one."""
     own = job.state()
     check_arrays(arrays, {prefix + name: spec for name, spec in _schema_of(own).items()}, {})
     state = {name: arrays[prefix + name] for name in own}
@@ -151,7 +151,7 @@ def _checked_state(job: Job, arrays: Arrays, prefix: str = "") -> Arrays:
 
 
 def _schema_of(state: Arrays) -> Schema:
-    """Return what the arrays of another state of a task must be: of the same kinds and shapes, and finite."""
+    """Return what the arrays of another state of a job must be: of the same kinds and shapes, and finite."""
     return {
         name: floats(*array.shape, low=-FINITE, high=FINITE)
         if array.dtype.kind == "f"
@@ -161,7 +161,7 @@ def _schema_of(state: Arrays) -> Schema:
 
 
 def check_finite(name: str, state: Arrays) -> None:
-    """Raise HiNetError if the weights of a task are not finite."""
+    """Raise HiNetError if the weights of a job are not finite."""
     try:
         check_arrays(state, _schema_of(state), {})
     except HiNetError as error:

@@ -31,7 +31,7 @@ class DeepPlan:
 
 
 class DropoutMasks(NamedTuple):
-    """Dropout factors of an epoch, 0 or what makes up for the dropped ones; rows take stretches of them."""
+    """Dropout factors of an epoch, 0 or what makes up for the dropped ones; rows take runs of them."""
 
     features: Floats
     units: Floats
@@ -45,7 +45,7 @@ class DeepAccumulators(NamedTuple):
 
 
 class Objective(Protocol):
-    """Rows with what a deep expert is to say of them."""
+    """Rows, and the cost that a deep expert is trained to lower on them."""
 
     rows: SparseMatrix
 

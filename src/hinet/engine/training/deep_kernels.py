@@ -32,13 +32,13 @@ class Workspace(NamedTuple):
     feature: Any  # (lanes, most features)
     value: Any  # (lanes, most features)
     hidden: Any  # (lanes, width) after dropout
-    factor: Any  # (lanes, width) slope of each hidden unit, 0 if it is dropped
+    factor: Any  # (lanes, width) derivative of each hidden unit, 0 if it is dropped
     gradient: Any  # (lanes, width) of the hidden units
 
 
 @inlined
 def allocate(rows, chunk, count, width):
-    """Make room for so many rows of a stretch at a time."""
+    """Allocate lanes for so many rows of a chunk at a time."""
     most = 1
     for row in chunk.order:
         most = max(most, rows.indptr[row + 1] - rows.indptr[row])
@@ -70,7 +70,7 @@ def sample(rows, row, masks, number, work, lane):
 def embed(rows, row, deep, masks, number, work, lane):
     """Fill in features and hidden units of a row after dropout; return the mean square of the units.
 
-    ``masks`` holds long runs of dropout factors; the ``number``-th row takes stretches that start at random places.
+    ``masks`` holds long runs of dropout factors; the ``number``-th row takes runs that start at random offsets.
     """
     sample(rows, row, masks, number, work, lane)
     hidden, width = work.hidden, deep.embedding.shape[1]
@@ -99,7 +99,7 @@ def mean_square(values, lane):
 
 @inlined
 def update_output(output, grad, size, rate, deep, accumulators, work, lane):
-    """Add what an output row says to the gradient of the hidden units, then move the row by Adagrad."""
+    """Add the gradient of an output row to that of the hidden units, then move the row by Adagrad."""
     width = deep.embedding.shape[1]
     accumulators.weight[output] += grad * grad * size
     step = rate * grad / np.sqrt(accumulators.weight[output])
@@ -165,7 +165,7 @@ def train_flat(rows, targets, adjustment, chunk, masks, deep, accumulators):
     labels = len(deep.bias)
     work = allocate(rows, chunk, TOGETHER, deep.embedding.shape[1])
     grad, size = np.empty((TOGETHER, labels), F4), np.empty(TOGETHER, F4)
-    room = LabelWorkspace(np.zeros(labels, F4), np.empty(labels, F4), np.empty(labels, np.int32))
+    work_labels = LabelWorkspace(np.zeros(labels, F4), np.empty(labels, F4), np.empty(labels, np.int32))
     order, first = chunk.order, chunk.first
     cost = 0.0
     for begin in range(0, len(order), TOGETHER):
@@ -174,7 +174,7 @@ def train_flat(rows, targets, adjustment, chunk, masks, deep, accumulators):
             size[lane] = embed(rows, order[begin + lane], deep, masks, first + begin + lane, work, lane)
         score_labels(deep, adjustment, work.hidden, grad)
         for lane in range(count):
-            cost += grads_of_labels(order[begin + lane], targets, grad[lane], room)
+            cost += grads_of_labels(order[begin + lane], targets, grad[lane], work_labels)
         for label in range(labels):
             for lane in range(count):
                 if abs(grad[lane, label]) > CERTAIN:
@@ -204,13 +204,13 @@ def score_labels(deep, adjustment, hidden, logits):
 class LabelWorkspace(NamedTuple):
     """Room for the labels of one row."""
 
-    pull: Any  # (labels,) of the upper nodes at each label, by unit of its score; all 0 between rows
-    node_pull: Any  # (labels,) of each upper node of one label; there are fewer of them than labels
+    upper_grad: Any  # (labels,) of the upper nodes at each label, by unit of its score; all 0 between rows
+    node_grad: Any  # (labels,) of each upper node of one label; there are fewer of them than labels
     powers: Any  # (labels,)
 
 
 @inlined
-def grads_of_labels(row, targets, logits, room):
+def grads_of_labels(row, targets, logits, work_labels):
     """Turn the logits of a row into their gradients, and return its cost."""
     top, mass, cost = logits[0], F4(0), 0.0
     for label in range(len(logits)):
@@ -218,25 +218,25 @@ def grads_of_labels(row, targets, logits, room):
     for entry in range(targets.offsets[row], targets.offsets[row + 1]):
         mass += targets.share[entry]
         cost -= targets.share[entry] * (logits[targets.label[entry]] - top)
-    total = exponentials(logits, top, room.powers)  # from here on these are scores
+    total = exponentials(logits, top, work_labels.powers)  # from here on these are scores
     for entry in range(targets.offsets[row], targets.offsets[row + 1]):
         label = targets.label[entry]
         share = targets.share[entry] * targets.upper
         mass += share * F4(targets.upper_offsets[label + 1] - targets.upper_offsets[label])
-        cost -= pull_from_above(label, share, targets, logits, room)
+        cost -= add_upper_grads(label, share, targets, logits, work_labels)
     cost += mass * np.log(total)
     scale = mass / total
     for label in range(len(logits)):
-        logits[label] *= scale - room.pull[label]
-        room.pull[label] = 0
+        logits[label] *= scale - work_labels.upper_grad[label]
+        work_labels.upper_grad[label] = 0
     for entry in range(targets.offsets[row], targets.offsets[row + 1]):
         logits[targets.label[entry]] -= targets.share[entry]
     return cost
 
 
 @inlined
-def pull_from_above(label, share, targets, scores, room):
-    """Let each upper node of a label pull at the labels below it, by their scores; return the sum of its log scores.
+def add_upper_grads(label, share, targets, scores, work_labels):
+    """Add the gradient of each upper node of a label at the labels below it; return the sum of their log scores.
 
     The labels below a node stand side by side, around those below the next node down: from one node to the next only
     the labels that are new are looked at.
@@ -250,18 +250,18 @@ def pull_from_above(label, share, targets, scores, room):
         for other in range(high, last):
             total += scores[other]
         low, high = first, last
-        room.node_pull[index - begin] = share / total
+        work_labels.node_grad[index - begin] = share / total
         logs += share * np.log(total)
-    pull = F4(0)
+    upper_grad = F4(0)
     for index in range(end - 1, begin - 1, -1):
         inner = index > begin
         low = targets.upper_first[index - 1] if inner else label
         high = targets.upper_last[index - 1] if inner else label
-        pull += room.node_pull[index - begin]
+        upper_grad += work_labels.node_grad[index - begin]
         for other in range(targets.upper_first[index], low):
-            room.pull[other] += pull
+            work_labels.upper_grad[other] += upper_grad
         for other in range(high, targets.upper_last[index]):
-            room.pull[other] += pull
+            work_labels.upper_grad[other] += upper_grad
     return logs
 
 

@@ -36,7 +36,7 @@ FLAT_SEEDS = 1 << 10  # the seeds of flat experts, apart from those of deep ones
 ACCUMULATOR_OF_LEARNED = 2.0  # smaller lets new rows overwrite old ones, larger keeps them from being learned
 SMOOTHING = 0.5  # rows added to every option before shares are taken
 TEMPERATURES = (20.0, 40.0)  # lengths of prototypes that are tried
-MOST_WATCHED = 2_000  # validation rows whose accuracy is told after every epoch
+MOST_WATCHED = 2_000  # validation rows whose accuracy is recorded after every epoch
 START_OF_PROTOTYPES = 0.2  # their weight in the mix, before it is learned
 LEAST_GAIN = 0.002  # in the cost of validation rows, for prototypes to be worth their while
 
@@ -162,7 +162,7 @@ class _Plan:
 
     def _check_start(self, start: FusedModel, columns: int) -> None:
         if not start.layers.same_as(self.layers):
-            raise HiNetError("the model to go on from has other layers than the rows; carry it over to them first")
+            raise HiNetError("the model to go on from has other layers than the rows; transfer it to them first")
         if start.features != columns:
             raise HiNetError(f"the model to go on from has {start.features:,} features, the rows {columns:,}")
 
@@ -240,14 +240,14 @@ class _Plan:
         return jobs
 
     def valid_cost(self, job: Job) -> float | None:
-        """Return the cost of the validation rows by the task's expert alone; of the wide expert, nothing."""
+        """Return the cost of the validation rows by the job's expert alone; of the wide expert, nothing."""
         if self.valid is None or not isinstance(job, DeepJob):
             return None
         rows, targets = self.valid
         return learned_mix(rows, targets, self.groups, self._alone(job))[1]
 
     def valid_accuracy(self, job: Job) -> float | None:
-        """Return the accuracy of some validation rows by the task's expert alone; of the wide expert, nothing."""
+        """Return the accuracy of some validation rows by the job's expert alone; of the wide expert, nothing."""
         if self.watched is None or not isinstance(job, DeepJob):
             return None
         model = FusedModel(self.layers, self._alone(job), merged=self.merged)
@@ -255,7 +255,7 @@ class _Plan:
         return accuracy(self.watched.traces, answers.traces)
 
     def _alone(self, job: DeepJob) -> Experts:
-        """Return the expert of a task as if there were no others."""
+        """Return the expert of a job as if there were no others."""
         deep = job in self._deep
         experts = self._experts([job.expert], []) if deep else self._experts([], [job.expert])
         return experts._replace(mix=np.array(Mix(deep=deep, flat=not deep), np.float32))

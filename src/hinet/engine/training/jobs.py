@@ -61,7 +61,7 @@ class Job(ABC):
 
     @abstractmethod
     def run_epoch(self, epoch: int, advance: Callable[[int], None]) -> float:
-        """Go over all rows once and return their mean cost; ``advance`` hears of rows done and may raise to stop."""
+        """Go over all rows once and return their mean cost; ``advance`` takes the rows done and may raise to stop."""
 
     @abstractmethod
     def state(self) -> Arrays:
@@ -88,7 +88,7 @@ def train_in_chunks(
     advance: Callable[[int], None],
     train: Callable[[RowChunk], float],
 ) -> float:
-    """Train on the rows of an epoch a stretch at a time and return their mean cost."""
+    """Train on the rows of an epoch a chunk at a time and return their mean cost."""
     cost = 0.0
     for first in range(0, len(order), CHUNK):
         chunk = RowChunk(order[first : first + CHUNK], first, len(order), rates)

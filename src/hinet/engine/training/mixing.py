@@ -12,7 +12,7 @@ from hinet.engine.search.scoring_kernels import expert_logits
 from hinet.engine.training.target_kernels import mixed_cost, most_of_a_row
 
 MOST_ROWS = 4_000  # validation rows looked at
-DECAY = 1e-3  # pulls the weights towards the start, for few rows or experts that agree
+DECAY = 1e-3  # of the distance from the start, for few rows or experts that agree
 LEAST = 1e-3  # smaller weights are none: the expert is not worth asking
 
 
@@ -47,7 +47,7 @@ def learned_mix(rows: SparseMatrix, targets: Targets, groups: Groups, experts: E
 
 
 class _CachedLogits:
-    """What every expert says of the options on the way to the labels of some rows, heard once."""
+    """The logits of every expert on the way to the labels of some rows, computed once."""
 
     def __init__(self, rows: SparseMatrix, targets: Targets, groups: Groups, experts: Experts) -> None:
         entry_row = np.repeat(np.arange(len(targets)), np.diff(targets.arrays.row_offsets))

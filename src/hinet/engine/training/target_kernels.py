@@ -64,7 +64,7 @@ def most_of_a_row(targets, groups):
 
 @inlined
 def rate_at(chunk, position):
-    """Return the rate at a row of a stretch."""
+    """Return the rate at a row of a chunk."""
     begin, end = chunk.rates
     return F4(begin + (end - begin) * (chunk.first + position) / chunk.total)
 
@@ -199,7 +199,7 @@ def _assign_many_paths(first, last, offset, share, targets, scratch):
 def mixed_cost(targets, groups, most, expert_logits, mix):
     """Return the cost of targets, one a row, if the experts are mixed so, and its gradient.
 
-    ``expert_logits`` is what each expert says of the options of each target's groups, one target after the other.
+    ``expert_logits`` has a row for each option of each target's groups, one target after the other.
     """
     scratch = allocate_scratch(*most)
     gradient = np.zeros(len(mix))

@@ -1,6 +1,6 @@
-"""A model carried over to a changed taxonomy: what stays keeps its weights, what is new starts from its siblings.
+"""A model transferred to a changed taxonomy: what stays keeps its weights, what is new starts from its siblings.
 
-A row of output weights belongs to an option: a node below its parent, or stopping there. It is carried over if the
+A row of output weights belongs to an option: a node below its parent, or stopping there. It is transferred if the
 option is still there; a node that moved takes the row it had below its old parent. A new node starts as the mean of its
 siblings, a good deal less likely than they are, and learns from rows to come. Groups whose options did not change score
 as before, to the bit.
@@ -37,7 +37,7 @@ Floating = TypeVar("Floating", bound=np.floating)
 TRACES_OF_A_ROW = 16  # answers that an example row is taught by
 LEAST_MASS = 1e-3  # of a row, for a group to learn from it
 MOST_CELLS = 4_000_000  # logits of a group that it learns from: 32 MB
-NEARNESS = 3e-4  # pulls weights to where they were; far smaller ones fit the example rows alone
+NEARNESS = 3e-4  # keeps weights near where they were; far smaller ones fit the example rows alone
 MOST_STEPS = 30
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -149,7 +149,7 @@ def _child_rows(old: Layers, old_row: Ints, parent: Ints, target: Ints) -> Ints:
 
 
 def _transferred_wide(wide: WideExpert, old: Groups, rows: OutputTransfer) -> WideExpert:
-    """Return the weights of the rows that are carried over, sorted by group and feature."""
+    """Return the weights of the rows that are transferred, sorted by group and feature."""
     feature = np.repeat(wide.feature, np.diff(wide.weight_offsets)).astype(np.int64)
     order = np.argsort(wide.weights["row"], kind="stable")
     starts = offsets_of(np.bincount(wide.weights["row"], minlength=old.rows))
@@ -347,7 +347,7 @@ def _fitted(scored: ScoredRows, aims: Floats, chosen: Ints, part: float) -> Outp
     logits = scored.logits.astype(np.float64)
     hidden = np.concatenate([scored.hidden, np.ones((len(logits), 1))], axis=1, dtype=np.float64)  # (n, k + 1)
     mass = aims.sum(1, keepdims=True)
-    pull = NEARNESS * float((hidden**2).sum(1).mean())
+    decay = NEARNESS * float((hidden**2).sum(1).mean())
     shape = len(chosen), hidden.shape[1]
 
     def cost(flat: Floats) -> tuple[float, Floats]:
@@ -357,8 +357,8 @@ def _fitted(scored: ScoredRows, aims: Floats, chosen: Ints, part: float) -> Outp
         scores -= scores.max(1, keepdims=True)
         log_p = scores - np.log(np.exp(scores).sum(1, keepdims=True))
         grad = (mass * np.exp(log_p) - aims)[:, chosen]
-        value = float(-(aims * log_p).sum() + pull * (change**2).sum())
-        return value, (part * (grad.T @ hidden) + 2 * pull * change).ravel()
+        value = float(-(aims * log_p).sum() + decay * (change**2).sum())
+        return value, (part * (grad.T @ hidden) + 2 * decay * change).ravel()
 
     result = minimize(
         cost, np.zeros(shape[0] * shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": MOST_STEPS, "maxcor": 5}

@@ -1,4 +1,4 @@
-"""The tasks of a training run, side by side: progress, patience, checkpoints, and an end when it is broken off."""
+"""The jobs of a training run, side by side: progress, patience, checkpoints, and an end when it is broken off."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hinet.progress import EpochRecord, Progress
 
 
 class _StoppedError(Exception):
-    """Raised in a task that is to stop, because the run was broken off."""
+    """Raised in a job that is to stop, because the run was broken off."""
 
 
 class Trainer:
-    """Runs tasks in a pool of threads: progress, patience, checkpoints, and an end when the run is broken off."""
+    """Runs jobs in a pool of threads: progress, patience, checkpoints, and an end when the run is broken off."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Trainer:
         self.history: list[EpochRecord] = []
 
     def run(self) -> None:
-        """Run all tasks to their end."""
+        """Run all jobs to their end."""
         self._progress.started(sum(job.epochs for job in self._jobs), self._rows)
         try:
             with ThreadPoolExecutor(self._settings.thread_count) as pool:
@@ -85,7 +85,7 @@ class Trainer:
         return EpochRecord(epoch + 1, job.epochs, cost, score, seconds, rate, job.name), best
 
     def _taken_up(self, job: Job) -> Done:
-        """Return what an earlier run has done of a task, which is then where that left it."""
+        """Return what an earlier run has done of a job, which is then where that left it."""
         if self._checkpoints is None:
             return Done()
         done = self._checkpoints.resume(job)

@@ -161,7 +161,7 @@ class _GroupsJob(Job):
         """Train the groups; the cost is that of their last epochs."""
         visits, rows = np.diff(self.visits.offsets), max(self.data.row_count, 1)
         plan = (self.plan.epochs, self.plan.rate, self.plan.accumulator, self.plan.seed)
-        cost, done, told = 0.0, 0, 0
+        cost, done, reported = 0.0, 0, 0
         whole = max(int(visits[self.groups].sum()), 1)
         for chunk in np.array_split(self.groups, min(len(self.groups), 16)):
             cost += float(
@@ -171,8 +171,8 @@ class _GroupsJob(Job):
                 )
             )  # fmt: skip
             done += int(visits[chunk].sum())
-            advance(rows * done // whole - told)
-            told = rows * done // whole
+            advance(rows * done // whole - reported)
+            reported = rows * done // whole
         return cost / rows
 
     def state(self) -> Arrays:
@@ -236,7 +236,7 @@ class CoupledGroups:
         self.scratch = 4 * int((np.diff(data.rows.indptr)[entry_row] * steps).sum()) + 12 * self.weights
 
     def jobs(self) -> list[Job]:
-        """Return the one task."""
+        """Return the one job."""
         weights = np.zeros(self.weights, IN_TRAINING)
         weights["row"] = self._rows
         weights["weight"] = self._start
