@@ -46,7 +46,7 @@ def random_model(layers: Layers, seed: int, *, features: int = FEATURES, sharpne
     """All the experts that the layers allow, with large random weights, so that probabilities differ."""
     random = np.random.default_rng([seed, 2])
     groups = Groups.of(layers)
-    spans = LabelSpans.of(layers) if layers.taxonomy.is_tree else LabelSpans.none(layers)
+    spans = LabelSpans.of(layers)
     labels = len(spans.neuron)
     wide = _sparse(random, (features, groups.rows), sharpness)
     prototypes = _sparse(random, (features, labels), sharpness)
@@ -75,7 +75,7 @@ def biased_model(layers: Layers, log_p: dict[int, float], features: int = FEATUR
         bias,
         np.ones(2, np.float32),
     )
-    spans = LabelSpans.of(layers) if layers.taxonomy.is_tree else LabelSpans.none(layers)
+    spans = LabelSpans.of(layers)
     experts = Experts(
         deep,
         WideExpert.none(features, len(layers.node), groups.rows),

@@ -131,7 +131,7 @@ def test_the_nodes_above_its_labels_count_in_the_cost_of_a_row(upper: float, dat
     room = LabelWorkspace(np.zeros(count, np.float32), np.empty(count, np.float32), np.empty(count, np.int32))
     assert grads_of_labels(0, targets, grads, room) == pytest.approx(cost.item(), rel=1e-4, abs=1e-5)
     np.testing.assert_allclose(grads, expected, **CLOSE)
-    assert not room.pull.any()
+    assert not room.upper_grad.any()
 
 
 def end_of(path: tuple[str, ...], taxonomy: Taxonomy) -> str:

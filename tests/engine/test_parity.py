@@ -52,7 +52,7 @@ from hinet.networks import (
 )
 from hinet.networks.segments import segment_logsumexp
 from hinet.ragged import offsets_of
-from tests.engine.fused_network import FusedNetwork, from_fused, to_fused
+from tests.engine.fused_network import FusedNetwork, from_fused, to_fused, wide_matrix
 from tests.networks.strategies import enumerated
 from tests.strategies import layered
 
@@ -137,7 +137,7 @@ def fused_model(case: Case, mix: str) -> FusedModel:
     """A model of random experts; those on labels are for trees."""
     layers, random = case.layers, case.random
     groups = Groups.of(layers)
-    spans = LabelSpans.of(layers) if layers.taxonomy.is_tree else LabelSpans.none(layers)
+    spans = LabelSpans.of(layers)
     labels = len(spans.neuron)
     means = sp.random_array((FEATURES, labels), density=0.5, format="csr", rng=random, dtype=np.float64)
     prototypes = Prototypes(
@@ -373,7 +373,7 @@ def test_the_wide_kernel_goes_down_the_gradient(most: int, data: st.DataObject) 
     network = FusedNetwork.of(FusedModel(case.layers, model.experts._replace(wide=wide))).double()
     traces, weight, adjustment = some_traces(case, most, rows=1), random.uniform(0.2, 3), normal(random, groups.rows)
     targets = Targets.of(traces).weighted(np.array([weight]))
-    matrix = wide.matrix()
+    matrix = wide_matrix(wide)
     weights = np.empty(matrix.nnz, IN_TRAINING)
     weights["row"], weights["weight"], weights["accumulator"] = matrix.indices, matrix.data, HUGE
     offsets, bias, sums = (
@@ -429,7 +429,7 @@ def test_groups_trained_by_themselves_go_down_the_gradient(case: Case) -> None:
                 step = share * rate * (1 - epoch / epochs)
                 parameters[number] -= step * gradients[number] / slots[number].sqrt()
     assert found == pytest.approx(cost.item(), rel=1e-4, abs=1e-4)
-    np.testing.assert_allclose(trained.matrix().data, parameters[0].detach(), **CLOSE)
+    np.testing.assert_allclose(wide_matrix(trained).data, parameters[0].detach(), **CLOSE)
     np.testing.assert_allclose(trained.bias, parameters[1].detach(), **CLOSE)
 
 

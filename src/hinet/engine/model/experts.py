@@ -16,7 +16,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from hinet.engine.model.groups import Groups, LabelSpans
@@ -183,12 +182,6 @@ class WideExpert(NamedTuple):
             weights,
             bias,
         )
-
-    def matrix(self) -> sp.csr_array:
-        """Return the weights as a sparse matrix, (features, rows)."""
-        known = np.repeat(self.feature, np.diff(self.weight_offsets))
-        shape = (int(self.feature_rank.max(initial=-1)) + 1, len(self.bias))
-        return sp.csr_array((self.weights["weight"], (known, self.weights["row"])), shape=shape)[self.feature_rank]
 
 
 class Prototypes(NamedTuple):

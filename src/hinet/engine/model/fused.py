@@ -95,7 +95,7 @@ class FusedModel:
         A network of torch modules gives these arrays by its ``state_dict``.
         """
         groups = Groups.of(layers)
-        spans = LabelSpans.of(layers) if layers.taxonomy.is_tree else LabelSpans.none(layers)
+        spans = LabelSpans.of(layers)
         sizes = _checked_sizes(arrays, layers, groups, len(spans.neuron))
         read = {
             record.name: (record.read(arrays) if record.key in arrays else record.none(sizes)) for record in EXPERTS

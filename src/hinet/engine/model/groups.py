@@ -55,7 +55,9 @@ class LabelSpans(NamedTuple):
 
     @classmethod
     def of(cls, layers: Layers) -> LabelSpans:
-        """Return the spans of the labels of a tree."""
+        """Return the spans of the labels of a tree, of a DAG none."""
+        if not layers.taxonomy.is_tree:
+            return cls.none(layers)
         below = np.zeros(len(layers.node), np.int64)  # labels at or below each neuron
         below[layers.ends] = 1
         parent = np.zeros(len(layers.node), np.int64)

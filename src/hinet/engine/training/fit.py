@@ -140,7 +140,7 @@ class _Plan:
                 self.valid = with_merged(self.valid[0], self.merged, self.features), self.valid[1]
         self.train = TrainingSet.of(matrix, self.targets.arrays, self.groups, self._adjustment(counts))
         self.wide = self._wide_training(matrix)
-        self.spans = LabelSpans.of(self.layers) if self.layers.taxonomy.is_tree else LabelSpans.none(self.layers)
+        self.spans = LabelSpans.of(self.layers)
         self.has_flat = (
             settings.wants_flat(labels, self.train.row_count, self.layers.taxonomy.is_tree)
             if start is None

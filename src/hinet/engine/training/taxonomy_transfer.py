@@ -92,7 +92,7 @@ def transferred(model: FusedModel, layers: Layers, came_from: Ints) -> FusedMode
         rows.transfer(experts.deep.output_weights()), rows.transfer(experts.deep.bias, NEW_OPTION_BIAS)
     )
     wide = _transferred_wide(experts.wide, model.groups, rows)
-    spans = LabelSpans.of(layers) if layers.taxonomy.is_tree else LabelSpans.none(layers)
+    spans = LabelSpans.of(layers)
     label = _labels_from(model.layers, experts.spans, layers, spans, came_from)
     has_labels = len(spans.neuron) > 0 and len(experts.spans.neuron) > 0
     features = len(experts.deep.embedding)
