@@ -25,7 +25,8 @@ from measure import RESULTS, Case, Stopwatch, run_cases, save
 
 from hinet import Layers, Taxonomy, Traces
 from hinet.engine import EngineSettings, Experts, FusedModel, Search, ValidationRows, fit
-from hinet.engine.experts import DeepExpert, LabelSpans, Prototypes, WideExpert
+from hinet.engine.model.experts import DeepExpert, Prototypes, WideExpert
+from hinet.engine.model.groups import LabelSpans
 from hinet.files import write_arrays
 from hinet.metrics import accuracy
 

@@ -33,8 +33,8 @@ from hinet.classifier.fitted import Fitted
 from hinet.classifier.manifest import MANIFEST, sealed
 from hinet.classifier.model_folder import digest_of
 from hinet.data.text import TextSettings
-from hinet.engine.experts import Prototypes
-from hinet.engine.predictor import FusedPredictor
+from hinet.engine.model.experts import Prototypes
+from hinet.engine.search.fused_predictor import FusedPredictor
 from hinet.files import read_arrays, write_arrays
 
 program: Any = import_module("hinet.cli.main")  # whose name in the package is that of its function

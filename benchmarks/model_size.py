@@ -27,7 +27,7 @@ from measure import Case, run_cases, save
 from hinet.classifier.examples import Examples
 from hinet.data.text import TextFeatures
 from hinet.engine import EngineSettings, FusedModel, Search, fit
-from hinet.engine.experts import DeepExpert
+from hinet.engine.model.experts import DeepExpert
 from hinet.engine.settings import MANY_ROWS
 from hinet.files import map_arrays, write_arrays
 
@@ -46,7 +46,9 @@ def in_full() -> Iterator[None]:
     """Let models be trained as large as they can be: in single precision, each column by itself."""
     with ExitStack() as stack:
         stack.enter_context(patch.object(DeepExpert, "quantised", lambda expert: expert))
-        alone = patch("hinet.engine.fitting.merged_columns", lambda rows, columns: np.arange(columns, dtype=np.int32))
+        alone = patch(
+            "hinet.engine.training.fit.merged_columns", lambda rows, columns: np.arange(columns, dtype=np.int32)
+        )
         stack.enter_context(alone)
         yield
 

@@ -25,7 +25,7 @@ for path, log_p in zip(
     search.traces(typhoid, k=3).traces.paths()[0], search.traces(typhoid, k=3).traces.log_p, strict=True
 ):
     print(f"{np.exp(log_p):.2f}", " > ".join(path))
-sure = search.as_deep_as_sure(typhoid, least=0.9)
+sure = search.deepest_confident(typhoid, min_probability=0.9)
 print("as deep as it is sure:", icd.taxonomy.ids[sure.nodes[0]], f"{sure.probability[0]:.2f}")
 
 again = FusedModel.from_arrays(layers, model.to_arrays(half=True))  # half precision takes half the room

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hinet import FileError, HiNetError, Taxonomy, memory
-from hinet.engine.memory import MemoryPlan
+from hinet.engine.settings import MemoryPlan
 from hinet.files.text import read_text
 from hinet.networks import DenseFeatures, SparseBag
 from tests.processes import run

@@ -63,7 +63,7 @@ def test_a_saved_model_of_texts_answers_without_what_trains_one(tmp_path: Path) 
     paths = [("Food", "Bread")] * 2 + [("Food", "Milk")] * 2 + [("Toys",)] * 2
     hinet.HiNetClassifier(epochs=20).fit(texts, paths).save(tmp_path / "model")
     run_refusing(
-        ["sklearn", "torch", "scipy.optimize", "scipy.stats", "pandas", "pyarrow.compute", "hinet.engine.fitting"],
+        ["sklearn", "torch", "scipy.optimize", "scipy.stats", "pandas", "pyarrow.compute", "hinet.engine.training"],
         f"""
 from hinet.classifier.bundle import load_fitted
 import hinet.classifier.answers

@@ -30,7 +30,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 SECONDS_A_STEP = 4e-7  # of a loop that is interpreted
 IF_KEPT = 0.5  # seconds of interpreting in one process, as long as numba and kept kernels take to load
 IF_NOT_KEPT = 4.0  # and where kernels would have to be compiled
-ROOMS = (
+KERNEL_SOURCES = (
     "compiled.py",
     "machine_code.py",
     "data/matrices.py",
@@ -199,8 +199,8 @@ def _can_be_written(folder: Path) -> bool:
 def _digest_of_sources() -> str:
     """Return a short name for the state of all sources that kernels are made of."""
     digest = hashlib.blake2b(digest_size=6)
-    for room in ROOMS:
-        place = Path(__file__).parent / room
-        for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
+    for name in KERNEL_SOURCES:
+        source = Path(__file__).parent / name
+        for path in [source] if source.is_file() else sorted(source.rglob("*.py")):
             digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -15,7 +15,7 @@ from scipy.stats import binom
 from hinet import HiNetClassifier, HiNetError, Taxonomy, load
 from hinet.classifier.parameters import restored_calibration
 from hinet.data.text import TextFeatures
-from hinet.engine.leaning import sloped
+from hinet.engine.search.odds_scaling import rescale
 from hinet.evaluation.risk import THRESHOLDS, find_threshold, upper_bound
 from hinet.metrics import expected_calibration_error
 from tests.classifier.data import numbers, small, taxonomy, texts
@@ -320,7 +320,7 @@ def test_a_slope_leans_one_distribution_and_keeps_the_ranks(slope: float, tmp_pa
             assert list(trace.probabilities) == sorted(trace.probabilities, reverse=True)
             assert trace.probability <= trace.probabilities[-1] * (1 + 1e-6)
     for least in (0.02, 0.2, 0.45, 0.6, 0.9):
-        sure = after.fitted_.predictor.as_deep_as_sure(after.features_of(rows), least)
+        sure = after.fitted_.predictor.deepest_confident(after.features_of(rows), least)
         for at, (node, p) in enumerate(zip(sure.nodes.tolist(), sure.probability.tolist(), strict=True)):
             assert p == pytest.approx(of_node[after.taxonomy_.ids[node]][at], rel=1e-4)
             depth = max((after.taxonomy_.depth[after.taxonomy_.position(name)] for name, mass in of_node.items()
@@ -352,8 +352,8 @@ def test_answers_that_are_too_sure_and_too_modest_are_mended_by_a_slope() -> Non
     truth = random.uniform(-3, 5, 4_000)
     right = random.random(len(truth)) < 1 / (1 + np.exp(-truth))
     confidence = 1 / (1 + np.exp(-truth / 0.6))
-    mended = sloped(confidence, 0.6)
+    mended = rescale(confidence, 0.6)
     assert expected_calibration_error(confidence, right) > 0.05
     assert expected_calibration_error(mended, right) < 0.02
-    assert sloped(np.array([0.0, 1e-300, 0.5, 1.0]), 0.6) == pytest.approx([0, 0, 0.5, 1])
+    assert rescale(np.array([0.0, 1e-300, 0.5, 1.0]), 0.6) == pytest.approx([0, 0, 0.5, 1])
     np.testing.assert_array_equal(np.argsort(mended), np.argsort(confidence))

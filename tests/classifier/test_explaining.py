@@ -12,7 +12,7 @@ from hypothesis import given
 from hinet import HiNetError
 from hinet.data.matrices import SparseMatrix
 from hinet.engine import FusedModel, Search
-from hinet.engine.contributions import contributions
+from hinet.engine.search.contributions import contributions
 from tests.classifier.data import numbers, small, taxonomy, texts
 from tests.engine.test_parity import Case, cases, fused_model
 

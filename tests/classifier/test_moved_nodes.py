@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hinet import HiNetError, Layers, Taxonomy, Traces, load
 from hinet.classifier.examples import Examples
 from hinet.data.matrices import SparseMatrix
-from hinet.engine.transfer import option_targets
+from hinet.engine.training.taxonomy_transfer import option_targets
 from hinet.taxonomy import TaxonomyChange
 from tests.classifier.data import small
 from tests.strategies import taxonomies

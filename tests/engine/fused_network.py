@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from hinet.data.matrices import SparseMatrix
 from hinet.engine import DeepExpert, FusedModel, WideExpert
-from hinet.engine.experts import LabelSpans, Prototypes
+from hinet.engine.model.experts import Prototypes
+from hinet.engine.model.groups import LabelSpans
 from hinet.errors import HiNetError
 from hinet.networks.features import SparseBag, SparseRows
 from hinet.networks.graph import NeuronGraph
@@ -60,7 +61,7 @@ class WideHead(SparseOutputs):
     @classmethod
     def of(cls, expert: WideExpert) -> WideHead:
         """Return the module of an expert."""
-        return cls(expert.matrix(), torch.tensor(expert.bias))
+        return cls(wide_matrix(expert), torch.tensor(expert.bias))
 
     def forward(self, rows: SparseRows) -> Tensor:
         """Return the logits of every option that has rivals, (output rows, b)."""
@@ -227,7 +228,7 @@ def row_of_entries(rows: SparseRows) -> Tensor:
 
 
 def _bag(expert: DeepExpert) -> SparseBag:
-    linear = int(expert.slope.sum())  # they come first
+    linear = int(expert.negative_slope.sum())  # they come first
     bag = SparseBag(0, expert.width, dropout=0.0, linear_share=linear / max(expert.width, 1))
     bag.weight = nn.Parameter(torch.tensor(expert.embeddings()))
     bag.bias = nn.Parameter(torch.tensor(expert.embedding_bias))
@@ -243,3 +244,11 @@ def _head(layers: Layers, expert: DeepExpert, scale: float) -> SiblingHead:
 
 def _copied(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
     return {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors.items()}
+
+
+def wide_matrix(expert: WideExpert) -> sp.csr_array:
+    """Return the weights of a wide expert as a sparse matrix, (features, rows)."""
+    rank = np.repeat(expert.feature, np.diff(expert.weight_offsets))
+    shape = (int(expert.feature_rank.max(initial=-1)) + 1, len(expert.bias))
+    weights = expert.weights
+    return sp.csr_array((weights["weight"], (rank, weights["row"])), shape=shape)[expert.feature_rank]

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from hinet import Layers
 from hinet.engine import DeepExpert, Experts, FusedModel, Groups, WideExpert
-from hinet.engine.experts import WEIGHT, LabelSpans, Prototypes
+from hinet.engine.model.experts import WEIGHT, Prototypes
+from hinet.engine.model.groups import LabelSpans
 from hinet.ragged import offsets_of
 from hinet.taxonomy import STOP
 from tests.strategies import Path, all_scored
@@ -45,7 +46,7 @@ def random_model(layers: Layers, seed: int, *, features: int = FEATURES, sharpne
     """All the experts that the layers allow, with large random weights, so that probabilities differ."""
     random = np.random.default_rng([seed, 2])
     groups = Groups.of(layers)
-    spans = LabelSpans.of(layers) if layers.taxonomy.is_tree else LabelSpans.none(layers)
+    spans = LabelSpans.of(layers)
     labels = len(spans.neuron)
     wide = _sparse(random, (features, groups.rows), sharpness)
     prototypes = _sparse(random, (features, labels), sharpness)
@@ -74,7 +75,7 @@ def biased_model(layers: Layers, log_p: dict[int, float], features: int = FEATUR
         bias,
         np.ones(2, np.float32),
     )
-    spans = LabelSpans.of(layers) if layers.taxonomy.is_tree else LabelSpans.none(layers)
+    spans = LabelSpans.of(layers)
     experts = Experts(
         deep,
         WideExpert.none(features, len(layers.node), groups.rows),
@@ -88,7 +89,7 @@ def biased_model(layers: Layers, log_p: dict[int, float], features: int = FEATUR
 
 
 def wide_of(
-    layers: Layers, dense: NDArray[np.float32], known_as: NDArray[np.int64], bias: NDArray[np.float64]
+    layers: Layers, dense: NDArray[np.float32], feature_rank: NDArray[np.int64], bias: NDArray[np.float64]
 ) -> WideExpert:
     """Return dense weights, (features, output rows), as a wide expert: group by group, then by known feature."""
     groups = Groups.of(layers)
@@ -96,15 +97,15 @@ def wide_of(
     for group in range(len(layers.node)):
         first, last = int(groups.first_row[group]), int(groups.first_row[group + 1])
         before = len(feature)
-        for number in np.argsort(known_as):
+        for number in np.argsort(feature_rank):
             rows = [row for row in range(first, last) if dense[number, row] != 0]
             if rows:
-                feature.append(known_as[number])
+                feature.append(feature_rank[number])
                 counts.append(len(rows))
                 weights += [(row, dense[number, row]) for row in rows]
         slots.append(len(feature) - before)
     return WideExpert(
-        known_as.astype(np.int32),
+        feature_rank.astype(np.int32),
         offsets_of(np.array(slots)),
         np.array(feature, np.int32),
         offsets_of(np.array(counts, np.int64)),
@@ -156,7 +157,7 @@ def label_probabilities(layers: Layers, traces: dict[Path, float]) -> NDArray[np
 
 def _deep_logits(deep: DeepExpert, x: NDArray[np.float64]) -> NDArray[np.float64]:
     hidden = x @ deep.embeddings().astype(np.float64) + deep.embedding_bias
-    hidden = np.where(hidden > 0, hidden, deep.slope * hidden)
+    hidden = np.where(hidden > 0, hidden, deep.negative_slope * hidden)
     return deep.output_weights().astype(np.float64) @ hidden + deep.bias
 
 

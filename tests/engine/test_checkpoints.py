@@ -14,7 +14,7 @@ import pytest
 
 from hinet import FileError, HiNetError, Traces
 from hinet.engine import EngineSettings, FusedModel, ValidationRows, fit
-from hinet.engine.checkpoints import DIGEST, _digest, check_folder, remove_checkpoints
+from hinet.engine.training.checkpoints import DIGEST, _digest, check_folder, remove_checkpoints
 from hinet.files import read_arrays, write_arrays
 from tests.engine.test_fit import data
 
@@ -159,17 +159,17 @@ def test_a_checkpoint_without_a_digest_is_refused(given: Given, tmp_path: Path) 
 def test_weights_that_are_not_finite_are_neither_kept_nor_answered_with(
     given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hinet.engine.deep import DeepTask
+    from hinet.engine.training.deep import DeepJob
 
-    run = DeepTask.run_epoch
+    run = DeepJob.run_epoch
 
-    def spoiled(self: DeepTask, *arguments: Any) -> float:
+    def spoiled(self: DeepJob, *arguments: Any) -> float:
         cost = run(self, *arguments)
         if arguments[0] == self.epochs - 1:
             self.expert.bias[0] = np.nan
         return cost
 
-    monkeypatch.setattr(DeepTask, "run_epoch", spoiled)
+    monkeypatch.setattr(DeepJob, "run_epoch", spoiled)
     for folder in (tmp_path / "run", None):
         with pytest.raises(HiNetError, match=r"(deep|flat) 1 is no longer finite: the array 'bias' holds nan"):
             trained(given, folder)

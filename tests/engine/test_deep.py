@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from hinet import Layers, Taxonomy, Traces
 from hinet.data.matrices import SparseMatrix
-from hinet.engine import DeepExpert, Goals, Groups
-from hinet.engine.deep import DeepSlots, Drops, GroupLesson, LabelLesson, LabelTargets
-from hinet.engine.experts import LabelSpans
-from hinet.engine.flat_kernels import LabelRoom, exponentials, pull_of_labels
-from hinet.engine.tasks import Stretch, TrainingRows
+from hinet.engine import DeepExpert, Groups, Targets
+from hinet.engine.model.groups import LabelSpans
+from hinet.engine.training.deep import DeepAccumulators, DropoutMasks, GroupObjective, LabelObjective, LabelTargets
+from hinet.engine.training.deep_kernels import LabelWorkspace, exponentials, grads_of_labels
+from hinet.engine.training.jobs import RowChunk, TrainingSet
 from tests.strategies import all_traces, taxonomies
 
 FEATURES, WIDTH, LABELS, ROWS = 12, 10, 9, 11
@@ -35,31 +35,31 @@ class OneLevel:
         layers = Layers.of(Taxonomy.from_edges([(None, f"label {at}") for at in range(LABELS)]))
         names = np.array([f"label {at}" for at in range(LABELS)])
         chosen = [random.choice(names, random.integers(1, 4), replace=False).tolist() for _ in range(ROWS)]
-        goals = Goals.of(Traces.encode_sets(layers, chosen)).weighted(random.uniform(0.2, 3, ROWS))
+        targets = Targets.of(Traces.encode_sets(layers, chosen)).weighted(random.uniform(0.2, 3, ROWS))
         rows = SparseMatrix.of(sp.random_array((ROWS, FEATURES), density=0.4, format="csr", rng=random))
         groups, spans = Groups.of(layers), LabelSpans.of(layers)
         adjustment = random.standard_normal(LABELS).astype(np.float32)
-        self.by_group = GroupLesson(TrainingRows.of(rows, goals.arrays, groups, adjustment))
+        self.by_group = GroupObjective(TrainingSet.of(rows, targets.arrays, groups, adjustment))
         self.order = spans.first[:LABELS]  # of each option below the root, its label
         by_label = np.empty(LABELS, np.float32)
         by_label[self.order] = adjustment
-        self.by_label = LabelLesson(rows, LabelTargets.of(goals, spans, upper=0.4), by_label)
+        self.by_label = LabelObjective(rows, LabelTargets.of(targets, spans, upper=0.4), by_label)
         self.expert = DeepExpert.start(FEATURES, LABELS, WIDTH, random)
-        self.drops = Drops(*((random.random(50) < 0.7).astype(np.float32) for _ in range(2)))
+        self.masks = DropoutMasks(*((random.random(50) < 0.7).astype(np.float32) for _ in range(2)))
 
     def trained(
         self,
-        lesson: GroupLesson | LabelLesson,
+        objective: GroupObjective | LabelObjective,
         chosen: NDArray[np.int64],
         rates: tuple[float, float],
         first: int = 0,
     ) -> tuple[float, DeepExpert]:
         expert = DeepExpert(*(array.copy() for array in self.expert))
-        if lesson is self.by_label:
+        if objective is self.by_label:
             expert.weight[self.order], expert.bias[self.order] = self.expert.weight, self.expert.bias
-        slots = DeepSlots(np.full(FEATURES, 0.01, np.float32), np.full(LABELS, 0.01, np.float32))
-        cost = lesson.train(Stretch(chosen, first, ROWS, rates), self.drops, expert, slots)
-        if lesson is self.by_label:
+        slots = DeepAccumulators(np.full(FEATURES, 0.01, np.float32), np.full(LABELS, 0.01, np.float32))
+        cost = objective.train(RowChunk(chosen, first, ROWS, rates), self.masks, expert, slots)
+        if objective is self.by_label:
             expert = expert._replace(weight=expert.weight[self.order], bias=expert.bias[self.order])
         return cost, expert
 
@@ -70,7 +70,7 @@ def test_a_row_moves_both_in_the_same_way(seed: int) -> None:
     for row in range(ROWS):
         chosen = np.array([row])
         (cost, expert), (flat_cost, flat) = (
-            data.trained(lesson, chosen, (0.1, 0.1)) for lesson in (data.by_group, data.by_label)
+            data.trained(objective, chosen, (0.1, 0.1)) for objective in (data.by_group, data.by_label)
         )
         assert flat_cost == pytest.approx(cost, rel=1e-4)
         for name, array in expert._asdict().items():
@@ -82,20 +82,20 @@ def test_a_row_moves_both_in_the_same_way(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_a_dropped_feature_is_as_if_it_were_not_there(kind: str, seed: int) -> None:
     data = OneLevel(seed)
-    lesson, half = getattr(data, kind), np.array([0, 2], np.float32)  # every second feature, from either of them on
-    data.drops = Drops(half, np.ones(WIDTH + 1, np.float32))
+    objective, half = getattr(data, kind), np.array([0, 2], np.float32)  # every second feature, from either of them on
+    data.masks = DropoutMasks(half, np.ones(WIDTH + 1, np.float32))
     chosen = np.arange(1)
-    _, found = data.trained(lesson, chosen, (0.1, 0.1), first=seed)
-    rows, data.drops = lesson.rows, Drops(np.ones(2, np.float32), data.drops.units)
+    _, found = data.trained(objective, chosen, (0.1, 0.1), first=seed)
+    rows, data.masks = objective.rows, DropoutMasks(np.ones(2, np.float32), data.masks.units)
     expected = []
     for factors in (half, half[::-1]):
         factor = np.resize(factors, len(rows.indices))
         kept = sp.csr_array((rows.data * factor, rows.indices, rows.indptr), (ROWS, FEATURES))
         kept.eliminate_zeros()
-        lesson.rows = SparseMatrix.of(kept)
+        objective.rows = SparseMatrix.of(kept)
         if kind == "by_group":
-            lesson._data = lesson._data._replace(rows=lesson.rows)
-        expected.append(data.trained(lesson, chosen, (0.1, 0.1), first=seed)[1])
+            objective._data = objective._data._replace(rows=objective.rows)
+        expected.append(data.trained(objective, chosen, (0.1, 0.1), first=seed)[1])
     assert any(all(np.array_equal(*pair) for pair in zip(found, one, strict=True)) for one in expected)
     assert not all(np.array_equal(*pair) for pair in zip(*expected, strict=True))
 
@@ -110,11 +110,11 @@ def test_the_nodes_above_its_labels_count_in_the_cost_of_a_row(upper: float, dat
     layers, paths = Layers.of(taxonomy, ends=sorted(ends)), list(all_traces(taxonomy, ends))
     true = data.draw(st.lists(st.sampled_from(paths), min_size=1, max_size=3, unique=True))
     spans, weight = LabelSpans.of(layers), data.draw(st.floats(0.2, 3))
-    goals = Goals.of(Traces.encode_sets(layers, [[end_of(path, taxonomy) for path in true]]))
-    targets = LabelTargets.of(goals.weighted(np.array([weight])), spans, upper)
+    targets = Targets.of(Traces.encode_sets(layers, [[end_of(path, taxonomy) for path in true]]))
+    targets = LabelTargets.of(targets.weighted(np.array([weight])), spans, upper)
 
-    slopes = np.random.default_rng(0).normal(0, 3, len(paths)).astype(np.float32)
-    logits = torch.tensor(slopes, dtype=torch.float64, requires_grad=True)
+    grads = np.random.default_rng(0).normal(0, 3, len(paths)).astype(np.float32)
+    logits = torch.tensor(grads, dtype=torch.float64, requires_grad=True)
     place = {taxonomy.ids[node]: at for at, node in enumerate(layers.node[spans.neuron])}
     cost = torch.zeros(())
     for path in true:
@@ -127,11 +127,11 @@ def test_the_nodes_above_its_labels_count_in_the_cost_of_a_row(upper: float, dat
             log_p = torch.logsumexp(logits[chosen], 0) - torch.logsumexp(logits, 0)
             cost = cost - weight / len(true) * counts * log_p
     expected = torch.autograd.grad(cost, logits)[0]
-    count = len(slopes)
-    room = LabelRoom(np.zeros(count, np.float32), np.empty(count, np.float32), np.empty(count, np.int32))
-    assert pull_of_labels(0, targets, slopes, room) == pytest.approx(cost.item(), rel=1e-4, abs=1e-5)
-    np.testing.assert_allclose(slopes, expected, **CLOSE)
-    assert not room.pull.any()
+    count = len(grads)
+    room = LabelWorkspace(np.zeros(count, np.float32), np.empty(count, np.float32), np.empty(count, np.int32))
+    assert grads_of_labels(0, targets, grads, room) == pytest.approx(cost.item(), rel=1e-4, abs=1e-5)
+    np.testing.assert_allclose(grads, expected, **CLOSE)
+    assert not room.upper_grad.any()
 
 
 def end_of(path: tuple[str, ...], taxonomy: Taxonomy) -> str:
@@ -143,19 +143,19 @@ def end_of(path: tuple[str, ...], taxonomy: Taxonomy) -> str:
 def test_rows_taken_together_cost_what_they_cost_one_by_one(count: int) -> None:
     data = OneLevel(count)
     chosen = np.arange(count)
-    cost, flat_cost = (data.trained(lesson, chosen, SMALL_RATE)[0] for lesson in (data.by_group, data.by_label))
+    cost, flat_cost = (data.trained(objective, chosen, SMALL_RATE)[0] for objective in (data.by_group, data.by_label))
     assert flat_cost == pytest.approx(cost, rel=1e-4)
 
 
-def test_a_heavy_row_far_from_its_label_has_finite_slopes() -> None:
+def test_a_heavy_row_far_from_its_label_has_finite_gradients() -> None:
     layers = Layers.of(Taxonomy.from_paths([("a", "x"), ("a", "y"), ("b",)], steps="ids"), ends=())
-    goals = Goals.of(Traces.encode(layers, ["x"])).weighted(np.array([1_000.0]))
+    targets = Targets.of(Traces.encode(layers, ["x"])).weighted(np.array([1_000.0]))
     spans = LabelSpans.of(layers)
-    slopes = np.zeros(3, np.float32)
-    slopes[layers.node[spans.neuron] == layers.taxonomy.ids.index("b")] = 500
-    room = LabelRoom(np.zeros(3, np.float32), np.empty(3, np.float32), np.empty(3, np.int32))
-    assert np.isfinite(pull_of_labels(0, LabelTargets.of(goals, spans, 0.4), slopes, room))
-    assert np.isfinite(slopes).all()
+    grads = np.zeros(3, np.float32)
+    grads[layers.node[spans.neuron] == layers.taxonomy.ids.index("b")] = 500
+    room = LabelWorkspace(np.zeros(3, np.float32), np.empty(3, np.float32), np.empty(3, np.int32))
+    assert np.isfinite(grads_of_labels(0, LabelTargets.of(targets, spans, 0.4), grads, room))
+    assert np.isfinite(grads).all()
 
 
 def test_exponentials_are_close_for_every_size() -> None:

@@ -12,10 +12,10 @@ import scipy.sparse as sp
 
 from hinet import FileError, HiNetError, Layers, Taxonomy, Traces
 from hinet.data.matrices import SparseMatrix
-from hinet.engine import EngineSettings, FusedModel, Goals, Search, ValidationRows, fit
-from hinet.engine.experts import LabelSpans
-from hinet.engine.mixing import learned_mix, usual_mix
-from hinet.engine.patterns import prototypes
+from hinet.engine import EngineSettings, FusedModel, Search, Targets, ValidationRows, fit
+from hinet.engine.model.groups import LabelSpans
+from hinet.engine.training.cooccurrence import prototypes
+from hinet.engine.training.mixing import learned_mix, usual_mix
 from hinet.progress import EpochRecord, LineProgress, SilentProgress
 
 FEATURES = 40
@@ -98,7 +98,7 @@ def test_every_expert_knows_the_labels_by_itself(expert: int) -> None:
     experts, alone = model.experts, np.zeros(4, np.float32)
     alone[expert] = 1
     if expert == 3:
-        known = prototypes(SparseMatrix.of(rows), FEATURES, Goals.of(traces), experts.spans, 20.0)
+        known = prototypes(SparseMatrix.of(rows), FEATURES, Targets.of(traces), experts.spans, 20.0)
         experts = experts._replace(prototypes=known)
     assert accuracy(FusedModel(model.layers, experts._replace(mix=alone)), rows, labels) > 0.9
 
@@ -166,10 +166,10 @@ def test_rows_of_weight_zero_teach_nothing(kind: str) -> None:
 def test_prototypes_follow_the_weights_of_rows() -> None:
     """A row of weight zero adds nothing to the mean of its label."""
     rows, traces, _ = data("tree", 20)
-    spans, goals = LabelSpans.of(traces.layers), Goals.of(traces)
+    spans, targets = LabelSpans.of(traces.layers), Targets.of(traces)
     half = np.arange(20) < 10
-    weighted = prototypes(SparseMatrix.of(rows), FEATURES, goals.weighted(half.astype(float)), spans, 20.0)
-    first = prototypes(SparseMatrix.of(rows[:10]), FEATURES, goals.take(np.arange(10)), spans, 20.0)
+    weighted = prototypes(SparseMatrix.of(rows), FEATURES, targets.weighted(half.astype(float)), spans, 20.0)
+    first = prototypes(SparseMatrix.of(rows[:10]), FEATURES, targets.take(np.arange(10)), spans, 20.0)
     shape = (FEATURES, len(spans.neuron))
     dense = [sp.csr_array((made.value, made.label, made.offsets), shape=shape).toarray() for made in (weighted, first)]
     np.testing.assert_allclose(*dense, rtol=1e-5, atol=1e-5)
@@ -194,7 +194,7 @@ def test_patience_stops_early_and_keeps_the_best(monkeypatch: pytest.MonkeyPatch
         costs.append(cost)
         return mix, cost
 
-    monkeypatch.setattr("hinet.engine.fitting.learned_mix", heard_mix)
+    monkeypatch.setattr("hinet.engine.training.fit.learned_mix", heard_mix)
     rows, traces, _ = data("dag")
     valid_rows, _, _ = data("dag", 60, 5)
     random_traces = data("dag", 60, 6)[1]  # which nobody can learn, so that more training only costs
@@ -206,8 +206,8 @@ def test_patience_stops_early_and_keeps_the_best(monkeypatch: pytest.MonkeyPatch
     assert len(costs) == best + 1 + 2
     assert all(record.valid_score is not None for record in model.history)
     deep = model.experts._replace(mix=np.array([1, 0, 0, 0], np.float32))
-    goals = Goals.of(random_traces)
-    assert learned_mix(SparseMatrix.of(valid_rows), goals, model.groups, deep)[1] == pytest.approx(costs[best])
+    targets = Targets.of(random_traces)
+    assert learned_mix(SparseMatrix.of(valid_rows), targets, model.groups, deep)[1] == pytest.approx(costs[best])
 
 
 def test_validation_rows_decide_the_mix(trained: FusedModel, kind: str) -> None:
@@ -218,7 +218,7 @@ def test_validation_rows_decide_the_mix(trained: FusedModel, kind: str) -> None:
     np.testing.assert_array_equal(trained.experts.mix, usual)
     assert not np.allclose(model.experts.mix, usual, atol=1e-2)
     assert accuracy(model, valid_rows, valid_labels) > 0.9
-    groups, goals, matrix = model.groups, Goals.of(valid_traces), SparseMatrix.of(valid_rows)
+    groups, targets, matrix = model.groups, Targets.of(valid_traces), SparseMatrix.of(valid_rows)
 
     def cost(experts: Any) -> float:
         found = Search(FusedModel(model.layers, experts)).traces(valid_rows, 1_000).traces
@@ -231,7 +231,7 @@ def test_validation_rows_decide_the_mix(trained: FusedModel, kind: str) -> None:
         return total / len(valid_labels)
 
     assert cost(model.experts) < cost(model.experts._replace(mix=trained.experts.mix))
-    assert learned_mix(matrix, goals, groups, trained.experts)[1] < cost(trained.experts) + 1e-3
+    assert learned_mix(matrix, targets, groups, trained.experts)[1] < cost(trained.experts) + 1e-3
 
 
 @pytest.mark.parametrize("patience", [None, 1])
@@ -268,8 +268,8 @@ def test_checkpoints_at_intervals_lose_at_most_an_interval(
     trained: FusedModel, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(10_000))
-    monkeypatch.setattr("hinet.engine.checkpoints.time.monotonic", lambda: next(clock))
-    monkeypatch.setattr("hinet.engine.checkpoints.LEAST_WRITES", 0)
+    monkeypatch.setattr("hinet.engine.training.checkpoints.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("hinet.engine.training.checkpoints.LEAST_WRITES", 0)
     rows, traces, _ = data(kind)
     with pytest.raises(KeyboardInterrupt):
         fit(rows, traces, QUICK, progress=BreaksOff(19), checkpoint=tmp_path, checkpoint_every=8)
@@ -387,22 +387,22 @@ def test_a_checkpoint_that_was_cut_off_is_named(broken_off: Path) -> None:
 
 class Listens(SilentProgress):
     def __init__(self) -> None:
-        self.heard: list[str] = []
+        self.cached: list[str] = []
 
     def message(self, text: str) -> None:
-        self.heard.append(text)
+        self.cached.append(text)
 
     def started(self, epochs: int, rows: int) -> None:
-        self.heard.append(f"started {epochs} {rows}")
+        self.cached.append(f"started {epochs} {rows}")
 
     def advanced(self, rows: int) -> None:
-        self.heard.append("advanced")
+        self.cached.append("advanced")
 
     def epoch_done(self, record: EpochRecord) -> None:
-        self.heard.append(f"{record.part} {record.epoch}/{record.epochs}")
+        self.cached.append(f"{record.part} {record.epoch}/{record.epochs}")
 
     def finished(self) -> None:
-        self.heard.append("finished")
+        self.cached.append("finished")
 
 
 def test_too_little_memory_is_refused_before_training() -> None:
@@ -412,7 +412,7 @@ def test_too_little_memory_is_refused_before_training() -> None:
         HiNetError, match=r"takes 0\.00 GB.*memory_limit=1e-06 GB; lower width.*wide_buckets.*wide=False"
     ):
         fit(rows, traces, _with(QUICK, memory_limit=1e-6), progress=listens)
-    assert not any(heard.startswith("started") for heard in listens.heard)
+    assert not any(cached.startswith("started") for cached in listens.cached)
     fit(rows, traces, _with(QUICK, memory_limit=1.0, deep_epochs=1, wide_epochs=1))
 
 
@@ -421,11 +421,11 @@ def test_progress_hears_of_every_expert() -> None:
     listens = Listens()
     model = fit(rows, traces, _with(QUICK, deep_epochs=2), progress=listens)
     epochs = [f"{record.part} {record.epoch}/{record.epochs}" for record in model.history]
-    assert [heard for heard in listens.heard if "/" in heard] == epochs
+    assert [cached for cached in listens.cached if "/" in cached] == epochs
     parts = ("deep 1", "deep 2", "flat 1", "flat 2")
     assert sorted(epochs)[:8] == [f"{part} {epoch}/2" for part in parts for epoch in (1, 2)]
-    assert listens.heard[1] == f"started {len(epochs)} 300"
-    assert listens.heard[-1] == "finished"
+    assert listens.cached[1] == f"started {len(epochs)} 300"
+    assert listens.cached[-1] == "finished"
     stream = io.StringIO()
     fit(rows, traces, _with(QUICK, deep_epochs=2), progress=LineProgress("m", stream))
     lines = stream.getvalue().splitlines()
@@ -436,7 +436,7 @@ def test_progress_hears_of_every_expert() -> None:
 def test_hashed_features_take_less_room_and_still_learn(trained: FusedModel, kind: str) -> None:
     rows, traces, labels = data(kind)
     model = fit(rows, traces, _with(QUICK, wide_buckets=12))
-    assert model.experts.wide.known_as.max() < 12
+    assert model.experts.wide.feature_rank.max() < 12
     assert len(model.experts.wide.weights) < len(trained.experts.wide.weights)
     assert accuracy(model, rows, labels) > 0.9
     np.testing.assert_array_equal(model.experts.deep.embedding, trained.experts.deep.embedding)

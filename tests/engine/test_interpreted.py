@@ -14,7 +14,7 @@ import pytest
 from hinet import HiNetClassifier, Layers, Taxonomy, Traces, compiled
 from hinet.data.text import TextFeatures, TextSettings
 from hinet.engine import EngineSettings, FusedModel, Search, fit
-from hinet.engine.goals import Goals
+from hinet.engine.model.targets import Targets
 from tests import processes
 
 CLOSE: dict[str, float] = {"rtol": 0, "atol": 1e-5}
@@ -31,56 +31,56 @@ def interpreted() -> Iterator[list[str]]:
         yield called
 
 
-def model_of(edges: list[tuple[str, str]], flat: bool) -> tuple[FusedModel, Any, Goals]:
+def model_of(edges: list[tuple[str, str]], flat: bool) -> tuple[FusedModel, Any, Targets]:
     layers = Layers.of(Taxonomy.from_edges(edges))
     _, rows = TextFeatures.fit_transform(TEXTS * 4, TextSettings(char_ngrams=(3, 4)))
     traces = Traces.encode(layers, LABELS * 4)
     model = fit(rows, traces, EngineSettings(width=12, flat=flat, flat_width=9, threads=1))
     if flat:  # all four experts
         model = FusedModel(layers, model.experts._replace(mix=np.array([0.6, 0.5, 0.7, 0], np.float32)))
-    return model, rows, Goals.of(traces)
+    return model, rows, Targets.of(traces)
 
 
 @pytest.fixture(scope="module", params=["tree", "tree with a flat expert", "DAG"])
-def asked(request: pytest.FixtureRequest) -> tuple[FusedModel, Any, Goals]:
+def asked(request: pytest.FixtureRequest) -> tuple[FusedModel, Any, Targets]:
     return model_of(DAG if request.param == "DAG" else TREE, "flat" in request.param)
 
 
-def both(asked: tuple[FusedModel, Any, Goals], question: Any) -> tuple[Any, Any]:
-    model, rows, goals = asked
+def both(asked: tuple[FusedModel, Any, Targets], question: Any) -> tuple[Any, Any]:
+    model, rows, targets = asked
     with interpreted() as called:
-        plain = question(Search(model, threads=1), rows, goals)
+        plain = question(Search(model, threads=1), rows, targets)
     assert called
-    return plain, question(Search(model, threads=1), rows, goals)
+    return plain, question(Search(model, threads=1), rows, targets)
 
 
-def test_traces_agree(asked: tuple[FusedModel, Any, Goals]) -> None:
+def test_traces_agree(asked: tuple[FusedModel, Any, Targets]) -> None:
     for k in (1, 4):
-        plain, fast = both(asked, lambda search, rows, goals, k=k: search.traces(rows, k))
+        plain, fast = both(asked, lambda search, rows, targets, k=k: search.traces(rows, k))
         np.testing.assert_array_equal(plain.traces.neurons, fast.traces.neurons)
         np.testing.assert_array_equal(plain.traces.row_offsets, fast.traces.row_offsets)
         np.testing.assert_allclose(plain.traces.log_p, fast.traces.log_p, **CLOSE)
         np.testing.assert_allclose(plain.log_p, fast.log_p, **CLOSE)
 
 
-def test_labels_and_nodes_agree(asked: tuple[FusedModel, Any, Goals]) -> None:
+def test_labels_and_nodes_agree(asked: tuple[FusedModel, Any, Targets]) -> None:
     for question in (
-        lambda search, rows, goals: search.labels(rows),
-        lambda search, rows, goals: search.as_deep_as_sure(rows, 0.6),
-        lambda search, rows, goals: search.expected_f1(rows, 0.7),
+        lambda search, rows, targets: search.labels(rows),
+        lambda search, rows, targets: search.deepest_confident(rows, 0.6),
+        lambda search, rows, targets: search.expected_f1(rows, 0.7),
     ):
         plain, fast = both(asked, question)
         np.testing.assert_array_equal(plain.nodes, fast.nodes)
         np.testing.assert_allclose(np.log(plain.probability), np.log(fast.probability), **CLOSE)
-    plain, fast = both(asked, lambda search, rows, goals: search.top_labels(rows, 3))
+    plain, fast = both(asked, lambda search, rows, targets: search.top_labels(rows, 3))
     np.testing.assert_allclose(np.log(plain.probability), np.log(fast.probability), **CLOSE)
 
 
-def test_probabilities_and_logits_agree(asked: tuple[FusedModel, Any, Goals]) -> None:
-    plain, fast = both(asked, lambda search, rows, goals: search.label_probabilities(rows).toarray())
+def test_probabilities_and_logits_agree(asked: tuple[FusedModel, Any, Targets]) -> None:
+    plain, fast = both(asked, lambda search, rows, targets: search.label_probabilities(rows).toarray())
     np.testing.assert_array_equal(plain > 0, fast > 0)
     np.testing.assert_allclose(np.log(plain[plain > 0]), np.log(fast[fast > 0]), **CLOSE)
-    plain, fast = both(asked, lambda search, rows, goals: search.logits_along(rows, goals))
+    plain, fast = both(asked, lambda search, rows, targets: search.logits_along(rows, targets))
     np.testing.assert_allclose(plain, fast, **CLOSE)
 
 

@@ -13,9 +13,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hinet import HiNetError, Layers, Taxonomy
-from hinet.engine import FoundLabels, Goals, Search
-from hinet.engine.ladders import Ladder, cells_of
-from hinet.engine.leaning import gifts
+from hinet.engine import FoundLabels, Search, Targets
+from hinet.engine.search.odds_scaling import odds_shift
+from hinet.engine.search.trace_logits import TraceLogits, cells_of
 from hinet.networks import HiNet, SparseBag
 from hinet.networks.search import NetworkSearch
 from hinet.taxonomy import STOP
@@ -45,18 +45,18 @@ def enumerated_by(network: HiNet, rows: sp.csr_array) -> list[dict[Path, float]]
     return [all_scored(network.layers, scores[:, row].tolist()) for row in range(rows.shape[0])]
 
 
-@pytest.mark.parametrize("slope", [1.0, 0.6])
+@pytest.mark.parametrize("odds_scale", [1.0, 0.6])
 @given(layers=layered(), seed=seeds)
 @settings(max_examples=40)
-def test_probabilities_of_labels_are_sums_over_their_traces(slope: float, layers: Layers, seed: int) -> None:
-    assume(slope == 1 or layers.taxonomy.is_tree)
+def test_probabilities_of_labels_are_sums_over_their_traces(odds_scale: float, layers: Layers, seed: int) -> None:
+    assume(odds_scale == 1 or layers.taxonomy.is_tree)
     made, rows = random_model(layers, seed), random_rows(ROWS, seed)
-    search = Search(replace(made.model, slope=slope))
+    search = Search(replace(made.model, odds_scale=odds_scale))
     expected = sums_of(layers, enumerated(made, rows))
-    if slope != 1:
+    if odds_scale != 1:
         best = expected.max(1)
-        gift = gifts(best, slope)[:, None]
-        expected = (1 - gift) * expected + gift * (np.arange(expected.shape[1]) == expected.argmax(1)[:, None])
+        shift = odds_shift(best, odds_scale)[:, None]
+        expected = (1 - shift) * expected + shift * (np.arange(expected.shape[1]) == expected.argmax(1)[:, None])
     found = search.label_probabilities(rows)
     np.testing.assert_allclose(found.toarray(), expected, rtol=1e-3, atol=NEAR)
     np.testing.assert_allclose(found.sum(1), 1, rtol=1e-5)
@@ -135,7 +135,7 @@ def test_a_ladder_gives_the_probability_of_labels_at_any_factor(
     rows = random_rows(ROWS, seed)
     random = np.random.default_rng(seed)
     nodes = random.choice(np.unique(layers.node[layers.ends]), ROWS).astype(np.int64)
-    goals = Goals.of_labels(layers, nodes, np.arange(ROWS + 1))
+    targets = Targets.of_labels(layers, nodes, np.arange(ROWS + 1))
     if engine == "fused":
         model = random_model(layers, seed).model
         search: Any = Search(model)
@@ -148,10 +148,12 @@ def test_a_ladder_gives_the_probability_of_labels_at_any_factor(
         for start, end in zip(layers.option_offsets[:-1], layers.option_offsets[1:], strict=True):
             scores[start:end] = scores[start:end].log_softmax(0)
         expected = sums_of(layers, [all_scored(layers, scores[:, row].tolist()) for row in range(ROWS)])
-    ladder = Ladder.of(goals, search.logits_along(rows, goals))
-    np.testing.assert_allclose(np.exp(ladder.log_p(factor)), expected[np.arange(ROWS), nodes], rtol=2e-3, atol=1e-7)
-    certain = np.diff(layers.option_offsets)[goals.arrays.step_group[goals.row_steps()[1]]] == 1
-    assert cells_of(goals).sum() == len(ladder.logits) + certain.sum() + len(ladder.take_from)
+    logits_along = TraceLogits.of(targets, search.logits_along(rows, targets))
+    np.testing.assert_allclose(
+        np.exp(logits_along.log_p(factor)), expected[np.arange(ROWS), nodes], rtol=2e-3, atol=1e-7
+    )
+    certain = np.diff(layers.option_offsets)[targets.arrays.step_group[targets.row_steps()[1]]] == 1
+    assert cells_of(targets).sum() == len(logits_along.logits) + certain.sum() + len(logits_along.choice_from)
 
 
 def test_labels_of_many_improbable_traces_are_ranked() -> None:
@@ -185,7 +187,7 @@ def test_blocks_of_rows_give_the_same_labels(monkeypatch: pytest.MonkeyPatch) ->
     made, rows = random_model(layers, 3), random_rows(150, 3)
     search = Search(made.model, threads=2)
     whole, every = search.top_labels(rows, 4), search.label_probabilities(rows)
-    monkeypatch.setattr("hinet.engine.search.MOST_CELLS", 100)
+    monkeypatch.setattr("hinet.engine.search.search.MOST_CELLS", 100)
     parts = search.top_labels(rows, 4)
     np.testing.assert_array_equal(parts.probability, whole.probability)
     np.testing.assert_array_equal(parts.found.traces.neurons, whole.found.traces.neurons)

@@ -19,28 +19,27 @@ from hinet.engine import (
     EngineSettings,
     Experts,
     FusedModel,
-    Goals,
     Groups,
     Search,
+    Targets,
     ValidationRows,
-    deep_kernels,
     fit,
-    wide_kernels,
 )
-from hinet.engine.coupled_kernels import WideWeights, find_weights, train_wide
-from hinet.engine.deep import DeepSlots, Drops
-from hinet.engine.deep_kernels import train_deep
-from hinet.engine.experts import WEIGHT, LabelSpans, Prototypes, WideExpert, linear_units
-from hinet.engine.scoring_kernels import expert_logits
-from hinet.engine.tasks import Stretch, TrainingRows
-from hinet.engine.wide import IN_TRAINING, IndependentGroups, WidePlan
+from hinet.engine.model.experts import WEIGHT, Prototypes, WideExpert, linear_units
+from hinet.engine.model.groups import LabelSpans
+from hinet.engine.search.scoring_kernels import expert_logits
+from hinet.engine.training import deep_kernels, wide_kernels
+from hinet.engine.training.deep import DeepAccumulators, DropoutMasks
+from hinet.engine.training.deep_kernels import train_deep
+from hinet.engine.training.jobs import RowChunk, TrainingSet
+from hinet.engine.training.wide import IN_TRAINING, IndependentGroups, WidePlan
+from hinet.engine.training.wide_kernels import WideWeights, find_weights, train_wide
 from hinet.networks import (
     DenseFeatures,
     HeadSettings,
     HiNet,
     SparseBag,
     SparseRows,
-    Targets,
     TrainingSettings,
     default,
     downpour,
@@ -48,17 +47,20 @@ from hinet.networks import (
     predict_traces,
     train,
 )
+from hinet.networks import (
+    Targets as TorchTargets,
+)
 from hinet.networks.segments import segment_logsumexp
 from hinet.ragged import offsets_of
-from tests.engine.fused_network import FusedNetwork, from_fused, to_fused
+from tests.engine.fused_network import FusedNetwork, from_fused, to_fused, wide_matrix
 from tests.networks.strategies import enumerated
 from tests.strategies import layered
 
 FEATURES, WIDTH = 7, 5
 HUGE = 1e8  # a slot that no gradient moves
 RATE = 1e4  # its root: one step is then the gradient itself
-NO_DROPS = Drops(np.ones(1, np.float32), np.ones(WIDTH + 1, np.float32))
-FIRST_ROW = Stretch(np.array([0]), 0, 1, (RATE, RATE))
+NO_DROPS = DropoutMasks(np.ones(1, np.float32), np.ones(WIDTH + 1, np.float32))
+FIRST_ROW = RowChunk(np.array([0]), 0, 1, (RATE, RATE))
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 MIXES = {
     "deep": (1.0, 0.0, 0.0, 0.0),
@@ -135,7 +137,7 @@ def fused_model(case: Case, mix: str) -> FusedModel:
     """A model of random experts; those on labels are for trees."""
     layers, random = case.layers, case.random
     groups = Groups.of(layers)
-    spans = LabelSpans.of(layers) if layers.taxonomy.is_tree else LabelSpans.none(layers)
+    spans = LabelSpans.of(layers)
     labels = len(spans.neuron)
     means = sp.random_array((FEATURES, labels), density=0.5, format="csr", rng=random, dtype=np.float64)
     prototypes = Prototypes(
@@ -170,7 +172,7 @@ def assert_same_traces(found: Traces, expected: Traces) -> None:
     np.testing.assert_allclose(found.log_p, expected.log_p, **CLOSE)
 
 
-def marginal_cost(scores: torch.Tensor, targets: Targets) -> torch.Tensor:
+def marginal_cost(scores: torch.Tensor, targets: TorchTargets) -> torch.Tensor:
     """The cost of every row from the scores of all options: marginal over a label's traces, mean over labels."""
     batch = targets.batch(np.arange(len(targets)))
     walked = scores.new_zeros(len(batch.step_counts))
@@ -191,13 +193,13 @@ def test_the_logits_of_the_kernels_are_those_of_the_network(mix: str, case: Case
     model = fused_model(case, mix)
     groups, rows = model.groups, SparseMatrix.of(case.rows)
     ends = np.unique(case.layers.node[case.layers.ends & (case.layers.node >= 0)])
-    goals = Goals.of(Traces.of_nodes(case.layers, np.tile(ends, 3)))
+    targets = Targets.of(Traces.of_nodes(case.layers, np.tile(ends, 3)))
     row_of = np.repeat(np.arange(3), len(ends))
-    said = expert_logits(rows, row_of, goals.arrays, groups, model.experts)
+    said = expert_logits(rows, row_of, targets.arrays, groups, model.experts)
     expected = FusedNetwork.of(model).logits(batch_of(case.rows)).detach().numpy()  # (output rows, 3)
-    arrays, place = goals.arrays, 0
-    for row, goal in zip(row_of, arrays.entry_goal, strict=True):
-        for neuron in arrays.step_group[arrays.step_offsets[goal] : arrays.step_offsets[goal + 1]]:
+    arrays, place = targets.arrays, 0
+    for row, target in zip(row_of, arrays.entry_target, strict=True):
+        for neuron in arrays.step_group[arrays.step_offsets[target] : arrays.step_offsets[target + 1]]:
             own = slice(groups.first_row[neuron], groups.first_row[neuron + 1])
             size = own.stop - own.start
             np.testing.assert_allclose(said[place : place + size] @ model.experts.mix, expected[own, row], **CLOSE)
@@ -252,13 +254,12 @@ class DeepStep(NamedTuple):
     embedding_bias: NDArray[np.float32]
 
 
-def deep_step(deep: DeepExpert, rows: sp.csr_array, goals: Goals, adjustment: NDArray[np.float32]) -> DeepStep:
-    """Train on the first row alone, with slots so large that a step is the gradient."""
-    data = TrainingRows.of(SparseMatrix.of(rows), goals.arrays, Groups.of(goals.layers), adjustment)
+def deep_step(deep: DeepExpert, rows: sp.csr_array, targets: Targets, adjustment: NDArray[np.float32]) -> DeepStep:
+    """Train on the first row alone, with accumulators so large that a step is the gradient."""
+    data = TrainingSet.of(SparseMatrix.of(rows), targets.arrays, Groups.of(targets.layers), adjustment)
     moved = DeepExpert(*(array.copy() for array in deep))
-    slots = DeepSlots(np.full(FEATURES, HUGE, np.float32), np.full(len(deep.bias), HUGE, np.float32))
-    mine = np.ones(len(data.groups.first_row) - 1, bool)
-    cost = train_deep(data, mine, FIRST_ROW, NO_DROPS, moved, slots)
+    slots = DeepAccumulators(np.full(FEATURES, HUGE, np.float32), np.full(len(deep.bias), HUGE, np.float32))
+    cost = train_deep(data, FIRST_ROW, NO_DROPS, moved, slots)
     return DeepStep(
         cost,
         deep.weight - moved.weight,
@@ -290,22 +291,22 @@ def test_the_cost_of_the_deep_kernel_is_that_of_the_network(most: int, data: st.
     groups = Groups.of(case.layers)
     deep, adjustment = deep_expert(case.random, groups.rows), normal(case.random, groups.rows)
     weights = case.random.uniform(0.2, 3, len(traces))
-    goals = Goals.of(traces).weighted(weights)
-    network, targets = deep_network(case.layers, deep, adjustment), Targets(traces)
-    expected = network.cost(batch_of(case.rows), targets.batch(np.arange(len(traces)))).detach()
+    targets = Targets.of(traces).weighted(weights)
+    network = deep_network(case.layers, deep, adjustment)
+    expected = network.cost(batch_of(case.rows), TorchTargets(traces).batch(np.arange(len(traces)))).detach()
     for row in range(len(traces)):
-        found = deep_step(deep, case.rows[[row]], goals.take(np.array([row])), adjustment)
+        found = deep_step(deep, case.rows[[row]], targets.take(np.array([row])), adjustment)
         assert found.cost == pytest.approx(weights[row] * expected[row].item(), rel=1e-4, abs=1e-4)
 
 
 def test_a_node_at_two_depths_is_one_label_with_two_paths() -> None:
     """Its neurons form a tree, though the taxonomy does not."""
     layers = Layers.of(Taxonomy.from_edges([("r", "a"), ("r", "z"), ("a", "z")]), ends=["a"])
-    both = Goals.of(Traces.encode_sets(layers, [["a", "z"], ["z"]]))
+    both = Targets.of(Traces.encode_sets(layers, [["a", "z"], ["z"]]))
     assert both.arrays.row_offsets.tolist() == [0, 2, 3]
     assert both.arrays.entry_share.tolist() == [0.5, 0.5, 1.0]
-    path = Goals.of(Traces.encode_paths(layers, [["a", "z"]]))
-    assert len(path.arrays.take_option) == 3  # a, z and stop: not the way from the root to z
+    path = Targets.of(Traces.encode_paths(layers, [["a", "z"]]))
+    assert len(path.arrays.choice_option) == 3  # a, z and stop: not the way from the root to z
 
 
 @given(cases(1))
@@ -315,8 +316,8 @@ def test_a_single_path_costs_the_same_in_both(case: Case) -> None:
     adjustment = normal(case.random, model.groups.rows)
     path = Search(model, threads=1).traces(case.rows).traces  # of labels with several paths, one
     network = deep_network(case.layers, model.experts.deep, adjustment)
-    expected = network.cost(batch_of(case.rows), Targets(path).batch(np.arange(1))).detach()
-    found = deep_step(model.experts.deep, case.rows, Goals.of(path), adjustment)
+    expected = network.cost(batch_of(case.rows), TorchTargets(path).batch(np.arange(1))).detach()
+    found = deep_step(model.experts.deep, case.rows, Targets.of(path), adjustment)
     assert found.cost == pytest.approx(expected[0].item(), rel=1e-4, abs=1e-4)
 
 
@@ -329,36 +330,36 @@ def test_the_deep_kernel_goes_down_the_gradient(most: int, data: st.DataObject) 
     deep, adjustment = model.experts.deep, normal(case.random, model.groups.rows)
     traces = some_traces(case, most, rows=1)
     weight = case.random.uniform(0.2, 3)
-    found = deep_step(deep, case.rows[[0]], Goals.of(traces).weighted(np.array([weight])), adjustment)
+    found = deep_step(deep, case.rows[[0]], Targets.of(traces).weighted(np.array([weight])), adjustment)
     network = FusedNetwork.of(model).double()
     logits = network.logits(batch_of(case.rows[[0]]))
     cost = (
         weight
-        * marginal_cost(network.head.normalised(logits + torch.tensor(adjustment)[:, None]), Targets(traces)).sum()
+        * marginal_cost(network.head.normalised(logits + torch.tensor(adjustment)[:, None]), TorchTargets(traces)).sum()
     )
     assert found.cost == pytest.approx(cost.item(), rel=1e-4, abs=1e-4)
-    slopes = slopes_of(cost, logits)
-    assume(not ((slopes.abs() - float(deep_kernels.CERTAIN)).abs() < 1e-6).any())
-    slopes = torch.where(slopes.abs() > float(deep_kernels.CERTAIN), slopes, 0)  # the others are left out on purpose
+    grads = grads_of(cost, logits)
+    assume(not ((grads.abs() - float(deep_kernels.CERTAIN)).abs() < 1e-6).any())
+    grads = torch.where(grads.abs() > float(deep_kernels.CERTAIN), grads, 0)  # the others are left out on purpose
     parameters = (network.head.weight, network.head.bias, network.features.weight, network.features.bias)
-    for moved, gradient in zip(found[1:], torch.autograd.grad(logits, parameters, slopes), strict=True):
+    for moved, gradient in zip(found[1:], torch.autograd.grad(logits, parameters, grads), strict=True):
         np.testing.assert_allclose(moved, gradient.to_dense(), **CLOSE)
 
 
-def slopes_of(cost: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+def grads_of(cost: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
     """Return the gradient of the logits, which is zero where no group has a choice."""
     if not cost.requires_grad or not len(logits):
         return torch.zeros_like(logits)
     return torch.autograd.grad(cost, logits, retain_graph=True)[0]
 
 
-def without_certain_groups(slopes: torch.Tensor, groups: Groups) -> torch.Tensor:
+def without_certain_groups(grads: torch.Tensor, groups: Groups) -> torch.Tensor:
     """Leave out the groups that the kernels of the wide expert leave alone: those without a steep slope."""
     group = torch.from_numpy(groups.row_groups())
-    steepest = torch.zeros(len(groups.first_row) - 1, dtype=slopes.dtype)
-    steepest = steepest.scatter_reduce(0, group, slopes[:, 0].abs(), "amax")
+    steepest = torch.zeros(len(groups.first_row) - 1, dtype=grads.dtype)
+    steepest = steepest.scatter_reduce(0, group, grads[:, 0].abs(), "amax")
     assume(not ((steepest - float(wide_kernels.CERTAIN)).abs() < 1e-6).any())
-    return torch.where(steepest[group][:, None] >= float(wide_kernels.CERTAIN), slopes, 0)
+    return torch.where(steepest[group][:, None] >= float(wide_kernels.CERTAIN), grads, 0)
 
 
 @pytest.mark.parametrize("most", [1, 3], ids=["one label", "several labels"])
@@ -368,26 +369,29 @@ def test_the_wide_kernel_goes_down_the_gradient(most: int, data: st.DataObject) 
     case = data.draw(cases(2))
     rows, groups, random = case.rows[[0]], Groups.of(case.layers), case.random
     model = fused_model(case, "wide")
-    wide = wide_expert(random, groups)._replace(known_as=np.arange(FEATURES, dtype=np.int32))
+    wide = wide_expert(random, groups)._replace(feature_rank=np.arange(FEATURES, dtype=np.int32))
     network = FusedNetwork.of(FusedModel(case.layers, model.experts._replace(wide=wide))).double()
     traces, weight, adjustment = some_traces(case, most, rows=1), random.uniform(0.2, 3), normal(random, groups.rows)
-    goals = Goals.of(traces).weighted(np.array([weight]))
-    matrix = wide.matrix()
+    targets = Targets.of(traces).weighted(np.array([weight]))
+    matrix = wide_matrix(wide)
     weights = np.empty(matrix.nnz, IN_TRAINING)
-    weights["row"], weights["weight"], weights["slot"] = matrix.indices, matrix.data, HUGE
-    offsets, bias, bias_slots = matrix.indptr.astype(np.int64), wide.bias.copy(), np.full(groups.rows, HUGE, np.float32)
-    training = WideWeights(offsets, weights, bias, bias_slots)
-    train_rows = TrainingRows.of(SparseMatrix.of(rows), goals.arrays, groups, adjustment)
-    mine = np.ones(len(groups.first_row) - 1, bool)
-    found = train_wide(train_rows, mine, FIRST_ROW, training, find_weights(train_rows, mine, training))
+    weights["row"], weights["weight"], weights["accumulator"] = matrix.indices, matrix.data, HUGE
+    offsets, bias, sums = (
+        matrix.indptr.astype(np.int64),
+        wide.bias.copy(),
+        np.full(groups.rows, HUGE, np.float32),
+    )
+    training = WideWeights(offsets, weights, bias, sums)
+    train_rows = TrainingSet.of(SparseMatrix.of(rows), targets.arrays, groups, adjustment)
+    found = train_wide(train_rows, FIRST_ROW, training, find_weights(train_rows, training))
     logits = network.logits(batch_of(rows))
     cost = (
         weight
-        * marginal_cost(network.head.normalised(logits + torch.tensor(adjustment)[:, None]), Targets(traces)).sum()
+        * marginal_cost(network.head.normalised(logits + torch.tensor(adjustment)[:, None]), TorchTargets(traces)).sum()
     )
     assert found == pytest.approx(cost.item(), rel=1e-4, abs=1e-4)
-    slopes = without_certain_groups(slopes_of(cost, logits), groups)
-    by_weight, by_bias = torch.autograd.grad(logits, (network.wide.weight, network.wide.bias), slopes)
+    grads = without_certain_groups(grads_of(cost, logits), groups)
+    by_weight, by_bias = torch.autograd.grad(logits, (network.wide.weight, network.wide.bias), grads)
     np.testing.assert_allclose(matrix.data - weights["weight"], by_weight, **CLOSE)
     np.testing.assert_allclose((wide.bias - bias) / wide_kernels.BIAS_RATE, by_bias, **CLOSE)
 
@@ -399,13 +403,13 @@ def test_groups_trained_by_themselves_go_down_the_gradient(case: Case) -> None:
     rows, groups, random = case.rows[[0]], Groups.of(case.layers), case.random
     path = Search(fused_model(case, "deep"), threads=1).traces(rows).traces
     weight, adjustment = random.uniform(0.2, 3), normal(random, groups.rows)
-    goals = Goals.of(path).weighted(np.array([weight]))
-    assume(len(goals.arrays.take_option) == len(goals.arrays.step_group))
-    data = TrainingRows.of(SparseMatrix.of(rows), goals.arrays, groups, adjustment)
+    targets = Targets.of(path).weighted(np.array([weight]))
+    assume(len(targets.arrays.choice_option) == len(targets.arrays.step_group))
+    data = TrainingSet.of(SparseMatrix.of(rows), targets.arrays, groups, adjustment)
     epochs, rate, slot = 2, 0.3, 0.05
     plan = WidePlan(np.arange(FEATURES, dtype=np.int32), FEATURES, epochs, rate, slot, 0, 1)
     training = IndependentGroups(data, plan)
-    found = sum(task.run_epoch(0, lambda _: None) for task in training.tasks())
+    found = sum(job.run_epoch(0, lambda _: None) for job in training.jobs())
     trained = training.expert()
     untrained = trained._replace(weights=trained.weights.copy(), bias=np.zeros_like(trained.bias))
     untrained.weights["weight"] = 0
@@ -416,16 +420,16 @@ def test_groups_trained_by_themselves_go_down_the_gradient(case: Case) -> None:
     for epoch in range(epochs):
         logits = network.logits(batch_of(rows))
         scores = network.head.normalised(logits + torch.tensor(adjustment)[:, None])
-        cost = weight * marginal_cost(scores, Targets(path)).sum()
-        slopes = without_certain_groups(slopes_of(cost, logits), groups)
-        gradients = torch.autograd.grad(logits, parameters, slopes)
+        cost = weight * marginal_cost(scores, TorchTargets(path)).sum()
+        grads = without_certain_groups(grads_of(cost, logits), groups)
+        gradients = torch.autograd.grad(logits, parameters, grads)
         with torch.no_grad():
             for number, share in enumerate((1.0, float(wide_kernels.BIAS_RATE))):
                 slots[number] += gradients[number].square()
                 step = share * rate * (1 - epoch / epochs)
                 parameters[number] -= step * gradients[number] / slots[number].sqrt()
     assert found == pytest.approx(cost.item(), rel=1e-4, abs=1e-4)
-    np.testing.assert_allclose(trained.matrix().data, parameters[0].detach(), **CLOSE)
+    np.testing.assert_allclose(wide_matrix(trained).data, parameters[0].detach(), **CLOSE)
     np.testing.assert_allclose(trained.bias, parameters[1].detach(), **CLOSE)
 
 
@@ -455,7 +459,7 @@ def test_what_torch_trains_the_engine_answers(tree: bool, tied: bool) -> None:
     rows, traces = labelled_rows(layers, 0)
     torch.manual_seed(0)
     network = HiNet(SparseBag(20, WIDTH), layers, WIDTH, HeadSettings(tied=True) if tied else default())
-    train(network, rows, Targets(traces), TrainingSettings(epochs=3, batch=16, sparse_rate=2.0, dense_rate=5e-3))
+    train(network, rows, TorchTargets(traces), TrainingSettings(epochs=3, batch=16, sparse_rate=2.0, dense_rate=5e-3))
     model = to_fused(network)
     new_rows, _ = labelled_rows(layers, 1)
     expected = predict_traces(network, new_rows, k=3)
@@ -474,7 +478,7 @@ def test_what_the_engine_trains_torch_answers(tree: bool, wide: bool) -> None:
     valid = ValidationRows(*labelled_rows(layers, 2))
     settings = EngineSettings(width=WIDTH, flat_width=3, wide=wide, flat=tree and wide, deep_epochs=4, threads=1)
     model = fit(rows, traces, settings, valid=valid if wide else None)
-    assert model.experts.deep.slope.sum() == 2 * linear_units(WIDTH)
+    assert model.experts.deep.negative_slope.sum() == 2 * linear_units(WIDTH)
     new_rows, _ = labelled_rows(layers, 1)
     expected = Search(model).traces(new_rows, 3).traces
     assert_same_traces(predict_traces(FusedNetwork.of(model), new_rows, k=3), expected)

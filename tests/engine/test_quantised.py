@@ -14,10 +14,11 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from hinet import HiNetError, Layers, Taxonomy, Traces
 from hinet.data.matrices import SparseMatrix
 from hinet.engine import DeepExpert, EngineSettings, FusedModel, Search, ValidationRows, fit
-from hinet.engine.carrying import carried
-from hinet.engine.contributions import contributions
-from hinet.engine.quantised import LEVELS, float_rows, quantise_rows
-from hinet.engine.redundancy import merged_columns, with_merged
+from hinet.engine.model.experts import LEVELS, float_rows, quantise_rows
+from hinet.engine.model.fused import with_merged
+from hinet.engine.search.contributions import contributions
+from hinet.engine.training.cooccurrence import merged_columns
+from hinet.engine.training.taxonomy_transfer import transferred
 
 LABELS = ["x", "y", "z", "b"]
 FEATURES = 12
@@ -110,7 +111,7 @@ def test_training_goes_on_from_8_bits(repeats: int) -> None:
 
 def test_a_model_carried_to_the_same_layers_is_the_same_to_the_bit(trained: FusedModel) -> None:
     rows, _ = data()
-    again = carried(trained, trained.layers, np.arange(len(trained.layers.taxonomy)))
+    again = transferred(trained, trained.layers, np.arange(len(trained.layers.taxonomy)))
     np.testing.assert_array_equal(again.experts.deep.weight, trained.experts.deep.weight)
     np.testing.assert_array_equal(again.experts.flat.weight_scale, trained.experts.flat.weight_scale)
     np.testing.assert_array_equal(log_p(again, rows), log_p(trained, rows))

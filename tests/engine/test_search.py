@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hinet import HiNetError, Layers, Taxonomy
 from hinet.engine import Found, FoundNodes, Search
-from hinet.engine.search import ROOM
+from hinet.engine.search.search import ROOM
 from hinet.networks import NeuronGraph, downpour
 from tests.engine.oracle import (
     Made,
@@ -209,9 +209,9 @@ def tops_of(layers: Layers) -> list[int]:
 
 @given(layers=layered(), seed=seeds, least=st.sampled_from([0.05, 0.3, 0.5, 0.9, 1.0]))
 @settings(max_examples=60)
-def test_as_deep_as_sure_is_the_deepest_node_with_enough_probability(layers: Layers, seed: int, least: float) -> None:
+def test_deepest_confident_is_the_deepest_node_with_enough_probability(layers: Layers, seed: int, least: float) -> None:
     made, rows = random_model(layers, seed), random_rows(FEW, seed)
-    found = Search(made.model).as_deep_as_sure(rows, least)
+    found = Search(made.model).deepest_confident(rows, least)
     depth, slack = layers.taxonomy.depth, slack_of(layers, least)
     for row, traces in enumerate(enumerated(made, rows)):
         node, p = int(found.nodes[row]), node_probabilities(layers, traces)
@@ -263,7 +263,7 @@ def test_a_row_without_a_sure_node_gets_the_best_node_right_below_the_root() -> 
     layers = Layers.of(Taxonomy.from_edges([("r", "b"), ("r", "a"), ("r", "c"), ("a", "b")]))
     made = biased_model(layers, {0: float(np.log(0.2)), 1: float(np.log(0.5)), 2: float(np.log(0.3)), 3: -20.0})
     for found in (
-        Search(made.model).as_deep_as_sure(random_rows(1), 0.9),
+        Search(made.model).deepest_confident(random_rows(1), 0.9),
         Search(made.model).expected_f1(random_rows(1), 1),
     ):
         assert [layers.taxonomy.ids[node] for node in found.nodes] == ["a"]
@@ -275,7 +275,7 @@ def test_a_root_that_is_all_there_is_is_the_answer() -> None:
     search, rows = Search(biased_model(layers, {}).model), random_rows(2)
     for found in (
         search.labels(rows),
-        search.as_deep_as_sure(rows, 0.5),
+        search.deepest_confident(rows, 0.5),
         search.expected_f1(rows),
         search.decode(rows),
     ):
@@ -322,7 +322,7 @@ def asked(request: pytest.FixtureRequest) -> tuple[Made, sp.csr_array]:
 
 
 def answers_of(search: Search, rows: sp.csr_array) -> tuple[Found, FoundNodes, FoundNodes, FoundNodes]:
-    return search.traces(rows, 3), search.labels(rows), search.as_deep_as_sure(rows, 0.4), search.expected_f1(rows)
+    return search.traces(rows, 3), search.labels(rows), search.deepest_confident(rows, 0.4), search.expected_f1(rows)
 
 
 def assert_same_answers(first: tuple, second: tuple) -> None:
@@ -338,8 +338,8 @@ def test_answers_do_not_depend_on_threads_or_blocks(
     expected = answers_of(Search(made.model, threads=1), rows)
     for threads in (2, 5):
         assert_same_answers(answers_of(Search(made.model, threads=threads), rows), expected)
-    monkeypatch.setattr("hinet.engine.search.LEAST_BLOCK", 10)
-    monkeypatch.setattr("hinet.engine.search.BLOCK", 10)  # all rows are searched in small blocks
+    monkeypatch.setattr("hinet.engine.search.search.LEAST_BLOCK", 10)
+    monkeypatch.setattr("hinet.engine.search.search.BLOCK", 10)  # all rows are searched in small blocks
     assert_same_answers(answers_of(Search(made.model, threads=2), rows), expected)
 
 
@@ -372,7 +372,7 @@ def test_the_order_and_repetition_of_features_do_not_matter() -> None:
 
 def test_rows_that_do_not_fit_are_refused() -> None:
     search, rows = Search(random_model(shallow_dag(), 1).model), random_rows(5, 1)
-    ask = [search.traces, search.labels, search.expected_f1, lambda rows: search.as_deep_as_sure(rows, 0.5)]
+    ask = [search.traces, search.labels, search.expected_f1, lambda rows: search.deepest_confident(rows, 0.5)]
     spoilt = rows.copy()
     row = int(np.flatnonzero(np.diff(rows.indptr))[-1])
     spoilt.data[rows.indptr[row]] = np.nan
@@ -393,6 +393,6 @@ def test_numbers_out_of_range_are_refused() -> None:
         search.traces(rows, 0)
     for least in (0.0, 1.5, float("nan")):
         with pytest.raises(HiNetError, match=f"least: expected a number above 0 and at most 1, got {least}"):
-            search.as_deep_as_sure(rows, least)
+            search.deepest_confident(rows, least)
         with pytest.raises(HiNetError, match=f"f1: expected a number above 0 and at most 1, got {least}"):
             search.expected_f1(rows, least)

@@ -28,7 +28,7 @@ from hinet.classifier.manifest import FORMAT, MANIFEST, damaged
 from hinet.classifier.model_folder import ModelFiles, new_model, open_model, switch_manifest
 from hinet.classifier.text_paths import TextStyle
 from hinet.data import Traces
-from hinet.engine.answering import Predictor
+from hinet.engine.search.predictor import Predictor
 from hinet.errors import FileError, HiNetError
 from hinet.files import decode_text, map_arrays, write_arrays
 from hinet.files.schema import check_arrays, indices

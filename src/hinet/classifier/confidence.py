@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.truth import Truth
-from hinet.engine import FoundNodes, Goals
-from hinet.engine.ladders import Ladder, cells_of
-from hinet.engine.leaning import sloped
+from hinet.engine import FoundNodes, Targets
+from hinet.engine.search.odds_scaling import rescale
+from hinet.engine.search.trace_logits import TraceLogits, cells_of
 from hinet.errors import HiNetError
 from hinet.evaluation.risk import THRESHOLDS, AnswerCounts, RiskBound, find_threshold
 from hinet.metrics import expected_calibration_error, log_loss
@@ -114,23 +114,23 @@ def scale_for(fitted: Fitted, rows: Any, truth: Truth) -> Scale:
     best = min(LOG_FACTORS, key=of_factor)
     around = (best - LOG_STEP, best + LOG_STEP)
     factor = float(np.exp(minimize_scalar(of_factor, bounds=around, method="bounded", options={"xatol": 5e-3}).x))
-    if not fitted.predictor.can_slope:
+    if not fitted.predictor.can_scale_odds:
         return Scale(factor)
     found = probability(factor)
 
     def of_slope(log_slope: float) -> float:
-        return loss(sloped(found, float(np.exp(log_slope))), log_slope)
+        return loss(rescale(found, float(np.exp(log_slope))), log_slope)
 
     slope = minimize_scalar(of_slope, bounds=(LEAST_LOG_SLOPE, 0.0), method="bounded", options={"xatol": 5e-3})
     return Scale(factor, float(np.exp(slope.x)) if slope.fun < of_slope(0.0) else 1.0)
 
 
-def _ladder(fitted: Fitted, rows: Any, nodes: NDArray[np.int64]) -> tuple[Ladder, NDArray[np.int64]]:
+def _ladder(fitted: Fitted, rows: Any, nodes: NDArray[np.int64]) -> tuple[TraceLogits, NDArray[np.int64]]:
     """Return what gives the probabilities of rows' labels at any factor, and which rows: as many as memory allows."""
-    goals = Goals.of_labels(fitted.form.layers, nodes, np.arange(len(nodes) + 1))
-    kept = _evenly(len(nodes), int(MOST_CELLS_OF_PATHS / max(cells_of(goals).mean(), 1)))
-    goals, rows = goals.take(kept), rows[kept]
-    return Ladder.of(goals, fitted.predictor.logits_along(rows, goals)), kept
+    targets = Targets.of_labels(fitted.form.layers, nodes, np.arange(len(nodes) + 1))
+    kept = _evenly(len(nodes), int(MOST_CELLS_OF_PATHS / max(cells_of(targets).mean(), 1)))
+    targets, rows = targets.take(kept), rows[kept]
+    return TraceLogits.of(targets, fitted.predictor.logits_along(rows, targets)), kept
 
 
 def _evenly(count: int, most: int) -> NDArray[np.int64]:
@@ -167,7 +167,7 @@ def promise_for(fitted: Fitted, rows: Any, truth: Truth, risk: float, certainty:
 
 def answers_at(fitted: Fitted, rows: Any, truth: Truth, labels: NDArray[np.int64], threshold: float) -> AnswerCounts:
     """Return how rows are answered at a threshold; ``labels`` are the nodes they are answered with without one."""
-    found = fitted.predictor.as_deep_as_sure(rows, threshold)
+    found = fitted.predictor.deepest_confident(rows, threshold)
     given = found.probability >= threshold
     right = truth.are_right(found.nodes, or_above=True)
     full = (found.nodes == labels) | fitted.form.taxonomy.leaves[found.nodes]

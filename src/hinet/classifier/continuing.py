@@ -14,9 +14,14 @@ from hinet.classifier.fitting import Lesson
 from hinet.classifier.labels import LabelForm
 from hinet.data import Traces
 from hinet.engine import EngineSettings
-from hinet.engine.answering import Predictor
-from hinet.engine.carrying import Carried
-from hinet.engine.transfer import TRACES_OF_A_ROW, learning_rows, option_targets, traceable
+from hinet.engine.search.predictor import Predictor
+from hinet.engine.training.taxonomy_transfer import (
+    TRACES_OF_A_ROW,
+    OutputTransfer,
+    learning_rows,
+    option_targets,
+    traceable,
+)
 from hinet.progress import Progress
 from hinet.taxonomy import TaxonomyChange
 
@@ -78,5 +83,5 @@ def _taught(before: Predictor, moved: Predictor, change: TaxonomyChange, rows: A
     """Return ``moved`` with the options above moved nodes taught by what was answered before."""
     found = before.scaled(1.0, 1.0).traces(rows, TRACES_OF_A_ROW).traces
     targets = option_targets(found, moved.layers, change.new_position)
-    sources = Carried.between(before.layers, moved.layers, np.append(change.old_position, -1))
+    sources = OutputTransfer.between(before.layers, moved.layers, np.append(change.old_position, -1))
     return moved.taught(learning_rows(sources, moved.layers, change.nodes_with_other_labels()), targets, rows)

@@ -65,9 +65,9 @@ from hinet.data.holdout import holdout_mask
 from hinet.data.matrices import as_csr, check_rows, is_sparse, validate_weights
 from hinet.data.text import TextSettings
 from hinet.engine import Decoding, fit
-from hinet.engine.answering import Engine, Predictor
 from hinet.engine.compiling import compile_for_training
-from hinet.engine.predictor import FusedPredictor
+from hinet.engine.search.fused_predictor import FusedPredictor
+from hinet.engine.search.predictor import Engine, Predictor
 from hinet.errors import FileError, HiNetError, InputTypeError, LabelError, format_value, quoted
 from hinet.evaluation.risk import CERTAINTY, validate_share
 from hinet.parameters import FLAG, PATH, THREADS, validate_parameters
@@ -442,7 +442,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if min_confidence is None:
             return written(self.fitted_, rows, search.decode(rows, self.decoding).nodes)
         least = self._threshold() if min_confidence == "calibrated" else float(min_confidence)
-        found = search.as_deep_as_sure(rows, least)
+        found = search.deepest_confident(rows, least)
         return written(self.fitted_, rows, np.where(found.probability >= least, found.nodes, NOTHING))
 
     def node_ids(self, y: Any, *, allow_missing: bool = True) -> list[tuple[str, ...]]:

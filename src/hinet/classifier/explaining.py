@@ -16,8 +16,8 @@ from hinet.classifier.fitted import Fitted
 from hinet.classifier.inputs import TextInput
 from hinet.data import Traces
 from hinet.data.text import unknown_words
-from hinet.engine.contributions import GroupParts
-from hinet.engine.leaning import gifts
+from hinet.engine.search.contributions import GroupParts
+from hinet.engine.search.odds_scaling import odds_shift
 from hinet.taxonomy import STOP
 
 STOPS = "(stops here)"  # the option of ending at the node itself
@@ -107,11 +107,11 @@ def _walked(fitted: Fitted, row: Any, walk: list[int], log_p: list[float]) -> Tr
     layers = fitted.form.layers
     path = layers.node[layers.option_neuron[walk[:-1]]].tolist()
     falling = np.exp(np.cumsum(log_p))
-    slope = fitted.predictor.slope
+    slope = fitted.predictor.odds_scale
     if slope != 1:
         best = fitted.predictor.scaled(1.0, 1.0).traces(row).traces
         assert best.log_p is not None
-        gift = float(gifts(np.exp(best.log_p), slope)[0])
+        gift = float(odds_shift(np.exp(best.log_p), slope)[0])
         shared = np.isin(walk, best.options()[0])
         falling = (1 - gift) * falling + gift * shared
     return trace_along(fitted.form, path, tuple(falling[:-1].tolist()), float(falling[-1]))

@@ -13,7 +13,7 @@ from hinet.classifier.examples import Examples
 from hinet.classifier.inputs import Features
 from hinet.classifier.labels import LabelForm
 from hinet.data import Traces
-from hinet.engine.answering import Engine, Predictor
+from hinet.engine.search.predictor import Engine, Predictor
 from hinet.extras import require
 from hinet.files import MappedFile
 from hinet.progress import EpochRecord
@@ -67,7 +67,7 @@ class Fitted:
 def predictor_class(engine: Engine) -> type[Predictor]:
     """Return what the models of an engine are; HiNetError says what to install if it is missing."""
     if engine == "fused":
-        from hinet.engine.predictor import FusedPredictor
+        from hinet.engine.search.fused_predictor import FusedPredictor
 
         return FusedPredictor
     require("torch", "a model of the engine 'torch'")

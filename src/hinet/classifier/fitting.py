@@ -17,7 +17,7 @@ from hinet.classifier.truth import Truth
 from hinet.data import Traces
 from hinet.data.matrices import is_sparse
 from hinet.engine import Decoding, EngineSettings, ValidationRows
-from hinet.engine.answering import Engine
+from hinet.engine.search.predictor import Engine
 from hinet.errors import HiNetError
 from hinet.extras import require
 from hinet.metrics import hierarchical_f1

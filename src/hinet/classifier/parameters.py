@@ -12,9 +12,9 @@ import numpy as np
 
 from hinet.classifier.confidence import Calibration
 from hinet.data.text import TextSettings
-from hinet.engine.answering import DECODING, PROBABILITY
-from hinet.engine.checkpoints import CHECKPOINT_EVERY
+from hinet.engine.search.predictor import DECODING, PROBABILITY
 from hinet.engine.settings import RULES as ENGINE_RULES
+from hinet.engine.training.checkpoints import CHECKPOINT_EVERY
 from hinet.errors import HiNetError, format_value
 from hinet.evaluation.risk import RiskBound
 from hinet.extras import require

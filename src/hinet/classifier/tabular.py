@@ -152,7 +152,7 @@ class PredictionTable:
             found = (
                 search.decode(rows, asked.decoding)
                 if asked.least is None
-                else search.as_deep_as_sure(rows, asked.least)
+                else search.deepest_confident(rows, asked.least)
             )
             sure = found.probability >= (asked.least or 0.0)
             nodes = np.where(sure, found.nodes, NOTHING)

@@ -47,8 +47,8 @@ def train(
     from hinet import HiNetClassifier, Taxonomy
     from hinet.classifier.loaded import COLUMNS
     from hinet.cli.training_rows import read_training_rows
-    from hinet.engine.checkpoints import remove_checkpoints
     from hinet.engine.compiling import compile_for_training
+    from hinet.engine.training.checkpoints import remove_checkpoints
     from hinet.evaluation.risk import validate_share
 
     model = Path(out)
@@ -100,7 +100,7 @@ def train(
 def _check_outputs(model: Path, resume: bool, plot: Path | None) -> Path:
     """Raise FileError before training if an output could not be written; return the folder of checkpoints."""
     from hinet.classifier.model_folder import check_target
-    from hinet.engine.checkpoints import check_folder
+    from hinet.engine.training.checkpoints import check_folder
 
     check_target(model)
     folder = model if model.name.strip(".") else Path(os.path.abspath(model))  # noqa: PTH100 such as . and ..

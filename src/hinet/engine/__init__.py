@@ -7,32 +7,32 @@ from typing import TYPE_CHECKING
 from hinet.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from hinet.engine.answering import Decoding, Found, FoundLabels, FoundNodes
-    from hinet.engine.experts import DeepExpert, Experts, Mix, WideExpert
-    from hinet.engine.fitting import ValidationRows, fit
-    from hinet.engine.goals import Goals
-    from hinet.engine.groups import Groups
-    from hinet.engine.model import FusedModel
-    from hinet.engine.search import Search
+    from hinet.engine.model.experts import DeepExpert, Experts, Mix, WideExpert
+    from hinet.engine.model.fused import FusedModel
+    from hinet.engine.model.groups import Groups
+    from hinet.engine.model.targets import Targets
+    from hinet.engine.search.predictor import Decoding, Found, FoundLabels, FoundNodes
+    from hinet.engine.search.search import Search
     from hinet.engine.settings import EngineSettings
+    from hinet.engine.training.fit import ValidationRows, fit
 
 # A trained model is searched without what trains one.
 _HOMES = {
-    "Decoding": "hinet.engine.answering",
-    "DeepExpert": "hinet.engine.experts",
+    "Decoding": "hinet.engine.search.predictor",
+    "DeepExpert": "hinet.engine.model.experts",
     "EngineSettings": "hinet.engine.settings",
-    "Experts": "hinet.engine.experts",
-    "Found": "hinet.engine.answering",
-    "FoundLabels": "hinet.engine.answering",
-    "FoundNodes": "hinet.engine.answering",
-    "FusedModel": "hinet.engine.model",
-    "Goals": "hinet.engine.goals",
-    "Groups": "hinet.engine.groups",
-    "Mix": "hinet.engine.experts",
-    "Search": "hinet.engine.search",
-    "ValidationRows": "hinet.engine.fitting",
-    "WideExpert": "hinet.engine.experts",
-    "fit": "hinet.engine.fitting",
+    "Experts": "hinet.engine.model.experts",
+    "Found": "hinet.engine.search.predictor",
+    "FoundLabels": "hinet.engine.search.predictor",
+    "FoundNodes": "hinet.engine.search.predictor",
+    "FusedModel": "hinet.engine.model.fused",
+    "Groups": "hinet.engine.model.groups",
+    "Mix": "hinet.engine.model.experts",
+    "Search": "hinet.engine.search.search",
+    "Targets": "hinet.engine.model.targets",
+    "ValidationRows": "hinet.engine.training.fit",
+    "WideExpert": "hinet.engine.model.experts",
+    "fit": "hinet.engine.training.fit",
 }
 
 __all__ = [
@@ -44,10 +44,10 @@ __all__ = [
     "FoundLabels",
     "FoundNodes",
     "FusedModel",
-    "Goals",
     "Groups",
     "Mix",
     "Search",
+    "Targets",
     "ValidationRows",
     "WideExpert",
     "fit",

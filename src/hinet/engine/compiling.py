@@ -18,13 +18,12 @@ from types import FunctionType
 from typing import Any
 
 from hinet.compiled import Kernel, claimed_by
-from hinet.engine.column_kernels import column_digests, mean_sizes
-from hinet.engine.deep_kernels import train_deep
-from hinet.engine.flat_kernels import train_flat
-from hinet.engine.goal_kernels import mixed_cost, most_of_a_row
-from hinet.engine.group_kernels import count_weights, prune_slots, train_groups
-from hinet.engine.scoring_kernels import expert_logits
-from hinet.engine.search_kernels import best_traces
+from hinet.engine.model.column_kernels import column_digests, mean_sizes
+from hinet.engine.search.scoring_kernels import expert_logits
+from hinet.engine.search.search_kernels import best_traces
+from hinet.engine.training.deep_kernels import train_deep, train_flat
+from hinet.engine.training.target_kernels import mixed_cost, most_of_a_row
+from hinet.engine.training.wide_kernels import count_weights, prune_weights, train_groups
 from hinet.parameters import resolve_threads
 
 WORKER = (sys.executable, "-m", "hinet.engine.every_kernel")
@@ -36,7 +35,7 @@ FOR_TRAINING: tuple[Kernel, ...] = (
     expert_logits,
     mixed_cost,
     train_flat,
-    prune_slots,
+    prune_weights,
     count_weights,
     most_of_a_row,
     mean_sizes,
@@ -45,10 +44,10 @@ FOR_TRAINING: tuple[Kernel, ...] = (
 
 
 class Workers:
-    """Processes that compile kernels by name, in the order given; ``told`` hears of each that is done with."""
+    """Processes that compile kernels by name, in the order given; ``on_done`` is called with each that is done with."""
 
-    def __init__(self, names: Iterable[str], count: int, told: Callable[[str], None] = lambda name: None) -> None:
-        self._waiting, self._running, self._told = list(names), set[str](), told
+    def __init__(self, names: Iterable[str], count: int, on_done: Callable[[str], None] = lambda name: None) -> None:
+        self._waiting, self._running, self._on_done = list(names), set[str](), on_done
         self.left: list[str] = []  # what a worker began and did not compile
         self._changed = Condition()
         self._threads = [Thread(target=self._feed, daemon=True) for _ in range(min(count, len(self._waiting)))]
@@ -93,7 +92,7 @@ class Workers:
                 with self._changed:
                     self._running.discard(name)
                     self._changed.notify_all()
-                self._told(name)
+                self._on_done(name)
 
 
 def _worker() -> subprocess.Popen[str]:

@@ -17,13 +17,13 @@ from hinet.compiled import Kernel, interpreting
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix
 from hinet.data.text import TextFeatures, TextSettings
-from hinet.engine.fitting import ValidationRows, fit
-from hinet.engine.goals import Goals
-from hinet.engine.model import FusedModel
-from hinet.engine.redundancy import merged_columns, repeated_share, with_merged
-from hinet.engine.search import Search
+from hinet.engine.model.fused import FusedModel, with_merged
+from hinet.engine.model.targets import Targets
+from hinet.engine.search.search import Search
 from hinet.engine.settings import EngineSettings
-from hinet.engine.transfer import option_targets, taught
+from hinet.engine.training.cooccurrence import merged_columns, repeated_share
+from hinet.engine.training.fit import ValidationRows, fit
+from hinet.engine.training.taxonomy_transfer import option_targets, taught
 from hinet.taxonomy import Layers, Taxonomy
 
 TEXTS = ("rye bread", "white bread", "whole milk", "toy car", "ähre", "rye milk")
@@ -35,18 +35,18 @@ SMALL = EngineSettings(members=1, width=2, flat_width=2, deep_epochs=1, wide_epo
 
 def calls() -> dict[str, list[tuple[Kernel, tuple[Any, ...]]]]:
     """Return every kernel by name, with the types of the arguments of each way to call it."""
-    found: dict[str, dict[tuple[Any, ...], Kernel]] = {}
+    ways_of: dict[str, dict[tuple[Any, ...], Kernel]] = {}
 
     def listener(kernel: Kernel, arguments: tuple[Any, ...]) -> None:
         from numba import typeof
 
-        found.setdefault(kernel.__name__, {})[tuple(map(typeof, arguments))] = kernel
+        ways_of.setdefault(kernel.__name__, {})[tuple(map(typeof, arguments))] = kernel
 
     with interpreting(listener):
         rows = _read_texts()
         _train_and_ask(EDGES, rows)
         _train_and_ask(EDGES + SECOND_PARENT, rows)
-    return {name: [(kernel, types) for types, kernel in ways.items()] for name, ways in found.items()}
+    return {name: [(kernel, types) for types, kernel in ways.items()] for name, ways in ways_of.items()}
 
 
 def _read_texts() -> Any:
@@ -75,9 +75,9 @@ def _train_and_ask(edges: list[tuple[str, str]], rows: Any) -> None:
     search.labels(rows)
     search.top_labels(rows, 2)
     search.label_probabilities(rows)
-    search.as_deep_as_sure(rows, 0.5)
+    search.deepest_confident(rows, 0.5)
     search.expected_f1(rows)
-    search.logits_along(rows, Goals.of(traces))
+    search.logits_along(rows, Targets.of(traces))
 
 
 def _relearn(model: FusedModel, rows: Any) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.engine import DeepExpert, Groups
-from hinet.engine.experts import Floats, LabelSpans
+from hinet.engine.model.experts import Floats
+from hinet.engine.model.groups import LabelSpans
 from hinet.exporting.graph import NUMBERS, GraphInMaking
 from hinet.ragged import Bools, Ints, offsets_of
 from hinet.taxonomy import STOP, Layers
@@ -59,7 +60,7 @@ def bag(graph: GraphInMaking, rows: PaddedRows, expert: DeepExpert) -> str:
         value = graph.add("Mul", value, graph.add("Unsqueeze", scale, graph.constant([1])))
     summed = graph.add("Squeeze", graph.add("MatMul", value, embedded), graph.constant([1]))  # (b, k)
     return graph.add(
-        "PRelu", graph.add("Add", summed, graph.constant(expert.embedding_bias)), graph.constant(expert.slope)
+        "PRelu", graph.add("Add", summed, graph.constant(expert.embedding_bias)), graph.constant(expert.negative_slope)
     )
 
 

@@ -93,7 +93,7 @@ class FusedSource(Source):
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return what decoding needs to know of the options, as named arrays."""
-        return super().arrays() | {"slope": np.array(self.model.slope)}
+        return super().arrays() | {"slope": np.array(self.model.odds_scale)}
 
     def log_p(self, graph: GraphInMaking) -> str:
         """Add the log probability of every option, (b, options)."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hinet.data import Traces
 from hinet.engine import DeepExpert, Groups
-from hinet.engine.experts import Floats
+from hinet.engine.model.experts import Floats
 from hinet.errors import HiNetError
 from hinet.exporting import scoring
 from hinet.exporting.graph import GraphInMaking

@@ -13,7 +13,7 @@ from torch import nn
 from hinet.data import Traces
 from hinet.data.matrices import is_sparse
 from hinet.engine import EngineSettings, ValidationRows
-from hinet.engine.memory import plan_memory
+from hinet.engine.settings import plan_memory
 from hinet.errors import HiNetError
 from hinet.metrics import accuracy
 from hinet.networks.batches import row_batch

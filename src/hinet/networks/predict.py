@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hinet.data import Traces
 from hinet.data.matrices import check_rows
-from hinet.engine.answering import K
+from hinet.engine.search.predictor import K
 from hinet.networks.batches import check_width, row_batch
 from hinet.networks.downpour import downpour
 from hinet.networks.models import FlattenNetwork, HiNet

@@ -16,7 +16,7 @@ from torch import nn
 from hinet.data import Traces
 from hinet.data.matrices import is_sparse
 from hinet.engine import EngineSettings, ValidationRows
-from hinet.engine.answering import Predictor, RowParts
+from hinet.engine.search.predictor import Predictor, RowParts
 from hinet.errors import HiNetError
 from hinet.networks.contributions import NetworkContributions
 from hinet.networks.features import DenseFeatures, SparseBag
@@ -71,9 +71,9 @@ class NetworkPredictor(NetworkSearch, Predictor):
         """Bytes that the weights take."""
         return sum(parameter.numel() * parameter.element_size() for parameter in self.model.parameters())
 
-    def scaled(self, factor: float, slope: float | None = None) -> Self:
+    def scaled(self, factor: float, odds_scale: float | None = None) -> Self:
         """Return the same with all logits multiplied by ``factor``; its feature network is shared."""
-        assert slope in (None, 1.0)
+        assert odds_scale in (None, 1.0)
         scaled = copy.copy(self.model)
         scaled._modules = {**self.model._modules, "head": copy.deepcopy(self.model.head)}
         with torch.no_grad():

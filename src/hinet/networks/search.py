@@ -15,8 +15,8 @@ from torch import Tensor
 
 from hinet.data import Traces
 from hinet.data.matrices import check_rows
-from hinet.engine import Found, FoundLabels, FoundNodes, Goals
-from hinet.engine.answering import PROBABILITY, TYPICAL_F1, Answering, K
+from hinet.engine import Found, FoundLabels, FoundNodes, Targets
+from hinet.engine.search.predictor import PROBABILITY, TYPICAL_F1, Answering, K
 from hinet.networks.batches import check_width, row_batch
 from hinet.networks.downpour import best_traces_to, downpour
 from hinet.networks.marginals import Marginals, marginals
@@ -63,11 +63,11 @@ class NetworkSearch(Answering):
         return Found(Traces.joined(layers, parts), np.concatenate([np.zeros(0), *along]), touched)
 
     @_in_threads
-    def logits_along(self, rows: Any, goals: Goals) -> NDArray[np.float64]:
-        """Return the log probabilities of all options of every choice on the way to goals, one a row."""
+    def logits_along(self, rows: Any, targets: Targets) -> NDArray[np.float64]:
+        """Return the log probabilities of all options of every choice on the way to targets, one a row."""
         layers = self.model.layers
-        row, step = goals.row_steps()
-        group = goals.arrays.step_group[step]
+        row, step = targets.row_steps()
+        group = targets.arrays.step_group[step]
         sizes = np.diff(layers.option_offsets)[group]
         sizes[sizes == 1] = 0  # no choice
         option, owner = positions(layers.option_offsets[group], sizes), np.repeat(row, sizes)
@@ -112,9 +112,9 @@ class NetworkSearch(Answering):
         return FoundLabels(Found(traces, np.concatenate([np.zeros(0), *along]), touched), np.concatenate(probability))
 
     @_in_threads
-    def as_deep_as_sure(self, rows: Any, least: float) -> FoundNodes:
-        """Return the deepest node whose probability is at least ``least``, or a top node if there is none."""
-        least = PROBABILITY.validate("least", least)
+    def deepest_confident(self, rows: Any, min_probability: float) -> FoundNodes:
+        """Return the deepest node whose probability is at least ``min_probability``, or a top node if there is none."""
+        least = PROBABILITY.validate("min_probability", min_probability)
         depth = torch.from_numpy(self.model.layers.taxonomy.depth.copy())[:, None]
 
         def deepest(found: Marginals) -> Tensor:

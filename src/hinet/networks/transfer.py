@@ -10,8 +10,13 @@ import torch
 from numpy.typing import NDArray
 
 from hinet.engine import Groups
-from hinet.engine.carrying import UNLIKELY, Carried
-from hinet.engine.transfer import OutputRows, ScoredRows, relearned
+from hinet.engine.training.taxonomy_transfer import (
+    NEW_OPTION_BIAS,
+    OutputRows,
+    OutputTransfer,
+    ScoredRows,
+    relearned,
+)
 from hinet.networks.models import HiNet
 from hinet.networks.predict import feature_layer
 from hinet.taxonomy import Layers
@@ -19,10 +24,10 @@ from hinet.taxonomy import Layers
 
 def carried_network(network: HiNet, layers: Layers, came_from: NDArray[np.int64]) -> HiNet:
     """Return a network with a copy of the features over other layers."""
-    rows = Carried.between(network.layers, layers, came_from)
+    rows = OutputTransfer.between(network.layers, layers, came_from)
     moved = HiNet(copy.deepcopy(network.features), layers, network.head.width, network.head.settings)
     outputs = _outputs(network)
-    _set_outputs(moved, OutputRows(rows.carry(outputs.weight), rows.carry(outputs.bias, UNLIKELY)))
+    _set_outputs(moved, OutputRows(rows.transfer(outputs.weight), rows.transfer(outputs.bias, NEW_OPTION_BIAS)))
     return moved.eval()
 
 

@@ -1,0 +1,132 @@
+"""The sibling groups as plain arrays, the form kernels read."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.ragged import offsets_of
+from hinet.taxonomy import STOP, Layers
+
+Ints = NDArray[np.int64]
+
+
+class Groups(NamedTuple):
+    """Sibling groups, one below each neuron, and the rows of output weights their options own.
+
+    A group of one option is certain and owns no rows. The options of a larger group own consecutive rows, in the order
+    of the groups, just as in :class:`hinet.networks.SiblingHead`.
+    """
+
+    option_offsets: NDArray[np.int64]  # (neurons + 1,) options of each group
+    option_neuron: NDArray[np.int32]  # (options,) where an option leads, -1 for stop
+    first_row: NDArray[np.int64]  # (neurons + 1,) row of the first option of each group
+
+    @classmethod
+    def of(cls, layers: Layers) -> Groups:
+        """Return the groups of some layers."""
+        sizes = np.diff(layers.option_offsets)
+        return cls(layers.option_offsets.copy(), layers.option_neuron.copy(), offsets_of(np.where(sizes > 1, sizes, 0)))
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of output weights."""
+        return int(self.first_row[-1])
+
+    def row_options(self) -> NDArray[np.int64]:
+        """(rows,) The option that owns each row."""
+        sizes = np.diff(self.option_offsets)
+        return np.flatnonzero(np.repeat(sizes > 1, sizes))
+
+    def row_groups(self) -> NDArray[np.int64]:
+        """(rows,) The neuron whose group each row belongs to."""
+        return np.repeat(np.arange(len(self.first_row) - 1), np.diff(self.first_row))
+
+
+class LabelSpans(NamedTuple):
+    """The labels in an order in which those below any option stand side by side; of a tree only."""
+
+    neuron: NDArray[np.int64]  # (labels,) where each label ends
+    first: NDArray[np.int64]  # (options,) the labels below an option are first:last
+    last: NDArray[np.int64]  # (options,)
+
+    @classmethod
+    def of(cls, layers: Layers) -> LabelSpans:
+        """Return the spans of the labels of a tree, of a DAG none."""
+        if not layers.taxonomy.is_tree:
+            return cls.none(layers)
+        below = np.zeros(len(layers.node), np.int64)  # labels at or below each neuron
+        below[layers.ends] = 1
+        parent = np.zeros(len(layers.node), np.int64)
+        real = layers.option_neuron != STOP
+        parent[layers.option_neuron[real]] = layers.option_parent[real]
+        for start, end in _layers_upwards(layers):
+            np.add.at(below, parent[start:end], below[start:end])
+        size = np.ones(len(layers.option_neuron), np.int64)
+        size[real] = below[layers.option_neuron[real]]
+        first = np.empty(len(size), np.int64)
+        span_start = np.zeros(len(layers.node), np.int64)
+        running = np.concatenate([[0], np.cumsum(size)])
+        for start, end in _layers_downwards(layers):
+            low, high = layers.option_offsets[start], layers.option_offsets[end]
+            group = layers.option_parent[low:high]
+            within = running[low:high] - running[layers.option_offsets[group]]
+            first[low:high] = span_start[group] + within
+            target = layers.option_neuron[low:high]
+            child = target != STOP
+            span_start[target[child]] = first[low:high][child]
+        stops = np.flatnonzero(~real)
+        neuron = np.empty(len(stops), np.int64)
+        neuron[first[stops]] = layers.option_parent[stops]
+        return cls(neuron, first, first + size)
+
+    @classmethod
+    def none(cls, layers: Layers) -> LabelSpans:
+        """Return no spans, for a model without experts on labels."""
+        nothing = np.zeros(len(layers.option_neuron), np.int64)
+        return cls(np.zeros(0, np.int64), nothing, nothing)
+
+    def upper_nodes(self, layers: Layers) -> tuple[Ints, Ints, Ints]:
+        """Return the nodes at or above each label, from the lowest up, as the labels below them.
+
+        Those of label ``j`` are ``offsets[j]:offsets[j + 1]`` of two more arrays, the first labels and the last. Nodes
+        with one label below them, with the same labels as the node before, or with all of them are left out.
+        """
+        real = np.flatnonzero(layers.option_neuron != STOP)
+        option_to = np.zeros(len(layers.node), np.int64)
+        option_to[layers.option_neuron[real]] = real
+        label, neuron = np.arange(len(self.neuron)), self.neuron
+        size = np.ones(len(label), np.int64)  # labels below the node before
+        uppers = [np.zeros((3, 0), np.int64)]
+        while True:
+            below_root = neuron != 0
+            option = option_to[neuron[below_root]]
+            label, before = label[below_root], size[below_root]
+            first, last = self.first[option], self.last[option]
+            size, neuron = last - first, layers.option_parent[option].astype(np.int64)
+            on = size < len(self.neuron)  # higher up there are only nodes with all labels
+            label, neuron, size, new = label[on], neuron[on], size[on], (size > before)[on]
+            if not len(label):
+                break
+            uppers.append(np.stack([label, first[on], last[on]])[:, new])
+        owner, first, last = np.concatenate(uppers, axis=1)
+        order = np.argsort(owner, kind="stable")
+        return offsets_of(np.bincount(owner, minlength=len(self.neuron))), first[order], last[order]
+
+    def labels_at(self, neurons: Ints) -> Ints:
+        """Return the label that ends at each of some neurons; at all of them one does."""
+        order = np.argsort(self.neuron)
+        return order[np.searchsorted(self.neuron, neurons, sorter=order)]
+
+
+def _layers_downwards(layers: Layers) -> list[tuple[int, int]]:
+    bounds = layers.layer_offsets.tolist()
+    return list(pairwise(bounds))
+
+
+def _layers_upwards(layers: Layers) -> list[tuple[int, int]]:
+    """Return the neurons of each layer below the root, the deepest first."""
+    return _layers_downwards(layers)[:0:-1]

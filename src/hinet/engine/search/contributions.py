@@ -1,0 +1,149 @@
+"""What each feature of a row adds to the logits of a sibling group: exact, so that the parts sum to the logit."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.data.matrices import SparseMatrix
+from hinet.engine.model.experts import DeepExpert, Experts, Mix
+from hinet.engine.model.fused import FusedModel
+
+Numbers = NDArray[np.float64]
+LEAST_SQUARE = 1e-12  # of the length of a row
+
+
+class GroupParts(Protocol):
+    """The logits of a group, and of any option what each feature of the row adds to its logit."""
+
+    @property
+    def logits(self) -> Numbers:
+        """(options,) The logit of every option."""
+
+    def of(self, option: int) -> tuple[Numbers, float]:
+        """Return what each feature adds, and the rest; they sum to the logit."""
+
+
+class Contributions(NamedTuple):
+    """Parts of the logits of the options of a group: ``by_feature.sum(1) + rest`` is the logit of each."""
+
+    by_feature: Numbers  # (options, features of the row)
+    rest: Numbers  # (options,) what no feature adds: biases, and how evenly the labels below an option share
+
+    @property
+    def logits(self) -> Numbers:
+        """(options,) The logit of every option."""
+        return np.asarray(self.by_feature.sum(1) + self.rest)
+
+    def of(self, option: int) -> tuple[Numbers, float]:
+        """Return what each feature adds, and the rest."""
+        return self.by_feature[option], float(self.rest[option])
+
+
+def contributions(model: FusedModel, row: SparseMatrix, neuron: int) -> Contributions:
+    """Return the parts of the logits of the group below ``neuron``, for a matrix of one row.
+
+    A deep expert is linear where no unit changes its sign, so a feature adds its embedding times the weights, through
+    the units that are on. A sum of exponentials over labels is their mean, weighted by their share, plus the entropy
+    of the shares; the mean is spread over the features, the entropy belongs to the rest.
+    """
+    experts, mix, groups = model.experts, model.mix, model.groups
+    features, values = row.indices, row.data.astype(np.float64)
+    if model.merged is not None:
+        features = model.merged[features]
+    length = np.sqrt(max(float(np.square(model.read(row).data, dtype=np.float64).sum()), LEAST_SQUARE))
+    low, high = int(groups.first_row[neuron]), int(groups.first_row[neuron + 1])
+    by_feature, rest = np.zeros((high - low, len(features))), np.zeros(high - low)
+    if mix.deep:
+        parts = _by_deep(experts.deep, features, values)
+        weight = experts.deep.output_weights(slice(low, high))
+        by_feature += mix.deep * (weight @ parts.units)
+        rest += mix.deep * (weight @ parts.bias + experts.deep.bias[low:high])
+    if mix.wide:
+        by_feature += mix.wide * _by_wide(experts, features, values, neuron, low, high)
+        rest += mix.wide * experts.wide.bias[low:high]
+    spans = _spans(model, neuron)
+    flat = _by_deep(experts.flat, features, values) if spans and mix.flat else None
+    for option, (first, last) in enumerate(spans):
+        labels = slice(first, last)
+        _add_labels(experts, mix, features, values, length, flat, labels, by_feature[option], rest[option : option + 1])
+    return Contributions(by_feature, rest)
+
+
+class _Units(NamedTuple):
+    """What each feature, and the bias, adds to the hidden units."""
+
+    units: Numbers  # (k, features of the row)
+    bias: Numbers  # (k,)
+
+
+def _by_deep(deep: DeepExpert, features: NDArray[np.int32], values: Numbers) -> _Units:
+    parts = deep.embeddings(features).astype(np.float64) * values[:, None]  # (features, k)
+    factor = np.where(parts.sum(0) + deep.embedding_bias > 0, 1.0, deep.negative_slope)
+    return _Units((parts * factor).T, (deep.embedding_bias * factor).astype(np.float64))
+
+
+def _by_wide(
+    experts: Experts, features: NDArray[np.int32], values: Numbers, neuron: int, low: int, high: int
+) -> Numbers:
+    wide = experts.wide
+    parts = np.zeros((high - low, len(features)))
+    begin, end = wide.entry_offsets[neuron], wide.entry_offsets[neuron + 1]
+    known = wide.feature_rank[features]
+    entries = begin + np.searchsorted(wide.feature[begin:end], known)
+    for column, feature_entry in enumerate(entries.tolist()):
+        if feature_entry < end and wide.feature[feature_entry] == known[column]:
+            weights = wide.weights[wide.weight_offsets[feature_entry] : wide.weight_offsets[feature_entry + 1]]
+            parts[weights["row"] - low, column] = values[column] * weights["weight"]
+    return parts
+
+
+def _spans(model: FusedModel, neuron: int) -> list[tuple[int, int]]:
+    """Return the labels below each option of a group, if an expert scores labels."""
+    if not (model.mix.flat or model.mix.prototypes):
+        return []
+    options = slice(model.groups.option_offsets[neuron], model.groups.option_offsets[neuron + 1])
+    spans = model.experts.spans
+    return list(zip(spans.first[options].tolist(), spans.last[options].tolist(), strict=True))
+
+
+def _add_labels(
+    experts: Experts,
+    mix: Mix,
+    features: NDArray[np.int32],
+    values: Numbers,
+    length: float,
+    parts: _Units | None,
+    labels: slice,
+    by_feature: Any,
+    rest: Any,
+) -> None:
+    """Add the parts of the experts on labels, pooled over the labels below one option."""
+    if parts is not None:
+        weight = experts.flat.output_weights(labels)
+        of_feature, of_rest = _pooled(weight @ parts.units, weight @ parts.bias + experts.flat.bias[labels])
+        by_feature += mix.flat * of_feature
+        rest += mix.flat * of_rest
+    if mix.prototypes:
+        scores = np.zeros((labels.stop - labels.start, len(features)))
+        known = experts.prototypes
+        for column, feature in enumerate(features.tolist()):
+            part = slice(known.offsets[feature], known.offsets[feature + 1])
+            inside = (known.label[part] >= labels.start) & (known.label[part] < labels.stop)
+            scores[known.label[part][inside] - labels.start, column] = (
+                known.value[part][inside] * values[column] / length
+            )
+        of_feature, of_rest = _pooled(scores, np.zeros(len(scores)))
+        by_feature += mix.prototypes * of_feature
+        rest += mix.prototypes * of_rest
+
+
+def _pooled(by_feature: Numbers, rest: Numbers) -> tuple[Numbers, float]:
+    """Return the parts of the log of the summed exponentials of some scores, given the parts of each."""
+    scores = by_feature.sum(1) + rest
+    share = np.exp(scores - scores.max())
+    share /= share.sum()
+    entropy = -float(share @ np.log(np.maximum(share, 1e-300)))
+    return share @ by_feature, float(share @ rest) + entropy

@@ -1,0 +1,358 @@
+"""Kernels that propagate probability from the root down the layers, for the best nodes and for labels.
+
+What falls below a floor is left aside and its groups are not scored; what was left aside bounds the error of every sum.
+For the best labels, a row is propagated again with a lower floor as long as what was left aside could change them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hinet.compiled import inlined, kernel
+from hinet.engine.search.scoring_kernels import (
+    allocate_reading,
+    largest_group,
+    log_softmax,
+    read_row,
+    score_group,
+    steps_of_rows,
+)
+from hinet.engine.search.search_kernels import heap_pop, heap_push
+
+STOP = -1
+LOWER = 100.0  # how many times lower the next floor is
+LOWEST_FLOOR = 1e-8  # below it, the next floor is none
+
+
+class Marginals(NamedTuple):
+    """Probability of each neuron of one row, propagated from the root."""
+
+    mass: Any  # (neurons,) of neurons that were reached; zero elsewhere
+    stopped: Any  # (neurons,) of traces that end there
+    best: Any  # (neurons,) probability of the most probable path down to a neuron
+    above: Any  # (neurons,) the neuron before it on that path
+    reached: Any  # (neurons,) the neurons that were reached, parents before children
+    logits: Any  # (largest group,)
+
+
+class OddsShift(NamedTuple):
+    """What probability of rows is shifted to which node, as :mod:`hinet.engine.search.odds_scaling` has it."""
+
+    node: Any  # (n,) the end of the best trace, -1 for none but the root
+    shift: Any  # (n,) the share of all other traces that it is given
+    floor: Any  # (n,) what is left aside: less than the best trace has, so that all of it is reached
+
+
+@inlined
+def allocate_marginals(groups):
+    """Allocate marginals of all neurons."""
+    neurons = len(groups.first_row) - 1
+    logits = np.empty(largest_group(groups), np.float32)
+    return Marginals(
+        np.zeros(neurons),
+        np.zeros(neurons),
+        np.zeros(neurons),
+        np.zeros(neurons, np.int64),
+        np.empty(neurons, np.int64),
+        logits,
+    )
+
+
+@inlined
+def clear_marginals(marginals, count):
+    """Forget the neurons that were reached."""
+    for index in range(count):
+        marginals.mass[marginals.reached[index]] = 0
+        marginals.stopped[marginals.reached[index]] = 0
+        marginals.best[marginals.reached[index]] = 0
+
+
+def steps_of_marginals(rows, groups, experts, floor):
+    """Guess how often loops turn to propagate rows, to all neurons if nothing is left aside."""
+    steps = 4 * steps_of_rows(rows, groups, experts) + 2 * len(groups.first_row)
+    if floor > 0:
+        return steps
+    every_output = len(groups.option_neuron) * (experts.deep.embedding.shape[1] + len(rows.indices))
+    return steps + (len(rows.indptr) - 1) * every_output
+
+
+@inlined
+def propagate(rows, row, groups, experts, reading, floor, marginals):
+    """Propagate probability from the root down, leaving aside neurons whose mass is below ``floor``.
+
+    Returns the number of neurons reached, the mass left aside, and the outputs touched. The row must have been read.
+    """
+    logits = marginals.logits
+    marginals.mass[0] = 1.0
+    marginals.best[0] = 1.0
+    marginals.reached[0] = 0
+    count, index, aside, touched = 1, 0, 0.0, 0
+    while index < count:
+        # All parents of a neuron are in the layer above it and so come before it: its mass is complete.
+        neuron = marginals.reached[index]
+        index += 1
+        mass, best = marginals.mass[neuron], marginals.best[neuron]
+        if mass < floor:
+            aside += mass
+            continue
+        start = groups.option_offsets[neuron]
+        size = groups.option_offsets[neuron + 1] - start
+        if size > 1:
+            score_group(rows, row, neuron, groups, experts, experts.mix, reading, 0, logits)
+            log_softmax(logits, size)
+            touched += size
+        for option in range(size):
+            share = np.exp(np.float64(logits[option])) if size > 1 else 1.0
+            passed = mass * share
+            target = groups.option_neuron[start + option]
+            if target == STOP:
+                marginals.stopped[neuron] += passed
+            else:
+                if marginals.mass[target] == 0 and passed > 0:
+                    marginals.reached[count] = target
+                    count += 1
+                marginals.mass[target] += passed
+                if best * share > marginals.best[target]:
+                    marginals.best[target] = best * share
+                    marginals.above[target] = neuron
+    return count, aside, touched
+
+
+def _steps_of_nodes(rows, groups, experts, *_):
+    return steps_of_marginals(rows, groups, experts, 1.0)
+
+
+@kernel(steps=_steps_of_nodes)
+def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, depth, odds_shift, cut, surest):
+    """Return for each row a node chosen by the probabilities of nodes, its own, and the outputs touched.
+
+    Probabilities are those propagated, shifted. With ``surest`` the deepest node with a probability of at least
+    ``cut``, else the node with the largest sum over itself and its ancestors of their probability less ``cut``.
+    ``ancestors`` of a node include itself, not the root. A row for which no node qualifies gets the best node right
+    below the root.
+    """
+    count = len(rows.indptr) - 1
+    reading, marginals = allocate_reading(1, experts), allocate_marginals(groups)
+    node_mass = np.zeros(len(depth))
+    chosen = np.empty(count, np.int64)
+    probability = np.empty(count, np.float64)
+    touched = np.zeros(count, np.int64)
+    for row in range(count):
+        touched[row] += read_row(rows, row, experts, reading, 0)
+        reached, _, outputs = propagate(rows, row, groups, experts, reading, odds_shift.floor[row], marginals)
+        touched[row] += outputs
+        for index in range(1, reached):
+            neuron = marginals.reached[index]
+            node_mass[node_of[neuron]] += (1 - odds_shift.shift[row]) * marginals.mass[neuron]
+        if odds_shift.node[row] >= 0:
+            for above in range(ancestor_offsets[odds_shift.node[row]], ancestor_offsets[odds_shift.node[row] + 1]):
+                node_mass[ancestors[above]] += odds_shift.shift[row]
+        best, value = -1, 0.0
+        for index in range(1, reached):
+            node = node_of[marginals.reached[index]]
+            if surest:
+                gain = depth[node] + node_mass[node] if node_mass[node] >= cut else -1.0
+            else:
+                gain = 0.0
+                for above in range(ancestor_offsets[node], ancestor_offsets[node + 1]):
+                    gain += node_mass[ancestors[above]] - cut
+            if gain > value:
+                best, value = node, gain
+        if best < 0:
+            best = top_node(groups, marginals, reached, node_of, node_mass)
+        chosen[row] = best if best >= 0 else node_of[0]
+        probability[row] = node_mass[best] if best >= 0 else 1.0
+        for index in range(1, reached):
+            node_mass[node_of[marginals.reached[index]]] = 0
+        clear_marginals(marginals, reached)
+    return chosen, probability, touched
+
+
+@inlined
+def top_node(groups, marginals, reached, node_of, node_mass):
+    """Return the node of largest probability right below the root, or -1 if none was reached."""
+    tops = groups.option_offsets[1]  # neurons right below the root
+    if groups.option_neuron[tops - 1] == STOP:
+        tops -= 1
+    best = -1
+    for index in range(1, reached):
+        neuron = marginals.reached[index]
+        if neuron <= tops and (best < 0 or node_mass[node_of[neuron]] > node_mass[best]):
+            best = node_of[neuron]
+    return best
+
+
+class LabelSums(NamedTuple):
+    """The labels that the probability of one row was summed by."""
+
+    mass: Any  # (nodes,) probability of a label; zero elsewhere
+    trace: Any  # (nodes,) probability of its best trace
+    end: Any  # (nodes,) the neuron at which that trace ends
+    node: Any  # (nodes,) the labels, those first that are in an answer
+    heap_mass: Any  # (nodes,)
+    heap_node: Any  # (nodes,)
+
+
+class LabelLists(NamedTuple):
+    """The labels in the answers, those of all rows one after the other, with the best trace of each."""
+
+    node: Any  # (labels,)
+    probability: Any  # (labels,) summed over all traces
+    trace: Any  # (labels,) probability of the best trace
+    length: Any  # (labels,) neurons of the best trace
+    neuron: Any  # (labels, height) the neurons themselves
+    along: Any  # (labels, height) probability of the path down to each
+
+
+@inlined
+def allocate_label_lists(most, height):
+    """Make room for so many labels, with traces of at most ``height`` neurons; for 0, without traces."""
+    traces = most if height > 0 else 0
+    return LabelLists(
+        np.empty(most, np.int64),
+        np.empty(most, np.float64),
+        np.empty(traces, np.float64),
+        np.zeros(traces, np.int64),
+        np.empty((traces, height), np.int32),
+        np.empty((traces, height), np.float64),
+    )
+
+
+def _steps_of_labels(rows, groups, experts, node_of, k, floor, most, height):
+    return steps_of_marginals(rows, groups, experts, floor) + len(node_of)
+
+
+@kernel(steps=_steps_of_labels)
+def likely_labels(rows, groups, experts, node_of, k, floor, most, height):
+    """Return the most probable labels of each row, summed over all their traces.
+
+    With ``k``, the ``k`` best, the best first. If what is left aside below ``floor`` could still change them, the row
+    is propagated again with a floor a hundred times lower, and at last without one; so the answer is exact. With the
+    ``height`` of the layers instead of 0, the best trace of each label is given too, exactly as well.
+
+    Without ``k``, all labels of at least ``floor``, in any order; what falls below it on the way is left aside.
+
+    Returns how many labels each row has, lists of at most ``most`` labels a row, and the outputs touched.
+    """
+    count = len(rows.indptr) - 1
+    reading, marginals = allocate_reading(1, experts), allocate_marginals(groups)
+    nodes = node_of.max() + 2
+    sums = LabelSums(
+        np.zeros(nodes),
+        np.zeros(nodes),
+        np.zeros(nodes, np.int64),
+        np.empty(nodes, np.int64),
+        np.empty(nodes),
+        np.empty(nodes, np.int32),
+    )
+    lists = allocate_label_lists(count * most, height)
+    labels, touched = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    used = 0
+    for row in range(count):
+        touched[row] += read_row(rows, row, experts, reading, 0)
+        least = floor
+        while True:
+            reached, aside, outputs = propagate(rows, row, groups, experts, reading, least, marginals)
+            touched[row] += outputs
+            summed = sum_labels(marginals, reached, node_of, sums)
+            if k > 0:
+                rank_labels(min(k + 1, summed), summed, sums)
+            if k == 0 or least == 0.0 or is_settled(k, summed, aside, least if height > 0 else 0.0, sums):
+                break
+            clear_labels(summed, sums)
+            clear_marginals(marginals, reached)
+            least = least / LOWER if least > LOWEST_FLOOR else 0.0
+        for index in range(summed if k == 0 else min(k, summed)):
+            node = sums.node[index]
+            if k > 0 or sums.mass[node] >= floor:
+                lists.node[used], lists.probability[used] = node, sums.mass[node]
+                if height > 0:
+                    lists.trace[used] = sums.trace[node]
+                    walk_back(sums.end[node], marginals, lists, used)
+                used += 1
+                labels[row] += 1
+        clear_labels(summed, sums)
+        clear_marginals(marginals, reached)
+    return (
+        labels,
+        lists.node[:used].copy(),
+        lists.probability[:used].copy(),
+        lists.trace[:used].copy(),
+        lists.length[:used].copy(),
+        lists.neuron[:used].copy(),
+        lists.along[:used].copy(),
+        touched,
+    )
+
+
+@inlined
+def sum_labels(marginals, reached, node_of, sums):
+    """Sum what stopped at the neurons that were reached by their labels; return how many labels there are."""
+    summed = 0
+    for index in range(reached):
+        neuron = marginals.reached[index]
+        stopped = marginals.stopped[neuron]
+        if stopped == 0:
+            continue
+        node = node_of[neuron]
+        trace = marginals.best[neuron] * (stopped / marginals.mass[neuron])
+        if sums.mass[node] == 0:
+            sums.node[summed] = node
+            summed += 1
+        if sums.mass[node] == 0 or trace > sums.trace[node]:
+            sums.trace[node], sums.end[node] = trace, neuron
+        sums.mass[node] += stopped
+    return summed
+
+
+@inlined
+def rank_labels(k, summed, sums):
+    """Put the ``k`` labels of largest probability first, in their order."""
+    for index in range(summed):
+        node = sums.node[index]
+        heap_push(sums.heap_mass, sums.heap_node, index, sums.mass[node], node)
+    for index in range(k):
+        sums.node[index] = sums.heap_node[0]
+        heap_pop(sums.heap_mass, sums.heap_node, summed - index)
+    for index in range(k, summed):
+        sums.node[index] = sums.heap_node[index - k]
+
+
+@inlined
+def is_settled(k, summed, aside, least, sums):
+    """Return whether the first ``k`` labels stay so, whatever becomes of the mass that was left aside.
+
+    Their best traces too must be at least ``least``, which no trace through what was left aside is.
+    """
+    if summed < k and aside > 0:
+        return False
+    for index in range(min(k, summed)):
+        node = sums.node[index]
+        following = sums.mass[sums.node[index + 1]] if index + 1 < summed else 0.0
+        if not sums.mass[node] - following >= aside or sums.trace[node] < least:
+            return False
+    return True
+
+
+@inlined
+def walk_back(end, marginals, lists, index):
+    """Write down the best trace to a neuron."""
+    length, neuron = 0, end
+    while neuron > 0:
+        length += 1
+        neuron = marginals.above[neuron]
+    lists.length[index] = length
+    neuron = end
+    while neuron > 0:
+        length -= 1
+        lists.neuron[index, length], lists.along[index, length] = neuron, marginals.best[neuron]
+        neuron = marginals.above[neuron]
+
+
+@inlined
+def clear_labels(summed, sums):
+    """Forget the labels of a row."""
+    for index in range(summed):
+        sums.mass[sums.node[index]] = 0

@@ -1,0 +1,82 @@
+"""Probabilities of best traces with their log odds scaled, and of all others with them.
+
+Scaling the log odds of the best trace ``y`` against all others takes its probability ``c`` to ``c'`` with
+``logit c' = odds_scale * logit c``, and all others with it in proportion: ``P' = (1 - g) P + g [is y]``, ``g`` being
+``(c' - c) / (1 - c)``. That is a distribution over traces again, in which every trace keeps its rank: ``y`` stays best
+because a scale of at most 1 leaves odds above 1 there, and raises lower ones.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.data import Traces
+from hinet.ragged import positions
+
+Floats = NDArray[np.float64]
+
+SURE = 1e-6  # what single precision can tell from certainty
+
+
+def rescale(best: Floats, odds_scale: float) -> Floats:
+    """Return the probabilities of best traces with their log odds multiplied by ``odds_scale``."""
+    rescaled: Floats = best + odds_shift(best, odds_scale) * (1 - best)
+    return rescaled
+
+
+def odds_shift(best: Floats, odds_scale: float) -> Floats:
+    """Return ``g`` of rows whose best traces have these probabilities: the share of all others that it is given.
+
+    >>> odds_shift(np.array([0.1, 0.5, 0.9]), 0.8).round(3).tolist()
+    [0.052, 0.0, -0.471]
+    """
+    sure = np.clip(best, np.finfo(np.float64).tiny, 1 - SURE)
+    scaled = 1 / (1 + ((1 - sure) / sure) ** odds_scale)
+    given: Floats = (scaled - sure) / (1 - sure)
+    return given
+
+
+def scaled_traces(traces: Traces, log_p: Floats, odds_scale: float) -> tuple[Traces, Floats]:
+    """Return the best traces of rows of a tree, and the log probabilities along them, with scaled odds.
+
+    The first trace of a row is its best; ``log_p`` is that of the way down to each neuron.
+    """
+    assert traces.log_p is not None
+    lengths, counts = np.diff(traces.offsets), np.diff(traces.row_offsets)
+    first = np.repeat(traces.row_offsets[:-1], counts)  # of each trace, the best trace of its row
+    shift = odds_shift(np.exp(traces.log_p[first]), odds_scale)
+    is_best = first == np.arange(len(first))
+    step = positions(np.zeros(len(lengths), np.int64), lengths)
+    beside = np.repeat(traces.offsets[first], lengths) + np.minimum(step, np.repeat(lengths[first], lengths) - 1)
+    on_the_way = traces.neurons[beside] == traces.neurons if len(beside) else np.zeros(0, bool)
+    of_trace = _shifted(traces.log_p, shift, is_best)
+    along = _shifted(log_p, np.repeat(shift, lengths), on_the_way)
+    return Traces(traces.layers, traces.row_offsets, traces.offsets, traces.neurons, of_trace), along
+
+
+def scaled_labels(probability: Floats, row_offsets: NDArray[np.int64], odds_scale: float) -> Floats:
+    """Return the probabilities of labels of a tree with scaled odds, row after row, the best of each row among them.
+
+    >>> scaled_labels(np.array([0.1, 0.9, 0.5, 0.5]), np.array([0, 2, 2, 4]), 0.8).round(3).tolist()
+    [0.147, 0.853, 0.5, 0.5]
+    """
+    counts = np.diff(row_offsets)
+    filled = np.flatnonzero(counts)
+    if not len(filled):
+        return probability
+    best = np.maximum.reduceat(probability, row_offsets[filled])
+    shift = odds_shift(best, odds_scale)
+    owner = np.repeat(np.arange(len(filled)), counts[filled])
+    scaled = (1 - shift[owner]) * probability
+    equal = np.flatnonzero(probability == best[owner])
+    first = equal[np.unique(owner[equal], return_index=True)[1]]
+    scaled[first] += shift
+    return scaled.clip(0, 1)
+
+
+def _shifted(log_p: Floats, shift: Floats, favoured: NDArray[np.bool_]) -> Floats:
+    shifted = (1 - shift) * np.exp(log_p) + np.where(favoured, shift, 0)
+    with np.errstate(divide="ignore"):
+        logs: Floats = np.log(np.clip(shifted, 0, 1))
+    return logs

@@ -1,0 +1,236 @@
+"""What answers to rows look like, and what a trained model must be able to do, whichever engine it belongs to."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, get_args
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from hinet.data import Traces
+from hinet.parameters import one_of, real, whole
+
+if TYPE_CHECKING:
+    from hinet.engine.model.targets import Targets
+    from hinet.engine.search.contributions import GroupParts
+    from hinet.engine.settings import EngineSettings
+    from hinet.progress import EpochRecord, Progress
+    from hinet.taxonomy import Layers
+
+TYPICAL_F1 = 0.8  # the hierarchical F1 that `expected_f1` assumes by default
+
+Decoding = Literal["map", "expected_f1", "label"]
+Engine = Literal["fused", "torch"]
+
+K = whole(1)  # answers to a row
+PROBABILITY = real(above=0, most=1)
+DECODING = one_of(*get_args(Decoding))
+
+
+@dataclass(frozen=True)
+class Found:
+    """Answers to rows.
+
+    Attributes
+    ----------
+    traces : Traces
+        The traces of every row, the best first.
+    log_p : float array, as long as ``traces.neurons``
+        Log probability of the path down to each neuron; in a tree, of the node itself.
+    touched : int array of shape (n,)
+        How many rows of output weights were looked at for each row.
+    """
+
+    traces: Traces
+    log_p: NDArray[np.float64]
+    touched: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.traces)
+
+
+@dataclass(frozen=True)
+class FoundNodes:
+    """A node for every row, its probability summed over its paths, and the output rows looked at."""
+
+    nodes: NDArray[np.int64]  # positions in the taxonomy
+    probability: NDArray[np.float64]
+    touched: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+
+@dataclass(frozen=True)
+class FoundLabels:
+    """The most probable labels of rows, all of a row different.
+
+    Attributes
+    ----------
+    found : Found
+        The most probable trace of each label, the best label first: the labels are the end nodes of these traces.
+    probability : float array of shape (labels of all rows,)
+        Probability of each label, summed over all its traces.
+    """
+
+    found: Found
+    probability: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+
+class Answering(ABC):
+    """What gives every row a node, whichever engine the model belongs to."""
+
+    @abstractmethod
+    def traces(self, rows: Any, k: int = 1, *, least: float = 0.0) -> Found:
+        """Return the ``k`` best traces of every row; those less probable than ``least`` are left out."""
+
+    @abstractmethod
+    def labels(self, rows: Any) -> FoundNodes:
+        """Return the most probable label of every row, summed over all its traces."""
+
+    @abstractmethod
+    def top_labels(self, rows: Any, k: int = 1) -> FoundLabels:
+        """Return the ``k`` most probable labels of every row, each summed over all its traces."""
+
+    @abstractmethod
+    def label_probabilities(self, rows: Any, least: float = 0.0) -> sp.csr_array:
+        """Return the probability of every node to be the label, (n, nodes), where it is at least ``least``."""
+
+    @abstractmethod
+    def logits_along(self, rows: Any, targets: Targets) -> NDArray[np.float64]:
+        """Return the logits of all options of every choice on the way to targets, one a row, in the order of steps.
+
+        They may lack a number that is the same for all options of a choice.
+        """
+
+    @abstractmethod
+    def deepest_confident(self, rows: Any, min_probability: float) -> FoundNodes:
+        """Return the deepest node whose probability is at least ``min_probability``, or a top node if there is none."""
+
+    @abstractmethod
+    def expected_f1(self, rows: Any, f1: float = TYPICAL_F1) -> FoundNodes:
+        """Return the node with the best expected hierarchical F1, over many rows on which it is about ``f1``."""
+
+    def decode(self, rows: Any, decoding: Decoding = "map") -> FoundNodes:
+        """Return a node for every row: of the best trace, of the best expected F1, or the best label."""
+        if DECODING.validate("decoding", decoding) == "label":
+            return self.labels(rows)
+        if decoding == "expected_f1":
+            return self.expected_f1(rows)
+        best = self.traces(rows)
+        assert best.traces.log_p is not None
+        return FoundNodes(best.traces.end_nodes.astype(np.int64), np.exp(best.traces.log_p), best.touched)
+
+
+class RowParts(NamedTuple):
+    """What the logits of one row are made of, group by group."""
+
+    of_group: Callable[[int], GroupParts]  # by the neuron above the group
+    features: NDArray[np.int64]  # that the parts belong to
+
+
+class Predictor(Answering):
+    """A trained model of either engine, with all that a classifier needs of it: answers, size, files, going on.
+
+    It answers with so many ``threads``; ``model`` is what was trained, in the engine's own terms.
+    """
+
+    engine: ClassVar[Engine]
+    model: Any
+    threads: int | None
+
+    @property
+    def layers(self) -> Layers:
+        """The layers whose traces are found."""
+        layers: Layers = self.model.layers
+        return layers
+
+    @property
+    def features(self) -> int | None:
+        """Number of features of a row, where it is known."""
+        return self.model.features  # type: ignore[no-any-return]
+
+    @property
+    def outputs(self) -> int:
+        """Number of rows of output weights."""
+        return self.model.outputs  # type: ignore[no-any-return]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the weights take."""
+        return self.model.nbytes  # type: ignore[no-any-return]
+
+    @property
+    def history(self) -> tuple[EpochRecord, ...]:
+        """What each epoch of training did."""
+        return self.model.history  # type: ignore[no-any-return]
+
+    @property
+    def odds_scale(self) -> float:
+        """Factor of the log odds of best traces, see :mod:`hinet.engine.search.odds_scaling`; 1 leaves them."""
+        return 1.0
+
+    @property
+    def can_scale_odds(self) -> bool:
+        """Whether the log odds of best traces can be scaled."""
+        return False
+
+    def with_threads(self, threads: int | None) -> Self:
+        """Return the same, answering with so many threads."""
+        changed: Self = replace(self, threads=threads)  # type: ignore[type-var]
+        return changed
+
+    @abstractmethod
+    def scaled(self, factor: float, odds_scale: float | None = None) -> Self:
+        """Return the same with all logits multiplied by ``factor``, and another odds scale if one is given."""
+
+    @abstractmethod
+    def row_parts(self, row: Any) -> RowParts:
+        """Return what each feature adds to the logits, for a matrix of one row."""
+
+    @abstractmethod
+    def to_arrays(self, *, half: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return what is kept on disk: plain values that describe the model, and named arrays."""
+
+    @classmethod
+    def check_described(cls, metadata: Mapping[str, Any]) -> None:
+        """Raise HiNetError unless plain values are such as :meth:`to_arrays` gives."""
+
+    @classmethod
+    def require_network(cls, metadata: Mapping[str, Any], network: Any) -> None:
+        """Raise HiNetError if a model that was described so needs a network of the user's, and there is none."""
+
+    @classmethod
+    @abstractmethod
+    def restored(
+        cls, layers: Layers, metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], network: Any = None
+    ) -> Self:
+        """Return the model of some layers that was kept as these values and arrays, or raise HiNetError."""
+
+    @abstractmethod
+    def moved_to(self, layers: Layers, came_from: NDArray[np.int64]) -> Self:
+        """Return the same knowledge over other layers; ``came_from`` gives the old node of each new one, or -1."""
+
+    @abstractmethod
+    def taught(self, learns: NDArray[np.bool_], targets: sp.csc_array, rows: Any) -> Self:
+        """Return a model whose output rows that learn were fitted to targets of options on rows."""
+
+    @abstractmethod
+    def continued(
+        self,
+        rows: Any,
+        traces: Traces,
+        settings: EngineSettings,
+        *,
+        sample_weight: NDArray[np.float64] | None = None,
+        device: str | None = None,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Return the model after learning from more rows, over the same layers."""

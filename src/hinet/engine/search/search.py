@@ -1,0 +1,283 @@
+"""Answers of a fused model: exact best traces, labels and nodes, found without scoring the whole taxonomy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from hinet.data import Traces
+from hinet.data.matrices import SparseMatrix, is_sparse
+from hinet.engine.model.fused import FusedModel
+from hinet.engine.search.marginal_kernels import OddsShift, best_nodes, likely_labels
+from hinet.engine.search.odds_scaling import odds_shift, scaled_labels, scaled_traces
+from hinet.engine.search.predictor import PROBABILITY, TYPICAL_F1, Answering, Found, FoundLabels, FoundNodes, K
+from hinet.engine.search.scoring_kernels import FEW, expert_logits
+from hinet.engine.search.search_kernels import best_traces
+from hinet.errors import HiNetError
+from hinet.parameters import resolve_threads
+from hinet.ragged import gather, offsets_of
+
+if TYPE_CHECKING:
+    from hinet.engine.model.targets import Targets
+
+BLOCK = 4_096  # rows that a thread takes at a time, at most
+LEAST_BLOCK = 64  # fewer are not worth another thread
+ROOM = 384  # entries that a search has room for at first, at least
+ROOM_FOR_TRACE = 8  # entries that each of many traces is likely to need
+FLOOR = 1e-4  # probability below which a neuron is left aside at first
+MOST_CELLS = 8_000_000  # of lists of labels that a thread has room for at a time
+
+Part = TypeVar("Part", "_Answers", "_Labels")
+
+
+class _Answers(NamedTuple):
+    """The traces of rows, as the kernel returns them."""
+
+    counts: NDArray[np.int64]  # (n,) traces of each row; less than 0 where there was too little room
+    lengths: NDArray[np.int64]  # (traces,)
+    log_p: NDArray[np.float64]  # (traces,)
+    neurons: NDArray[np.int32]  # (neurons of all traces,)
+    neuron_log_p: NDArray[np.float64]  # (neurons of all traces,)
+    touched: NDArray[np.int64]  # (n,)
+
+    def filled_in(self, left: NDArray[np.int64], rest: _Answers) -> _Answers:
+        """Return the answers with those to the rows ``left`` out put in their places."""
+        counts, touched = self.counts.copy(), self.touched.copy()
+        counts[left], touched[left] = rest.counts, rest.touched
+        own = np.repeat(np.arange(len(counts)), np.maximum(self.counts, 0))
+        traces = np.argsort(np.concatenate([own, np.repeat(left, rest.counts)]), kind="stable")
+        lengths = np.concatenate([self.lengths, rest.lengths])
+        flat, _ = gather(np.arange(int(lengths.sum())), offsets_of(lengths), traces)
+        return _Answers(
+            counts,
+            lengths[traces],
+            np.concatenate([self.log_p, rest.log_p])[traces],
+            np.concatenate([self.neurons, rest.neurons])[flat],
+            np.concatenate([self.neuron_log_p, rest.neuron_log_p])[flat],
+            touched,
+        )
+
+
+class _Labels(NamedTuple):
+    """The labels of rows, as the kernel returns them."""
+
+    counts: NDArray[np.int64]  # (n,) labels of each row
+    node: NDArray[np.int64]  # (labels,)
+    probability: NDArray[np.float64]  # (labels,) summed over all traces
+    trace: NDArray[np.float64]  # (labels,) probability of the best trace
+    length: NDArray[np.int64]  # (labels,) of the best trace
+    neuron: NDArray[np.int32]  # (labels, height) its neurons
+    along: NDArray[np.float64]  # (labels, height) probability of the path down to each of them
+    touched: NDArray[np.int64]  # (n,)
+
+
+@dataclass(frozen=True)
+class Search(Answering):
+    """Finds answers by a model; holds no state, so any number of threads may ask at once.
+
+    Many rows are cut into blocks for ``threads`` threads, by default one a core. Few rows are answered in the
+    caller's own thread.
+    """
+
+    model: FusedModel
+    threads: int | None = None
+
+    def traces(self, rows: Any, k: int = 1, *, least: float = 0.0) -> Found:
+        """Return the ``k`` best traces of every row, exactly; those less probable than ``least`` are left out.
+
+        ``least`` is a bound before log odds are scaled.
+        """
+        k = min(K.validate("k", k), self.model.layers.count_traces())
+        matrix = self._checked(rows)
+        lowest = np.log(least) if least > 0 else -np.inf
+        layers = self.model.layers
+        room = max(ROOM, ROOM_FOR_TRACE * k)
+        parts = self._in_blocks(matrix, lambda block: self._best_traces(block, k, lowest, room))
+        best = _joined(parts)
+        traces = Traces(layers, offsets_of(best.counts), offsets_of(best.lengths), best.neurons, best.log_p)
+        if self.model.odds_scale == 1:
+            return Found(traces, best.neuron_log_p, best.touched)
+        return Found(*scaled_traces(traces, best.neuron_log_p, self.model.odds_scale), best.touched)
+
+    def _best_traces(self, block: SparseMatrix, k: int, lowest: float, room: int) -> _Answers:
+        """Search rows with so much room, or more if they are few, and those for which it was too little with twice."""
+        count = len(block.indptr) - 1
+        most = max(1, BLOCK * ROOM // room)
+        if count > most:
+            return _joined([self._best_traces(part, k, lowest, room) for part in _parts(block, most)])
+        room = max(room, FEW * ROOM // max(count, 1))
+        answers = _Answers(*best_traces(block, self.model.groups, self.model.experts, k, lowest, room))
+        wanted = -int(answers.counts.min(initial=0))
+        if not wanted:
+            return answers
+        left = np.flatnonzero(answers.counts < 0)
+        return answers.filled_in(left, self._best_traces(_chosen(block, left), k, lowest, max(2 * room, wanted)))
+
+    def labels(self, rows: Any) -> FoundNodes:
+        """Return the most probable label of every row, summed over all its traces; exact in trees and DAGs.
+
+        Its probability leaves out what could not change the answer, so that it may be a little too low.
+        """
+        if self.model.odds_scale != 1:  # a label of a tree has one trace
+            return self.decode(rows)
+        likely = self._likely_labels(rows, 1, FLOOR)
+        return FoundNodes(likely.node, likely.probability, likely.touched)
+
+    def top_labels(self, rows: Any, k: int = 1) -> FoundLabels:
+        """Return the ``k`` most probable labels of every row, each summed over all its traces, exactly.
+
+        In a DAG the probability of a label leaves out what could not change the answer, as that of :meth:`labels` does.
+        """
+        layers = self.model.layers
+        if layers.taxonomy.is_tree:  # a label has one trace
+            best = self.traces(rows, k)
+            assert best.traces.log_p is not None
+            return FoundLabels(best, np.exp(best.traces.log_p))
+        k = K.validate("k", k)
+        likely = self._likely_labels(rows, min(k, self._labels), FLOOR, layers.height)
+        known = np.arange(layers.height) < likely.length[:, None]
+        with np.errstate(divide="ignore"):
+            along, log_p = np.log(likely.along[known]), np.log(likely.trace)
+        traces = Traces(layers, offsets_of(likely.counts), offsets_of(likely.length), likely.neuron[known], log_p)
+        return FoundLabels(Found(traces, along, likely.touched), likely.probability)
+
+    def label_probabilities(self, rows: Any, least: float = 0.0) -> sp.csr_array:
+        """Return the probability of every node to be the label, (n, nodes), summed over all its traces.
+
+        With ``least``, only where it is at least that, before log odds are scaled; of a DAG,
+        paths through neurons that are less probable are then left out of the sums.
+        """
+        likely = self._likely_labels(rows, 0, least)
+        row_offsets = offsets_of(likely.counts)
+        probability = likely.probability
+        if self.model.odds_scale != 1:
+            probability = scaled_labels(probability, row_offsets, self.model.odds_scale)
+        shape = (len(likely.counts), len(self.model.layers.taxonomy))
+        matrix = sp.csr_array((probability, likely.node, row_offsets), shape=shape)
+        matrix.sort_indices()
+        return matrix
+
+    def _likely_labels(self, rows: Any, k: int, floor: float, height: int = 0) -> _Labels:
+        """Return the ``k`` best labels of rows, or all of at least ``floor``; with the layers' height, traces too."""
+        most = k or (min(self._labels, int(2 / floor) + 1) if floor else self._labels)
+        size = max(1, MOST_CELLS // (max(most, 1) * (height + 1)))
+        experts, groups, node_of = self.model.experts, self.model.groups, self._node_of
+
+        def answer(block: SparseMatrix) -> _Labels:
+            parts = _parts(block, size)
+            return _joined(
+                [_Labels(*likely_labels(part, groups, experts, node_of, k, floor, most, height)) for part in parts]
+            )
+
+        parts: list[_Labels] = self._in_blocks(self._checked(rows), answer)
+        return _joined(parts)
+
+    def logits_along(self, rows: Any, targets: Targets) -> NDArray[np.float64]:
+        """Return the logits of all options of every choice on the way to targets, one a row, in the order of steps."""
+        experts = self.model.experts
+        by_expert = expert_logits(
+            self._checked(rows), np.arange(len(targets)), targets.arrays, self.model.groups, experts
+        )
+        mixed: NDArray[np.float64] = by_expert.astype(np.float64) @ experts.mix.astype(np.float64)
+        return mixed
+
+    def deepest_confident(self, rows: Any, min_probability: float) -> FoundNodes:
+        """Return the deepest node whose probability is at least ``min_probability``, or a top node if there is none."""
+        return self._by_nodes(rows, PROBABILITY.validate("min_probability", min_probability), True)
+
+    def expected_f1(self, rows: Any, f1: float = TYPICAL_F1) -> FoundNodes:
+        """Return the node with the best expected hierarchical F1, over many rows on which it is about ``f1``.
+
+        That node has the largest sum over itself and its ancestors of ``P(ancestor) - f1 / 2``.
+        """
+        return self._by_nodes(rows, PROBABILITY.validate("f1", f1) / 2, False)
+
+    def _by_nodes(self, rows: Any, cut: float, surest: bool) -> FoundNodes:
+        experts, groups = self.model.experts, self.model.groups
+        flat, offsets = self._ancestors
+        depth = self.model.layers.taxonomy.depth.astype(np.int64)
+
+        def answer(block: SparseMatrix) -> Any:
+            odds_shift = self._odds_shift(block, cut / 64)
+            return best_nodes(block, groups, experts, self._node_of, flat, offsets, depth, odds_shift, cut, surest)
+
+        return self._nodes(rows, answer)
+
+    def _odds_shift(self, block: SparseMatrix, floor: float) -> OddsShift:
+        """Return what is shifted to which node of each row, and the probability below which neurons are left aside."""
+        count = len(block.indptr) - 1
+        if self.model.odds_scale == 1:
+            return OddsShift(np.full(count, -1), np.zeros(count), np.full(count, floor))
+        traces = _Answers(*self._best_traces(block, 1, -np.inf, ROOM))
+        best = np.exp(traces.log_p)
+        ends = np.cumsum(traces.lengths)
+        node = np.where(traces.lengths > 0, self._node_of[traces.neurons[np.maximum(ends - 1, 0)]], -1)
+        return OddsShift(node, odds_shift(best, self.model.odds_scale), np.minimum(floor, best / 2))
+
+    def _nodes(self, rows: Any, answer: Callable[[SparseMatrix], Any]) -> FoundNodes:
+        parts = self._in_blocks(self._checked(rows), answer)
+        return FoundNodes(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+    @cached_property
+    def _node_of(self) -> NDArray[np.int64]:
+        return self.model.layers.node.astype(np.int64)
+
+    @cached_property
+    def _labels(self) -> int:
+        """How many labels there are."""
+        return len(np.unique(self._node_of[self.model.layers.ends]))
+
+    @cached_property
+    def _ancestors(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Every node with its ancestors, the root left out, as a ragged array."""
+        taxonomy = self.model.layers.taxonomy
+        flat, offsets = taxonomy.ancestor_lists(np.arange(len(taxonomy)))
+        return np.asarray(flat, np.int64), np.asarray(offsets, np.int64)
+
+    def _checked(self, rows: Any) -> SparseMatrix:
+        if not is_sparse(rows):
+            raise HiNetError(f"the model reads rows of a CSR matrix, got {type(rows).__name__}")
+        matrix = SparseMatrix.of(rows)
+        if rows.shape[1] != self.model.features:
+            raise HiNetError(f"the model was trained on {self.model.features:,} features, got {rows.shape[1]:,}")
+        return self.model.read(matrix)
+
+    def _in_blocks(self, matrix: SparseMatrix, answer: Callable[[SparseMatrix], Any]) -> list[Any]:
+        """Answer blocks of rows, side by side if there are several."""
+        count = len(matrix.indptr) - 1
+        threads = resolve_threads(self.threads)
+        size = min(BLOCK, max(LEAST_BLOCK, -(-count // threads)))
+        blocks = _parts(matrix, size)
+        threads = min(threads, len(blocks))
+        if threads == 1:
+            return [answer(block) for block in blocks]
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(answer, blocks))
+
+
+def _joined(parts: list[Part]) -> Part:
+    """Return the answers to rows of several blocks as one."""
+    return parts[0] if len(parts) == 1 else type(parts[0])(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def _chosen(matrix: SparseMatrix, rows: NDArray[np.int64]) -> SparseMatrix:
+    entries, lengths = gather(np.arange(len(matrix.indices)), matrix.indptr, rows)
+    return SparseMatrix(offsets_of(lengths), matrix.indices[entries], matrix.data[entries])
+
+
+def _parts(matrix: SparseMatrix, size: int) -> list[SparseMatrix]:
+    """Return the rows in blocks of at most ``size``, of which there is at least one."""
+    count = len(matrix.indptr) - 1
+    return [_block(matrix, start, min(start + size, count)) for start in range(0, max(count, 1), size)]
+
+
+def _block(matrix: SparseMatrix, start: int, end: int) -> SparseMatrix:
+    low, high = matrix.indptr[start], matrix.indptr[end]
+    return SparseMatrix(matrix.indptr[start : end + 1] - low, matrix.indices[low:high], matrix.data[low:high])

@@ -1,0 +1,319 @@
+"""Kernels that find the best traces by best-first search from the root: only groups that can matter are scored.
+
+As no factor exceeds 1, the first complete trace that a search takes from its heap is the most probable one, the second
+the next, and so on. The searches of many rows go on side by side, a step of each at a time, and all rows that wait for
+one group are scored by it one after the other, so that its weights are fetched once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hinet.compiled import inlined, kernel
+from hinet.engine.search.scoring_kernels import (
+    allocate_listing,
+    allocate_reading,
+    forget_weights,
+    list_weights,
+    log_softmax,
+    read_row,
+    score_group,
+    score_listed,
+    steps_of_rows,
+)
+
+STOP = -1
+MANY_TRACES = 4  # that take about twice as long to find as one
+
+
+class Searches(NamedTuple):
+    """Searches that go on side by side; row ``i`` of each array is that of a row.
+
+    An *entry* is a neuron, or the stop, reached by one path; entry 0 is the root.
+    """
+
+    neuron: Any  # (n, room) of entries: the neuron reached, or STOP
+    parent: Any  # (n, room) the entry above
+    score: Any  # (n, room) log probability
+    heap_score: Any  # (n, room)
+    heap_entry: Any  # (n, room)
+    entries: Any  # (n,)
+    heap: Any  # (n,) entries in the heap
+    opening: Any  # (n,) the entry whose group is to be scored next
+    completed: Any  # (n,) complete traces met so far, of which at most k are kept
+    best: Any  # (n, k) their log probabilities
+    ends: Any  # (n, k) entries of the answers
+    answers: Any  # (n,) how many there are; where there was no room, less than 0: the entries there must be room for
+    touched: Any  # (n,) outputs looked at
+
+
+@inlined
+def allocate_searches(count, k, room):
+    """Make room for the searches of so many rows, each with its root entry."""
+    searches = Searches(
+        np.empty((count, room), np.int32),
+        np.empty((count, room), np.int32),
+        np.empty((count, room), np.float64),
+        np.empty((count, room), np.float64),
+        np.empty((count, room), np.int32),
+        np.ones(count, np.int64),
+        np.ones(count, np.int64),
+        np.zeros(count, np.int64),
+        np.zeros(count, np.int64),
+        np.empty((count, k), np.float64),
+        np.empty((count, k), np.int64),
+        np.zeros(count, np.int64),
+        np.zeros(count, np.int64),
+    )
+    searches.neuron[:, 0] = 0
+    searches.parent[:, 0] = -1
+    searches.score[:, 0] = 0
+    searches.heap_score[:, 0] = 0
+    searches.heap_entry[:, 0] = 0
+    return searches
+
+
+def _steps_of_search(rows, groups, experts, k, lowest, room):
+    return (1 + k / MANY_TRACES) * steps_of_rows(rows, groups, experts)
+
+
+@kernel(steps=_steps_of_search)
+def best_traces(rows, groups, experts, k, lowest, room):
+    """Return the ``k`` best traces of every row, but those less probable than the log probability ``lowest``.
+
+    These are: the number of traces of each row, the length and log P of each trace, its neurons, the log P of the path
+    down to each of them, and the outputs touched for each row. A search has room for ``room`` entries; where they do
+    not suffice, the number of traces is less than 0: that of the entries there must be room for.
+    """
+    count = len(rows.indptr) - 1
+    reading, listing, searches = (
+        allocate_reading(count, experts),
+        allocate_listing(rows, experts),
+        allocate_searches(count, k, room),
+    )
+    logits = np.empty(room, np.float32)
+    for row in range(count):
+        searches.touched[row] = read_row(rows, row, experts, reading, row)
+    waiting = go_on(np.arange(count), groups, lowest, searches)
+    while len(waiting) > 0:
+        first = 0
+        while first < len(waiting):
+            last = end_of_group(waiting, first, searches)
+            open_group(rows, waiting[first:last], groups, experts, reading, listing, searches, logits)
+            first = last
+        waiting = go_on(waiting, groups, lowest, searches)
+    return read_off(searches)
+
+
+@inlined
+def go_on(waiting, groups, lowest, searches):
+    """Go on with the searches of rows until each needs a group scored; return those that do, sorted by group."""
+    count = len(searches.answers)
+    still = 0
+    for row in waiting:
+        if needs_group(row, groups, lowest, searches):
+            # Group and row in one number are sorted faster than an order of rows by group is found.
+            waiting[still] = np.int64(searches.neuron[row, searches.opening[row]]) * count + row
+            still += 1
+    waiting = waiting[:still]
+    if still > 1:
+        waiting.sort()
+    for index in range(still):
+        waiting[index] %= count
+    return waiting
+
+
+@inlined
+def end_of_group(waiting, first, searches):
+    """Return the index after the last row that waits for the same group as the first."""
+    neuron = searches.neuron[waiting[first], searches.opening[waiting[first]]]
+    last = first + 1
+    while last < len(waiting) and searches.neuron[waiting[last], searches.opening[waiting[last]]] == neuron:
+        last += 1
+    return last
+
+
+@inlined
+def open_group(rows, asking, groups, experts, reading, listing, searches, logits):
+    """Score the group that the asking rows wait for, and add its options to their searches."""
+    neuron = np.int64(searches.neuron[asking[0], searches.opening[asking[0]]])
+    size = groups.option_offsets[neuron + 1] - groups.option_offsets[neuron]
+    listed = list_weights(rows, asking, neuron, experts.wide, listing)
+    for row in asking:
+        if listed:
+            score_listed(rows, row, neuron, groups, experts, listing, reading, row, logits)
+        else:
+            score_group(rows, row, neuron, groups, experts, experts.mix, reading, row, logits)
+        log_softmax(logits, size)
+        searches.touched[row] += size
+        open_entry(row, searches.opening[row], groups, searches, logits)
+    if listed:
+        forget_weights(rows, asking, listing)
+
+
+@inlined
+def needs_group(row, groups, lowest, searches):
+    """Go on with the search of a row; return whether it needs the group below ``opening`` scored, or is at its end."""
+    k, room = searches.best.shape[1], searches.neuron.shape[1]
+    neuron_of, score_of, ends = searches.neuron[row], searches.score[row], searches.ends[row]
+    heap_score, heap_entry = searches.heap_score[row], searches.heap_entry[row]
+    heap, answers, needs = searches.heap[row], searches.answers[row], False
+    while heap > 0 and answers < k and not needs:
+        entry = np.int64(heap_entry[0])
+        heap_pop(heap_score, heap_entry, heap)
+        heap -= 1
+        if is_certain(neuron_of[entry], groups):
+            entry = follow_certain(row, entry, groups, searches)
+        neuron = neuron_of[entry]
+        if neuron == STOP:
+            if score_of[entry] < lowest:
+                break
+            ends[answers] = entry
+            answers += 1
+            continue
+        needed = searches.entries[row] + groups.option_offsets[neuron + 1] - groups.option_offsets[neuron]
+        if needed > room:
+            answers = -needed
+            break
+        searches.opening[row] = entry
+        needs = True
+    searches.heap[row], searches.answers[row] = heap, answers
+    return needs
+
+
+@inlined
+def is_certain(neuron, groups):
+    """Return whether there is only one way on from a neuron."""
+    return neuron != STOP and groups.option_offsets[neuron + 1] - groups.option_offsets[neuron] == 1
+
+
+@inlined
+def follow_certain(row, entry, groups, searches):
+    """Go down from an entry while there is only one option, as far as there is room; return the last entry.
+
+    That option is as probable as the entry itself, the best of the heap, so it need not wait there.
+    """
+    neuron_of, parent_of, score_of = searches.neuron[row], searches.parent[row], searches.score[row]
+    neuron, score, made = neuron_of[entry], score_of[entry], searches.entries[row]
+    while is_certain(neuron, groups) and made < len(neuron_of):
+        neuron = groups.option_neuron[groups.option_offsets[neuron]]
+        neuron_of[made], parent_of[made], score_of[made] = neuron, entry, score
+        entry = made
+        made += 1
+        if is_leaf(neuron, groups):
+            searches.completed[row] = kept_best(searches.best[row], searches.completed[row], score)
+    searches.entries[row] = made
+    return entry
+
+
+@inlined
+def open_entry(row, entry, groups, searches, log_p):
+    """Add the options below an entry to the search of a row by their log probabilities."""
+    neuron_of, parent_of, score_of = searches.neuron[row], searches.parent[row], searches.score[row]
+    heap_score, heap_entry, best = searches.heap_score[row], searches.heap_entry[row], searches.best[row]
+    neuron, above = neuron_of[entry], score_of[entry]
+    start = groups.option_offsets[neuron]
+    made, heap, completed = searches.entries[row], searches.heap[row], searches.completed[row]
+    for option in range(groups.option_offsets[neuron + 1] - start):
+        reached = above + log_p[option]
+        if completed == len(best) and reached < best[completed - 1]:
+            continue
+        target = groups.option_neuron[start + option]
+        neuron_of[made], parent_of[made], score_of[made] = target, entry, reached
+        heap_push(heap_score, heap_entry, heap, reached, made)
+        made += 1
+        heap += 1
+        # A leaf is as good as complete; its certain stop, taken later, is not counted again.
+        if target == STOP or is_leaf(target, groups):
+            completed = kept_best(best, completed, reached)
+    searches.entries[row], searches.heap[row], searches.completed[row] = made, heap, completed
+
+
+@inlined
+def is_leaf(neuron, groups):
+    """Return whether a trace can only end at a neuron."""
+    return is_certain(neuron, groups) and groups.option_neuron[groups.option_offsets[neuron]] == STOP
+
+
+@inlined
+def kept_best(best, completed, score):
+    """Keep a score among the largest of ``completed`` in descending order; return how many there are now."""
+    index = min(completed, len(best) - 1)
+    if completed == len(best) and score <= best[index]:
+        return completed
+    while index > 0 and best[index - 1] < score:
+        best[index] = best[index - 1]
+        index -= 1
+    best[index] = score
+    return min(completed + 1, len(best))
+
+
+@inlined
+def heap_push(heap_score, heap_entry, size, score, entry):
+    """Add an entry to a heap of ``size`` entries, the largest score on top."""
+    index = size
+    while index > 0:
+        parent = (index - 1) >> 1
+        if heap_score[parent] >= score:
+            break
+        heap_score[index], heap_entry[index] = heap_score[parent], heap_entry[parent]
+        index = parent
+    heap_score[index], heap_entry[index] = score, entry
+
+
+@inlined
+def heap_pop(heap_score, heap_entry, size):
+    """Take the top of a heap of ``size`` entries away; its rest are the first ``size - 1``."""
+    size -= 1
+    score, entry = heap_score[size], heap_entry[size]
+    index = 0
+    while True:
+        child = 2 * index + 1
+        if child >= size:
+            break
+        if child + 1 < size and heap_score[child + 1] > heap_score[child]:
+            child += 1
+        if heap_score[child] <= score:
+            break
+        heap_score[index], heap_entry[index] = heap_score[child], heap_entry[child]
+        index = child
+    heap_score[index], heap_entry[index] = score, entry
+
+
+@inlined
+def read_off(searches):
+    """Return the answers as :func:`best_traces` does."""
+    total, steps = 0, 0
+    for row in range(len(searches.answers)):
+        for answer in range(searches.answers[row]):
+            total += 1
+            steps += length_of(row, searches.ends[row, answer], searches.parent)
+    length, trace_log_p = np.empty(total, np.int64), np.empty(total, np.float64)
+    neurons, neuron_log_p = np.empty(steps, np.int32), np.empty(steps, np.float64)
+    trace, used = 0, 0
+    for row in range(len(searches.answers)):
+        for answer in range(searches.answers[row]):
+            end = searches.ends[row, answer]
+            length[trace], trace_log_p[trace] = length_of(row, end, searches.parent), searches.score[row, end]
+            used += length[trace]
+            trace += 1
+            above = searches.parent[row, end]
+            index = used
+            while above > 0:
+                index -= 1
+                neurons[index], neuron_log_p[index] = searches.neuron[row, above], searches.score[row, above]
+                above = searches.parent[row, above]
+    return searches.answers, length, trace_log_p, neurons, neuron_log_p, searches.touched
+
+
+@inlined
+def length_of(row, end, parent):
+    """Return how many neurons a trace passes below the root, by its last entry."""
+    length = 0
+    above = parent[row, end]
+    while above > 0:
+        length += 1
+        above = parent[row, above]
+    return length

@@ -1,0 +1,109 @@
+"""The groups on the way to labels that are fixed: their logits once, the labels' probabilities at any temperature."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.engine.model.targets import END, Targets
+from hinet.ragged import offsets_of, positions
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class TraceLogits(NamedTuple):
+    """The logits of all options of every group on the way to one label a row, by all its paths.
+
+    Every neuron on the way is a step, and the end of every row one more. A *choice* is an option that leads from one
+    step to the next; choices are sorted by the layer they lead into, then by the step.
+    """
+
+    logits: Floats  # of all options of all groups
+    offsets: Ints  # (groups + 1,) the options of each group
+    choice_from: Ints  # (choices,) step
+    choice_group: Ints  # (choices,) the group it is made in, -1 where it is certain
+    choice_logit: Ints  # (choices,) which of the logits is its own
+    run_starts: Ints  # (runs,) the choices that lead to one step are a run
+    run_to: Ints  # (runs,) that step; after all others, the ends of rows
+    layer_runs: Ints  # (layers + 1,) the runs that lead into each layer
+    rows: int
+
+    @classmethod
+    def of(cls, targets: Targets, logits: Floats) -> TraceLogits:
+        """Return those of one target a row, with logits as ``Answering.logits_along`` gives them."""
+        arrays, layers = targets.arrays, targets.layers
+        row, step = targets.row_steps()
+        group = arrays.step_group[step]
+        sizes = np.diff(layers.option_offsets)[group]
+        offsets = offsets_of(sizes[sizes > 1])
+        group_index = np.where(sizes > 1, np.cumsum(sizes > 1) - 1, -1)
+        counts = np.diff(arrays.choice_offsets)[step]
+        choice = positions(arrays.choice_offsets[step], counts)
+        start = np.repeat(np.arange(len(step)), counts)
+        first = offsets_of(np.bincount(row, minlength=len(targets)))[:-1]
+        following = arrays.choice_next[choice]
+        ends = following == END
+        to = np.where(ends, len(step) + row[start], first[row[start]] + following)
+        layer = np.where(ends, layers.height + 1, layers.depth[group[np.where(ends, 0, to)]] if len(to) else 0)
+        order = np.lexsort((to, layer))
+        start, choice, to, layer = start[order], choice[order], to[order], layer[order]
+        run_starts = np.flatnonzero(np.diff(to, prepend=-1))
+        changes = np.flatnonzero(np.diff(layer[run_starts], prepend=-1))
+        logit = offsets[group_index[start]] + arrays.choice_option[choice]
+        return cls(
+            logits,
+            offsets,
+            start,
+            group_index[start],
+            logit,
+            run_starts,
+            to[run_starts],
+            np.append(changes, len(run_starts)),
+            len(targets),
+        )
+
+    def log_p(self, factor: float) -> Floats:
+        """Return the log probability of every row's label with all logits multiplied by ``factor``."""
+        steps = int(self.choice_from.max(initial=-1)) + 1
+        reached = np.zeros(steps + self.rows)
+        log_choices = self._log_choices(factor)
+        bounds = np.append(self.run_starts, len(self.choice_from))
+        for first, last in zip(self.layer_runs[:-1], self.layer_runs[1:], strict=True):
+            choices = slice(bounds[first], bounds[last])
+            ways = reached[self.choice_from[choices]] + log_choices[choices]
+            reached[self.run_to[first:last]] = _log_sums(ways, self.run_starts[first:last] - bounds[first])
+        return reached[steps:]
+
+    def _log_choices(self, factor: float) -> Floats:
+        """Return the log probability of every choice within its group, (choices,)."""
+        log_p = np.zeros(len(self.choice_from))
+        if not len(self.logits):
+            return log_p
+        scaled = self.logits * factor
+        starts = self.offsets[:-1]
+        top = np.maximum.reduceat(scaled, starts)
+        total = np.add.reduceat(np.exp(scaled - np.repeat(top, np.diff(self.offsets))), starts)
+        free = np.flatnonzero(self.choice_group >= 0)
+        group_index = self.choice_group[free]
+        log_p[free] = scaled[self.choice_logit[free]] - top[group_index] - np.log(total)[group_index]
+        return log_p
+
+
+def cells_of(targets: Targets) -> Ints:
+    """Return how many numbers each row would hold, (n,): its logits and its choices."""
+    arrays, layers = targets.arrays, targets.layers
+    sizes = np.diff(layers.option_offsets)[arrays.step_group] + np.diff(arrays.choice_offsets)
+    total = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])[arrays.step_offsets]
+    cells: Ints = np.diff(total)[arrays.entry_target]
+    return cells
+
+
+def _log_sums(values: Floats, starts: Ints) -> Floats:
+    """Return the log of the summed exponentials of runs of values."""
+    top = np.maximum.reduceat(values, starts)
+    lengths = np.diff(np.append(starts, len(values)))
+    sums: Floats = top + np.log(np.add.reduceat(np.exp(values - np.repeat(top, lengths)), starts))
+    return sums

@@ -1,0 +1,1 @@
+"""Training of the fused model; prediction imports nothing of it."""

@@ -1,0 +1,156 @@
+"""Training of deep experts: row-wise Adagrad, an epoch at a time, towards sibling groups or towards all labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.data.matrices import SparseMatrix
+from hinet.engine.model.experts import DeepExpert, Floats
+from hinet.engine.model.groups import LabelSpans
+from hinet.engine.model.targets import Targets
+from hinet.engine.settings import Dropout
+from hinet.engine.training.deep_kernels import train_deep, train_flat
+from hinet.engine.training.jobs import Arrays, Job, RowChunk, TrainingSet, linear_decay, train_in_chunks
+
+MASK_LENGTH = 1 << 16  # dropout factors made for an epoch
+
+
+@dataclass(frozen=True)
+class DeepPlan:
+    """How deep experts train."""
+
+    epochs: int
+    rate: float
+    accumulator: float  # what the sums of squared gradients start from
+    dropout: Dropout
+
+
+class DropoutMasks(NamedTuple):
+    """Dropout factors of an epoch, 0 or what makes up for the dropped ones; rows take runs of them."""
+
+    features: Floats
+    units: Floats
+
+
+class DeepAccumulators(NamedTuple):
+    """Sums of squared gradients, one for each row of weights."""
+
+    embedding: Floats
+    weight: Floats
+
+
+class Objective(Protocol):
+    """Rows, and the cost that a deep expert is trained to lower on them."""
+
+    rows: SparseMatrix
+
+    def outputs(self) -> float:
+        """Return about how many output rows an epoch touches."""
+
+    def train(self, chunk: RowChunk, masks: DropoutMasks, expert: DeepExpert, accumulators: DeepAccumulators) -> float:
+        """Train on a chunk of rows, by dropout factors from ``masks``, and return their summed cost."""
+
+
+class GroupObjective:
+    """Each row has targets in the sibling groups of the taxonomy."""
+
+    def __init__(self, data: TrainingSet) -> None:
+        self.rows, self._data = data.rows, data
+
+    def outputs(self) -> float:
+        """Return about how many output rows an epoch touches."""
+        targets, groups = self._data.targets, self._data.groups
+        return 5.0 * self.rows.row_count * float(np.diff(groups.first_row)[targets.step_group].mean())
+
+    def train(self, chunk: RowChunk, masks: DropoutMasks, expert: DeepExpert, accumulators: DeepAccumulators) -> float:
+        """Train on a chunk of rows, by dropout factors from ``masks``, and return their summed cost."""
+        return float(train_deep(self._data, chunk, masks, expert, accumulators))
+
+
+class LabelTargets(NamedTuple):
+    """The labels of each row: those of row ``i`` are ``offsets[i]:offsets[i + 1]``, each with its share.
+
+    The upper nodes of label ``j``, at or above it, are ``upper_offsets[j]:upper_offsets[j + 1]``, from the lowest up,
+    each as the labels below it; the cost of a row counts each of them ``upper`` times as much as the label itself.
+    """
+
+    offsets: NDArray[np.int64]
+    label: NDArray[np.int64]
+    share: Floats
+    upper: np.float32
+    upper_offsets: NDArray[np.int64]
+    upper_first: NDArray[np.int64]
+    upper_last: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, targets: Targets, spans: LabelSpans, upper: float) -> LabelTargets:
+        """Return the targets of the targets of a tree, labels in the order of the spans."""
+        arrays = targets.arrays
+        label = spans.labels_at(arrays.end_neurons())  # of each target
+        share = arrays.entry_share.astype(np.float32)
+        nodes = spans.upper_nodes(targets.layers)
+        return cls(arrays.row_offsets, label[arrays.entry_target], share, np.float32(upper), *nodes)
+
+
+class LabelObjective:
+    """Each row has some of all the labels, as if they were one large group."""
+
+    def __init__(self, rows: SparseMatrix, targets: LabelTargets, adjustment: Floats) -> None:
+        self.rows, self._targets, self._adjustment = rows, targets, adjustment
+
+    def outputs(self) -> float:
+        """Return about how many output rows an epoch touches."""
+        return float(self.rows.row_count * len(self._adjustment))
+
+    def train(self, chunk: RowChunk, masks: DropoutMasks, expert: DeepExpert, accumulators: DeepAccumulators) -> float:
+        """Train on a chunk of rows, by dropout factors from ``masks``, and return their summed cost."""
+        return float(train_flat(self.rows, self._targets, self._adjustment, chunk, masks, expert, accumulators))
+
+
+class DeepJob(Job):
+    """Trains a deep expert, the rate falling linearly to zero."""
+
+    def __init__(
+        self, name: str, objective: Objective, expert: DeepExpert, plan: DeepPlan, seeds: tuple[int, ...]
+    ) -> None:
+        self.name, self.expert, self.epochs = name, expert, plan.epochs
+        self._objective, self._plan, self._seeds = objective, plan, seeds
+        self._accumulators = DeepAccumulators(
+            np.full(len(expert.embedding), plan.accumulator, np.float32),
+            np.full(len(expert.bias), plan.accumulator, np.float32),
+        )
+
+    def work(self) -> float:
+        """Return about how much there is to do."""
+        values = len(self._objective.rows.indices) * (1 - self._plan.dropout.features)
+        return 3.0 * self.epochs * self.expert.width * (values + self._objective.outputs())
+
+    def run_epoch(self, epoch: int, advance: Callable[[int], None]) -> float:
+        """Go over all rows once, in an order that the seeds and the epoch decide."""
+        random = np.random.default_rng([*self._seeds, epoch])
+        order = random.permutation(self._objective.rows.row_count)
+        masks = DropoutMasks(
+            _factors(random, MASK_LENGTH, self._plan.dropout.features),
+            _factors(random, MASK_LENGTH + self.expert.width, self._plan.dropout.units),
+        )
+        rates = linear_decay(self._plan.rate, epoch, self.epochs)
+
+        def train(chunk: RowChunk) -> float:
+            return self._objective.train(chunk, masks, self.expert, self._accumulators)
+
+        return train_in_chunks(order, rates, advance, train)
+
+    def state(self) -> Arrays:
+        """Return weights and accumulators."""
+        accumulators = {f"slots.{name}": array for name, array in self._accumulators._asdict().items()}
+        return {**self.expert._asdict(), **accumulators}
+
+
+def _factors(random: np.random.Generator, count: int, dropout: float) -> Floats:
+    kept = 1 - dropout
+    return ((random.random(count, np.float32) < kept) / kept).astype(np.float32)

@@ -1,0 +1,290 @@
+"""Kernels that train a deep expert a row at a time: forward, cost, gradient and update in one go.
+
+A row is taken through the groups on the way to its labels by :func:`train_deep`. The flat expert scores all labels
+(:func:`train_flat`), whose weights do not stay in the processor's cache from row to row: a few rows are taken at once,
+before any of them updates. The steps from features to hidden units and back are the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hinet.compiled import inlined, kernel
+from hinet.engine.model.column_kernels import random_offset
+from hinet.engine.search.scoring_kernels import logit_of
+from hinet.engine.training.target_kernels import allocate_scratch, assign_targets, list_groups, normalise, rate_at
+
+F4 = np.float32
+CERTAIN = F4(1e-3)  # gradients of logits below this are not worth touching a row of weights
+BIAS_RATE = F4(0.1)  # rates of biases, as shares of the weights' rate
+HIDDEN_BIAS_RATE = F4(0.01)
+LOG2_E = F4(1.4426950408889634)
+LEAST_POWER = F4(-100)  # of two, of a score: sums can be divided by, whatever a row weighs
+TOGETHER = 4  # rows that are scored at once
+
+
+class Workspace(NamedTuple):
+    """Room for the features of a few rows that dropout has left, a lane each, and for their hidden units."""
+
+    count: Any  # (lanes,)
+    feature: Any  # (lanes, most features)
+    value: Any  # (lanes, most features)
+    hidden: Any  # (lanes, width) after dropout
+    factor: Any  # (lanes, width) derivative of each hidden unit, 0 if it is dropped
+    gradient: Any  # (lanes, width) of the hidden units
+
+
+@inlined
+def allocate(rows, chunk, count, width):
+    """Allocate lanes for so many rows of a chunk at a time."""
+    most = 1
+    for row in chunk.order:
+        most = max(most, rows.indptr[row + 1] - rows.indptr[row])
+    return Workspace(
+        np.zeros(count, np.int64),
+        np.empty((count, most), np.int64),
+        np.empty((count, most), np.float32),
+        np.zeros((count, width), np.float32),
+        np.empty((count, width), np.float32),
+        np.zeros((count, width), np.float32),
+    )
+
+
+@inlined
+def sample(rows, row, masks, number, work, lane):
+    """Take those features of a row that dropout leaves."""
+    length = len(masks.features)
+    offset = random_offset(2 * number, length)
+    count = 0
+    for entry in range(rows.indptr[row], rows.indptr[row + 1]):
+        work.feature[lane, count] = rows.indices[entry]
+        work.value[lane, count] = rows.data[entry] * masks.features[offset]
+        count += masks.features[offset] > 0
+        offset = offset + 1 if offset + 1 < length else 0
+    work.count[lane] = count
+
+
+@inlined
+def embed(rows, row, deep, masks, number, work, lane):
+    """Fill in features and hidden units of a row after dropout; return the mean square of the units.
+
+    ``masks`` holds long runs of dropout factors; the ``number``-th row takes runs that start at random offsets.
+    """
+    sample(rows, row, masks, number, work, lane)
+    hidden, width = work.hidden, deep.embedding.shape[1]
+    for unit in range(width):
+        hidden[lane, unit] = deep.embedding_bias[unit]
+    for entry in range(work.count[lane]):
+        feature, value = work.feature[lane, entry], work.value[lane, entry]
+        for unit in range(width):
+            hidden[lane, unit] += value * deep.embedding[feature, unit]
+    offset = random_offset(2 * number + 1, len(masks.units) - width)
+    for unit in range(width):
+        factor = F4(1) if hidden[lane, unit] > 0 else deep.negative_slope[unit]
+        work.factor[lane, unit] = masks.units[offset + unit] * factor
+        hidden[lane, unit] *= work.factor[lane, unit]
+    return mean_square(hidden, lane)
+
+
+@inlined
+def mean_square(values, lane):
+    """Return the mean square of a row of values."""
+    total = F4(0)
+    for unit in range(values.shape[1]):
+        total += values[lane, unit] * values[lane, unit]
+    return total / values.shape[1]
+
+
+@inlined
+def update_output(output, grad, size, rate, deep, accumulators, work, lane):
+    """Add the gradient of an output row to that of the hidden units, then move the row by Adagrad."""
+    width = deep.embedding.shape[1]
+    accumulators.weight[output] += grad * grad * size
+    step = rate * grad / np.sqrt(accumulators.weight[output])
+    for unit in range(width):
+        work.gradient[lane, unit] += grad * deep.weight[output, unit]
+        deep.weight[output, unit] -= step * work.hidden[lane, unit]
+    deep.bias[output] -= BIAS_RATE * step
+
+
+@inlined
+def update_embedding(rate, deep, accumulators, work, lane):
+    """Move the embeddings of the features that were left of a row by Adagrad, and clear the gradient."""
+    gradient, width = work.gradient, deep.embedding.shape[1]
+    for unit in range(width):
+        gradient[lane, unit] *= work.factor[lane, unit]
+        deep.embedding_bias[unit] -= HIDDEN_BIAS_RATE * rate * gradient[lane, unit]
+    size = mean_square(gradient, lane)
+    if size > 0:
+        for entry in range(work.count[lane]):
+            feature, value = work.feature[lane, entry], work.value[lane, entry]
+            accumulators.embedding[feature] += value * value * size
+            step = rate * value / np.sqrt(accumulators.embedding[feature])
+            for unit in range(width):
+                deep.embedding[feature, unit] -= step * gradient[lane, unit]
+    for unit in range(width):
+        gradient[lane, unit] = 0
+
+
+@kernel
+def train_deep(data, chunk, masks, deep, accumulators):
+    """Train a deep expert on a chunk of rows; return their summed cost."""
+    rows, targets, groups, most, adjustment = data
+    scratch, work = allocate_scratch(*most), allocate(rows, chunk, 1, deep.embedding.shape[1])
+    cost = 0.0
+    for position in range(len(chunk.order)):
+        row, rate = chunk.order[position], rate_at(chunk, position)
+        count = list_groups(row, targets, groups, scratch)
+        if count == 0:
+            continue
+        size = embed(rows, row, deep, masks, chunk.first + position, work, 0)
+        for listed in range(count):
+            start = scratch.start[listed]
+            base = groups.first_row[scratch.group[listed]]
+            for option in range(scratch.start[listed + 1] - start):
+                logit = logit_of(base + option, deep, work.hidden, 0)
+                scratch.log_p[start + option] = logit + adjustment[base + option]
+            normalise(scratch, listed)
+        cost += assign_targets(row, targets, scratch)
+        for listed in range(count):
+            start = scratch.start[listed]
+            base = groups.first_row[scratch.group[listed]]
+            for option in range(scratch.start[listed + 1] - start):
+                grad = scratch.mass[listed] * scratch.p[start + option] - scratch.target[start + option]
+                if abs(grad) > CERTAIN:
+                    update_output(base + option, grad, size, rate, deep, accumulators, work, 0)
+        update_embedding(rate, deep, accumulators, work, 0)
+    return cost
+
+
+@kernel
+def train_flat(rows, targets, adjustment, chunk, masks, deep, accumulators):
+    """Train the flat expert on a chunk of rows; return their summed cost."""
+    labels = len(deep.bias)
+    work = allocate(rows, chunk, TOGETHER, deep.embedding.shape[1])
+    grad, size = np.empty((TOGETHER, labels), F4), np.empty(TOGETHER, F4)
+    work_labels = LabelWorkspace(np.zeros(labels, F4), np.empty(labels, F4), np.empty(labels, np.int32))
+    order, first = chunk.order, chunk.first
+    cost = 0.0
+    for begin in range(0, len(order), TOGETHER):
+        count, rate = min(TOGETHER, len(order) - begin), rate_at(chunk, begin)
+        for lane in range(count):
+            size[lane] = embed(rows, order[begin + lane], deep, masks, first + begin + lane, work, lane)
+        score_labels(deep, adjustment, work.hidden, grad)
+        for lane in range(count):
+            cost += grads_of_labels(order[begin + lane], targets, grad[lane], work_labels)
+        for label in range(labels):
+            for lane in range(count):
+                if abs(grad[lane, label]) > CERTAIN:
+                    update_output(label, grad[lane, label], size[lane], rate, deep, accumulators, work, lane)
+        for lane in range(count):
+            update_embedding(rate, deep, accumulators, work, lane)
+    return cost
+
+
+@inlined
+def score_labels(deep, adjustment, hidden, logits):
+    """Fill in the training logits of all labels, for the rows that are taken together."""
+    width = deep.embedding.shape[1]
+    for label in range(len(deep.bias)):
+        first, second, third, fourth = F4(0), F4(0), F4(0), F4(0)
+        for unit in range(width):
+            weight = deep.weight[label, unit]
+            first += weight * hidden[0, unit]
+            second += weight * hidden[1, unit]
+            third += weight * hidden[2, unit]
+            fourth += weight * hidden[3, unit]
+        shift = deep.bias[label] + adjustment[label]
+        logits[0, label], logits[1, label] = first + shift, second + shift
+        logits[2, label], logits[3, label] = third + shift, fourth + shift
+
+
+class LabelWorkspace(NamedTuple):
+    """Room for the labels of one row."""
+
+    upper_grad: Any  # (labels,) of the upper nodes at each label, by unit of its score; all 0 between rows
+    node_grad: Any  # (labels,) of each upper node of one label; there are fewer of them than labels
+    powers: Any  # (labels,)
+
+
+@inlined
+def grads_of_labels(row, targets, logits, work_labels):
+    """Turn the logits of a row into their gradients, and return its cost."""
+    top, mass, cost = logits[0], F4(0), 0.0
+    for label in range(len(logits)):
+        top = max(top, logits[label])
+    for entry in range(targets.offsets[row], targets.offsets[row + 1]):
+        mass += targets.share[entry]
+        cost -= targets.share[entry] * (logits[targets.label[entry]] - top)
+    total = exponentials(logits, top, work_labels.powers)  # from here on these are scores
+    for entry in range(targets.offsets[row], targets.offsets[row + 1]):
+        label = targets.label[entry]
+        share = targets.share[entry] * targets.upper
+        mass += share * F4(targets.upper_offsets[label + 1] - targets.upper_offsets[label])
+        cost -= add_upper_grads(label, share, targets, logits, work_labels)
+    cost += mass * np.log(total)
+    scale = mass / total
+    for label in range(len(logits)):
+        logits[label] *= scale - work_labels.upper_grad[label]
+        work_labels.upper_grad[label] = 0
+    for entry in range(targets.offsets[row], targets.offsets[row + 1]):
+        logits[targets.label[entry]] -= targets.share[entry]
+    return cost
+
+
+@inlined
+def add_upper_grads(label, share, targets, scores, work_labels):
+    """Add the gradient of each upper node of a label at the labels below it; return the sum of their log scores.
+
+    The labels below a node stand side by side, around those below the next node down: from one node to the next only
+    the labels that are new are looked at.
+    """
+    begin, end = targets.upper_offsets[label], targets.upper_offsets[label + 1]
+    low, high, total, logs = label, label + 1, scores[label], 0.0
+    for index in range(begin, end):
+        first, last = targets.upper_first[index], targets.upper_last[index]
+        for other in range(first, low):
+            total += scores[other]
+        for other in range(high, last):
+            total += scores[other]
+        low, high = first, last
+        work_labels.node_grad[index - begin] = share / total
+        logs += share * np.log(total)
+    upper_grad = F4(0)
+    for index in range(end - 1, begin - 1, -1):
+        inner = index > begin
+        low = targets.upper_first[index - 1] if inner else label
+        high = targets.upper_last[index - 1] if inner else label
+        upper_grad += work_labels.node_grad[index - begin]
+        for other in range(targets.upper_first[index], low):
+            work_labels.upper_grad[other] += upper_grad
+        for other in range(high, targets.upper_last[index]):
+            work_labels.upper_grad[other] += upper_grad
+    return logs
+
+
+@inlined
+def exponentials(values, top, powers):
+    """Turn values into ``exp(value - top)``, to about five digits, and return their sum; ``powers`` is room.
+
+    The exponent is split into a whole power of two, made from its bits, and a rest in 0:1 for which a polynomial is
+    close: unlike a call of ``exp``, both are done for many values at once.
+    """
+    for index in range(len(values)):
+        exponent = max((values[index] - top) * LOG2_E, LEAST_POWER)
+        whole = np.floor(exponent)
+        rest = exponent - whole
+        values[index] = F4(1) + rest * (
+            F4(0.6931472)
+            + rest * (F4(0.2402265) + rest * (F4(0.0555041) + rest * (F4(0.0096181) + rest * F4(0.0014876))))
+        )
+        powers[index] = (np.int32(whole) + np.int32(127)) << np.int32(23)
+    factors = powers.view(np.float32)
+    for index in range(len(values)):
+        values[index] *= factors[index]
+    total = F4(0)
+    for index in range(len(values)):
+        total += values[index]
+    return total

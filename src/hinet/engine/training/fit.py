@@ -1,0 +1,332 @@
+"""Training of the fused model: every expert on its own cost, side by side, then mixed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.data import Traces
+from hinet.data.matrices import SparseMatrix, check_count, is_sparse, validate_weights
+from hinet.engine.model.column_kernels import mean_sizes
+from hinet.engine.model.experts import PROTOTYPES, DeepExpert, Experts, Floats, Mix, Prototypes, WideExpert
+from hinet.engine.model.fused import FusedModel, with_merged
+from hinet.engine.model.groups import Groups, LabelSpans
+from hinet.engine.model.targets import Targets
+from hinet.engine.search.search import Search
+from hinet.engine.settings import MOST_FLAT_LABELS, EngineSettings, plan_memory
+from hinet.engine.training.checkpoints import CHECKPOINT_EVERY, Checkpoints, fingerprint_of
+from hinet.engine.training.cooccurrence import has_features_to_spare, merged_columns, prototypes, rank_features
+from hinet.engine.training.deep import DeepJob, DeepPlan, GroupObjective, LabelObjective, LabelTargets, Objective
+from hinet.engine.training.jobs import Job, TrainingSet
+from hinet.engine.training.mixing import learned_mix, usual_mix
+from hinet.engine.training.taxonomy_transfer import activate
+from hinet.engine.training.trainer import Trainer
+from hinet.engine.training.wide import WidePlan, WideTraining, wide_training
+from hinet.engine.training.wide_kernels import prune_weights
+from hinet.errors import HiNetError
+from hinet.metrics import accuracy
+from hinet.parameters import PATH, instance
+from hinet.progress import EpochRecord, Progress, SilentProgress
+
+FLAT_SEEDS = 1 << 10  # the seeds of flat experts, apart from those of deep ones
+ACCUMULATOR_OF_LEARNED = 2.0  # smaller lets new rows overwrite old ones, larger keeps them from being learned
+SMOOTHING = 0.5  # rows added to every option before shares are taken
+TEMPERATURES = (20.0, 40.0)  # lengths of prototypes that are tried
+MOST_WATCHED = 2_000  # validation rows whose accuracy is recorded after every epoch
+START_OF_PROTOTYPES = 0.2  # their weight in the mix, before it is learned
+LEAST_GAIN = 0.002  # in the cost of validation rows, for prototypes to be worth their while
+
+
+@dataclass(frozen=True)
+class ValidationRows:
+    """Rows that are not trained on: the mix is learned from them, and patience looks at them."""
+
+    rows: Any  # CSR
+    traces: Traces
+
+
+def fit(
+    rows: Any,
+    traces: Traces,
+    settings: EngineSettings | None = None,
+    *,
+    valid: ValidationRows | None = None,
+    sample_weight: NDArray[np.floating[Any]] | None = None,
+    start: FusedModel | None = None,
+    progress: Progress | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: float = 0.0,
+    watch: bool = False,
+) -> FusedModel:
+    """Train a model on CSR ``rows`` towards the labels of ``traces``.
+
+    The result depends on the settings and the data alone, not on the number of threads. With ``checkpoint``, a folder,
+    finished epochs are kept there, every so many seconds, and a run that was broken off goes on from them to the same
+    result. With ``start``, a model over the same layers, training goes on from it: its experts learn from these rows,
+    its shape stays. With ``watch``, every epoch records the accuracy of its expert alone on validation rows.
+
+    Raises
+    ------
+    HiNetError
+        If rows and labels do not fit, a value is not finite, or training would take more than the memory limit.
+    """
+    settings, progress = settings or EngineSettings(), progress or SilentProgress()
+    instance(EngineSettings, "EngineSettings").validate("settings", settings)
+    instance(Traces, "Traces").validate("traces", traces)
+    if settings.patience is not None and valid is None:
+        raise HiNetError("patience looks at validation rows; give some, or leave it out")
+    if start is not None and checkpoint is not None:
+        raise HiNetError("training that goes on from a model keeps no checkpoint; leave one of the two out")
+    plan = _Plan(rows, traces, settings, sample_weight, valid, start)
+    progress.message(str(plan.memory))
+    plan.memory.check(settings.memory_limit)
+    kept = None
+    if checkpoint is not None:
+        every = CHECKPOINT_EVERY.validate("checkpoint_every", checkpoint_every)
+        kept = Checkpoints(PATH.validate("checkpoint", checkpoint), plan.fingerprint(), every)
+    seen = plan.valid_accuracy if watch or settings.patience is not None else None
+    trainer = Trainer(plan.jobs(), plan.train.row_count, settings, progress, kept, plan.valid_cost, seen)
+    trainer.run()
+    return plan.mixed(trainer.history)
+
+
+class _Plan:
+    """The data in the form kernels read, the experts to be, and how they become a model."""
+
+    def __init__(
+        self,
+        rows: Any,
+        traces: Traces,
+        settings: EngineSettings,
+        sample_weight: NDArray[np.floating[Any]] | None,
+        valid: ValidationRows | None,
+        start: FusedModel | None,
+    ) -> None:
+        self.settings, self.start = settings, start
+        self.layers = traces.layers
+        columns = int(rows.shape[1]) if getattr(rows, "ndim", 0) == 2 else 0
+        matrix, self.targets = _checked(rows, traces, self.layers)
+        if sample_weight is not None:
+            self.targets = self.targets.weighted(validate_weights(sample_weight, len(traces)))
+        self.valid, self.watched = None, None
+        if valid is not None:
+            self.valid = _checked(valid.rows, valid.traces, self.layers, "validation ")
+            if valid.rows.shape[1] != columns:
+                raise HiNetError(f"validation rows have {valid.rows.shape[1]:,} features and training rows {columns:,}")
+            seen = np.linspace(0, len(valid.traces) - 1, min(len(valid.traces), MOST_WATCHED)).astype(np.int64)
+            self.watched = ValidationRows(valid.rows[seen], valid.traces.take(seen))
+        if start is not None:
+            self._check_start(start, columns)
+        self.groups = Groups.of(self.layers)
+        labels = int(self.layers.ends.sum())
+        self.members = 1 if start is not None else settings.members_for(matrix.row_count)
+        self.width = settings.width_for(self.members, labels) if start is None else start.experts.deep.width
+        self.flat_width = settings.flat_width_for(labels) if start is None else start.experts.flat.width
+        deep = plan_memory(features=columns, outputs=self.groups.rows, width=self.width * self.members)
+        deep.check(settings.memory_limit)  # before anything else takes room for every feature
+        counts = self.targets.option_counts()
+        to_spare = start is None and has_features_to_spare(matrix, columns)
+        self.dropout = settings.dropout_for(to_spare=to_spare)
+        self.merged = merged_columns(matrix, columns) if to_spare else None if start is None else start.merged
+        self.features = columns
+        if self.merged is not None:
+            self.features = len(start.experts.deep.embedding) if start else int(self.merged.max()) + 1
+            matrix = with_merged(matrix, self.merged, self.features)
+            if self.valid is not None:
+                self.valid = with_merged(self.valid[0], self.merged, self.features), self.valid[1]
+        self.train = TrainingSet.of(matrix, self.targets.arrays, self.groups, self._adjustment(counts))
+        self.wide = self._wide_training(matrix)
+        self.spans = LabelSpans.of(self.layers)
+        self.has_flat = (
+            settings.wants_flat(labels, self.train.row_count, self.layers.taxonomy.is_tree)
+            if start is None
+            else start.mix.flat > 0
+        )
+        self.memory = plan_memory(
+            features=self.features,
+            outputs=self.groups.rows,
+            width=self.width * self.members,
+            wide_weights=self.wide.weights if self.wide else 0,
+            wide_scratch=self.wide.scratch if self.wide else 0,
+            labels=labels if self.has_flat else 0,
+            flat_width=self.flat_width * self.members,
+        )
+
+    def _initial_accumulator(self, usual: float) -> float:
+        """Return what sums of squared gradients start from: more if the weights have learned already."""
+        return usual if self.start is None else max(usual, ACCUMULATOR_OF_LEARNED)
+
+    def _check_start(self, start: FusedModel, columns: int) -> None:
+        if not start.layers.same_as(self.layers):
+            raise HiNetError("the model to go on from has other layers than the rows; transfer it to them first")
+        if start.features != columns:
+            raise HiNetError(f"the model to go on from has {start.features:,} features, the rows {columns:,}")
+
+    def _adjustment(self, counts: NDArray[np.float64]) -> Floats:
+        """Return the shift of the training logits: the log share of each option, none for options without rows."""
+        group, option = self.groups.row_groups(), self.groups.row_options()
+        smooth = counts[option] + SMOOTHING
+        share = np.log(smooth / np.bincount(group, smooth, len(self.layers.node))[group])
+        return np.where(counts[option] > 0, self.settings.adjustment * share, 0).astype(np.float32)
+
+    def _wide_training(self, matrix: SparseMatrix) -> WideTraining | None:
+        settings = self.settings
+        before = None if self.start is None else self.start.experts.wide
+        if not settings.wide or (self.start is not None and not self.start.mix.wide):
+            return None
+        known = rank_features(matrix, self.features, settings.wide_buckets) if before is None else before.feature_rank
+        plan = WidePlan(
+            known,
+            int(known.max(initial=-1)) + 1,
+            settings.epochs_of_wide(self.train.row_count),
+            settings.wide_rate,
+            self._initial_accumulator(settings.wide_slot),
+            settings.seed,
+            settings.thread_count,
+        )
+        renamed = matrix._replace(indices=known[matrix.indices])
+        return wide_training(self.train._replace(rows=renamed), self.targets, plan, before)
+
+    def fingerprint(self) -> str:
+        """Return what a checkpoint is recognised by."""
+        parts = [
+            self.settings.shaping(),
+            self.dropout,
+            self.features,
+            *self.groups,
+            *self.train.rows,
+            *self.targets.arrays,
+        ]
+        if self.valid is not None and self.settings.patience is not None:
+            parts += [*self.valid[0], *self.valid[1].arrays]
+        return fingerprint_of(parts)
+
+    def jobs(self) -> list[Job]:
+        """Return the work to do, the longest first."""
+        self._deep, self._flat = self._deep_jobs(), self._flat_jobs()
+        jobs: list[Job] = [*self._deep, *self._flat, *(self.wide.jobs() if self.wide else ())]
+        return sorted(jobs, key=lambda job: -job.work())
+
+    def _deep_jobs(self) -> list[DeepJob]:
+        before = None if self.start is None else self.start.experts.deep
+        return self._jobs_of("deep", GroupObjective(self.train), self.groups.rows, self.width, 0, before)
+
+    def _flat_jobs(self) -> list[DeepJob]:
+        if not self.has_flat:
+            return []
+        settings, labels = self.settings, len(self.spans.neuron)
+        targets = LabelTargets.of(self.targets, self.spans, settings.flat_upper)
+        counts = np.bincount(targets.label, targets.share, labels).astype(float)
+        objective = LabelObjective(self.train.rows, targets, _adjustment_of_labels(counts, settings.adjustment))
+        before = None if self.start is None else activate(self.start.experts.flat, np.unique(targets.label))
+        return self._jobs_of("flat", objective, labels, self.flat_width, FLAT_SEEDS, before)
+
+    def _jobs_of(
+        self, name: str, objective: Objective, outputs: int, width: int, first_seed: int, before: DeepExpert | None
+    ) -> list[DeepJob]:
+        """Return a job for each member of a deep expert."""
+        settings, jobs = self.settings, []
+        epochs = settings.epochs_of_deep(self.train.row_count)
+        plan = DeepPlan(epochs, settings.deep_rate, self._initial_accumulator(settings.deep_slot), self.dropout)
+        for member in range(self.members):
+            seeds = settings.seed, first_seed + member
+            random = np.random.default_rng([*seeds, 1 << 20])
+            expert = DeepExpert.start(self.features, outputs, width, random) if before is None else before.in_floats()
+            jobs.append(DeepJob(f"{name} {member + 1}", objective, expert, plan, seeds))
+        return jobs
+
+    def valid_cost(self, job: Job) -> float | None:
+        """Return the cost of the validation rows by the job's expert alone; of the wide expert, nothing."""
+        if self.valid is None or not isinstance(job, DeepJob):
+            return None
+        rows, targets = self.valid
+        return learned_mix(rows, targets, self.groups, self._alone(job))[1]
+
+    def valid_accuracy(self, job: Job) -> float | None:
+        """Return the accuracy of some validation rows by the job's expert alone; of the wide expert, nothing."""
+        if self.watched is None or not isinstance(job, DeepJob):
+            return None
+        model = FusedModel(self.layers, self._alone(job), merged=self.merged)
+        answers = Search(model, 1).traces(self.watched.rows)
+        return accuracy(self.watched.traces, answers.traces)
+
+    def _alone(self, job: DeepJob) -> Experts:
+        """Return the expert of a job as if there were no others."""
+        deep = job in self._deep
+        experts = self._experts([job.expert], []) if deep else self._experts([], [job.expert])
+        return experts._replace(mix=np.array(Mix(deep=deep, flat=not deep), np.float32))
+
+    def _experts(self, deep: list[DeepExpert], flat: list[DeepExpert]) -> Experts:
+        outputs, labels = self.groups.rows, len(self.spans.neuron)
+        return Experts(
+            DeepExpert.joined(deep).quantised() if deep else DeepExpert.none(self.features, outputs),
+            WideExpert.none(self.features, len(self.layers.node), outputs),
+            DeepExpert.joined(flat).quantised() if flat else DeepExpert.none(self.features, labels),
+            Prototypes.none(self.features),
+            self.spans,
+            usual_mix(wide=self.settings.wide, flat=bool(flat)),
+        )
+
+    def mixed(self, history: list[EpochRecord]) -> FusedModel:
+        """Return the model of the trained experts, mixed as the validation rows have it."""
+        experts = self._experts([job.expert for job in self._deep], [job.expert for job in self._flat])
+        if self.wide is not None:
+            wide = self.wide.expert()
+            experts = experts._replace(wide=self._pruned(wide) if self.start is None else wide)
+        if self.start is not None:  # what other rows taught it stays, prototypes and mix included
+            experts = experts._replace(prototypes=self.start.experts.prototypes, mix=self.start.experts.mix)
+        elif self.valid is not None and len(self.valid[1]):
+            experts = self._tuned(experts)
+        return FusedModel(self.layers, experts, tuple(history), merged=self.merged)
+
+    def _pruned(self, wide: WideExpert) -> WideExpert:
+        """Drop weights that hardly count, going by the mean of each feature where it is not zero."""
+        usual = mean_sizes(self.train.rows, wide.feature_rank)
+        feature, offsets, weights, before = prune_weights(
+            wide.feature, wide.weight_offsets, wide.weights, usual, self.settings.wide_prune
+        )
+        return wide._replace(
+            entry_offsets=before[wide.entry_offsets], feature=feature, weight_offsets=offsets, weights=weights
+        )
+
+    def _tuned(self, experts: Experts) -> Experts:
+        """Mix the experts by the validation rows, with prototypes where these help."""
+        assert self.valid is not None
+        rows, targets = self.valid
+        mix, least = learned_mix(rows, targets, self.groups, experts)
+        best = experts._replace(mix=mix)
+        few = 0 < len(self.spans.neuron) <= MOST_FLAT_LABELS  # all labels are scored for every row
+        for temperature in TEMPERATURES if few else ():
+            known = prototypes(self.train.rows, self.features, self.targets, self.spans, temperature)
+            start = np.array(Mix(*experts.mix)._replace(prototypes=START_OF_PROTOTYPES), np.float32)
+            tried = experts._replace(prototypes=known, mix=start)
+            mix, cost = learned_mix(rows, targets, self.groups, tried)
+            if mix[PROTOTYPES] and cost < least - LEAST_GAIN:
+                best, least = tried._replace(mix=mix), cost
+        return best
+
+
+def _adjustment_of_labels(counts: NDArray[np.float64], strength: float) -> Floats:
+    """Return the shift of the training logits of labels with so many rows, none for labels without rows."""
+    share = np.log((counts + SMOOTHING) / (counts + SMOOTHING).sum())
+    return np.where(counts > 0, strength * (share - share.max()), 0).astype(np.float32)
+
+
+def _checked(rows: Any, traces: Traces, layers: Any, kind: str = "") -> tuple[SparseMatrix, Targets]:
+    """Return rows and labels in the form kernels read, or raise HiNetError if they cannot be used."""
+    if not is_sparse(rows):
+        raise HiNetError(f"the fused engine reads {kind}rows of a CSR matrix, got {type(rows).__name__}")
+    matrix = SparseMatrix.of(rows)
+    check_count(matrix.row_count, len(traces))
+    if not len(traces):
+        raise HiNetError(f"there are no {kind}rows")
+    if not traces.layers.same_as(layers):
+        raise HiNetError(f"the {kind}rows have other layers than the training rows; build both from the same Layers")
+    empty = np.flatnonzero(np.diff(traces.row_offsets) == 0)
+    if len(empty):
+        raise HiNetError(f"{kind}row {int(empty[0])}: no label ({len(empty):,} such rows); leave these rows out")
+    return matrix, Targets.of(traces)

@@ -1,0 +1,97 @@
+"""The work of training one expert: what a runner needs to know of it, and what all experts share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.data.matrices import SparseMatrix
+from hinet.engine.model.experts import Floats
+from hinet.engine.model.groups import Groups
+from hinet.engine.model.targets import TargetArrays
+from hinet.engine.training.target_kernels import most_of_a_row
+
+CHUNK = 4_096  # rows between two looks at whether to go on
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class TrainingSet(NamedTuple):
+    """The rows an expert trains on, towards targets in some groups, with its shift of the training logits."""
+
+    rows: SparseMatrix
+    targets: TargetArrays
+    groups: Groups
+    most: tuple[int, int, int]  # groups, options and steps of a row
+    adjustment: Floats  # (output rows,)
+
+    @classmethod
+    def of(cls, rows: SparseMatrix, targets: TargetArrays, groups: Groups, adjustment: Floats) -> TrainingSet:
+        """Return the rows, with the most that one of them needs counted."""
+        return cls(rows, targets, groups, most_of_a_row(targets, groups), adjustment)
+
+    @property
+    def row_count(self) -> int:
+        """Number of rows, ``n``."""
+        return len(self.rows.indptr) - 1
+
+
+class RowChunk(NamedTuple):
+    """Some of the rows of an epoch, in the order they train in; the rate falls linearly over the whole epoch."""
+
+    order: NDArray[np.int64]
+    first: int  # how many rows of the epoch came before
+    total: int  # rows of the epoch
+    rates: tuple[float, float]  # where the epoch begins and ends
+
+
+class Job(ABC):
+    """Trains one expert, or a part of one."""
+
+    name: str
+    epochs: int
+
+    @abstractmethod
+    def work(self) -> float:
+        """Return about how much there is to do, to start the longest first."""
+
+    @abstractmethod
+    def run_epoch(self, epoch: int, advance: Callable[[int], None]) -> float:
+        """Go over all rows once and return their mean cost; ``advance`` takes the rows done and may raise to stop."""
+
+    @abstractmethod
+    def state(self) -> Arrays:
+        """Return the arrays that an epoch changes."""
+
+    def fault_of(self, state: Mapping[str, NDArray[Any]]) -> str | None:
+        """Return what is wrong with the whole numbers of a state whose arrays have the right shapes, if anything."""
+        return None
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take up a state."""
+        for name, array in self.state().items():
+            array[...] = state[name]
+
+
+def linear_decay(rate: float, epoch: int, epochs: int) -> tuple[float, float]:
+    """Return the rates where an epoch begins and ends, if they fall linearly to zero over all epochs."""
+    return rate * (1 - epoch / epochs), rate * (1 - (epoch + 1) / epochs)
+
+
+def train_in_chunks(
+    order: NDArray[np.int64],
+    rates: tuple[float, float],
+    advance: Callable[[int], None],
+    train: Callable[[RowChunk], float],
+) -> float:
+    """Train on the rows of an epoch a chunk at a time and return their mean cost."""
+    cost = 0.0
+    for first in range(0, len(order), CHUNK):
+        chunk = RowChunk(order[first : first + CHUNK], first, len(order), rates)
+        cost += train(chunk)
+        advance(len(chunk.order))
+    return cost / max(len(order), 1)

@@ -1,0 +1,225 @@
+"""Kernels that all experts share in training: the groups a row needs, its cost, and the gradient of each logit.
+
+Only the sibling groups on the way to a row's labels are touched. Every row goes through three steps: the groups it
+needs are listed (:func:`list_groups`), the expert fills in ``log p(option | group)``, and :func:`assign_targets` turns
+the labels into the share of each option and group, from which the gradient of a logit is ``mass p - target``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hinet.compiled import inlined, kernel
+
+F4 = np.float32
+
+
+class Scratch(NamedTuple):
+    """Room for the groups of one row."""
+
+    group: Any  # (most groups,) neuron of each listed group
+    start: Any  # (most groups + 1,) where its options begin below
+    mass: Any  # (most groups,) share of the row that passes through it
+    log_p: Any  # (most options,)
+    p: Any  # (most options,) probability, later the gradient of the logit
+    target: Any  # (most options,) share of the row that takes the option
+    step_listed: Any  # (most steps,) listed group of every step, -1 if it is certain
+    forward: Any  # (most steps,) log sums of a target with several paths
+    backward: Any  # (most steps,)
+
+
+@inlined
+def allocate_scratch(most_groups, most_options, most_steps):
+    """Make room for rows of at most so many groups, options and steps, as :func:`most_of_a_row` counts them."""
+    return Scratch(
+        np.empty(most_groups, np.int64),
+        np.empty(most_groups + 1, np.int64),
+        np.empty(most_groups, np.float32),
+        np.empty(most_options, np.float32),
+        np.empty(most_options, np.float32),
+        np.empty(most_options, np.float32),
+        np.empty(most_steps, np.int64),
+        np.empty(most_steps, np.float64),
+        np.empty(most_steps, np.float64),
+    )
+
+
+@kernel
+def most_of_a_row(targets, groups):
+    """Return the most groups, options and steps that the targets of one row have."""
+    most_options, most_steps = 1, 1
+    for row in range(len(targets.row_offsets) - 1):
+        options, steps = 0, 0
+        for entry in range(targets.row_offsets[row], targets.row_offsets[row + 1]):
+            target = targets.entry_target[entry]
+            for step in range(targets.step_offsets[target], targets.step_offsets[target + 1]):
+                neuron = targets.step_group[step]
+                options += groups.option_offsets[neuron + 1] - groups.option_offsets[neuron]
+                steps += 1
+        most_options, most_steps = max(most_options, options), max(most_steps, steps)
+    return most_steps, most_options, most_steps
+
+
+@inlined
+def rate_at(chunk, position):
+    """Return the rate at a row of a chunk."""
+    begin, end = chunk.rates
+    return F4(begin + (end - begin) * (chunk.first + position) / chunk.total)
+
+
+@inlined
+def list_groups(row, targets, groups, scratch):
+    """List each group of several options that a row needs, and which of them every step is.
+
+    Returns how many there are. A step in a group of one option is certain.
+    """
+    count, used, offset = 0, 0, 0
+    first = targets.row_offsets[row]
+    for entry in range(first, targets.row_offsets[row + 1]):
+        target = targets.entry_target[entry]
+        for step in range(targets.step_offsets[target], targets.step_offsets[target + 1]):
+            neuron = targets.step_group[step]
+            size = groups.first_row[neuron + 1] - groups.first_row[neuron]
+            number = -1
+            if size > 0:
+                if entry > first:  # within one target no group comes twice
+                    for listed in range(count):
+                        if scratch.group[listed] == neuron:
+                            number = listed
+                            break
+                if number < 0:
+                    number = count
+                    scratch.group[count] = neuron
+                    scratch.start[count] = used
+                    scratch.mass[count] = 0
+                    used += size
+                    count += 1
+            scratch.step_listed[offset] = number
+            offset += 1
+    scratch.start[count] = used
+    return count
+
+
+@inlined
+def normalise(scratch, listed):
+    """Turn the logits of a listed group, in ``log_p``, into log probabilities and probabilities."""
+    start, end = scratch.start[listed], scratch.start[listed + 1]
+    top = scratch.log_p[start]
+    for option in range(start + 1, end):
+        top = max(top, scratch.log_p[option])
+    for option in range(start, end):
+        scratch.p[option] = np.exp(scratch.log_p[option] - top)
+    total = F4(0)
+    for option in range(start, end):
+        total += scratch.p[option]
+    shift = top + np.log(total)
+    for option in range(start, end):
+        scratch.log_p[option] -= shift
+        scratch.p[option] /= total
+        scratch.target[option] = 0
+
+
+@inlined
+def plus_exp(a, b):
+    """Return ``log(exp(a) + exp(b))``."""
+    if a == -np.inf:
+        return b
+    if b == -np.inf:
+        return a
+    high, low = max(a, b), min(a, b)
+    return high + np.log1p(np.exp(low - high))
+
+
+@inlined
+def log_p_of(choice, offset, targets, scratch):
+    """Return the log probability of a take of a step in a listed group; certain where it is not listed."""
+    if offset < 0:
+        return 0.0
+    return np.float64(scratch.log_p[scratch.start[offset] + targets.choice_option[choice]])
+
+
+@inlined
+def assign_targets(row, targets, scratch):
+    """Spread the row over the options of its targets, by their share of each target's traces; return the cost."""
+    cost = 0.0
+    offset = 0
+    for entry in range(targets.row_offsets[row], targets.row_offsets[row + 1]):
+        target = targets.entry_target[entry]
+        share = targets.entry_share[entry]
+        first, last = targets.step_offsets[target], targets.step_offsets[target + 1]
+        if targets.choice_offsets[last] - targets.choice_offsets[first] == last - first:  # a single path
+            for step in range(first, last):
+                listed = scratch.step_listed[offset + step - first]
+                if listed >= 0:
+                    option = scratch.start[listed] + targets.choice_option[targets.choice_offsets[step]]
+                    cost -= share * scratch.log_p[option]
+                    scratch.target[option] += share
+                    scratch.mass[listed] += share
+        else:
+            cost -= share * _assign_many_paths(first, last, offset, share, targets, scratch)
+        offset += last - first
+    return cost
+
+
+@inlined
+def _assign_many_paths(first, last, offset, share, targets, scratch):
+    """Sum over all paths of a target, forward and backward, and return the log probability of its label."""
+    steps = last - first
+    forward, backward = scratch.forward, scratch.backward
+    forward[:steps] = -np.inf
+    backward[:steps] = -np.inf
+    forward[0] = 0.0
+    total = -np.inf
+    for step in range(steps):
+        for choice in range(targets.choice_offsets[first + step], targets.choice_offsets[first + step + 1]):
+            reached = forward[step] + log_p_of(choice, scratch.step_listed[offset + step], targets, scratch)
+            following = targets.choice_next[choice]
+            if following < 0:
+                total = plus_exp(total, reached)
+            else:
+                forward[following] = plus_exp(forward[following], reached)
+    for step in range(steps - 1, -1, -1):
+        listed = scratch.step_listed[offset + step]
+        for choice in range(targets.choice_offsets[first + step], targets.choice_offsets[first + step + 1]):
+            following = targets.choice_next[choice]
+            onward = log_p_of(choice, listed, targets, scratch)
+            if following >= 0:
+                onward += backward[following]
+            backward[step] = plus_exp(backward[step], onward)
+            if listed >= 0:
+                posterior = F4(share * np.exp(forward[step] + onward - total))
+                scratch.target[scratch.start[listed] + targets.choice_option[choice]] += posterior
+                scratch.mass[listed] += posterior
+    return total
+
+
+@kernel
+def mixed_cost(targets, groups, most, expert_logits, mix):
+    """Return the cost of targets, one a row, if the experts are mixed so, and its gradient.
+
+    ``expert_logits`` has a row for each option of each target's groups, one target after the other.
+    """
+    scratch = allocate_scratch(*most)
+    gradient = np.zeros(len(mix))
+    cost = 0.0
+    begin = 0
+    for row in range(len(targets.row_offsets) - 1):
+        count = list_groups(row, targets, groups, scratch)
+        options = scratch.start[count]
+        for option in range(options):
+            logit = 0.0
+            for expert in range(len(mix)):
+                logit += mix[expert] * expert_logits[begin + option, expert]
+            scratch.log_p[option] = logit
+        for listed in range(count):
+            normalise(scratch, listed)
+        cost += assign_targets(row, targets, scratch)
+        for listed in range(count):
+            for option in range(scratch.start[listed], scratch.start[listed + 1]):
+                grad = scratch.mass[listed] * scratch.p[option] - scratch.target[option]
+                for expert in range(len(mix)):
+                    gradient[expert] += grad * expert_logits[begin + option, expert]
+        begin += options
+    return cost, gradient
