@@ -402,7 +402,7 @@ def test_every_container_gives_the_same(icd: list[str], container: str, extra: l
         (pa.array([1]).dictionary_encode(), "got an array of type int64"),
         (pa.array(["a", None, "a"]).dictionary_encode(), "row 1: expected a text, got a null"),
         ("a text", "expected a list of texts, got one text 'a text'; put it into a list"),
-        (iter(["a"]), "got list_iterator; a stream of lists goes to fit_chunks"),
+        (iter(["a"]), "got list_iterator; fit_chunks takes a stream of lists"),
         (None, "got NoneType"),
     ],
 )

@@ -94,7 +94,10 @@ class Checkpoints:
         if not path.exists():
             return Done()
         try:
-            arrays, told = read_arrays(path)
+            try:
+                arrays, told = read_arrays(path)
+            except FileError as error:
+                raise ValueError(error.message) from None
             if told.pop(DIGEST, None) != _digest(arrays, told):
                 raise ValueError("its digest does not fit")
             if told["fingerprint"] != self.fingerprint:
