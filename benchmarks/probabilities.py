@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from measure import run_cases, save
 
 from hinet import HiNetClassifier, Layers, Taxonomy
-from hinet.classifier.confidence import LOG_FACTORS
+from hinet.classifier.calibration import LOG_FACTORS
 from hinet.engine import FusedModel, Groups, Search
 
 FEATURES, WIDTH, SPREAD = 50, 256, 0.15
@@ -121,7 +121,7 @@ def calibration() -> dict[str, Any]:
     listing_seconds, calibrate_seconds = seconds_of(all_traces, 1), seconds_of(calibrate)
     return rounded(
         nodes=len(classifier.taxonomy_),
-        traces=fitted.form.layers.count_traces(),
+        traces=fitted.codec.layers.count_traces(),
         rows=len(y) - 400,
         calibrate_seconds=calibrate_seconds,
         enumeration_seconds=listing_seconds,

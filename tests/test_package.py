@@ -66,11 +66,11 @@ def test_a_saved_model_of_texts_answers_without_what_trains_one(tmp_path: Path) 
         ["sklearn", "torch", "scipy.optimize", "scipy.stats", "pandas", "pyarrow.compute", "hinet.engine.training"],
         f"""
 from hinet.classifier.bundle import load_fitted
-import hinet.classifier.answers
+import hinet.classifier.predictions
 fitted, _ = load_fitted({str(tmp_path / "model")!r})
 found = fitted.predictor.traces(fitted.rows(["brown bread"]), 2)
-assert fitted.form.decode_traces(found.traces)[0] == ("Food", "Bread")
-assert hinet.classifier.answers.PredictedTraces(found)[0][0].steps == ("Food", "Food > Bread")
+assert fitted.codec.decode_traces(found.traces)[0] == ("Food", "Bread")
+assert hinet.classifier.predictions.PredictedTraces(found)[0][0].steps == ("Food", "Food > Bread")
 """,
     )
 

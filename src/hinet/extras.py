@@ -12,4 +12,5 @@ _EXTRAS = {"torch": "torch", "onnx": "export", "matplotlib": "plot"}  # which ex
 def require(package: str, what: str) -> None:
     """Raise HiNetError with the remedy if a package that something needs is not installed."""
     if find_spec(package) is None:
-        raise HiNetError(f"{what} needs {package}; install it with: pip install 'hinet[{_EXTRAS[package]}]'")
+        install = f"'hinet[{_EXTRAS[package]}]'" if package in _EXTRAS else package
+        raise HiNetError(f"{what} needs {package}; install it with: pip install {install}")

@@ -18,6 +18,7 @@ from sklearn.pipeline import make_pipeline
 
 from hinet import HiNetClassifier, HiNetError, LabelError, Taxonomy
 from hinet.classifier.inputs import MatrixInput
+from hinet.data.holdout import holdout_mask
 from hinet.data.text import TextSettings
 from tests.classifier.data import PATHS, numbers, small, taxonomy, texts
 
@@ -135,12 +136,32 @@ def test_classes_are_weighed_whatever_their_form(form: str) -> None:
     found, plain = (small(taxonomy=given, class_weight=weight).fit(rows, y) for weight in (heavy, None))
     toy = [at for at, label in enumerate(found.node_ids(found.classes_)) if label == ("toy",)]
     assert found.predict_proba(NEW)[:, toy].mean() > 1.2 * plain.predict_proba(NEW)[:, toy].mean()
-    traces = found.fitted_.form.encode(y)
-    balanced = found.fitted_.form.weights_of("balanced", traces)
+    traces = found.fitted_.codec.encode(y)
+    balanced = found.fitted_.codec.weights_of("balanced", traces)
     assert balanced[-1] == pytest.approx(len(rows) / 3)
     assert balanced.sum() == pytest.approx(len(rows))
     with pytest.raises(HiNetError, match="class_weight: expected 'balanced' or a mapping"):
         small(taxonomy=given, class_weight="fair").fit(rows, y)
+
+
+def test_texts_that_share_no_ngram_are_learned_all_the_same() -> None:
+    texts, labels = ["red", "blau", "gelb"], ["a", "b", "c"]
+    assert small().fit(texts, labels).predict(texts).tolist() == labels
+    with pytest.raises(HiNetError, match="no feature is in at least 2 of the 3 training texts"):
+        small(text=TextSettings()).fit(texts, labels)
+    with pytest.raises(HiNetError, match="none of the 3 training texts has a word"):
+        small().fit(["", " ", "  "], labels)
+
+
+def test_weights_of_labels_that_there_are_not_are_refused() -> None:
+    with pytest.raises(LabelError, match="class_weight: 'bred' is not among the labels; did you mean 'bread'"):
+        small(class_weight={"bred": 2}).fit(TEXTS, LABELS)
+    with pytest.raises(LabelError, match="class_weight: 'zzz' is not among the labels; weigh labels of y"):
+        small(taxonomy=taxonomy(), class_weight={"zzz": 2}).fit(TEXTS, LABELS)
+    texts, labels = [*TEXTS, "brie"], [*LABELS, "cheese"]
+    held_out = next(seed for seed in range(40) if holdout_mask(len(texts), 0.2, seed)[-1])
+    rare = small(class_weight={"cheese": 2}, validation_fraction=0.2, random_state=held_out).fit(texts, labels)
+    assert "cheese" not in rare.classes_
 
 
 def test_scorers_take_paths_and_pipelines() -> None:
@@ -232,7 +253,7 @@ def test_probabilities_agree_with_each_other(engine: Any) -> None:
 def test_large_probabilities_are_sparse(monkeypatch: pytest.MonkeyPatch) -> None:
     found = small(taxonomy=taxonomy()).fit(TEXTS, LABELS)
     dense = found.predict_proba(NEW)
-    monkeypatch.setattr("hinet.classifier.estimator.MOST_DENSE_CELLS", 10)
+    monkeypatch.setattr("hinet.classifier.estimator.MAX_DENSE_CELLS", 10)
     sparse = found.predict_proba(NEW)
     assert isinstance(sparse, sp.csr_array)
     np.testing.assert_allclose(sparse.toarray(), np.where(dense >= 1e-5, dense, 0), atol=1e-9)
@@ -362,13 +383,19 @@ def test_bad_numbers_are_named() -> None:
     good = small().fit(np.nan_to_num(rows), labels)
     with pytest.raises(ValueError, match="5 features"):
         good.predict(np.zeros((2, 5)))
-    with pytest.raises(HiNetError, match="trained on rows of numbers, got list"):
+    with pytest.raises(
+        HiNetError, match="row 0: expected a row of numbers, got 'a text'; the classifier was trained on rows"
+    ):
         good.predict(["a text"])
     with pytest.raises(HiNetError, match="row 1: sample weight nan"):
         small().fit(np.nan_to_num(rows), labels, sample_weight=[1, np.nan, *[1] * 88])
     fitted = small(taxonomy=taxonomy()).fit(TEXTS, LABELS)
     with pytest.raises(HiNetError, match="trained on texts, got ndarray"):
         fitted.predict(np.zeros((2, 5)))
+    with pytest.raises(HiNetError, match="row 1: expected a text, got 2; the classifier was trained on texts"):
+        fitted.predict([None, 2])
+    with pytest.raises(HiNetError, match=r"got <generator.*put rows into a list"):
+        fitted.predict(text for text in TEXTS)
     with pytest.raises(LabelError, match="row 1: label 'cheese' is not in the taxonomy"):
         fitted.score(NEW[:2], ["bread", "cheese"])
     with pytest.raises(HiNetError, match="k: expected a whole number of at least 1, got 0"):
@@ -389,9 +416,9 @@ def test_dense_rows_are_scaled_in_blocks_and_lose_their_zeros(monkeypatch: pytes
     rows = np.column_stack(
         [random.normal(50, 9, 40), np.full(40, 7.0), np.where(random.random(40) < 0.8, 0, random.normal(size=40))]
     ).astype(np.float32)
-    whole = MatrixInput.learnt(rows, (), scaled=True)
+    whole = MatrixInput.fit(rows, (), scaled=True)
     monkeypatch.setattr("hinet.classifier.inputs.CELLS_OF_BLOCK", 10)  # three rows at a time
-    features = MatrixInput.learnt(rows, (), scaled=True)
+    features = MatrixInput.fit(rows, (), scaled=True)
     np.testing.assert_allclose(features.mean, whole.mean)
     np.testing.assert_allclose(features.scale, whole.scale)
     expected = features.rows(rows, sparse=False)

@@ -24,14 +24,14 @@ from sklearn.metrics import accuracy_score
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 
 from hinet import HiNetClassifier, HiNetError, LabelError, Taxonomy, load, paths_as_text
-from hinet.classifier.bundle import _described_form, _restored_form
-from hinet.classifier.continuing import moved_to
+from hinet.classifier.bundle import _described_codec, _restored_codec
+from hinet.classifier.incremental import transfer_fitted
 from hinet.classifier.inputs import take_rows
-from hinet.classifier.label_reading import read_labels, read_with_classes, widened
+from hinet.classifier.label_reading import read_labels, read_with_classes, widen_codec
 from hinet.classifier.label_rows import checked_labels
-from hinet.classifier.labels import LabelForm
+from hinet.classifier.labels import LabelCodec
 from hinet.classifier.manifest import sealed
-from hinet.classifier.tabular import PredictionOptions, PredictionTable
+from hinet.classifier.prediction_table import PredictionOptions, PredictionTable
 from hinet.metrics import scorer
 from hinet.taxonomy import Layers, split_path
 from tests.classifier.data import small
@@ -63,14 +63,14 @@ def padded(y: list[Any]) -> np.ndarray:
     return np.array([[*path, *[""] * (width - len(path))] for path in y], object)
 
 
-def read_back(form: LabelForm, y: Any) -> Any:
+def read_back(form: LabelCodec, y: Any) -> Any:
     """Return what encoding and decoding gives: by trace, by node, and from a form that was saved."""
     traces = form.encode(y)
     by_trace = form.decode_traces(traces)
     nodes = traces.end_nodes.astype(np.int64)
     assert np.array_equal(form.decode(nodes), by_trace)
     taxonomy = form.taxonomy
-    saved = _restored_form(taxonomy, _described_form(form), form.label_nodes)
+    saved = _restored_codec(taxonomy, _described_codec(form), form.label_nodes)
     assert np.array_equal(saved.decode(nodes), by_trace)
     assert saved.decode(form.label_nodes).tolist() == form.decode(form.label_nodes).tolist()
     assert all(form.truth(by_trace).ids())
@@ -103,10 +103,10 @@ def test_paths_come_back_as_they_were_written(y: list[tuple[str, ...]]) -> None:
 def test_paths_that_come_later_leave_earlier_ones_as_they_were(
     first: list[tuple[str, ...]], then: list[tuple[str, ...]]
 ) -> None:
-    form = widened(read_labels(first, None)[0], then)
+    form = widen_codec(read_labels(first, None)[0], then)
     assert read_back(form, [*first, *then]).tolist() == [*first, *then]
     before, after = (paths_as_text([tuple(map(str.strip, path)) for path in part]) for part in (first, then))
-    form = widened(read_labels(before, None, ">")[0], after)
+    form = widen_codec(read_labels(before, None, ">")[0], after)
     assert read_back(form, [*before, *after]).tolist() == [*before, *after]
 
 
@@ -139,7 +139,7 @@ def test_steps_of_any_type_come_back(first: list[tuple[Any, ...]], then: list[tu
     assert table.shape[1] == 1 or all_kinds(read_back(read_labels(table, None)[0], table)) == list(map(kinds, first))
     if not form.number:  # else whole numbers may follow, nothing else
         both = [*first, *then]
-        assert all_kinds(read_back(widened(form, then), both)) == list(map(kinds, both))
+        assert all_kinds(read_back(widen_codec(form, then), both)) == list(map(kinds, both))
 
 
 @settings(max_examples=40)
@@ -173,13 +173,13 @@ def test_steps_of_one_text_and_two_types_are_told() -> None:
 
 def test_what_steps_were_is_saved_and_checked() -> None:
     form, _ = read_labels([("Food", 1), ("Food", 1.5)], None)
-    told = _described_form(form)
+    told = _described_codec(form)
     assert told["typed"] == {"Food > 1": 1, "Food > 1.5": 1.5}
     for node, value in (("Food > 1", 2), ("Food > 1", "1"), ("Toys", 1), ("Food > 1", [1])):
         with pytest.raises(ValueError, match="cannot be written as"):
-            _restored_form(form.taxonomy, {**told, "typed": {node: value}}, form.label_nodes)
+            _restored_codec(form.taxonomy, {**told, "typed": {node: value}}, form.label_nodes)
     del told["typed"]  # as in models of before
-    old = _restored_form(form.taxonomy, told, form.label_nodes)
+    old = _restored_codec(form.taxonomy, told, form.label_nodes)
     assert old.decode(old.label_nodes).tolist() == [("Food", "1"), ("Food", "1.5")]
 
 
@@ -197,16 +197,16 @@ def test_text_with_marks_and_backslashes_comes_back(texts: list[str]) -> None:
 def test_the_first_spelling_stays() -> None:
     form, _ = read_labels(["a > b", "a>b"], None)
     assert form.decode(form.label_nodes).tolist() == ["a > b"]
-    later = widened(form, ["a  >  b", "a", "c>d"])
+    later = widen_codec(form, ["a  >  b", "a", "c>d"])
     assert later.decode(later.label_nodes).tolist() == ["a", "a > b", "c>d"]
 
 
 def test_how_older_models_kept_what_was_spelled_otherwise() -> None:
     texts = ["x>y", "x > z"]
     form, _ = read_labels(texts, None)
-    told = _described_form(form)
+    told = _described_codec(form)
     told["style"]["spelled"] = {"x>z": "x > z"}
-    assert _restored_form(form.taxonomy, told, form.label_nodes).decode(form.label_nodes).tolist() == sorted(texts)
+    assert _restored_codec(form.taxonomy, told, form.label_nodes).decode(form.label_nodes).tolist() == sorted(texts)
 
 
 def test_classes_widen_the_form_of_labels() -> None:
@@ -264,7 +264,7 @@ def test_what_is_no_label_is_told_with_its_row() -> None:
     assert read_labels([("a", float("inf"))], None)[0].decode(np.array([1])).tolist() == [("a", float("inf"))]
     numbers, _ = read_labels([(1, 2), (1, 3)], None)
     with pytest.raises(LabelError, match="row 0: '5' and earlier rows mix paths with single labels"):
-        widened(numbers, [5])
+        widen_codec(numbers, [5])
     with pytest.raises(LabelError, match="row 1: labels are text or numbers; got Decimal '1': write them as text"):
         read_labels(["a", Decimal(1)], None)
 
@@ -289,7 +289,7 @@ def test_paths_of_a_given_taxonomy_may_start_at_its_root(rooted: bool, dag: bool
     y: list[Any] = [("all", *path) if rooted else path for path in GIVEN] + [("all",)]
     for written in (y, padded(y), paths_as_text(y)):
         form, _ = read_labels(written, taxonomy, "auto" if isinstance(written[0], tuple) else ">")
-        assert form.rooted == rooted
+        assert form.from_root == rooted
         expected = written if isinstance(written, list) else written.tolist()
         assert read_back(form, written).tolist() == expected
     if rooted:
@@ -335,19 +335,21 @@ def test_a_label_at_the_shared_top_is_no_missing_answer() -> None:
     assert columns["level_2"][1:3] == ["Bread", None]
 
 
+@pytest.mark.filterwarnings("ignore:the model knows")
 def test_a_second_top_leaves_the_first_alone() -> None:
     found = small().fit(TEXTS, FOOD).partial_fit(["toy car", "red car"] * 3, [("Toys", "Car")] * 6)
     assert found.predict(TEXTS).tolist() == FOOD
     assert found.classes_.tolist() == [("Food", "Bread"), ("Food", "Milk"), ("Toys", "Car")]
 
 
+@pytest.mark.filterwarnings("ignore:the model knows")
 def test_models_of_before_write_their_root(one_topped: HiNetClassifier, tmp_path: Path) -> None:
     """Where paths shared a top, older models have it as the root of their taxonomy, and say less of their labels."""
     new = one_topped.fitted_
-    form = replace(new.form, layers=Layers.of(Taxonomy.from_paths(FOOD), ["Food > Bread", "Food > Milk"]))
+    form = replace(new.codec, layers=Layers.of(Taxonomy.from_paths(FOOD), ["Food > Bread", "Food > Milk"]))
     assert form.taxonomy.root == 0
     old = clone(one_topped).fit(TEXTS, FOOD)
-    old._take_up(moved_to(new, form))
+    old._set_fitted(transfer_fitted(new, form))
     old.save(tmp_path / "model")
     file = tmp_path / "model" / "manifest.json"
     manifest = json.loads(file.read_text())
@@ -429,6 +431,7 @@ def test_as_text_scikit_learn_can_do_all_with_paths() -> None:
         paths_as_text([("a",), ()])
 
 
+@pytest.mark.filterwarnings("ignore:the model knows")
 def test_paths_as_text_are_understood_and_come_back_as_text(tmp_path: Path) -> None:
     y = ["Food>Bread", "Food", "Toys ", "Food > Milk"] * 5
     found = small().fit(TEXTS, y)
@@ -450,7 +453,7 @@ def test_held_out_rows_are_written_as_all_rows_are() -> None:
     for part in ([0, 1, 2], [3, 0]):
         some = [y[row] for row in part]
         form, _ = read_labels(some, None, "auto", read_labels(y, None)[0])
-        assert form.form == "text"
+        assert form.kind == "text"
         assert form.style is not None
         assert form.style.between == ">"
         assert read_back(form, some).tolist() == some
@@ -467,11 +470,11 @@ def test_how_text_is_taken_can_be_said() -> None:
     assert cut.taxonomy_.height == 2
     assert cut.predict(TEXTS).tolist() == slashes
     amounts = ["<=50K", ">50K"] * 10
-    assert read_labels(amounts, None)[0].form == "plain"
+    assert read_labels(amounts, None)[0].kind == "plain"
     with pytest.raises(LabelError, match="row 1: a step of the path '>50K' is empty; name every step, or take labels"):
         read_labels([*amounts, "a > b"], None)
     taxonomy = small(epochs=1).fit(TEXTS, y).taxonomy_  # whose ids are such texts
-    assert read_labels(y, taxonomy)[0].form == "ids"
+    assert read_labels(y, taxonomy)[0].kind == "ids"
     several, _ = read_labels([{"Food > Bread", "Toys"}, "Food"], None)
     assert several.truth([{"Food > Bread", "Toys"}]).ids() == [("Food > Bread", "Toys")]
     for wrong in ("", 7):
@@ -511,7 +514,7 @@ def test_nodes_of_a_dag_are_written_by_one_rule() -> None:
     assert found.predict(TEXTS).tolist() == found.predict(TEXTS, **sure).tolist() == y
     by = {
         "map": PredictionOptions(),
-        "sure": PredictionOptions(least=0.1),
+        "sure": PredictionOptions(min_confidence=0.1),
         "label": PredictionOptions(decoding="label"),
     }
     for asked in by.values():
@@ -526,18 +529,18 @@ def test_nodes_of_a_dag_are_written_by_one_rule() -> None:
 
 def test_the_most_probable_trace_to_a_node_is_written() -> None:
     """A node of a DAG, whatever the best trace of the row, against all of its traces."""
-    from hinet.classifier.leading import leading_traces
+    from hinet.classifier.dag_labels import traces_to_nodes
 
     y: list[Any] = ([("B", "x", "q"), ("A", "x", "q"), ("A", "y"), ("B", "z")]) * 5
     found = small(taxonomy=DAG, epochs=2).fit(TEXTS, y)
     rows = found.features_of(TEXTS[:4])
     every = found.predict_traces(TEXTS[:4], k=20)
     for node, name in enumerate(DAG.ids):
-        led = leading_traces(found.fitted_, rows, np.full(4, node))
+        led = traces_to_nodes(found.fitted_, rows, np.full(4, node))
         for row, path in enumerate(led.paths()):
             best = next(trace.steps for trace in every[row] if name in trace.steps)
             assert path[0] == best[: best.index(name) + 1]
-    assert found.fitted_.form.decode_traces(leading_traces(found.fitted_, rows, np.full(4, -1))).tolist() == [()] * 4
+    assert found.fitted_.codec.decode_traces(traces_to_nodes(found.fitted_, rows, np.full(4, -1))).tolist() == [()] * 4
 
 
 def test_validation_rows_of_a_dag_are_the_paths_they_are_given_as() -> None:
@@ -549,7 +552,7 @@ def test_validation_rows_of_a_dag_are_the_paths_they_are_given_as() -> None:
     y: list[Any] = [(*(level[place % width] for level in levels), "end") for place in range(20)]
     found = small(taxonomy=dense, epochs=1, wide=False).fit(TEXTS, y, valid=(TEXTS, y))
     assert found.metrics_["validation"]["rows"] == 20
-    form = found.fitted_.form
+    form = found.fitted_.codec
     truth = form.truth(y)
     assert form.traces_of(truth.take(np.arange(3, 5))).paths() == [[path] for path in y[3:5]]
     with pytest.raises(LabelError, match=r"row 1: '2\.0' is not a child of '0\.0'"):

@@ -60,7 +60,7 @@ def test_moved_nodes_are_answered_and_the_rest_as_before(settings: dict[str, Any
     fitted, before = classifier.fitted_, classifier.predict(NEW)
     assert (before == TRUE).mean() > 0.95
     for changed in MOVED.values():
-        classifier._take_up(fitted)
+        classifier._set_fitted(fitted)
         classifier.update_taxonomy(tree(**changed))
         assert set(classifier.taxonomy_change_.moved) == set(changed)
         after = classifier.predict(NEW)
@@ -74,10 +74,10 @@ def test_choices_that_nothing_moved_into_or_out_of_stay_to_the_bit() -> None:
     classifier = small(taxonomy=tree()).fit(TEXTS, LABELS)
     before = classifier.fitted_
     after = classifier.update_taxonomy(tree(car="food")).fitted_
-    old, new = (dict(zip(c.form.taxonomy.ids, range(99), strict=False)) for c in (before, after))
+    old, new = (dict(zip(c.codec.taxonomy.ids, range(99), strict=False)) for c in (before, after))
     for node in ("bakery",):
         rows = [
-            (fitted.form.layers.neurons_of[0][fitted.form.layers.neurons_of[1][place[node]]], fitted.predictor.model)
+            (fitted.codec.layers.neurons_of[0][fitted.codec.layers.neurons_of[1][place[node]]], fitted.predictor.model)
             for fitted, place in ((before, old), (after, new))
         ]
         parts = [
@@ -99,7 +99,7 @@ def test_nodes_move_below_a_new_one_a_root_above_or_out_of_a_removed_one(engine:
         "several": [*edges, ("toys", "milk")],
     }
     for name, changed in changes.items():
-        classifier._take_up(fitted)
+        classifier._set_fitted(fitted)
         classifier.update_taxonomy(Taxonomy.from_edges(changed))
         assert (classifier.predict(NEW) == before).mean() > 0.9, name
 
@@ -120,7 +120,7 @@ def test_without_examples_rows_can_be_given() -> None:
     moved = np.array([label == "car" for label in TRUE])
     after = classifier.update_taxonomy(tree(car="food")).predict(NEW)
     assert (after == before)[moved].mean() < 0.5  # what its ancestors do not learn, they do not know
-    classifier._take_up(fitted)
+    classifier._set_fitted(fitted)
     assert (classifier.update_taxonomy(tree(car="food"), X=TEXTS).predict(NEW) == before).mean() > 0.95
 
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hinet import HiNetClassifier, Taxonomy, load
-from hinet.classifier import tabular
+from hinet.classifier import prediction_table
 from hinet.cli import main
 from hinet.metrics import hierarchical_f1
 from tests.cli.conftest import HINET, products, run_hinet, write_products
@@ -500,7 +500,7 @@ def test_a_table_has_no_more_columns_than_answers_and_comes_in_parts(
     shop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(shop)
-    monkeypatch.setattr(tabular, "MOST_CELLS", 100)
+    monkeypatch.setattr(prediction_table, "MAX_CELLS", 100)
     pq.write_table(pa_csv.read_csv("test.csv"), "test.parquet")
     for file in ("test.csv", "test.parquet"):
         predict_inside(file, "--top", 1_000_000, "--keep", "id", "--to", "csv")

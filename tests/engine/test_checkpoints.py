@@ -143,6 +143,18 @@ def test_a_forged_checkpoint_is_refused(case: str, given: Given, kept: Path, tmp
         trained(given, path.parent, patience=9)
 
 
+@pytest.mark.parametrize("damage", [lambda data: data[:100], lambda data: b"", lambda data: bytes(len(data))])
+def test_a_checkpoint_that_is_cut_off_or_zeroed_is_refused_with_its_remedy(
+    damage: Callable[[bytes], bytes], given: Given, tmp_path: Path
+) -> None:
+    trained(given, tmp_path)
+    path = tmp_path / "deep-1.safetensors"
+    path.write_bytes(damage(path.read_bytes()))
+    remedy = r"the checkpoint is damaged .*; remove it to train deep 1 anew, or the folder to start anew"
+    with pytest.raises(FileError, match=remedy):
+        trained(given, tmp_path)
+
+
 def test_a_checkpoint_without_a_digest_is_refused(given: Given, tmp_path: Path) -> None:
     trained(given, tmp_path)
     path = tmp_path / "deep-1.safetensors"

@@ -187,7 +187,7 @@ def test_wide_groups_cost_the_same_in_either_way_of_computing(monkeypatch: pytes
     hidden, labels = hidden_rows(4), ["n5", "n7", "n5", "n299"]
     targets = Targets(Traces.encode(layers, labels))
     gathered = head.cost(hidden, targets.batch(np.arange(4)))
-    monkeypatch.setattr(heads_module, "MOST_GATHERED_CELLS", 0)
+    monkeypatch.setattr(heads_module, "MAX_GATHERED_CELLS", 0)
     torch.testing.assert_close(head.cost(hidden, targets.batch(np.arange(4))), gathered)
 
 
@@ -216,7 +216,7 @@ def test_the_paper_has_a_parameter_for_every_pair_of_neighbouring_neurons() -> N
 
 
 def test_dense_weights_that_would_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads_module, "MOST_DENSE_CELLS", 30)
+    monkeypatch.setattr(heads_module, "MAX_DENSE_CELLS", 30)
     edges = [("r", str(a)) for a in range(4)] + [(str(a), f"{a}{b}") for a in range(4) for b in range(3)]
     layers = Layers.of(Taxonomy.from_edges(edges), ends=())
     with pytest.raises(HiNetError, match=r"layer 1 to layer 2 are 12 x 4 = .* GB.*mask='masked'"):

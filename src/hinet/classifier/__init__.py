@@ -1,4 +1,4 @@
-"""The scikit-learn face: one estimator that composes the rooms below and adds no mathematics."""
+"""The scikit-learn interface: one estimator that composes the packages below."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 from hinet.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from hinet.classifier.answers import PredictedLabel, PredictedLabels, PredictedTraces, Trace
     from hinet.classifier.estimator import HiNetClassifier, load
     from hinet.classifier.label_rows import paths_as_text
+    from hinet.classifier.predictions import PredictedLabel, PredictedLabels, PredictedTraces, Trace
 
 # A saved model answers without the estimator, which needs scikit-learn.
 _HOMES = {
     "HiNetClassifier": "hinet.classifier.estimator",
-    "PredictedLabel": "hinet.classifier.answers",
-    "PredictedLabels": "hinet.classifier.answers",
-    "PredictedTraces": "hinet.classifier.answers",
-    "Trace": "hinet.classifier.answers",
+    "PredictedLabel": "hinet.classifier.predictions",
+    "PredictedLabels": "hinet.classifier.predictions",
+    "PredictedTraces": "hinet.classifier.predictions",
+    "Trace": "hinet.classifier.predictions",
     "load": "hinet.classifier.estimator",
     "paths_as_text": "hinet.classifier.label_rows",
 }

@@ -1,8 +1,8 @@
 """A fitted classifier as a folder of plain files: a manifest, the taxonomy, the features, the weights; no pickle.
 
-The manifest names the files with their sizes and digests, and is written last, by one rename: whenever a save is broken
-off, the folder holds the old model whole, or none. Loading reads data, never code, and refuses files that are missing,
-cut off, edited or swapped.
+The manifest names the files with their sizes and digests. It is written last, by one rename: after an interrupted save
+the folder holds the old model, or none. Loading reads data, never code, and refuses missing, truncated, edited or
+swapped files.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from hinet.classifier.examples import Examples
 from hinet.classifier.fitted import Fitted, predictor_class
-from hinet.classifier.inputs import Features, TextInput, restored
-from hinet.classifier.labels import LabelForm
+from hinet.classifier.inputs import Features, TextInput, restore_features
+from hinet.classifier.labels import LabelCodec
 from hinet.classifier.manifest import FORMAT, MANIFEST, damaged
 from hinet.classifier.model_folder import ModelFiles, new_model, open_model, switch_manifest
 from hinet.classifier.text_paths import TextStyle
@@ -44,12 +44,12 @@ VALUE_KINDS = (
     "float32",
     "float64",
 )  # of plain labels
-MOST_EMPTY_COLUMNS = 1_000  # that a table of labels may have beyond the levels of its taxonomy
+MAX_EMPTY_COLUMNS = 1_000  # that a table of labels may have beyond the levels of its taxonomy
 PLAIN = (bool, int, float)  # what a label may be, if it is no text
 
 
-def save_fitted(fitted: Fitted, folder: str | Path, told: Mapping[str, Any], *, half: bool = False) -> None:
-    """Write a fitted classifier, and what is ``told`` of it, to a folder; an older model there is replaced.
+def save_fitted(fitted: Fitted, folder: str | Path, metadata: Mapping[str, Any], *, half: bool = False) -> None:
+    """Write a fitted classifier and its ``metadata`` to a folder; replace an older model there.
 
     Several may save to a folder at once, one after the other; the last one stays.
 
@@ -60,12 +60,12 @@ def save_fitted(fitted: Fitted, folder: str | Path, told: Mapping[str, Any], *, 
     """
     folder = Path(folder)
     fitted.check_file()
-    json.dumps(told)  # what cannot be kept is found before anything is written
-    form = fitted.form
+    json.dumps(metadata)  # raises before anything is written
+    codec = fitted.codec
     described, arrays = _described_model(fitted, half=half)
     with new_model(folder) as keep:
         files = {
-            "taxonomy": keep("taxonomy", form.taxonomy.write),
+            "taxonomy": keep("taxonomy", codec.taxonomy.write),
             "features": keep("features", lambda path: write_arrays(path, fitted.features.to_arrays())),
             "model": keep("model", lambda path: write_arrays(path, arrays)),
         }
@@ -74,25 +74,23 @@ def save_fitted(fitted: Fitted, folder: str | Path, told: Mapping[str, Any], *, 
             "versions": _versions(fitted.predictor.engine),
             "engine": fitted.predictor.engine,
             "model": described,
-            "labels": _described_form(form),
+            "labels": _described_codec(codec),
             "features": {"kind": fitted.features.kind, **fitted.features.describe()},
             "training_data": fitted.fingerprint,
             "files": files,
-            **told,
+            **metadata,
         }
         switch_manifest(folder, manifest)
 
 
 def load_fitted(folder: str | Path, network: Any = None, *, mapped: bool = True) -> tuple[Fitted, dict[str, Any]]:
-    """Read a fitted classifier from a folder, and its manifest; all is of one save, whoever saves meanwhile.
-
-    Weights are ``mapped`` into memory, or read at once.
+    """Read a fitted classifier and its manifest from a folder, both of one save; ``mapped`` maps weights into memory.
 
     Raises
     ------
     FileError
-        If it is no model folder, of another format, or a file is missing, cut off or edited, or holds what no model
-        can be made of; names the file and the array.
+        If it is not a model folder of this format, or a file is missing, truncated, edited or invalid; names the file
+        and the array.
     """
     with open_model(folder) as files:
         try:
@@ -108,27 +106,27 @@ def _loaded(files: ModelFiles, network: Any, mapped: bool) -> Fitted:
     with ThreadPoolExecutor(1) as beside:  # the weights are most of the bytes: the rest is read meanwhile
         weights = beside.submit(files.checked, "model")
         taxonomy = _taxonomy(files)
-        with blaming(files.path("features")):
+        with naming_file(files.path("features")):
             path, stream = files.path("features"), files.checked("features")
-            features = restored(manifest["features"], map_arrays(path, stream)[0], manifest["input_features"])
+            features = restore_features(manifest["features"], map_arrays(path, stream)[0], manifest["input_features"])
         arrays, file = map_arrays(files.path("model"), weights.result(), mapped=mapped)
-    with blaming(files.path("model")):
+    with naming_file(files.path("model")):
         check_arrays(arrays, LABEL_NODES, {"nodes": len(taxonomy)})
         width = _width(features, manifest["input_features"])
         examples = None if width is None else Examples.pop_from(arrays, features=width, nodes=len(taxonomy))
-    with blaming(files.folder / MANIFEST):
-        form = _restored_form(taxonomy, manifest["labels"], arrays.pop("label_nodes"))
-    predictor = _restored_predictor(files, form.layers, arrays, network)
+    with naming_file(files.folder / MANIFEST):
+        codec = _restored_codec(taxonomy, manifest["labels"], arrays.pop("label_nodes"))
+    predictor = _restored_predictor(files, codec.layers, arrays, network)
     if predictor.features not in (None, width):
-        with blaming(files.path("model")):
+        with naming_file(files.path("model")):
             raise HiNetError(f"it reads {predictor.features:,} features, and rows have {width}")
     history = tuple(EpochRecord(**record) for record in manifest.get("history", ()))
-    return Fitted(features, form, predictor, history, manifest["training_data"], examples, file)
+    return Fitted(features, codec, predictor, history, manifest["training_data"], examples, file)
 
 
 @contextmanager
-def blaming(path: Path) -> Iterator[None]:
-    """Name a file in errors of what it holds."""
+def naming_file(path: Path) -> Iterator[None]:
+    """Name a file in errors about its contents."""
     try:
         yield
     except FileError:
@@ -140,12 +138,12 @@ def blaming(path: Path) -> Iterator[None]:
 def _restored_predictor(
     files: ModelFiles, layers: Layers, arrays: Mapping[str, NDArray[Any]], network: Any
 ) -> Predictor:
-    kind, told = predictor_class(files.manifest["engine"]), files.manifest["model"]
-    with blaming(files.folder / MANIFEST):
-        kind.check_described(told)
-    kind.require_network(told, network)
-    with blaming(files.path("model")):
-        return kind.restored(layers, told, arrays, network)
+    kind, metadata = predictor_class(files.manifest["engine"]), files.manifest["model"]
+    with naming_file(files.folder / MANIFEST):
+        kind.check_described(metadata)
+    kind.require_network(metadata, network)
+    with naming_file(files.path("model")):
+        return kind.restored(layers, metadata, arrays, network)
 
 
 def _width(features: Features, columns: int | None) -> int | None:
@@ -166,63 +164,65 @@ def _taxonomy(files: ModelFiles) -> Taxonomy:
     stream.seek(0)
     draft = Table().parse(path, decode_text(path, stream.read()))
     root = files.manifest["labels"]["root"]
-    found = Taxonomy.from_draft(draft, source=str(path), root=root)
-    return found.under_virtual_root() if root is None else found  # a table does not say where a sole top node stands
+    taxonomy = Taxonomy.from_draft(draft, source=str(path), root=root)
+    # a table does not say where a sole top node stands
+    return taxonomy.under_virtual_root() if root is None else taxonomy
 
 
 def _described_model(fitted: Fitted, *, half: bool) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    labels = {"label_nodes": fitted.form.label_nodes}
+    labels = {"label_nodes": fitted.codec.label_nodes}
     if fitted.examples is not None:
         labels |= fitted.examples.to_arrays()
     described, arrays = fitted.predictor.to_arrays(half=half)
     return described, arrays | labels
 
 
-def _described_form(form: LabelForm) -> dict[str, Any]:
-    taxonomy = form.taxonomy
+def _described_codec(codec: LabelCodec) -> dict[str, Any]:
+    taxonomy = codec.taxonomy
     values = None
-    if form.values is not None:
-        values = {"kind": str(form.values.dtype), "values": form.values.tolist()}
+    if codec.values is not None:
+        values = {"kind": str(codec.values.dtype), "values": codec.values.tolist()}
     root = taxonomy.ids[taxonomy.root] if taxonomy.root >= 0 else None
     return {
-        "form": form.form, "number": form.number, "columns": form.columns, "named": form.named,
-        "values": values, "root": root, "rooted": form.rooted,
-        "style": None if form.style is None else _described_style(form.style), "wrote": form.wrote,
-        "typed": dict(form.typed),
+        "form": codec.kind, "number": codec.number, "columns": codec.columns, "named": codec.named_steps,
+        "values": values, "root": root, "rooted": codec.from_root,
+        "style": None if codec.style is None else _described_style(codec.style), "wrote": codec.first_paths,
+        "typed": dict(codec.typed_values),
     }  # fmt: skip
 
 
-def _restored_form(taxonomy: Taxonomy, told: Mapping[str, Any], label_nodes: NDArray[np.int64]) -> LabelForm:
-    if not 0 <= told["columns"] <= taxonomy.height + MOST_EMPTY_COLUMNS:
-        raise HiNetError(f"labels of {told['columns']:,} columns, in a taxonomy of {taxonomy.height:,} levels")
-    if (told["form"] == "plain") != (told["values"] is not None) or (
-        told["named"] and told["form"] in ("plain", "ids")
-    ):
-        raise HiNetError(f"labels of the form {told['form']!r} contradict what else is told of them")
+def _restored_codec(taxonomy: Taxonomy, metadata: Mapping[str, Any], label_nodes: NDArray[np.int64]) -> LabelCodec:
+    if not 0 <= metadata["columns"] <= taxonomy.height + MAX_EMPTY_COLUMNS:
+        raise HiNetError(f"labels of {metadata['columns']:,} columns, in a taxonomy of {taxonomy.height:,} levels")
+    kind = metadata["form"]
+    if (kind == "plain") != (metadata["values"] is not None) or (metadata["named"] and kind in ("plain", "ids")):
+        raise HiNetError(f"labels of the form {kind!r} contradict the other values of the manifest")
     layers = Layers.of(taxonomy, [taxonomy.ids[node] for node in label_nodes.tolist()])
-    values = None if told["values"] is None else _restored_values(taxonomy, **told["values"])
-    style = None if told.get("style") is None else _restored_style(**told["style"])
-    if (told["form"] == "text") != bool(style and style.mark):
+    values = None if metadata["values"] is None else _restored_values(taxonomy, **metadata["values"])
+    style = None if metadata.get("style") is None else _restored_style(**metadata["style"])
+    if (kind == "text") != bool(style and style.mark):
         raise HiNetError("paths as text need a mark to be cut at, and other labels have none")
-    rooted = told.get("rooted", told["named"] and told["root"] is not None)  # older models: the shared top is the root
-    wrote = {label: tuple(path) for label, path in told.get("wrote", {}).items()}
-    if any(path[-1:] != (label,) for label, path in wrote.items()):
+    # in older models the shared top is the root
+    from_root = metadata.get("rooted", metadata["named"] and metadata["root"] is not None)
+    first_paths = {label: tuple(path) for label, path in metadata.get("wrote", {}).items()}
+    if any(path[-1:] != (label,) for label, path in first_paths.items()):
         raise HiNetError("a path leads to another label than that it was written for")
-    Traces.along(layers, list(wrote.values()))  # raises where one leads nowhere
-    texts = taxonomy.titles if told["named"] else taxonomy.ids
-    typed = told.get("typed", {})
-    for node, value in typed.items():
+    Traces.along(layers, list(first_paths.values()))  # raises where one leads nowhere
+    texts = taxonomy.titles if metadata["named"] else taxonomy.ids
+    typed_values = metadata.get("typed", {})
+    for node, value in typed_values.items():
         if type(value) not in PLAIN or node not in taxonomy or as_id(value) != texts[taxonomy.position(node)]:
             raise HiNetError(f"node {node!r} cannot be written as {value!r}")
-    form = LabelForm(
-        told["form"], layers, told["number"], told["columns"], told["named"], values, rooted, style, wrote, typed
+    codec = LabelCodec(
+        kind, layers, metadata["number"], metadata["columns"], metadata["named"], values, from_root, style,
+        first_paths, typed_values,
     )  # fmt: skip
-    if form.number:
+    if codec.number:
         try:
-            form.decode(form.label_nodes)
+            codec.decode(codec.label_nodes)
         except ValueError as error:
-            raise HiNetError(f"labels are told to be whole numbers, and are not: {error}") from None
-    return form
+            raise HiNetError(f"labels should be whole numbers, and are not: {error}") from None
+    return codec
 
 
 def _restored_values(taxonomy: Taxonomy, kind: str, values: list[Any]) -> NDArray[Any]:
@@ -233,12 +233,12 @@ def _restored_values(taxonomy: Taxonomy, kind: str, values: list[Any]) -> NDArra
     if {*map(type, values)} - {*expected}:
         raise HiNetError(f"labels of the kind {kind!r} that are not")
     try:
-        found = np.array(values, kind)
+        labels = np.array(values, kind)
     except OverflowError as error:
         raise HiNetError(f"labels of the kind {kind!r} that are not: {error}") from None
-    if [as_id(value) for value in found.tolist()] != list(taxonomy.ids):
+    if [as_id(value) for value in labels.tolist()] != list(taxonomy.ids):
         raise HiNetError("the labels are other ones than the nodes of the taxonomy")
-    return found
+    return labels
 
 
 def _described_style(style: TextStyle) -> dict[str, Any]:

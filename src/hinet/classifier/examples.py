@@ -14,8 +14,8 @@ from hinet.files import narrowest
 from hinet.files.schema import FINITE, Schema, check_arrays, floats, indices, offsets
 
 SHARE_OF_MODEL = 0.05  # bytes of examples against those of the model
-LEAST_BYTES = 1_000_000  # for small models
-MOST_EXAMPLES = 50_000
+MIN_BYTES = 1_000_000  # for small models
+MAX_EXAMPLES = 50_000
 
 _LABELS = {"examples.nodes": indices("examples", below="nodes")}
 _SPARSE: Schema = {
@@ -38,15 +38,15 @@ class Examples:
         return len(self.nodes)
 
     def chosen(self, bytes_of_model: int, seed: int) -> Examples:
-        """Return as many of the rows as are worth their room, of every label about as many."""
+        """Return a sample of the rows that fits into the bytes for examples, balanced over labels."""
         order = np.random.default_rng(seed).permutation(len(self))
         order = order[np.argsort(self.nodes[order], kind="stable")]
         label = self.nodes[order]
         starts = np.flatnonzero(np.diff(label, prepend=-1))
         rank = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
         tie = np.random.default_rng([seed, 1]).permutation(len(order))
-        order = order[np.lexsort((tie, rank))][:MOST_EXAMPLES]
-        room = max(LEAST_BYTES, SHARE_OF_MODEL * bytes_of_model)
+        order = order[np.lexsort((tie, rank))][:MAX_EXAMPLES]
+        room = max(MIN_BYTES, SHARE_OF_MODEL * bytes_of_model)
         fits = np.cumsum(self._sizes()[order]) <= room
         return self.take(np.sort(order[fits])).rounded()
 
@@ -106,12 +106,12 @@ class Examples:
         HiNetError
             If they contradict each other, or a taxonomy of so many ``nodes``; names the array.
         """
-        found = {name: arrays.pop(name) for name in {**_SPARSE, **_DENSE} if name in arrays}
-        if not found:
+        saved = {name: arrays.pop(name) for name in {**_SPARSE, **_DENSE} if name in arrays}
+        if not saved:
             return None
-        schema = _DENSE if "examples.rows" in found else _SPARSE
-        sizes = check_arrays(found, schema, {"features": features, "nodes": nodes})
-        *parts, nodes_of = (np.array(found[name]) for name in schema)
+        schema = _DENSE if "examples.rows" in saved else _SPARSE
+        sizes = check_arrays(saved, schema, {"features": features, "nodes": nodes})
+        *parts, nodes_of = (np.array(saved[name]) for name in schema)
         labels = nodes_of.astype(np.int64)
         if schema is _DENSE:
             return cls(parts[0].astype(np.float32), labels)

@@ -1,4 +1,4 @@
-"""All that a fitted classifier knows, in one place: features, the form of labels, the predictor."""
+"""The state of a fitted classifier: features, label codec, predictor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hinet.classifier.examples import Examples
 from hinet.classifier.inputs import Features
-from hinet.classifier.labels import LabelForm
+from hinet.classifier.labels import LabelCodec
 from hinet.data import Traces
 from hinet.engine.search.predictor import Engine, Predictor
 from hinet.extras import require
@@ -21,10 +21,10 @@ from hinet.progress import EpochRecord
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A trained model with what turns rows into features, and nodes into labels."""
+    """A trained model, with the features of rows and the codec of labels."""
 
     features: Features
-    form: LabelForm
+    codec: LabelCodec
     predictor: Predictor  # its threads are those of all answers, from text to label
     history: tuple[EpochRecord, ...] = ()
     fingerprint: dict[str, Any] = field(default_factory=dict)  # of the training data
@@ -32,19 +32,19 @@ class Fitted:
     file: MappedFile | None = None  # that the weights of a loaded model are read from
 
     def rows(self, X: Any) -> Any:
-        """Return checked input as the model reads it: as the rows it was trained on, whatever form it comes in."""
+        """Return checked input in the form of the training rows."""
         self.check_file()
         return features_of(self.features, self.predictor.engine, X, self.predictor.threads)
 
     def check_file(self) -> None:
-        """Raise FileError if weights can no longer be read, as their file was cut off."""
+        """Raise FileError if the file of the weights was truncated."""
         if self.file is not None:
             self.file.check()
 
     @cached_property
     def classes(self) -> NDArray[Any]:
         """The labels that can be predicted, as the user writes them."""
-        return self.form.decode(self.form.label_nodes)
+        return self.codec.decode(self.codec.label_nodes)
 
     def with_threads(self, threads: int | None) -> Fitted:
         """Return the same, answering with so many threads; see :func:`hinet.parameters.thread_count`."""

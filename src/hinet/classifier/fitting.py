@@ -1,4 +1,4 @@
-"""Rows and labels as training takes them, which engine trains with which settings, and how good the result is."""
+"""The training set, the engine with its settings, and the metrics of validation rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.labels import LabelForm
+from hinet.classifier.labels import LabelCodec
 from hinet.classifier.parameters import seed_of
 from hinet.classifier.truth import Truth
 from hinet.data import Traces
@@ -23,12 +23,12 @@ from hinet.extras import require
 from hinet.metrics import hierarchical_f1
 
 DENSE_RATE = 0.3  # of the deep expert: a dense row has few features, each of which tells little
-DENSE_ROWS = 60_000  # that the deep expert is shown at least, as many times as it takes
-MOST_DENSE_EPOCHS = 100
+DENSE_ROWS = 60_000  # that the deep expert sees at least, over all epochs
+MAX_DENSE_EPOCHS = 100
 
 
 @dataclass(frozen=True)
-class Lesson:
+class TrainingSet:
     """Rows as the engine reads them, with their labels."""
 
     rows: Any
@@ -37,7 +37,7 @@ class Lesson:
     valid: ValidationRows | None = None
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return what the training data can be recognised by."""
+        """Return a summary and a digest that identify the training data."""
         digest = hashlib.blake2b(digest_size=20)
         parts = [self.rows.indptr, self.rows.indices, self.rows.data] if is_sparse(self.rows) else [self.rows]
         for array in (*parts, self.traces.row_offsets, self.traces.offsets, self.traces.neurons):
@@ -54,47 +54,49 @@ class HeldOut:
     truth: Truth
 
 
-def validation_rows(form: LabelForm, held: HeldOut) -> ValidationRows | None:
+def validation_rows(codec: LabelCodec, held_out: HeldOut) -> ValidationRows | None:
     """Return the validation rows whose labels can be predicted: the others cannot tell experts apart."""
-    able = np.flatnonzero(form.predictable(held.truth))
-    return ValidationRows(held.rows[able], form.traces_of(held.truth.take(able))) if len(able) else None
+    predictable = np.flatnonzero(codec.predictable(held_out.truth))
+    if not len(predictable):
+        return None
+    return ValidationRows(held_out.rows[predictable], codec.traces_of(held_out.truth.take(predictable)))
 
 
 def engine_for(engine: str, network: Any, device: str | None) -> Engine:
-    """Return which engine trains: the fused one, unless torch, a network of the user's own or a GPU is asked for."""
-    asked = {"network=": network is not None, f"the device {device!r}": device not in (None, "cpu")}
-    asked[f"engine={engine!r}"] = engine == "torch"
-    wishes = [wish for wish, is_asked in asked.items() if is_asked]
-    if not wishes:
+    """Return which engine trains: the fused one, unless torch, a feature network or a GPU is given."""
+    reasons = {"network=": network is not None, f"the device {device!r}": device not in (None, "cpu")}
+    reasons[f"engine={engine!r}"] = engine == "torch"
+    torch_reasons = [reason for reason, applies in reasons.items() if applies]
+    if not torch_reasons:
         return "fused"
     if engine == "fused":
         raise HiNetError("the fused engine trains on a CPU and makes its own network; leave network and device out")
-    require("torch", wishes[0])
+    require("torch", torch_reasons[0])
     return "torch"
 
 
-def engine_settings(given: Mapping[str, Any]) -> EngineSettings:
+def engine_settings(parameters: Mapping[str, Any]) -> EngineSettings:
     """Return the parameters of a classifier that are settings of an engine; the others are the engine's own."""
-    names = {field.name for field in fields(EngineSettings)} & {*given}
+    names = {field.name for field in fields(EngineSettings)} & {*parameters}
     return EngineSettings(
-        **{name: given[name] for name in names},
-        deep_epochs=given["epochs"],
-        seed=seed_of(given["random_state"]),
-        threads=given["n_jobs"],
+        **{name: parameters[name] for name in names},
+        deep_epochs=parameters["epochs"],
+        seed=seed_of(parameters["random_state"]),
+        threads=parameters["n_jobs"],
     )
 
 
 def for_dense_rows(settings: EngineSettings, rows: int) -> EngineSettings:
     """Return settings of the fused engine for so many dense rows, few of which need many epochs."""
     usual = settings.epochs_of_deep(rows)
-    epochs = settings.deep_epochs or max(usual, min(MOST_DENSE_EPOCHS, round(DENSE_ROWS / rows)))
+    epochs = settings.deep_epochs or max(usual, min(MAX_DENSE_EPOCHS, round(DENSE_ROWS / rows)))
     return replace(settings, deep_rate=DENSE_RATE, deep_epochs=epochs)
 
 
-def judged(fitted: Fitted, held: HeldOut, decoding: Decoding) -> dict[str, float]:
-    """Return how good the answers to validation rows are."""
-    taxonomy, truth = fitted.form.taxonomy, held.truth
-    predicted = fitted.predictor.decode(held.rows, decoding).nodes
+def validation_metrics(fitted: Fitted, held_out: HeldOut, decoding: Decoding) -> dict[str, float]:
+    """Return accuracy and hierarchical F1 of validation rows."""
+    taxonomy, truth = fitted.codec.taxonomy, held_out.truth
+    predicted = fitted.predictor.decode(held_out.rows, decoding).nodes
     labels = [taxonomy.ids[node] for node in predicted.tolist()]
     pairs = [pair for pair in zip(truth.ids(), labels, strict=True) if pair[0]]
     f1 = hierarchical_f1(*map(list, zip(*pairs, strict=True)), taxonomy=taxonomy) if pairs else 0.0

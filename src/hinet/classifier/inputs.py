@@ -1,11 +1,12 @@
-"""Every form of ``X`` that users bring -> the rows an engine reads: texts to CSR, CSR as it is, dense rows scaled.
+"""Every form of ``X`` -> the rows an engine reads: texts to CSR, CSR as it is, dense rows scaled.
 
-Dense rows are worked on in blocks, so that beside them and the result only a little memory is taken.
+Dense rows are processed in blocks, to save memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -14,23 +15,27 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from hinet.data.matrices import is_sparse
-from hinet.data.text import TextFeatures, TextSettings
-from hinet.errors import HiNetError
+from hinet.data.text import TextFeatures, TextSettings, known_shares
+from hinet.data.text.text_input import as_arrow
+from hinet.errors import HiNetError, format_value, quoted
 from hinet.files.schema import FINITE, check_arrays, floats
 from hinet.ragged import offsets_of
 
 Kind = Literal["text", "sparse", "dense"]
 
+FIRST_TEXTS = 1_000  # whose words stand for those of all texts
 CELLS_OF_BLOCK = 1 << 20  # of dense rows that are worked on at a time
-LEAST_FILLED = 0.5  # share of a column that is not zero, for it to be scaled: shares, counts and marks stay as they are
+MIN_NONZERO_SHARE = (
+    0.5  # share of a column that is not zero, for it to be scaled: shares, counts and marks stay as they are
+)
 
 
 class Features(Protocol):
-    """What was learnt from the training rows to turn rows into what an engine reads."""
+    """How input becomes the rows that an engine reads, as fitted on the training rows."""
 
     @property
     def kind(self) -> Kind:
-        """What the rows are."""
+        """The kind of rows."""
 
     def rows(self, X: Any, threads: int | None, *, sparse: bool) -> Any:
         """Return checked input as rows: as CSR if ``sparse``, else as those of training."""
@@ -55,6 +60,11 @@ class TextInput:
     def rows(self, X: Any, threads: int | None, *, sparse: bool = True) -> Any:
         """Return texts as CSR rows."""
         return self.features.transform(X, threads)
+
+    def known_share(self, X: Any) -> float:
+        """Return the share of the words of the first texts that the model knows; 1 if they have no words."""
+        shares = known_shares(self.features, as_arrow(text_column(X)).slice(0, FIRST_TEXTS))
+        return float(np.mean(shares[~np.isnan(shares)])) if not np.isnan(shares).all() else 1.0
 
     def names(self, features: NDArray[np.int64]) -> list[str]:
         """Return the n-grams of features, or their numbers if names were not kept."""
@@ -84,17 +94,17 @@ class MatrixInput:
     columns: tuple[str, ...] = ()
 
     @classmethod
-    def learnt(cls, X: Any, columns: tuple[str, ...], *, scaled: bool) -> MatrixInput:
-        """Return what to do with rows such as these."""
+    def fit(cls, X: Any, columns: tuple[str, ...], *, scaled: bool) -> MatrixInput:
+        """Return the scaling for rows such as these."""
         if not scaled:
-            nothing = np.zeros(0, np.float32)
-            return cls("sparse" if is_sparse(X) else "dense", nothing, nothing, columns)
-        count, nothing = max(X.shape[0], 1), np.zeros(X.shape[1])
-        mean = sum((block.sum(0, dtype=np.float64) for block in _blocks(X)), nothing) / count
-        deviation = np.sqrt(sum((((block - mean) ** 2).sum(0) for block in _blocks(X)), nothing) / count)
+            zeros = np.zeros(0, np.float32)
+            return cls("sparse" if is_sparse(X) else "dense", zeros, zeros, columns)
+        count, zeros = max(X.shape[0], 1), np.zeros(X.shape[1])
+        mean = sum((block.sum(0, dtype=np.float64) for block in _blocks(X)), zeros) / count
+        deviation = np.sqrt(sum((((block - mean) ** 2).sum(0) for block in _blocks(X)), zeros) / count)
         deviation[deviation < 1e-12 * np.maximum(np.abs(mean), 1)] = 1
-        filled = sum((np.count_nonzero(block, axis=0) for block in _blocks(X)), nothing) / count
-        mean[filled < LEAST_FILLED], deviation[filled < LEAST_FILLED] = 0, 1
+        filled = sum((np.count_nonzero(block, axis=0) for block in _blocks(X)), zeros) / count
+        mean[filled < MIN_NONZERO_SHARE], deviation[filled < MIN_NONZERO_SHARE] = 0, 1
         return cls("dense", mean.astype(np.float32), (1 / deviation).astype(np.float32), columns)
 
     def rows(self, X: Any, threads: int | None = None, *, sparse: bool) -> Any:
@@ -121,7 +131,7 @@ class MatrixInput:
 
     def names(self, features: NDArray[np.int64]) -> list[str]:
         """Return the names of columns, or their numbers."""
-        return [self.columns[at] if self.columns else f"feature {at}" for at in features.tolist()]
+        return [self.columns[feature] if self.columns else f"feature {feature}" for feature in features.tolist()]
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that are kept on disk."""
@@ -143,7 +153,7 @@ def _blocks(X: Any) -> Iterator[NDArray[np.float32]]:
 SCALING = {name: floats("scaled", low=-FINITE, high=FINITE) for name in ("mean", "scale")}
 
 
-def restored(described: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], columns: int | None) -> Features:
+def restore_features(described: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], columns: int | None) -> Features:
     """Return the features that gave these arrays and this description; rows of numbers have so many columns."""
     if described["kind"] == "text":
         return TextInput(TextFeatures.from_arrays(arrays, described))
@@ -192,10 +202,39 @@ def _is_text(X: Any) -> bool:
     return isinstance(first, (str, bytes))
 
 
-def learnt_text(X: Any, settings: TextSettings | None, threads: int | None) -> tuple[TextInput, Any]:
-    """Learn the features of training texts, and return them with the rows."""
+def fit_text(X: Any, settings: TextSettings | None, threads: int | None) -> tuple[TextInput, Any]:
+    """Return the features of training texts, and the rows; without settings, texts that share no n-gram keep all."""
+    if settings is None:
+        with suppress(HiNetError):
+            return _fit_text(X, TextSettings(), threads)
+        settings = TextSettings(min_df=1)  # other errors come again
+    return _fit_text(X, settings, threads)
+
+
+def _fit_text(X: Any, settings: TextSettings, threads: int | None) -> tuple[TextInput, Any]:
     features, rows = TextFeatures.fit_transform(X, settings, threads)
     return TextInput(features), rows
+
+
+def check_container(X: Any) -> None:
+    """Raise HiNetError if ``X`` cannot hold rows in an order that can be read twice."""
+    if isinstance(X, str):
+        raise HiNetError(f"expected a list of texts, got one text {quoted(X)}; put it into a list")
+    if isinstance(X, Iterator | Mapping | Set) or X is None:
+        raise HiNetError(
+            f"X: expected a list of texts, a CSR matrix or a 2-D array, got {format_value(X)}; put rows into a list"
+        )
+
+
+def other_kind(X: Any, kind: Kind) -> HiNetError:
+    """Return the error for rows that are texts where the training rows were numbers, or the other way round."""
+    expected, one = ("texts", "a text") if kind == "text" else ("rows of numbers", "a row of numbers")
+    for row, value in enumerate(X if isinstance(X, list | tuple) else ()):
+        if value is not None and isinstance(value, str | bytes) != (kind == "text"):
+            return HiNetError(
+                f"row {row}: expected {one}, got {format_value(value)}; the classifier was trained on {expected}"
+            )
+    return HiNetError(f"the classifier was trained on {expected}, got {type(X).__name__}; give it the same")
 
 
 def count_of(X: Any) -> int:

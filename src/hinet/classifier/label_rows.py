@@ -1,4 +1,4 @@
-"""Containers of labels, of whatever library -> rows of labels; what a label is by its type."""
+"""Containers of labels, of any library -> rows of labels; the types of labels."""
 
 from __future__ import annotations
 
@@ -64,16 +64,16 @@ def paths_as_text(y: Any) -> list[str]:
     ['Food > Bread', 'Toys', 'Size \\> 3']
     """
     rows, _ = rows_of(y)
-    for at, row in enumerate(rows):
-        if isinstance(row, (set, frozenset)):
-            raise LabelError(f"row {at}: several labels cannot be one text; give each row one path")
-    return [row if isinstance(row, str) else path_id(_whole(at, row)) for at, row in enumerate(rows)]
+    for row, label in enumerate(rows):
+        if isinstance(label, (set, frozenset)):
+            raise LabelError(f"row {row}: several labels cannot be one text; give each row one path")
+    return [label if isinstance(label, str) else path_id(_whole(row, label)) for row, label in enumerate(rows)]
 
 
-def _whole(at: int, row: Any) -> tuple[str, ...]:
-    steps = strip_padding(at, row)
+def _whole(row: int, label: Any) -> tuple[str, ...]:
+    steps = strip_padding(row, label)
     if not steps:
-        raise empty_path(at)
+        raise empty_path(row)
     return steps
 
 
@@ -87,8 +87,8 @@ def rows_of(y: Any) -> tuple[Sequence[Any], bool]:
         return y.to_pylist(), False
     if hasattr(y, "to_pylist"):  # an Arrow table
         array = np.empty(y.shape, object)
-        for place, column in enumerate(y.columns):
-            array[:, place] = column.to_pylist()
+        for level, column in enumerate(y.columns):
+            array[:, level] = column.to_pylist()
     else:
         array = np.asarray(y.to_numpy() if hasattr(y, "to_numpy") else y)
     if array.ndim == 2 and array.shape[1] == 1:
@@ -105,35 +105,35 @@ def is_text(label: Any) -> bool:
     return type(label) is str or (type(label) is tuple and all(type(step) is str for step in label))
 
 
-def read_each(rows: Sequence[Any], read: Callable[[int, Any], Read]) -> list[Read]:
-    """Return what ``read`` gives for every row, with its number; of equal texts and paths it is asked once."""
+def map_labels(rows: Sequence[Any], read: Callable[[int, Any], Read]) -> list[Read]:
+    """Return ``read(row number, label)`` of every row, computed once for equal texts and paths."""
     known: dict[Any, Read] = {}
-    found = []
-    for at, row in enumerate(rows):
-        if not is_text(row):
-            found.append(read(at, row))
+    results = []
+    for row, label in enumerate(rows):
+        if not is_text(label):
+            results.append(read(row, label))
             continue
-        if row not in known:
-            known[row] = read(at, row)
-        found.append(known[row])
-    return found
+        if label not in known:
+            known[label] = read(row, label)
+        results.append(known[label])
+    return results
 
 
 def distinct_labels(rows: Sequence[Any]) -> list[tuple[int, Any]]:
     """Return the labels of all rows, each with the first row that has it; others than texts may come again."""
     known: set[Any] = set()
-    found = []
-    for at, row in enumerate(rows):
-        for label in several(row):
+    distinct = []
+    for row, labels in enumerate(rows):
+        for label in labels_of_row(labels):
             if is_text(label):
                 if label in known:
                     continue
                 known.add(label)
-            found.append((at, label))
-    return found
+            distinct.append((row, label))
+    return distinct
 
 
-def several(row: Any) -> Iterable[Any]:
+def labels_of_row(row: Any) -> Iterable[Any]:
     """Return the labels of a row one by one: a set stands for several."""
     return row if isinstance(row, (set, frozenset)) else (row,)
 
@@ -150,21 +150,21 @@ def is_missing(label: Any) -> bool:
 
 def all_paths(rows: Sequence[Any], first: bool | None = None) -> bool:
     """Return whether labels are paths, as ``first`` says of earlier ones; LabelError if some are and some are not."""
-    for at, row in enumerate(rows):
-        for label in several(row):
+    for row, labels in enumerate(rows):
+        for label in labels_of_row(labels):
             if first is None:
                 first = is_path(label)
             elif first != is_path(label):
-                raise LabelError(f"row {at}: {quoted(str(label))} and earlier rows mix paths with single labels")
+                raise LabelError(f"row {row}: {quoted(str(label))} and earlier rows mix paths with single labels")
     return bool(first)
 
 
-def all_whole(labels: Iterable[Any]) -> bool:
+def all_integers(labels: Iterable[Any]) -> bool:
     """Return whether all labels are whole numbers, which predictions then are as well; tables may hold 7 as 7.0."""
-    return all(type(as_written(label)) is int for label in labels)
+    return all(type(prediction_value(label)) is int for label in labels)
 
 
-def as_written(value: Any) -> Any:
+def prediction_value(value: Any) -> Any:
     """Return what answers have for a label or step: a truth value or number, whole ones as int, else its text."""
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
@@ -183,12 +183,12 @@ def values_by_node(written: Iterable[tuple[int, str, Any]]) -> dict[str, Any]:
     LabelError
         If both a text and a value of another type were written for a node, such as ``"1"`` and 1; names the row.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for row, node, label in written:
-        value = as_written(label)
-        if type(found.setdefault(node, value)) is not type(value):
+        value = prediction_value(label)
+        if type(values.setdefault(node, value)) is not type(value):
             raise LabelError(
-                f"row {row}: {value!r} and the {found[node]!r} of an earlier row are different labels with the same "
+                f"row {row}: {value!r} and the {values[node]!r} of an earlier row are different labels with the same "
                 "text; write both as text or both as numbers"
             )
-    return found
+    return values

@@ -1,4 +1,4 @@
-"""A saved model of texts for answering: without what only training needs, with the columns it was trained on."""
+"""A saved model of texts for prediction, with the columns it was trained on."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hinet.classifier.bundle import load_fitted
-from hinet.classifier.explaining import Explanation, explained
+from hinet.classifier.explanation import Explanation, explain_row
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.tabular import PredictionOptions, PredictionTable
+from hinet.classifier.prediction_table import PredictionOptions, PredictionTable
 from hinet.classifier.text_paths import TextStyle
 from hinet.data import Traces
 from hinet.data.tables import Columns
@@ -36,8 +36,8 @@ class LoadedModel:
     @property
     def given_taxonomy(self) -> Taxonomy | None:
         """The taxonomy that labels must be in; None if it was inferred from the labels."""
-        form = self.fitted.form
-        return None if form.inferred else form.taxonomy
+        codec = self.fitted.codec
+        return None if codec.inferred else codec.taxonomy
 
     @property
     def risk_bound(self) -> RiskBound | None:
@@ -48,38 +48,34 @@ class LoadedModel:
     @property
     def style(self) -> TextStyle:
         """How a label that is a path is written as one text."""
-        named = self.columns.path_sep
-        return TextStyle(PATH_MARK) if named in (None, PATH_MARK) else TextStyle(named, named)
+        separator = self.columns.path_sep
+        return TextStyle(PATH_MARK) if separator in (None, PATH_MARK) else TextStyle(separator, separator)
 
-    def rows_of(self, texts: list[str]) -> Any:
-        """Return texts as the model reads them."""
-        return self.fitted.rows(texts)
-
-    def table(self, asked: PredictionOptions) -> PredictionTable:
+    def table(self, options: PredictionOptions) -> PredictionTable:
         """Return what turns texts into columns of answers."""
-        return PredictionTable(self.fitted, asked, self.style)
+        return PredictionTable(self.fitted, options, self.style)
 
-    def explained(self, text: str, label: str | None = None, *, most: int) -> Explanation:
-        """Tell what pushed a text down its best trace, or down that of a label, written as in the training rows.
+    def explain(self, text: str, label: str | None = None, *, most: int) -> Explanation:
+        """Explain the best trace of a text, or that of a label, written as in the training rows.
 
         Raises
         ------
         HiNetError
             If the model has no such label.
         """
-        row = self.rows_of([text])
+        row = self.fitted.rows([text])
         traces = self.fitted.predictor.traces(row).traces if label is None else self._traces_of(label)
-        return explained(self.fitted, row, traces, most, text)
+        return explain_row(self.fitted, row, traces, most, text)
 
     def _traces_of(self, label: str) -> Traces:
-        form = self.fitted.form
+        codec = self.fitted.codec
         written = self.columns.parse_label([label])
         try:
-            if not form.predictable(form.truth([written])).all():
+            if not codec.predictable(codec.truth([written])).all():
                 raise HiNetError(
                     f"the model has no label {label!r}: no training row ended there; name one that it predicts"
                 )
-            return form.encode([written])
+            return codec.encode([written])
         except LabelError as error:
             raise HiNetError(str(error).removeprefix("row 0: ")) from None
 

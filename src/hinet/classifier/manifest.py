@@ -103,7 +103,7 @@ class MetricEntry(TypedDict):
 
 
 class CalibrationEntry(TypedDict):
-    """What calibration found; see :class:`hinet.classifier.confidence.Calibration`."""
+    """What calibration found; see :class:`hinet.classifier.calibration.Calibration`."""
 
     temperature: float
     error_before: float
@@ -139,9 +139,9 @@ def parse_manifest(path: Path, data: bytes) -> dict[str, Any]:
         digest = digest_of_manifest(manifest) if isinstance(manifest, dict) else ""
     except (ValueError, RecursionError) as error:
         raise FileError(path, f"the manifest cannot be read ({error}); save the model again") from None
-    found = manifest.get("format") if isinstance(manifest, dict) else None
-    if type(found) is not int or found != FORMAT:
-        raise FileError(path, f"the model has format {found!r}, this version of hinet reads format {FORMAT}")
+    saved_format = manifest.get("format") if isinstance(manifest, dict) else None
+    if type(saved_format) is not int or saved_format != FORMAT:
+        raise FileError(path, f"the model has format {saved_format!r}, this version of hinet reads format {FORMAT}")
     if manifest.get("blake2b") != digest:
         raise FileError(path, "was changed after the model was saved; copy the folder again or save the model anew")
     try:

@@ -1,9 +1,8 @@
 """The folder of a saved model: files named by their contents, and a manifest that names them.
 
-Whoever saves holds the lock of the folder. New files are written first, then the manifest is switched by one rename,
-and only then is what it does not name removed. So the files that a manifest names are there as long as it is, and a
-reader that finds one missing has only read an old manifest: it reads the new one. Once a reader has opened the files,
-they stay as they are for it, whoever replaces the model.
+A save holds the lock of the folder. It writes new files, then replaces the manifest by one rename, then removes files
+that the manifest does not name. So all files of a manifest exist as long as it does. A reader that finds one missing
+has read an old manifest, and reads the new one. Files that a reader has opened stay as they are for it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from hinet.classifier.manifest import MANIFEST, parse_manifest, sealed
+from hinet.classifier.manifest import DIGEST_BYTES, MANIFEST, parse_manifest, sealed
 from hinet.errors import FileError
 from hinet.files import LOCK, PROBE_PREFIX, check_writable, locked, write_bytes
 
@@ -31,8 +30,7 @@ PASSING = re.compile(
     rf"\.+(manifest\.json|(taxonomy|features|model)-[0-9a-f]{{8}}\.partial\.)[a-z0-9.]*|{re.escape(PROBE_PREFIX)}[0-9a-f]+"
 )  # on their way, or there for a moment; whoever makes a trial does not mind that it is gone
 MOMENTARY = re.compile(rf"{re.escape(LOCK)}|\.nfs\w+")  # of others at work, not to touch
-DIGEST_BYTES = 20
-MOST_TRIES = 100  # to open a model that is replaced all the time
+MAX_TRIES = 100  # to open a model that is replaced all the time
 
 
 @contextmanager
@@ -104,11 +102,11 @@ class ModelFiles:
 
     def checked(self, name: str) -> IO[bytes]:
         """Return the stream of a file that is whole: of the size and digest that the manifest names."""
-        told, stream = self.manifest["files"][name], self.streams[name]
+        entry, stream = self.manifest["files"][name], self.streams[name]
         size = os.fstat(stream.fileno()).st_size
-        if size != told["bytes"]:
-            raise FileError(self.path(name), f"has {size:,} bytes instead of {told['bytes']:,}; copy the folder again")
-        if digest_of(stream) != told["blake2b"]:
+        if size != entry["bytes"]:
+            raise FileError(self.path(name), f"has {size:,} bytes instead of {entry['bytes']:,}; copy the folder again")
+        if digest_of(stream) != entry["blake2b"]:
             raise FileError(
                 self.path(name), "was changed after the model was saved; copy the folder again or save the model anew"
             )
@@ -132,15 +130,15 @@ def open_model(folder: str | Path) -> Iterator[ModelFiles]:
 
 def _open_files(folder: Path, stack: ExitStack) -> ModelFiles:
     data, manifest = b"", {}
-    for tries in range(1, MOST_TRIES + 1):
-        found = _manifest_bytes(folder)
-        if found != data:
-            data, manifest = found, parse_manifest(folder / MANIFEST, found)
+    for tries in range(1, MAX_TRIES + 1):
+        latest = _manifest_bytes(folder)
+        if latest != data:
+            data, manifest = latest, parse_manifest(folder / MANIFEST, latest)
         with ExitStack() as opened:
             try:
                 streams = {name: opened.enter_context(_open(folder, name, manifest)) for name in FILES}
             except FileNotFoundError as error:  # the model was replaced, or it is damaged
-                if tries == MOST_TRIES:
+                if tries == MAX_TRIES:
                     name = next(name for name in FILES if manifest["files"][name]["file"] == Path(error.filename).name)
                     message = f"is missing; the model needs its {name}: copy the whole folder again"
                     raise FileError(error.filename, message) from None
@@ -180,12 +178,12 @@ def _manifest_bytes(folder: Path) -> bytes:
 
 def _kept(folder: Path, name: str, write: Callable[[Path], None]) -> dict[str, Any]:
     """Write a file and give it the name of its contents; return what the manifest says of it."""
-    passing = folder / f".{name}-{secrets.token_hex(4)}.partial{FILES[name]}"
-    write(passing)
-    with passing.open("rb") as stream:
+    temporary = folder / f".{name}-{secrets.token_hex(4)}.partial{FILES[name]}"
+    write(temporary)
+    with temporary.open("rb") as stream:
         digest = digest_of(stream)
     final = folder / f"{name}-{digest[:16]}{FILES[name]}"
-    passing.replace(final)
+    temporary.replace(final)
     return {"file": final.name, "bytes": final.stat().st_size, "blake2b": digest}
 
 
@@ -193,7 +191,7 @@ def _remove_stale(folder: Path) -> None:
     """Remove all files of models that the manifest in place does not name; the lock must be held."""
     wanted = set()
     if (folder / MANIFEST).is_file():
-        wanted = {told["file"] for told in read_manifest(folder)["files"].values()}
+        wanted = {entry["file"] for entry in read_manifest(folder)["files"].values()}
     for path in folder.iterdir():
         stale = OURS.fullmatch(path.name) and path.name not in wanted
         if stale or PASSING.fullmatch(path.name):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hinet.classifier.confidence import Calibration
+from hinet.classifier.calibration import Calibration
 from hinet.data.text import TextSettings
 from hinet.engine.search.predictor import DECODING, PROBABILITY
 from hinet.engine.settings import RULES as ENGINE_RULES
@@ -112,7 +112,7 @@ RULES: Rules = {
 
 # Arguments of methods.
 MIN_CONFIDENCE = PROBABILITY | one_of("calibrated") | NONE
-MOST_REASONS = whole(0)
+MAX_REASONS = whole(0)
 VALID = Rule("a pair of rows and labels", _read_pair) | NONE
 CLASSES = Rule("a list of labels", _read_classes)
 NOTES = Rule("a mapping of texts to values that JSON can hold", _read_notes)
@@ -143,9 +143,9 @@ def plain_parameters(estimator: Any) -> dict[str, Any]:
     return plain
 
 
-def restored_parameters(told: dict[str, Any], taxonomy: Taxonomy) -> dict[str, Any]:
+def restored_parameters(metadata: dict[str, Any], taxonomy: Taxonomy) -> dict[str, Any]:
     """Return the parameters that gave these plain values."""
-    parameters = {**told, "checkpoint": None}
+    parameters = {**metadata, "checkpoint": None}
     if parameters["text"] is not None:
         parameters["text"] = TextSettings.from_dict(parameters["text"])
     if parameters["taxonomy"] is not None:
@@ -156,15 +156,15 @@ def restored_parameters(told: dict[str, Any], taxonomy: Taxonomy) -> dict[str, A
     return parameters
 
 
-def numbers_in(told: dict[str, Any]) -> list[float]:
+def numbers_in(metadata: dict[str, Any]) -> list[float]:
     """Return the numbers among plain values."""
-    return [value for value in told.values() if isinstance(value, (int, float))]
+    return [value for value in metadata.values() if isinstance(value, (int, float))]
 
 
-def restored_calibration(told: dict[str, Any]) -> Calibration:
+def restored_calibration(metadata: dict[str, Any]) -> Calibration:
     """Return the calibration that gave these plain values, or raise HiNetError if none can have."""
-    check_plain(told, Calibration, "calibration")
-    promise = told["promise"]
-    if not (told["temperature"] > 0 and all(map(math.isfinite, numbers_in({**told, **(promise or {})})))):
+    check_plain(metadata, Calibration, "calibration")
+    promise = metadata["promise"]
+    if not (metadata["temperature"] > 0 and all(map(math.isfinite, numbers_in({**metadata, **(promise or {})})))):
         raise HiNetError("calibration has numbers that are not finite, or a temperature that is not above 0")
-    return Calibration(**{**told, "promise": None if promise is None else RiskBound(**promise)})
+    return Calibration(**{**metadata, "promise": None if promise is None else RiskBound(**promise)})

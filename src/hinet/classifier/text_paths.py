@@ -52,10 +52,10 @@ class TextStyle:
         return replace(self, spelled={**spelled, **self.spelled})
 
 
-def text_style(labels: Sequence[Any], path_sep: PathSep, *, given: bool) -> TextStyle | None:
+def text_style(labels: Sequence[Any], path_sep: PathSep, *, has_taxonomy: bool) -> TextStyle | None:
     """Return how labels are paths as text, or None if they are not; ``given`` says that there is a taxonomy."""
     texts = [label for label in labels if isinstance(label, str)]
-    if path_sep is None or not texts or (path_sep == AUTO and (given or not has_paths(texts))):
+    if path_sep is None or not texts or (path_sep == AUTO and (has_taxonomy or not has_paths(texts))):
         return None
     mark = PATH_MARK if path_sep == AUTO else path_sep
     return TextStyle(mark, find_separator(texts, mark)).with_labels(texts)

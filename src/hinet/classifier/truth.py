@@ -39,12 +39,12 @@ class Truth:
 
     def take(self, rows: NDArray[Any]) -> Truth:
         """Return the chosen rows, by a mask or by number."""
-        places, counts = gather(np.arange(len(self.nodes)), self.offsets, np.arange(len(self))[rows])
+        entries, counts = gather(np.arange(len(self.nodes)), self.offsets, np.arange(len(self))[rows])
         paths = None if self.paths is None else tuple(self.paths[row] for row in np.arange(len(self))[rows].tolist())
-        return Truth(self.taxonomy, offsets_of(counts), self.nodes[places], self.exact[places], paths)
+        return Truth(self.taxonomy, offsets_of(counts), self.nodes[entries], self.exact[entries], paths)
 
     def are_right(self, nodes: NDArray[np.int64], *, or_above: bool = False) -> NDArray[np.bool_]:
-        """Return whether the node of every row is one of its labels or, if wished, above one."""
+        """Return whether the node of every row is one of its labels or, with ``or_above``, above one."""
         known = np.flatnonzero(self.nodes != NOTHING if or_above else self.exact)
         labels, owner = self.nodes[known], self.owner[known]
         if or_above:

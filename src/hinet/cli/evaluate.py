@@ -86,15 +86,15 @@ class _JudgedBlock(NamedTuple):
 
 
 def _evaluate_block(loaded: LoadedModel, block: LabelledBlock) -> _JudgedBlock:
-    truth = loaded.fitted.form.truth(block.labels)
-    rows = loaded.rows_of(block.texts)
+    truth = loaded.fitted.codec.truth(block.labels)
+    rows = loaded.fitted.rows(block.texts)
     found = loaded.fitted.predictor.traces(rows)
     ends = found.traces.end_nodes[found.traces.row_offsets[:-1]].astype("int64")
     return _JudgedBlock(truth.ids(), found, truth.are_right(ends), _at_threshold(loaded, rows, truth, ends))
 
 
 def _at_threshold(loaded: LoadedModel, rows: Any, truth: Truth, labels: Any) -> _AtThreshold:
-    from hinet.classifier.confidence import answers_at
+    from hinet.classifier.calibration import answers_at
 
     start = time.perf_counter()
     bound = loaded.risk_bound
@@ -105,7 +105,7 @@ def _at_threshold(loaded: LoadedModel, rows: Any, truth: Truth, labels: Any) -> 
 def _combine(loaded: LoadedModel, parts: list[_JudgedBlock]) -> Evaluation:
     import numpy as np
 
-    from hinet.classifier.tabular import joined_traces
+    from hinet.classifier.prediction_table import concat_traces
     from hinet.evaluation.evaluation import Evaluation
 
     if not parts:
@@ -114,7 +114,7 @@ def _combine(loaded: LoadedModel, parts: list[_JudgedBlock]) -> Evaluation:
     if not any(labels):
         raise HiNetError("the model knows none of the labels or their ancestors; are --text and --label right?")
     right = np.concatenate([part.right for part in parts])
-    return Evaluation(loaded.fitted.form.taxonomy, labels, joined_traces([part.found for part in parts]), right)
+    return Evaluation(loaded.fitted.codec.taxonomy, labels, concat_traces([part.found for part in parts]), right)
 
 
 def _counts(parts: list[_JudgedBlock]) -> AnswerCounts | None:

@@ -12,7 +12,7 @@ from hinet.errors import HiNetError, quoted
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from rich.text import Text
 
-    from hinet.classifier.explaining import Explanation, Step
+    from hinet.classifier.explanation import Explanation, Step
     from hinet.classifier.text_paths import TextStyle
     from hinet.taxonomy import Taxonomy
 
@@ -46,7 +46,7 @@ def explain(
         raise HiNetError(f"{quoted(text)} is not valid text; type it in UTF-8")
     if not text.strip():
         raise HiNetError("the text is empty; give the words to explain")
-    explanation = loaded.explained(text, label, most=most)
+    explanation = loaded.explain(text, label, most=most)
     if as_json:
         import json
 
@@ -54,11 +54,11 @@ def explain(
         return
     from rich.console import Console
 
-    Console(highlight=False).print(_explanation_text(text, explanation, loaded.fitted.form.taxonomy))
+    Console(highlight=False).print(_explanation_text(text, explanation, loaded.fitted.codec.taxonomy))
 
 
 def _as_dict(explanation: Explanation, style: TextStyle) -> dict[str, Any]:
-    from hinet.classifier.tabular import label_text
+    from hinet.classifier.prediction_table import label_text
 
     steps = [{**vars(step), "reasons": [reason._asdict() for reason in step.reasons]} for step in explanation.steps]
     trace = explanation.trace._asdict() | {"label": label_text(explanation.trace.label, style)}

@@ -18,7 +18,7 @@ from hinet.errors import FileError, HiNetError
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.classifier.loaded import LoadedModel
-    from hinet.classifier.tabular import PredictionTable
+    from hinet.classifier.prediction_table import PredictionTable
     from hinet.data.tables import LabelledBlock, RowBlock, RowQuery
     from hinet.data.tables.writing import CellKind
 
@@ -85,7 +85,7 @@ def predict(
     --on-error skip, a column has the line of each row.
     """
     from hinet.classifier.loaded import load_model
-    from hinet.classifier.tabular import PredictionOptions
+    from hinet.classifier.prediction_table import PredictionOptions
     from hinet.data.tables import RowQuery, labelled_blocks
     from hinet.files.streams import standard_input
     from hinet.progress import counter_for_terminal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -103,7 +104,7 @@ def _new_taxonomy(classifier: HiNetClassifier, path: Path | None, model: Path) -
     """Return the new taxonomy, or None for a model whose hierarchy is inferred from its labels."""
     from hinet import Taxonomy
 
-    inferred = classifier.fitted_.form.inferred
+    inferred = classifier.fitted_.codec.inferred
     if path is None:
         return None if inferred else classifier.taxonomy_
     if inferred:
@@ -182,19 +183,23 @@ def _learn(
 ) -> None:
     if train is not None:
         run.message(f"{len(train):,} training rows with {len(train.distinct_labels):,} labels")
-    if hierarchy is None and train is not None:
-        classifier.partial_fit(train.texts, train.labels)
-    elif hierarchy is not None:
-        texts, labels = (None, None) if train is None else (train.texts, train.labels)
-        classifier.update_taxonomy(hierarchy, renamed, texts, labels)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if hierarchy is None and train is not None:
+            classifier.partial_fit(train.texts, train.labels)
+        elif hierarchy is not None:
+            texts, labels = (None, None) if train is None else (train.texts, train.labels)
+            classifier.update_taxonomy(hierarchy, renamed, texts, labels)
+    for warning in caught:
+        run.message(f"warning: {warning.message}")
 
 
 def _validate(classifier: HiNetClassifier, valid: LabelledTexts, risk: float | None) -> HiNetError | None:
     """Evaluate and calibrate the model with validation rows; return why the risk cannot be guaranteed, if so."""
-    from hinet.classifier.fitting import HeldOut, judged
+    from hinet.classifier.fitting import HeldOut, validation_metrics
 
-    held_out = HeldOut(classifier.features_of(valid.texts), classifier.fitted_.form.truth(valid.labels))
-    metrics = judged(classifier.fitted_, held_out, classifier.decoding)
+    held_out = HeldOut(classifier.features_of(valid.texts), classifier.fitted_.codec.truth(valid.labels))
+    metrics = validation_metrics(classifier.fitted_, held_out, classifier.decoding)
     risk_error = calibrate(classifier, len(valid), risk, valid.texts, valid.labels)
     classifier.metrics_["validation"] = metrics
     return risk_error

@@ -26,7 +26,7 @@ from hinet.engine.training.target_kernels import mixed_cost, most_of_a_row
 from hinet.engine.training.wide_kernels import count_weights, prune_weights, train_groups
 from hinet.parameters import resolve_threads
 
-WORKER = (sys.executable, "-m", "hinet.engine.every_kernel")
+WORKER = (sys.executable, "-P", "-m", "hinet.engine.every_kernel")  # -P: nothing of the current folder is imported
 MOST_WORKERS = 3  # beside a training run, which compiles what they have not begun
 FOR_TRAINING: tuple[Kernel, ...] = (
     best_traces,

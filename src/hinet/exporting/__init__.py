@@ -1,4 +1,4 @@
-"""Models as ONNX graphs, with all that a place without hinet needs to use them."""
+"""Models as ONNX graphs, with a decoder that runs without hinet."""
 
 from hinet.exporting.export import Exported, export_onnx
 

@@ -59,9 +59,9 @@ def decode(log_p: NDArray[Any], arrays: Arrays, k: int = 1) -> Decoded:
         raise ValueError(f"expected scores of shape (rows, {outputs}), got {log_p.shape}; they are of another graph")
     if k < 1:
         raise ValueError(f"k is at least 1; got {k}")
-    lost = np.flatnonzero(np.isnan(log_p).any(1))
-    if len(lost):
-        raise ValueError(f"row {lost[0]}: a score is not a number; check the features")
+    invalid = np.flatnonzero(np.isnan(log_p).any(1))
+    if len(invalid):
+        raise ValueError(f"row {invalid[0]}: a score is not a number; check the features")
     scores = np.ascontiguousarray(log_p.T)  # (outputs, b)
     if "label_offsets" in arrays:
         return _best_labels(scores, arrays, k)
@@ -70,19 +70,19 @@ def decode(log_p: NDArray[Any], arrays: Arrays, k: int = 1) -> Decoded:
     stop_neurons = arrays["option_parent"][stop_options]
     ended = poured.score[stop_neurons] + scores[stop_options][:, None]  # (stops, ways, b)
     stops, ways, batch = ended.shape
-    value, place = _largest(ended.reshape(stops * ways, batch), k)  # (k, b), shallow stops first
+    value, index = _largest(ended.reshape(stops * ways, batch), k)  # (k, b), shallow stops first
     value = _leaned(value, float(arrays["slope"])) if "slope" in arrays else value
-    return _traced_back(arrays, poured, value, stop_neurons[place // ways], place % ways)
+    return _traced_back(arrays, poured, value, stop_neurons[index // ways], index % ways)
 
 
-def paths(found: Decoded, arrays: Arrays) -> list[list[tuple[str, ...]]]:
+def paths(decoded: Decoded, arrays: Arrays) -> list[list[tuple[str, ...]]]:
     """Return the traces of every row as paths of node ids below the root."""
-    nodes, which = np.unique(arrays["node"][found.neurons], return_inverse=True)
+    nodes, inverse = np.unique(arrays["node"][decoded.neurons], return_inverse=True)
     text, bounds = arrays["ids"].tobytes(), arrays["id_offsets"]
     ids = [text[bounds[node] : bounds[node + 1]].decode() for node in nodes.tolist()]
-    steps = [ids[place] for place in which.tolist()]
-    traces = [tuple(steps[start:end]) for start, end in pairwise(found.offsets.tolist())]
-    return [traces[start:end] for start, end in pairwise(found.row_offsets.tolist())]
+    steps = [ids[node] for node in inverse.tolist()]
+    traces = [tuple(steps[start:end]) for start, end in pairwise(decoded.offsets.tolist())]
+    return [traces[start:end] for start, end in pairwise(decoded.row_offsets.tolist())]
 
 
 def _pour(scores: NDArray[Any], arrays: Arrays, ways: int) -> _Poured:
@@ -123,8 +123,8 @@ def _rounds(children: NDArray[Any]) -> Iterator[NDArray[np.int64]]:
 
 def _largest(values: NDArray[np.float64], k: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return the ``k`` largest values of every column and their places, (k, b); the first of equals comes first."""
-    place = values.argmax(0)[None] if k == 1 else np.argsort(-values, axis=0, kind="stable")[:k]
-    return np.take_along_axis(values, place, 0), place
+    index = values.argmax(0)[None] if k == 1 else np.argsort(-values, axis=0, kind="stable")[:k]
+    return np.take_along_axis(values, index, 0), index
 
 
 def _leaned(log_p: NDArray[np.float64], slope: float) -> NDArray[np.float64]:
@@ -132,21 +132,21 @@ def _leaned(log_p: NDArray[np.float64], slope: float) -> NDArray[np.float64]:
     if slope == 1 or not len(log_p):
         return log_p
     best = np.clip(np.exp(log_p[0]), np.finfo(np.float64).tiny, 1 - 1e-6)
-    gift = (1 / (1 + ((1 - best) / best) ** slope) - best) / (1 - best)  # what all other traces give to the first
-    found = (1 - gift) * np.exp(log_p)
-    found[0] += gift
+    shift = (1 / (1 + ((1 - best) / best) ** slope) - best) / (1 - best)  # what all other traces give to the first
+    p = (1 - shift) * np.exp(log_p)
+    p[0] += shift
     with np.errstate(divide="ignore"):
-        leaned: NDArray[np.float64] = np.log(np.clip(found, 0, 1))
-    return leaned
+        scaled: NDArray[np.float64] = np.log(np.clip(p, 0, 1))
+    return scaled
 
 
 def _traced_back(
     arrays: Arrays, poured: _Poured, value: NDArray[np.float64], neuron: NDArray[np.int64], way: NDArray[np.int64]
 ) -> Decoded:
     """Walk from every chosen stop back to the root."""
-    found = value > -np.inf  # a DAG may have fewer traces than k
+    exists = value > -np.inf  # a DAG may have fewer traces than k
     row = np.broadcast_to(np.arange(value.shape[1]), value.shape)
-    neuron, way, row = (part.T[found.T] for part in (neuron, way, row))  # row after row
+    neuron, way, row = (part.T[exists.T] for part in (neuron, way, row))  # row after row
     layer = arrays["layer_offsets"]
     lengths = np.searchsorted(layer, neuron, side="right") - 1
     offsets = _offsets(lengths)
@@ -158,7 +158,7 @@ def _traced_back(
         path[offsets[live + 1] - 1 - step] = neuron[live]
         came = neuron[live], way[live], row[live]
         neuron[live], way[live] = poured.parent[came], poured.parent_way[came]
-    return Decoded(_offsets(found.sum(0)), offsets, path, value.T[found.T])
+    return Decoded(_offsets(exists.sum(0)), offsets, path, value.T[exists.T])
 
 
 def _best_labels(scores: NDArray[Any], arrays: Arrays, k: int) -> Decoded:
@@ -167,9 +167,9 @@ def _best_labels(scores: NDArray[Any], arrays: Arrays, k: int) -> Decoded:
     chosen, bounds = label.T.ravel(), arrays["label_offsets"]
     lengths = bounds[chosen + 1] - bounds[chosen]
     offsets = _offsets(lengths)
-    places = np.repeat(bounds[chosen] - offsets[:-1], lengths) + np.arange(offsets[-1])
+    entries = np.repeat(bounds[chosen] - offsets[:-1], lengths) + np.arange(offsets[-1])
     row_offsets = _offsets(np.full(scores.shape[1], len(value)))
-    return Decoded(row_offsets, offsets, arrays["label_neurons"][places].astype(np.int64), value.T.ravel())
+    return Decoded(row_offsets, offsets, arrays["label_neurons"][entries].astype(np.int64), value.T.ravel())
 
 
 def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -132,7 +132,9 @@ def export_onnx(
         np.savez(unfinished / "traces.npz", **dict[str, Any](arrays))
         decoder = files("hinet.exporting").joinpath("decode.py").read_bytes()
         (unfinished / "decode.py").write_bytes(decoder)
-        right = () if traces is None else (accuracy(traces, found) for found in source.both_traces(rows, threads))
+        right = (
+            () if traces is None else (accuracy(traces, predicted) for predicted in source.both_traces(rows, threads))
+        )
         exported = Exported(Path(folder), source.experts, source.left_out, source.in_bits, *right)
         feed = _SPARSE_FEED if source.reads_sparse else _DENSE_FEED
         (unfinished / "README.md").write_text(_README.format(output=source.output, report=exported, feed=feed), "utf-8")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 OPSET = 18  # the operators' version
 IR_VERSION = 9  # the file format's, read by onnxruntime from 1.16 on
-LEAST_OUTSIDE = 1_024  # bytes of an array that goes into the file of weights
+MIN_EXTERNAL_BYTES = 1_024  # bytes of an array that goes into the file of weights
 ALIGNED = 4_096  # bytes, so that the file can be mapped into memory
 NUMBERS = {"float32": 1, "int8": 3, "int64": 7}  # ONNX's numbers of these types
 WEIGHTS = "weights.bin"
@@ -80,7 +80,7 @@ def _tensor(name: str, array: NDArray[Any], weights: Any) -> Any:
     """Return an array as ONNX has it: small ones whole, others as a place in the file of weights."""
     from onnx import TensorProto, numpy_helper
 
-    if array.nbytes < LEAST_OUTSIDE:
+    if array.nbytes < MIN_EXTERNAL_BYTES:
         return numpy_helper.from_array(array, name)
     start = -(-weights.tell() // ALIGNED) * ALIGNED
     weights.write(bytes(start - weights.tell()))

@@ -134,8 +134,8 @@ def _group_logsumexp(graph: GraphInMaking, scores: str, sizes: Ints) -> str:
         parts.append(
             _block_logsumexp(graph, block, real) if wide > 1 else graph.add("Squeeze", block, graph.constant([1]))
         )
-    place = np.argsort(np.concatenate(order))
-    return graph.add("Gather", _side_by_side(graph, parts), graph.constant(place))
+    position = np.argsort(np.concatenate(order))
+    return graph.add("Gather", _side_by_side(graph, parts), graph.constant(position))
 
 
 def _block_logsumexp(graph: GraphInMaking, block: str, real: Bools) -> str:

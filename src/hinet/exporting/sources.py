@@ -1,4 +1,4 @@
-"""What is exported: models as an export sees them, and those of the fused engine."""
+"""Sources of an export: their interface, and models of the fused engine."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ class FusedSource(Source):
     @property
     def experts(self) -> tuple[str, ...]:  # type: ignore[override]
         """The experts that the graph holds."""
-        return _asked(self.part)
+        return _active_experts(self.part)
 
     @property
     def left_out(self) -> tuple[str, ...]:  # type: ignore[override]
         """The experts of the model that the graph lacks."""
-        return tuple(name for name in _asked(self.model) if name not in self.experts)
+        return tuple(name for name in _active_experts(self.model) if name not in self.experts)
 
     @property
     def in_bits(self) -> bool:  # type: ignore[override]
@@ -106,8 +106,8 @@ class FusedSource(Source):
             hidden = scoring.bag(graph, rows, experts.flat)
             labels = scoring.linear(graph, hidden, experts.flat.output_weights(), experts.flat.bias)
             options = scoring.pooled(graph, model.layers, experts.spans, labels)
-            said = graph.add("Gather", options, graph.constant(model.groups.row_options()))
-            logits.append(graph.add("Mul", said, graph.constant(np.float32(mix.flat))))
+            flat_logits = graph.add("Gather", options, graph.constant(model.groups.row_options()))
+            logits.append(graph.add("Mul", flat_logits, graph.constant(np.float32(mix.flat))))
         if mix.deep:
             hidden = scoring.bag(graph, rows, experts.deep)
             weight, bias = (np.float32(mix.deep) * part for part in (experts.deep.output_weights(), experts.deep.bias))
@@ -131,16 +131,16 @@ def exported_part(model: FusedModel) -> FusedModel:
     HiNetError
         If none of them is used.
     """
-    kept = np.array([name in EXPORTED for name in Mix._fields])
-    mix = np.where(kept, model.experts.mix, 0)
+    exportable = np.array([name in EXPORTED for name in Mix._fields])
+    mix = np.where(exportable, model.experts.mix, 0)
     if not mix.any():
         raise HiNetError(
-            "the model asks neither a deep nor a flat expert, and no other can be exported; train a deep one"
+            "the model has neither a deep nor a flat expert, and no other can be exported; train a deep one"
         )
     shared = (mix * (model.experts.mix.sum() / mix.sum())).astype(np.float32)
     return replace(model, experts=model.experts._replace(mix=shared))
 
 
-def _asked(model: FusedModel) -> tuple[str, ...]:
-    """Return the experts that a model asks."""
+def _active_experts(model: FusedModel) -> tuple[str, ...]:
+    """Return the experts with a weight in the mix."""
     return tuple(name for name, weight in model.mix._asdict().items() if weight)

@@ -42,7 +42,7 @@ class NetworkContributions:
 
 
 class _NetworkParts:
-    """The logits of a group; gradients are taken for the options that are asked for."""
+    """The logits of a group; gradients are computed for single options."""
 
     def __init__(self, logits: Tensor, values: Tensor) -> None:
         self._logits, self._values = logits, values

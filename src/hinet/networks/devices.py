@@ -1,4 +1,4 @@
-"""What a user may give: networks, and devices that torch finds here."""
+"""Checks of networks and devices that a user gives."""
 
 from __future__ import annotations
 

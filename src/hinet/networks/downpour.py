@@ -40,9 +40,9 @@ def downpour(graph: NeuronGraph, scores: Tensor, k: int = 1) -> Traces:
     scores : tensor of shape (options, b)
         Log factor of every option: ``log p(child | parent)``, or ``log y(child)`` for softmaxes over layers.
     """
-    lost = scores.sum(0).isnan().nonzero()
-    if len(lost):
-        row = int(lost[0])
+    invalid = scores.sum(0).isnan().nonzero()
+    if len(invalid):
+        row = int(invalid[0])
         raise HiNetError(f"row {row} of the batch: a score is not a number; check the features and weights")
     poured = pour(graph, scores, 1 if graph.is_tree else k)
     return _traced_back(graph, poured, *_best_stops(graph, poured, scores, k))
@@ -58,8 +58,8 @@ def best_traces_to(graph: NeuronGraph, scores: Tensor, nodes: Tensor) -> Traces:
     stops = torch.arange(len(ended), device=scores.device)[:, None].expand_as(ended)
     others = len(ended)
     first = torch.where(ended == best.gather(0, label), stops, others)  # the shallowest of equals
-    place = torch.full_like(best, others, dtype=torch.long).scatter_reduce(0, label, first, "amin").gather(0, nodes)
-    return _traced_back(graph, poured, best.gather(0, nodes), graph.stop_neurons[place], torch.zeros_like(place))
+    index = torch.full_like(best, others, dtype=torch.long).scatter_reduce(0, label, first, "amin").gather(0, nodes)
+    return _traced_back(graph, poured, best.gather(0, nodes), graph.stop_neurons[index], torch.zeros_like(index))
 
 
 def pour(graph: NeuronGraph, scores: Tensor, ways: int) -> Poured:
@@ -114,22 +114,22 @@ def _best_stops(graph: NeuronGraph, poured: Poured, scores: Tensor, k: int) -> t
     ways = poured.score.shape[1]
     ended = poured.score[graph.stop_neurons] + scores[graph.stop_options][:, None]  # (stops, ways, b)
     flat = ended.flatten(0, 1)  # (stops * ways, b), shallow stops first
-    values, places = [], []
+    values, indices = [], []
     for _ in range(min(k, len(flat))):
-        value, place = flat.max(dim=0)  # the first of equals
+        value, index = flat.max(dim=0)  # the first of equals
         values.append(value)
-        places.append(place)
+        indices.append(index)
         if k > 1:
-            flat.scatter_(0, place[None], NOTHING)
-    place = torch.stack(places)
-    return torch.stack(values), graph.stop_neurons[place // ways], place % ways
+            flat.scatter_(0, index[None], NOTHING)
+    index = torch.stack(indices)
+    return torch.stack(values), graph.stop_neurons[index // ways], index % ways
 
 
 def _traced_back(graph: NeuronGraph, poured: Poured, value: Tensor, neuron: Tensor, way: Tensor) -> Traces:
     """Walk from every chosen stop back to the root."""
     rows = torch.arange(neuron.shape[1], device=neuron.device).expand_as(neuron)
-    found = value > NOTHING  # a DAG may have fewer traces than k
-    keep = found.T.reshape(-1).cpu().numpy()
+    exists = value > NOTHING  # a DAG may have fewer traces than k
+    keep = exists.T.reshape(-1).cpu().numpy()
     neuron, way, rows = (part.T.reshape(-1)[keep] for part in (neuron, way, rows))  # row after row
     layers = graph.layers
     lengths = layers.depth[neuron.cpu().numpy()].astype(np.int64)
@@ -138,14 +138,16 @@ def _traced_back(graph: NeuronGraph, poured: Poured, value: Tensor, neuron: Tens
     flat, starts = layers.parent_lists
     for above in range(int(lengths.max(initial=0))):
         live = np.flatnonzero(lengths > above)
-        which = torch.from_numpy(live).to(neuron.device)
-        here = neuron[which]
-        path[offsets[live + 1] - 1 - above] = here.cpu().numpy()
+        live_indices = torch.from_numpy(live).to(neuron.device)
+        current = neuron[live_indices]
+        path[offsets[live + 1] - 1 - above] = current.cpu().numpy()
         if poured.parent is None:
-            neuron[which] = torch.from_numpy(flat[starts[here.cpu().numpy()]].astype(np.int64)).to(neuron.device)
+            neuron[live_indices] = torch.from_numpy(flat[starts[current.cpu().numpy()]].astype(np.int64)).to(
+                neuron.device
+            )
         else:
-            neuron[which] = poured.parent[here, way[which], rows[which]].long()
+            neuron[live_indices] = poured.parent[current, way[live_indices], rows[live_indices]].long()
             if poured.parent_way is not None:
-                way[which] = poured.parent_way[here, way[which], rows[which]].long()
+                way[live_indices] = poured.parent_way[current, way[live_indices], rows[live_indices]].long()
     log_p = value.T.reshape(-1)[keep].double().cpu().numpy()
-    return Traces(layers, offsets_of(found.sum(0).cpu().numpy()), offsets, path, log_p)
+    return Traces(layers, offsets_of(exists.sum(0).cpu().numpy()), offsets, path, log_p)

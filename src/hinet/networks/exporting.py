@@ -48,8 +48,8 @@ class _NetworkSource(Source):
     def both_traces(self, rows: Any, threads: int | None) -> tuple[Traces, Traces]:
         """Return the best traces of rows, twice."""
         with torch_threads(threads):
-            found = predict_traces(self.network, rows)
-        return found, found
+            traces = predict_traces(self.network, rows)
+        return traces, traces
 
     def _hidden(self, graph: GraphInMaking) -> str:
         """Add the feature layer, (b, k)."""

@@ -1,4 +1,4 @@
-"""A network for the rows of a classifier: built for them, or below it the user's own; then trained."""
+"""Building a network for the rows of a classifier, with our feature network or the user's, and training it."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from hinet.networks.targets import Targets
 from hinet.networks.threads import torch_threads
 from hinet.progress import EpochRecord, Progress
 
-LEAST_STEPS = 400  # of the loop on few rows
-MOST_EPOCHS = 200
+MIN_STEPS = 400  # of the loop on few rows
+MAX_EPOCHS = 200
 DENSE_DROPOUT = 0.1
 DENSE_RATE = 3e-3
 FEW_PRODUCTS = 50_000_000  # multiplications a batch: fewer are slower on several threads than on one
 
 
-def network_for(rows: Any, traces: Traces, settings: EngineSettings, own: nn.Module | None) -> HiNet:
+def network_for(rows: Any, traces: Traces, settings: EngineSettings, network: nn.Module | None) -> HiNet:
     """Return an untrained network for such rows, with a copy of the user's ``own`` features if there are any."""
     torch.manual_seed(settings.seed)
-    features, width = _feature_network(rows, len(traces.layers.option_neuron), settings, own)
+    features, width = _feature_network(rows, len(traces.layers.option_neuron), settings, network)
     strength = settings.prior_strength
     return HiNet(
         features, traces.layers, width, default() if strength is None else HeadSettings(prior_strength=strength)
@@ -80,10 +80,12 @@ def train_network(
     return tuple(history)
 
 
-def _feature_network(rows: Any, outputs: int, settings: EngineSettings, own: nn.Module | None) -> tuple[nn.Module, int]:
+def _feature_network(
+    rows: Any, outputs: int, settings: EngineSettings, network: nn.Module | None
+) -> tuple[nn.Module, int]:
     """Return the feature network and how many units its layer has."""
-    if own is not None:
-        features = copy.deepcopy(own).eval()
+    if network is not None:
+        features = copy.deepcopy(network).eval()
         return features, _units(features, rows)
     width = settings.width or WIDTH
     plan_memory(features=rows.shape[1], outputs=outputs, width=width).check(settings.memory_limit)
@@ -111,4 +113,4 @@ def _units(features: nn.Module, rows: Any) -> int:
 def _epochs_for(rows: int, batch: int, usual: int) -> int:
     """Return enough epochs for a network to learn from few rows."""
     batches = -(-rows // batch)
-    return min(MOST_EPOCHS, max(usual, -(-LEAST_STEPS // batches)))
+    return min(MAX_EPOCHS, max(usual, -(-MIN_STEPS // batches)))

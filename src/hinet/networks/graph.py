@@ -67,7 +67,7 @@ class NeuronGraph(nn.Module):
         real = np.flatnonzero(layers.option_neuron != STOP)
         child = layers.option_neuron[real]
         by_child, starts = group_by(child, self.neurons)
-        turn = np.empty(len(real), np.int64)  # the how-manieth edge into its child an edge is, by parent
+        turn = np.empty(len(real), np.int64)  # index among the edges into its child, by parent
         turn[by_child] = np.arange(len(real)) - starts[child[by_child]]
         layer = layers.depth[child]
         order = np.lexsort((child, turn, layer))

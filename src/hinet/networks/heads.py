@@ -1,4 +1,4 @@
-"""Hierarchical output layers: the paper's network to the letter, and the repairs that make it win.
+"""Hierarchical output layers: the network of the paper, and its improvements.
 
 A head is one of a small family of choices:
 
@@ -32,8 +32,8 @@ from hinet.taxonomy import Layers
 WEIGHT_STD = 0.05
 PRIOR_STRENGTH = 0.6
 SMOOTHING = 0.5  # rows added to every option before shares are taken
-MOST_GATHERED_CELLS = 8_000_000  # weights gathered for the groups of a batch: 32 MB
-MOST_DENSE_CELLS = 50_000_000  # weights between two layers: 200 MB, and four times that with gradient and optimiser
+MAX_GATHERED_CELLS = 8_000_000  # weights gathered for the groups of a batch: 32 MB
+MAX_DENSE_CELLS = 50_000_000  # weights between two layers: 200 MB, and four times that with gradient and optimiser
 
 
 def _read_level_weights(value: Any) -> Any:
@@ -217,27 +217,27 @@ class SiblingHead(HierarchicalHead):
         if free.any():
             step_group = parent[free]
             key = targets.step_row[free] * self.graph.neurons + step_group
-            pairs, which = torch.unique(key, return_inverse=True)  # each (row, group) once
+            pairs, pair_of_step = torch.unique(key, return_inverse=True)  # each (row, group) once
             row, group = pairs // self.graph.neurons, pairs % self.graph.neurons
             sizes = self.group_size[group]
             starts = sizes.cumsum(0) - sizes
             pair = torch.repeat_interleave(sizes)  # (m,) over the options of all pairs
             weight_row = self.group_row[group][pair] + torch.arange(len(pair), device=pair.device) - starts[pair]
             unit = self.unit[weight_row] if self.settings.tied else weight_row
-            if self.settings.tied or len(pair) * self.width > MOST_GATHERED_CELLS:  # every unit once, then looked up
-                place = unit * len(hidden) + row[pair]
-                logits = (self.weight @ hidden.T).flatten().index_select(0, place)  # (m,)
+            if self.settings.tied or len(pair) * self.width > MAX_GATHERED_CELLS:  # every unit once, then looked up
+                index = unit * len(hidden) + row[pair]
+                logits = (self.weight @ hidden.T).flatten().index_select(0, index)  # (m,)
             else:
                 logits = (self.weight[unit] * hidden[row[pair]]).sum(1)
             logits = logits + self.bias[weight_row]
             if self.training:
                 logits = logits + self.adjustment[weight_row]
             log_softmax = segment_log_softmax(logits, sizes)
-            taken = starts[which] + targets.step_option[free] - self.group_start[step_group]
-            log_p = log_p.index_put((free.nonzero()[:, 0],), log_softmax[taken])
+            chosen = starts[pair_of_step] + targets.step_option[free] - self.group_start[step_group]
+            log_p = log_p.index_put((free.nonzero()[:, 0],), log_softmax[chosen])
             if self.settings.cost == "squared":
                 sums = torch.segment_reduce(log_softmax.exp().square(), "sum", lengths=sizes, axis=0)
-                squares = squares.index_put((free.nonzero()[:, 0],), sums[which])
+                squares = squares.index_put((free.nonzero()[:, 0],), sums[pair_of_step])
         return self._combined(log_p, squares if self.settings.cost == "squared" else None, targets)
 
 
@@ -247,7 +247,7 @@ def refuse_dense_weights(layers: Layers, settings: HeadSettings) -> None:
         return
     above = 1
     for number, layer in enumerate(layers, start=1):
-        if number > 1 and layer.width * above > MOST_DENSE_CELLS:
+        if number > 1 and layer.width * above > MAX_DENSE_CELLS:
             raise HiNetError(
                 f"dense weights from layer {number - 1} to layer {number} are {layer.width:,} x {above:,} = "
                 f"{layer.width * above * 4 / 1e9:.1f} GB, and four times that in training; mask them instead: "
@@ -275,15 +275,9 @@ class LayerwiseHead(HierarchicalHead):
             self.biases.append(nn.Parameter(torch.zeros(rows if settings.wiring == "skip" else 0)))
             self.from_above.append(self._weights_above(number, layer.width, above, len(layer.edge_child)))
             self._units.append(layer.width)
-            self.register_buffer(
-                f"sizes_{number}", torch.from_numpy(layer.group_offsets.copy()).diff(), persistent=False
-            )
-            self.register_buffer(
-                f"parent_{number}", torch.from_numpy(layer.edge_parent.astype(np.int64)), persistent=False
-            )
-            self.register_buffer(
-                f"unit_{number}", torch.from_numpy(layer.edge_child.astype(np.int64)), persistent=False
-            )
+            sizes, parent, unit = np.diff(layer.group_offsets), layer.edge_parent, layer.edge_child
+            for name, array in (("sizes", sizes), ("parent", parent), ("unit", unit)):
+                self.register_buffer(f"{name}_{number}", torch.from_numpy(array.astype(np.int64)), persistent=False)
             above = len(layer.nodes)
 
     def _weights_above(self, number: int, width: int, above: int, edges: int) -> nn.Parameter:
@@ -346,15 +340,15 @@ class LayerwiseHead(HierarchicalHead):
         if number > 1 and (by_level or self.settings.wiring == "chain"):
             read = self.from_above[number - 1]
             if self.settings.mask == "dense":
-                heard = read @ above if by_level else (read @ above)[unit]
+                from_parents = read @ above if by_level else (read @ above)[unit]
             else:
-                heard = read[:, None] * above[parent]
-                heard = _summed(heard, unit, self._units[number - 1]) if by_level else heard
-            logits = heard if logits is None else logits + heard
+                from_parents = read[:, None] * above[parent]
+                from_parents = _summed(from_parents, unit, self._units[number - 1]) if by_level else from_parents
+            logits = from_parents if logits is None else logits + from_parents
         assert logits is not None
         return logits
 
 
-def _summed(values: Tensor, place: Tensor, size: int) -> Tensor:
-    """Sum rows of ``values`` that share a ``place``; (m, ...) to (size, ...)."""
-    return values.new_zeros(size, *values.shape[1:]).index_add(0, place, values)
+def _summed(values: Tensor, index: Tensor, size: int) -> Tensor:
+    """Sum rows of ``values`` that share an ``index``; (m, ...) to (size, ...)."""
+    return values.new_zeros(size, *values.shape[1:]).index_add(0, index, values)

@@ -58,10 +58,10 @@ class FlattenNetwork(nn.Module):
         self.features = features
         self.layers = layers
         nodes = np.unique(labels)
-        place = np.full(len(layers.taxonomy), -1, np.int64)
-        place[nodes] = np.arange(len(nodes))
+        label_index = np.full(len(layers.taxonomy), -1, np.int64)
+        label_index[nodes] = np.arange(len(nodes))
         self.register_buffer("label_nodes", torch.from_numpy(nodes.astype(np.int64)), persistent=False)
-        self.register_buffer("label_of_node", torch.from_numpy(place), persistent=False)
+        self.register_buffer("label_of_node", torch.from_numpy(label_index), persistent=False)
         self.weight = nn.Parameter(torch.randn(len(nodes), width) * WEIGHT_STD)  # (labels, k)
         self.bias = nn.Parameter(torch.zeros(len(nodes)))
 
@@ -81,10 +81,10 @@ class FlattenNetwork(nn.Module):
     def cost(self, rows: Any, targets: TargetBatch) -> Tensor:
         """Return the cross entropy of every row, (b,), over its labels the mean."""
         scores = self.label_scores(rows)
-        place = self.label_of_node[targets.label_node]
-        if (place < 0).any():
+        label = self.label_of_node[targets.label_node]
+        if (label < 0).any():
             raise HiNetError("a row has a label that is not among the labels of the flat network; build it with them")
-        cost = -scores[targets.label_row, place]
+        cost = -scores[targets.label_row, label]
         labels = torch.bincount(targets.label_row, minlength=targets.rows).clamp(min=1)
         return cost.new_zeros(targets.rows).index_add(0, targets.label_row, cost) / labels
 

@@ -1,4 +1,4 @@
-"""A torch network as a classifier uses it: its answers, how it is kept, and how it goes on."""
+"""A torch network as a predictor: its answers, saving, and further training."""
 
 from __future__ import annotations
 
@@ -94,24 +94,24 @@ class NetworkPredictor(NetworkSearch, Predictor):
         return described_network(self.model), arrays
 
     @classmethod
-    def check_described(cls, told: Mapping[str, Any]) -> None:
+    def check_described(cls, metadata: Mapping[str, Any]) -> None:
         """Raise HiNetError unless plain values are those that a network is built from."""
-        check_network(told)
+        check_network(metadata)
 
     @classmethod
-    def require_network(cls, told: Mapping[str, Any], network: Any) -> None:
+    def require_network(cls, metadata: Mapping[str, Any], network: Any) -> None:
         """Raise HiNetError if the features are a network of the user's own, which is not given."""
-        if told["features"]["kind"] == "own" and network is None:
+        if metadata["features"]["kind"] == "own" and network is None:
             raise HiNetError(
                 "the model was trained with a network of your own; pass it again, as load(path, network=...)"
             )
 
     @classmethod
     def restored(
-        cls, layers: Layers, told: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], network: Any = None
+        cls, layers: Layers, metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], network: Any = None
     ) -> Self:
         """Return the network of some layers that was kept as these values and weights, or raise HiNetError."""
-        return cls(restored_network(layers, told, arrays, network))
+        return cls(restored_network(layers, metadata, arrays, network))
 
     def moved_to(self, layers: Layers, came_from: NDArray[np.int64]) -> Self:
         """Return the same knowledge over other layers; ``came_from`` gives the old node of each new one, or -1."""

@@ -61,28 +61,30 @@ def described_network(network: HiNet) -> dict[str, Any]:
     return {"features": features, "width": network.head.width, "head": asdict(network.head.settings)}
 
 
-def check_network(told: Mapping[str, Any]) -> None:
+def check_network(metadata: Mapping[str, Any]) -> None:
     """Raise HiNetError unless plain values are those that a network is built from."""
-    check_plain(told, NetworkShape, "model")
-    check_plain(told["head"], HeadSettings, "model.head")
+    check_plain(metadata, NetworkShape, "model")
+    check_plain(metadata["head"], HeadSettings, "model.head")
     for name in ("dropout", "linear_share"):
-        if not 0 <= told["features"].get(name, 0) <= 1:
-            raise HiNetError(f"model.features.{name} is {told['features'][name]}, expected a share from 0 to 1")
+        if not 0 <= metadata["features"].get(name, 0) <= 1:
+            raise HiNetError(f"model.features.{name} is {metadata['features'][name]}, expected a share from 0 to 1")
 
 
-def restored_network(layers: Layers, told: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], own: Any) -> HiNet:
-    """Return the network that was described so, with these weights; ``own`` is the user's feature network, if any.
+def restored_network(
+    layers: Layers, metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], network_features: Any
+) -> HiNet:
+    """Return the network of this description and these weights; ``network_features`` is the user's own, if any.
 
     Raises
     ------
     HiNetError
         If description, weights and taxonomy do not fit together. Nothing is built before the shapes agree.
     """
-    shape = dict(told["features"])
-    _check_weights(arrays, told, shape)
+    shape = dict(metadata["features"])
+    _check_weights(arrays, metadata, shape)
     kind = shape.pop("kind")
-    features = own if kind == "own" else (DenseFeatures if kind == "dense" else SparseBag)(**shape)
-    network = HiNet(features, layers, told["width"], HeadSettings(**told["head"]))
+    features = network_features if kind == "own" else (DenseFeatures if kind == "dense" else SparseBag)(**shape)
+    network = HiNet(features, layers, metadata["width"], HeadSettings(**metadata["head"]))
     for name, tensor in network.state_dict().items():
         if name in arrays and f"torch.{arrays[name].dtype}" != str(tensor.dtype):
             raise HiNetError(f"the array {name!r} is of {arrays[name].dtype}, the network has {tensor.dtype} there")
@@ -93,7 +95,7 @@ def restored_network(layers: Layers, told: Mapping[str, Any], arrays: Mapping[st
     return network.eval()
 
 
-def _check_weights(arrays: Mapping[str, NDArray[Any]], told: Mapping[str, Any], shape: Mapping[str, Any]) -> None:
+def _check_weights(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any], shape: Mapping[str, Any]) -> None:
     """Raise HiNetError unless all weights are finite, and those of the features have the shapes that are described."""
     schema: Schema = {}
     if shape["kind"] == "sparse":
@@ -103,11 +105,11 @@ def _check_weights(arrays: Mapping[str, NDArray[Any]], told: Mapping[str, Any], 
         schema = _dense_schema(shape, len(arrays))
         width = shape["widths"][-1]
     else:
-        width = told["width"]
+        width = metadata["width"]
     check_arrays(arrays, schema, {})
     read = next((name for name in ("head.weight", "head.from_features.0") if name in arrays), None)
-    if read is None or arrays[read].ndim != 2 or not told["width"] == width == arrays[read].shape[1] > 0:
-        raise HiNetError(f"the saved weights do not fit the network: the head reads not {told['width']:,} units")
+    if read is None or arrays[read].ndim != 2 or not metadata["width"] == width == arrays[read].shape[1] > 0:
+        raise HiNetError(f"the saved weights do not fit the network: the head reads not {metadata['width']:,} units")
     for name, array in arrays.items():
         if array.dtype.kind == "f":
             largest = FINITE if shape["kind"] == "own" else LARGEST
@@ -116,7 +118,7 @@ def _check_weights(arrays: Mapping[str, NDArray[Any]], told: Mapping[str, Any], 
 
 def _dense_schema(shape: Mapping[str, Any], arrays: int) -> Schema:
     if not 0 < 2 * len(shape["widths"]) <= arrays:
-        raise HiNetError(f"{len(shape['widths']):,} layers of features are told of, and {arrays:,} arrays are there")
+        raise HiNetError(f"{len(shape['widths']):,} feature layers are described, and there are {arrays:,} arrays")
     sizes = list(itertools.pairwise([shape["features"], *shape["widths"]]))
     named = [f"features.layers.{3 * number}" for number in range(len(sizes))]
     pairs = list(zip(named, sizes, strict=True))

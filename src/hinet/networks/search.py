@@ -1,4 +1,4 @@
-"""Answers of a torch network in the same terms as those of the fused engine, by full passes over all options."""
+"""Predictions of a torch network with the interface of the fused engine, by full passes over all options."""
 
 from __future__ import annotations
 
@@ -54,13 +54,12 @@ class NetworkSearch(Answering):
         """Return the ``k`` best traces of every row; those less probable than ``least`` are left out."""
         layers = self.model.layers
         k = min(K.validate("k", k), layers.count_traces())
-        parts, along = [], []
+        parts, log_p_parts = [], []
         for scores in self._scores(rows, ways=1 if layers.is_tree else k):
-            found = _likely(downpour(self.model.graph, scores, k), least)
-            parts.append(found)
-            along.append(_log_p_along(found, scores))
-        touched = np.full(rows.shape[0], len(self.model.layers.option_neuron), np.int64)
-        return Found(Traces.joined(layers, parts), np.concatenate([np.zeros(0), *along]), touched)
+            traces = _likely(downpour(self.model.graph, scores, k), least)
+            parts.append(traces)
+            log_p_parts.append(_log_p_along(traces, scores))
+        return self._found(parts, log_p_parts)
 
     @_in_threads
     def logits_along(self, rows: Any, targets: Targets) -> NDArray[np.float64]:
@@ -71,20 +70,20 @@ class NetworkSearch(Answering):
         sizes = np.diff(layers.option_offsets)[group]
         sizes[sizes == 1] = 0  # no choice
         option, owner = positions(layers.option_offsets[group], sizes), np.repeat(row, sizes)
-        found = np.empty(len(option))
+        logits = np.empty(len(option))
         start = 0
         for scores in self._scores(rows):
             part = slice(*np.searchsorted(owner, [start, start + scores.shape[1]]))
-            found[part] = scores.numpy()[option[part], owner[part] - start]
+            logits[part] = scores.numpy()[option[part], owner[part] - start]
             start += scores.shape[1]
-        return found
+        return logits
 
     @_in_threads
     def label_probabilities(self, rows: Any, least: float = 0.0) -> sp.csr_array:
         """Return the probability of every node to be the label, (n, nodes), where it is at least ``least``."""
         blocks = []
-        for found in self._marginals(rows):
-            label = found.label.T.cpu().numpy()
+        for batch in self._marginals(rows):
+            label = batch.label.T.cpu().numpy()
             blocks.append(sp.csr_array(np.where(label >= least, label, 0)))
         empty = sp.csr_array((0, len(self.model.layers.taxonomy)))
         return sp.csr_array(sp.vstack([empty, *blocks], format="csr"))
@@ -92,7 +91,7 @@ class NetworkSearch(Answering):
     @_in_threads
     def labels(self, rows: Any) -> FoundNodes:
         """Return the most probable label of every row, summed over all its traces."""
-        return self._nodes(rows, lambda found: found.label)
+        return self._nodes(rows, lambda batch: batch.label)
 
     @_in_threads
     def top_labels(self, rows: Any, k: int = 1) -> FoundLabels:
@@ -100,16 +99,20 @@ class NetworkSearch(Answering):
         k = K.validate("k", k)
         layers, graph = self.model.layers, self.model.graph
         ends = torch.from_numpy(np.unique(layers.node[layers.ends]).astype(np.int64))
-        parts, along, probability = [], [], [np.zeros(0)]
+        parts, log_p_parts, probability = [], [], [np.zeros(0)]
         for scores in self._scores(rows):
-            chances, best = marginals(graph, scores).label[ends].sort(dim=0, descending=True, stable=True)
-            found = best_traces_to(graph, scores, ends[best[:k]])
-            parts.append(found)
-            along.append(_log_p_along(found, scores))
-            probability.append(chances[:k].T.reshape(-1).double().numpy())
-        touched = np.full(rows.shape[0], len(layers.option_neuron), np.int64)
-        traces = Traces.joined(layers, parts)
-        return FoundLabels(Found(traces, np.concatenate([np.zeros(0), *along]), touched), np.concatenate(probability))
+            probabilities, best = marginals(graph, scores).label[ends].sort(dim=0, descending=True, stable=True)
+            traces = best_traces_to(graph, scores, ends[best[:k]])
+            parts.append(traces)
+            log_p_parts.append(_log_p_along(traces, scores))
+            probability.append(probabilities[:k].T.reshape(-1).double().numpy())
+        return FoundLabels(self._found(parts, log_p_parts), np.concatenate(probability))
+
+    def _found(self, parts: list[Traces], log_p: list[NDArray[np.float64]]) -> Found:
+        """Return the traces of all batches; every option was scored."""
+        traces = Traces.joined(self.model.layers, parts)
+        touched = np.full(len(traces), len(self.model.layers.option_neuron), np.int64)
+        return Found(traces, np.concatenate([np.zeros(0), *log_p]), touched)
 
     @_in_threads
     def deepest_confident(self, rows: Any, min_probability: float) -> FoundNodes:
@@ -117,9 +120,9 @@ class NetworkSearch(Answering):
         least = PROBABILITY.validate("min_probability", min_probability)
         depth = torch.from_numpy(self.model.layers.taxonomy.depth.copy())[:, None]
 
-        def deepest(found: Marginals) -> Tensor:
-            sure = (found.node >= least) & (depth > 0)
-            return torch.where(sure, depth + 1.0, 0.0) + torch.where(depth > 0, found.node, 0.0) / 2
+        def deepest(batch: Marginals) -> Tensor:
+            sure = (batch.node >= least) & (depth > 0)
+            return torch.where(sure, depth + 1.0, 0.0) + torch.where(depth > 0, batch.node, 0.0) / 2
 
         return self._nodes(rows, deepest)
 
@@ -128,8 +131,8 @@ class NetworkSearch(Answering):
         """Return the node with the best expected hierarchical F1, over many rows on which it is about ``f1``."""
         f1 = PROBABILITY.validate("f1", f1)
 
-        def gain(found: Marginals) -> Tensor:
-            gains = found.node - f1 / 2
+        def gain(batch: Marginals) -> Tensor:
+            gains = batch.node - f1 / 2
             below = torch.from_numpy(self.model.layers.taxonomy.depth.copy())[:, None] > 0
             return torch.where(below, torch.sparse.mm(self._ancestors, gains), -torch.inf)
 
@@ -138,12 +141,12 @@ class NetworkSearch(Answering):
     def _nodes(self, rows: Any, score: Any) -> FoundNodes:
         """Return the node with the largest score of every row, with its own probability."""
         nodes, probability = [], []
-        for found in self._marginals(rows):
-            scores = score(found)
+        for batch in self._marginals(rows):
+            scores = score(batch)
             best = scores.argmax(0)
-            chances = found.label if scores is found.label else found.node
+            probabilities = batch.label if scores is batch.label else batch.node
             nodes.append(best.cpu().numpy())
-            probability.append(chances.gather(0, best[None])[0].cpu().numpy().astype(np.float64))
+            probability.append(probabilities.gather(0, best[None])[0].cpu().numpy().astype(np.float64))
         touched = np.full(rows.shape[0], len(self.model.layers.option_neuron), np.int64)
         empty = np.zeros(0)
         return FoundNodes(
@@ -156,9 +159,9 @@ class NetworkSearch(Answering):
         taxonomy = self.model.layers.taxonomy
         flat, offsets = taxonomy.ancestor_lists(np.arange(len(taxonomy)))
         owner = np.repeat(np.arange(len(taxonomy)), np.diff(offsets))
-        places = torch.from_numpy(np.stack([owner, np.asarray(flat, np.int64)]))
+        indices = torch.from_numpy(np.stack([owner, np.asarray(flat, np.int64)]))
         shape = (len(taxonomy), len(taxonomy))
-        return torch.sparse_coo_tensor(places, torch.ones(places.shape[1]), shape).coalesce()
+        return torch.sparse_coo_tensor(indices, torch.ones(indices.shape[1]), shape).coalesce()
 
     def _marginals(self, rows: Any) -> Iterator[Marginals]:
         for scores in self._scores(rows):
@@ -177,33 +180,33 @@ class NetworkSearch(Answering):
             yield self.model.option_scores(batch).cpu()
 
 
-def _likely(found: Traces, least: float) -> Traces:
+def _likely(traces: Traces, least: float) -> Traces:
     """Leave out the traces less probable than ``least``."""
     if least <= 0:
-        return found
-    assert found.log_p is not None
-    kept = found.log_p >= np.log(least)
-    rows = np.repeat(np.arange(len(found)), np.diff(found.row_offsets))
-    lengths = np.diff(found.offsets)
+        return traces
+    assert traces.log_p is not None
+    likely = traces.log_p >= np.log(least)
+    rows = np.repeat(np.arange(len(traces)), np.diff(traces.row_offsets))
+    lengths = np.diff(traces.offsets)
     return Traces(
-        found.layers,
-        offsets_of(np.bincount(rows[kept], minlength=len(found))),
-        offsets_of(lengths[kept]),
-        found.neurons[np.repeat(kept, lengths)],
-        found.log_p[kept],
+        traces.layers,
+        offsets_of(np.bincount(rows[likely], minlength=len(traces))),
+        offsets_of(lengths[likely]),
+        traces.neurons[np.repeat(likely, lengths)],
+        traces.log_p[likely],
     )
 
 
-def _log_p_along(found: Traces, scores: Tensor) -> NDArray[np.float64]:
+def _log_p_along(traces: Traces, scores: Tensor) -> NDArray[np.float64]:
     """Return the log probability of the path down to each neuron of the traces of a batch."""
-    options, offsets = found.options()
-    rows = np.repeat(np.arange(len(found)), np.diff(found.row_offsets))
+    options, offsets = traces.options()
+    rows = np.repeat(np.arange(len(traces)), np.diff(traces.row_offsets))
     lengths = np.diff(offsets)
     steps = scores.numpy()[options, np.repeat(rows, lengths)].astype(np.float64)
     running = np.cumsum(steps)
     before = np.concatenate([[0.0], running])[offsets[:-1]]
-    along = running - np.repeat(before, lengths)
+    log_p = running - np.repeat(before, lengths)
     is_stop = np.zeros(len(options), bool)
     is_stop[offsets[1:] - 1] = True
-    above: NDArray[np.float64] = along[~is_stop]
+    above: NDArray[np.float64] = log_p[~is_stop]
     return above

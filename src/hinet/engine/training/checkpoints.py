@@ -94,7 +94,10 @@ class Checkpoints:
         if not path.exists():
             return Done()
         try:
-            arrays, metadata = read_arrays(path)
+            try:
+                arrays, metadata = read_arrays(path)
+            except FileError as error:
+                raise ValueError(error.message) from None
             if metadata.pop(DIGEST, None) != _digest(arrays, metadata):
                 raise ValueError("its digest does not fit")
             if metadata["fingerprint"] != self.fingerprint:

@@ -1,30 +1,30 @@
-"""Why a trace: at every step, what pushed to the chosen option against its strongest rival."""
+"""Explanations of a trace: at every step, the features that favour the chosen option over its strongest rival."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from html import escape
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.classifier.answers import Trace, trace_along
+from hinet.classifier.display import frame, push_cell, table
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.inputs import TextInput
+from hinet.classifier.predictions import STOPS, Trace, trace_along
 from hinet.data import Traces
 from hinet.data.text import unknown_words
 from hinet.engine.search.contributions import GroupParts
 from hinet.engine.search.odds_scaling import odds_shift
 from hinet.taxonomy import STOP
 
-STOPS = "(stops here)"  # the option of ending at the node itself
-
 
 class Reason(NamedTuple):
-    """A feature of the row and what it adds to the logit of the chosen option, less what it adds to the rival's."""
+    """A feature of the row, and what it adds to the logit of the chosen option minus what it adds to the rival's."""
 
     feature: str
     push: float
@@ -46,6 +46,10 @@ class Step:
     others: float
     rest: float
 
+    def pushes(self) -> list[tuple[str, float]]:
+        """Return all that adds up to the difference: the listed features, the others, and the biases."""
+        return [*self.reasons, ("other features", self.others), ("without any feature", self.rest)]
+
 
 @dataclass(frozen=True)
 class Explanation:
@@ -58,29 +62,54 @@ class Explanation:
     steps: tuple[Step, ...]
     unknown_words: tuple[str, ...] = ()
 
+    def to_frame(self) -> Any:
+        """Return a pandas DataFrame with one line per feature of each step.
+
+        Its columns are ``step`` (1 is the top one), ``chosen``, ``rival``, ``feature`` and ``push``; the pushes of a
+        step, with those of other features and of the biases, add up to the difference of the logits.
+        """
+        lines = [
+            (number, step.chosen, step.rival, *push)
+            for number, step in enumerate(self.steps, 1)
+            for push in step.pushes()
+        ]
+        return frame(("step", "chosen", "rival", "feature", "push"), lines)
+
+    def _repr_html_(self) -> str:
+        parts = [self.trace._repr_html_()]
+        if self.unknown_words:
+            parts.append(f"<p>unknown words: {escape(', '.join(self.unknown_words))}</p>")
+        for step in self.steps:
+            pushes = step.pushes()
+            largest = max(abs(push) for _, push in pushes)
+            cells = ((escape(feature), push_cell(push, largest)) for feature, push in pushes)
+            rival = f"{step.probability:.3f}, against {escape(step.rival)} by {step.difference:+.2f}"
+            parts.append(f"<p><b>{escape(step.chosen)}</b> {rival}</p>" + table(("feature", "push"), cells))
+        return "".join(parts)
+
     def __str__(self) -> str:
         lines = [f"{' / '.join(self.trace.steps)}  ({self.trace.probability:.3f})"]
         if self.unknown_words:
             lines.append(f"unknown words: {', '.join(self.unknown_words)}")
         for step in self.steps:
             lines.append(f"{step.chosen}  {step.probability:.3f}, against {step.rival} by {step.difference:+.2f}")
-            lines += [f"    {reason.push:+8.3f}  {reason.feature}" for reason in step.reasons]
-            lines.append(f"    {step.others:+8.3f}  other features")
-            lines.append(f"    {step.rest:+8.3f}  without any feature")
+            lines += [f"    {push:+8.3f}  {feature}" for feature, push in step.pushes()]
         return "\n".join(lines)
 
 
-def explained(fitted: Fitted, row: Any, traces: Traces, most: int, text: str | None = None) -> Explanation:
+def explain_row(fitted: Fitted, row: Any, traces: Traces, most: int, text: str | None = None) -> Explanation:
     """Explain the most probable of the given traces for a matrix of one row, made of ``text`` if it was one."""
     parts = fitted.predictor.row_parts(row)
     parts_of = lru_cache(maxsize=None)(parts.of_group)
     options, offsets = traces.options()
-    walks = [options[start:end].tolist() for start, end in pairwise(offsets.tolist())]
-    along = [[_log_p(fitted, parts_of, option) for option in walk] for walk in walks]
-    at = int(np.argmax([sum(log_p) for log_p in along]))
-    layers = fitted.form.layers
+    option_paths = [options[start:end].tolist() for start, end in pairwise(offsets.tolist())]
+    log_probabilities = [
+        [_log_p(fitted, parts_of, option) for option in options_of_path] for options_of_path in option_paths
+    ]
+    best = int(np.argmax([sum(log_p) for log_p in log_probabilities]))
+    layers = fitted.codec.layers
     steps = []
-    for option in walks[at]:
+    for option in option_paths[best]:
         group = int(layers.option_parent[option])
         low = int(layers.option_offsets[group])
         if layers.option_offsets[group + 1] - low > 1:
@@ -88,12 +117,12 @@ def explained(fitted: Fitted, row: Any, traces: Traces, most: int, text: str | N
     unknown: tuple[str, ...] = ()
     if text is not None and isinstance(fitted.features, TextInput):
         unknown = unknown_words(fitted.features.features, text)
-    return Explanation(_walked(fitted, row, walks[at], along[at]), tuple(steps), unknown)
+    return Explanation(_walked(fitted, row, option_paths[best], log_probabilities[best]), tuple(steps), unknown)
 
 
 def _log_p(fitted: Fitted, parts_of: Callable[[int], GroupParts], option: int) -> float:
     """Return the log probability of an option in its group."""
-    layers = fitted.form.layers
+    layers = fitted.codec.layers
     group = int(layers.option_parent[option])
     low = int(layers.option_offsets[group])
     if layers.option_offsets[group + 1] - low == 1:
@@ -102,26 +131,26 @@ def _log_p(fitted: Fitted, parts_of: Callable[[int], GroupParts], option: int) -
     return float(logits[option - low] - np.logaddexp.reduce(logits))
 
 
-def _walked(fitted: Fitted, row: Any, walk: list[int], log_p: list[float]) -> Trace:
+def _walked(fitted: Fitted, row: Any, options: list[int], log_p: list[float]) -> Trace:
     """Return the options of a walk, the last of which is to stop, as a trace."""
-    layers = fitted.form.layers
-    path = layers.node[layers.option_neuron[walk[:-1]]].tolist()
-    falling = np.exp(np.cumsum(log_p))
+    layers = fitted.codec.layers
+    path = layers.node[layers.option_neuron[options[:-1]]].tolist()
+    probabilities = np.exp(np.cumsum(log_p))
     slope = fitted.predictor.odds_scale
     if slope != 1:
         best = fitted.predictor.scaled(1.0, 1.0).traces(row).traces
         assert best.log_p is not None
-        gift = float(odds_shift(np.exp(best.log_p), slope)[0])
-        shared = np.isin(walk, best.options()[0])
-        falling = (1 - gift) * falling + gift * shared
-    return trace_along(fitted.form, path, tuple(falling[:-1].tolist()), float(falling[-1]))
+        shift = float(odds_shift(np.exp(best.log_p), slope)[0])
+        shared = np.isin(options, best.options()[0])
+        probabilities = (1 - shift) * probabilities + shift * shared
+    return trace_along(fitted.codec, path, tuple(probabilities[:-1].tolist()), float(probabilities[-1]))
 
 
-def _step(fitted: Fitted, found: GroupParts, chosen: int, low: int, features: NDArray[np.int64], most: int) -> Step:
-    logits = found.logits
+def _step(fitted: Fitted, parts: GroupParts, chosen: int, low: int, features: NDArray[np.int64], most: int) -> Step:
+    logits = parts.logits
     others = np.arange(len(logits)) != chosen
     rival = int(np.flatnonzero(others)[np.argmax(logits[others])])
-    (pushes_to, rest), (pushes_away, rest_away) = found.of(chosen), found.of(rival)
+    (pushes_to, rest), (pushes_away, rest_away) = parts.of(chosen), parts.of(rival)
     pushes = pushes_to - pushes_away
     order = np.argsort(-np.abs(pushes), kind="stable")[:most]
     order = order[pushes[order] != 0]
@@ -132,13 +161,13 @@ def _step(fitted: Fitted, found: GroupParts, chosen: int, low: int, features: ND
         float(share[chosen] / share.sum()),
         _option_name(fitted, low + rival),
         float(logits[chosen] - logits[rival]),
-        tuple(Reason(name, float(pushes[at])) for name, at in zip(names, order, strict=True)),
+        tuple(Reason(name, float(pushes[feature])) for name, feature in zip(names, order, strict=True)),
         float(pushes.sum() - pushes[order].sum()),
         rest - rest_away,
     )
 
 
 def _option_name(fitted: Fitted, option: int) -> str:
-    layers = fitted.form.layers
+    layers = fitted.codec.layers
     target = int(layers.option_neuron[option])
     return STOPS if target == STOP else layers.taxonomy.ids[layers.node[target]]

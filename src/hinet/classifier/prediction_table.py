@@ -1,4 +1,4 @@
-"""Answers of a fitted classifier as the columns of a table."""
+"""Predictions of a fitted classifier as the columns of a table."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hinet.classifier.dag_labels import traces_to_nodes
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.inputs import TextInput
 from hinet.classifier.labels import paths_of
-from hinet.classifier.leading import leading_traces
 from hinet.classifier.text_paths import TextStyle
 from hinet.classifier.truth import NOTHING
 from hinet.data import Traces
@@ -27,37 +27,39 @@ from hinet.taxonomy import PATH_MARK, split_path
 KNOWN_WORDS = "known_words"  # the column of the share of words that the model knows
 
 Cells = dict[str, list[Any]]
-MOST_COLUMNS = 100_000  # of a table
-MOST_CELLS = 1_000_000  # that are made at a time
-USUAL_STYLE = TextStyle(PATH_MARK)
+MAX_COLUMNS = 100_000  # of a table
+MAX_CELLS = 1_000_000  # that are made at a time
+DEFAULT_STYLE = TextStyle(PATH_MARK)
 
 
 @dataclass(frozen=True)
 class PredictionOptions:
-    """What of the answers is wanted.
+    """Which predictions a table has.
 
-    ``top`` answers a row, the best first: traces or, with the decoding ``label``, labels; or, with ``least``, the
-    deepest node that is at least so probable. ``levels`` adds every step of the best trace with its probability, and
-    for texts the share of their words that the model knows; ``titles`` the title of the label.
+    ``top`` predictions a row, the best first: traces or, with the decoding ``label``, labels; or, with
+    ``min_confidence``, the deepest node with at least this probability. ``levels`` adds every step of the best trace
+    with its probability, and for texts the share of known words; ``titles`` adds the title of the label.
     """
 
     top: int = 1
-    least: float | None = None
+    min_confidence: float | None = None
     decoding: Decoding = "map"
     levels: bool = False
     titles: bool = False
 
     def __post_init__(self) -> None:
-        by_node = self.least is not None or self.decoding != "map"
-        if self.least is not None and self.decoding != "map":
-            raise HiNetError("a least confidence has a decoding of its own; leave one of the two out")
-        if self.top > 1 and (self.least is not None or self.decoding == "expected_f1"):
+        by_node = self.min_confidence is not None or self.decoding != "map"
+        if self.min_confidence is not None and self.decoding != "map":
             raise HiNetError(
-                f"top = {self.top} cannot be combined with a least confidence or the decoding expected_f1, which give "
+                "`min_confidence` cannot be combined with a decoding other than map; leave out one of the two"
+            )
+        if self.top > 1 and (self.min_confidence is not None or self.decoding == "expected_f1"):
+            raise HiNetError(
+                f"top = {self.top} cannot be combined with `min_confidence` or the decoding expected_f1, which give "
                 "one answer a row; leave out one of the two"
             )
         if by_node and self.levels:
-            raise HiNetError("levels are those of the best trace; leave out the least confidence, or the decoding")
+            raise HiNetError("`levels` are those of the best trace; leave out `min_confidence` and the decoding")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,25 +67,25 @@ class PredictionTable:
     """Turns rows into columns: label, trace and probability, numbered from the second of several traces on."""
 
     fitted: Fitted
-    asked: PredictionOptions
-    style: TextStyle = USUAL_STYLE  # of labels that are paths
+    options: PredictionOptions
+    style: TextStyle = DEFAULT_STYLE  # of labels that are paths
 
     def __post_init__(self) -> None:
-        if self._width > MOST_COLUMNS:
+        if self._width > MAX_COLUMNS:
             raise HiNetError(
-                f"top = {self.asked.top:,} makes {self._width:,} columns, more than {MOST_COLUMNS:,}; ask for fewer"
+                f"top = {self.options.top:,} makes {self._width:,} columns, more than {MAX_COLUMNS:,}; ask for fewer"
             )
 
     @property
     def kinds(self) -> dict[str, CellKind]:
-        """The columns there will be, and what is in them."""
+        """The columns and the kind of their cells."""
         kinds: dict[str, CellKind] = {}
         for rank in range(self.top):
             mark = f"_{rank + 1}" if rank else ""
             kinds |= {f"label{mark}": "text", f"trace{mark}": "texts", f"probability{mark}": "number"}
-            if self.asked.titles:
+            if self.options.titles:
                 kinds[f"title{mark}"] = "text"
-        if self.asked.levels:
+        if self.options.levels:
             for level in range(1, self._depth + 1):
                 kinds |= {f"level_{level}": "text", f"level_{level}_probability": "number"}
             if isinstance(self.fitted.features, TextInput):
@@ -92,35 +94,35 @@ class PredictionTable:
 
     @cached_property
     def top(self) -> int:
-        """Answers a row: as many as asked for, or all there are."""
-        layers = self.fitted.form.layers
-        if self.asked.decoding == "label":
-            return min(self.asked.top, len(np.unique(layers.node[layers.ends])))
-        return min(self.asked.top, layers.count_traces())
+        """Predictions a row: as many as requested, or all there are."""
+        layers = self.fitted.codec.layers
+        if self.options.decoding == "label":
+            return min(self.options.top, len(np.unique(layers.node[layers.ends])))
+        return min(self.options.top, layers.count_traces())
 
     @cached_property
     def _width(self) -> int:
         """How many columns there are."""
-        return self.top * (4 if self.asked.titles else 3) + (2 * self._depth if self.asked.levels else 0)
+        return self.top * (4 if self.options.titles else 3) + (2 * self._depth if self.options.levels else 0)
 
     @property
     def rows_at_a_time(self) -> int:
         """How many rows to answer at a time, so that what they take in memory is bounded."""
-        return max(1, MOST_CELLS // self._width)
+        return max(1, MAX_CELLS // self._width)
 
     @cached_property
     def _depth(self) -> int:
-        form = self.fitted.form
-        return form.layers.height + form.rooted
+        codec = self.fitted.codec
+        return codec.layers.height + codec.from_root
 
     @cached_property
     def _names(self) -> list[str]:
         """The name of every node as a step of a trace."""
-        form = self.fitted.form
-        return list(form.taxonomy.titles if form.named else form.taxonomy.ids)
+        codec = self.fitted.codec
+        return list(codec.taxonomy.titles if codec.named_steps else codec.taxonomy.ids)
 
     @cached_property
-    def _known(self) -> dict[Any, tuple[str, list[str]]]:
+    def _texts(self) -> dict[Any, tuple[str, list[str]]]:
         """Label and trace as they are written: by node in a tree, by path in a DAG."""
         return {}
 
@@ -138,27 +140,27 @@ class PredictionTable:
 
     def _filled(self, texts: list[str]) -> Cells:
         cells = self._answers(self.fitted.rows(texts))
-        if self.asked.levels and isinstance(self.fitted.features, TextInput):
+        if self.options.levels and isinstance(self.fitted.features, TextInput):
             shares = known_shares(self.fitted.features.features, texts).tolist()
             cells[KNOWN_WORDS] = [None if share != share else share for share in shares]
         return cells
 
     def _answers(self, rows: Any) -> Cells:
-        asked, search = self.asked, self.fitted.predictor
-        if asked.decoding == "label":
+        options, search = self.options, self.fitted.predictor
+        if options.decoding == "label":
             best = search.top_labels(rows, self.top)
             return self._of_traces(best.found, best.probability)
-        if asked.least is not None or asked.decoding != "map":
-            found = (
-                search.decode(rows, asked.decoding)
-                if asked.least is None
-                else search.deepest_confident(rows, asked.least)
+        if options.min_confidence is not None or options.decoding != "map":
+            answers = (
+                search.decode(rows, options.decoding)
+                if options.min_confidence is None
+                else search.deepest_confident(rows, options.min_confidence)
             )
-            sure = found.probability >= (asked.least or 0.0)
-            nodes = np.where(sure, found.nodes, NOTHING)
-            traces = None if self._is_tree else leading_traces(self.fitted, rows, nodes)
-            at = np.where(sure, np.cumsum(sure) - 1, NOTHING)
-            return self._ranked(0, nodes, traces, at, np.where(sure, found.probability, np.nan))
+            answered = answers.probability >= (options.min_confidence or 0.0)
+            nodes = np.where(answered, answers.nodes, NOTHING)
+            traces = None if self._is_tree else traces_to_nodes(self.fitted, rows, nodes)
+            trace = np.where(answered, np.cumsum(answered) - 1, NOTHING)
+            return self._ranked(0, nodes, traces, trace, np.where(answered, answers.probability, np.nan))
         found_traces = search.traces(rows, self.top)
         assert found_traces.traces.log_p is not None
         return self._of_traces(found_traces, np.exp(found_traces.traces.log_p))
@@ -169,11 +171,11 @@ class PredictionTable:
         counts = np.diff(traces.row_offsets)
         cells: Cells = {}
         for rank in range(self.top):
-            has = counts > rank
-            at = np.where(has, traces.row_offsets[:-1] + rank, NOTHING)
-            nodes = np.where(has, traces.end_nodes[at], NOTHING).astype(np.int64)
-            cells |= self._ranked(rank, nodes, traces, at, np.where(has, probability[at], np.nan))
-        if self.asked.levels:
+            has_trace = counts > rank
+            trace = np.where(has_trace, traces.row_offsets[:-1] + rank, NOTHING)
+            nodes = np.where(has_trace, traces.end_nodes[trace], NOTHING).astype(np.int64)
+            cells |= self._ranked(rank, nodes, traces, trace, np.where(has_trace, probability[trace], np.nan))
+        if self.options.levels:
             cells |= self._levels(found)
         return cells
 
@@ -182,43 +184,36 @@ class PredictionTable:
         rank: int,
         nodes: NDArray[np.int64],
         traces: Traces | None,
-        at: NDArray[np.int64],
+        trace_index: NDArray[np.int64],
         probability: NDArray[np.float64],
     ) -> Cells:
         """Return label, trace and probability of every row, of one rank; in a DAG by the trace at each place."""
         mark = f"_{rank + 1}" if rank else ""
         if self._is_tree or traces is None:
-            cells = [None if node == NOTHING else self._by_node(node) for node in nodes.tolist()]
+            cells = [None if node == NOTHING else self._texts_of(node) for node in nodes.tolist()]
         else:
-            cells = [None if path is None else self._by_path(path) for path in paths_of(traces, at)]
+            cells = [None if path is None else self._texts_of(tuple(path)) for path in paths_of(traces, trace_index)]
         columns: Cells = {
             f"label{mark}": [None if cell is None else cell[0] for cell in cells],
             f"trace{mark}": [None if cell is None else cell[1] for cell in cells],
             f"probability{mark}": [None if p != p else min(p, 1.0) for p in probability.tolist()],
         }
-        if self.asked.titles:
-            titles = self.fitted.form.taxonomy.titles
+        if self.options.titles:
+            titles = self.fitted.codec.taxonomy.titles
             columns[f"title{mark}"] = [None if node == NOTHING else titles[node] for node in nodes.tolist()]
         return columns
 
     @property
     def _is_tree(self) -> bool:
-        return self.fitted.form.taxonomy.is_tree
+        return self.fitted.codec.taxonomy.is_tree
 
-    def _by_node(self, node: int) -> tuple[str, list[str]]:
-        if node not in self._known:
-            self._known[node] = self._written(self.fitted.form.path_to(node))
-        return self._known[node]
-
-    def _by_path(self, path: list[int]) -> tuple[str, list[str]]:
-        key = tuple(path)
-        if key not in self._known:
-            self._known[key] = self._written(path)
-        return self._known[key]
-
-    def _written(self, path: list[int]) -> tuple[str, list[str]]:
-        form = self.fitted.form
-        return label_text(form.label_of(path), self.style), list(map(str, form.steps(path)))
+    def _texts_of(self, end: int | tuple[int, ...]) -> tuple[str, list[str]]:
+        """Return label and trace as text, of a node or a path of nodes."""
+        if end not in self._texts:
+            codec = self.fitted.codec
+            path = codec.path_to(end) if isinstance(end, int) else end
+            self._texts[end] = label_text(codec.label_of(path), self.style), list(map(str, codec.steps(path)))
+        return self._texts[end]
 
     def _levels(self, found: Found) -> Cells:
         """Return every step of the best traces, and how probable it is to come down to it."""
@@ -226,18 +221,18 @@ class PredictionTable:
         first = traces.row_offsets[:-1]
         starts, lengths = traces.offsets[first], np.diff(traces.offsets)[first]
         cells: Cells = {}
-        form = self.fitted.form
-        if form.rooted:
-            cells["level_1"] = [self._names[form.taxonomy.root]] * len(first)
+        codec = self.fitted.codec
+        if codec.from_root:
+            cells["level_1"] = [self._names[codec.taxonomy.root]] * len(first)
             cells["level_1_probability"] = [1.0] * len(first)
-        for level in range(form.layers.height):
-            has = lengths > level
-            at = np.where(has, starts + level, 0)
-            nodes = np.where(has, traces.layers.node[traces.neurons[at]], NOTHING).tolist()
-            chances = np.where(has, np.exp(found.log_p[at]), np.nan).tolist()
-            column = f"level_{level + 1 + form.rooted}"
+        for level in range(codec.layers.height):
+            has_level = lengths > level
+            step = np.where(has_level, starts + level, 0)
+            nodes = np.where(has_level, traces.layers.node[traces.neurons[step]], NOTHING).tolist()
+            probabilities = np.where(has_level, np.exp(found.log_p[step]), np.nan).tolist()
+            column = f"level_{level + 1 + codec.from_root}"
             cells[column] = [None if node == NOTHING else self._names[node] for node in nodes]
-            cells[f"{column}_probability"] = [None if p != p else min(p, 1.0) for p in chances]
+            cells[f"{column}_probability"] = [None if p != p else min(p, 1.0) for p in probabilities]
         return cells
 
 
@@ -250,7 +245,7 @@ def label_text(label: Any, style: TextStyle) -> str:
     return joined if split_path(joined, style.mark) == steps else style.written(steps)
 
 
-def joined_traces(parts: Sequence[Found]) -> Found:
+def concat_traces(parts: Sequence[Found]) -> Found:
     """Return the answers of blocks of rows as one."""
     layers = parts[0].traces.layers
     traces = Traces.joined(layers, [part.traces for part in parts])

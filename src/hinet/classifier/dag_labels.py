@@ -1,4 +1,4 @@
-"""Which of its paths a node of a DAG is written by: the most probable trace of the row that leads to it."""
+"""Labels of a DAG: a node is written by the most probable trace of the row that leads to it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from hinet.ragged import offsets_of
 TRACES_TRIED = (1, 16, 256)  # of a row, the best first; a node that none of them leads to is written by its first path
 
 
-def written(fitted: Fitted, rows: Any, nodes: NDArray[np.int64]) -> NDArray[Any]:
-    """Return the nodes that rows are answered with as the user writes labels."""
-    form = fitted.form
-    return form.decode_traces(leading_traces(fitted, rows, nodes)) if form.by_path else form.decode(nodes)
+def decode_nodes(fitted: Fitted, rows: Any, nodes: NDArray[np.int64]) -> NDArray[Any]:
+    """Return the predicted nodes of rows as labels."""
+    codec = fitted.codec
+    return codec.decode_traces(traces_to_nodes(fitted, rows, nodes)) if codec.by_path else codec.decode(nodes)
 
 
-def leading_traces(fitted: Fitted, rows: Any, nodes: NDArray[np.int64]) -> Traces:
+def traces_to_nodes(fitted: Fitted, rows: Any, nodes: NDArray[np.int64]) -> Traces:
     """Return for every row the most probable trace that leads to its node, cut off there; none for ``NOTHING``."""
-    layers = fitted.form.layers
+    layers = fitted.codec.layers
     parts: dict[int, NDArray[np.int32]] = {}
     if layers.taxonomy.root >= 0:
         parts = {row: np.zeros(0, np.int32) for row in np.flatnonzero(nodes == layers.taxonomy.root).tolist()}
@@ -32,11 +32,11 @@ def leading_traces(fitted: Fitted, rows: Any, nodes: NDArray[np.int64]) -> Trace
         if not len(left):
             break
         traces = fitted.predictor.traces(rows[left], count).traces
-        found = _first_hits(traces, nodes[left])
-        parts |= {int(left[place]): neurons for place, neurons in found.items()}
-        left = np.delete(left, list(found))
+        hits = _first_hits(traces, nodes[left])
+        parts |= {int(left[index]): neurons for index, neurons in hits.items()}
+        left = np.delete(left, list(hits))
     for row in left.tolist():
-        path = [layers.taxonomy.ids[node] for node in fitted.form.path_to(int(nodes[row]))]
+        path = [layers.taxonomy.ids[node] for node in fitted.codec.path_to(int(nodes[row]))]
         parts[row] = Traces.along(layers, [path]).neurons
     order = sorted(parts)
     counts = np.zeros(len(nodes), np.int64)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hinet import HiNetClassifier, HiNetError, Taxonomy
-from hinet.classifier import tabular
-from hinet.classifier.tabular import PredictionOptions, PredictionTable, joined_traces
+from hinet.classifier import prediction_table
+from hinet.classifier.prediction_table import PredictionOptions, PredictionTable, concat_traces
 
 TEXTS = ["rye bread", "white bread", "whole milk", "skimmed milk", "toy car", "toy train", "car wash", "train ride"] * 3
 DAG = Taxonomy.from_edges(
@@ -94,7 +94,7 @@ def test_labels_are_text_and_steps_are_names_in_every_form(labels: Any, label: s
 def test_answers_by_node_are_those_of_predict() -> None:
     classifier = fitted(IDS, DAG)
     for least in (0.3, 0.99):
-        found = columns(classifier, least=least)
+        found = columns(classifier, min_confidence=least)
         assert found["label"] == classifier.predict(TEXTS, min_confidence=least).tolist()
         for label, trace, probability in zip(*found.values(), strict=True):
             assert (label is None) == (trace is None) == (probability is None)
@@ -107,10 +107,10 @@ def test_answers_by_node_are_those_of_predict() -> None:
 
 def test_wishes_that_contradict_each_other_are_refused() -> None:
     for wish in (
-        {"least": 0.5, "top": 2},
+        {"min_confidence": 0.5, "top": 2},
         {"decoding": "expected_f1", "top": 2},
-        {"least": 0.5, "levels": True},
-        {"least": 0.5, "decoding": "label"},
+        {"min_confidence": 0.5, "levels": True},
+        {"min_confidence": 0.5, "decoding": "label"},
     ):
         with pytest.raises(HiNetError, match=r"leave"):
             PredictionOptions(**wish)  # type: ignore[arg-type]
@@ -123,12 +123,12 @@ def test_no_more_answers_are_given_than_there_are(monkeypatch: pytest.MonkeyPatc
     labels = columns(classifier, decoding="label", top=1_000_000)
     assert [name for name in labels if name.startswith("label")] == ["label", "label_2", "label_3", "label_4"]
     assert list(columns(fitted(["a", "b"] * 12), top=3))[-1] == "probability_2"
-    monkeypatch.setattr(tabular, "MOST_CELLS", 100)
+    monkeypatch.setattr(prediction_table, "MAX_CELLS", 100)
     assert (
         PredictionTable(classifier.fitted_, PredictionOptions(top=9, levels=True, titles=True)).rows_at_a_time
         == 100 // 24
     )
-    monkeypatch.setattr(tabular, "MOST_COLUMNS", 14)
+    monkeypatch.setattr(prediction_table, "MAX_COLUMNS", 14)
     with pytest.raises(HiNetError, match=r"top = 1,000,000 makes 15 columns, more than 14; ask for fewer"):
         PredictionTable(classifier.fitted_, PredictionOptions(top=1_000_000))
 
@@ -137,7 +137,7 @@ def test_answers_of_blocks_join_to_those_of_all_rows() -> None:
     classifier = fitted(IDS, DAG)
     rows = classifier.features_of(TEXTS)
     whole = classifier.fitted_.predictor.traces(rows, 2)
-    parts = joined_traces(
+    parts = concat_traces(
         [classifier.fitted_.predictor.traces(rows[start : start + 5], 2) for start in range(0, 24, 5)]
     )
     for name in ("row_offsets", "offsets", "neurons", "log_p"):

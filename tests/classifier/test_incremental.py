@@ -108,6 +108,16 @@ def test_partial_fits_start_and_go_on(engine: Any) -> None:
     assert classifier.score(NEW, TRUE) > 0.8
 
 
+def test_further_texts_of_unknown_words_bring_a_warning() -> None:
+    classifier = small().fit(TEXTS, LABELS)
+    new, labels = ["kimono haori", f"obi haori {TEXTS[0].split()[0]}"] * 4, ["dress"] * 8
+    for learn in (classifier.partial_fit, classifier.set_params(warm_start=True).fit):
+        with pytest.warns(UserWarning, match="the model knows 1.% of the words of these texts; new words stay unknown"):
+            learn(new, labels)
+    assert "dress" in classifier.classes_
+    classifier.partial_fit(["", *TEXTS[:2]], ["bread", *LABELS[:2]])
+
+
 def test_labels_that_come_later_join_an_inferred_taxonomy() -> None:
     plain = small().partial_fit(TEXTS, LABELS).partial_fit(["puzzle doll"] * 8, ["doll"] * 8)
     assert plain.classes_.tolist() == ["bread", "doll", "milk", "toy"]

@@ -98,7 +98,7 @@ def test_calibration_mends_what_noise_spoils(engine: Any) -> None:
 @pytest.mark.parametrize("engine", ["fused", "torch"])
 def test_answers_at_the_calibrated_confidence_keep_the_risk(engine: Any) -> None:
     classifier = small(taxonomy=taxonomy(), engine=engine).fit(*noisy(300, 0))
-    with pytest.raises(HiNetError, match=r"no risk was calibrated; call calibrate\(X, y, risk=...\) first"):
+    with pytest.raises(HiNetError, match=r"no calibrated threshold; call calibrate\(X, y, risk=...\) first"):
         classifier.predict(["rye"], min_confidence="calibrated")
     found = classifier.calibrate(*noisy(2_000, 1), risk=0.2)
     assert found.promise is not None
@@ -147,9 +147,9 @@ def test_a_dag_of_too_many_traces_to_list_gives_probabilities_and_is_calibrated(
     rows, labels = noisy(120, 0)
     nodes = [named[label] for label in labels]
     classifier = small(taxonomy=Taxonomy.from_edges(edges), flat=False).fit(rows[:80], nodes[:80])
-    assert classifier.fitted_.form.layers.count_traces() > 4**19
+    assert classifier.fitted_.codec.layers.count_traces() > 4**19
     np.testing.assert_allclose(classifier.predict_proba(rows).sum(1), 1, rtol=1e-5)
-    monkeypatch.setattr("hinet.classifier.confidence.MOST_CELLS_OF_PATHS", 200)  # so that some rows must do
+    monkeypatch.setattr("hinet.classifier.calibration.MAX_PATH_CELLS", 200)  # so that some rows must do
     assert 0.1 < classifier.calibrate(rows[80:], nodes[80:]).temperature < 10
     probability = classifier.predict_proba(rows)
     np.testing.assert_allclose(probability.sum(1), 1, rtol=1e-5)
@@ -167,7 +167,7 @@ def test_a_tree_that_is_too_wide_is_calibrated_by_fewer_rows(monkeypatch: pytest
         return along(search, rows, goals)
 
     monkeypatch.setattr(type(classifier.fitted_.predictor), "logits_along", counting)
-    monkeypatch.setattr("hinet.classifier.confidence.MOST_CELLS_OF_PATHS", 100)
+    monkeypatch.setattr("hinet.classifier.calibration.MAX_PATH_CELLS", 100)
     assert classifier.calibrate(*noisy(200, 1)).rows == 200
     assert 1 < max(scored) < 50
 
@@ -229,7 +229,7 @@ def test_a_calibration_without_a_risk_takes_the_threshold_back(trained: HiNetCla
     assert hasattr(classifier, "min_confidence_")
     classifier.calibrate(*noisy(400, 1))
     assert not hasattr(classifier, "min_confidence_")
-    with pytest.raises(HiNetError, match="no risk was calibrated"):
+    with pytest.raises(HiNetError, match="no calibrated threshold"):
         classifier.predict(["rye"], min_confidence="calibrated")
 
 

@@ -1,0 +1,177 @@
+"""What a classifier predicts: whole traces with the probability of every step, and labels with theirs."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.classifier.display import MAX_HTML_ROWS, frame, label_text, probability_cell, steps_cell, table
+from hinet.classifier.labels import LabelCodec
+from hinet.data import Traces
+from hinet.engine import Found
+from hinet.taxonomy import Taxonomy
+
+STOPS = "(stops here)"  # the option of ending at the node itself
+
+
+class Trace(NamedTuple):
+    """A path from the top down to a label.
+
+    Attributes
+    ----------
+    label
+        What ``predict`` answers; of level columns, the cells as a tuple.
+    steps : tuple of str
+        Node ids of ``taxonomy_``, the last of them that of the label; a label at the root has no step.
+    probabilities : tuple of float
+        The probability of the path down to each step. They fall from step to step.
+    probability : float
+        The probability of the whole trace, which also stops at its last step.
+    """
+
+    label: Any
+    steps: tuple[str, ...]
+    probabilities: tuple[float, ...]
+    probability: float
+
+    def _repr_html_(self) -> str:
+        steps = zip((*self.steps, STOPS), (*self.probabilities, self.probability), strict=True)
+        return f"<b>{label_text(self.label)}</b>" + table(
+            ("step", "probability"), ((label_text(step), probability_cell(p)) for step, p in steps)
+        )
+
+
+class PredictedLabel(NamedTuple):
+    """A label, as ``predict`` answers, its probability summed over all its traces, and the most probable of these."""
+
+    label: Any
+    probability: float
+    trace: Trace
+
+
+Prediction = TypeVar("Prediction", bound=Trace | PredictedLabel)
+
+
+class RowPredictions(Sequence[list[Prediction]]):
+    """For every row a list of predictions, the best first."""
+
+    @abstractmethod
+    def _row(self, row: int) -> list[Prediction]:
+        """Return the predictions of a row."""
+
+    @overload
+    def __getitem__(self, row: int) -> list[Prediction]: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> list[list[Prediction]]: ...
+
+    def __getitem__(self, row: int | slice) -> list[Prediction] | list[list[Prediction]]:
+        if isinstance(row, slice):
+            return [self._row(index) for index in range(*row.indices(len(self)))]
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
+        return self._row(row % len(self))
+
+    def __iter__(self) -> Iterator[list[Prediction]]:
+        return map(self._row, range(len(self)))
+
+    def to_frame(self) -> Any:
+        """Return a pandas DataFrame with one line per prediction.
+
+        Its columns are ``row``, ``rank`` (1 is the best), ``label``, ``probability``, and of the most probable trace
+        ``steps`` and ``step_probabilities``.
+        """
+        lines = [
+            (row, rank, one.label, one.probability, *_trace_of(one)[1:3])
+            for row in range(len(self))
+            for rank, one in enumerate(self._row(row), 1)
+        ]
+        return frame(("row", "rank", "label", "probability", "steps", "step_probabilities"), lines)
+
+    def _repr_html_(self) -> str:
+        cells = (
+            (str(row), label_text(one.label), probability_cell(one.probability), steps_cell(*_trace_of(one)[1:3]))
+            for row, predictions in enumerate(self[:MAX_HTML_ROWS])
+            for one in predictions
+        )
+        more = f"<p>and {len(self) - MAX_HTML_ROWS:,} more rows</p>" if len(self) > MAX_HTML_ROWS else ""
+        return table(("row", "label", "probability", "trace"), cells) + more
+
+
+def _trace_of(prediction: Trace | PredictedLabel) -> Trace:
+    return prediction.trace if isinstance(prediction, PredictedLabel) else prediction
+
+
+@dataclass(frozen=True, eq=False)
+class PredictedTraces(RowPredictions[Trace]):
+    """For every row its best traces, the best first; ``traces`` and ``log_p`` have all of them as arrays."""
+
+    found: Found
+    codec: LabelCodec | None = None  # how labels are written; without it, as node ids
+
+    @property
+    def traces(self) -> Traces:
+        """The traces as arrays."""
+        return self.found.traces
+
+    @property
+    def log_p(self) -> NDArray[np.float64]:
+        """Log probability of every trace."""
+        assert self.found.traces.log_p is not None
+        return self.found.traces.log_p
+
+    @property
+    def taxonomy(self) -> Taxonomy:
+        """Whose nodes the steps are."""
+        return self.found.traces.layers.taxonomy
+
+    def __repr__(self) -> str:
+        return f"<PredictedTraces: {len(self):,} rows, {len(self.log_p):,} traces; each row is a list of Trace>"
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def _row(self, row: int) -> list[Trace]:
+        return [self._trace(trace) for trace in range(*self.traces.row_offsets[row : row + 2])]
+
+    def _trace(self, trace: int) -> Trace:
+        traces = self.found.traces
+        part = slice(traces.offsets[trace], traces.offsets[trace + 1])
+        path = traces.layers.node[traces.neurons[part]].tolist()
+        probabilities = tuple(np.exp(self.found.log_p[part]).tolist())
+        return trace_along(self._codec, path, probabilities, float(np.exp(self.log_p[trace])))
+
+    @cached_property
+    def _codec(self) -> LabelCodec:
+        return self.codec or LabelCodec("ids", self.found.traces.layers)
+
+
+@dataclass(frozen=True, eq=False)
+class PredictedLabels(RowPredictions[PredictedLabel]):
+    """For every row its most probable labels, all different, the best first; ``probability`` has all as an array."""
+
+    traces: PredictedTraces  # the most probable trace of every label
+    probability: NDArray[np.float64]
+
+    def __repr__(self) -> str:
+        return f"<PredictedLabels: {len(self):,} rows, {len(self.probability):,} labels; each row is a list of them>"
+
+    def __len__(self) -> int:
+        return len(self.traces)
+
+    def _row(self, row: int) -> list[PredictedLabel]:
+        start, end = self.traces.traces.row_offsets[row : row + 2]
+        labels = zip(self.traces[row], self.probability[start:end].tolist(), strict=True)
+        return [PredictedLabel(trace.label, probability, trace) for trace, probability in labels]
+
+
+def trace_along(codec: LabelCodec, path: Sequence[int], probabilities: tuple[float, ...], probability: float) -> Trace:
+    """Return a path of nodes below the root as a trace."""
+    steps = tuple(codec.taxonomy.ids[node] for node in path)
+    return Trace(codec.padded(codec.label_of(path)), steps, probabilities, probability)
