@@ -273,7 +273,7 @@ def test_validation_rows_calibrate_without_being_read_again(monkeypatch: pytest.
     with pytest.raises(HiNetError, match="only one of X and y"):
         given.calibrate(held[0])
     for without in (copy.deepcopy(given), small(taxonomy=taxonomy()).fit(*train)):
-        with pytest.raises(HiNetError, match="no validation rows to calibrate by"):
+        with pytest.raises(HiNetError, match="no validation rows to calibrate with"):
             without.calibrate()
 
 

@@ -185,7 +185,7 @@ def test_the_weights_of_experts_left_out_go_to_the_others() -> None:
     model = random_model(some_tree(), 0).model
     assert exported_part(model).mix == pytest.approx((1.2, 0, 1.0, 0), abs=1e-6)
     wide = FusedModel(model.layers, model.experts._replace(mix=np.array([0, 1, 0, 0], np.float32)))
-    with pytest.raises(HiNetError, match="asks neither a deep nor a flat expert"):
+    with pytest.raises(HiNetError, match="has neither a deep nor a flat expert"):
         exported_part(wide)
 
 
