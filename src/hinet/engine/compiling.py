@@ -113,8 +113,11 @@ _once = Lock()
 
 
 def compile_for_training() -> None:
-    """Have other processes compile what training needs, if it is not kept and there is a core to spare; once."""
-    spare = min(resolve_threads(None) - 1, MOST_WORKERS)
+    """Have other processes compile what training needs, if it is not kept and there is a core to spare; once.
+
+    A program that is frozen into one file has no interpreter to start.
+    """
+    spare = 0 if getattr(sys, "frozen", False) else min(resolve_threads(None) - 1, MOST_WORKERS)
     if spare > 0 and _once.acquire(blocking=False):
         names = [kernel.__name__ for kernel in FOR_TRAINING if not kernel.is_kept()]
         if names:
