@@ -392,7 +392,7 @@ def test_numbers_out_of_range_are_refused() -> None:
     with pytest.raises(HiNetError, match="k: expected a whole number of at least 1, got 0"):
         search.traces(rows, 0)
     for least in (0.0, 1.5, float("nan")):
-        with pytest.raises(HiNetError, match=f"least: expected a number above 0 and at most 1, got {least}"):
+        with pytest.raises(HiNetError, match=f"min_probability: expected a number above 0 and at most 1, got {least}"):
             search.deepest_confident(rows, least)
         with pytest.raises(HiNetError, match=f"f1: expected a number above 0 and at most 1, got {least}"):
             search.expected_f1(rows, least)
