@@ -59,7 +59,7 @@ def test_what_the_wide_expert_adds_is_told(tmp_path: Path) -> None:
     assert "wide" in report.left_out
     assert report.accuracy_of_model == classifier.score(rows, labels)
     assert "wide" in str(report)
-    with pytest.raises(HiNetError, match="both rows and labels"):
+    with pytest.raises(HiNetError, match="got only one of X and y"):
         classifier.export_onnx(tmp_path / "other", rows)
 
 
