@@ -95,6 +95,18 @@ def test_the_engine_table_of_the_readme() -> None:
     assert f"{100 * found['wordnet']['top1_label']:.1f}% of first answers" in readme
 
 
+def test_the_model_sizes_of_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for row in results("model_size").values():
+        cells = (
+            f"{row['megabytes']:.1f} MB",
+            f"{row['megabytes_in_full']:.1f} MB",
+            f"{row['accuracy_gain']:+.2f} / {row['hierarchical_f1_gain']:+.2f}",
+            f"{row['predict_speed_ratio']:.2f} times as fast",
+        )
+        assert f"| {' | '.join(cells)} |" in readme
+
+
 def test_the_speed_of_the_metrics() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text()
     found = results("metrics")
