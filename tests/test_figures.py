@@ -35,6 +35,13 @@ def test_the_taxonomy_table_of_the_readme() -> None:
         assert f"| {' | '.join(cells)} |" in readme
 
 
+def test_the_first_answer_of_the_readme() -> None:
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    answers = results("start")["answers"]
+    naics, icd = (answers[f"{name}_cold_seconds"] for name in ("naics", "icd"))
+    assert f"answered in {naics:.1f} s by a model of NAICS, in {icd:.1f} s by one of ICD-10-CM" in readme
+
+
 def test_the_installation_of_the_readme() -> None:
     readme = " ".join((ROOT / "README.md").read_text().split())
     without, with_torch = (results("install")[case] for case in ("without torch", "with torch"))
