@@ -17,7 +17,7 @@ from hinet import Layers, Taxonomy, Traces
 from hinet.data.matrices import SparseMatrix
 from hinet.engine import DeepExpert, Groups, Targets
 from hinet.engine.model.groups import LabelSpans
-from hinet.engine.training.deep import DeepAccumulators, DropoutMasks, GroupObjective, LabelObjective, LabelTargets
+from hinet.engine.training.deep import DeepAccumulators, DropoutMasks, LabelTargets, Objective
 from hinet.engine.training.deep_kernels import LabelWorkspace, exponentials, grads_of_labels
 from hinet.engine.training.jobs import RowChunk, TrainingSet
 from tests.strategies import all_traces, taxonomies
@@ -39,17 +39,17 @@ class OneLevel:
         rows = SparseMatrix.of(sp.random_array((ROWS, FEATURES), density=0.4, format="csr", rng=random))
         groups, spans = Groups.of(layers), LabelSpans.of(layers)
         adjustment = random.standard_normal(LABELS).astype(np.float32)
-        self.by_group = GroupObjective(TrainingSet.of(rows, targets.arrays, groups, adjustment))
+        self.by_group = Objective.of_groups(TrainingSet.of(rows, targets.arrays, groups, adjustment))
         self.order = spans.first[:LABELS]  # of each option below the root, its label
         by_label = np.empty(LABELS, np.float32)
         by_label[self.order] = adjustment
-        self.by_label = LabelObjective(rows, LabelTargets.of(targets, spans, upper=0.4), by_label)
+        self.by_label = Objective.of_labels(rows, LabelTargets.of(targets, spans, upper=0.4), by_label)
         self.expert = DeepExpert.start(FEATURES, LABELS, WIDTH, random)
         self.masks = DropoutMasks(*((random.random(50) < 0.7).astype(np.float32) for _ in range(2)))
 
     def trained(
         self,
-        objective: GroupObjective | LabelObjective,
+        objective: Objective,
         chosen: NDArray[np.int64],
         rates: tuple[float, float],
         first: int = 0,

@@ -68,9 +68,8 @@ from hinet.data import Traces
 from hinet.data.holdout import holdout_mask
 from hinet.data.matrices import as_csr, check_rows, is_sparse, validate_weights
 from hinet.data.text import TextSettings
-from hinet.engine import Decoding, fit
+from hinet.engine import Decoding, Search, fit
 from hinet.engine.compiling import compile_for_training
-from hinet.engine.search.fused_predictor import FusedPredictor
 from hinet.engine.search.predictor import Engine, Predictor
 from hinet.errors import FileError, HiNetError, InputTypeError, LabelError
 from hinet.evaluation.risk import CERTAINTY, validate_share
@@ -347,7 +346,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 settings = for_dense_rows(settings, len(training.traces))
             options |= {"checkpoint": self.checkpoint, "checkpoint_every": self.checkpoint_every}
             model = fit(training.rows, training.traces, settings, watch=self.verbose, **options)
-            predictor = FusedPredictor(model, settings.threads)
+            predictor = Search(model, settings.threads)
         fitted = Fitted(features, codec, predictor, predictor.history, training.fingerprint())
         if not self.keep_examples or codec.inferred:
             return fitted

@@ -37,7 +37,7 @@ def predict_traces(network: HiNet | FlattenNetwork, rows: Any, *, k: int = 1) ->
     """Return the ``k`` best traces of every row, by downpour; of the flat network, the traces of its best label.
 
     In a DAG the best trace need not end at the most probable label, whose probability is a sum over its traces: for
-    that see :class:`hinet.networks.search.NetworkSearch`.
+    that see :class:`hinet.networks.predictor.NetworkPredictor`.
     """
     check_rows(rows)
     check_width(network, rows)

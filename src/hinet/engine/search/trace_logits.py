@@ -33,7 +33,7 @@ class TraceLogits(NamedTuple):
 
     @classmethod
     def of(cls, targets: Targets, logits: Floats) -> TraceLogits:
-        """Return those of one target a row, with logits as ``Answering.logits_along`` gives them."""
+        """Return those of one target a row, with logits as ``Predictor.logits_along`` gives them."""
         arrays, layers = targets.arrays, targets.layers
         row, step = targets.row_steps()
         group = arrays.step_group[step]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hinet.engine.model.experts import WEIGHT, Floats, WideExpert
 from hinet.engine.model.targets import Targets
 from hinet.engine.training.cooccurrence import seen_together
-from hinet.engine.training.jobs import Arrays, Job, RowChunk, TrainingSet, linear_decay, train_in_chunks
+from hinet.engine.training.jobs import Arrays, Job, TrainingSet
 from hinet.engine.training.wide_kernels import (
     WeightIndices,
     WideWeights,
@@ -77,7 +77,7 @@ class Visits(NamedTuple):
         step = positions(targets.step_offsets[targets.entry_target], lengths)
         step = step[free := np.diff(groups.first_row)[targets.step_group[step]] > 0]
         entry = np.repeat(np.arange(len(targets.entry_target)), lengths)[free]
-        row_of_entry = np.repeat(np.arange(data.row_count), np.diff(targets.row_offsets))
+        row_of_entry = np.repeat(np.arange(data.rows.row_count), np.diff(targets.row_offsets))
         group, option = targets.step_group[step], targets.choice_option[targets.choice_offsets[step]]
         order = np.lexsort((option, group))
         return cls(
@@ -155,11 +155,11 @@ class _GroupsJob(Job):
     def work(self) -> float:
         """Return about how much there is to do."""
         visits = np.diff(self.visits.offsets)[self.groups].sum()
-        return float(self.plan.epochs * visits * 600.0 * len(self.data.rows.indices) / max(self.data.row_count, 1))
+        return float(self.plan.epochs * visits * 600.0 * len(self.data.rows.indices) / max(self.data.rows.row_count, 1))
 
     def run_epoch(self, epoch: int, advance: Callable[[int], None]) -> float:
         """Train the groups; the cost is that of their last epochs."""
-        visits, rows = np.diff(self.visits.offsets), max(self.data.row_count, 1)
+        visits, rows = np.diff(self.visits.offsets), max(self.data.rows.row_count, 1)
         plan = (self.plan.epochs, self.plan.rate, self.plan.accumulator, self.plan.seed)
         cost, done, reported = 0.0, 0, 0
         whole = max(int(visits[self.groups].sum()), 1)
@@ -232,7 +232,7 @@ class CoupledGroups:
         self._offsets, self._rows = offsets, rows
         self.weights = len(self._rows)
         steps = np.diff(data.targets.step_offsets)[data.targets.entry_target]
-        entry_row = np.repeat(np.arange(data.row_count), np.diff(data.targets.row_offsets))
+        entry_row = np.repeat(np.arange(data.rows.row_count), np.diff(data.targets.row_offsets))
         self.scratch = 4 * int((np.diff(data.rows.indptr)[entry_row] * steps).sum()) + 12 * self.weights
 
     def jobs(self) -> list[Job]:
@@ -279,13 +279,10 @@ class _CoupledJob(Job):
         if self._indices is None:
             self._indices = find_weights(self._data, self.wide)
         indices = self._indices
-        order = np.random.default_rng([self._plan.seed, 1 << 11, epoch]).permutation(self._data.row_count)
-        rates = linear_decay(self._plan.rate, epoch, self.epochs)
-
-        def train(chunk: RowChunk) -> float:
-            return float(train_wide(self._data, chunk, self.wide, indices))
-
-        cost = train_in_chunks(order, rates, advance, train)
+        order = np.random.default_rng([self._plan.seed, 1 << 11, epoch]).permutation(self._data.rows.row_count)
+        cost = self.train_rows(
+            order, self._plan.rate, epoch, advance, lambda chunk: train_wide(self._data, chunk, self.wide, indices)
+        )
         if epoch + 1 == self.epochs:
             self._indices = None  # room for others
         return cost
