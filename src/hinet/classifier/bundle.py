@@ -36,14 +36,7 @@ from hinet.progress import EpochRecord
 from hinet.taxonomy import Layers, Table, Taxonomy, as_id, path_id
 
 LABEL_NODES = {"label_nodes": indices("labels", below="nodes", rising=True)}
-VALUE_KINDS = (
-    "object",
-    "bool",
-    *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
-    "float16",
-    "float32",
-    "float64",
-)  # of plain labels
+VALUE_KINDS = {"object", *(np.dtype(code).name for code in "?efd" + np.typecodes["AllInteger"])}  # of plain labels
 MAX_EMPTY_COLUMNS = 1_000  # that a table of labels may have beyond the levels of its taxonomy
 PLAIN = (bool, int, float)  # what a label may be, if it is no text
 

@@ -79,6 +79,7 @@ def _read_classes(value: Any) -> Any:
     return value if isinstance(value, Iterable) and not isinstance(value, str | bytes) else INVALID
 
 
+ENGINE_SETTINGS = ("width", "members", "dropout", "wide", "flat", "prior_strength", "patience", "memory_limit")
 TAXONOMY = instance(Taxonomy, "a Taxonomy") | PATH
 RULES: Rules = {
     "taxonomy": TAXONOMY | NONE,
@@ -90,15 +91,8 @@ RULES: Rules = {
     | Rule("a mapping of labels to numbers of at least 0", _read_class_weight)
     | NONE,
     "validation_fraction": SHARE | NONE,
-    "width": ENGINE_RULES["width"],
-    "members": ENGINE_RULES["members"],
     "epochs": ENGINE_RULES["deep_epochs"],
-    "dropout": ENGINE_RULES["dropout"],
-    "wide": ENGINE_RULES["wide"],
-    "flat": ENGINE_RULES["flat"],
-    "prior_strength": ENGINE_RULES["prior_strength"],
-    "patience": ENGINE_RULES["patience"],
-    "memory_limit": ENGINE_RULES["memory_limit"],
+    **{name: ENGINE_RULES[name] for name in ENGINE_SETTINGS},
     "network": NONE | Rule("a torch.nn.Module", _read_network),
     "device": NONE | Rule("a device that torch finds here, such as 'cpu'", _read_device),
     "keep_examples": FLAG,

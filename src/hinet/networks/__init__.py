@@ -4,7 +4,6 @@ from hinet.extras import require
 
 require("torch", "hinet.networks")
 
-from hinet.networks.devices import device_name, is_network
 from hinet.networks.downpour import best_traces_to, downpour
 from hinet.networks.exporting import FlatSource, HiNetSource
 from hinet.networks.features import DenseFeatures, SparseBag, SparseRows
@@ -16,7 +15,7 @@ from hinet.networks.models import FlattenNetwork, HiNet
 from hinet.networks.predict import predict_traces
 from hinet.networks.row_adagrad import RowAdagrad
 from hinet.networks.targets import TargetBatch, Targets
-from hinet.networks.threads import torch_threads
+from hinet.networks.threads import device_name, is_network, torch_threads
 
 __all__ = [
     "DenseFeatures",

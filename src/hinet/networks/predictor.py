@@ -15,18 +15,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hinet.data import Traces
-from hinet.data.matrices import check_rows, is_sparse
+from hinet.data.matrices import is_sparse
 from hinet.engine import EngineSettings, Found, FoundLabels, FoundNodes, Targets, ValidationRows
 from hinet.engine.search.predictor import PROBABILITY, TYPICAL_F1, K, Predictor, RowParts
 from hinet.errors import HiNetError
-from hinet.networks.batches import check_width, row_batch
+from hinet.networks.batches import batches
 from hinet.networks.contributions import NetworkContributions
 from hinet.networks.downpour import best_traces_to, downpour
 from hinet.networks.features import DenseFeatures, SparseBag
 from hinet.networks.fitting import network_for, train_network
 from hinet.networks.marginals import Marginals, marginals
 from hinet.networks.models import HiNet
-from hinet.networks.predict import BATCH_CELLS
 from hinet.networks.saving import check_network, described_network, restored_network
 from hinet.networks.threads import torch_threads
 from hinet.networks.transfer import carried_network, teach_network
@@ -287,13 +286,7 @@ class NetworkPredictor(Predictor):
     @torch.no_grad()
     def _scores(self, rows: Any, ways: int = 1) -> Iterator[Tensor]:
         """Yield the log probability of every option in its group, (options, b), for batches of rows."""
-        check_rows(rows)
-        check_width(self.model, rows)
-        self.model.eval()
-        device = str(next(self.model.parameters()).device)
-        size = max(1, BATCH_CELLS // (len(self.model.layers.option_neuron) * ways))
-        for start in range(0, rows.shape[0], size):
-            batch = row_batch(rows, start, min(start + size, rows.shape[0]), device)
+        for batch in batches(self.model, rows, len(self.model.layers.option_neuron) * ways):
             yield self.model.option_scores(batch).cpu()
 
 
