@@ -392,7 +392,10 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows = self.features_of(X)
         y = checked_labels(y, rows.shape[0])
         self._warn_of_unknown_words(X)
-        fitted = self._widened(y)
+        fitted, taxonomy = self.fitted_, self._given_taxonomy()
+        if taxonomy is not None and taxonomy != fitted.codec.taxonomy:
+            fitted = transfer_fitted(fitted, codec_in_taxonomy(fitted.codec, taxonomy, {}))
+        fitted = _with_labels(fitted, y)
         traces = fitted.codec.encode(y)
         return self._continue_training(
             fitted, TrainingSet(rows, traces, self._weights(sample_weight, fitted.codec, traces))
@@ -418,14 +421,6 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _progress(self) -> Progress:
         return progress_for_terminal() if self.verbose else SilentProgress()
-
-    def _widened(self, y: Any) -> Fitted:
-        """Return the fitted state transferred to a taxonomy that has all labels of ``y``."""
-        fitted = self.fitted_
-        taxonomy = self._given_taxonomy()
-        if taxonomy is not None and taxonomy != fitted.codec.taxonomy:
-            fitted = transfer_fitted(fitted, codec_in_taxonomy(fitted.codec, taxonomy, {}))
-        return _with_labels(fitted, y)
 
     def update_taxonomy(
         self, taxonomy: Taxonomy | str | Path, renamed: Mapping[str, str] | None = None, X: Any = None, y: Any = None

@@ -150,15 +150,13 @@ def restored_parameters(metadata: dict[str, Any], taxonomy: Taxonomy) -> dict[st
     return parameters
 
 
-def numbers_in(metadata: dict[str, Any]) -> list[float]:
-    """Return the numbers among plain values."""
-    return [value for value in metadata.values() if isinstance(value, (int, float))]
-
-
 def restored_calibration(metadata: dict[str, Any]) -> Calibration:
     """Return the calibration that gave these plain values, or raise HiNetError if none can have."""
     check_plain(metadata, Calibration, "calibration")
     promise = metadata["promise"]
-    if not (metadata["temperature"] > 0 and all(map(math.isfinite, numbers_in({**metadata, **(promise or {})})))):
+    values = {**metadata, **(promise or {})}.values()
+    if not (
+        metadata["temperature"] > 0 and all(math.isfinite(each) for each in values if isinstance(each, int | float))
+    ):
         raise HiNetError("calibration has numbers that are not finite, or a temperature that is not above 0")
     return Calibration(**{**metadata, "promise": None if promise is None else RiskBound(**promise)})

@@ -30,7 +30,7 @@ from hinet.networks.saving import check_network, described_network, restored_net
 from hinet.networks.threads import torch_threads
 from hinet.networks.transfer import carried_network, teach_network
 from hinet.progress import EpochRecord, Progress
-from hinet.ragged import offsets_of, positions
+from hinet.ragged import positions
 from hinet.taxonomy import Layers
 
 Answer = TypeVar("Answer")
@@ -166,13 +166,13 @@ class NetworkPredictor(Predictor):
         return replace(self, model=network, history=history)
 
     @_in_threads
-    def traces(self, rows: Any, k: int = 1, *, least: float = 0.0) -> Found:
-        """Return the ``k`` best traces of every row; those less probable than ``least`` are left out."""
+    def traces(self, rows: Any, k: int = 1) -> Found:
+        """Return the ``k`` best traces of every row."""
         layers = self.model.layers
         k = min(K.validate("k", k), layers.count_traces())
         parts, log_p_parts = [], []
         for scores in self._scores(rows, ways=1 if layers.is_tree else k):
-            traces = _likely(downpour(self.model.graph, scores, k), least)
+            traces = downpour(self.model.graph, scores, k)
             parts.append(traces)
             log_p_parts.append(_log_p_along(traces, scores))
         return self._found(parts, log_p_parts)
@@ -288,23 +288,6 @@ class NetworkPredictor(Predictor):
         """Yield the log probability of every option in its group, (options, b), for batches of rows."""
         for batch in batches(self.model, rows, len(self.model.layers.option_neuron) * ways):
             yield self.model.option_scores(batch).cpu()
-
-
-def _likely(traces: Traces, least: float) -> Traces:
-    """Leave out the traces less probable than ``least``."""
-    if least <= 0:
-        return traces
-    assert traces.log_p is not None
-    likely = traces.log_p >= np.log(least)
-    rows = np.repeat(np.arange(len(traces)), np.diff(traces.row_offsets))
-    lengths = np.diff(traces.offsets)
-    return Traces(
-        traces.layers,
-        offsets_of(np.bincount(rows[likely], minlength=len(traces))),
-        offsets_of(lengths[likely]),
-        traces.neurons[np.repeat(likely, lengths)],
-        traces.log_p[likely],
-    )
 
 
 def _log_p_along(traces: Traces, scores: Tensor) -> NDArray[np.float64]:

@@ -98,7 +98,7 @@ def _row_error(texts: Any, first_row: int, array: pa.ChunkedArray | None = None)
             if not isinstance(text, str):
                 actual = "None" if text is None else f"{type(text).__name__} {quoted(str(text))[1:-1]}"
                 return HiNetError(f"row {row}: expected a text, got {actual}; {_REMEDY}")
-            if not _encodable(text):
+            if text.encode(errors="ignore").decode() != text:
                 remedy = "read the file with errors='replace'"
                 return HiNetError(f"row {row}: the text {quoted(text)} has half of a surrogate pair; {remedy}")
     if array is not None and array.null_count and not pa.types.is_null(array.type):
@@ -110,14 +110,6 @@ def _row_error(texts: Any, first_row: int, array: pa.ChunkedArray | None = None)
     return HiNetError(
         f"expected a list of texts, or an array or series of strings, got {actual}; fit_chunks takes a stream of lists"
     )
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def in_blocks(texts: pa.ChunkedArray, threads: int) -> list[pa.LargeStringArray]:

@@ -143,8 +143,8 @@ class Predictor(ABC):
         return changed
 
     @abstractmethod
-    def traces(self, rows: Any, k: int = 1, *, least: float = 0.0) -> Found:
-        """Return the ``k`` best traces of every row; those less probable than ``least`` are left out."""
+    def traces(self, rows: Any, k: int = 1) -> Found:
+        """Return the ``k`` best traces of every row."""
 
     @abstractmethod
     def labels(self, rows: Any) -> FoundNodes:

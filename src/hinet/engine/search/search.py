@@ -223,7 +223,8 @@ class Search(Predictor):
             odds_shift = self._odds_shift(block, cut / 64)
             return best_nodes(block, groups, experts, self._node_of, flat, offsets, depth, odds_shift, cut, surest)
 
-        return self._nodes(rows, answer)
+        parts = self._in_blocks(self._checked(rows), answer)
+        return FoundNodes(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
     def _odds_shift(self, block: SparseMatrix, floor: float) -> OddsShift:
         """Return what is shifted to which node of each row, and the probability below which neurons are left aside."""
@@ -235,10 +236,6 @@ class Search(Predictor):
         ends = np.cumsum(traces.lengths)
         node = np.where(traces.lengths > 0, self._node_of[traces.neurons[np.maximum(ends - 1, 0)]], -1)
         return OddsShift(node, odds_shift(best, self.model.odds_scale), np.minimum(floor, best / 2))
-
-    def _nodes(self, rows: Any, answer: Callable[[SparseMatrix], Any]) -> FoundNodes:
-        parts = self._in_blocks(self._checked(rows), answer)
-        return FoundNodes(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
     @property
     def odds_scale(self) -> float:
