@@ -14,19 +14,19 @@ from hinet.classifier.label_rows import (
     all_integers,
     all_paths,
     distinct_labels,
-    empty_path,
     is_missing,
     is_path,
     is_text,
     missing_label,
     rows_of,
+    steps_of,
     values_by_node,
 )
 from hinet.classifier.labels import LabelCodec, LabelKind
 from hinet.classifier.text_paths import AUTO, PathSep, TextStyle, text_style
 from hinet.data import Traces
 from hinet.errors import HiNetError, LabelError, quoted
-from hinet.taxonomy import PATH_MARK, PATH_SEP, VIRTUAL_ROOT, Layers, Taxonomy, as_id, has_paths, path_id, strip_padding
+from hinet.taxonomy import PATH_MARK, PATH_SEP, VIRTUAL_ROOT, Layers, Taxonomy, as_id, has_paths, path_id
 
 Labels = Sequence[tuple[int, Any]]  # every label, with the first row that has it
 
@@ -197,10 +197,7 @@ def _path_codec(
     labels: Labels, taxonomy: Taxonomy | None, kind: LabelKind, *, number: bool = False, style: TextStyle | None = None
 ) -> LabelCodec:
     """Return the codec of paths: of ids of a given taxonomy, or of names that make one, below a virtual root."""
-    cut = [(row, strip_padding(row, label)) for row, label in labels]
-    for row, path in cut:
-        if not path:
-            raise empty_path(row)
+    cut = [(row, steps_of(row, label)) for row, label in labels]
     columns = max(len(label) for _, label in labels) if kind == "table" else 0
     if taxonomy is not None:
         layers = Layers.of(taxonomy, _known_ids(taxonomy, {path[-1] for _, path in cut}))

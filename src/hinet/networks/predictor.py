@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from hinet.data import Traces
 from hinet.data.matrices import is_sparse
-from hinet.engine import EngineSettings, Found, FoundLabels, FoundNodes, Targets, ValidationRows
+from hinet.engine import EngineSettings, Found, FoundLabels, FoundNodes, Targets
 from hinet.engine.search.predictor import PROBABILITY, TYPICAL_F1, K, Predictor, RowParts
 from hinet.errors import HiNetError
 from hinet.networks.batches import batches
@@ -61,23 +61,11 @@ class NetworkPredictor(Predictor):
 
     @classmethod
     def trained(
-        cls,
-        rows: Any,
-        traces: Traces,
-        settings: EngineSettings,
-        *,
-        network: nn.Module | None = None,
-        device: str | None = None,
-        sample_weight: NDArray[np.float64] | None = None,
-        valid: ValidationRows | None = None,
-        progress: Progress | None = None,
+        cls, rows: Any, traces: Traces, settings: EngineSettings, network: nn.Module | None, **how: Any
     ) -> Self:
-        """Train a network on rows; the feature ``network`` may be the user's own."""
+        """Train a network on rows; the feature ``network`` may be the user's own. ``how`` goes to `train_network`."""
         whole = network_for(rows, traces, settings, network)
-        history = train_network(
-            whole, rows, traces, settings, sample_weight=sample_weight, valid=valid, device=device, progress=progress
-        )
-        return cls(whole, settings.threads, history)
+        return cls(whole, settings.threads, train_network(whole, rows, traces, settings, **how))
 
     @property
     def features(self) -> int | None:
@@ -161,7 +149,7 @@ class NetworkPredictor(Predictor):
         unmoved = np.append(np.arange(len(self.layers.taxonomy)), -1)
         network = carried_network(self.model, traces.layers, unmoved)
         history = train_network(
-            network, rows, traces, settings, sample_weight=sample_weight, valid=None, device=device, progress=progress
+            network, rows, traces, settings, sample_weight=sample_weight, device=device, progress=progress
         )
         return replace(self, model=network, history=history)
 

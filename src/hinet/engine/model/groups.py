@@ -60,9 +60,8 @@ class LabelSpans(NamedTuple):
             return cls.none(layers)
         below = np.zeros(len(layers.node), np.int64)  # labels at or below each neuron
         below[layers.ends] = 1
-        parent = np.zeros(len(layers.node), np.int64)
+        parent = np.append(0, layers.parent_lists[0])  # of a tree: one for each neuron below the root
         real = layers.option_neuron != STOP
-        parent[layers.option_neuron[real]] = layers.option_parent[real]
         bounds = [*pairwise(layers.layer_offsets.tolist())]
         for start, end in reversed(bounds[1:]):
             np.add.at(below, parent[start:end], below[start:end])

@@ -207,13 +207,11 @@ class _Plan:
 
     def jobs(self) -> list[Job]:
         """Return the work to do, the longest first."""
-        self._deep, self._flat = self._deep_jobs(), self._flat_jobs()
+        before = None if self.start is None else self.start.experts.deep
+        self._deep = self._jobs_of("deep", Objective.of_groups(self.train), self.groups.rows, self.width, 0, before)
+        self._flat = self._flat_jobs()
         jobs: list[Job] = [*self._deep, *self._flat, *(self.wide.jobs() if self.wide else ())]
         return sorted(jobs, key=lambda job: -job.work())
-
-    def _deep_jobs(self) -> list[DeepJob]:
-        before = None if self.start is None else self.start.experts.deep
-        return self._jobs_of("deep", Objective.of_groups(self.train), self.groups.rows, self.width, 0, before)
 
     def _flat_jobs(self) -> list[DeepJob]:
         if not self.has_flat:

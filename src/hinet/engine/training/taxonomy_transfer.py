@@ -262,15 +262,11 @@ def option_targets(answers: Traces, layers: Layers, new_position: Ints) -> sp.cs
     lost, node = lost[able], node[able]
     others = Traces.of_nodes(layers, node)
     ways = np.diff(others.row_offsets)
-    parts = [(same, row[stays], chance[stays])]
-    parts.append((others, np.repeat(row[lost], ways), np.repeat(chance[lost] / np.maximum(ways, 1), ways)))
-    entries: list[tuple[NDArray[np.floating], Ints, Ints]] = []
-    for traces, owner, weight in parts:
-        options, bounds = traces.options()
-        steps = np.diff(bounds)
-        entries.append((np.repeat(weight, steps), np.repeat(owner, steps), options))
-    value, rows, options = (np.concatenate(column) for column in zip(*entries, strict=True))
-    return sp.csc_array((value, (rows, options)), shape=(len(answers), len(layers.option_neuron)))
+    owner = np.concatenate([row[stays], np.repeat(row[lost], ways)])
+    weight = np.concatenate([chance[stays], np.repeat(chance[lost] / np.maximum(ways, 1), ways)])
+    options, bounds = Traces.joined(layers, [same, others]).options()
+    entries = np.repeat(weight, np.diff(bounds)), (np.repeat(owner, np.diff(bounds)), options)
+    return sp.csc_array(entries, shape=(len(answers), len(layers.option_neuron)))
 
 
 def _followed(answers: Traces, layers: Layers, new_position: Ints) -> tuple[NDArray[np.int32], Bools]:
