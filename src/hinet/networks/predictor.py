@@ -16,8 +16,15 @@ from torch import Tensor, nn
 
 from hinet.data import Traces
 from hinet.data.matrices import is_sparse
-from hinet.engine import EngineSettings, Found, FoundLabels, FoundNodes, Targets
+from hinet.engine import EngineSettings, Found, FoundLabels, FoundNodes, Groups, Targets
 from hinet.engine.search.predictor import PROBABILITY, TYPICAL_F1, K, Predictor, RowParts
+from hinet.engine.training.taxonomy_transfer import (
+    NEW_OPTION_BIAS,
+    OutputRows,
+    OutputTransfer,
+    ScoredRows,
+    relearned,
+)
 from hinet.errors import HiNetError
 from hinet.networks.batches import batches
 from hinet.networks.contributions import NetworkContributions
@@ -26,9 +33,9 @@ from hinet.networks.features import DenseFeatures, SparseBag
 from hinet.networks.fitting import network_for, train_network
 from hinet.networks.marginals import Marginals, marginals
 from hinet.networks.models import HiNet
+from hinet.networks.predict import feature_layer
 from hinet.networks.saving import check_network, described_network, restored_network
 from hinet.networks.threads import torch_threads
-from hinet.networks.transfer import carried_network, teach_network
 from hinet.progress import EpochRecord, Progress
 from hinet.ragged import positions
 from hinet.taxonomy import Layers
@@ -127,13 +134,25 @@ class NetworkPredictor(Predictor):
 
     def moved_to(self, layers: Layers, came_from: NDArray[np.int64]) -> Self:
         """Return the same knowledge over other layers; ``came_from`` gives the old node of each new one, or -1."""
-        return replace(self, model=carried_network(self.model, layers, came_from))
+        rows = OutputTransfer.between(self.layers, layers, came_from)
+        head = self.model.head
+        moved = HiNet(copy.deepcopy(self.model.features), layers, head.width, head.settings)
+        outputs = _outputs(self.model)
+        _set_outputs(moved, OutputRows(rows.transfer(outputs.weight), rows.transfer(outputs.bias, NEW_OPTION_BIAS)))
+        return replace(self, model=moved.eval())
 
     def taught(self, learns: NDArray[np.bool_], targets: sp.csc_array, rows: Any) -> Self:
         """Return a network whose output rows that learn were fitted to targets of options on rows."""
-        taught = copy.deepcopy(self.model)
-        teach_network(taught, learns, targets, rows)
-        return replace(self, model=taught)
+        network = copy.deepcopy(self.model)
+        outputs, hidden = _outputs(network), feature_layer(network, rows)
+        first = Groups.of(self.layers).first_row
+
+        def score(group: int, chosen: NDArray[np.int64]) -> ScoredRows:
+            part = slice(first[group], first[group + 1])
+            return ScoredRows(hidden[chosen] @ outputs.weight[part].T + outputs.bias[part], hidden[chosen])
+
+        _set_outputs(network, relearned(outputs, learns, targets, self.layers, score, 1.0))
+        return replace(self, model=network)
 
     def continued(
         self,
@@ -147,7 +166,7 @@ class NetworkPredictor(Predictor):
     ) -> Self:
         """Return a network that has learned from more rows, over the same layers."""
         unmoved = np.append(np.arange(len(self.layers.taxonomy)), -1)
-        network = carried_network(self.model, traces.layers, unmoved)
+        network = self.moved_to(traces.layers, unmoved).model
         history = train_network(
             network, rows, traces, settings, sample_weight=sample_weight, device=device, progress=progress
         )
@@ -291,3 +310,12 @@ def _log_p_along(traces: Traces, scores: Tensor) -> NDArray[np.float64]:
     is_stop[offsets[1:] - 1] = True
     above: NDArray[np.float64] = log_p[~is_stop]
     return above
+
+
+def _outputs(network: HiNet) -> OutputRows:
+    state = network.head.state_dict()
+    return OutputRows(*(state[name].cpu().numpy() for name in OutputRows._fields))
+
+
+def _set_outputs(network: HiNet, outputs: OutputRows) -> None:
+    network.head.load_state_dict({name: torch.from_numpy(array) for name, array in outputs._asdict().items()})
