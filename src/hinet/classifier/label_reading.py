@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.classifier.label_rows import (
-    all_integers,
     all_paths,
     distinct_labels,
     is_missing,
     is_path,
     is_text,
     missing_label,
+    prediction_value,
     rows_of,
     steps_of,
     values_by_node,
@@ -91,9 +91,12 @@ def read_with_classes(y: Any, classes: Any, taxonomy: Taxonomy | None, path_sep:
 
 
 def _are_integers(labels: Labels) -> bool:
-    """Return whether all labels, or all steps of paths, are whole numbers, where they are not missing."""
+    """Return whether all labels, or all steps of paths, are whole numbers, where they are not missing.
+
+    Predictions are then whole numbers as well; tables may hold 7 as 7.0.
+    """
     steps = (step for _, label in labels for step in (label if is_path(label) else (label,)))
-    return all_integers(step for step in steps if as_id(step) != "")
+    return all(type(prediction_value(step)) is int for step in steps if as_id(step) != "")
 
 
 def _typed_values(codec: LabelCodec, labels: Labels) -> dict[str, Any]:

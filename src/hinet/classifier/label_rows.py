@@ -155,11 +155,6 @@ def all_paths(rows: Sequence[Any], first: bool | None = None) -> bool:
     return bool(first)
 
 
-def all_integers(labels: Iterable[Any]) -> bool:
-    """Return whether all labels are whole numbers, which predictions then are as well; tables may hold 7 as 7.0."""
-    return all(type(prediction_value(label)) is int for label in labels)
-
-
 def prediction_value(value: Any) -> Any:
     """Return what answers have for a label or step: a truth value or number, whole ones as int, else its text."""
     if isinstance(value, (bool, np.bool_)):

@@ -251,14 +251,8 @@ class Search(Predictor):
         """Return the same with all logits multiplied by ``factor``, and another odds scale if one is given."""
         experts = self.model.experts
         mix = (experts.mix * factor).astype(np.float32)
-        return replace(
-            self,
-            model=replace(
-                self.model,
-                experts=experts._replace(mix=mix),
-                odds_scale=self.odds_scale if odds_scale is None else odds_scale,
-            ),
-        )
+        odds_scale = self.odds_scale if odds_scale is None else odds_scale
+        return replace(self, model=replace(self.model, experts=experts._replace(mix=mix), odds_scale=odds_scale))
 
     def row_parts(self, row: Any) -> RowParts:
         """Return what each feature adds to the logits, for a matrix of one row."""
