@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
@@ -10,35 +11,89 @@ from numpy.typing import NDArray
 
 from hinet.data.matrix_kernels import BAD_FEATURES, BAD_OFFSETS, BAD_VALUES, SORTED, validate_csr
 from hinet.errors import HiNetError, format_value
+from hinet.ragged import gather, offsets_of
 
 MAX_FEATURES = np.iinfo(np.int32).max  # kernels use 32-bit feature numbers
 _KERNEL_FLAGS: Final = ("C", "A", "W")  # kernels would be compiled again for other arrays, such as read-only ones
 _REBUILD = "the CSR matrix is damaged; rebuild it"
 
 
+@dataclass(frozen=True, eq=False)
+class MixedRows:
+    """Rows of a CSR matrix with dense columns beside it, which are numbered after its own."""
+
+    sparse: Any  # SciPy CSR, (n, s)
+    dense: NDArray[np.float32]  # (n, d)
+
+    def __post_init__(self) -> None:
+        if self.sparse.shape[0] != len(self.dense):
+            raise HiNetError(f"{self.sparse.shape[0]:,} sparse rows and {len(self.dense):,} dense ones; give both alike")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of rows and of columns, ``s + d``."""
+        return self.sparse.shape[0], self.sparse.shape[1] + self.dense.shape[1]
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return 2
+
+    def __getitem__(self, rows: Any) -> MixedRows:
+        return MixedRows(self.sparse[rows], self.dense[rows])
+
+    def tocsr(self) -> Any:
+        """Return all columns as one CSR matrix."""
+        rows = scipy.sparse.hstack([self.sparse, scipy.sparse.csr_array(self.dense)], format="csr")
+        return scipy.sparse.csr_array(rows, dtype=np.float32)
+
+
 class SparseMatrix(NamedTuple):
-    """A CSR matrix as the three arrays that kernels use; the features of a row are sorted."""
+    """A CSR matrix as the arrays that kernels use, with dense columns beside it; the features of a row are sorted."""
 
     indptr: NDArray[np.int64]  # (n + 1,)
     indices: NDArray[np.int32]  # (nnz,)
     data: NDArray[np.float32]  # (nnz,)
+    dense: NDArray[np.float32]  # (n, d) columns whose numbers are the last ones
 
     @classmethod
     def of(cls, rows: Any) -> SparseMatrix:
-        """Convert a SciPy CSR matrix, without a copy where possible.
+        """Convert a SciPy CSR matrix or MixedRows, without a copy where possible.
 
         Raises
         ------
         HiNetError
             If it is not a CSR matrix of finite numbers, or its arrays are inconsistent; names the row.
         """
+        if isinstance(rows, MixedRows):
+            _check_dense(rows.dense)
+            return cls.of(rows.sparse)._replace(dense=_as_float(rows.dense))
         indptr, indices, data = _arrays_of(rows)
         if _validate_arrays(rows, indptr, indices, data) != SORTED:
             canonical = scipy.sparse.csr_array((data, indices, indptr), shape=rows.shape, copy=True)
             canonical.has_canonical_format = False
             canonical.sum_duplicates()
             return cls.of(canonical)  # validated again, as a sum may be infinite
-        return cls(indptr, indices.astype(np.int32, copy=False), data)
+        nothing = np.zeros((rows.shape[0], 0), np.float32)
+        return cls(indptr, indices.astype(np.int32, copy=False), data, nothing)
+
+    def take(self, rows: NDArray[np.int64]) -> SparseMatrix:
+        """Return the chosen rows."""
+        entries, lengths = gather(np.arange(len(self.indices)), self.indptr, rows)
+        return SparseMatrix(offsets_of(lengths), self.indices[entries], self.data[entries], self.dense[rows])
+
+    def entries(self, columns: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return all features and values of a matrix of one row that has so many columns."""
+        dense = np.arange(columns - self.dense.shape[1], columns)
+        values = np.concatenate([self.data, self.dense.ravel()]).astype(np.float64)
+        return np.concatenate([self.indices.astype(np.int64), dense]), values
+
+    def block(self, start: int, end: int) -> SparseMatrix:
+        """Return the rows from ``start`` to ``end``, without a copy."""
+        low, high = self.indptr[start], self.indptr[end]
+        return SparseMatrix(
+            self.indptr[start : end + 1] - low, self.indices[low:high], self.data[low:high], self.dense[start:end]
+        )
 
     @property
     def row_count(self) -> int:
@@ -49,6 +104,11 @@ class SparseMatrix(NamedTuple):
 def is_sparse(rows: Any) -> bool:
     """Return whether rows are a SciPy sparse matrix or array."""
     return bool(scipy.sparse.issparse(rows))
+
+
+def is_for_kernels(rows: Any) -> bool:
+    """Return whether rows are such that kernels can read them: sparse, or with dense columns beside."""
+    return is_sparse(rows) or isinstance(rows, MixedRows)
 
 
 def check_rows(rows: Any, expected: int | None = None) -> None:

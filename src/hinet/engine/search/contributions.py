@@ -50,7 +50,7 @@ def contributions(model: FusedModel, row: SparseMatrix, neuron: int) -> Contribu
     of the shares; the mean is spread over the features, the entropy belongs to the rest.
     """
     experts, mix, groups = model.experts, model.mix, model.groups
-    features, values = row.indices, row.data.astype(np.float64)
+    features, values = row.entries(model.features)
     if model.merged is not None:
         features = model.merged[features]
     low, high = int(groups.first_row[neuron]), int(groups.first_row[neuron + 1])

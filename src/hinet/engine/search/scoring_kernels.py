@@ -71,6 +71,11 @@ def read_hidden(rows, row, deep, hidden, index, sink):
         value = rows.data[entry] * deep.embedding_scale[feature]
         for unit in range(width):
             hidden[index, unit] += value * F4(deep.embedding[feature, unit])
+    first = len(deep.embedding) - rows.dense.shape[1]
+    for column in range(rows.dense.shape[1]):
+        value = rows.dense[row, column] * deep.embedding_scale[first + column]
+        for unit in range(width):
+            hidden[index, unit] += value * F4(deep.embedding[first + column, unit])
     for unit in range(width):
         hidden[index, unit] *= F4(1) if hidden[index, unit] > 0 else deep.negative_slope[unit]
 
@@ -206,7 +211,7 @@ def steps_of_rows(rows, groups, experts):
     count, labels = len(rows.indptr) - 1, len(experts.spans.neuron)
     deep, flat = experts.deep.embedding.shape[1], experts.flat.embedding.shape[1]
     outputs = GROUPS_OF_A_ROW * (np.diff(groups.option_offsets).max(initial=1) + USUAL_OPTIONS)
-    values = len(rows.indices) * (deep + flat + GROUPS_OF_A_ROW)
+    values = (len(rows.indices) + rows.dense.size) * (deep + flat + GROUPS_OF_A_ROW)
     of_labels = labels * (flat + 2 * GROUPS_OF_A_ROW) if experts.mix[FLAT] != 0 or experts.mix[PROTOTYPES] != 0 else 0
     return values + count * (of_labels + outputs * (deep + USUAL_OPTIONS))
 

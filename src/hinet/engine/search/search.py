@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from hinet.data import Traces
-from hinet.data.matrices import SparseMatrix, is_sparse
+from hinet.data.matrices import SparseMatrix, is_for_kernels
 from hinet.engine.model.fused import FusedModel
 from hinet.engine.search.contributions import contributions
 from hinet.engine.search.marginal_kernels import OddsShift, best_nodes, likely_labels
@@ -133,7 +133,7 @@ class Search(Predictor):
         if not wanted:
             return answers
         left = np.flatnonzero(answers.counts < 0)
-        return answers.filled_in(left, self._best_traces(_chosen(block, left), k, lowest, max(2 * room, wanted)))
+        return answers.filled_in(left, self._best_traces(block.take(left), k, lowest, max(2 * room, wanted)))
 
     def labels(self, rows: Any) -> FoundNodes:
         """Return the most probable label of every row, summed over all its traces; exact in trees and DAGs.
@@ -257,7 +257,7 @@ class Search(Predictor):
     def row_parts(self, row: Any) -> RowParts:
         """Return what each feature adds to the logits, for a matrix of one row."""
         matrix = SparseMatrix.of(row)
-        return RowParts(lambda group: contributions(self.model, matrix, group), matrix.indices.astype(np.int64))
+        return RowParts(lambda group: contributions(self.model, matrix, group), matrix.entries(self.model.features)[0])
 
     def to_arrays(self, *, half: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return what is kept on disk: plain values that describe the model, and named arrays."""
@@ -318,7 +318,7 @@ class Search(Predictor):
         return np.asarray(flat, np.int64), np.asarray(offsets, np.int64)
 
     def _checked(self, rows: Any) -> SparseMatrix:
-        if not is_sparse(rows):
+        if not is_for_kernels(rows):
             raise HiNetError(f"the model reads rows of a CSR matrix, got {type(rows).__name__}")
         matrix = SparseMatrix.of(rows)
         if rows.shape[1] != self.model.features:
@@ -343,17 +343,7 @@ def _joined(parts: list[Part]) -> Part:
     return parts[0] if len(parts) == 1 else type(parts[0])(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def _chosen(matrix: SparseMatrix, rows: NDArray[np.int64]) -> SparseMatrix:
-    entries, lengths = gather(np.arange(len(matrix.indices)), matrix.indptr, rows)
-    return SparseMatrix(offsets_of(lengths), matrix.indices[entries], matrix.data[entries])
-
-
 def _parts(matrix: SparseMatrix, size: int) -> list[SparseMatrix]:
     """Return the rows in blocks of at most ``size``, of which there is at least one."""
     count = len(matrix.indptr) - 1
-    return [_block(matrix, start, min(start + size, count)) for start in range(0, max(count, 1), size)]
-
-
-def _block(matrix: SparseMatrix, start: int, end: int) -> SparseMatrix:
-    low, high = matrix.indptr[start], matrix.indptr[end]
-    return SparseMatrix(matrix.indptr[start : end + 1] - low, matrix.indices[low:high], matrix.data[low:high])
+    return [matrix.block(start, min(start + size, count)) for start in range(0, max(count, 1), size)]

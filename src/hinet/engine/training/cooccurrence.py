@@ -92,11 +92,12 @@ def repeated_share(rows: SparseMatrix, features: int) -> float:
 
 def merged_columns(rows: SparseMatrix, features: int) -> NDArray[np.int32]:
     """Return a number for each column, the same for columns that are equal; in the order of their first ones."""
-    digests, _ = column_digests(rows, features)
+    dense = rows.dense.shape[1]  # no two of these are equal
+    digests, _ = column_digests(rows, features - dense)
     _, first, inverse = np.unique(digests, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int32)
     rank[np.argsort(first)] = np.arange(len(first))
-    return rank[inverse]
+    return np.append(rank[inverse], len(first) + np.arange(dense, dtype=np.int32))
 
 
 def has_features_to_spare(rows: SparseMatrix, features: int) -> bool:

@@ -19,6 +19,8 @@ from hinet.engine.training.deep_kernels import train_deep, train_flat
 from hinet.engine.training.jobs import Arrays, Job, RowChunk, TrainingSet
 
 MASK_LENGTH = 1 << 16  # dropout factors made for an epoch
+ROW_FACTORS = 4_093  # made for an epoch; a prime, so that they do not go with other factors
+FAINT_ROWS = 0.2  # share of rows whose sparse features count less, as those of texts with unknown words do
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class DropoutMasks(NamedTuple):
 
     features: Floats
     units: Floats
+    rows: Floats  # of all sparse features of a row, which are fainter at times where dense ones stand beside them
 
 
 class DeepAccumulators(NamedTuple):
@@ -105,7 +108,8 @@ class DeepJob(Job):
 
     def work(self) -> float:
         """Return about how much there is to do."""
-        values = len(self._objective.rows.indices) * (1 - self._plan.dropout.features)
+        rows = self._objective.rows
+        values = len(rows.indices) * (1 - self._plan.dropout.features) + rows.dense.size
         return 3.0 * self.epochs * self.expert.width * (values + self._objective.outputs)
 
     def run_epoch(self, epoch: int, advance: Callable[[int], None]) -> float:
@@ -115,11 +119,19 @@ class DeepJob(Job):
         masks = DropoutMasks(
             _factors(random, MASK_LENGTH, self._plan.dropout.features),
             _factors(random, MASK_LENGTH + self.expert.width, self._plan.dropout.units),
+            self._row_factors(random),
         )
         train, expert, accumulators = self._objective.train, self.expert, self._accumulators
         return self.train_rows(
             order, self._plan.rate, epoch, advance, lambda chunk: train(chunk, masks, expert, accumulators)
         )
+
+    def _row_factors(self, random: np.random.Generator) -> Floats:
+        """Return factors of the sparse part of rows, below 1 for some if there are dense columns to go by instead."""
+        if not self._objective.rows.dense.shape[1]:
+            return np.ones(1, np.float32)
+        faint = random.random(ROW_FACTORS) < FAINT_ROWS
+        return np.where(faint, random.random(ROW_FACTORS), 1).astype(np.float32)
 
     def state(self) -> Arrays:
         """Return weights and accumulators."""

@@ -57,10 +57,11 @@ def sample(rows, row, masks, number, work, lane):
     """Take those features of a row that dropout leaves."""
     length = len(masks.features)
     offset = random_offset(2 * number, length)
+    factor = masks.rows[offset % len(masks.rows)]
     count = 0
     for entry in range(rows.indptr[row], rows.indptr[row + 1]):
         work.feature[lane, count] = rows.indices[entry]
-        work.value[lane, count] = rows.data[entry] * masks.features[offset]
+        work.value[lane, count] = rows.data[entry] * factor * masks.features[offset]
         count += masks.features[offset] > 0
         offset = offset + 1 if offset + 1 < length else 0
     work.count[lane] = count
@@ -80,6 +81,10 @@ def embed(rows, row, deep, masks, number, work, lane):
         feature, value = work.feature[lane, entry], work.value[lane, entry]
         for unit in range(width):
             hidden[lane, unit] += value * deep.embedding[feature, unit]
+    first = len(deep.embedding) - rows.dense.shape[1]
+    for column in range(rows.dense.shape[1]):
+        for unit in range(width):
+            hidden[lane, unit] += rows.dense[row, column] * deep.embedding[first + column, unit]
     offset = random_offset(2 * number + 1, len(masks.units) - width)
     for unit in range(width):
         factor = F4(1) if hidden[lane, unit] > 0 else deep.negative_slope[unit]
@@ -110,7 +115,7 @@ def update_output(output, grad, size, rate, deep, accumulators, work, lane):
 
 
 @inlined
-def update_embedding(rate, deep, accumulators, work, lane):
+def update_embedding(rows, row, rate, deep, accumulators, work, lane):
     """Move the embeddings of the features that were left of a row by Adagrad, and clear the gradient."""
     gradient, width = work.gradient, deep.embedding.shape[1]
     for unit in range(width):
@@ -120,6 +125,13 @@ def update_embedding(rate, deep, accumulators, work, lane):
     if size > 0:
         for entry in range(work.count[lane]):
             feature, value = work.feature[lane, entry], work.value[lane, entry]
+            accumulators.embedding[feature] += value * value * size
+            step = rate * value / np.sqrt(accumulators.embedding[feature])
+            for unit in range(width):
+                deep.embedding[feature, unit] -= step * gradient[lane, unit]
+        first = len(deep.embedding) - rows.dense.shape[1]
+        for column in range(rows.dense.shape[1]):
+            feature, value = first + column, rows.dense[row, column]
             accumulators.embedding[feature] += value * value * size
             step = rate * value / np.sqrt(accumulators.embedding[feature])
             for unit in range(width):
@@ -155,7 +167,7 @@ def train_deep(data, chunk, masks, deep, accumulators):
                 grad = scratch.mass[listed] * scratch.p[start + option] - scratch.target[start + option]
                 if abs(grad) > CERTAIN:
                     update_output(base + option, grad, size, rate, deep, accumulators, work, 0)
-        update_embedding(rate, deep, accumulators, work, 0)
+        update_embedding(rows, row, rate, deep, accumulators, work, 0)
     return cost
 
 
@@ -180,7 +192,7 @@ def train_flat(rows, targets, adjustment, chunk, masks, deep, accumulators):
                 if abs(grad[lane, label]) > CERTAIN:
                     update_output(label, grad[lane, label], size[lane], rate, deep, accumulators, work, lane)
         for lane in range(count):
-            update_embedding(rate, deep, accumulators, work, lane)
+            update_embedding(rows, order[begin + lane], rate, deep, accumulators, work, lane)
     return cost
 
 

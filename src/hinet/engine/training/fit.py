@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data import Traces
-from hinet.data.matrices import SparseMatrix, check_count, is_sparse, validate_weights
+from hinet.data.matrices import SparseMatrix, check_count, is_for_kernels, validate_weights
 from hinet.engine.model.column_kernels import mean_sizes
 from hinet.engine.model.experts import PROTOTYPES, DeepExpert, Experts, Floats, Mix, Prototypes, WideExpert
 from hinet.engine.model.fused import FusedModel, with_merged
@@ -316,7 +316,7 @@ def _adjustment_of_labels(counts: NDArray[np.float64], strength: float) -> Float
 
 def _checked(rows: Any, traces: Traces, layers: Any, kind: str = "") -> tuple[SparseMatrix, Targets]:
     """Return rows and labels in the form kernels read, or raise HiNetError if they cannot be used."""
-    if not is_sparse(rows):
+    if not is_for_kernels(rows):
         raise HiNetError(f"the fused engine reads {kind}rows of a CSR matrix, got {type(rows).__name__}")
     matrix = SparseMatrix.of(rows)
     check_count(matrix.row_count, len(traces))
