@@ -44,8 +44,9 @@ def compare(
     plot: Annotated[Path, option("File for the plot: .png, .svg or .pdf.")] = PLOT,
 ) -> None:
     """Train flat and hierarchical networks with the same features, seeds and budget; needs the extra 'torch'."""
+    from hinet.data.tables import Columns
     from hinet.evaluation import compare as compare_models
-    from hinet.evaluation.comparison_data import TextColumns, lshtc_comparison, table_comparison
+    from hinet.evaluation.comparison_data import lshtc_comparison, table_comparison
 
     require("torch", "compare")
     check_plot(plot)
@@ -58,7 +59,7 @@ def compare(
     if data.is_dir():
         rows = lshtc_comparison(data, None if test is None else str(test))
     else:
-        rows = table_comparison(data, TextColumns(text, label, label_sep, split), hierarchy=taxonomy, test=test)
+        rows = table_comparison(data, Columns((text,), (label,), label_sep), split=split, hierarchy=taxonomy, test=test)
     names = [name.strip() for name in models.split(",")]
     training = {} if epochs is None else {"epochs": epochs}
     seed_range = range(run.seed, run.seed + seeds)
@@ -75,7 +76,7 @@ def _save(data: ComparisonData, outcomes: list[Outcome], out: Path, plot: Path) 
 
     from hinet.evaluation import summarise_outcomes
     from hinet.evaluation.plots import plot_comparison
-    from hinet.files import write_text
+    from hinet.files.atomic import write_text
 
     results = {
         "data": data.name,

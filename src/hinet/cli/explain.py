@@ -37,8 +37,7 @@ def explain(
     features.
     """
     from hinet.classifier.loaded import load_model
-    from hinet.files import read_text
-    from hinet.files.text import decoding_error
+    from hinet.files.text import decoding_error, read_text
 
     loaded = load_model(model, run.threads)
     text = read_text("-").strip() if text == "-" else text

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from hinet.errors import FileError, quoted
-from hinet.files import read_text
+from hinet.files.text import read_text
 from hinet.ragged import offsets_of, positions
 
 INTERNAL_FEATURE = 0  # the number of the document in LSHTC

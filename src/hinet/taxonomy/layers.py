@@ -126,28 +126,17 @@ class Layers:
                 )
             below, lengths = gather(children, child_offsets, layer)
         groups.append(lengths)
-        return cls._assembled(taxonomy, nodes, groups, targets, may_end)
-
-    @classmethod
-    def _assembled(
-        cls,
-        taxonomy: Taxonomy,
-        layer_nodes: list[NDArray[np.int32]],
-        groups: list[NDArray[np.int64]],
-        targets: list[NDArray[np.int64]],
-        may_end: Bools,
-    ) -> Layers:
-        node = np.concatenate(layer_nodes)
-        ends = may_end[node]
-        ends[0] = taxonomy.root != VIRTUAL_ROOT and may_end[taxonomy.root]
+        node = np.concatenate(nodes)
+        can_end = may_end[node]
+        can_end[0] = taxonomy.root != VIRTUAL_ROOT and may_end[taxonomy.root]
         child_counts = np.concatenate(groups)  # (neurons,)
-        option_offsets = offsets_of(child_counts + ends)
+        option_offsets = offsets_of(child_counts + can_end)
         option_neuron = np.full(option_offsets[-1], STOP, np.int32)
         is_child = np.ones(len(option_neuron), bool)
-        is_child[option_offsets[1:][ends] - 1] = False
+        is_child[option_offsets[1:][can_end] - 1] = False
         option_neuron[is_child] = np.concatenate(targets)
-        layer_offsets = offsets_of(np.array([len(nodes) for nodes in layer_nodes]))
-        return cls(taxonomy, node, ends, layer_offsets, option_offsets, option_neuron)
+        layer_offsets = offsets_of(np.array([len(layer) for layer in nodes]))
+        return cls(taxonomy, node, can_end, layer_offsets, option_offsets, option_neuron)
 
     @property
     def height(self) -> int:

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.errors import FileError, LabelError, TaxonomyError, did_you_mean, quoted
-from hinet.files import format_delimited, write_text
+from hinet.files.atomic import write_text
+from hinet.files.delimited import format_delimited
 from hinet.ragged import Bools, Ints, freeze, frozen, gather, group_by, offsets_of
 from hinet.taxonomy.draft import UNWRITABLE, Draft, Graph, Problem, is_writable, longest_depth, resolve
 from hinet.taxonomy.formats import TaxonomyFormat, id_path_draft, read_draft
@@ -240,15 +241,15 @@ class Taxonomy:
 
     def children(self, node: str) -> tuple[str, ...]:
         """Return the children of ``node`` in the order of the source."""
-        flat, offsets = self.child_lists
-        position = self.position(node)
-        return tuple(self.ids[child] for child in flat[offsets[position] : offsets[position + 1]].tolist())
+        return self._listed(self.child_lists, node)
 
     def parents(self, node: str) -> tuple[str, ...]:
         """Return the parents of ``node``; none for a top node."""
-        flat, offsets = self.parent_lists
-        position = self.position(node)
-        return tuple(self.ids[parent] for parent in flat[offsets[position] : offsets[position + 1]].tolist())
+        return self._listed(self.parent_lists, node)
+
+    def _listed(self, lists: tuple[Ints, Ints], node: str) -> tuple[str, ...]:
+        (flat, offsets), position = lists, self.position(node)
+        return tuple(self.ids[other] for other in flat[offsets[position] : offsets[position + 1]].tolist())
 
     def ancestor_lists(self, nodes: Ints) -> tuple[Ints, NDArray[np.int64]]:
         """Return each of ``nodes`` with all its ancestors except the root, as a ragged array: flat and offsets.

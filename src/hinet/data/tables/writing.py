@@ -13,7 +13,7 @@ from typing import IO, Any, Literal, Protocol
 from hinet.data.tables.arrow_values import to_python
 from hinet.data.tables.formats import TableFormat, format_of_name
 from hinet.errors import FileError, HiNetError, quoted
-from hinet.files import new_file
+from hinet.files.atomic import new_file
 from hinet.files.delimited import format_rows
 from hinet.files.streams import STANDARD, compressed_writer, standard_output, strip_compression
 from hinet.files.text import decoding_error
