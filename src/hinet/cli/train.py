@@ -88,9 +88,7 @@ def train(
         from hinet.evaluation.plots import plot_history
 
         plot_history(classifier.history_, plot)
-    report_model(classifier, model, time.perf_counter() - start, run)
-    if risk_error is not None:
-        raise HiNetError(f"the model is saved, but without a threshold for --risk: {risk_error}")
+    report_model(classifier, model, time.perf_counter() - start, run, risk_error)
 
 
 def _check_outputs(model: Path, resume: bool, plot: Path | None) -> Path:

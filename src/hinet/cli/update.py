@@ -68,9 +68,7 @@ def update(
         run.message("the model is no longer calibrated; give --valid or --valid-share to calibrate it again")
     notes = {**(manifest.get("notes") or {}), COLUMNS: columns.to_dict()}
     classifier.save(target, half=bool(manifest["model"].get("half")), notes=notes)
-    report_model(classifier, target, time.perf_counter() - start, run)
-    if risk_error is not None:
-        raise HiNetError(f"the model is saved, but without a threshold for --risk: {risk_error}")
+    report_model(classifier, target, time.perf_counter() - start, run, risk_error)
 
 
 def _check(taxonomy: Path | None, rename: list[str], more: list[str], validation: ValidationOptions) -> None:

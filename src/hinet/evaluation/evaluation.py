@@ -98,7 +98,7 @@ class Evaluation:
         if not len(wrong):
             return []
         cases = Cases.of([self.labels[row] for row in wrong.tolist()], self.found.traces.take(wrong))
-        agreed = Common.of_each(cases, Common.greatest_depth)
+        agreed = np.concatenate([common.greatest_depth() for common in Common.of_all(cases)])
         first = cases.true_nodes[cases.offsets[:-1]]
         tops = _top_of(self.taxonomy, first)
         counts = np.zeros((len(self.taxonomy), self.taxonomy.height + 1), np.int64)

@@ -1,8 +1,7 @@
 """Files on disk: decoded text, delimited tables with line numbers, arrays, and atomic writes."""
 
 from hinet.files.arrays import MappedFile, map_arrays, narrowest, read_arrays, write_arrays
-from hinet.files.atomic import write_bytes
-from hinet.files.folders import PROBE_PREFIX, check_writable
+from hinet.files.atomic import PROBE_PREFIX, check_writable, write_bytes
 from hinet.files.locks import LOCK, locked
 from hinet.files.plain import check_plain
 from hinet.files.text import decode_text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -122,11 +122,6 @@ class Common:
             end = max(start + 1, last)
             yield cls.of(cases.between(start, end), ancestry)
             start = end
-
-    @classmethod
-    def of_each(cls, cases: Cases, measure: Callable[[Common], NDArray[np.int64]]) -> NDArray[np.int64]:
-        """Return what a method measures of every case."""
-        return np.concatenate([measure(common) for common in cls.of_all(cases)])
 
     @cached_property
     def case(self) -> NDArray[np.int64]:

@@ -141,7 +141,7 @@ def tree_distance(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None =
     2.0
     """
     cases = Cases.of(y_true, y_pred, taxonomy)
-    return cases.mean(Common.of_each(cases, Common.least_distance))
+    return cases.mean(np.concatenate([common.least_distance() for common in Common.of_all(cases)]))
 
 
 def depth_of_agreement(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> float:
@@ -153,7 +153,7 @@ def depth_of_agreement(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | N
     1.0
     """
     cases = Cases.of(y_true, y_pred, taxonomy)
-    return cases.mean(Common.of_each(cases, Common.greatest_depth))
+    return cases.mean(np.concatenate([common.greatest_depth() for common in Common.of_all(cases)]))
 
 
 def case_shares(cases: Cases, sizes: NDArray[np.int64], average: Average) -> Shares:
@@ -177,9 +177,9 @@ def _share(part: NDArray[np.int64], whole: NDArray[np.int64], other: NDArray[np.
 def _of_ancestors(y_true: Labels, y_pred: Labels, average: Average, taxonomy: Taxonomy | None) -> Shares:
     check_average(average)
     cases = Cases.of(y_true, y_pred, taxonomy)
-    return case_shares(cases, Common.of_each(cases, Common.set_sizes), average)
+    return case_shares(cases, np.concatenate([common.set_sizes() for common in Common.of_all(cases)]), average)
 
 
 def _of_lowest(y_true: Labels, y_pred: Labels, taxonomy: Taxonomy | None) -> Shares:
     cases = Cases.of(y_true, y_pred, taxonomy)
-    return case_shares(cases, Common.of_each(cases, Common.lowest_sizes), "macro")
+    return case_shares(cases, np.concatenate([common.lowest_sizes() for common in Common.of_all(cases)]), "macro")

@@ -14,8 +14,7 @@ from hinet.ragged import Bools, Ints, group_by
 from hinet.taxonomy.draft import MAX_SUGGESTIONS, Draft, Problem, resolve
 from hinet.taxonomy.layers import Layers
 from hinet.taxonomy.path_ids import PATH_SEP
-from hinet.taxonomy.roots import VIRTUAL_ROOT
-from hinet.taxonomy.taxonomy import Taxonomy
+from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy
 
 Line = Callable[[int], int | None]  # the line that first names a node
 WIDE = 1_000  # children; above it a level is usually missing

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from hinet.errors import TaxonomyError, quoted
 from hinet.ragged import Bools, Ints, first_seen, freeze, frozen, gather, group_by, offsets_of
-from hinet.taxonomy.roots import VIRTUAL_ROOT
-from hinet.taxonomy.taxonomy import Taxonomy
+from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy
 
 STOP = -1
 MAX_NEURONS = 25_000_000  # about 2 GB during construction; a DAG with many depths per node may unroll to more
