@@ -28,7 +28,7 @@ def check_outputs(reads: Iterable[Name | None], writes: Mapping[str, Name | None
         if name is None or path is None:
             continue
         for other, use in used.items():
-            if _is_same(path, other):
+            if path == other or (path.exists() and other.exists() and path.samefile(other)):
                 raise FileError(name, f"{_clash(option, use)}; name another file")
         models = {folder, *(other for other, use in used.items() if use != "read")}
         if models & {*path.parents}:
@@ -51,10 +51,6 @@ def _resolve(name: Name | None) -> Path | None:
     except RuntimeError:  # raised before Python 3.13
         raise FileError(name, "is a link to itself; name another file") from None
     return None if path.exists() and not path.is_file() and not path.is_dir() else path
-
-
-def _is_same(path: Path, other: Path) -> bool:
-    return path == other or (path.exists() and other.exists() and path.samefile(other))
 
 
 def check_plot(path: Path | None) -> None:

@@ -128,13 +128,8 @@ def _read_texts(paths: list[str], query: RowQuery, rows: RowOptions, row_errors:
             yield pa.array(block.texts, pa.large_string())
 
     texts = pa.chunked_array(list(chunks()), pa.large_string())
-    return LabelledTexts(texts, _intern(labels))
-
-
-def _intern(labels: list[Any]) -> list[Any]:
-    """Return labels with equal ones being the same object, to save memory."""
-    interned: dict[Any, Any] = {}
-    return [interned.setdefault(label, label) for label in labels]
+    interned: dict[Any, Any] = {}  # equal labels are then the same object, which saves memory
+    return LabelledTexts(texts, [interned.setdefault(label, label) for label in labels])
 
 
 def _check_paths(*parts: LabelledTexts | None) -> None:

@@ -53,16 +53,12 @@ def read_libsvm(path: str | Path) -> LibsvmRows:
     entries = np.bincount(np.searchsorted(ends, np.flatnonzero(data == ord(":"))), minlength=len(ends))
     commas = np.bincount(np.searchsorted(ends, np.flatnonzero(data == ord(","))), minlength=len(ends))
     starts = np.append(0, ends[:-1] + 1)
-    blank = _is_blank(data, starts, ends)
+    printed = np.append(0, np.cumsum(data > ord(" ")))
+    blank = printed[ends] == printed[starts]
     labels = np.where(blank, 0, commas + 1)
     _check_lines(path, text)
     numbers = np.fromstring(text.translate({ord(":"): " ", ord(","): " "}), np.float64, sep=" ")
     return _assemble(numbers, labels[~blank], entries[~blank])
-
-
-def _is_blank(data: NDArray[np.uint8], starts: NDArray[Any], ends: NDArray[Any]) -> NDArray[np.bool_]:
-    printed = np.append(0, np.cumsum(data > ord(" ")))
-    return np.asarray(printed[ends] == printed[starts])
 
 
 def _assemble(numbers: NDArray[np.float64], labels: NDArray[Any], entries: NDArray[Any]) -> LibsvmRows:

@@ -241,11 +241,10 @@ def _traces_of(layers: Layers, labels: Ints) -> tuple[Ints, Ints, Ints, Ints]:
         return empty, empty, empty[:0], bad
 
     step_neuron, step_below = [neurons], [np.full(len(neurons), -1, np.int64)]
-    tops, top_owner, top_length = [], [], []
+    at_root = owner[neurons == 0]  # a trace that ends at the root has no step at all
+    tops, top_owner, top_length = [np.full(len(at_root), -1)], [at_root], [np.zeros(len(at_root), np.int64)]
     first, length = 0, 1  # number of the first step of this round, neurons of a trace that finishes in it
     parents, parent_offsets = layers.parent_lists
-    at_root = neurons == 0  # a trace that ends at the root has no step at all
-    root_owner = owner[at_root]
     while len(neurons):
         above, splits = gather(parents, parent_offsets, neurons)
         below = np.repeat(np.arange(len(neurons)) + first, splits)
@@ -258,14 +257,7 @@ def _traces_of(layers: Layers, labels: Ints) -> tuple[Ints, Ints, Ints, Ints]:
         neurons, owner, below = above[~done], owner[~done], below[~done]
         step_neuron.append(neurons)
         step_below.append(below)
-    return _collect(
-        len(labels),
-        np.concatenate([root_owner, *top_owner]),
-        np.concatenate([np.zeros(len(root_owner), np.int64), *top_length]),
-        np.concatenate([np.full(len(root_owner), -1), *tops]),
-        np.concatenate(step_neuron),
-        np.concatenate(step_below),
-    )
+    return _collect(len(labels), *map(np.concatenate, (top_owner, top_length, tops, step_neuron, step_below)))
 
 
 def _collect(

@@ -90,7 +90,7 @@ def resolve(draft: Draft) -> Graph:
         edge_child,
         first_link,
         _attributes(draft, child, first_link),
-        tuple(sorted(problems, key=_by_line)),
+        tuple(sorted(problems, key=lambda problem: (problem.severity != "error", problem.line or 0))),
     )
 
 
@@ -115,10 +115,6 @@ def longest_depth(size: int, edge_parent: Ints, edge_child: Ints) -> NDArray[np.
 
 def _problem(draft: Draft, link: int, code: str, message: str, *nodes: str, severity: Severity = "error") -> Problem:
     return Problem(severity, code, message, None if draft.lines is None else draft.lines[link], nodes)
-
-
-def _by_line(problem: Problem) -> tuple[bool, int]:
-    return problem.severity != "error", problem.line or 0
 
 
 def _names_in_order(draft: Draft) -> Iterable[str | None]:

@@ -206,31 +206,27 @@ class Layers:
 
     def children_at(self, parents: Ints, nodes: Ints) -> NDArray[np.int64]:
         """Return the neuron of each node among the children of each parent neuron, or -1."""
-        keys, neurons = self._children_by_node
-        key = parents.astype(np.int64) * len(self.taxonomy) + nodes
-        index = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
-        return np.where(keys[index] == key, neurons[index], -1)
-
-    @cached_property
-    def _children_by_node(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        real = np.flatnonzero(self.option_neuron != STOP)
-        child = self.option_neuron[real]
-        keys = self.option_parent[real].astype(np.int64) * len(self.taxonomy) + self.node[child]
-        order = np.argsort(keys, kind="stable")
-        return keys[order], child[order]
+        options = self._options_to(parents, nodes)
+        return np.where(options < 0, -1, self.option_neuron[options])
 
     def options_between(self, parents: Ints, children: Ints) -> NDArray[np.int64]:
         """Return the option that leads from each parent neuron to each child neuron; there must be one."""
-        keys, options = self._options_by_edge
-        key = parents.astype(np.int64) * len(self.node) + children
-        result = options[np.minimum(np.searchsorted(keys, key), len(keys) - 1)]
-        assert np.array_equal(self.option_neuron[result], children)
-        return result
+        options = self._options_to(parents, self.node[children])
+        assert np.array_equal(self.option_neuron[options], children)
+        return options
+
+    def _options_to(self, parents: Ints, nodes: Ints) -> NDArray[np.int64]:
+        """Return the option from each parent neuron to its child of each node, or -1."""
+        keys, options = self._options_by_node
+        key = parents.astype(np.int64) * len(self.taxonomy) + nodes
+        index = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
+        return np.where(keys[index] == key, options[index], -1)
 
     @cached_property
-    def _options_by_edge(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _options_by_node(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         real = np.flatnonzero(self.option_neuron != STOP)
-        keys = self.option_parent[real].astype(np.int64) * len(self.node) + self.option_neuron[real]
+        nodes = self.node[self.option_neuron[real]]
+        keys = self.option_parent[real].astype(np.int64) * len(self.taxonomy) + nodes
         order = np.argsort(keys, kind="stable")
         return keys[order], real[order]
 
