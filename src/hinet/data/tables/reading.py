@@ -34,15 +34,21 @@ def read_blocks(
             peeked = peek_stream(raw)
             format = format_of(path, peeked.head, options, selection.columns, selection.explicit)
             if format == "parquet":
-                blocks = parquet_blocks(path, peeked, selection, options.encoding)
+                blocks = _parquet_blocks(path, peeked, selection, options.encoding, row_errors)
             else:
                 blocks = _text_blocks(path, peeked, format, selection, options, row_errors)
             for block in blocks:
-                block = _reject_undecodable(block, options.encoding, row_errors)
                 rows += len(block)
                 yield block
         if not rows and row_errors.count == errors_before:
             raise FileError(path, "the file has no rows")
+
+
+def _parquet_blocks(
+    path: str, peeked: PeekedStream, selection: ColumnSelection, encoding: str, row_errors: RowErrors
+) -> Iterator[RowBlock]:
+    for block in parquet_blocks(path, peeked, selection, encoding):
+        yield _reject_undecodable(block, encoding, row_errors)
 
 
 def _text_blocks(
@@ -53,7 +59,7 @@ def _text_blocks(
     options: TableOptions,
     row_errors: RowErrors,
 ) -> Iterator[RowBlock]:
-    """Yield blocks of a text file."""
+    """Yield blocks of a text file without rows that cannot be decoded."""
     if is_utf8(options.encoding):
         check_not_binary(path, peeked.head)
     encoding = "utf-8-sig" if is_utf8(options.encoding) else options.encoding
@@ -68,7 +74,8 @@ def _text_blocks(
         else:
             sample = Sample(peeked.head.decode(encoding, errors="replace"), not peeked.is_all)
             rows = delimited_rows(path, lines, sample, format, selection, options)
-        yield from in_blocks(path, format, *rows, row_errors)
+        for block in in_blocks(path, format, *rows, row_errors):
+            yield _reject_undecodable(block, options.encoding, row_errors)
     except UnicodeError as error:
         raise FileError(path, f"is not {options.encoding} text: {error}; {ENCODING_REMEDY}") from None
     finally:
