@@ -48,13 +48,8 @@ def table_comparison(
         if not len(part):
             raise HiNetError(f"{file}: there are no {name} rows; set `split` or `test`")
     train_rows, test_rows = tfidf_texts(parts["train"].texts, parts["test"].texts)
-    sep = columns.label_sep
     train, test_labels = (
-        [
-            (cell,) if sep is None else tuple(filter(None, map(str.strip, cell.split(sep))))
-            for cell in parts[name].labels
-        ]
-        for name in ("train", "test")
+        [_split_labels(cell, columns.label_sep) for cell in parts[name].labels] for name in ("train", "test")
     )
     if taxonomy is None:
         paths = [_steps(label) for row in (*train, *test_labels) for label in row]
@@ -90,6 +85,10 @@ def _rows(
         labels += map(as_id, block.rows.cells[columns.label[0]])
         splits += map(as_id, block.rows.values(split) if split is not None else ())
     return LabelledRows(tuple(texts), tuple(labels)), splits
+
+
+def _split_labels(cell: str, separator: str | None) -> tuple[str, ...]:
+    return (cell,) if separator is None else tuple(part.strip() for part in cell.split(separator) if part.strip())
 
 
 def _as_path_ids(labels: LabelSets) -> list[tuple[str, ...]]:
