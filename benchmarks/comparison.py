@@ -14,8 +14,9 @@ import itertools
 from measure import DATA, RESULTS, save
 
 from hinet.cli.compare import print_outcomes
+from hinet.data.tables import Columns
 from hinet.evaluation import ComparisonData, compare, summarise_outcomes
-from hinet.evaluation.comparison_data import TextColumns, lshtc_comparison, table_comparison
+from hinet.evaluation.comparison_data import lshtc_comparison, table_comparison
 from hinet.evaluation.plots import plot_comparison
 
 NAMED = ("flatten", "paper", "paper-masked", "default")
@@ -28,8 +29,8 @@ PAPER_ROW = {"flatten": 39.2, "hinet": 41.4}  # the paper's own table: DMOZ with
 
 def naics() -> ComparisonData:
     folder = DATA / "naics2022_index"
-    columns = TextColumns(label="code", split="split")
-    return table_comparison(folder / "naics2022_index.tsv", columns, hierarchy=folder / "hierarchy.tsv")
+    columns = Columns(label=("code",))
+    return table_comparison(folder / "naics2022_index.tsv", columns, split="split", hierarchy=folder / "hierarchy.tsv")
 
 
 def lshtc() -> ComparisonData:
@@ -38,7 +39,7 @@ def lshtc() -> ComparisonData:
 
 def wordnet() -> ComparisonData:
     folder = DATA / "wordnet_nouns"
-    columns = TextColumns(label="labels", label_sep=" ")
+    columns = Columns(label=("labels",), label_sep=" ")
     return table_comparison(folder / "train.tsv.xz", columns, hierarchy=folder / "hierarchy.tsv")
 
 

@@ -17,7 +17,6 @@ from measure import RESULTS, Stopwatch, answer_if_asked, run_alone, save
 from numpy.typing import NDArray
 
 from hinet import Layers, Taxonomy, Traces
-from hinet.evaluation.plots import plot_parameters
 from hinet.metrics import accuracy
 from hinet.networks import HeadSettings, HiNet, Targets, TrainingSettings, paper, predict_traces, train
 
@@ -138,6 +137,21 @@ def parameter_curve(n: int, k: int, heights: range) -> dict[str, list[int]]:
     return curve
 
 
+def plot_parameters(curve: dict[str, list[int]]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6, 4), constrained_layout=True)
+    for name in ("flatten", "paper", "hinet"):
+        axes.plot(curve["height"], curve[name], marker="o", label=name)
+    axes.set(xlabel="height h", ylabel="parameters of the output layers", yscale="log")
+    axes.legend()
+    figure.suptitle("Output parameters, n = 100")
+    figure.savefig(RESULTS / "dense_hierarchy.png", dpi=130)
+
+
 def main() -> None:
     answer_if_asked(CASES)
     results: dict[str, Any] = {}
@@ -147,7 +161,7 @@ def main() -> None:
         for name, value in results[case].items():
             print(f"  {name:28} {value:,}")
     results["parameters_n100"] = parameter_curve(100, HIDDEN, range(1, 8))
-    plot_parameters(results["parameters_n100"], "Output parameters, n = 100", RESULTS / "dense_hierarchy.png")
+    plot_parameters(results["parameters_n100"])
     save("dense_hierarchy", results)
 
 

@@ -14,20 +14,14 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Public names and the rooms they live in; a room is imported when a name of it is first used.
-_HOMES = {
-    "FileError": "hinet.errors",
-    "HiNetClassifier": "hinet.classifier",
-    "HiNetError": "hinet.errors",
-    "LabelError": "hinet.errors",
-    "Layers": "hinet.taxonomy",
-    "Taxonomy": "hinet.taxonomy",
-    "TaxonomyError": "hinet.errors",
-    "Traces": "hinet.data",
-    "load": "hinet.classifier",
-    "load_icd10cm": "hinet.data",
-    "paths_as_text": "hinet.classifier",
+# Public names and the packages they are from; a package is imported when a name of it is first used.
+_NAMES = {
+    "hinet.classifier": ("HiNetClassifier", "load", "paths_as_text"),
+    "hinet.data": ("Traces", "load_icd10cm"),
+    "hinet.errors": ("FileError", "HiNetError", "LabelError", "TaxonomyError"),
+    "hinet.taxonomy": ("Layers", "Taxonomy"),
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "FileError",

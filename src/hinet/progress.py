@@ -65,19 +65,20 @@ class LineProgress(Progress):
         self.message(format_epoch(record))
 
 
-class RichProgress(Progress):
+class RichProgress(LineProgress):
     """Shows a progress bar over the rows of all epochs, with a line for every epoch above it."""
 
     def __init__(self, name: str = "") -> None:
         from rich.console import Console
         from rich.progress import Progress as Bars
 
+        super().__init__(name)
         self._bars = Bars(console=Console(stderr=True), transient=True)
         self._name = name
 
     def message(self, text: str) -> None:
         """Write a line above the bar."""
-        self._bars.console.print(f"{self._name}: {text}" if self._name else text, highlight=False)
+        self._bars.console.print(f"{self._prefix}{text}", highlight=False)
 
     def started(self, epochs: int, rows: int) -> None:
         """Show the bar."""
@@ -87,10 +88,6 @@ class RichProgress(Progress):
     def advanced(self, rows: int) -> None:
         """Move the bar."""
         self._bars.advance(self._task, rows)
-
-    def epoch_done(self, record: EpochRecord) -> None:
-        """Write a line for the epoch above the bar."""
-        self.message(format_epoch(record))
 
     def finished(self) -> None:
         """Remove the bar."""

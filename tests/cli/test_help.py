@@ -13,7 +13,7 @@ import typer
 from hinet.cli import app
 from hinet.cli.predict import DecodingName
 from hinet.cli.row_options import RowFormat
-from hinet.data.tables import FORMATS
+from hinet.data.tables.formats import FORMATS
 from hinet.engine import Decoding
 from tests.cli.conftest import HINET, TRAIN_EXAMPLE, run_hinet
 from tests.processes import run

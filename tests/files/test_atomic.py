@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from hinet import FileError
-from hinet.files import atomic, new_folder, write_text
+from hinet.files import atomic
+from hinet.files.atomic import new_folder, write_text
 
 
 def test_an_old_file_stays_whole_until_the_new_one_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

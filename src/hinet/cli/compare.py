@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hinet.cli.column_options import LabelSep
 from hinet.cli.options import RunOptions, option, seed_options
-from hinet.cli.outputs import check_outputs
-from hinet.cli.plot_options import check_plot
+from hinet.cli.outputs import check_outputs, check_plot
 from hinet.errors import FileError
 from hinet.extras import require
 
@@ -27,30 +27,26 @@ def compare(
     data: Annotated[Path, typer.Argument(help="A table of rows, or a folder of LSHTC files.", show_default=False)],
     run: RunOptions,
     taxonomy: Annotated[
-        Path | None, option("--taxonomy", "File of the hierarchy (default: labels are paths such as A > B > C).")
+        Path | None, option("File of the hierarchy (default: labels are paths such as A > B > C).")
     ] = None,
-    text: Annotated[str, typer.Option("--text", help="Text column.")] = "text",
-    label: Annotated[str, typer.Option("--label", help="Label column.")] = "label",
-    label_sep: Annotated[
-        str | None, option("--label-sep", "Separator of several labels in a cell (default: one label).")
-    ] = None,
-    split: Annotated[
-        str | None, option("--split", "Column with 'train' for training rows; others are test rows.")
-    ] = None,
-    test: Annotated[Path | None, option("--test", TEST_HELP)] = None,
-    models: Annotated[str, typer.Option("--models", help=MODELS_HELP)] = "flatten,paper,default",
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds, starting at --seed.")] = 1,
+    text: Annotated[str, option("Text column.")] = "text",
+    label: Annotated[str, option("Label column.")] = "label",
+    label_sep: LabelSep = None,
+    split: Annotated[str | None, option("Column with 'train' for training rows; others are test rows.")] = None,
+    test: Annotated[Path | None, option(TEST_HELP)] = None,
+    models: Annotated[str, option(MODELS_HELP)] = "flatten,paper,default",
+    seeds: Annotated[int, option("Number of seeds, starting at --seed.", least=1)] = 1,
     epochs: Annotated[
-        int | None,
-        option("--epochs", "Training epochs of every model (default: chosen from the number of rows).", least=1),
+        int | None, option("Training epochs of every model (default: chosen from the number of rows).", least=1)
     ] = None,
-    width: Annotated[int | None, option("--width", "Width of the feature layer (default: 256).", least=1)] = None,
-    out: Annotated[Path, typer.Option("--out", help="JSON file for the results.")] = Path("compare.json"),
-    plot: Annotated[Path, typer.Option("--plot", help="File for the plot: .png, .svg or .pdf.")] = PLOT,
+    width: Annotated[int | None, option("Width of the feature layer (default: 256).", least=1)] = None,
+    out: Annotated[Path, option("JSON file for the results.")] = Path("compare.json"),
+    plot: Annotated[Path, option("File for the plot: .png, .svg or .pdf.")] = PLOT,
 ) -> None:
     """Train flat and hierarchical networks with the same features, seeds and budget; needs the extra 'torch'."""
+    from hinet.data.tables import Columns
     from hinet.evaluation import compare as compare_models
-    from hinet.evaluation.comparison_data import TextColumns, lshtc_comparison, table_comparison
+    from hinet.evaluation.comparison_data import lshtc_comparison, table_comparison
 
     require("torch", "compare")
     check_plot(plot)
@@ -63,7 +59,7 @@ def compare(
     if data.is_dir():
         rows = lshtc_comparison(data, None if test is None else str(test))
     else:
-        rows = table_comparison(data, TextColumns(text, label, label_sep, split), hierarchy=taxonomy, test=test)
+        rows = table_comparison(data, Columns((text,), (label,), label_sep), split=split, hierarchy=taxonomy, test=test)
     names = [name.strip() for name in models.split(",")]
     training = {} if epochs is None else {"epochs": epochs}
     seed_range = range(run.seed, run.seed + seeds)
@@ -80,7 +76,7 @@ def _save(data: ComparisonData, outcomes: list[Outcome], out: Path, plot: Path) 
 
     from hinet.evaluation import summarise_outcomes
     from hinet.evaluation.plots import plot_comparison
-    from hinet.files import write_text
+    from hinet.files.atomic import write_text
 
     results = {
         "data": data.name,

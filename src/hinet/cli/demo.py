@@ -32,7 +32,7 @@ _MAX_TITLE = 44  # characters
 @seed_options
 def demo(
     run: RunOptions,
-    save: Annotated[str | None, option("--save", "Folder to save the trained model to (default: not saved).")] = None,
+    save: Annotated[str | None, option("Folder to save the trained model to (default: not saved).")] = None,
 ) -> None:
     """Train on the built-in ICD-10-CM data set, evaluate on test rows, and classify some phrases."""
     from rich.console import Console

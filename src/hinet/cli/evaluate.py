@@ -10,7 +10,7 @@ import typer
 
 from hinet.cli.column_options import ColumnOptions, column_options
 from hinet.cli.options import AsJson, ModelFolder, RunOptions, option, thread_options
-from hinet.cli.plot_options import PLOT, check_plot
+from hinet.cli.outputs import PLOT, check_plot
 from hinet.cli.row_options import FILES, RowOptions, row_options
 from hinet.errors import HiNetError
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from rich.table import Table
 
     from hinet.classifier.loaded import LoadedModel
-    from hinet.classifier.truth import Truth
     from hinet.data.tables import LabelledBlock
     from hinet.engine import Found
     from hinet.evaluation.evaluation import Evaluation
@@ -39,13 +38,13 @@ def evaluate(
     run: RunOptions,
     as_json: AsJson = False,
     plot: Annotated[
-        Path | None,
-        option("--plot", f"Plot accuracy by level, reliability, risk against coverage, and errors. {PLOT}"),
+        Path | None, option(f"Plot accuracy by level, reliability, risk against coverage, and errors. {PLOT}")
     ] = None,
 ) -> None:
     """Evaluate a model on labelled rows: accuracy, hierarchical F1, accuracy by level, calibration, coverage."""
     from hinet.classifier.loaded import load_model
     from hinet.data.tables import RowQuery, labelled_blocks, taxonomy_check
+    from hinet.evaluation.risk import AnswerCounts
     from hinet.progress import counter_for_terminal
 
     check_plot(plot)
@@ -61,19 +60,13 @@ def evaluate(
                 parts.append(_evaluate_block(loaded, block))
                 counter.advanced(len(block))
     evaluation = _combine(loaded, parts)
-    speed = len(evaluation) / (time.perf_counter() - start - sum(part.at_threshold.seconds for part in parts))
+    speed = len(evaluation) / (time.perf_counter() - start - sum(part.seconds for part in parts))
     if plot is not None:
         from hinet.evaluation.plots import plot_evaluation
 
         plot_evaluation(evaluation, plot, f"{model.name}: {len(evaluation):,} rows")
-    _print(evaluation, loaded, speed, _counts(parts), as_json)
-
-
-class _AtThreshold(NamedTuple):
-    """Counts of answers at the calibrated threshold, if there is one, and the time to compute them."""
-
-    counts: AnswerCounts | None
-    seconds: float
+    counts = [part.counts for part in parts if part.counts is not None]
+    _print(evaluation, loaded, speed, AnswerCounts.joined(counts) if counts else None, as_json)
 
 
 class _JudgedBlock(NamedTuple):
@@ -82,24 +75,20 @@ class _JudgedBlock(NamedTuple):
     labels: list[tuple[str, ...]]
     found: Found
     right: Any
-    at_threshold: _AtThreshold
+    counts: AnswerCounts | None  # of answers at the threshold, if there is one
+    seconds: float  # that it took to count them
 
 
 def _evaluate_block(loaded: LoadedModel, block: LabelledBlock) -> _JudgedBlock:
+    from hinet.classifier.calibration import answers_at
+
     truth = loaded.fitted.codec.truth(block.labels)
     rows = loaded.fitted.rows(block.texts)
     found = loaded.fitted.predictor.traces(rows)
     ends = found.traces.end_nodes[found.traces.row_offsets[:-1]].astype("int64")
-    return _JudgedBlock(truth.ids(), found, truth.are_right(ends), _at_threshold(loaded, rows, truth, ends))
-
-
-def _at_threshold(loaded: LoadedModel, rows: Any, truth: Truth, labels: Any) -> _AtThreshold:
-    from hinet.classifier.calibration import answers_at
-
-    start = time.perf_counter()
-    bound = loaded.risk_bound
-    counts = None if bound is None else answers_at(loaded.fitted, rows, truth, labels, bound.threshold)
-    return _AtThreshold(counts, time.perf_counter() - start)
+    start, bound = time.perf_counter(), loaded.risk_bound
+    counts = None if bound is None else answers_at(loaded.fitted, rows, truth, ends, bound.threshold)
+    return _JudgedBlock(truth.ids(), found, truth.are_right(ends), counts, time.perf_counter() - start)
 
 
 def _combine(loaded: LoadedModel, parts: list[_JudgedBlock]) -> Evaluation:
@@ -115,14 +104,6 @@ def _combine(loaded: LoadedModel, parts: list[_JudgedBlock]) -> Evaluation:
         raise HiNetError("the model knows none of the labels or their ancestors; are --text and --label right?")
     right = np.concatenate([part.right for part in parts])
     return Evaluation(loaded.fitted.codec.taxonomy, labels, concat_traces([part.found for part in parts]), right)
-
-
-def _counts(parts: list[_JudgedBlock]) -> AnswerCounts | None:
-    """Return the counts of all answers at the calibrated threshold, if there is one."""
-    from hinet.evaluation.risk import AnswerCounts
-
-    counts = [part.at_threshold.counts for part in parts if part.at_threshold.counts is not None]
-    return AnswerCounts.joined(counts) if counts else None
 
 
 def _print(

@@ -25,9 +25,9 @@ def explain(
     text: Annotated[str, typer.Argument(help="The text to explain; - for standard input.", show_default=False)],
     run: RunOptions,
     label: Annotated[
-        str | None, option("--label", "Label to explain, written as in the training rows (default: the predicted one).")
+        str | None, option("Label to explain, written as in the training rows (default: the predicted one).")
     ] = None,
-    most: Annotated[int, typer.Option("--most", min=1, help="Features to list for each step.")] = 5,
+    most: Annotated[int, option("Features to list for each step.", least=1)] = 5,
     as_json: AsJson = False,
 ) -> None:
     """Explain a prediction: for every step of the trace, the words for the chosen node against its strongest rival.
@@ -37,8 +37,7 @@ def explain(
     features.
     """
     from hinet.classifier.loaded import load_model
-    from hinet.files import read_text
-    from hinet.files.text import decoding_error
+    from hinet.files.text import decoding_error, read_text
 
     loaded = load_model(model, run.threads)
     text = read_text("-").strip() if text == "-" else text

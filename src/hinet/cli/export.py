@@ -24,7 +24,7 @@ def export(
     column_options: ColumnOptions,
     run: RunOptions,
     data: Annotated[
-        list[str] | None, option("--data", "Labelled rows to measure the accuracy of the graph with; repeatable.")
+        list[str] | None, option("Labelled rows to measure the accuracy of the graph with; repeatable.")
     ] = None,
 ) -> None:
     """Export a model as an ONNX graph; needs the extra 'export'."""

@@ -26,8 +26,10 @@ def calibrate(classifier: HiNetClassifier, count: int, risk: float | None, *held
     return None
 
 
-def report_model(classifier: HiNetClassifier, model: Path, seconds: float, run: RunOptions) -> None:
-    """Print the validation metrics and the calibration of a model, and where it was saved."""
+def report_model(
+    classifier: HiNetClassifier, model: Path, seconds: float, run: RunOptions, risk_error: HiNetError | None
+) -> None:
+    """Print the metrics and the calibration of a saved model, and where it is; then raise ``risk_error``, if any."""
     from hinet.classifier.model_folder import read_manifest
 
     metrics = classifier.metrics_.get("validation")
@@ -42,3 +44,5 @@ def report_model(classifier: HiNetClassifier, model: Path, seconds: float, run: 
             run.message(f"--min-confidence calibrated: {calibration.promise}")
     size = sum(entry["bytes"] for entry in read_manifest(model)["files"].values()) / 1e6
     run.message(f"saved to {model}: {size:,.1f} MB, {seconds:.1f} s in all")
+    if risk_error is not None:
+        raise HiNetError(f"the model is saved, but without a threshold for --risk: {risk_error}")

@@ -14,8 +14,6 @@ from hinet.cli.options import option, shared_options
 if TYPE_CHECKING:  # imported when a command runs, so that --help is fast
     from hinet.taxonomy import Taxonomy, TaxonomyFormat
 
-_PANEL = "Hierarchy"
-
 
 class FormatName(StrEnum):
     """The formats of hierarchies; a test keeps them equal to the library's."""
@@ -53,31 +51,21 @@ def _hierarchy(
     format: Annotated[
         FormatName | None,
         option(
-            "--format",
             "table (node and parent columns), edges (parent child), paths (ids from the root down), "
-            "labels (A > B > C), json (nested) (default: detected).",
-            _PANEL,
+            "labels (A > B > C), json (nested) (default: detected)."
         ),
     ] = None,
-    sep: Annotated[str | None, option("--sep", "Separator of the steps in 'labels' (default: >).", _PANEL)] = None,
+    sep: Annotated[str | None, option("Separator of the steps in 'labels' (default: >).")] = None,
     delimiter: Annotated[
-        str | None,
-        option("--delimiter", "Delimiter of a table or of edges: a character or 'tab' (default: detected).", _PANEL),
+        str | None, option("Delimiter of a table or of edges: a character or 'tab' (default: detected).")
     ] = None,
     parent_sep: Annotated[
-        str | None,
-        option("--parent-sep", "Separator of several parents in a cell of a table (default: detected).", _PANEL),
+        str | None, option("Separator of several parents in a cell of a table (default: detected).")
     ] = None,
-    node_col: Annotated[
-        str | None, option("--node-col", "Column of the node ids (default: node, id or the first column).", _PANEL)
-    ] = None,
-    parent_col: Annotated[
-        str | None, option("--parent-col", "Column of the parents (default: parent or parents).", _PANEL)
-    ] = None,
-    root: Annotated[str | None, option("--root", "The root (default: the only node without a parent).", _PANEL)] = None,
-    encoding: Annotated[
-        str, typer.Option("--encoding", help="Encoding of the file.", rich_help_panel=_PANEL)
-    ] = "utf-8",
+    node_col: Annotated[str | None, option("Column of the node ids (default: node, id or the first column).")] = None,
+    parent_col: Annotated[str | None, option("Column of the parents (default: parent or parents).")] = None,
+    root: Annotated[str | None, option("The root (default: the only node without a parent).")] = None,
+    encoding: Annotated[str, option("Encoding of the file.")] = "utf-8",
 ) -> HierarchyOptions:
     """Return how to read the file; an option of one format implies the format."""
     from hinet.taxonomy import Edges, LabelPaths, Table
@@ -99,4 +87,4 @@ def _hierarchy(
     return HierarchyOptions(file, chosen, encoding, root)
 
 
-hierarchy_options = shared_options(_hierarchy, "hierarchy")
+hierarchy_options = shared_options(_hierarchy, "hierarchy", "Hierarchy")

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from hinet.cli.options import AsJson, ModelFolder, RunOptions, option, quiet_option
-from hinet.cli.outputs import check_outputs
-from hinet.cli.plot_options import PLOT, check_plot
+from hinet.cli.outputs import PLOT, check_outputs, check_plot
 from hinet.errors import HiNetError
 
 EXAMPLE = "hinet inspect model"
@@ -21,7 +20,7 @@ def inspect(
     model: ModelFolder,
     run: RunOptions,
     as_json: AsJson = False,
-    plot: Annotated[Path | None, option("--plot", f"Plot the training curve. {PLOT}")] = None,
+    plot: Annotated[Path | None, option(f"Plot the training curve. {PLOT}")] = None,
 ) -> None:
     """Show the taxonomy, features, training, validation, calibration and files of a model."""
     import json

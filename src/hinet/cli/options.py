@@ -13,12 +13,17 @@ import typer
 Command = Callable[..., None]
 
 
-def shared_options(gather: Callable[..., Any], name: str) -> Callable[[Command], Command]:
-    """Return a decorator that adds the options of ``gather`` to a command, which receives its result as ``name``.
+def shared_options(gather: Callable[..., Any], name: str, panel: str, *only: str) -> Callable[[Command], Command]:
+    """Return a decorator that adds the options of ``gather``, or ``only`` some, to a command, in a panel of its help.
 
-    The arguments of ``gather`` come before those of the command, required ones first; its options come last.
+    The command receives the result of ``gather``, a function or a dataclass, as ``name``. The arguments of ``gather``
+    come before those of the command, required ones first; its options come last.
     """
-    shared = inspect.signature(gather, eval_str=True).parameters
+    parameters = inspect.signature(gather, eval_str=True).parameters
+    shared = {option: parameters[option] for option in only or parameters}
+    for parameter in shared.values():
+        for mark in parameter.annotation.__metadata__:
+            mark.rich_help_panel = None if _is_argument(parameter) else panel
 
     def decorate(command: Command) -> Command:
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != name]
@@ -43,13 +48,13 @@ def _is_argument(parameter: inspect.Parameter) -> bool:
     return any(isinstance(mark, typer.models.ArgumentInfo) for mark in marks)
 
 
-def option(name: str, help: str, panel: str | None = None, *, least: float | None = None) -> Any:
-    """Return an option whose help says the default."""
-    return typer.Option(name, help=help, show_default=False, rich_help_panel=panel, min=least)
+def option(help: str, *names: str, least: float | None = None, most: float | None = None) -> Any:
+    """Return an option, by default named after its parameter; a default of None is told in ``help``."""
+    return typer.Option(*names, help=help, min=least, max=most)
 
 
 ModelFolder = Annotated[Path, typer.Argument(help="Folder of a trained model.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print machine-readable output.")]
+AsJson = Annotated[bool, option("Print machine-readable output.", "--json")]
 
 
 def help_with_example(command: Command, example: str) -> str:
@@ -58,13 +63,16 @@ def help_with_example(command: Command, example: str) -> str:
     return f"{summary}\n\nExample: {example}\n\n{details}".rstrip()
 
 
+MAX_SEED = (1 << 63) - 1  # accepted by every random generator
+
+
 @dataclass(frozen=True)
 class RunOptions:
     """Options that do not change what a command does."""
 
-    quiet: bool
-    threads: int | None = None
-    seed: int = 0
+    seed: Annotated[int, option("Random seed.", least=0, most=MAX_SEED)] = 0
+    threads: Annotated[int | None, option("Number of threads (default: one per core).", least=1)] = None
+    quiet: Annotated[bool, option("Print only results and errors.", "--quiet", "-q")] = False
 
     def message(self, text: str) -> None:
         """Print a message to standard error, unless the command is quiet."""
@@ -72,26 +80,6 @@ class RunOptions:
             typer.echo(text, err=True)
 
 
-_PANEL = "Run"
-MAX_SEED = (1 << 63) - 1  # accepted by every random generator
-
-_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.", rich_help_panel=_PANEL)]
-_Threads = Annotated[int | None, option("--threads", "Number of threads (default: one per core).", _PANEL, least=1)]
-_Seed = Annotated[int, typer.Option("--seed", min=0, max=MAX_SEED, help="Random seed.", rich_help_panel=_PANEL)]
-
-
-def _quiet(quiet: _Quiet = False) -> RunOptions:
-    return RunOptions(quiet)
-
-
-def _threads(threads: _Threads = None, quiet: _Quiet = False) -> RunOptions:
-    return RunOptions(quiet, threads)
-
-
-def _seed(seed: _Seed = 0, threads: _Threads = None, quiet: _Quiet = False) -> RunOptions:
-    return RunOptions(quiet, threads, seed)
-
-
-quiet_option = shared_options(_quiet, "run")
-thread_options = shared_options(_threads, "run")
-seed_options = shared_options(_seed, "run")
+quiet_option = shared_options(RunOptions, "run", "Run", "quiet")
+thread_options = shared_options(RunOptions, "run", "Run", "threads", "quiet")
+seed_options = shared_options(RunOptions, "run", "Run")

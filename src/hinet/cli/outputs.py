@@ -1,4 +1,4 @@
-"""A check that no output of a command overwrites an input or another output."""
+"""Checks of outputs before the work starts: that none overwrites an input or another output, and those of plots."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from hinet.errors import FileError
+from hinet.extras import require
 
 STANDARD = "-"  # standard input or output
+PLOT_SUFFIXES = (".png", ".svg", ".pdf")
+PLOT = "A .png, .svg or .pdf file; needs the extra 'plot'."
 
 Name = str | Path
 
@@ -25,7 +28,7 @@ def check_outputs(reads: Iterable[Name | None], writes: Mapping[str, Name | None
         if name is None or path is None:
             continue
         for other, use in used.items():
-            if _is_same(path, other):
+            if path == other or (path.exists() and other.exists() and path.samefile(other)):
                 raise FileError(name, f"{_clash(option, use)}; name another file")
         models = {folder, *(other for other, use in used.items() if use != "read")}
         if models & {*path.parents}:
@@ -50,5 +53,12 @@ def _resolve(name: Name | None) -> Path | None:
     return None if path.exists() and not path.is_file() and not path.is_dir() else path
 
 
-def _is_same(path: Path, other: Path) -> bool:
-    return path == other or (path.exists() and other.exists() and path.samefile(other))
+def check_plot(path: Path | None) -> None:
+    """Refuse a plot that could not be drawn."""
+    if path is None:
+        return
+    require("matplotlib", "a plot")
+    if path.suffix.lower() not in PLOT_SUFFIXES:
+        raise FileError(path, "a plot is written as .png, .svg or .pdf; rename it")
+    if not path.resolve().parent.is_dir():
+        raise FileError(path, "cannot be written: the folder does not exist")

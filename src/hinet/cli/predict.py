@@ -45,38 +45,30 @@ def predict(
         list[str] | None,
         typer.Argument(help=f"{FILES} Also plain lines of text (default: standard input).", show_default=False),
     ] = None,
-    out: Annotated[str, typer.Option("--out", help="File to write; - for standard output.")] = "-",
+    out: Annotated[str, option("File to write; - for standard output.")] = "-",
     to: Annotated[
-        RowFormat | None, option("--to", "Output format (default: by the extension of --out, else that of the rows).")
+        RowFormat | None, option("Output format (default: by the extension of --out, else that of the rows).")
     ] = None,
     top: Annotated[
-        int,
-        typer.Option("--top", min=1, help="Predictions per row, best first: traces, or labels with --decoding label."),
+        int, option("Predictions per row, best first: traces, or labels with --decoding label.", least=1)
     ] = 1,
     min_confidence: Annotated[
         str | None,
         option(
-            "--min-confidence",
             "Predict the deepest node of at least this probability, or nothing; 'calibrated' is the threshold for the "
-            "--risk of training (default: the best trace, whatever its probability).",
+            "--risk of training (default: the best trace, whatever its probability)."
         ),
     ] = None,
     decoding: Annotated[
-        DecodingName,
-        typer.Option(
-            "--decoding", help="Most probable trace (map), best expected hierarchical F1, or most probable label."
-        ),
+        DecodingName, option("Most probable trace (map), best expected hierarchical F1, or most probable label.")
     ] = DecodingName.map,
     levels: Annotated[
-        bool,
-        typer.Option(
-            "--levels", help="Add each level of the trace with its probability, and the share of known words."
-        ),
+        bool, option("Add each level of the trace with its probability, and the share of known words.", "--levels")
     ] = False,
-    titles: Annotated[bool, typer.Option("--titles", help="Add the title of the label.")] = False,
-    keep: Annotated[list[str] | None, option("--keep", "Input column to copy to the output; repeatable.")] = None,
-    keep_all: Annotated[bool, typer.Option("--keep-all", help="Copy all input columns to the output.")] = False,
-    prefix: Annotated[str, typer.Option("--prefix", help="Prefix of the names of new columns.")] = "",
+    titles: Annotated[bool, option("Add the title of the label.", "--titles")] = False,
+    keep: Annotated[list[str] | None, option("Input column to copy to the output; repeatable.")] = None,
+    keep_all: Annotated[bool, option("Copy all input columns to the output.", "--keep-all")] = False,
+    prefix: Annotated[str, option("Prefix of the names of new columns.")] = "",
 ) -> None:
     """Predict the labels of rows, in their order and format, in constant memory.
 
@@ -99,7 +91,7 @@ def predict(
     columns = column_options.with_defaults(loaded.columns)
     if "-" in paths and standard_input().isatty():
         run.message("reading texts from the terminal, one per line; end with Ctrl-D")
-    explicit = column_options.text is not None or len(columns.text) > 1
+    explicit = bool(column_options.text) or len(columns.text) > 1
     query = RowQuery(
         columns, labels=False, where=rows.where, keep=tuple(keep or ()), keep_all=keep_all, explicit=explicit,
         allow_blank=True,

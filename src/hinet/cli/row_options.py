@@ -18,8 +18,6 @@ from hinet.errors import HiNetError
 if TYPE_CHECKING:  # imported when a command runs, so that --help is fast
     from hinet.data.tables import Conditions, RowErrors, TableOptions
 
-_PANEL = "Rows"
-
 
 class RowFormat(StrEnum):
     """The formats of tables; a test keeps them equal to the library's."""
@@ -93,33 +91,19 @@ def conditions(where: list[str]) -> Conditions:
 
 def _rows(
     where: Annotated[
-        list[str] | None,
-        option("--where", "COLUMN=VALUE: read only such rows; repeatable (default: all rows).", _PANEL),
+        list[str] | None, option("COLUMN=VALUE: read only such rows; repeatable (default: all rows).")
     ] = None,
     format: Annotated[
-        RowFormat | None,
-        option("--format", "Format of the rows; 'text' is one text per line (default: detected).", _PANEL),
+        RowFormat | None, option("Format of the rows; 'text' is one text per line (default: detected).")
     ] = None,
-    delimiter: Annotated[
-        str | None, option("--delimiter", "Delimiter of a table: a character or 'tab' (default: detected).", _PANEL)
-    ] = None,
-    quotes: Annotated[
-        bool | None, option("--quotes/--no-quotes", "Whether cells may be quoted (default: detected).", _PANEL)
-    ] = None,
-    encoding: Annotated[
-        str, typer.Option("--encoding", help="Encoding of the rows.", rich_help_panel=_PANEL)
-    ] = "utf-8",
+    delimiter: Annotated[str | None, option("Delimiter of a table: a character or 'tab' (default: detected).")] = None,
+    quotes: Annotated[bool | None, option("Whether cells may be quoted (default: detected).")] = None,
+    encoding: Annotated[str, option("Encoding of the rows.")] = "utf-8",
     on_error: Annotated[
-        OnError,
-        typer.Option(
-            "--on-error",
-            help="What to do with an invalid row: fail, or skip it and write it to --rejects.",
-            rich_help_panel=_PANEL,
-        ),
+        OnError, option("What to do with an invalid row: fail, or skip it and write it to --rejects.")
     ] = OnError.fail,
     rejects: Annotated[
-        str | None,
-        option("--rejects", "CSV file for skipped rows, with reasons (default: OUT.rejects.csv).", _PANEL),
+        str | None, option("CSV file for skipped rows, with reasons (default: OUT.rejects.csv).")
     ] = None,
 ) -> RowOptions:
     from hinet.data.tables import TableOptions
@@ -131,6 +115,6 @@ def _rows(
     return RowOptions(options, conditions(where or []), on_error, rejects)
 
 
-row_options = shared_options(_rows, "rows")
+row_options = shared_options(_rows, "rows", "Rows")
 
 FILES = "CSV, TSV, JSON lines or Parquet files, plain or compressed (.gz, .xz, .zst); - for standard input."

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hinet.cli.column_options import LabelSep
 from hinet.cli.hierarchy_options import HierarchyOptions, hierarchy_options
 from hinet.cli.messages import with_options
 from hinet.cli.options import AsJson, RunOptions, help_with_example, option, quiet_option
@@ -49,14 +50,10 @@ _TITLES = {
 def check(
     hierarchy: HierarchyOptions,
     run: RunOptions,
-    rows: Annotated[
-        list[Path] | None, option("--rows", "Table of rows whose labels are checked too; repeatable.")
-    ] = None,
-    label: Annotated[str, typer.Option("--label", help="Label column of --rows.")] = "label",
-    label_sep: Annotated[
-        str | None, option("--label-sep", "Separator of several labels in a cell (default: one label).")
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="List all warnings, not only the first of each kind.")] = False,
+    rows: Annotated[list[Path] | None, option("Table of rows whose labels are checked too; repeatable.")] = None,
+    label: Annotated[str, option("Label column of --rows.")] = "label",
+    label_sep: LabelSep = None,
+    every: Annotated[bool, option("List all warnings, not only the first of each kind.", "--all")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check a hierarchy: list errors and warnings with their lines, and a summary. Exits with 2 on errors."""
@@ -88,8 +85,8 @@ def show(
     node: Annotated[
         str | None, typer.Argument(help="Node to draw the subtree of (default: the root).", show_default=False)
     ] = None,
-    depth: Annotated[int | None, option("--depth", "Levels to draw (default: 2).", least=0)] = None,
-    most: Annotated[int | None, option("--most", "Children to draw of each node (default: 40).", least=1)] = None,
+    depth: Annotated[int | None, option("Levels to draw (default: 2).", least=0)] = None,
+    most: Annotated[int | None, option("Children to draw of each node (default: 40).", least=1)] = None,
 ) -> None:
     """Draw a hierarchy as a tree."""
     from hinet.taxonomy.drawing import DEPTH, MOST_CHILDREN, draw

@@ -12,7 +12,7 @@ import typer
 from hinet.cli.column_options import NOT_PATHS, ColumnOptions, column_options
 from hinet.cli.finishing import calibrate, report_model
 from hinet.cli.options import RunOptions, option, seed_options
-from hinet.cli.plot_options import PLOT, check_plot
+from hinet.cli.outputs import PLOT, check_plot
 from hinet.cli.row_options import FILES, RowOptions, row_options
 from hinet.cli.training_options import TrainingOptions, ValidationOptions, training_options, validation_options
 from hinet.errors import FileError, HiNetError
@@ -39,9 +39,9 @@ def train(
     training: TrainingOptions,
     validation: ValidationOptions,
     run: RunOptions,
-    out: Annotated[str, typer.Option("--out", help="Folder for the model; replaces an older model there.")],
-    taxonomy: Annotated[Path | None, option("--taxonomy", _TAXONOMY)] = None,
-    plot: Annotated[Path | None, option("--plot", f"Plot the training curve. {PLOT}")] = None,
+    out: Annotated[str, option("Folder for the model; replaces an older model there.")],
+    taxonomy: Annotated[Path | None, option(_TAXONOMY)] = None,
+    plot: Annotated[Path | None, option(f"Plot the training curve. {PLOT}")] = None,
 ) -> None:
     """Train a classifier on labelled texts and save it to a folder."""
     from hinet import HiNetClassifier, Taxonomy
@@ -49,7 +49,6 @@ def train(
     from hinet.cli.training_rows import read_training_rows
     from hinet.engine.compiling import compile_for_training
     from hinet.engine.training.checkpoints import remove_checkpoints
-    from hinet.evaluation.risk import validate_share
 
     model = Path(out)
     checkpoints = _check_outputs(model, training.resume, plot)
@@ -58,10 +57,7 @@ def train(
         {"--out": model, "the folder of checkpoints": checkpoints, "--plot": plot},
         out,
     )
-    validation.require("--patience", training.patience)
-    validation.require("--risk", validation.risk)
-    validate_share("risk", validation.risk)
-    validate_share("--valid-share", validation.share)
+    validation.check(training.patience)
     start = time.perf_counter()
     compile_for_training()
     hierarchy = None if taxonomy is None else Taxonomy.from_file(taxonomy)
@@ -92,9 +88,7 @@ def train(
         from hinet.evaluation.plots import plot_history
 
         plot_history(classifier.history_, plot)
-    report_model(classifier, model, time.perf_counter() - start, run)
-    if risk_error is not None:
-        raise HiNetError(f"the model is saved, but without a threshold for --risk: {risk_error}")
+    report_model(classifier, model, time.perf_counter() - start, run, risk_error)
 
 
 def _check_outputs(model: Path, resume: bool, plot: Path | None) -> Path:

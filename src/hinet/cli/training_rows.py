@@ -78,7 +78,7 @@ def read_training_rows(
     defaults: Columns | None = None,
 ) -> TrainingData:
     """Read all rows; rows whose label is not in the hierarchy are invalid. ``defaults`` are the columns not named."""
-    valid_where = conditions([] if validation.where is None else [validation.where])
+    valid_where = conditions([] if validation.valid_where is None else [validation.valid_where])
     if valid_where and "-" in data:
         raise HiNetError("--valid-where reads the rows twice, which is impossible with standard input; give a file")
     columns = column_options.with_defaults(defaults or Columns())
@@ -105,8 +105,8 @@ def read_training_rows(
         columns = replace(columns, path_sep=PATH_MARK)
         train = replace(train, path_sep=PATH_MARK)  # as text, so that the classifier predicts it as written
         valid = None if valid is None else replace(valid, path_sep=PATH_MARK)
-    if validation.share is not None:
-        mask = holdout_mask(len(train), validation.share, seed)
+    if validation.valid_share is not None:
+        mask = holdout_mask(len(train), validation.valid_share, seed)
         train, valid = train.take(np.flatnonzero(~mask)), train.take(np.flatnonzero(mask))
     return TrainingData(train, valid, columns)
 
@@ -128,13 +128,8 @@ def _read_texts(paths: list[str], query: RowQuery, rows: RowOptions, row_errors:
             yield pa.array(block.texts, pa.large_string())
 
     texts = pa.chunked_array(list(chunks()), pa.large_string())
-    return LabelledTexts(texts, _intern(labels))
-
-
-def _intern(labels: list[Any]) -> list[Any]:
-    """Return labels with equal ones being the same object, to save memory."""
-    interned: dict[Any, Any] = {}
-    return [interned.setdefault(label, label) for label in labels]
+    interned: dict[Any, Any] = {}  # equal labels are then the same object, which saves memory
+    return LabelledTexts(texts, [interned.setdefault(label, label) for label in labels])
 
 
 def _check_paths(*parts: LabelledTexts | None) -> None:

@@ -34,12 +34,10 @@ def update(
     column_options: ColumnOptions,
     validation: ValidationOptions,
     run: RunOptions,
-    taxonomy: Annotated[
-        Path | None, option("--taxonomy", "File of the changed hierarchy (default: unchanged).")
-    ] = None,
-    rename: Annotated[list[str] | None, option("--rename", "OLD=NEW: a node whose id changed; repeatable.")] = None,
-    more: Annotated[list[str] | None, option("--rows", f"Labelled rows to train on; repeatable. {FILES}")] = None,
-    out: Annotated[str | None, option("--out", "Folder for the updated model (default: replace the old one).")] = None,
+    taxonomy: Annotated[Path | None, option("File of the changed hierarchy (default: unchanged).")] = None,
+    rename: Annotated[list[str] | None, option("OLD=NEW: a node whose id changed; repeatable.")] = None,
+    more: Annotated[list[str] | None, option(f"Labelled rows to train on; repeatable. {FILES}", "--rows")] = None,
+    out: Annotated[str | None, option("Folder for the updated model (default: replace the old one).")] = None,
 ) -> None:
     """Adapt a model to a changed taxonomy, train it on more rows, or both.
 
@@ -49,13 +47,10 @@ def update(
     validation rows, which must be new to the model, calibrate it again.
     """
     from hinet.classifier.loaded import COLUMNS, LoadedModel
-    from hinet.evaluation.risk import validate_share
 
     start = time.perf_counter()
     target = model if out is None else Path(out)
     _check(taxonomy, rename or [], more or [], validation)
-    validate_share("risk", validation.risk)
-    validate_share("--valid-share", validation.share)
     writes = {} if out is None or target.resolve() == model.resolve() else {"--out": target}
     rows.check_outputs([*(more or []), *validation.files, taxonomy], writes, str(target), model)
     classifier, manifest = _load(model, target, run)
@@ -73,9 +68,7 @@ def update(
         run.message("the model is no longer calibrated; give --valid or --valid-share to calibrate it again")
     notes = {**(manifest.get("notes") or {}), COLUMNS: columns.to_dict()}
     classifier.save(target, half=bool(manifest["model"].get("half")), notes=notes)
-    report_model(classifier, target, time.perf_counter() - start, run)
-    if risk_error is not None:
-        raise HiNetError(f"the model is saved, but without a threshold for --risk: {risk_error}")
+    report_model(classifier, target, time.perf_counter() - start, run, risk_error)
 
 
 def _check(taxonomy: Path | None, rename: list[str], more: list[str], validation: ValidationOptions) -> None:
@@ -83,10 +76,10 @@ def _check(taxonomy: Path | None, rename: list[str], more: list[str], validation
         raise HiNetError("there is nothing to update; give --taxonomy, --rows or both")
     if rename and taxonomy is None:
         raise HiNetError("--rename needs --taxonomy, which has the new ids")
-    for value, name in ((validation.where, "--valid-where"), (validation.share, "--valid-share")):
+    for value, name in ((validation.valid_where, "--valid-where"), (validation.valid_share, "--valid-share")):
         if value is not None and not more:
             raise HiNetError(f"{name} selects from --rows; give --rows, or a file with --valid")
-    validation.require("--risk", validation.risk)
+    validation.check()
 
 
 def _load(model: Path, target: Path, run: RunOptions) -> tuple[HiNetClassifier, dict[str, Any]]:

@@ -81,12 +81,7 @@ class Traces:
         """Encode any number of labels per row, each with all its paths."""
         rows = [list(dict.fromkeys(labels)) for labels in label_sets]
         row_offsets = offsets_of(np.array([len(row) for row in rows], np.int64))
-        try:
-            nodes = layers.taxonomy.positions([label for row in rows for label in row])
-        except LabelError:
-            _raise_unknown(layers, rows)
-            raise
-        return cls._from_nodes(layers, nodes, row_offsets)
+        return cls._from_nodes(layers, _positions(layers, rows), row_offsets)
 
     @classmethod
     def encode_paths(
@@ -122,11 +117,7 @@ class Traces:
         """
         lengths = np.array([len(path) for path in paths], np.int64)
         offsets = offsets_of(lengths)
-        try:
-            nodes = layers.taxonomy.positions([step for path in paths for step in path])
-        except LabelError:
-            _raise_unknown(layers, paths)
-            raise
+        nodes = _positions(layers, paths)
         neurons = np.empty(len(nodes), np.int32)
         above = np.zeros(len(paths), np.int64)
         for step in range(int(lengths.max(initial=0))):
@@ -250,11 +241,10 @@ def _traces_of(layers: Layers, labels: Ints) -> tuple[Ints, Ints, Ints, Ints]:
         return empty, empty, empty[:0], bad
 
     step_neuron, step_below = [neurons], [np.full(len(neurons), -1, np.int64)]
-    tops, top_owner, top_length = [], [], []
+    at_root = owner[neurons == 0]  # a trace that ends at the root has no step at all
+    tops, top_owner, top_length = [np.full(len(at_root), -1)], [at_root], [np.zeros(len(at_root), np.int64)]
     first, length = 0, 1  # number of the first step of this round, neurons of a trace that finishes in it
     parents, parent_offsets = layers.parent_lists
-    at_root = neurons == 0  # a trace that ends at the root has no step at all
-    root_owner = owner[at_root]
     while len(neurons):
         above, splits = gather(parents, parent_offsets, neurons)
         below = np.repeat(np.arange(len(neurons)) + first, splits)
@@ -267,14 +257,7 @@ def _traces_of(layers: Layers, labels: Ints) -> tuple[Ints, Ints, Ints, Ints]:
         neurons, owner, below = above[~done], owner[~done], below[~done]
         step_neuron.append(neurons)
         step_below.append(below)
-    return _collect(
-        len(labels),
-        np.concatenate([root_owner, *top_owner]),
-        np.concatenate([np.zeros(len(root_owner), np.int64), *top_length]),
-        np.concatenate([np.full(len(root_owner), -1), *tops]),
-        np.concatenate(step_neuron),
-        np.concatenate(step_below),
-    )
+    return _collect(len(labels), *map(np.concatenate, (top_owner, top_length, tops, step_neuron, step_below)))
 
 
 def _collect(
@@ -304,14 +287,18 @@ def _follow(layers: Layers, above: Ints, nodes: Ints, rows: Ints) -> Ints:
     return neurons
 
 
-def _raise_unknown(layers: Layers, rows: Sequence[Sequence[Any]]) -> None:
-    """Raise LabelError for the first row with a label that is not in the taxonomy."""
-    for number, labels in enumerate(rows):
-        try:
-            for label in labels:
-                layers.taxonomy.position(label)
-        except LabelError as error:
-            raise LabelError(f"row {number}: label {error}") from None
+def _positions(layers: Layers, rows: Sequence[Sequence[Any]]) -> NDArray[np.int64]:
+    """Return the concatenated nodes of all rows; raise LabelError for the first row with an unknown one."""
+    try:
+        return layers.taxonomy.positions([label for row in rows for label in row])
+    except LabelError:  # it numbers labels; here the error names the row
+        for number, labels in enumerate(rows):
+            try:
+                for label in labels:
+                    layers.taxonomy.position(label)
+            except LabelError as error:
+                raise LabelError(f"row {number}: label {error}") from None
+        raise
 
 
 def _cannot_encode(layers: Layers, node: int) -> str:

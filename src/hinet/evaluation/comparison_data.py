@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +21,6 @@ TEST_SHARE = 0.2  # of the rows, if test rows are not given
 LabelSets = Sequence[tuple[str, ...]]
 
 
-@dataclass(frozen=True)
-class TextColumns:
-    """The columns of a table; ``split`` is ``train`` for training rows."""
-
-    text: str = "text"
-    label: str = "label"
-    label_sep: str | None = None
-    split: str | None = None
-
-
 def lshtc_comparison(folder: str | Path, test: str | None = None) -> ComparisonData:
     """Read a folder of LSHTC files; ``test`` names the file of test rows."""
     data = read_lshtc(folder, test)
@@ -41,14 +30,20 @@ def lshtc_comparison(folder: str | Path, test: str | None = None) -> ComparisonD
 
 
 def table_comparison(
-    file: str | Path, columns: TextColumns, *, hierarchy: str | Path | None = None, test: str | Path | None = None
+    file: str | Path,
+    columns: Columns,
+    *,
+    split: str | None = None,
+    hierarchy: str | Path | None = None,
+    test: str | Path | None = None,
 ) -> ComparisonData:
     """Read a table of texts; test rows are those of ``test``, of the split column, or a fifth by hash.
 
-    Without a ``hierarchy``, labels are paths of names such as ``A > B > C``.
+    The column ``split`` has ``train`` for training rows. Without a ``hierarchy``, labels are paths of names such as
+    ``A > B > C``.
     """
     taxonomy = None if hierarchy is None else Taxonomy.from_file(hierarchy)
-    parts = _parts(file, columns, test, taxonomy)
+    parts = _parts(file, columns, split, test, taxonomy)
     for name, part in parts.items():
         if not len(part):
             raise HiNetError(f"{file}: there are no {name} rows; set `split` or `test`")
@@ -64,31 +59,31 @@ def table_comparison(
 
 
 def _parts(
-    file: str | Path, columns: TextColumns, test: str | Path | None, taxonomy: Taxonomy | None
+    file: str | Path, columns: Columns, split: str | None, test: str | Path | None, taxonomy: Taxonomy | None
 ) -> dict[str, LabelledRows]:
-    if columns.split is not None and test is not None:
+    if split is not None and test is not None:
         raise HiNetError("`split` and `test` both define the test rows; give one")
-    rows, splits = _rows(file, columns, taxonomy)
-    if columns.split is not None:
+    rows, splits = _rows(file, columns, split, taxonomy)
+    if split is not None:
         is_train = np.array([cell == "train" for cell in splits], bool)
         return {"train": rows.take(np.flatnonzero(is_train)), "test": rows.take(np.flatnonzero(~is_train))}
     if test is not None:
-        return {"train": rows, "test": _rows(test, columns, taxonomy)[0]}
+        return {"train": rows, "test": _rows(test, columns, split, taxonomy)[0]}
     return split_by_hash(rows, {"test": TEST_SHARE}, rest="train")
 
 
-def _rows(path: str | Path, columns: TextColumns, taxonomy: Taxonomy | None) -> tuple[LabelledRows, list[str]]:
+def _rows(
+    path: str | Path, columns: Columns, split: str | None, taxonomy: Taxonomy | None
+) -> tuple[LabelledRows, list[str]]:
     """Return the texts and labels of a table, unparsed, and the cells of the split column."""
-    table_columns = Columns((columns.text,), (columns.label,), columns.label_sep)
-    kept = () if columns.split is None else (columns.split,)
-    query = RowQuery(table_columns, keep=kept, check=taxonomy_check(taxonomy))
+    query = RowQuery(columns, keep=() if split is None else (split,), check=taxonomy_check(taxonomy))
     texts: list[str] = []
     labels: list[str] = []
     splits: list[str] = []
     for block in labelled_blocks([str(path)], query, TableOptions(), FailFast()):
         texts += block.texts
-        labels += map(as_id, block.rows.cells[columns.label])
-        splits += map(as_id, block.rows.values(columns.split) if columns.split is not None else ())
+        labels += map(as_id, block.rows.cells[columns.label[0]])
+        splits += map(as_id, block.rows.values(split) if split is not None else ())
     return LabelledRows(tuple(texts), tuple(labels)), splits
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,31 +33,14 @@ def plot_comparison(outcomes: Sequence[Outcome], title: str, path: str | Path) -
     bars.set_xticks(
         positions, models, rotation=20 if len(models) > 3 else 0, ha="right" if len(models) > 3 else "center"
     )
-    bars.set_ylabel("%")
-    bars.set_ylim(0, 108)
+    bars.set(ylabel="%", ylim=(0, 108))
     bars.legend(loc="upper left", fontsize=8, ncols=2)
     for model in models:
         levels = np.mean([o.level_accuracy for o in outcomes if o.model == model], axis=0)
         lines.plot(np.arange(1, len(levels) + 1), 100 * levels, marker="o", label=model)
-    lines.set_xlabel("level")
-    lines.set_ylabel("accuracy at the level, %")
+    lines.set(xlabel="level", ylabel="accuracy at the level, %", ylim=(0, 100))
     lines.xaxis.set_major_locator(plt.MaxNLocator(integer=True))
-    lines.set_ylim(0, 100)
     lines.legend(fontsize=8)
-    _save(figure, title, path)
-
-
-def plot_parameters(curve: Mapping[str, Sequence[int]], title: str, path: str | Path) -> None:
-    """Plot the number of output parameters against the height of a dense hierarchy, a line for each model."""
-    plt = _pyplot()
-    figure, axes = plt.subplots(figsize=(6, 4), constrained_layout=True)
-    for name, values in curve.items():
-        if name != "height":
-            axes.plot(curve["height"], values, marker="o", label=name)
-    axes.set_yscale("log")
-    axes.set_xlabel("height h")
-    axes.set_ylabel("parameters of the output layers")
-    axes.legend()
     _save(figure, title, path)
 
 
@@ -75,8 +58,7 @@ def plot_history(history: Sequence[EpochRecord], path: str | Path, title: str = 
         if scores:
             panels[0][1].plot(*zip(*scores, strict=True), marker="o", markersize=3, label=part)
     for axes, name in zip(panels[0], ("training cost", "validation accuracy, %"), strict=False):
-        axes.set_xlabel("epoch")
-        axes.set_ylabel(name)
+        axes.set(xlabel="epoch", ylabel=name)
         axes.xaxis.set_major_locator(plt.MaxNLocator(integer=True))
         if axes.lines:
             axes.legend(fontsize=8)
@@ -109,9 +91,7 @@ def _draw_levels(axes: Any, evaluation: Evaluation) -> None:
     container = axes.bar(range(1, len(shares) + 1), shares, 0.6)
     axes.bar_label(container, fmt="%.1f", fontsize=8, padding=2)
     axes.set_xticks(range(1, len(shares) + 1))
-    axes.set_xlabel("level")
-    axes.set_ylabel("accuracy at the level, %")
-    axes.set_ylim(0, 108)
+    axes.set(xlabel="level", ylabel="accuracy at the level, %", ylim=(0, 108))
     axes.set_title("accuracy by level", fontsize=10)
 
 
@@ -125,10 +105,7 @@ def _draw_reliability(axes: Any, evaluation: Evaluation) -> None:
     axes.bar((np.arange(BINS) + 0.5) / BINS, counts / counts.sum(), 1 / BINS, color="0.85", label="share of rows")
     axes.plot([0, 1], [0, 1], color="0.5", linestyle="--", linewidth=1)
     axes.plot(mean_confidence, right, marker="o", label=f"right; calibration error {evaluation.calibration_error:.3f}")
-    axes.set_xlabel("confidence")
-    axes.set_ylabel("share of right answers")
-    axes.set_xlim(0, 1)
-    axes.set_ylim(0, 1)
+    axes.set(xlabel="confidence", ylabel="share of right answers", xlim=(0, 1), ylim=(0, 1))
     axes.legend(fontsize=8, loc="upper left")
     axes.set_title("reliability", fontsize=10)
 
@@ -136,10 +113,12 @@ def _draw_reliability(axes: Any, evaluation: Evaluation) -> None:
 def _draw_coverage(axes: Any, evaluation: Evaluation) -> None:
     curve = evaluation.coverage
     axes.plot(100 * curve.coverage, 100 * curve.risk)
-    axes.set_xlabel("coverage: answered rows, most confident first, %")
-    axes.set_ylabel("risk: wrong answers, %")
-    axes.set_xlim(0, 100)
-    axes.set_ylim(bottom=0)
+    axes.set(
+        xlabel="coverage: answered rows, most confident first, %",
+        ylabel="risk: wrong answers, %",
+        xlim=(0, 100),
+        ylim=(0, None),
+    )
     axes.set_title("risk against coverage", fontsize=10)
 
 

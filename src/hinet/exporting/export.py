@@ -17,7 +17,7 @@ from hinet.exporting.decode import FORMAT
 from hinet.exporting.graph import GraphInMaking
 from hinet.exporting.sources import Source, source_of
 from hinet.extras import require
-from hinet.files import new_folder
+from hinet.files.atomic import new_folder
 from hinet.metrics import accuracy
 from hinet.parameters import PATH
 from hinet.ragged import offsets_of

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
-from functools import cached_property, singledispatch
+from dataclasses import replace
+from functools import singledispatch
 from typing import Any
 
 import numpy as np
@@ -60,36 +60,14 @@ def source_of(model: Any) -> Source:
     )
 
 
-@dataclass(frozen=True)
 class FusedSource(Source):
     """A fused model, of which the graph holds some experts."""
 
-    model: FusedModel
-
-    @property
-    def layers(self) -> Layers:  # type: ignore[override]
-        """The layers of the model."""
-        return self.model.layers
-
-    @cached_property
-    def part(self) -> FusedModel:
-        """What of the model the graph holds."""
-        return exported_part(self.model)
-
-    @property
-    def experts(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The experts that the graph holds."""
-        return _active_experts(self.part)
-
-    @property
-    def left_out(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The experts of the model that the graph lacks."""
-        return tuple(name for name in _active_experts(self.model) if name not in self.experts)
-
-    @property
-    def in_bits(self) -> bool:  # type: ignore[override]
-        """Whether the graph holds embeddings in 8 bits."""
-        return any(getattr(self.part.experts, name).is_quantised for name in self.experts)
+    def __init__(self, model: FusedModel) -> None:
+        self.model, self.layers, self.part = model, model.layers, exported_part(model)
+        self.experts = _active_experts(self.part)
+        self.left_out = tuple(name for name in _active_experts(model) if name not in self.experts)
+        self.in_bits = any(getattr(self.part.experts, name).is_quantised for name in self.experts)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return what decoding needs to know of the options, as named arrays."""

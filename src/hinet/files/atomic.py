@@ -1,9 +1,10 @@
-"""Atomic writes: to a temporary name in the same folder, then renamed."""
+"""Files and folders written atomically, under a temporary name that is then renamed."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ from typing import IO, Any
 
 from hinet.errors import FileError, HiNetError
 from hinet.files.streams import STANDARD, compressed_writer, standard_output
+
+PROBE_PREFIX = ".trial."  # of files that exist for a moment, to check that a folder is writable
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -64,7 +67,7 @@ def new_file(path: str | Path) -> Iterator[IO[bytes]]:
 def _replace(target: Path) -> Iterator[IO[bytes]]:
     if target.is_dir():
         raise IsADirectoryError(0, "it is a folder")
-    temporary = target.with_name(f".{target.name[:40]}.{secrets.token_hex(8)}")
+    temporary = _beside(target)
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as stream:
             yield stream
@@ -75,3 +78,50 @@ def _replace(target: Path) -> Iterator[IO[bytes]]:
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(path: str | Path) -> Iterator[Path]:
+    """Yield a folder to fill, which becomes ``path`` when the block ends and is removed if it raises.
+
+    Raises
+    ------
+    FileError
+        If ``path`` exists and is not an empty folder, or if it cannot be written.
+    """
+    target = Path(path).resolve()
+    temporary = _beside(target)
+    try:
+        if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+            raise FileError(path, "exists already; name a new folder, or remove the old one first")
+        temporary.mkdir()
+        yield temporary
+        if target.exists():
+            target.rmdir()
+        temporary.rename(target)
+    except OSError as error:
+        raise FileError(path, f"cannot be written: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_writable(folder: Path) -> None:
+    """Raise FileError if files cannot be created in a folder, or in the parent where it is to be made.
+
+    It tries to create one: permissions do not tell whether a disk is full or read-only.
+    """
+    absolute = Path(os.path.abspath(folder))  # noqa: PTH100 a link keeps its name
+    parent = next(path for path in (absolute, *absolute.parents) if path.exists() or not path.name)
+    if parent != absolute and not parent.is_dir():
+        raise FileError(folder, f"cannot be written: {parent} is not a writable folder")
+    probe = parent / f"{PROBE_PREFIX}{secrets.token_hex(8)}"
+    try:
+        probe.touch(exist_ok=False)
+        probe.unlink(missing_ok=True)
+    except OSError as error:
+        raise FileError(folder, f"cannot be written: {parent} takes no new files ({error.strerror})") from None
+
+
+def _beside(target: Path) -> Path:
+    """Return a temporary name in the same folder."""
+    return target.with_name(f".{target.name[:40]}.{secrets.token_hex(8)}")

@@ -144,15 +144,23 @@ def _cell(text: str, delimiters: str) -> str:
 
 
 def _table(path: str | Path, text: str, delimiter: str, quotes: bool) -> DelimitedTable:
-    records, lines, long_records = _records(path, text, delimiter, quotes)
+    reader = Records(path, split_lines(path, text), delimiter, quotes=quotes)
+    records: list[tuple[str, ...]] = []
+    lines: list[int] = []  # the first of each record
+    long_records: list[int] = []
+    for record in reader:
+        records.append(tuple(record))  # unlike lists, tuples of strings are not tracked by the garbage collector
+        lines.append(reader.first)
+        if reader.last > reader.first:
+            long_records.append(reader.first)
     if not records:
         raise FileError(path, "the file is empty", line=1)
     names = column_names(path, records[0], lines[0])
     width = len(names)
-    for line, record in zip(lines, records, strict=True):
-        if len(record) != width:
-            raise FileError(path, width_message(record, width, delimiter), line=line)
-        if max(map(len, record)) > LONGEST_SHORT_CELL:
+    for line, cells_of_row in zip(lines, records, strict=True):
+        if len(cells_of_row) != width:
+            raise FileError(path, width_message(cells_of_row, width, delimiter), line=line)
+        if max(map(len, cells_of_row)) > LONGEST_SHORT_CELL:
             raise QuoteError(path, _too_long(LONGEST_SHORT_CELL), line=line)
     cells: Iterable[Sequence[str]] = zip(*records[1:], strict=True) if len(records) > 1 else [()] * width
     return DelimitedTable(str(path), dict(zip(names, cells, strict=True)), lines[1:], lines[0], long_records)
@@ -165,22 +173,6 @@ def column_names(path: str | Path, header: Sequence[str], line: int | None) -> l
     if repeated is not None:
         raise FileError(path, f"two columns are called {quoted(repeated)}; rename one", line=line)
     return names
-
-
-def _records(
-    path: str | Path, text: str, delimiter: str, quotes: bool
-) -> tuple[list[tuple[str, ...]], list[int], list[int]]:
-    """Return the records, the first line of each, and the first lines of those longer than a line."""
-    reader = Records(path, split_lines(path, text), delimiter, quotes=quotes)
-    records: list[tuple[str, ...]] = []
-    lines: list[int] = []
-    long_records: list[int] = []
-    for record in reader:
-        records.append(tuple(record))  # unlike lists, tuples of strings are not tracked by the garbage collector
-        lines.append(reader.first)
-        if reader.last > reader.first:
-            long_records.append(reader.first)
-    return records, lines, long_records
 
 
 def _csv_remedy(error: str) -> str:

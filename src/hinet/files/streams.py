@@ -137,19 +137,20 @@ def strip_compression(path: str | Path) -> str:
 def compressed_writer(path: str | Path, stream: IO[bytes]) -> Iterator[IO[bytes]]:
     """Yield a stream that compresses into ``stream`` as the suffix of ``path`` says, or the stream itself."""
     name = str(path).lower()
+    packed: Any
     if name.endswith(".gz"):
-        with gzip.GzipFile(fileobj=stream, mode="wb", filename="", mtime=0) as packed:  # reproducible bytes
-            yield cast(IO[bytes], packed)
+        packed = gzip.GzipFile(fileobj=stream, mode="wb", filename="", mtime=0)  # reproducible bytes
     elif name.endswith(".xz"):
-        with lzma.LZMAFile(stream, "wb") as packed_xz:
-            yield cast(IO[bytes], packed_xz)
+        packed = lzma.LZMAFile(stream, "wb")  # noqa: SIM115 closed below
     elif name.endswith(".zst"):
         import pyarrow as pa
 
-        with pa.CompressedOutputStream(pa.PythonFile(_UncloseableStream(stream), mode="w"), "zstd") as packed_zst:
-            yield packed_zst
+        packed = pa.CompressedOutputStream(pa.PythonFile(_UncloseableStream(stream), mode="w"), "zstd")
     else:
         yield stream
+        return
+    with packed:
+        yield packed
 
 
 class _UncloseableStream(io.RawIOBase):

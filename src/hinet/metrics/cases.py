@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeAlias
@@ -153,16 +153,12 @@ def _positions(labels: Any, taxonomy: Taxonomy, side: str) -> tuple[NDArray[np.i
     if isinstance(labels, str) or not hasattr(labels, "__len__"):
         raise LabelError(f"{side}: expected Traces or a list of labels, got {quoted(str(labels))}; put it into a list")
     rows: list[Any] = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
-    if not _has_several(rows):
+    if not any(issubclass(kind, _COLLECTIONS) for kind in set(map(type, rows))):
         return _lookup(taxonomy, rows, np.arange(len(rows)), side), np.arange(len(rows) + 1)
     lists = [label if isinstance(label, _COLLECTIONS) else (label,) for label in rows]
     offsets = offsets_of(np.fromiter(map(len, lists), np.int64, len(lists)))
     row_of = np.repeat(np.arange(len(lists)), np.diff(offsets))
     return _lookup(taxonomy, list(chain.from_iterable(lists)), row_of, side), offsets
-
-
-def _has_several(rows: Iterable[Any]) -> bool:
-    return any(issubclass(kind, _COLLECTIONS) for kind in set(map(type, rows)))
 
 
 def _lookup(taxonomy: Taxonomy, labels: list[Any], row_of: Ints, side: str) -> NDArray[np.int64]:

@@ -88,20 +88,16 @@ def _negated(metric: Callable[..., float], *args: Any, **kwargs: Any) -> float:
     return -metric(*args, **kwargs)
 
 
+_SHARES = (hierarchical_precision, hierarchical_recall, hierarchical_f1)
+
 SCORES: Mapping[str, Callable[..., float]] = MappingProxyType(
     {
         "accuracy": accuracy,
         "label_f1": label_f1,
         "label_f1_macro": partial(label_f1, average="macro"),
-        "hierarchical_precision": hierarchical_precision,
-        "hierarchical_recall": hierarchical_recall,
-        "hierarchical_f1": hierarchical_f1,
-        "hierarchical_precision_macro": partial(hierarchical_precision, average="macro"),
-        "hierarchical_recall_macro": partial(hierarchical_recall, average="macro"),
-        "hierarchical_f1_macro": partial(hierarchical_f1, average="macro"),
-        "lca_precision": lca_precision,
-        "lca_recall": lca_recall,
-        "lca_f1": lca_f1,
+        **{share.__name__: share for share in _SHARES},
+        **{f"{share.__name__}_macro": partial(share, average="macro") for share in _SHARES},
+        **{share.__name__: share for share in (lca_precision, lca_recall, lca_f1)},
         "neg_tree_distance": partial(_negated, tree_distance),
         "depth_of_agreement": depth_of_agreement,
     }

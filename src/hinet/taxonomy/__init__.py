@@ -9,8 +9,7 @@ from hinet.taxonomy.layers import STOP, Layer, Layers
 from hinet.taxonomy.nested_json import NestedJson
 from hinet.taxonomy.path_ids import PATH_SEP, as_id, path_id, strip_padding
 from hinet.taxonomy.path_text import PATH_MARK, has_paths, split_path
-from hinet.taxonomy.roots import VIRTUAL_ROOT
-from hinet.taxonomy.taxonomy import Taxonomy
+from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy
 
 __all__ = [
     "FORMATS",

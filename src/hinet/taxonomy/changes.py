@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from hinet.errors import HiNetError, quoted
 from hinet.ragged import Bools
-from hinet.taxonomy.roots import VIRTUAL_ROOT
-from hinet.taxonomy.taxonomy import Taxonomy
+from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy
 
 ADDED = -1  # the old position of a node that was added
 
@@ -139,7 +138,9 @@ class TaxonomyChange:
         return bool(self.added or self.moved or self.renamed or self.removed)
 
     def __repr__(self) -> str:
-        return f"<TaxonomyChange: {', '.join(self._counts()) or 'no node changed'}>"
+        counts = {kind: len(getattr(self, kind)) for kind in ("added", "moved", "renamed", "removed")}
+        changes = ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
+        return f"<TaxonomyChange: {changes or 'no node changed'}>"
 
     def __str__(self) -> str:
         """Return a line for each kind of change, with its count and the first of its nodes."""
@@ -156,10 +157,6 @@ class TaxonomyChange:
             if names
         ]
         return "\n".join(lines) or "no node was added, moved, renamed or removed"
-
-    def _counts(self) -> list[str]:
-        counts = {kind: len(getattr(self, kind)) for kind in ("added", "moved", "renamed", "removed")}
-        return [f"{count:,} {kind}" for kind, count in counts.items() if count]
 
     def _move(self, name: str) -> str:
         before = self.old.ids[self.old_position[self.new.position(name)]]

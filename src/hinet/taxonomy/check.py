@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,9 @@ from hinet.ragged import Bools, Ints, group_by
 from hinet.taxonomy.draft import MAX_SUGGESTIONS, Draft, Problem, resolve
 from hinet.taxonomy.layers import Layers
 from hinet.taxonomy.path_ids import PATH_SEP
-from hinet.taxonomy.roots import VIRTUAL_ROOT
-from hinet.taxonomy.taxonomy import Taxonomy
+from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy
 
+Line = Callable[[int], int | None]  # the line that first names a node
 WIDE = 1_000  # children; above it a level is usually missing
 
 
@@ -54,7 +54,11 @@ def check(draft: Draft, *, source: str = "taxonomy", root: str | None = None, ro
     if any(problem.severity == "error" for problem in graph.problems):
         return Report(source, graph.problems, None)
     taxonomy = Taxonomy.from_graph(graph, source=source, root=root)
-    line = _Lines(draft, graph.first_link)
+
+    def line(node: int) -> int | None:
+        link = int(graph.first_link[node])
+        return None if draft.lines is None or link < 0 else draft.lines[link]
+
     problems = [
         *graph.problems,
         *_single_child_chains(taxonomy, line),
@@ -107,17 +111,6 @@ def _shape(taxonomy: Taxonomy) -> dict[str, Any]:
     }
 
 
-class _Lines:
-    """Maps a node to the line that first names it."""
-
-    def __init__(self, draft: Draft, first_link: Ints) -> None:
-        self._lines, self._first = draft.lines, first_link
-
-    def __call__(self, node: int) -> int | None:
-        link = int(self._first[node])
-        return None if self._lines is None or link < 0 else self._lines[link]
-
-
 def _histogram(depths: Ints) -> dict[int, int]:
     return {depth: count for depth, count in sorted(Counter(depths.tolist()).items()) if depth >= 0}
 
@@ -126,7 +119,7 @@ def _warning(code: str, message: str, line: int | None, *nodes: str) -> Problem:
     return Problem("warning", code, message, line, nodes)
 
 
-def _single_child_chains(taxonomy: Taxonomy, line: _Lines) -> Iterator[Problem]:
+def _single_child_chains(taxonomy: Taxonomy, line: Line) -> Iterator[Problem]:
     only_child = np.diff(taxonomy.child_lists[1])[taxonomy.edge_parent] == 1
     only_parent = np.diff(taxonomy.parent_lists[1])[taxonomy.edge_child] == 1
     links = np.flatnonzero(only_child & only_parent)
@@ -148,15 +141,12 @@ def _format_chain(names: list[str]) -> str:
     return " > ".join(names if len(names) <= 6 else [*names[:3], "…", names[-1]])
 
 
-def _same_titles(taxonomy: Taxonomy, line: _Lines) -> Iterator[Problem]:
+def _same_titles(taxonomy: Taxonomy, line: Line) -> Iterator[Problem]:
     if taxonomy.titles is taxonomy.ids:
         return
     titles = [title.strip().casefold() for title in taxonomy.titles]
     seen: dict[tuple[int, str], int] = {}
-    edges = [
-        (parent, child)
-        for parent, child in zip(taxonomy.edge_parent.tolist(), taxonomy.edge_child.tolist(), strict=True)
-    ]
+    edges = list(zip(taxonomy.edge_parent.tolist(), taxonomy.edge_child.tolist(), strict=True))
     if taxonomy.root == VIRTUAL_ROOT:
         edges += [(VIRTUAL_ROOT, top) for top in taxonomy.tops.tolist()]
     for parent, child in edges:
@@ -170,7 +160,7 @@ def _same_titles(taxonomy: Taxonomy, line: _Lines) -> Iterator[Problem]:
             yield _warning("same-title", message, line(child), taxonomy.ids[first], taxonomy.ids[child])
 
 
-def _wide(taxonomy: Taxonomy, line: _Lines) -> Iterator[Problem]:
+def _wide(taxonomy: Taxonomy, line: Line) -> Iterator[Problem]:
     children = np.diff(taxonomy.child_lists[1])
     for node in np.flatnonzero(children > WIDE).tolist():
         message = (
@@ -185,7 +175,7 @@ def _wide(taxonomy: Taxonomy, line: _Lines) -> Iterator[Problem]:
         )
 
 
-def _unreachable(taxonomy: Taxonomy, line: _Lines) -> Iterator[Problem]:
+def _unreachable(taxonomy: Taxonomy, line: Line) -> Iterator[Problem]:
     """Report nodes that the root does not reach, and nodes without parent and child beside a single root."""
     unreachable = np.flatnonzero(taxonomy.depth < 0).tolist()
     for node in unreachable:
@@ -245,7 +235,7 @@ def _covered(taxonomy: Taxonomy, counts: Ints) -> Bools:
     return covered
 
 
-def _without_rows(taxonomy: Taxonomy, counts: Ints, line: _Lines) -> Iterator[Problem]:
+def _without_rows(taxonomy: Taxonomy, counts: Ints, line: Line) -> Iterator[Problem]:
     covered = _covered(taxonomy, counts)
     below_empty = np.zeros(len(taxonomy), bool)
     below_empty[taxonomy.edge_child[~covered[taxonomy.edge_parent]]] = True

@@ -90,7 +90,7 @@ def resolve(draft: Draft) -> Graph:
         edge_child,
         first_link,
         _attributes(draft, child, first_link),
-        tuple(sorted(problems, key=_by_line)),
+        tuple(sorted(problems, key=lambda problem: (problem.severity != "error", problem.line or 0))),
     )
 
 
@@ -113,12 +113,8 @@ def longest_depth(size: int, edge_parent: Ints, edge_child: Ints) -> NDArray[np.
     return depth
 
 
-def _line(draft: Draft, link: int) -> int | None:
-    return None if draft.lines is None else draft.lines[link]
-
-
-def _by_line(problem: Problem) -> tuple[bool, int]:
-    return problem.severity != "error", problem.line or 0
+def _problem(draft: Draft, link: int, code: str, message: str, *nodes: str, severity: Severity = "error") -> Problem:
+    return Problem(severity, code, message, None if draft.lines is None else draft.lines[link], nodes)
 
 
 def _names_in_order(draft: Draft) -> Iterable[str | None]:
@@ -137,22 +133,18 @@ def _self_parents(draft: Draft, child: Ints, parent: Ints) -> list[Problem]:
     has_parent[child[others]] = True
     is_root = len(own) == 1 and np.array_equal(np.flatnonzero(~has_parent), child[own]) and bool(others.any())
     parent[own] = _NONE if is_root else _REFUSED
+    severity: Severity = "warning" if is_root else "error"
     remedy = "taken as the mark of the root" if is_root else "leave the parent empty or name another"
     return [
-        Problem(
-            "warning" if is_root else "error",
-            "self-parent",
-            f"{quoted(draft.nodes[link])} is its own parent; {remedy}",
-            _line(draft, link),
-            (draft.nodes[link],),
-        )
+        _problem(draft, link, "self-parent", f"{quoted(name)} is its own parent; {remedy}", name, severity=severity)
         for link in own.tolist()
+        for name in [draft.nodes[link]]
     ]
 
 
 def _bad_ids(draft: Draft) -> list[Problem]:
     problems = [
-        Problem("error", "empty-id", "the node id is empty; give every node an id", _line(draft, link))
+        _problem(draft, link, "empty-id", "the node id is empty; give every node an id")
         for link, name in enumerate(draft.nodes)
         if not name.strip()
     ]
@@ -178,7 +170,7 @@ def _unknown_parents(draft: Draft, ids: Sequence[str], links: Ints) -> list[Prob
         name = draft.parents[link] or ""
         hint = _parent_hint(name, ids, only_one=len(missing) == 1) if count < MAX_SUGGESTIONS else ""
         message = f"the parent {quoted(name)} of {quoted(draft.nodes[link])} is not among the nodes{hint}"
-        problems.append(Problem("error", "unknown-parent", message, _line(draft, link), (draft.nodes[link], name)))
+        problems.append(_problem(draft, link, "unknown-parent", message, draft.nodes[link], name))
     return problems
 
 
@@ -210,7 +202,7 @@ def _repeats(draft: Draft, child: Ints, parent: Ints) -> list[Problem]:
             name = draft.nodes[link]
             under = f" under {quoted(draft.parents[link] or '')}" if draft.parents[link] else ""
             message = f"duplicate {what}: {quoted(name)}{under} was declared before; remove one"
-            problems.append(Problem(severity, code, message, _line(draft, link), (name,)))
+            problems.append(_problem(draft, link, code, message, name, severity=severity))
     first = _first_links(child, int(child.max(initial=-1)) + 1)
     for link in links[first[child[links]] != links].tolist():
         name = draft.nodes[link]
@@ -221,7 +213,7 @@ def _repeats(draft: Draft, child: Ints, parent: Ints) -> list[Problem]:
                     f"duplicate id: {quoted(name)} has {column} {quoted(now)} here and {quoted(before)} above; "
                     "give each node its own id"
                 )
-                problems.append(Problem("error", "duplicate-id", message, _line(draft, link), (name,)))
+                problems.append(_problem(draft, link, "duplicate-id", message, name))
     return problems
 
 
@@ -243,14 +235,9 @@ def _both_top_and_child(draft: Draft, child: Ints, parent: Ints) -> list[Problem
         return []
     has_parent = np.zeros(int(child.max(initial=-1)) + 1, bool)
     has_parent[child[(child >= 0) & (parent != _NONE)]] = True
+    message = "is here without a parent and elsewhere with one; keep one"
     return [
-        Problem(
-            "error",
-            "duplicate-id",
-            f"{quoted(draft.nodes[link])} is here without a parent and elsewhere with one; keep one",
-            _line(draft, link),
-            (draft.nodes[link],),
-        )
+        _problem(draft, link, "duplicate-id", f"{quoted(draft.nodes[link])} {message}", draft.nodes[link])
         for link in np.flatnonzero((child >= 0) & (parent == _NONE)).tolist()
         if has_parent[child[link]]
     ]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hinet.taxonomy.roots import VIRTUAL_ROOT
-from hinet.taxonomy.taxonomy import Taxonomy
+from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy
 
 DEPTH = 2
 MOST_CHILDREN = 40

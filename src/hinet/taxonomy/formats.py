@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Protocol
 
 from hinet.errors import FileError, quoted
-from hinet.files import DelimitedTable, parse_delimited, read_text, split_lines
-from hinet.files.delimited import guess_delimiter
+from hinet.files.delimited import DelimitedTable, guess_delimiter, parse_delimited
+from hinet.files.text import read_text, split_lines
 from hinet.taxonomy.draft import Draft, Problem
 from hinet.taxonomy.nested_json import NestedJson
 from hinet.taxonomy.path_ids import named_path_draft

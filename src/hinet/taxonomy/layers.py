@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from hinet.errors import TaxonomyError, quoted
 from hinet.ragged import Bools, Ints, first_seen, freeze, frozen, gather, group_by, offsets_of
-from hinet.taxonomy.roots import VIRTUAL_ROOT
-from hinet.taxonomy.taxonomy import Taxonomy
+from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy
 
 STOP = -1
 MAX_NEURONS = 25_000_000  # about 2 GB during construction; a DAG with many depths per node may unroll to more
@@ -126,28 +125,17 @@ class Layers:
                 )
             below, lengths = gather(children, child_offsets, layer)
         groups.append(lengths)
-        return cls._assembled(taxonomy, nodes, groups, targets, may_end)
-
-    @classmethod
-    def _assembled(
-        cls,
-        taxonomy: Taxonomy,
-        layer_nodes: list[NDArray[np.int32]],
-        groups: list[NDArray[np.int64]],
-        targets: list[NDArray[np.int64]],
-        may_end: Bools,
-    ) -> Layers:
-        node = np.concatenate(layer_nodes)
-        ends = may_end[node]
-        ends[0] = taxonomy.root != VIRTUAL_ROOT and may_end[taxonomy.root]
+        node = np.concatenate(nodes)
+        can_end = may_end[node]
+        can_end[0] = taxonomy.root != VIRTUAL_ROOT and may_end[taxonomy.root]
         child_counts = np.concatenate(groups)  # (neurons,)
-        option_offsets = offsets_of(child_counts + ends)
+        option_offsets = offsets_of(child_counts + can_end)
         option_neuron = np.full(option_offsets[-1], STOP, np.int32)
         is_child = np.ones(len(option_neuron), bool)
-        is_child[option_offsets[1:][ends] - 1] = False
+        is_child[option_offsets[1:][can_end] - 1] = False
         option_neuron[is_child] = np.concatenate(targets)
-        layer_offsets = offsets_of(np.array([len(nodes) for nodes in layer_nodes]))
-        return cls(taxonomy, node, ends, layer_offsets, option_offsets, option_neuron)
+        layer_offsets = offsets_of(np.array([len(layer) for layer in nodes]))
+        return cls(taxonomy, node, can_end, layer_offsets, option_offsets, option_neuron)
 
     @property
     def height(self) -> int:
@@ -218,31 +206,27 @@ class Layers:
 
     def children_at(self, parents: Ints, nodes: Ints) -> NDArray[np.int64]:
         """Return the neuron of each node among the children of each parent neuron, or -1."""
-        keys, neurons = self._children_by_node
-        key = parents.astype(np.int64) * len(self.taxonomy) + nodes
-        index = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
-        return np.where(keys[index] == key, neurons[index], -1)
-
-    @cached_property
-    def _children_by_node(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        real = np.flatnonzero(self.option_neuron != STOP)
-        child = self.option_neuron[real]
-        keys = self.option_parent[real].astype(np.int64) * len(self.taxonomy) + self.node[child]
-        order = np.argsort(keys, kind="stable")
-        return keys[order], child[order]
+        options = self._options_to(parents, nodes)
+        return np.where(options < 0, -1, self.option_neuron[options])
 
     def options_between(self, parents: Ints, children: Ints) -> NDArray[np.int64]:
         """Return the option that leads from each parent neuron to each child neuron; there must be one."""
-        keys, options = self._options_by_edge
-        key = parents.astype(np.int64) * len(self.node) + children
-        result = options[np.minimum(np.searchsorted(keys, key), len(keys) - 1)]
-        assert np.array_equal(self.option_neuron[result], children)
-        return result
+        options = self._options_to(parents, self.node[children])
+        assert np.array_equal(self.option_neuron[options], children)
+        return options
+
+    def _options_to(self, parents: Ints, nodes: Ints) -> NDArray[np.int64]:
+        """Return the option from each parent neuron to its child of each node, or -1."""
+        keys, options = self._options_by_node
+        key = parents.astype(np.int64) * len(self.taxonomy) + nodes
+        index = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
+        return np.where(keys[index] == key, options[index], -1)
 
     @cached_property
-    def _options_by_edge(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _options_by_node(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         real = np.flatnonzero(self.option_neuron != STOP)
-        keys = self.option_parent[real].astype(np.int64) * len(self.node) + self.option_neuron[real]
+        nodes = self.node[self.option_neuron[real]]
+        keys = self.option_parent[real].astype(np.int64) * len(self.taxonomy) + nodes
         order = np.argsort(keys, kind="stable")
         return keys[order], real[order]
 

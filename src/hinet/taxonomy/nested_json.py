@@ -109,18 +109,12 @@ def _walk_listed(path: str | Path, root: _Value) -> Iterator[_Link]:
         if value.kind == "[":
             stack.extend((child, parent) for _, child in reversed(value.items))
             continue
-        identifier: str | None = None
-        title: str | None = None
-        if value.kind == "":
-            title = _text(path, value)
-            attributes = {"title": title}
-        else:
-            identifier, title = _field(path, value, _ID_KEYS), _field(path, value, _TITLE_KEYS)
-            attributes = {
-                k: _text(path, v) for k, v in value.items if not v.kind and k not in (*_ID_KEYS, *_TITLE_KEYS)
-            }
-            if title is not None:
-                attributes = {"title": title, **attributes}
+        identifier = _field(path, value, _ID_KEYS)
+        title = _field(path, value, _TITLE_KEYS) if value.kind else _text(path, value)
+        attributes = {} if title is None else {"title": title}
+        for key, child in value.items:
+            if not child.kind and key not in (*_ID_KEYS, *_TITLE_KEYS):
+                attributes[key] = _text(path, child)
         if not identifier:
             if not title or not title.strip():
                 raise FileError(path, "a node has neither an id nor a title; give it one", line=value.line)

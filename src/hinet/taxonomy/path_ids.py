@@ -58,11 +58,7 @@ def strip_padding(row: int, path: Sequence[Any]) -> tuple[str, ...]:
 
 def named_path_draft(paths: Iterable[Sequence[str]], lines: Sequence[int] | None, sep: str = PATH_SEP) -> Draft:
     """Return a draft with a node for every prefix of every path; its title is the last name."""
-    nodes: list[str] = []
-    parents: list[str | None] = []
-    titles: list[str] = []
-    sources: list[int] = []
-    seen: set[str] = set()
+    links: dict[str, tuple[str | None, str, int]] = {}  # of each node: its parent, its name, and its first path
     for number, path in enumerate(paths):
         parent: str | None = None
         for name in path:
@@ -73,11 +69,9 @@ def named_path_draft(paths: Iterable[Sequence[str]], lines: Sequence[int] | None
                     f"path {number}: the id of {quoted(name)}, its path of names, has more than {LONGEST_PATH_ID:,} "
                     "characters; give such nodes ids of their own, in a table or as edges"
                 )
-            if node not in seen:
-                seen.add(node)
-                nodes.append(node)
-                parents.append(parent)
-                titles.append(name)
-                sources.append(number)
+            if node not in links:
+                links[node] = parent, name, number
             parent = node
-    return Draft(nodes, parents, None if lines is None else [lines[n] for n in sources], {"title": titles})
+    sources = None if lines is None else [lines[number] for _, _, number in links.values()]
+    titles = [name for _, name, _ in links.values()]
+    return Draft([*links], [parent for parent, _, _ in links.values()], sources, {"title": titles})

@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.errors import FileError, LabelError, TaxonomyError, did_you_mean, quoted
-from hinet.files import format_delimited, write_text
-from hinet.ragged import Bools, Ints, freeze, frozen, gather, group_by, offsets_of
+from hinet.files.atomic import write_text
+from hinet.files.delimited import format_delimited
+from hinet.ragged import Bools, Ints, first_seen, freeze, frozen, gather, group_by, offsets_of
 from hinet.taxonomy.draft import UNWRITABLE, Draft, Graph, Problem, is_writable, longest_depth, resolve
 from hinet.taxonomy.formats import TaxonomyFormat, id_path_draft, read_draft
 from hinet.taxonomy.path_ids import as_id, named_path_draft, strip_padding
-from hinet.taxonomy.roots import VIRTUAL_ROOT, depth_below, find_root
 
+VIRTUAL_ROOT = -1
 TITLE_ATTRIBUTES = ("title", "name", "label", "description")
 
 _KEY_COLUMNS = ("node", "parent")
@@ -171,8 +172,8 @@ class Taxonomy:
             raise TaxonomyError(_error_text(source, errors), graph.problems)
         if not graph.ids:
             raise TaxonomyError(f"{source}: a taxonomy needs at least one node, got none")
-        top = find_root(graph, source, root)
-        return cls(graph.ids, graph.edge_parent, graph.edge_child, graph.attributes, top, depth_below(graph, top))
+        top = _find_root(graph, source, root)
+        return cls(graph.ids, graph.edge_parent, graph.edge_child, graph.attributes, top, _depth_below(graph, top))
 
     def under_virtual_root(self) -> Taxonomy:
         """Return the same nodes and edges below a virtual root; a former root is then a node at depth 1.
@@ -240,15 +241,15 @@ class Taxonomy:
 
     def children(self, node: str) -> tuple[str, ...]:
         """Return the children of ``node`` in the order of the source."""
-        flat, offsets = self.child_lists
-        position = self.position(node)
-        return tuple(self.ids[child] for child in flat[offsets[position] : offsets[position + 1]].tolist())
+        return self._listed(self.child_lists, node)
 
     def parents(self, node: str) -> tuple[str, ...]:
         """Return the parents of ``node``; none for a top node."""
-        flat, offsets = self.parent_lists
-        position = self.position(node)
-        return tuple(self.ids[parent] for parent in flat[offsets[position] : offsets[position + 1]].tolist())
+        return self._listed(self.parent_lists, node)
+
+    def _listed(self, lists: tuple[Ints, Ints], node: str) -> tuple[str, ...]:
+        (flat, offsets), position = lists, self.position(node)
+        return tuple(self.ids[other] for other in flat[offsets[position] : offsets[position + 1]].tolist())
 
     def ancestor_lists(self, nodes: Ints) -> tuple[Ints, NDArray[np.int64]]:
         """Return each of ``nodes`` with all its ancestors except the root, as a ragged array: flat and offsets.
@@ -363,3 +364,51 @@ def _error_text(source: str, errors: Sequence[Problem]) -> str:
     if len(errors) > _MAX_PROBLEMS_SHOWN:
         lines.append(f"… and {len(errors) - _MAX_PROBLEMS_SHOWN:,} more errors")
     return "\n".join(lines)
+
+
+def _find_root(graph: Graph, source: str, root: str | None) -> int:
+    """Return the position of the named root, else of the only node without parents, else ``VIRTUAL_ROOT``."""
+    has_parent = np.zeros(len(graph.ids), bool)
+    has_parent[graph.edge_child] = True
+    if root is None:
+        tops = np.flatnonzero(~has_parent)
+        return int(tops[0]) if len(tops) == 1 and len(graph.edge_parent) else VIRTUAL_ROOT
+    root = as_id(root)
+    if root not in graph.ids:
+        hint = did_you_mean(root, graph.ids) or "; set `root` to a node without parents"
+        raise TaxonomyError(f"{source}: the root {quoted(root)} is not among the nodes{hint}")
+    position = graph.ids.index(root)
+    if has_parent[position]:
+        raise TaxonomyError(f"{source}: the root {quoted(root)} has a parent; set `root` to a node without one")
+    if position not in graph.edge_parent:
+        raise TaxonomyError(
+            f"{source}: the root {quoted(root)} has no children; set `root` to the node above all others"
+        )
+    return position
+
+
+def _depth_below(graph: Graph, root: int) -> NDArray[np.int32]:
+    """Return the length of the longest path from the root to every node; -1 if there is none."""
+    size = len(graph.ids)
+    if root == VIRTUAL_ROOT:
+        return longest_depth(size, graph.edge_parent, graph.edge_child) + np.int32(1)
+    reached = _reachable(size, graph.edge_parent, graph.edge_child, root)
+    inside = reached[graph.edge_parent]
+    depth = longest_depth(size, graph.edge_parent[inside], graph.edge_child[inside])
+    depth[~reached] = -1
+    return depth
+
+
+def _reachable(size: int, edge_parent: Ints, edge_child: Ints, start: int) -> Bools:
+    """Mark ``start`` and all its descendants."""
+    order, offsets = group_by(edge_parent, size)
+    children = edge_child[order]
+    reached = np.zeros(size, bool)
+    scratch = np.empty(size, np.int64)
+    level = np.array([start])
+    while len(level):
+        reached[level] = True
+        below, _ = gather(children, offsets, level)
+        below = below[~reached[below]]
+        level = below[first_seen(below, scratch)]
+    return reached

@@ -2,13 +2,12 @@
 
 from hinet.data.tables.blocks import ColumnSelection, RowBlock
 from hinet.data.tables.columns import Columns, Conditions, LabelledBlock, RowQuery, labelled_blocks, taxonomy_check
-from hinet.data.tables.formats import FORMATS, TableFormat, TableOptions
+from hinet.data.tables.formats import TableOptions
 from hinet.data.tables.reading import read_blocks
 from hinet.data.tables.row_errors import FailFast, RowErrors, collect_rejects
-from hinet.data.tables.writing import TableWriter, new_table, output_format
+from hinet.data.tables.writing import new_table, output_format
 
 __all__ = [
-    "FORMATS",
     "ColumnSelection",
     "Columns",
     "Conditions",
@@ -17,9 +16,7 @@ __all__ = [
     "RowBlock",
     "RowErrors",
     "RowQuery",
-    "TableFormat",
     "TableOptions",
-    "TableWriter",
     "collect_rejects",
     "labelled_blocks",
     "new_table",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Literal, Protocol
 
 from hinet.errors import FileError
-from hinet.files import new_file
+from hinet.files.atomic import new_file
 
 Unit = Literal["line", "row"]  # what the number of a row counts
 

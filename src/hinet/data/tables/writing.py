@@ -13,7 +13,7 @@ from typing import IO, Any, Literal, Protocol
 from hinet.data.tables.arrow_values import to_python
 from hinet.data.tables.formats import TableFormat, format_of_name
 from hinet.errors import FileError, HiNetError, quoted
-from hinet.files import new_file
+from hinet.files.atomic import new_file
 from hinet.files.delimited import format_rows
 from hinet.files.streams import STANDARD, compressed_writer, standard_output, strip_compression
 from hinet.files.text import decoding_error
@@ -164,7 +164,9 @@ class _Parquet:
         try:
             if self._writer is None:
                 first = {name: _as_array(columns[name], types.get(kind)) for name, kind in self._kinds.items()}
-                self._schema = pa.schema([(name, _nullable_type(array.type)) for name, array in first.items()])
+                kinds = {name: array.type for name, array in first.items()}  # a column of nulls may become text later
+                fields = [(name, pa.string() if pa.types.is_null(kind) else kind) for name, kind in kinds.items()]
+                self._schema = pa.schema(fields)
                 self._writer = pq.ParquetWriter(self._stream, self._schema)
             arrays = [_as_array(columns[field.name], field.type) for field in self._schema]
             table = pa.Table.from_arrays(arrays, schema=self._schema)
@@ -179,10 +181,3 @@ def _as_array(column: Any, kind: Any) -> Any:
     if not hasattr(column, "type"):
         return pa.array(column, kind)
     return column if kind is None or column.type == kind else column.cast(kind)
-
-
-def _nullable_type(kind: Any) -> Any:
-    """Return the type for all blocks: a column of nulls may become text later."""
-    import pyarrow as pa
-
-    return pa.string() if pa.types.is_null(kind) else kind

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from hinet import FileError
-from hinet.data.libsvm import read_libsvm
-from hinet.data.lshtc import read_lshtc
+from hinet.data.lshtc import read_libsvm, read_lshtc
 
 
 def written(folder: Path, name: str, text: str) -> Path:
