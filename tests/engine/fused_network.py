@@ -162,7 +162,9 @@ class FusedNetwork(nn.Module):
         if self._model.merged is None:
             return rows
         indptr = np.append(rows.offsets.cpu().numpy(), len(rows.indices))
-        matrix = SparseMatrix(indptr, rows.indices.cpu().numpy(), rows.values.cpu().numpy(), np.zeros((len(indptr) - 1, 0), np.float32))
+        matrix = SparseMatrix(
+            indptr, rows.indices.cpu().numpy(), rows.values.cpu().numpy(), np.zeros((len(indptr) - 1, 0), np.float32)
+        )
         read = self._model.read(matrix)
         device, indices = rows.values.device, read.indices.astype(np.int64)
         parts = (torch.from_numpy(part).to(device) for part in (indices, read.indptr[:-1], read.data))

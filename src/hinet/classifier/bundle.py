@@ -144,7 +144,7 @@ def _restored_predictor(
 
 def _width(features: Features, columns: int | None) -> int | None:
     """Return how many features rows have, where that is known."""
-    return features.features.count if isinstance(features, TextInput) else columns
+    return features.count if isinstance(features, TextInput) else columns
 
 
 def read_description(folder: str | Path) -> tuple[dict[str, Any], Taxonomy]:

@@ -62,7 +62,9 @@ from hinet.classifier.parameters import (
     seed_of,
 )
 from hinet.classifier.predictions import PredictedLabels, PredictedTraces
+from hinet.classifier.meaning import vector_source
 from hinet.classifier.text_paths import AUTO
+from hinet.classifier.titles import USUAL_WEIGHT, TitleRows, learned_weight
 from hinet.classifier.truth import NOTHING, Truth
 from hinet.data import Traces
 from hinet.data.holdout import holdout_mask
@@ -78,6 +80,8 @@ from hinet.progress import Progress, SilentProgress, progress_for_terminal
 from hinet.taxonomy import Taxonomy, TaxonomyChange
 
 if TYPE_CHECKING:
+    from hinet.data.vectors import TokenVectors
+    from hinet.encoders import Encoder
     from hinet.exporting import Exported
 
 MAX_DENSE_CELLS = 50_000_000  # of predicted probabilities: 400 MB; beyond that they are sparse
@@ -104,6 +108,16 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         splits there.
     text : TextSettings, default=None
         Which n-grams of texts are features; None is ``TextSettings()``.
+    vectors : str, Path or TokenVectors, default=None
+        Static vectors of words, so that texts are understood by words that no training row had: a folder of
+        ``hinet vectors distill`` or model2vec, a file of word2vec, GloVe or fastText, or a name on the Hugging Face
+        hub. They are saved with the model. None goes by the words of the training rows alone.
+    encoder : str, Path or Encoder, default=None
+        A sentence encoder instead of static vectors, more accurate and slower: a folder of sentence-transformers or
+        Hugging Face, or a name on its hub. It needs the extra ``encoder``, and is not saved with the model.
+    titles : bool, default=None
+        Whether titles of labels in the taxonomy are training rows. True takes those of all labels, also of labels
+        without rows. None takes those of labels with rows, if held-out rows gain by it.
     decoding : {"map", "expected_f1", "label"}, default="map"
         What ``predict`` returns: ``"map"`` the label of the most probable trace, ``"expected_f1"`` the node with the
         best expected hierarchical F1, ``"label"`` the most probable label. The first and the last differ in a DAG
@@ -200,6 +214,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         engine: Literal["auto", "fused", "torch"] = "auto",
         path_sep: str | None = AUTO,
         text: TextSettings | None = None,
+        vectors: str | Path | TokenVectors | None = None,
+        encoder: str | Path | Encoder | None = None,
+        titles: bool | None = None,
         decoding: Decoding = "map",
         class_weight: Any = None,
         validation_fraction: float | None = None,
@@ -226,6 +243,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.engine = engine
         self.path_sep = path_sep
         self.text = text
+        self.vectors = vectors
+        self.encoder = encoder
+        self.titles = titles
         self.decoding = decoding
         self.class_weight = class_weight
         self.validation_fraction = validation_fraction
@@ -318,6 +338,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             engine = engine_for(self.engine, self.network, self.device)
             if engine == "fused":
                 compile_for_training()
+            checked, traces, weights = self._with_titles(checked, kind, codec, traces, weights)
             features, rows = self._fit_features(checked, kind, engine)
             held_out = None
             if valid is not None:
@@ -473,11 +494,35 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return None if taxonomy is None else _as_taxonomy(taxonomy)
 
     def _fit_features(self, checked: Any, kind: Kind, engine: Engine) -> tuple[Features, Any]:
+        source = vector_source(self.vectors, self.encoder)
         if kind == "text":
-            return fit_text(checked, self.text, self.n_jobs)
+            features, rows = fit_text(checked, self.text, self.n_jobs, source, self._progress())
+            return features, rows.tocsr() if engine == "torch" else rows
+        if source is not None:
+            raise HiNetError("vectors and encoder read texts, and the rows are numbers; leave both out")
         columns = tuple(map(str, getattr(self, "feature_names_in_", ())))
         features = MatrixInput.fit(checked, columns, scaled=kind == "dense" and self.network is None)
         return features, features_of(features, engine, checked, self.n_jobs)
+
+    def _with_titles(
+        self, checked: Any, kind: Kind, codec: LabelCodec, traces: Traces, weights: NDArray[np.float64] | None
+    ) -> tuple[Any, Traces, NDArray[np.float64] | None]:
+        """Return texts, labels and weights with the titles of labels after them, where these are wanted."""
+        if kind != "text" or self.titles is False:
+            return checked, traces, weights
+        nodes = codec.label_nodes if self.titles else np.unique(traces.end_nodes)
+        titles = TitleRows.of(codec, nodes.astype(np.int64))
+        if self.titles and not len(titles):
+            raise HiNetError("titles=True, and no label has a title in the taxonomy; leave titles out")
+        weight = USUAL_WEIGHT if self.titles else 0.0
+        if self.titles is None and titles.may_help(len(traces)):
+            features, rows = fit_text(checked, self.text, self.n_jobs)
+            title_rows = features.rows(titles.texts, self.n_jobs)
+            weight = learned_weight(rows, traces, title_rows, titles, seed_of(self.random_state))
+        if not weight:
+            return checked, traces, weights
+        weights = titles.weights_after(weights, len(traces), weight)
+        return titles.after(checked), titles.traces_after(traces), weights
 
     def _weights(self, sample_weight: Any, codec: LabelCodec, traces: Traces) -> NDArray[np.float64] | None:
         weights = None if sample_weight is None else validate_weights(sample_weight, len(traces))
@@ -822,7 +867,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _restored(cls, fitted: Fitted, manifest: Mapping[str, Any], network: Any) -> Self:
         """Return the classifier of a saved model, or raise HiNetError if the manifest's parameters cannot be any."""
         try:
-            parameters = restored_parameters(manifest["parameters"], fitted.codec.taxonomy)
+            parameters = restored_parameters(
+                manifest["parameters"], fitted.codec.taxonomy, getattr(fitted.features, "meaning", None)
+            )
             loaded = cls(**parameters, network=network)
             validate_parameters(
                 loaded, {name: rule for name, rule in RULES.items() if name != "device"}

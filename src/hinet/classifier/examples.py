@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from hinet.data.matrices import is_sparse
+from hinet.data.matrices import MixedRows, is_sparse
 from hinet.files import narrowest
 from hinet.files.schema import FINITE, Schema, check_arrays, floats, indices, offsets
 
@@ -48,7 +48,8 @@ class Examples:
         order = order[np.lexsort((tie, rank))][:MAX_EXAMPLES]
         room = max(MIN_BYTES, SHARE_OF_MODEL * bytes_of_model)
         fits = np.cumsum(self._sizes()[order]) <= room
-        return self.take(np.sort(order[fits])).rounded()
+        kept = self.take(np.sort(order[fits]))
+        return Examples(_as_one(kept.rows), kept.nodes).rounded()
 
     def take(self, rows: NDArray[np.int64]) -> Examples:
         """Return the chosen rows."""
@@ -67,8 +68,8 @@ class Examples:
 
     def joined(self, more: Examples) -> Examples:
         """Return these rows and more."""
-        stack = sp.vstack if is_sparse(self.rows) else np.vstack
-        rows = stack([self.rows, more.rows])
+        both = [_as_one(self.rows), _as_one(more.rows)]
+        rows = (sp.vstack if is_sparse(both[0]) else np.vstack)(both)
         return Examples(sp.csr_array(rows) if is_sparse(rows) else rows, np.concatenate([self.nodes, more.nodes]))
 
     def moved(self, new_position: NDArray[np.int64]) -> Examples:
@@ -79,6 +80,10 @@ class Examples:
 
     def _sizes(self) -> NDArray[np.int64]:
         """Return about the bytes that each row takes on disk, in half precision."""
+        if isinstance(self.rows, MixedRows):
+            of_value = 2 + np.min_scalar_type(self.rows.shape[1]).itemsize
+            values = np.diff(self.rows.sparse.indptr).astype(np.int64) + self.rows.dense.shape[1]
+            return np.asarray(values * of_value + 8)
         if is_sparse(self.rows):
             of_value = 2 + np.min_scalar_type(max(self.rows.shape[1] - 1, 0)).itemsize
             return np.asarray(np.diff(self.rows.indptr).astype(np.int64) * of_value + 8)
@@ -116,6 +121,11 @@ class Examples:
         kinds = (np.int64, np.int32, np.float32)
         indptr, columns, data = (part.astype(kind) for part, kind in zip(parts, kinds, strict=True))
         return cls(sp.csr_array((data, columns, indptr), shape=(sizes["examples"], features)), labels)
+
+
+def _as_one(rows: Any) -> Any:
+    """Return rows as one matrix: those with dense columns beside as CSR, which models read alike."""
+    return rows.tocsr() if isinstance(rows, MixedRows) else rows
 
 
 def _halved(array: NDArray[Any]) -> NDArray[Any]:

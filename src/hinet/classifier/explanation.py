@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from html import escape
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from hinet.classifier.fitted import Fitted
 from hinet.classifier.inputs import TextInput
 from hinet.classifier.predictions import STOPS, Trace, trace_along
 from hinet.data import Traces
+from hinet.data.matrices import MixedRows
 from hinet.data.text import unknown_words
 from hinet.engine.search.contributions import GroupParts
 from hinet.engine.search.odds_scaling import odds_shift
@@ -100,6 +101,7 @@ class Explanation:
 def explain_row(fitted: Fitted, row: Any, traces: Traces, most: int, text: str | None = None) -> Explanation:
     """Explain the most probable of the given traces for a matrix of one row, made of ``text`` if it was one."""
     parts = fitted.predictor.row_parts(row)
+    named = partial(_named_pushes, fitted, row, parts.features, text)
     parts_of = lru_cache(maxsize=None)(parts.of_group)
     options, offsets = traces.options()
     option_paths = [options[start:end].tolist() for start, end in pairwise(offsets.tolist())]
@@ -113,7 +115,7 @@ def explain_row(fitted: Fitted, row: Any, traces: Traces, most: int, text: str |
         group = int(layers.option_parent[option])
         low = int(layers.option_offsets[group])
         if layers.option_offsets[group + 1] - low > 1:
-            steps.append(_step(fitted, parts_of(group), option - low, low, parts.features, most))
+            steps.append(_step(fitted, parts_of(group), option - low, low, named, most))
     unknown: tuple[str, ...] = ()
     if text is not None and isinstance(fitted.features, TextInput):
         unknown = unknown_words(fitted.features.features, text)
@@ -146,24 +148,48 @@ def _walked(fitted: Fitted, row: Any, options: list[int], log_p: list[float]) ->
     return trace_along(fitted.codec, path, tuple(probabilities[:-1].tolist()), float(probabilities[-1]))
 
 
-def _step(fitted: Fitted, parts: GroupParts, chosen: int, low: int, features: NDArray[np.int64], most: int) -> Step:
+def _named_pushes(
+    fitted: Fitted, row: Any, features: NDArray[np.int64], text: str | None, pushes: NDArray[np.float64]
+) -> tuple[list[Reason], float]:
+    """Return what each feature pushes, by name, and what is left; dense columns of a text are told by its words."""
+    source = fitted.features
+    dense = row.dense.shape[1] if isinstance(row, MixedRows) else 0
+    sparse = len(pushes) - dense
+    used = np.flatnonzero(pushes[:sparse])
+    reasons = [Reason(name, float(push)) for name, push in zip(source.names(features[used]), pushes[used], strict=True)]
+    if not dense or not isinstance(source, TextInput) or source.meaning is None:
+        return reasons, float(pushes[sparse:].sum())
+    values = row.dense[0].astype(np.float64)
+    slopes = np.divide(pushes[sparse:], values, out=np.zeros(dense), where=values != 0)
+    by_word = source.meaning.by_word(text, slopes) if text is not None else None
+    if by_word is None:
+        return [*reasons, Reason("meaning of the text", float(pushes[sparse:].sum()))], 0.0
+    return [*reasons, *(Reason(f"{word} (meaning)", push) for word, push in by_word[0])], by_word[1]
+
+
+def _step(
+    fitted: Fitted,
+    parts: GroupParts,
+    chosen: int,
+    low: int,
+    named: Callable[[NDArray[np.float64]], tuple[list[Reason], float]],
+    most: int,
+) -> Step:
     logits = parts.logits
     others = np.arange(len(logits)) != chosen
     rival = int(np.flatnonzero(others)[np.argmax(logits[others])])
     (pushes_to, rest), (pushes_away, rest_away) = parts.of(chosen), parts.of(rival)
-    pushes = pushes_to - pushes_away
-    order = np.argsort(-np.abs(pushes), kind="stable")[:most]
-    order = order[pushes[order] != 0]
-    names = fitted.features.names(features[order])
+    reasons, unnamed = named(pushes_to - pushes_away)
+    reasons.sort(key=lambda reason: -abs(reason.push))
     share = np.exp(logits - logits.max())
     return Step(
         _option_name(fitted, low + chosen),
         float(share[chosen] / share.sum()),
         _option_name(fitted, low + rival),
         float(logits[chosen] - logits[rival]),
-        tuple(Reason(name, float(pushes[feature])) for name, feature in zip(names, order, strict=True)),
-        float(pushes.sum() - pushes[order].sum()),
-        rest - rest_away,
+        tuple(reasons[:most]),
+        float(sum(reason.push for reason in reasons[most:])),
+        rest - rest_away + unnamed,
     )
 
 

@@ -15,7 +15,7 @@ from hinet.classifier.labels import LabelCodec
 from hinet.classifier.parameters import ENGINE_SETTINGS, seed_of
 from hinet.classifier.truth import Truth
 from hinet.data import Traces
-from hinet.data.matrices import is_sparse
+from hinet.data.matrices import MixedRows, is_sparse
 from hinet.engine import Decoding, EngineSettings, ValidationRows
 from hinet.engine.search.predictor import Engine
 from hinet.errors import HiNetError
@@ -39,7 +39,10 @@ class TrainingSet:
     def fingerprint(self) -> dict[str, Any]:
         """Return a summary and a digest that identify the training data."""
         digest = hashlib.blake2b(digest_size=20)
-        parts = [self.rows.indptr, self.rows.indices, self.rows.data] if is_sparse(self.rows) else [self.rows]
+        rows = self.rows
+        parts = [rows.dense] if isinstance(rows, MixedRows) else [] if is_sparse(rows) else [rows]
+        csr = rows.sparse if isinstance(rows, MixedRows) else rows
+        parts += [csr.indptr, csr.indices, csr.data] if is_sparse(csr) else []
         for array in (*parts, self.traces.row_offsets, self.traces.offsets, self.traces.neurons):
             digest.update(np.ascontiguousarray(array).view(np.uint8).data)
         labels = len(np.unique(self.traces.end_nodes))

@@ -14,11 +14,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from hinet.data.matrices import is_sparse
+from hinet.classifier.meaning import EncoderVectors, Meaning
+from hinet.data.matrices import MixedRows, is_sparse
 from hinet.data.text import TextFeatures, TextSettings, known_shares
 from hinet.data.text.text_input import as_arrow
+from hinet.data.vectors import TokenVectors
 from hinet.errors import HiNetError, format_value, quoted
 from hinet.files.schema import FINITE, check_arrays, floats
+from hinet.progress import Progress
 from hinet.ragged import offsets_of
 
 Kind = Literal["text", "sparse", "dense"]
@@ -32,14 +35,32 @@ MIN_NONZERO_SHARE = (
 
 @dataclass(frozen=True, eq=False)
 class TextInput:
-    """Rows are texts."""
+    """Rows are texts: the n-grams they have, and what they mean if there are vectors."""
 
     features: TextFeatures
+    meaning: Meaning | None = None
     kind: Kind = "text"
 
+    @property
+    def count(self) -> int:
+        """The number of features, dense columns included."""
+        return self.features.count + (0 if self.meaning is None else self.meaning.width)
+
     def rows(self, X: Any, threads: int | None, *, sparse: bool = True) -> Any:
-        """Return texts as CSR rows."""
-        return self.features.transform(X, threads)
+        """Return texts as CSR rows, with dense columns beside them if there are vectors; as CSR unless ``sparse``."""
+        rows = self.features.transform(X, threads)
+        if self.meaning is None:
+            return rows
+        mixed = self.beside(rows, X, self.meaning.columns(X, threads))
+        return mixed if sparse else mixed.tocsr()
+
+    def beside(self, rows: Any, X: Any, columns: NDArray[np.float32]) -> MixedRows:
+        """Return n-grams with dense columns beside them; they count less the fewer words of a text are known."""
+        known = np.nan_to_num(known_shares(self.features, X)).astype(np.float32)
+        faded = sp.csr_array(
+            (rows.data * np.repeat(known, np.diff(rows.indptr)), rows.indices, rows.indptr), rows.shape
+        )
+        return MixedRows(faded, columns)
 
     def known_share(self, X: Any) -> float:
         """Return the share of the words of the first texts that the model knows; 1 if they have no words."""
@@ -47,18 +68,19 @@ class TextInput:
         return float(np.mean(shares[~np.isnan(shares)])) if not np.isnan(shares).all() else 1.0
 
     def names(self, features: NDArray[np.int64]) -> list[str]:
-        """Return the n-grams of features, or their numbers if names were not kept."""
-        if self.features.settings.has_names:
+        """Return the n-grams of features, or their numbers if names were not kept; dense columns have numbers."""
+        if self.features.settings.has_names and (features < self.features.count).all():
             return self.features.names(features)
         return [f"feature {number}" for number in features.tolist()]
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that are kept on disk."""
-        return self.features.to_arrays()
+        return self.features.to_arrays() | ({} if self.meaning is None else self.meaning.to_arrays())
 
     def describe(self) -> dict[str, Any]:
         """Return what else is kept, as plain values for JSON."""
-        return self.features.describe()
+        meaning = {} if self.meaning is None else {"meaning": self.meaning.describe()}
+        return self.features.describe() | meaning
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +161,8 @@ SCALING = {name: floats("scaled", low=-FINITE, high=FINITE) for name in ("mean",
 def restore_features(described: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], columns: int | None) -> Features:
     """Return the features that gave these arrays and this description; rows of numbers have so many columns."""
     if described["kind"] == "text":
-        return TextInput(TextFeatures.from_arrays(arrays, described))
+        meaning = Meaning.restored(described["meaning"], arrays) if "meaning" in described else None
+        return TextInput(TextFeatures.from_arrays(arrays, described), meaning)
     scaled = check_arrays(arrays, SCALING, {})["scaled"]
     names = tuple(described["columns"])
     if columns is None or scaled not in (0, columns) or len(names) not in (0, columns):
@@ -185,18 +208,28 @@ def _is_text(X: Any) -> bool:
     return isinstance(first, (str, bytes))
 
 
-def fit_text(X: Any, settings: TextSettings | None, threads: int | None) -> tuple[TextInput, Any]:
+def fit_text(
+    X: Any,
+    settings: TextSettings | None,
+    threads: int | None,
+    source: TokenVectors | EncoderVectors | None = None,
+    progress: Progress | None = None,
+) -> tuple[TextInput, Any]:
     """Return the features of training texts, and the rows; without settings, texts that share no n-gram keep all."""
+    features, rows = _fit_ngrams(X, settings, threads)
+    if source is None:
+        return TextInput(features), rows
+    meaning, columns = Meaning.fit(source, X, threads, progress)
+    text_input = TextInput(features, meaning)
+    return text_input, text_input.beside(rows, X, columns)
+
+
+def _fit_ngrams(X: Any, settings: TextSettings | None, threads: int | None) -> tuple[TextFeatures, Any]:
     if settings is None:
         with suppress(HiNetError):
-            return _fit_text(X, TextSettings(), threads)
+            return TextFeatures.fit_transform(X, TextSettings(), threads)
         settings = TextSettings(min_df=1)  # other errors come again
-    return _fit_text(X, settings, threads)
-
-
-def _fit_text(X: Any, settings: TextSettings, threads: int | None) -> tuple[TextInput, Any]:
-    features, rows = TextFeatures.fit_transform(X, settings, threads)
-    return TextInput(features), rows
+    return TextFeatures.fit_transform(X, settings, threads)
 
 
 def check_container(X: Any) -> None:

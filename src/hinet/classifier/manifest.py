@@ -72,12 +72,27 @@ class LabelEntry(TypedDict):
     typed: NotRequired[dict[str, Any]]  # what nodes were written as, by id, where that was a number or truth value
 
 
+class EncoderEntry(TypedDict):
+    """The encoder that texts are read by; see :class:`hinet.classifier.meaning.EncoderVectors`."""
+
+    source: str
+    fingerprint: str
+    width: int
+
+
+class MeaningEntry(TypedDict):
+    """Vectors of texts: those of an encoder, or static ones, which are in the file of features."""
+
+    encoder: EncoderEntry | None
+
+
 class TextEntry(TypedDict):
     """Rows are texts."""
 
     kind: Literal["text"]
     settings: TextSettings
     texts: int
+    meaning: NotRequired[MeaningEntry]
 
 
 class MatrixEntry(TypedDict):

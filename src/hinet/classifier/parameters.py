@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from hinet.classifier.calibration import Calibration
+from hinet.classifier.meaning import Meaning
 from hinet.data.text import TextSettings
+from hinet.data.vectors import TokenVectors
 from hinet.engine.search.predictor import DECODING, PROBABILITY
 from hinet.engine.settings import RULES as ENGINE_RULES
 from hinet.engine.training.checkpoints import CHECKPOINT_EVERY
@@ -64,6 +66,12 @@ def _read_device(value: Any) -> Any:
     return device_name(value) or INVALID
 
 
+def _read_encoder(value: Any) -> Any:
+    from hinet.encoders import Encoder
+
+    return value if isinstance(value, Encoder) else INVALID
+
+
 def _read_notes(value: Any) -> Any:
     try:
         return json.loads(json.dumps(dict(value), allow_nan=False))
@@ -85,6 +93,9 @@ RULES: Rules = {
     "taxonomy": TAXONOMY | NONE,
     "engine": one_of("auto", "fused", "torch"),
     "text": instance(TextSettings, "a TextSettings") | NONE,
+    "vectors": NONE | PATH | instance(TokenVectors, "TokenVectors"),
+    "encoder": NONE | PATH | Rule("an Encoder", _read_encoder),
+    "titles": FLAG | NONE,
     "decoding": DECODING,
     "path_sep": Rule("'auto', the text between the steps of a path", _read_text) | NONE,
     "class_weight": one_of("balanced")
@@ -130,6 +141,8 @@ def plain_parameters(estimator: Any) -> dict[str, Any]:
     plain["taxonomy"] = None if plain["taxonomy"] is None else "taxonomy"
     plain["text"] = None if plain["text"] is None else plain["text"].to_dict()
     plain["checkpoint"] = None
+    for name in ("vectors", "encoder"):  # the features keep these
+        plain[name] = None if plain[name] is None else name
     if isinstance(plain["class_weight"], dict):  # keys need not be text
         labels = [label.item() if isinstance(label, np.generic) else label for label in plain["class_weight"]]
         plain["class_weight"] = [[*pair] for pair in zip(labels, plain["class_weight"].values(), strict=True)]
@@ -137,9 +150,11 @@ def plain_parameters(estimator: Any) -> dict[str, Any]:
     return plain
 
 
-def restored_parameters(metadata: dict[str, Any], taxonomy: Taxonomy) -> dict[str, Any]:
+def restored_parameters(metadata: dict[str, Any], taxonomy: Taxonomy, meaning: Meaning | None) -> dict[str, Any]:
     """Return the parameters that gave these plain values."""
-    parameters = {**metadata, "checkpoint": None}
+    parameters = {**metadata, "checkpoint": None, "vectors": None, "encoder": None}
+    if meaning is not None:
+        parameters |= meaning.parameter
     if parameters["text"] is not None:
         parameters["text"] = TextSettings.from_dict(parameters["text"])
     if parameters["taxonomy"] is not None:

@@ -27,7 +27,9 @@ class MixedRows:
 
     def __post_init__(self) -> None:
         if self.sparse.shape[0] != len(self.dense):
-            raise HiNetError(f"{self.sparse.shape[0]:,} sparse rows and {len(self.dense):,} dense ones; give both alike")
+            raise HiNetError(
+                f"{self.sparse.shape[0]:,} sparse rows and {len(self.dense):,} dense ones; give both alike"
+            )
 
     @property
     def shape(self) -> tuple[int, int]:

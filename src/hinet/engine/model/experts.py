@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.engine.model.groups import Groups, LabelSpans
+from hinet.quantised import float_rows, quantise_rows
 from hinet.ragged import offsets_of
 
 Floats = NDArray[np.float32]
@@ -27,10 +28,6 @@ Rows = NDArray[Any]  # of single precision, or of 8 bits with a scale for each r
 WEIGHT = np.dtype([("row", np.int32), ("weight", np.float32)])
 EMBEDDING_STD = 0.06
 WEIGHT_STD = 0.05
-LEVELS = 127
-LEAST_PEAK = 1e-30  # rows without a larger value are all zero
-_BITS_OF_LEVELS = 7  # which a scale leaves for the product
-_CHUNK = 1 << 22  # values that are turned at a time
 
 
 class DeepExpert(NamedTuple):
@@ -234,35 +231,3 @@ def _side_by_side(blocks: list[Floats], order: NDArray[np.int64]) -> Floats:
         joined[:, column[start : start + block.shape[1]]] = block
         start += block.shape[1]
     return joined
-
-
-def quantise_rows(values: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Return rows of whole numbers and the scale of each row.
-
-    >>> quantise_rows(np.array([[127, -63.6], [0, 0]], np.float32))[0].tolist()
-    [[127, -64], [0, 0]]
-    """
-    levels = np.empty(values.shape, np.int8)
-    scale = np.ones(len(values), np.float32)
-    step = max(1, _CHUNK // max(values.shape[1], 1))
-    for start in range(0, len(values), step):
-        rows = slice(start, start + step)
-        peak = np.abs(values[rows]).max(1, initial=0)
-        filled = peak > LEAST_PEAK
-        scale[rows][filled] = _rounded_up(peak[filled] / np.float32(LEVELS))
-        levels[rows] = np.rint(values[rows] / scale[rows, None])
-    return levels, scale
-
-
-def float_rows(values: NDArray[Any], scale: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return rows as fractions of their own, given what they are multiplied by."""
-    fractions = values.astype(np.float32)
-    if values.dtype == np.int8:
-        fractions *= scale[:, None]
-    return fractions
-
-
-def _rounded_up(scale: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the least numbers that are no smaller and leave the last bits of their fraction empty."""
-    low = np.uint32((1 << _BITS_OF_LEVELS) - 1)
-    return ((scale.view(np.uint32) + low) & ~low).view(np.float32)

@@ -20,7 +20,7 @@ from hinet.engine.training.jobs import Arrays, Job, RowChunk, TrainingSet
 
 MASK_LENGTH = 1 << 16  # dropout factors made for an epoch
 ROW_FACTORS = 4_093  # made for an epoch; a prime, so that they do not go with other factors
-FAINT_ROWS = 0.2  # share of rows whose sparse features count less, as those of texts with unknown words do
+FAINT_ROWS = 0.1  # share of rows whose sparse features count less, as those of texts with unknown words do
 
 
 @dataclass(frozen=True)

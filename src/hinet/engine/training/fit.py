@@ -129,7 +129,8 @@ class _Plan:
         deep = plan_memory(features=columns, outputs=self.groups.rows, width=self.width * self.members)
         deep.check(settings.memory_limit)  # before anything else takes room for every feature
         counts = self.targets.option_counts()
-        to_spare = start is None and has_features_to_spare(matrix, columns)
+        # beside dense columns, leaving features out or merging them costs accuracy
+        to_spare = start is None and not matrix.dense.shape[1] and has_features_to_spare(matrix, columns)
         self.dropout = settings.dropout_for(to_spare=to_spare)
         self.merged = merged_columns(matrix, columns) if to_spare else None if start is None else start.merged
         self.features = columns
