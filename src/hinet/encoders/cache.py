@@ -32,6 +32,7 @@ LIMIT = 4 << 30  # bytes of a cache folder, all encoders together
 SECONDS = 3.0  # between two segments of a run
 SEGMENT_ROWS = 8_192
 MOST_SMALL = 32  # segments of fewer rows than that before they are merged
+ABANDONED_SECONDS = 3600.0
 
 _SUFFIX = ".safetensors"
 
@@ -140,7 +141,12 @@ class CachedEncoder:
             segment = known.get(path.name)
             if segment is None:
                 found = _read_segment(path, self.width)
-                segment = _Segment(path, np.empty((0, 2), np.uint64) if found is None else found[0])
+                if found is None:
+                    if os.access(path, os.R_OK):  # damaged: its texts are encoded again
+                        with suppress(OSError):
+                            path.unlink(missing_ok=True)
+                    continue
+                segment = _Segment(path, found[0])
             self._segments[path.name] = segment
 
     def _read(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.float16], NDArray[np.bool_]]:
@@ -176,6 +182,9 @@ class CachedEncoder:
         """Merge small segments if there are many, and remove the oldest ones beyond the limit."""
         with suppress(OSError):
             paths = self._paths()
+            for path in self.folder.glob(f".*{_SUFFIX}.*"):  # what killed processes left half-written
+                if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
+                    path.unlink(missing_ok=True)
             row_bytes = 2 * self.width + 20
             small = [path for path in paths if path.stat().st_size < SEGMENT_ROWS * row_bytes // 2]
             everything = [path for path in self.root.glob(f"*/*{_SUFFIX}") if path.name[0] != "."]
