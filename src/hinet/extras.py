@@ -6,7 +6,12 @@ from importlib.util import find_spec
 
 from hinet.errors import HiNetError
 
-_EXTRAS = {"torch": "torch", "onnx": "export", "matplotlib": "plot"}  # which extra brings a package
+_EXTRAS = {
+    "torch": "torch",
+    "sentence_transformers": "encoder",
+    "onnx": "export",
+    "matplotlib": "plot",
+}  # which extra brings a package
 
 
 def require(package: str, what: str) -> None:

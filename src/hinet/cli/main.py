@@ -13,7 +13,20 @@ from typing import Annotated
 import typer
 
 from hinet import __version__
-from hinet.cli import compare, compile, demo, evaluate, explain, export, inspect, predict, taxonomy, train, update
+from hinet.cli import (
+    compare,
+    compile,
+    demo,
+    evaluate,
+    explain,
+    export,
+    inspect,
+    predict,
+    taxonomy,
+    train,
+    update,
+    vectors,
+)
 from hinet.cli.messages import with_options
 from hinet.cli.options import help_with_example
 from hinet.errors import HiNetError
@@ -41,6 +54,7 @@ for panel, command, example in (
 ):
     app.command(help=help_with_example(command, example), rich_help_panel=panel)(command)
 app.add_typer(taxonomy.app, name="taxonomy", rich_help_panel="Hierarchies")
+app.add_typer(vectors.app, name="vectors", rich_help_panel="Vectors of words")
 
 
 def _print_version(requested: bool) -> None:

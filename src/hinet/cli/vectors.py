@@ -1,0 +1,129 @@
+"""``hinet vectors``: static vectors of words from a sentence encoder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hinet.cli.column_options import ColumnOptions, text_options
+from hinet.cli.options import AsJson, RunOptions, help_with_example, option, quiet_option, thread_options
+from hinet.cli.row_options import RowOptions, row_options
+from hinet.errors import FileError, HiNetError
+
+if TYPE_CHECKING:  # imported when a command runs, so that --help is fast
+    import pyarrow as pa
+
+app = typer.Typer(help="Static vectors of words, distilled from a sentence encoder.", no_args_is_help=True)
+
+DISTILL = "hinet vectors distill encoder --rows products.csv --text title --out vectors"
+INSPECT = "hinet vectors inspect vectors"
+
+
+@thread_options
+@row_options
+@text_options
+def distill(
+    encoder: Annotated[
+        str, typer.Argument(help="Folder of an encoder, or its name on the Hugging Face hub.", show_default=False)
+    ],
+    out: Annotated[Path, option("--out", "Folder to write; static vectors that are there are replaced.")],
+    rows: RowOptions,
+    column_options: ColumnOptions,
+    run: RunOptions,
+    table: Annotated[
+        list[str] | None,
+        option("--rows", "Table whose texts the vectors are fitted to; repeatable (default: the encoder alone)."),
+    ] = None,
+    width: Annotated[int, typer.Option("--width", min=1, help="Columns of the vectors.")] = 256,
+    cache: Annotated[
+        Path | None,
+        option("--cache", "Folder that keeps embeddings of texts (default: in the user's cache folder)."),
+    ] = None,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Keep no embeddings of texts.")] = False,
+) -> None:
+    """Write static vectors of an encoder, which need no torch to be used; needs the extra 'encoder'.
+
+    The folder is that of model2vec. With --rows, words and pairs of words of the texts that the encoder's vocabulary
+    lacks get vectors of their own, and all vectors are fitted to the encoder's embeddings of the texts.
+    """
+    from hinet.encoders.cache import CachedEncoder
+    from hinet.encoders.distillation import check_replaceable
+    from hinet.encoders.distillation import distill as write_vectors
+    from hinet.encoders.encoder import Encoder
+    from hinet.extras import require
+    from hinet.progress import Progress, progress_for_terminal
+
+    require("sentence_transformers", "vectors distill")
+    if cache is not None and no_cache:
+        raise HiNetError("--cache and --no-cache exclude each other; leave one out")
+    if column_options.text is not None and not table:
+        raise HiNetError("--text names a column of --rows; add --rows, or leave it out")
+    rows.check_outputs([*(table or []), encoder], {"--out": out}, str(out))
+    check_replaceable(out)
+    texts = _texts(table, rows, column_options, out) if table else None
+    loaded = Encoder.load(encoder, threads=run.threads)
+    progress = Progress() if run.quiet else progress_for_terminal("vectors")
+    source = loaded if no_cache else CachedEncoder(loaded, cache)
+    written = write_vectors(source, out, texts=texts, width=width, progress=progress)
+    run.message(f"wrote {out}: {written.tokens:,} tokens of width {written.width:,}")
+
+
+def _texts(table: list[str], rows: RowOptions, column_options: ColumnOptions, out: Path) -> pa.ChunkedArray:
+    """Read the texts of tables."""
+    import pyarrow as pa
+
+    from hinet.data.tables import Columns, RowQuery, labelled_blocks
+
+    explicit = column_options.text is not None
+    query = RowQuery(
+        column_options.with_defaults(Columns()), labels=False, where=rows.where, explicit=explicit, allow_blank=True
+    )
+    with rows.row_errors(str(out)) as row_errors:
+        blocks = labelled_blocks(table, query, rows.options, row_errors)
+        texts = pa.chunked_array([pa.array(block.texts, pa.large_string()) for block in blocks], pa.large_string())
+    if not len(texts):
+        raise HiNetError("there are no texts in --rows; check --where")
+    return texts
+
+
+@quiet_option
+def inspect(
+    folder: Annotated[Path, typer.Argument(help="Folder of static vectors.", show_default=False)],
+    run: RunOptions,
+    as_json: AsJson = False,
+) -> None:
+    """Show the tokens, width and size of static vectors."""
+    import json
+
+    from hinet.encoders.distillation import FILES, read_config
+    from hinet.files import read_arrays
+
+    config = read_config(folder)
+    if config is None:
+        raise FileError(folder, "is not a folder of static vectors; write one with: hinet vectors distill")
+    arrays, _ = read_arrays(folder / "model.safetensors")
+    shape = arrays["embeddings"].shape if "embeddings" in arrays else ()
+    if len(shape) != 2:
+        raise FileError(folder, "has no array 'embeddings' with a row for each token")
+    about = config.get("hinet")
+    found = {
+        "tokens": shape[0],
+        "width": shape[1],
+        "bytes": sum((folder / name).stat().st_size for name in FILES),
+        "tokenizer": config.get("tokenizer_name"),
+        **(about if isinstance(about, dict) else {}),
+    }
+    if as_json:
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    typer.echo(f"{folder}: {shape[0]:,} tokens of width {shape[1]:,}, {found['bytes'] / 1e6:,.1f} MB")
+    if isinstance(about, dict):
+        typer.echo(f"  encoder  {config.get('tokenizer_name')}, {about.get('encoder')}")
+        typer.echo(f"  added    {about.get('words')} words and {about.get('pairs')} pairs of words")
+        typer.echo(f"  fitted   to {about.get('fitted_texts')} texts")
+
+
+for command, example in ((distill, DISTILL), (inspect, INSPECT)):
+    app.command(help=help_with_example(command, example))(command)

@@ -1,0 +1,406 @@
+"""Static vectors from an encoder: a vector for each token, whose sum stands for the encoder's vector of a text.
+
+The folder is that of model2vec: ``model.safetensors`` with the array ``embeddings``, ``tokenizer.json`` and
+``config.json``. With texts, words and pairs of words that the tokenizer lacks become tokens of their own. A pair is a
+token with a space, which other tools never produce; here a text is read from the left, and a known pair takes the place
+of its two words.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from hinet.data.text.text_input import as_arrow
+from hinet.encoders.cache import CachedEncoder
+from hinet.encoders.encoder import Encoder, Vectors, distinct_texts, unit_rows
+from hinet.errors import FileError, HiNetError
+from hinet.files import new_folder, read_arrays, write_arrays, write_text
+from hinet.parameters import whole
+from hinet.progress import Progress, SilentProgress
+
+WIDTH = 256
+TOKEN_BATCH = 512  # sequences of three tokens fit the cache of a CPU in larger batches than texts do
+MIN_TEXTS = 2  # in which a new word or pair occurs
+MAX_WORDS = 50_000  # new words, and as many pairs: the most frequent ones
+FITTED_TEXTS = 20_000  # to which the vectors are fitted
+RIDGE = 0.03  # how strongly a vector is held to where it was, by rows of length 1
+MAP_RIDGE = 1.0  # the same for the map of all vectors
+STEPS, TOLERANCE = 40, 1e-3  # of conjugate gradients
+ZIPF_SIF, TEXT_SIF = 1e-4, 1e-3  # a in a / (a + p), by rank in the vocabulary and by counts in texts
+FILES = ("config.json", "model.safetensors", "tokenizer.json")
+
+_WORD = re.compile(r"\w+")
+_UNUSED = re.compile(r"\[unused\d+\]|<unused\d+>")
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """What was written to a folder."""
+
+    folder: Path
+    tokens: int
+    words: int  # new ones
+    pairs: int
+    width: int
+    fitted_texts: int
+
+
+def distill(
+    encoder: Encoder | CachedEncoder,
+    folder: str | Path,
+    *,
+    texts: Any = None,
+    width: int = WIDTH,
+    progress: Progress | None = None,
+) -> Distilled:
+    """Write static vectors of an encoder to a folder; vectors that are there already are replaced whole.
+
+    Raises
+    ------
+    FileError
+        If the folder exists and holds anything but static vectors, or cannot be written.
+    """
+    width = whole(1).validate("width", width)
+    check_replaceable(folder)
+    progress = progress or SilentProgress()
+    plain = encoder.encoder if isinstance(encoder, CachedEncoder) else encoder
+    vocabulary = Vocabulary.of(plain)
+    progress.message(f"encoding {len(vocabulary.known):,} tokens")
+    vectors, mean = _token_vectors(plain, vocabulary, progress)
+    words: list[str] = []
+    pairs: list[str] = []
+    if texts is None:
+        ranks = _sif(1 / np.arange(2, len(vectors) + 2), ZIPF_SIF)
+        vectors = _project(vectors, vectors[vocabulary.known], width) * ranks[:, None]
+        fitted = 0
+    else:
+        distinct, rows = distinct_texts(texts)
+        if not distinct:
+            raise HiNetError("there are no texts to fit the vectors to; give some, or leave `texts` out")
+        times = np.bincount(rows, minlength=len(distinct))
+        sentences = [_WORD.findall(text) for text in normalised(distinct)]
+        words, pairs = _new_tokens(sentences, times, vocabulary)
+        progress.message(f"encoding {len(words):,} words and {len(pairs):,} pairs of words")
+        added = encoder.encode([*words, *pairs], progress=progress) - mean
+        vocabulary = vocabulary.extended(words, pairs)
+        vectors = np.vstack([vectors, added])
+        vectors, fitted = _fit(encoder, vocabulary, vectors, distinct, sentences, times, width, progress)
+    vectors[vocabulary.unknown] = 0
+    about = {
+        "encoder": plain.fingerprint, "words": len(words), "pairs": len(pairs), "pairs_matched": "greedy",
+        "fitted_texts": fitted,
+    }  # fmt: skip
+    sif = ZIPF_SIF if texts is None else TEXT_SIF
+    _write(folder, vocabulary.tokenizer_json(), vectors.astype(np.float16), _config(plain.name, vectors, sif, about))
+    return Distilled(Path(folder), len(vectors), len(words), len(pairs), vectors.shape[1], fitted)
+
+
+def normalised(texts: Sequence[str]) -> list[str]:
+    """Return texts as hinet's text features see them: compatible forms made one (NFKC), in lower case.
+
+    >>> normalised(["Coﬀee SHOP"])
+    ['coffee shop']
+    """
+    import pyarrow.compute as pc  # slow to import
+
+    found: list[str] = pc.utf8_lower(pc.utf8_normalize(as_arrow(texts), form="NFKC")).to_pylist()
+    return found
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A tokenizer as plain values, and the tokens that a word or a sequence of words becomes."""
+
+    tokenizer: dict[str, Any]  # as in tokenizer.json
+    size: int
+    unknown: NDArray[np.int64]  # special and unused tokens, which have no vector
+    words: dict[str, int]  # new words and pairs, by their ids
+    first_pair: int = 0
+
+    @classmethod
+    def of(cls, encoder: Encoder) -> Vocabulary:
+        """Return the vocabulary of an encoder, without its special tokens around a text."""
+        values = json.loads(encoder.tokenizer.backend_tokenizer.to_str())
+        values |= {"truncation": None, "padding": None, "post_processor": None}
+        ids: dict[str, int] = encoder.tokenizer.backend_tokenizer.get_vocab(with_added_tokens=True)
+        if sorted(ids.values()) != list(range(len(ids))):
+            raise HiNetError(f"the tokenizer of {encoder.name} has gaps between its ids; choose another encoder")
+        special = {token["content"] for token in values["added_tokens"] if token["special"]}
+        unknown = [number for token, number in ids.items() if token in special or _UNUSED.fullmatch(token)]
+        return cls(values, len(ids), np.array(sorted(unknown), np.int64), {})
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Vocabulary:
+        """Return the vocabulary of a folder that :func:`distill` wrote."""
+        about = (read_config(folder) or {}).get("hinet")
+        if about is None:
+            raise FileError(folder, "holds no static vectors of hinet; write them with distill")
+        from tokenizers import Tokenizer
+
+        text = (Path(folder) / "tokenizer.json").read_text(encoding="utf-8")
+        ids: dict[str, int] = Tokenizer.from_str(text).get_vocab(with_added_tokens=True)
+        first_pair = len(ids) - about["pairs"]
+        first = first_pair - about["words"]
+        values = json.loads(text)
+        special = sorted(token["id"] for token in values["added_tokens"] if token["special"])
+        new = {token: number for token, number in ids.items() if number >= first}
+        return cls(values, len(ids), np.array(special, np.int64), new, first_pair)
+
+    @cached_property
+    def known(self) -> NDArray[np.int64]:
+        """The tokens that have a vector."""
+        return np.setdiff1d(np.arange(self.size), self.unknown)
+
+    @cached_property
+    def _pieces(self) -> dict[str, list[int]]:
+        return {}
+
+    def pieces(self, words: Iterable[str]) -> dict[str, list[int]]:
+        """Return the tokens of each word by the tokenizer of the encoder, without unknown ones."""
+        from tokenizers import Tokenizer
+
+        missing = [word for word in dict.fromkeys(words) if word not in self._pieces]
+        if missing:
+            tokenizer = Tokenizer.from_str(json.dumps(self.tokenizer))
+            without = {*self.unknown.tolist()}
+            for word, found in zip(missing, tokenizer.encode_batch(missing, add_special_tokens=False), strict=True):
+                self._pieces[word] = [number for number in found.ids if number not in without]
+        return self._pieces
+
+    def extended(self, words: Sequence[str], pairs: Sequence[str]) -> Vocabulary:
+        """Return the vocabulary with more tokens at its end."""
+        numbers = {token: self.size + number for number, token in enumerate([*words, *pairs])}
+        extended = Vocabulary(self.tokenizer, self.size + len(numbers), self.unknown, numbers, self.size + len(words))
+        extended._pieces.update(self._pieces)
+        return extended
+
+    def ids(self, words: Sequence[str]) -> list[int]:
+        """Return the tokens of a text's words, read from the left; their pieces must be known."""
+        found: list[int] = []
+        at = 0
+        while at < len(words):
+            pair = self.words.get(f"{words[at]} {words[at + 1]}") if at + 1 < len(words) else None
+            if pair is not None:
+                found.append(pair)
+                at += 2
+                continue
+            number = self.words.get(words[at])
+            found += self._pieces[words[at]] if number is None else [number]
+            at += 1
+        return found
+
+    def counts(self, sentences: Sequence[Sequence[str]]) -> sp.csr_matrix:
+        """Return how often each token is in each text, as (n, size)."""
+        self.pieces(word for words in sentences for word in words)
+        rows = [self.ids(words) for words in sentences]
+        offsets = np.cumsum([0, *map(len, rows)])
+        columns = np.fromiter((number for row in rows for number in row), np.int64, int(offsets[-1]))
+        counts = sp.csr_matrix((np.ones(len(columns), np.float32), columns, offsets), shape=(len(rows), self.size))
+        counts.sum_duplicates()
+        return counts
+
+    def tokenizer_json(self) -> str:
+        """Return the tokenizer with the new tokens, as text."""
+        values: dict[str, Any] = json.loads(json.dumps(self.tokenizer))
+        model = values["model"]
+        # Where the vocabulary alone decides, new tokens join it; other models would never produce a whole word.
+        joins = {"WordPiece": self.words, "WordLevel": self.words}.get(model["type"], {})
+        if model["type"] == "BPE":
+            joins = {token: number for token, number in self.words.items() if number >= self.first_pair}
+        if joins:
+            model["vocab"] |= joins
+        for token, number in self.words.items():
+            if token not in joins:
+                flags = {"single_word": True, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
+                values["added_tokens"].append({"id": number, "content": token, **flags})
+        return json.dumps(values, ensure_ascii=False)
+
+
+def static_vectors(folder: str | Path, texts: Any) -> Vectors:
+    """Return the sum of the vectors of each text's tokens, of length 1, as (n, width); zeros for a text without any.
+
+    This is what the vectors are fitted for, in the simplest form: others must agree with it.
+    """
+    distinct, rows = distinct_texts(texts)
+    counts = Vocabulary.read(folder).counts([_WORD.findall(text) for text in normalised(distinct)])
+    arrays, _ = read_arrays(Path(folder) / "model.safetensors")
+    return unit_rows(counts @ arrays["embeddings"].astype(np.float32))[rows]
+
+
+def _token_vectors(encoder: Encoder, vocabulary: Vocabulary, progress: Progress) -> tuple[Vectors, Vectors]:
+    """Return the vector of each token alone, without their mean, and the mean."""
+    before, after = encoder.frame
+    progress.started(1, len(vocabulary.known))
+    try:
+        ids = [[*before, number, *after] for number in vocabulary.known.tolist()]
+        encoded = encoder.encode_ids(ids, progress=progress, batch=TOKEN_BATCH)
+    finally:
+        progress.finished()
+    mean = encoded.mean(axis=0)
+    vectors = np.zeros((vocabulary.size, encoded.shape[1]), np.float32)
+    vectors[vocabulary.known] = encoded - mean
+    return vectors, mean
+
+
+def _new_tokens(
+    sentences: Sequence[Sequence[str]], times: NDArray[np.int64], vocabulary: Vocabulary
+) -> tuple[list[str], list[str]]:
+    """Return the words that are not one token, and the pairs, which occur in enough texts."""
+    words: Counter[str] = Counter()
+    pairs: Counter[str] = Counter()
+    for sentence, count in zip(sentences, times.tolist(), strict=True):
+        for word in {*sentence}:
+            words[word] += count
+        for pair in {*pairwise(sentence)}:
+            pairs[" ".join(pair)] += count
+    pieces = vocabulary.pieces(words)
+    new = [(word, count) for word, count in words.items() if count >= MIN_TEXTS and len(pieces[word]) != 1]
+    joint = [(pair, count) for pair, count in pairs.items() if count >= MIN_TEXTS]
+    return _most_frequent(new), _most_frequent(joint)
+
+
+def _most_frequent(counted: list[tuple[str, int]]) -> list[str]:
+    return [token for token, _ in sorted(counted, key=lambda item: (-item[1], item[0]))[:MAX_WORDS]]
+
+
+def _sif(frequencies: NDArray[Any], a: float) -> NDArray[np.float32]:
+    """Return the weight a / (a + p) of tokens."""
+    shares = frequencies / max(frequencies.sum(), 1e-12)
+    weights: NDArray[np.float32] = (a / (a + shares)).astype(np.float32)
+    return weights
+
+
+def _project(vectors: Vectors, rows: Vectors, width: int) -> Vectors:
+    """Return vectors along the directions in which the rows vary most."""
+    if width >= vectors.shape[1]:
+        return vectors
+    _, directions = np.linalg.eigh(rows.T @ rows)
+    projected: Vectors = vectors @ directions[:, : -width - 1 : -1].astype(np.float32)
+    return projected
+
+
+def _fit(
+    encoder: Encoder | CachedEncoder, vocabulary: Vocabulary, vectors: Vectors, texts: list[str],
+    sentences: list[list[str]], times: NDArray[np.int64], width: int, progress: Progress,
+) -> tuple[Vectors, int]:  # fmt: skip
+    """Return vectors whose sums are close to the encoder's vectors of some texts, and how many."""
+    counts = vocabulary.counts(sentences)
+    frequencies = np.asarray(counts.T @ times.astype(np.float64)).ravel()
+    vectors = vectors * _sif(frequencies, TEXT_SIF)[:, None]
+    sums = counts @ vectors  # (n, encoder width)
+    lengths = np.linalg.norm(sums, axis=1)
+    usable = np.flatnonzero(lengths > 0)
+    rows = usable[np.unique(np.linspace(0, len(usable) - 1, min(len(usable), FITTED_TEXTS)).astype(np.int64))]
+    if not len(rows):
+        return _project(vectors, vectors, width), 0
+    progress.message(f"encoding {len(rows):,} texts")
+    targets = encoder.encode([texts[row] for row in rows.tolist()], progress=progress)
+    targets = targets - targets.mean(axis=0)
+    targets /= max(float(np.linalg.norm(targets, axis=1).mean()), 1e-6)
+    bags = (sp.diags(1 / lengths[rows]) @ counts[rows]).astype(np.float32).tocsr()
+    mapped = vectors @ _map(bags @ vectors, targets)
+    used = np.unique(bags.indices)
+    bags = bags[:, used].tocsr()
+    progress.message(f"fitting {len(used):,} vectors to them")
+    mapped[used] += _ridge(bags, targets - bags @ mapped[used])
+    fitted = bags @ mapped[used]
+    balance = np.sqrt(0.1 * len(fitted) / len(mapped))  # directions that few texts leave open go by the tokens
+    return _project(mapped, np.vstack([fitted, balance * mapped]), width), len(rows)
+
+
+def _map(sums: Vectors, targets: Vectors) -> Vectors:
+    """Return the matrix that takes sums to targets, held to a multiple of the identity where there are few rows."""
+    scale = float((sums * targets).sum() / max(float((sums**2).sum()), 1e-12))
+    identity = np.eye(sums.shape[1], dtype=np.float32)
+    change = np.linalg.solve(sums.T @ sums + MAP_RIDGE * identity, sums.T @ (targets - scale * sums))
+    matrix: Vectors = (scale * identity + change).astype(np.float32)
+    return matrix
+
+
+def _ridge(bags: sp.csr_matrix, rest: Vectors) -> Vectors:
+    """Return D that minimises |bags D - rest|^2 + RIDGE |D|^2, by conjugate gradients on all columns at once."""
+    transposed = bags.T.tocsr()
+    residual: Vectors = transposed @ rest
+    solution, direction = np.zeros_like(residual), residual.copy()
+    square = (residual**2).sum(axis=0)
+    goal = TOLERANCE**2 * square.sum()
+    for _ in range(STEPS):
+        if square.sum() <= goal:
+            break
+        product = transposed @ (bags @ direction) + RIDGE * direction
+        step = square / np.maximum((direction * product).sum(axis=0), 1e-20)
+        solution += step * direction
+        residual -= step * product
+        before, square = square, (residual**2).sum(axis=0)
+        direction = residual + square / np.maximum(before, 1e-20) * direction
+    return solution
+
+
+def _config(name: str, vectors: Vectors, sif: float, about: dict[str, Any]) -> dict[str, Any]:
+    width = vectors.shape[1]
+    return {
+        "model_type": "model2vec", "architectures": ["StaticModel"], "tokenizer_name": name, "apply_pca": width,
+        "sif_coefficient": sif, "hidden_dim": width, "seq_length": 1_000_000, "normalize": True, "pooling": "mean",
+        "embedding_dtype": "float16", "hinet": about,
+    }  # fmt: skip
+
+
+def read_config(folder: str | Path) -> dict[str, Any] | None:
+    """Return the configuration of a folder of static vectors, or None if it is something else."""
+    path = Path(folder)
+    if not all((path / name).is_file() for name in FILES):
+        return None
+    try:
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return config if isinstance(config, dict) and config.get("model_type") == "model2vec" else None
+
+
+def check_replaceable(folder: str | Path) -> None:
+    """Raise FileError if a folder exists and holds anything but static vectors."""
+    path = Path(folder)
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    known = {*FILES, "README.md", "modules.json"}
+    if path.is_dir() and read_config(path) is not None and {entry.name for entry in path.iterdir()} <= known:
+        return
+    raise FileError(folder, "exists and is not a folder of static vectors; name another folder")
+
+
+def _write(folder: str | Path, tokenizer: str, vectors: NDArray[np.float16], config: dict[str, Any]) -> None:
+    """Write the files of a folder, which appears whole or not at all; old vectors stay until then."""
+    check_replaceable(folder)
+    target = Path(folder).resolve()
+    fresh = target.with_name(f".{target.name[:40]}.new.{secrets.token_hex(8)}")
+    old = target.with_name(f".{target.name[:40]}.old.{secrets.token_hex(8)}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with new_folder(fresh) as path:
+            write_arrays(path / "model.safetensors", {"embeddings": vectors})
+            write_text(path / "tokenizer.json", tokenizer)
+            write_text(path / "config.json", json.dumps(config, indent=2) + "\n")
+        if target.exists():
+            target.rename(old)
+        fresh.rename(target)
+    except OSError as error:
+        if old.exists() and not target.exists():
+            old.rename(target)
+        raise FileError(folder, f"cannot be written: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,318 @@
+"""A sentence encoder: texts to vectors of length 1, by a transformer in single precision.
+
+On a CPU only texts of equal length in tokens share a batch, so that nothing is padded. The vector of a text is then the
+same in any batch but for the rounding of sums, below 1e-5; on other devices, where batches are padded, below 1e-4.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hinet.data.text.text_input import as_arrow
+from hinet.errors import FileError, HiNetError, quoted
+from hinet.extras import require
+from hinet.parameters import THREADS, resolve_threads, whole
+from hinet.progress import Progress, SilentProgress
+
+Vectors: TypeAlias = NDArray[np.float32]
+Ids: TypeAlias = Sequence[Sequence[int]]
+
+BATCH = 64  # rows of a batch on a CPU: larger ones leave its cache
+DEVICE_BATCH = 256  # on other devices
+WINDOW = 16_384  # texts sorted by length at a time
+
+_ROOT_FILES = (
+    "config.json", "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json",
+    "tokenizer.json", "tokenizer_config.json",
+)  # fmt: skip
+_VOCABULARIES = ("vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model")
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+class Encoder:
+    """A sentence-transformers or Hugging Face model that turns texts into vectors; see :meth:`load`."""
+
+    def __init__(self, model: Any, folder: Path | None, name: str, threads: int | None = None) -> None:
+        self._model, self._folder, self._threads, self._process = model, folder, threads, os.getpid()
+        self.name = name  # of the folder, or on the hub
+        self.device = str(model.device)
+
+    @classmethod
+    def load(cls, source: str | Path, *, device: str | None = None, threads: int | None = None) -> Encoder:
+        """Load an encoder from a folder, without any network access, or by its name on the Hugging Face hub.
+
+        ``device`` is by default a GPU if torch finds one; ``threads`` are those of torch on a CPU, by default as torch
+        is set.
+
+        Raises
+        ------
+        HiNetError
+            If the extra ``encoder`` is missing, or if nothing can be loaded from the source.
+        """
+        require("sentence_transformers", "an encoder")
+        count = THREADS.validate("threads", threads)
+        folder = _folder_of(source)
+        model = _load_model(source, folder, _device(device))
+        tokenizer = getattr(model, "tokenizer", None)
+        if not getattr(tokenizer, "is_fast", False):
+            raise FileError(source, "has no fast tokenizer (tokenizer.json); choose another encoder")
+        name = str(source) if folder is None else folder.resolve().name
+        return cls(model, folder or _snapshot(str(source)), name, count)
+
+    @cached_property
+    def width(self) -> int:
+        """The number of columns of a vector."""
+        return int(self.encode_ids([[*self.frame[0], *self.frame[1]]]).shape[1])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of the content of the files that decide the vectors: weights, configuration and tokenizer."""
+        if self._folder is None:
+            raise HiNetError(f"the files of the encoder {quoted(self.name)} are not on this machine; give its folder")
+        digest = blake2b(digest_size=16)
+        for path in _files(self._folder):
+            digest.update(f"{path.relative_to(self._folder).as_posix()}\0{path.stat().st_size}\0".encode())
+            with path.open("rb") as stream:
+                while block := stream.read(1 << 22):
+                    digest.update(block)
+        return digest.hexdigest()
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer of transformers."""
+        return self._model.tokenizer
+
+    @cached_property
+    def frame(self) -> tuple[list[int], list[int]]:
+        """The ids of the special tokens before and after the tokens of a text."""
+        found = self.tokenizer("a", return_special_tokens_mask=True)
+        ids, special = list(found["input_ids"]), list(found["special_tokens_mask"])
+        first = special.index(0) if 0 in special else len(ids)
+        last = len(ids) - special[::-1].index(0) if 0 in special else len(ids)
+        return ids[:first], ids[last:]
+
+    def encode(self, texts: Any, *, progress: Progress | None = None, batch: int | None = None) -> Vectors:
+        """Return a vector of length 1 for each text, in the order of the texts, as (n, width).
+
+        Texts are a list, an Arrow array, or a column of pandas or polars. None and null are the empty text, whose
+        vector is what the encoder gives for its special tokens alone. Long texts are cut as the encoder cuts them.
+        """
+        distinct, rows = distinct_texts(texts)
+        progress = progress or SilentProgress()
+        vectors = np.empty((len(distinct), self.width), np.float32)
+        progress.started(1, len(distinct))
+        try:
+            for numbers, encoded in self.batches(distinct, batch=batch):
+                vectors[numbers] = encoded
+                progress.advanced(len(numbers))
+        finally:
+            progress.finished()
+        return vectors[rows]
+
+    def batches(self, texts: Sequence[str], *, batch: int | None = None) -> Iterator[tuple[NDArray[np.int64], Vectors]]:
+        """Yield the numbers of some texts and their vectors, until all are encoded."""
+        size = self._batch_size(batch)
+        for start in range(0, len(texts), WINDOW):
+            for numbers, encoded in self._encode_batches(self._tokenise(texts[start : start + WINDOW]), size):
+                yield numbers + start, encoded
+
+    def encode_ids(self, ids: Ids, *, progress: Progress | None = None, batch: int | None = None) -> Vectors:
+        """Return a vector of length 1 for each sequence of token ids, special tokens included."""
+        found = [
+            (numbers, encoded) for numbers, encoded in self._encode_batches(ids, self._batch_size(batch), progress)
+        ]
+        vectors = np.empty((len(ids), found[0][1].shape[1] if found else self.width), np.float32)
+        for numbers, encoded in found:
+            vectors[numbers] = encoded
+        return vectors
+
+    def _batch_size(self, batch: int | None) -> int:
+        if batch is not None:
+            return int(whole(1).validate("batch", batch))
+        return BATCH if self.device == "cpu" else DEVICE_BATCH
+
+    def _tokenise(self, texts: Sequence[str]) -> Ids:
+        prompt = (self._model.prompts or {}).get(self._model.default_prompt_name or "", None) or ""
+        longest = self._model.max_seq_length
+        with _quiet():
+            ids: Ids = self.tokenizer(
+                [prompt + text for text in texts],
+                truncation=longest is not None,
+                max_length=longest,
+                padding=False,
+                return_attention_mask=False,
+                return_token_type_ids=False,
+            )["input_ids"]
+        return ids
+
+    def _encode_batches(
+        self, ids: Ids, batch: int, progress: Progress | None = None
+    ) -> Iterator[tuple[NDArray[np.int64], Vectors]]:
+        import torch
+
+        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+        order = np.argsort(lengths, kind="stable")
+        start = 0
+        while start < len(order):
+            stop = min(start + batch, len(order))
+            if self.device == "cpu":  # a batch of equal lengths
+                stop = start + int(np.searchsorted(lengths[order[start:stop]], lengths[order[start]], side="right"))
+            numbers = order[start:stop]
+            with self._torch_threads(), torch.inference_mode(), _quiet():
+                encoded = self._forward(ids, numbers, lengths[numbers])
+            yield numbers, unit_rows(encoded)
+            if progress is not None:
+                progress.advanced(len(numbers))
+            start = stop
+
+    def _forward(self, ids: Ids, numbers: NDArray[np.int64], lengths: NDArray[np.int64]) -> Vectors:
+        import torch
+
+        pad = self.tokenizer.pad_token_id
+        padded = np.full((len(numbers), max(int(lengths.max()), 1)), 0 if pad is None else pad, np.int64)  # (b, tokens)
+        mask = (np.arange(padded.shape[1]) < lengths[:, None]).astype(np.int64)
+        for row, number in enumerate(numbers.tolist()):
+            padded[row, : lengths[row]] = ids[number]
+        features = {"input_ids": torch.from_numpy(padded), "attention_mask": torch.from_numpy(mask)}
+        features = {name: tensor.to(self._model.device) for name, tensor in features.items()}
+        encoded: Vectors = self._model(features)["sentence_embedding"].float().cpu().numpy()
+        return encoded
+
+    @contextmanager
+    def _torch_threads(self) -> Iterator[None]:
+        """Let torch use the threads asked for; a forked process has one, for its copy of the pool has no threads."""
+        import torch
+
+        before = torch.get_num_threads()
+        forked = os.getpid() != self._process
+        wanted = 1 if forked else before if self._threads is None else resolve_threads(self._threads)
+        if wanted != before:
+            torch.set_num_threads(wanted)
+        try:
+            yield
+        finally:
+            if wanted != before and not forked:
+                torch.set_num_threads(before)
+
+
+def distinct_texts(texts: Any) -> tuple[list[str], NDArray[np.int64]]:
+    """Return the distinct texts of any container in the order they first appear, and the number of each row's text.
+
+    >>> distinct_texts(["rye", None, "rye"])
+    (['rye', ''], array([0, 1, 0]))
+    """
+    if isinstance(texts, list | tuple):
+        texts = ["" if text is None else text for text in texts]
+    elif isinstance(texts, pa.Array | pa.ChunkedArray) or hasattr(texts, "__arrow_c_stream__"):
+        array = pa.chunked_array([texts]) if isinstance(texts, pa.Array) else pa.chunked_array(texts)
+        if array.null_count and not pa.types.is_dictionary(array.type):
+            import pyarrow.compute as pc  # slow to import
+
+            array = pc.fill_null(array.cast(pa.large_string()), "")
+        texts = array
+    found: dict[str, int] = {}
+    values = as_arrow(texts).to_pylist()
+    rows = np.fromiter((found.setdefault(text, len(found)) for text in values), np.int64, len(values))
+    return list(found), rows
+
+
+def unit_rows(vectors: Vectors) -> Vectors:
+    """Return rows of length 1; a row of zeros stays."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit: Vectors = (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+    return unit
+
+
+def _folder_of(source: str | Path) -> Path | None:
+    """Return the folder that a source names, or None for a name on the hub."""
+    path = Path(source).expanduser()
+    if path.is_dir():
+        if not any((path / name).is_file() for name in ("modules.json", "config.json")):
+            raise FileError(source, "is not an encoder: it has neither modules.json nor config.json")
+        return path
+    text = str(source)
+    if isinstance(source, Path) or path.exists() or text.count("/") > 1 or text[:1] in ("", ".", "/", "~"):
+        raise FileError(source, "there is no such folder; name the folder of an encoder, or its name on the hub")
+    return None
+
+
+def _device(device: str | None) -> str:
+    import torch
+
+    if device is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError, ValueError):
+        raise HiNetError(f"device: torch finds no {quoted(str(device))} here; use 'cpu'") from None
+    return device
+
+
+def _load_model(source: str | Path, folder: Path | None, device: str) -> Any:
+    try:
+        with _quiet():
+            from sentence_transformers import SentenceTransformer
+
+            model = SentenceTransformer(
+                str(source) if folder is None else str(folder), device=device, local_files_only=folder is not None
+            )
+        return model.eval()
+    except ImportError as error:
+        raise HiNetError(f"an encoder needs another package: {error}") from None
+    except Exception as error:  # whatever the libraries below raise for a damaged folder or an unknown name
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise FileError(source, f"cannot be loaded as an encoder ({reason})") from None
+
+
+def _snapshot(name: str) -> Path | None:
+    """Return the folder in which the hub's client keeps the files of a model."""
+    from huggingface_hub import try_to_load_from_cache
+
+    names = (name, f"sentence-transformers/{name}") if "/" not in name else (name,)
+    for repository in names:
+        found = try_to_load_from_cache(repository, "config.json")
+        if isinstance(found, str):
+            return Path(found).parent
+    return None
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the files of an encoder that decide its vectors."""
+    parts = [folder, *sorted(path for path in folder.iterdir() if path.is_dir() and path.name[:1].isdigit())]
+    names = [*_ROOT_FILES, *(_VOCABULARIES if not (folder / "tokenizer.json").is_file() else ())]
+    found = [folder / name for name in names if (folder / name).is_file()]
+    for part in parts:  # the modules of sentence-transformers have folders whose names begin with their number
+        weights = next((name for name in _WEIGHTS if (part / name).is_file()), None)
+        found += [part / weights] if weights else []
+        if weights and weights.endswith(".index.json"):
+            found += sorted(part.glob("model-*.safetensors" if "safetensors" in weights else "pytorch_model-*.bin"))
+        found += [part / "config.json"] if part != folder and (part / "config.json").is_file() else []
+    return found
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the warnings and progress bars of the libraries below."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    if shown:
+        logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
