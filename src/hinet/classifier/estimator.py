@@ -48,6 +48,7 @@ from hinet.classifier.label_reading import codec_in_taxonomy, read_labels, read_
 from hinet.classifier.label_rows import checked_labels
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.manifest import MANIFEST
+from hinet.classifier.meaning import vector_source
 from hinet.classifier.parameters import (
     CLASSES,
     MAX_REASONS,
@@ -62,7 +63,6 @@ from hinet.classifier.parameters import (
     seed_of,
 )
 from hinet.classifier.predictions import PredictedLabels, PredictedTraces
-from hinet.classifier.meaning import vector_source
 from hinet.classifier.text_paths import AUTO
 from hinet.classifier.titles import USUAL_WEIGHT, TitleRows, learned_weight
 from hinet.classifier.truth import NOTHING, Truth
@@ -496,10 +496,10 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _fit_features(self, checked: Any, kind: Kind, engine: Engine) -> tuple[Features, Any]:
         source = vector_source(self.vectors, self.encoder)
         if kind == "text":
-            features, rows = fit_text(checked, self.text, self.n_jobs, source, self._progress())
-            return features, rows.tocsr() if engine == "torch" else rows
+            text_input, rows = fit_text(checked, self.text, self.n_jobs, source, self._progress())
+            return text_input, rows.tocsr() if engine == "torch" else rows
         if source is not None:
-            raise HiNetError("vectors and encoder read texts, and the rows are numbers; leave both out")
+            raise HiNetError("`vectors` and `encoder` read texts, and the rows are numbers; leave both out")
         columns = tuple(map(str, getattr(self, "feature_names_in_", ())))
         features = MatrixInput.fit(checked, columns, scaled=kind == "dense" and self.network is None)
         return features, features_of(features, engine, checked, self.n_jobs)
@@ -513,7 +513,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         nodes = codec.label_nodes if self.titles else np.unique(traces.end_nodes)
         titles = TitleRows.of(codec, nodes.astype(np.int64))
         if self.titles and not len(titles):
-            raise HiNetError("titles=True, and no label has a title in the taxonomy; leave titles out")
+            raise HiNetError("`titles` are wanted, and no label has one in the taxonomy; leave them out")
         weight = USUAL_WEIGHT if self.titles else 0.0
         if self.titles is None and titles.may_help(len(traces)):
             features, rows = fit_text(checked, self.text, self.n_jobs)

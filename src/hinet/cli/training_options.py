@@ -20,6 +20,13 @@ class TrainingOptions:
     patience: Annotated[
         int | None, option("Stop after this many epochs without a better validation score (default: never).", least=1)
     ] = None
+    vectors: Annotated[str | None, option("Static vectors of words: a folder of 'vectors distill', or a file.")] = None
+    encoder: Annotated[str | None, option("Sentence encoder: a folder, or a name on the hub; slower, not saved.")] = (
+        None
+    )
+    titles: Annotated[
+        bool | None, option("Train on titles of all labels, or of none (default: of those with rows, if it helps).")
+    ] = None
     memory_limit: Annotated[float | None, option("Gigabytes of memory for training (default: all).")] = None
     half: Annotated[bool, option("Save wide weights in half precision; others are in 8 bits.", "--half")] = False
     resume: Annotated[bool, option("Continue from the checkpoints of an interrupted run.", "--resume")] = False

@@ -28,7 +28,8 @@ from hinet.data.text.text_input import as_arrow
 from hinet.encoders.cache import CachedEncoder
 from hinet.encoders.encoder import Encoder, Vectors, distinct_texts, unit_rows
 from hinet.errors import FileError, HiNetError
-from hinet.files import new_folder, read_arrays, write_arrays, write_text
+from hinet.files import read_arrays, write_arrays
+from hinet.files.atomic import new_folder, write_text
 from hinet.parameters import whole
 from hinet.progress import Progress, SilentProgress
 
