@@ -33,8 +33,8 @@ from hinet.classifier.fitted import Fitted
 from hinet.classifier.manifest import MANIFEST, sealed
 from hinet.classifier.model_folder import digest_of
 from hinet.data.text import TextSettings
+from hinet.engine import Search
 from hinet.engine.model.experts import Prototypes
-from hinet.engine.search.fused_predictor import FusedPredictor
 from hinet.files import read_arrays, write_arrays
 
 program: Any = import_module("hinet.cli.main")  # whose name in the package is that of its function
@@ -118,7 +118,7 @@ def with_prototypes(fitted: Fitted) -> Fitted:
     prototypes = Prototypes(np.arange(features + 1), label, np.ones(features, np.float32))
     mix = np.array([0.4, 0.2, 0.3, 0.1], np.float32)
     experts = model.experts._replace(prototypes=prototypes, mix=mix)
-    return replace(fitted, predictor=FusedPredictor(replace(model, experts=experts)))
+    return replace(fitted, predictor=Search(replace(model, experts=experts)))
 
 
 def forge(base: Path, target: Path, seed: int) -> str:

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hinet import HiNetError, Layers, Taxonomy, Traces, load
+from hinet import HiNetClassifier, HiNetError, Layers, Taxonomy, Traces, load
 from hinet.classifier.examples import Examples
 from hinet.data.matrices import SparseMatrix
 from hinet.engine.training.taxonomy_transfer import option_targets
@@ -102,6 +102,14 @@ def test_nodes_move_below_a_new_one_a_root_above_or_out_of_a_removed_one(engine:
         classifier._set_fitted(fitted)
         classifier.update_taxonomy(Taxonomy.from_edges(changed))
         assert (classifier.predict(NEW) == before).mean() > 0.9, name
+
+
+def test_the_last_node_moves_below_one_before_a_node_where_rows_end() -> None:
+    edges = [("a", "x"), (None, "b"), ("c", "z")]
+    texts, labels = ["rye", "oat", "milk", "car", "toy"], ["x", "b", "z", "y", "x"]
+    classifier = HiNetClassifier(Taxonomy.from_edges([*edges, ("c", "y")]), epochs=5)
+    classifier.fit(8 * texts, 8 * labels).update_taxonomy(Taxonomy.from_edges([*edges, ("a", "y")]))
+    assert classifier.predict_traces(["car"])[0][0].steps == ("a", "y")
 
 
 def test_in_a_dag_a_moved_node_is_answered() -> None:

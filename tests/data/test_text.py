@@ -18,8 +18,8 @@ from sklearn.preprocessing import normalize
 
 from hinet import load_icd10cm
 from hinet.data.text import TextFeatures, TextSettings, text_input
-from hinet.data.text.characters import character_classes
 from hinet.data.text.hashing_kernels import BLANK, WORD
+from hinet.data.text.text_input import character_classes
 from hinet.errors import HiNetError
 
 WORDS = TextSettings(char_ngrams=None)

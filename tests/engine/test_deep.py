@@ -17,7 +17,7 @@ from hinet import Layers, Taxonomy, Traces
 from hinet.data.matrices import SparseMatrix
 from hinet.engine import DeepExpert, Groups, Targets
 from hinet.engine.model.groups import LabelSpans
-from hinet.engine.training.deep import DeepAccumulators, DropoutMasks, GroupObjective, LabelObjective, LabelTargets
+from hinet.engine.training.deep import DeepAccumulators, DropoutMasks, LabelTargets, Objective
 from hinet.engine.training.deep_kernels import LabelWorkspace, exponentials, grads_of_labels
 from hinet.engine.training.jobs import RowChunk, TrainingSet
 from tests.strategies import all_traces, taxonomies
@@ -39,17 +39,22 @@ class OneLevel:
         rows = SparseMatrix.of(sp.random_array((ROWS, FEATURES), density=0.4, format="csr", rng=random))
         groups, spans = Groups.of(layers), LabelSpans.of(layers)
         adjustment = random.standard_normal(LABELS).astype(np.float32)
-        self.by_group = GroupObjective(TrainingSet.of(rows, targets.arrays, groups, adjustment))
+        self.training = TrainingSet.of(rows, targets.arrays, groups, adjustment)
         self.order = spans.first[:LABELS]  # of each option below the root, its label
         by_label = np.empty(LABELS, np.float32)
         by_label[self.order] = adjustment
-        self.by_label = LabelObjective(rows, LabelTargets.of(targets, spans, upper=0.4), by_label)
+        self.labels = LabelTargets.of(targets, spans, upper=0.4), by_label
+        self.read(rows)
         self.expert = DeepExpert.start(FEATURES, LABELS, WIDTH, random)
         self.masks = DropoutMasks(*((random.random(50) < 0.7).astype(np.float32) for _ in range(2)))
 
+    def read(self, rows: SparseMatrix) -> None:
+        self.by_group = Objective.of_groups(self.training._replace(rows=rows))
+        self.by_label = Objective.of_labels(rows, *self.labels)
+
     def trained(
         self,
-        objective: GroupObjective | LabelObjective,
+        objective: Objective,
         chosen: NDArray[np.int64],
         rates: tuple[float, float],
         first: int = 0,
@@ -92,10 +97,8 @@ def test_a_dropped_feature_is_as_if_it_were_not_there(kind: str, seed: int) -> N
         factor = np.resize(factors, len(rows.indices))
         kept = sp.csr_array((rows.data * factor, rows.indices, rows.indptr), (ROWS, FEATURES))
         kept.eliminate_zeros()
-        objective.rows = SparseMatrix.of(kept)
-        if kind == "by_group":
-            objective._data = objective._data._replace(rows=objective.rows)
-        expected.append(data.trained(objective, chosen, (0.1, 0.1), first=seed)[1])
+        data.read(SparseMatrix.of(kept))
+        expected.append(data.trained(getattr(data, kind), chosen, (0.1, 0.1), first=seed)[1])
     assert any(all(np.array_equal(*pair) for pair in zip(found, one, strict=True)) for one in expected)
     assert not all(np.array_equal(*pair) for pair in zip(*expected, strict=True))
 

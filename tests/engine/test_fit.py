@@ -349,6 +349,18 @@ def test_a_checkpoint_of_another_run_is_refused(broken_off: Path) -> None:
     fit(rows, traces, _with(QUICK, threads=1, memory_limit=9.0), checkpoint=broken_off)  # which change no model
 
 
+def test_nothing_is_trained_beside_the_checkpoint_of_another_run(tmp_path: Path) -> None:
+    rows, traces, _ = data()
+    fit(rows, traces, QUICK, checkpoint=tmp_path / "all")
+    for path in (tmp_path / "all").iterdir():
+        folder = tmp_path / path.stem
+        folder.mkdir()
+        path.rename(folder / path.name)
+        with pytest.raises(FileError, match="of other rows or settings"):
+            fit(rows, traces, _with(QUICK, seed=3, threads=1), checkpoint=folder)
+        assert [file.name for file in folder.iterdir()] == [path.name]
+
+
 def test_a_checkpoint_of_another_taxonomy_is_refused(tmp_path: Path) -> None:
     """Even if the new node changes neither the numbers of neurons nor the way to any label that has rows."""
     rows, _, labels = data()

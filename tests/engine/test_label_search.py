@@ -17,7 +17,7 @@ from hinet.engine import FoundLabels, Search, Targets
 from hinet.engine.search.odds_scaling import odds_shift
 from hinet.engine.search.trace_logits import TraceLogits, cells_of
 from hinet.networks import HiNet, SparseBag
-from hinet.networks.search import NetworkSearch
+from hinet.networks.predictor import NetworkPredictor
 from hinet.taxonomy import STOP
 from tests.engine.oracle import FEATURES, biased_model, enumerated, label_probabilities, random_model, random_rows
 from tests.strategies import Path, all_scored, layered
@@ -41,7 +41,7 @@ def random_network(layers: Layers, seed: int) -> HiNet:
 
 
 def enumerated_by(network: HiNet, rows: sp.csr_array) -> list[dict[Path, float]]:
-    scores = next(NetworkSearch(network)._scores(rows))
+    scores = next(NetworkPredictor(network)._scores(rows))
     return [all_scored(network.layers, scores[:, row].tolist()) for row in range(rows.shape[0])]
 
 
@@ -121,7 +121,7 @@ def test_the_best_labels_have_the_largest_sums_and_their_best_traces(k: int, lay
 @settings(max_examples=25)
 def test_networks_sum_over_traces_too(layers: Layers, seed: int, k: int) -> None:
     network, rows = random_network(layers, seed), random_rows(ROWS, seed)
-    search, every = NetworkSearch(network), enumerated_by(network, rows)
+    search, every = NetworkPredictor(network), enumerated_by(network, rows)
     np.testing.assert_allclose(search.label_probabilities(rows).toarray(), sums_of(layers, every), atol=NEAR)
     assert_best_labels(search.top_labels(rows, k), every, k, 0.0)
 
@@ -143,7 +143,7 @@ def test_a_ladder_gives_the_probability_of_labels_at_any_factor(
         expected = Search(sharpened).label_probabilities(rows).toarray()
     else:
         network = random_network(layers, seed)
-        search = NetworkSearch(network)
+        search = NetworkPredictor(network)
         scores = next(search._scores(rows)).double() * factor
         for start, end in zip(layers.option_offsets[:-1], layers.option_offsets[1:], strict=True):
             scores[start:end] = scores[start:end].log_softmax(0)

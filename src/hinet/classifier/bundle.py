@@ -36,14 +36,7 @@ from hinet.progress import EpochRecord
 from hinet.taxonomy import Layers, Table, Taxonomy, as_id, path_id
 
 LABEL_NODES = {"label_nodes": indices("labels", below="nodes", rising=True)}
-VALUE_KINDS = (
-    "object",
-    "bool",
-    *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
-    "float16",
-    "float32",
-    "float64",
-)  # of plain labels
+VALUE_KINDS = {"object", *(np.dtype(code).name for code in "?efd" + np.typecodes["AllInteger"])}  # of plain labels
 MAX_EMPTY_COLUMNS = 1_000  # that a table of labels may have beyond the levels of its taxonomy
 PLAIN = (bool, int, float)  # what a label may be, if it is no text
 
@@ -62,7 +55,10 @@ def save_fitted(fitted: Fitted, folder: str | Path, metadata: Mapping[str, Any],
     fitted.check_file()
     json.dumps(metadata)  # raises before anything is written
     codec = fitted.codec
-    described, arrays = _described_model(fitted, half=half)
+    described, arrays = fitted.predictor.to_arrays(half=half)
+    arrays["label_nodes"] = codec.label_nodes
+    if fitted.examples is not None:
+        arrays |= fitted.examples.to_arrays()
     with new_model(folder) as keep:
         files = {
             "taxonomy": keep("taxonomy", codec.taxonomy.write),
@@ -169,25 +165,20 @@ def _taxonomy(files: ModelFiles) -> Taxonomy:
     return taxonomy.under_virtual_root() if root is None else taxonomy
 
 
-def _described_model(fitted: Fitted, *, half: bool) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    labels = {"label_nodes": fitted.codec.label_nodes}
-    if fitted.examples is not None:
-        labels |= fitted.examples.to_arrays()
-    described, arrays = fitted.predictor.to_arrays(half=half)
-    return described, arrays | labels
-
-
 def _described_codec(codec: LabelCodec) -> dict[str, Any]:
     taxonomy = codec.taxonomy
     values = None
     if codec.values is not None:
         values = {"kind": str(codec.values.dtype), "values": codec.values.tolist()}
+    style = None
+    if codec.style is not None:  # what was spelled otherwise by the id that names have as a path
+        spelled = {path_id(steps): text for steps, text in codec.style.spelled.items()}
+        style = {**asdict(codec.style), "spelled": spelled}
     root = taxonomy.ids[taxonomy.root] if taxonomy.root >= 0 else None
     return {
         "form": codec.kind, "number": codec.number, "columns": codec.columns, "named": codec.named_steps,
         "values": values, "root": root, "rooted": codec.from_root,
-        "style": None if codec.style is None else _described_style(codec.style), "wrote": codec.first_paths,
-        "typed": dict(codec.typed_values),
+        "style": style, "wrote": codec.first_paths, "typed": dict(codec.typed_values),
     }  # fmt: skip
 
 
@@ -199,7 +190,10 @@ def _restored_codec(taxonomy: Taxonomy, metadata: Mapping[str, Any], label_nodes
         raise HiNetError(f"labels of the form {kind!r} contradict the other values of the manifest")
     layers = Layers.of(taxonomy, [taxonomy.ids[node] for node in label_nodes.tolist()])
     values = None if metadata["values"] is None else _restored_values(taxonomy, **metadata["values"])
-    style = None if metadata.get("style") is None else _restored_style(**metadata["style"])
+    style = None
+    if (described := metadata.get("style")) is not None:
+        # the texts alone say which paths they are, as older models join steps otherwise
+        style = TextStyle(described["mark"], described["between"]).with_labels(described["spelled"].values())
     if (kind == "text") != bool(style and style.mark):
         raise HiNetError("paths as text need a mark to be cut at, and other labels have none")
     # in older models the shared top is the root
@@ -239,16 +233,6 @@ def _restored_values(taxonomy: Taxonomy, kind: str, values: list[Any]) -> NDArra
     if [as_id(value) for value in labels.tolist()] != list(taxonomy.ids):
         raise HiNetError("the labels are other ones than the nodes of the taxonomy")
     return labels
-
-
-def _described_style(style: TextStyle) -> dict[str, Any]:
-    """Return how paths are written, what was spelled otherwise by the id that names have as a path."""
-    return {**asdict(style), "spelled": {path_id(steps): text for steps, text in style.spelled.items()}}
-
-
-def _restored_style(mark: str, between: str, spelled: Mapping[str, str]) -> TextStyle:
-    """Return how paths are written; the texts alone say which paths they are, as older models join steps otherwise."""
-    return TextStyle(mark, between).with_labels(spelled.values())
 
 
 def _versions(engine: str) -> dict[str, str]:

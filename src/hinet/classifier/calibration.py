@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -158,10 +158,8 @@ def calibration_error(parts: list[tuple[NDArray[np.float64], NDArray[np.bool_]]]
 def risk_bound_for(fitted: Fitted, rows: Any, truth: Truth, risk: float, certainty: float) -> RiskBound:
     """Return the threshold at which at most a share of ``risk`` of the answers is wrong."""
     labels = fitted.predictor.decode(rows).nodes
-    counts = [answers_at(fitted, rows, truth, labels, threshold) for threshold in THRESHOLDS]
-    answered, wrong, full = (
-        np.array([getattr(count, name) for count in counts]) for name in ("answered", "wrong", "full_depth")
-    )
+    counts = [astuple(answers_at(fitted, rows, truth, labels, threshold)) for threshold in THRESHOLDS]
+    _, answered, wrong, full = np.array(counts).T
     return find_threshold(THRESHOLDS, answered, wrong, len(truth), risk=risk, certainty=certainty, full_depth=full)
 
 

@@ -68,9 +68,8 @@ from hinet.data import Traces
 from hinet.data.holdout import holdout_mask
 from hinet.data.matrices import as_csr, check_rows, is_sparse, validate_weights
 from hinet.data.text import TextSettings
-from hinet.engine import Decoding, fit
+from hinet.engine import Decoding, Search, fit
 from hinet.engine.compiling import compile_for_training
-from hinet.engine.search.fused_predictor import FusedPredictor
 from hinet.engine.search.predictor import Engine, Predictor
 from hinet.errors import FileError, HiNetError, InputTypeError, LabelError
 from hinet.evaluation.risk import CERTAINTY, validate_share
@@ -347,7 +346,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 settings = for_dense_rows(settings, len(training.traces))
             options |= {"checkpoint": self.checkpoint, "checkpoint_every": self.checkpoint_every}
             model = fit(training.rows, training.traces, settings, watch=self.verbose, **options)
-            predictor = FusedPredictor(model, settings.threads)
+            predictor = Search(model, settings.threads)
         fitted = Fitted(features, codec, predictor, predictor.history, training.fingerprint())
         if not self.keep_examples or codec.inferred:
             return fitted
@@ -393,7 +392,10 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows = self.features_of(X)
         y = checked_labels(y, rows.shape[0])
         self._warn_of_unknown_words(X)
-        fitted = self._widened(y)
+        fitted, taxonomy = self.fitted_, self._given_taxonomy()
+        if taxonomy is not None and taxonomy != fitted.codec.taxonomy:
+            fitted = transfer_fitted(fitted, codec_in_taxonomy(fitted.codec, taxonomy, {}))
+        fitted = _with_labels(fitted, y)
         traces = fitted.codec.encode(y)
         return self._continue_training(
             fitted, TrainingSet(rows, traces, self._weights(sample_weight, fitted.codec, traces))
@@ -419,14 +421,6 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _progress(self) -> Progress:
         return progress_for_terminal() if self.verbose else SilentProgress()
-
-    def _widened(self, y: Any) -> Fitted:
-        """Return the fitted state transferred to a taxonomy that has all labels of ``y``."""
-        fitted = self.fitted_
-        taxonomy = self._given_taxonomy()
-        if taxonomy is not None and taxonomy != fitted.codec.taxonomy:
-            fitted = transfer_fitted(fitted, codec_in_taxonomy(fitted.codec, taxonomy, {}))
-        return _with_labels(fitted, y)
 
     def update_taxonomy(
         self, taxonomy: Taxonomy | str | Path, renamed: Mapping[str, str] | None = None, X: Any = None, y: Any = None

@@ -61,11 +61,9 @@ class Examples:
             half = values.astype(np.float16)
         if not np.isfinite(half).all():
             return self
-        values = half.astype(np.float32)
-        if not is_sparse(self.rows):
-            return Examples(values, self.nodes)
-        parts = values, self.rows.indices, self.rows.indptr
-        return Examples(sp.csr_array(parts, shape=self.rows.shape), self.nodes)
+        rows = self.rows.copy()
+        (rows.data if is_sparse(rows) else rows)[...] = half
+        return Examples(rows, self.nodes)
 
     def joined(self, more: Examples) -> Examples:
         """Return these rows and more."""

@@ -67,9 +67,9 @@ class Fitted:
 def predictor_class(engine: Engine) -> type[Predictor]:
     """Return what the models of an engine are; HiNetError says what to install if it is missing."""
     if engine == "fused":
-        from hinet.engine.search.fused_predictor import FusedPredictor
+        from hinet.engine.search.search import Search
 
-        return FusedPredictor
+        return Search
     require("torch", "a model of the engine 'torch'")
     from hinet.networks.predictor import NetworkPredictor
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.labels import LabelCodec
-from hinet.classifier.parameters import seed_of
+from hinet.classifier.parameters import ENGINE_SETTINGS, seed_of
 from hinet.classifier.truth import Truth
 from hinet.data import Traces
 from hinet.data.matrices import is_sparse
@@ -77,9 +77,8 @@ def engine_for(engine: str, network: Any, device: str | None) -> Engine:
 
 def engine_settings(parameters: Mapping[str, Any]) -> EngineSettings:
     """Return the parameters of a classifier that are settings of an engine; the others are the engine's own."""
-    names = {field.name for field in fields(EngineSettings)} & {*parameters}
     return EngineSettings(
-        **{name: parameters[name] for name in names},
+        **{name: parameters[name] for name in ENGINE_SETTINGS},
         deep_epochs=parameters["epochs"],
         seed=seed_of(parameters["random_state"]),
         threads=parameters["n_jobs"],

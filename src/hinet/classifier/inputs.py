@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -28,26 +28,6 @@ CELLS_OF_BLOCK = 1 << 20  # of dense rows that are worked on at a time
 MIN_NONZERO_SHARE = (
     0.5  # share of a column that is not zero, for it to be scaled: shares, counts and marks stay as they are
 )
-
-
-class Features(Protocol):
-    """How input becomes the rows that an engine reads, as fitted on the training rows."""
-
-    @property
-    def kind(self) -> Kind:
-        """The kind of rows."""
-
-    def rows(self, X: Any, threads: int | None, *, sparse: bool) -> Any:
-        """Return checked input as rows: as CSR if ``sparse``, else as those of training."""
-
-    def names(self, features: NDArray[np.int64]) -> list[str]:
-        """Return the names of features by number."""
-
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays that are kept on disk."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return what else is kept, as plain values for JSON."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +120,9 @@ class MatrixInput:
     def describe(self) -> dict[str, Any]:
         """Return what else is kept, as plain values for JSON."""
         return {"columns": list(self.columns)}
+
+
+Features: TypeAlias = TextInput | MatrixInput  # how input becomes the rows that an engine reads, as fitted
 
 
 def _blocks(X: Any) -> Iterator[NDArray[np.float32]]:

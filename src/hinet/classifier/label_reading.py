@@ -11,22 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.classifier.label_rows import (
-    all_integers,
     all_paths,
     distinct_labels,
-    empty_path,
     is_missing,
     is_path,
     is_text,
     missing_label,
+    prediction_value,
     rows_of,
+    steps_of,
     values_by_node,
 )
 from hinet.classifier.labels import LabelCodec, LabelKind
 from hinet.classifier.text_paths import AUTO, PathSep, TextStyle, text_style
 from hinet.data import Traces
 from hinet.errors import HiNetError, LabelError, quoted
-from hinet.taxonomy import PATH_MARK, PATH_SEP, VIRTUAL_ROOT, Layers, Taxonomy, as_id, has_paths, path_id, strip_padding
+from hinet.taxonomy import PATH_MARK, PATH_SEP, VIRTUAL_ROOT, Layers, Taxonomy, as_id, has_paths, path_id
 
 Labels = Sequence[tuple[int, Any]]  # every label, with the first row that has it
 
@@ -91,9 +91,12 @@ def read_with_classes(y: Any, classes: Any, taxonomy: Taxonomy | None, path_sep:
 
 
 def _are_integers(labels: Labels) -> bool:
-    """Return whether all labels, or all steps of paths, are whole numbers, where they are not missing."""
+    """Return whether all labels, or all steps of paths, are whole numbers, where they are not missing.
+
+    Predictions are then whole numbers as well; tables may hold 7 as 7.0.
+    """
     steps = (step for _, label in labels for step in (label if is_path(label) else (label,)))
-    return all_integers(step for step in steps if as_id(step) != "")
+    return all(type(prediction_value(step)) is int for step in steps if as_id(step) != "")
 
 
 def _typed_values(codec: LabelCodec, labels: Labels) -> dict[str, Any]:
@@ -197,10 +200,7 @@ def _path_codec(
     labels: Labels, taxonomy: Taxonomy | None, kind: LabelKind, *, number: bool = False, style: TextStyle | None = None
 ) -> LabelCodec:
     """Return the codec of paths: of ids of a given taxonomy, or of names that make one, below a virtual root."""
-    cut = [(row, strip_padding(row, label)) for row, label in labels]
-    for row, path in cut:
-        if not path:
-            raise empty_path(row)
+    cut = [(row, steps_of(row, label)) for row, label in labels]
     columns = max(len(label) for _, label in labels) if kind == "table" else 0
     if taxonomy is not None:
         layers = Layers.of(taxonomy, _known_ids(taxonomy, {path[-1] for _, path in cut}))

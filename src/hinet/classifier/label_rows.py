@@ -49,11 +49,6 @@ def missing_label(row: int) -> LabelError:
     return LabelError(f"row {row}: the label is missing; leave the row out or name its label")
 
 
-def empty_path(row: int) -> LabelError:
-    """Return the error for a row whose label is a path without steps."""
-    return LabelError(f"row {row}: the path is empty; name at least one node")
-
-
 def paths_as_text(y: Any) -> list[str]:
     r"""Return paths, in any container, as texts such as ``A > B > C``; texts stay as they are.
 
@@ -67,13 +62,14 @@ def paths_as_text(y: Any) -> list[str]:
     for row, label in enumerate(rows):
         if isinstance(label, (set, frozenset)):
             raise LabelError(f"row {row}: several labels cannot be one text; give each row one path")
-    return [label if isinstance(label, str) else path_id(_whole(row, label)) for row, label in enumerate(rows)]
+    return [label if isinstance(label, str) else path_id(steps_of(row, label)) for row, label in enumerate(rows)]
 
 
-def _whole(row: int, label: Any) -> tuple[str, ...]:
+def steps_of(row: int, label: Any) -> tuple[str, ...]:
+    """Return the steps of a path, of which there must be one; the error names the row."""
     steps = strip_padding(row, label)
     if not steps:
-        raise empty_path(row)
+        raise LabelError(f"row {row}: the path is empty; name at least one node")
     return steps
 
 
@@ -157,11 +153,6 @@ def all_paths(rows: Sequence[Any], first: bool | None = None) -> bool:
             elif first != is_path(label):
                 raise LabelError(f"row {row}: {quoted(str(label))} and earlier rows mix paths with single labels")
     return bool(first)
-
-
-def all_integers(labels: Iterable[Any]) -> bool:
-    """Return whether all labels are whole numbers, which predictions then are as well; tables may hold 7 as 7.0."""
-    return all(type(prediction_value(label)) is int for label in labels)
 
 
 def prediction_value(value: Any) -> Any:

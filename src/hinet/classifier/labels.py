@@ -26,20 +26,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.classifier.label_rows import (
-    empty_path,
     is_missing,
     is_path,
     labels_of_row,
     map_labels,
     missing_label,
     rows_of,
+    steps_of,
 )
 from hinet.classifier.text_paths import TextStyle
 from hinet.classifier.truth import NOTHING, Truth
 from hinet.data import Traces
 from hinet.errors import LabelError, did_you_mean, quoted
 from hinet.ragged import offsets_of
-from hinet.taxonomy import PATH_SEP, VIRTUAL_ROOT, Layers, Taxonomy, as_id, path_id, strip_padding
+from hinet.taxonomy import PATH_SEP, VIRTUAL_ROOT, Layers, Taxonomy, as_id, path_id
 
 LabelKind = Literal["plain", "ids", "paths", "table", "text"]
 WHOLE_NUMBER = re.compile("0|-?[1-9][0-9]*")
@@ -178,11 +178,8 @@ class LabelCodec:
 
     def _steps(self, row: int, label: Any) -> tuple[str, ...]:
         """Return a path, or a path as text, as its steps."""
-        cut = self.style.cut if self.style is not None and not is_path(label) else strip_padding
-        steps = cut(row, label)
-        if not steps:
-            raise empty_path(row)
-        return steps
+        cut = self.style.cut if self.style is not None and not is_path(label) else steps_of
+        return cut(row, label)
 
     def steps_below_root(self, row: int, label: Any) -> tuple[str, ...]:
         """Return the steps of a path of ids below the root, at which it may start."""

@@ -122,10 +122,8 @@ def open_model(folder: str | Path) -> Iterator[ModelFiles]:
     FileError
         If it is no model folder, or a file of it is missing.
     """
-    folder = Path(folder)
     with ExitStack() as stack:
-        files = _open_files(folder, stack)
-        yield files
+        yield _open_files(Path(folder), stack)
 
 
 def _open_files(folder: Path, stack: ExitStack) -> ModelFiles:

@@ -79,6 +79,7 @@ def _read_classes(value: Any) -> Any:
     return value if isinstance(value, Iterable) and not isinstance(value, str | bytes) else INVALID
 
 
+ENGINE_SETTINGS = ("width", "members", "dropout", "wide", "flat", "prior_strength", "patience", "memory_limit")
 TAXONOMY = instance(Taxonomy, "a Taxonomy") | PATH
 RULES: Rules = {
     "taxonomy": TAXONOMY | NONE,
@@ -90,15 +91,8 @@ RULES: Rules = {
     | Rule("a mapping of labels to numbers of at least 0", _read_class_weight)
     | NONE,
     "validation_fraction": SHARE | NONE,
-    "width": ENGINE_RULES["width"],
-    "members": ENGINE_RULES["members"],
     "epochs": ENGINE_RULES["deep_epochs"],
-    "dropout": ENGINE_RULES["dropout"],
-    "wide": ENGINE_RULES["wide"],
-    "flat": ENGINE_RULES["flat"],
-    "prior_strength": ENGINE_RULES["prior_strength"],
-    "patience": ENGINE_RULES["patience"],
-    "memory_limit": ENGINE_RULES["memory_limit"],
+    **{name: ENGINE_RULES[name] for name in ENGINE_SETTINGS},
     "network": NONE | Rule("a torch.nn.Module", _read_network),
     "device": NONE | Rule("a device that torch finds here, such as 'cpu'", _read_device),
     "keep_examples": FLAG,
@@ -156,15 +150,13 @@ def restored_parameters(metadata: dict[str, Any], taxonomy: Taxonomy) -> dict[st
     return parameters
 
 
-def numbers_in(metadata: dict[str, Any]) -> list[float]:
-    """Return the numbers among plain values."""
-    return [value for value in metadata.values() if isinstance(value, (int, float))]
-
-
 def restored_calibration(metadata: dict[str, Any]) -> Calibration:
     """Return the calibration that gave these plain values, or raise HiNetError if none can have."""
     check_plain(metadata, Calibration, "calibration")
     promise = metadata["promise"]
-    if not (metadata["temperature"] > 0 and all(map(math.isfinite, numbers_in({**metadata, **(promise or {})})))):
+    values = {**metadata, **(promise or {})}.values()
+    if not (
+        metadata["temperature"] > 0 and all(math.isfinite(each) for each in values if isinstance(each, int | float))
+    ):
         raise HiNetError("calibration has numbers that are not finite, or a temperature that is not above 0")
     return Calibration(**{**metadata, "promise": None if promise is None else RiskBound(**promise)})

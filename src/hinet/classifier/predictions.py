@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar, overload
@@ -77,9 +77,6 @@ class RowPredictions(Sequence[list[Prediction]]):
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
         return self._row(row % len(self))
-
-    def __iter__(self) -> Iterator[list[Prediction]]:
-        return map(self._row, range(len(self)))
 
     def to_frame(self) -> Any:
         """Return a pandas DataFrame with one line per prediction.

@@ -4,19 +4,17 @@ from hinet.extras import require
 
 require("torch", "hinet.networks")
 
-from hinet.networks.devices import device_name, is_network
 from hinet.networks.downpour import best_traces_to, downpour
 from hinet.networks.exporting import FlatSource, HiNetSource
 from hinet.networks.features import DenseFeatures, SparseBag, SparseRows
 from hinet.networks.graph import NeuronGraph
 from hinet.networks.heads import HeadSettings, HierarchicalHead, build_head, default, paper
-from hinet.networks.loop import TrainingSettings, train
+from hinet.networks.loop import RowAdagrad, TrainingSettings, train
 from hinet.networks.marginals import Marginals, forward, marginals
 from hinet.networks.models import FlattenNetwork, HiNet
 from hinet.networks.predict import predict_traces
-from hinet.networks.row_adagrad import RowAdagrad
 from hinet.networks.targets import TargetBatch, Targets
-from hinet.networks.threads import torch_threads
+from hinet.networks.threads import device_name, is_network, torch_threads
 
 __all__ = [
     "DenseFeatures",

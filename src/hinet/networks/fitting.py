@@ -50,7 +50,7 @@ def train_network(
     settings: EngineSettings,
     *,
     sample_weight: NDArray[np.float64] | None,
-    valid: ValidationRows | None,
+    valid: ValidationRows | None = None,
     device: str | None,
     progress: Progress | None,
 ) -> tuple[EpochRecord, ...]:

@@ -265,7 +265,8 @@ class LayerwiseHead(HierarchicalHead):
         self.from_features = nn.ParameterList()
         self.from_above = nn.ParameterList()
         self.biases = nn.ParameterList()
-        self._units: list[int] = []
+        self._units = [layer.width for layer in layers]
+        self._real = [len(layer.nodes) for layer in layers]  # neurons without the stop
         above = 1
         for number, layer in enumerate(layers, start=1):
             reads_features = number == 1 or settings.wiring == "skip"
@@ -274,7 +275,6 @@ class LayerwiseHead(HierarchicalHead):
             self.from_features.append(nn.Parameter(torch.randn(rows, width) * WEIGHT_STD))
             self.biases.append(nn.Parameter(torch.zeros(rows if settings.wiring == "skip" else 0)))
             self.from_above.append(self._weights_above(number, layer.width, above, len(layer.edge_child)))
-            self._units.append(layer.width)
             sizes, parent, unit = np.diff(layer.group_offsets), layer.edge_parent, layer.edge_child
             for name, array in (("sizes", sizes), ("parent", parent), ("unit", unit)):
                 self.register_buffer(f"{name}_{number}", torch.from_numpy(array.astype(np.int64)), persistent=False)
@@ -313,21 +313,15 @@ class LayerwiseHead(HierarchicalHead):
                 log_y = logits.log_softmax(0)  # (w, b) the stop neuron last
                 scores.append(log_y[unit])
                 squares.append(log_y.exp().square().sum(0, keepdim=True))
-                above = log_y.exp()[: self._real(number)]
+                above = log_y.exp()[: self._real[number - 1]]
             else:
                 sizes, parent = getattr(self, f"sizes_{number}"), getattr(self, f"parent_{number}")
                 log_p = segment_log_softmax(logits, sizes)  # (e, b)
                 scores.append(log_p)
                 squares.append(torch.segment_reduce(log_p.exp().square(), "sum", lengths=sizes, axis=0))
                 poured = above[parent] * log_p.exp()
-                above = _summed(poured, unit, self._units[number - 1])[: self._real(number)]
+                above = _summed(poured, unit, self._units[number - 1])[: self._real[number - 1]]
         return torch.cat(scores), torch.cat(squares)
-
-    def _real(self, number: int) -> int:
-        if number > self.graph.height:
-            return 0
-        neurons = self.graph.layer_neurons[number]
-        return int(neurons.stop - neurons.start)
 
     def _logits(self, number: int, hidden: Tensor, above: Tensor) -> Tensor:
         """Return the logits of a layer: (w, b) of its neurons with ``level``, (e, b) of its edges with ``parent``."""

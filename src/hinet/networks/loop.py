@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +18,11 @@ from hinet.errors import HiNetError
 from hinet.networks.batches import check_width, row_batch
 from hinet.networks.features import SparseBag
 from hinet.networks.models import FlattenNetwork, HiNet
-from hinet.networks.row_adagrad import RowAdagrad
 from hinet.networks.targets import Targets
 from hinet.parameters import NONE, SEED, Rules, real, validate_fields, whole
 from hinet.progress import EpochRecord, Progress, SilentProgress
 
+INITIAL_ACCUMULATOR = 1e-2  # of row-wise Adagrad; much smaller ones make the first steps huge
 _RULES: Rules = {
     "epochs": whole(1),
     "batch": whole(1),
@@ -85,15 +85,35 @@ def train(
     network.to(settings.device)
     network.learn_prior(targets)
     steps = _Steps(network, settings, batches=-(-len(targets) // settings.batch))
-    weights = None if sample_weight is None else torch.from_numpy(validate_weights(sample_weight, len(targets))).float()
+    weights = torch.ones(len(targets))
+    if sample_weight is not None:
+        weights = torch.from_numpy(validate_weights(sample_weight, len(targets))).float()
+
+    def train_epoch() -> float:
+        """Train on all rows once, in another order, and return their mean cost."""
+        network.train()
+        order = random.permutation(len(targets))
+        shuffled = rows[order]  # so that every batch is a slice
+        total = 0.0
+        for low in range(0, len(order), settings.batch):
+            chosen = order[low : low + settings.batch]
+            batch = row_batch(shuffled, low, low + len(chosen), settings.device)
+            costs = network.cost(batch, targets.batch(chosen).to(torch.device(settings.device)))
+            cost = (costs * weights[chosen].to(settings.device)).mean()
+            if not cost.isfinite():
+                raise HiNetError("the cost is no longer finite; lower the learning rates or scale the features")
+            steps.descend(cost)
+            total += float(cost.detach()) * len(chosen)
+            progress.advanced(len(chosen))
+        return total / len(order)
+
     history: list[EpochRecord] = []
     best: tuple[float, int, dict[str, Tensor]] | None = None
     progress.started(settings.epochs, len(targets))
     try:
         for epoch in range(1, settings.epochs + 1):
             start = time.perf_counter()
-            order = random.permutation(len(targets))
-            cost = _train_epoch(network, rows, targets, weights, settings, steps, order, progress)
+            cost = train_epoch()
             network.eval()
             score = validate() if validate is not None else None
             history.append(EpochRecord(epoch, settings.epochs, cost, score, time.perf_counter() - start, steps.rate))
@@ -108,34 +128,6 @@ def train(
         if best is not None:  # also when the run is broken off
             network.load_state_dict(best[2])
     return history
-
-
-def _train_epoch(
-    network: HiNet | FlattenNetwork,
-    rows: Any,
-    targets: Targets,
-    weights: Tensor | None,
-    settings: TrainingSettings,
-    steps: _Steps,
-    order: np.ndarray[Any, np.dtype[np.int64]],
-    progress: Progress,
-) -> float:
-    """Train on all rows once, in ``order``, and return their mean cost."""
-    network.train()
-    shuffled = rows[order]  # so that every batch is a slice
-    device = torch.device(settings.device)
-    total = 0.0
-    for low in range(0, len(order), settings.batch):
-        high = min(low + settings.batch, len(order))
-        batch = row_batch(shuffled, low, high, settings.device)
-        costs = network.cost(batch, targets.batch(order[low:high]).to(device))
-        cost = (costs if weights is None else costs * weights[order[low:high]].to(device)).mean()
-        if not cost.isfinite():
-            raise HiNetError("the cost is no longer finite; lower the learning rates or scale the features")
-        steps.descend(cost)
-        total += float(cost.detach()) * (high - low)
-        progress.advanced(high - low)
-    return total / len(order)
 
 
 class _Steps:
@@ -180,3 +172,40 @@ def _check_labelled(targets: Targets) -> None:
     empty = np.flatnonzero(np.diff(targets.traces.row_offsets) == 0)
     if len(empty):
         raise HiNetError(f"row {int(empty[0])}: no label to train on ({len(empty):,} such rows); leave these rows out")
+
+
+class RowAdagrad(torch.optim.Optimizer):
+    """Divide the step of each row by the root of the sum of its mean squared gradients.
+
+    Rows without a gradient cost nothing: neither time nor a step.
+    """
+
+    def __init__(
+        self, parameters: Iterable[Tensor], lr: float, initial_accumulator: float = INITIAL_ACCUMULATOR
+    ) -> None:
+        super().__init__(parameters, {"lr": lr, "initial_accumulator": initial_accumulator})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Take one step along sparse or dense gradients of matrices."""
+        assert closure is None
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step_rows(parameter, group)
+
+    def _step_rows(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        if not state:
+            state["sum"] = parameter.new_full((len(parameter),), group["initial_accumulator"])
+        gradient = parameter.grad
+        assert gradient is not None
+        if gradient.is_sparse:
+            gradient = gradient.coalesce()
+            rows, values = gradient.indices()[0], gradient.values()
+        else:
+            rows, values = torch.arange(len(gradient), device=gradient.device), gradient
+        accumulated = state["sum"][rows] + values.square().mean(1)
+        state["sum"][rows] = accumulated
+        root = accumulated.sqrt().clamp(min=torch.finfo(values.dtype).tiny)  # a row that never had a gradient stays
+        parameter.index_add_(0, rows, (values / root[:, None]).to(parameter.dtype), alpha=-group["lr"])

@@ -9,26 +9,17 @@ import torch
 from numpy.typing import NDArray
 
 from hinet.data import Traces
-from hinet.data.matrices import check_rows
 from hinet.engine.search.predictor import K
-from hinet.networks.batches import check_width, row_batch
+from hinet.networks.batches import batches
 from hinet.networks.downpour import downpour
 from hinet.networks.models import FlattenNetwork, HiNet
 from hinet.parameters import whole
-
-BATCH_CELLS = 20_000_000  # scores held at once: 80 MB
 
 
 @torch.no_grad()
 def feature_layer(network: HiNet, rows: Any) -> NDArray[np.float32]:
     """Return the feature layer of every row, (n, k)."""
-    check_rows(rows)
-    check_width(network, rows)
-    network.eval()
-    device = str(next(network.parameters()).device)
-    size = max(1, BATCH_CELLS // network.head.width)
-    ends = [(start, min(start + size, rows.shape[0])) for start in range(0, rows.shape[0], size)]
-    parts = [network.features(row_batch(rows, start, end, device)).cpu().numpy() for start, end in ends]
+    parts = [network.features(batch).cpu().numpy() for batch in batches(network, rows, network.head.width)]
     return np.concatenate(parts) if parts else np.zeros((0, network.head.width), np.float32)
 
 
@@ -37,18 +28,12 @@ def predict_traces(network: HiNet | FlattenNetwork, rows: Any, *, k: int = 1) ->
     """Return the ``k`` best traces of every row, by downpour; of the flat network, the traces of its best label.
 
     In a DAG the best trace need not end at the most probable label, whose probability is a sum over its traces: for
-    that see :class:`hinet.networks.search.NetworkSearch`.
+    that see :class:`hinet.networks.predictor.NetworkPredictor`.
     """
-    check_rows(rows)
-    check_width(network, rows)
     k = (whole(1, 1) if isinstance(network, FlattenNetwork) else K).validate("k", k)
     layers = network.layers
-    network.eval()
-    device = str(next(network.parameters()).device)
-    size = max(1, BATCH_CELLS // (len(layers.option_neuron) * (1 if layers.is_tree else k)))
     parts = []
-    for start in range(0, rows.shape[0], size):
-        batch = row_batch(rows, start, min(start + size, rows.shape[0]), device)
+    for batch in batches(network, rows, len(layers.option_neuron) * (1 if layers.is_tree else k)):
         if isinstance(network, FlattenNetwork):
             best = network.label_nodes[network.label_scores(batch).argmax(1)].cpu().numpy()
             parts.append(Traces.of_nodes(layers, best))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from hinet.data.text.characters import character_classes
-from hinet.data.text.hashing_kernels import Bytes, Ints64
+from hinet.data.text.hashing_kernels import BLANK, WORD, Bytes, Ints64
 from hinet.errors import HiNetError, quoted
 from hinet.ragged import offsets_of
 
@@ -22,6 +23,7 @@ LEAST_BLOCK_BYTES = 50_000
 BLOCKS_PER_THREAD = 4
 MOST_TEXT_BYTES = 1 << 28  # offsets within a block have 32 bits, and n-grams take some tens of bytes each
 
+_CODES, _ASCII_CODES = 0x110000, 0x80
 _REMEDY = "leave the row out, or give an empty text"
 
 
@@ -98,7 +100,7 @@ def _row_error(texts: Any, first_row: int, array: pa.ChunkedArray | None = None)
             if not isinstance(text, str):
                 actual = "None" if text is None else f"{type(text).__name__} {quoted(str(text))[1:-1]}"
                 return HiNetError(f"row {row}: expected a text, got {actual}; {_REMEDY}")
-            if not _encodable(text):
+            if text.encode(errors="ignore").decode() != text:
                 remedy = "read the file with errors='replace'"
                 return HiNetError(f"row {row}: the text {quoted(text)} has half of a surrogate pair; {remedy}")
     if array is not None and array.null_count and not pa.types.is_null(array.type):
@@ -110,14 +112,6 @@ def _row_error(texts: Any, first_row: int, array: pa.ChunkedArray | None = None)
     return HiNetError(
         f"expected a list of texts, or an array or series of strings, got {actual}; fit_chunks takes a stream of lists"
     )
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def in_blocks(texts: pa.ChunkedArray, threads: int) -> list[pa.LargeStringArray]:
@@ -173,3 +167,15 @@ def _raw(array: pa.LargeStringArray) -> tuple[Bytes, Ints64]:
     if not size:
         return np.empty(0, np.uint8), np.zeros(len(array) + 1, np.int64)
     return np.frombuffer(array.buffers()[2], np.uint8)[start : start + size], _offsets(array) - start
+
+
+@cache
+def character_classes(ascii_only: bool) -> Bytes:
+    """Return whether every code point, or every one of ASCII, is of a word or a space, as in Python's ``re``."""
+    codes = np.arange(_ASCII_CODES if ascii_only else _CODES, dtype="<u4")
+    everything = codes.tobytes().decode("utf-32-le", "surrogatepass")
+    classes = np.zeros(len(codes), np.uint8)
+    for pattern, kind in ((r"\w+", WORD), (r"\s+", BLANK)):
+        for run in re.finditer(pattern, everything):
+            classes[run.start() : run.end()] = kind
+    return classes

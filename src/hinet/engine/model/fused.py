@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,8 +25,8 @@ LARGEST_MIX = 1e6
 _SCHEMA: Schema = {
     "mix": floats(len(EXPERTS), low=0, high=LARGEST_MIX, optional=True),
     "slope": floats(1, low=1e-6, high=1, optional=True),
+    "merged": replace(indices("columns", below="features"), optional=True),
 }
-_MERGED: Schema = {"merged": indices("columns", below="features")}
 _WEIGHTS = ("features.weight", "head.weight", "wide.weight", "prototypes.value")  # with whatever before
 
 
@@ -128,7 +128,7 @@ def _checked_sizes(arrays: Mapping[str, NDArray[Any]], layers: Layers, groups: G
     for record in EXPERTS:
         if record.key in arrays or record.name == "deep":
             sizes |= check_arrays(arrays, record.schema(arrays), sizes)
-    check_arrays(arrays, {**_SCHEMA, **(_MERGED if "merged" in arrays else {})}, sizes)
+    check_arrays(arrays, _SCHEMA, sizes)
     if sizes["features"] > np.iinfo(np.int32).max:
         raise HiNetError(f"the array 'features.weight' has {sizes['features']:,} features, more than can be numbered")
     return sizes

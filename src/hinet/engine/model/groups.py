@@ -60,17 +60,17 @@ class LabelSpans(NamedTuple):
             return cls.none(layers)
         below = np.zeros(len(layers.node), np.int64)  # labels at or below each neuron
         below[layers.ends] = 1
-        parent = np.zeros(len(layers.node), np.int64)
+        parent = np.append(0, layers.parent_lists[0])  # of a tree: one for each neuron below the root
         real = layers.option_neuron != STOP
-        parent[layers.option_neuron[real]] = layers.option_parent[real]
-        for start, end in _layers_upwards(layers):
+        bounds = [*pairwise(layers.layer_offsets.tolist())]
+        for start, end in reversed(bounds[1:]):
             np.add.at(below, parent[start:end], below[start:end])
         size = np.ones(len(layers.option_neuron), np.int64)
         size[real] = below[layers.option_neuron[real]]
         first = np.empty(len(size), np.int64)
         span_start = np.zeros(len(layers.node), np.int64)
         running = np.concatenate([[0], np.cumsum(size)])
-        for start, end in _layers_downwards(layers):
+        for start, end in bounds:
             low, high = layers.option_offsets[start], layers.option_offsets[end]
             group = layers.option_parent[low:high]
             within = running[low:high] - running[layers.option_offsets[group]]
@@ -120,13 +120,3 @@ class LabelSpans(NamedTuple):
         """Return the label that ends at each of some neurons; at all of them one does."""
         order = np.argsort(self.neuron)
         return order[np.searchsorted(self.neuron, neurons, sorter=order)]
-
-
-def _layers_downwards(layers: Layers) -> list[tuple[int, int]]:
-    bounds = layers.layer_offsets.tolist()
-    return list(pairwise(bounds))
-
-
-def _layers_upwards(layers: Layers) -> list[tuple[int, int]]:
-    """Return the neurons of each layer below the root, the deepest first."""
-    return _layers_downwards(layers)[:0:-1]

@@ -89,32 +89,51 @@ class Targets:
                 f"row {int(row[entry])}: {int(given[partial[0]])} of the paths of label {name} are given; "
                 "give one path, or the label alone for all of them"
             )
-        return cls._assembled(layers, traces, entries, whole, row_offsets)
+        distinct, which = np.unique(ends[entries[whole]], return_inverse=True)
+        paths = entries[~whole]  # each a target of its own, after the labels
+        target = np.empty(len(entries), np.int64)
+        target[whole], target[~whole] = which, len(distinct) + np.arange(len(paths))
+        choices = _choices_of_labels(layers, distinct), _choices_of_paths(traces, paths, len(distinct))
+        start, leads_to = map(np.concatenate, zip(*choices, strict=True))
+        return cls._of_choices(layers, row_offsets, target, start, leads_to, len(distinct) + len(paths))
 
     @classmethod
-    def of_labels(cls, layers: Layers, nodes: Ints, row_offsets: NDArray[np.int64]) -> Targets:
+    def of_labels(cls, layers: Layers, nodes: Ints, row_offsets: Ints) -> Targets:
         """Return the targets of labels, given as positions in the taxonomy, all rows one after the other."""
         distinct, target = np.unique(nodes, return_inverse=True)
-        steps = _whole_labels(layers, distinct)
-        return cls._with_shares(layers, row_offsets, target, steps)
+        return cls._of_choices(layers, row_offsets, target, *_choices_of_labels(layers, distinct), len(distinct))
 
     @classmethod
-    def _assembled(cls, layers: Layers, traces: Traces, entries: Ints, whole: Ints, row_offsets: Ints) -> Targets:
-        """Join targets that are whole labels with targets that are single paths."""
-        distinct, which = np.unique(traces.end_nodes[entries[whole]], return_inverse=True)
-        target = np.empty(len(entries), np.int64)
-        target[whole] = which
-        paths = entries[~whole]
-        target[~whole] = len(distinct) + np.arange(len(paths))
-        return cls._with_shares(
-            layers, row_offsets, target, _joined(_whole_labels(layers, distinct), _chains(traces, paths))
+    def _of_choices(
+        cls, layers: Layers, row_offsets: Ints, target: Ints, start: Ints, leads_to: Ints, targets: int
+    ) -> Targets:
+        """Return targets from the steps that each choice leads from and to, as ``target * neurons + neuron``, or END.
+
+        Every step has a choice, so the choices tell the steps.
+        """
+        width = np.int64(len(layers.node))
+        order = np.lexsort((leads_to % width, start))
+        leads_to = leads_to[order]
+        neuron = start[order] % width
+        step_keys, choices = np.unique(start, return_counts=True)
+        step_offsets = offsets_of(np.bincount(step_keys // width, minlength=targets))
+        goes_on = leads_to != END
+        option = layers.option_offsets[neuron + 1] - 1  # stop is the last of its group
+        option[goes_on] = layers.options_between(neuron[goes_on], leads_to[goes_on] % width)
+        following = np.full(len(leads_to), END, np.int64)
+        following[goes_on] = np.searchsorted(step_keys, leads_to[goes_on]) - step_offsets[leads_to[goes_on] // width]
+        labels = np.diff(row_offsets)
+        arrays = TargetArrays(
+            np.array(row_offsets, np.int64),
+            target.astype(np.int64),
+            np.repeat(1.0 / np.maximum(labels, 1), labels).astype(np.float32),
+            step_offsets,
+            step_keys % width,
+            offsets_of(choices),
+            option - layers.option_offsets[neuron],
+            following,
         )
-
-    @classmethod
-    def _with_shares(cls, layers: Layers, row_offsets: Ints, target: Ints, steps: _Steps) -> Targets:
-        counts = np.diff(row_offsets)
-        share = np.repeat(1.0 / np.maximum(counts, 1), counts).astype(np.float32)
-        return cls(layers, TargetArrays(np.array(row_offsets, np.int64), target.astype(np.int64), share, *steps))
+        return cls(layers, arrays)
 
     def weighted(self, weights: NDArray[np.floating]) -> Targets:
         """Return the same targets with the cost of every row times its weight."""
@@ -157,16 +176,6 @@ class Targets:
         return np.repeat(start, np.diff(arrays.choice_offsets)) + arrays.choice_option
 
 
-class _Steps(NamedTuple):
-    """The steps of several targets."""
-
-    step_offsets: NDArray[np.int64]
-    step_group: NDArray[np.int64]
-    choice_offsets: NDArray[np.int64]
-    choice_option: NDArray[np.int64]
-    choice_next: NDArray[np.int64]
-
-
 def _paths_of(layers: Layers, nodes: Ints) -> NDArray[np.float64]:
     """Return the number of paths of each label."""
     flat, offsets = layers.neurons_of
@@ -176,8 +185,8 @@ def _paths_of(layers: Layers, nodes: Ints) -> NDArray[np.float64]:
     return np.bincount(owner, paths, len(nodes)).astype(np.float64)
 
 
-def _whole_labels(layers: Layers, labels: Ints) -> _Steps:
-    """Return for each label the neurons between the root and its ends: found from the deepest layer up."""
+def _choices_of_labels(layers: Layers, labels: Ints) -> tuple[Ints, Ints]:
+    """Return the choices between the root and the ends of each label: found from the deepest layer up."""
     flat, offsets = layers.neurons_of
     ends, counts = gather(flat, offsets, labels)
     end_label = np.repeat(np.arange(len(labels)), counts)
@@ -187,58 +196,22 @@ def _whole_labels(layers: Layers, labels: Ints) -> _Steps:
     parents, parent_offsets = layers.parent_lists
     end_keys = end_label * width + ends
     end_depth = layers.depth[ends]
-    steps: list[NDArray[np.int64]] = []  # of each layer, as label * width + neuron
-    edges: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []  # keys of the steps they lead from and to
-    from_below = np.zeros(0, np.int64)
+    start, leads_to = [end_keys], [np.full(len(end_keys), END)]
+    above = np.zeros(0, np.int64)
     for depth in range(int(end_depth.max(initial=-1)), -1, -1):
-        keys = np.unique(np.concatenate([from_below, end_keys[end_depth == depth]]))
-        steps.append(keys)
-        label, neuron = keys // width, keys % width
-        above, splits = gather(parents, parent_offsets, neuron)
-        from_below = np.repeat(label, splits) * width + above
-        edges.append((from_below, np.repeat(keys, splits)))
-    step_keys = np.sort(np.concatenate([np.zeros(0, np.int64), *steps]))
-    start = np.concatenate([end_keys, *[edge[0] for edge in edges]])
-    leads_to = np.concatenate([np.full(len(end_keys), END), *[edge[1] for edge in edges]])
-    return _sorted_choices(layers, step_keys, start, leads_to, len(labels))
+        keys = np.unique(np.concatenate([above, end_keys[end_depth == depth]]))
+        neurons, splits = gather(parents, parent_offsets, keys % width)
+        above = np.repeat(keys // width, splits) * width + neurons
+        start.append(above)
+        leads_to.append(np.repeat(keys, splits))
+    return np.concatenate(start), np.concatenate(leads_to)
 
 
-def _sorted_choices(layers: Layers, step_keys: Ints, start: Ints, leads_to: Ints, targets: int) -> _Steps:
-    """Return the steps with their choices, from the keys of the steps each choice leads from and to."""
-    width = np.int64(len(layers.node))
-    order = np.lexsort((leads_to % width, start))
-    start, leads_to = start[order], leads_to[order]
-    stops = leads_to == END
-    neuron = start % width
-    option = layers.option_offsets[neuron + 1] - 1  # stop is the last of its group
-    option[~stops] = layers.options_between(neuron[~stops], leads_to[~stops] % width)
-    step_offsets = offsets_of(np.bincount(step_keys // width, minlength=targets))
-    step = np.searchsorted(step_keys, leads_to[~stops])
-    following = np.full(len(leads_to), END, np.int64)
-    following[~stops] = step - step_offsets[leads_to[~stops] // width]
-    choices = np.bincount(np.searchsorted(step_keys, start), minlength=len(step_keys))
-    return _Steps(
-        step_offsets, step_keys % width, offsets_of(choices), option - layers.option_offsets[neuron], following
-    )
-
-
-def _chains(traces: Traces, chosen: Ints) -> _Steps:
-    """Return each of the chosen traces as a target of its own: one option a step."""
-    options, offsets = traces.options()
-    flat, lengths = gather(options, offsets, chosen)
-    group = traces.layers.option_parent[flat].astype(np.int64)
-    step_offsets = offsets_of(lengths)
-    following = np.arange(len(flat)) - np.repeat(step_offsets[:-1], lengths) + 1
-    following[step_offsets[1:] - 1] = END
-    option = flat - traces.layers.option_offsets[group]
-    return _Steps(step_offsets, group, np.arange(len(flat) + 1), option, following)
-
-
-def _joined(first: _Steps, second: _Steps) -> _Steps:
-    return _Steps(
-        offsets_of(np.concatenate([np.diff(first.step_offsets), np.diff(second.step_offsets)])),
-        np.concatenate([first.step_group, second.step_group]),
-        offsets_of(np.concatenate([np.diff(first.choice_offsets), np.diff(second.choice_offsets)])),
-        np.concatenate([first.choice_option, second.choice_option]),
-        np.concatenate([first.choice_next, second.choice_next]),
-    )
+def _choices_of_paths(traces: Traces, chosen: Ints, first_target: int) -> tuple[Ints, Ints]:
+    """Return the choices of each of the chosen traces: one option a step."""
+    options, lengths = gather(*traces.options(), chosen)
+    target = np.repeat(first_target + np.arange(len(chosen)), lengths)
+    start = target * len(traces.layers.node) + traces.layers.option_parent[options]
+    leads_to = np.roll(start, -1)
+    leads_to[np.cumsum(lengths) - 1] = END
+    return start, leads_to

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data.matrices import SparseMatrix
-from hinet.engine.model.experts import DeepExpert, Experts, Mix
+from hinet.engine.model.experts import DeepExpert, Experts, Prototypes
 from hinet.engine.model.fused import FusedModel
 
 Numbers = NDArray[np.float64]
@@ -53,36 +53,41 @@ def contributions(model: FusedModel, row: SparseMatrix, neuron: int) -> Contribu
     features, values = row.indices, row.data.astype(np.float64)
     if model.merged is not None:
         features = model.merged[features]
-    length = np.sqrt(max(float(np.square(model.read(row).data, dtype=np.float64).sum()), LEAST_SQUARE))
     low, high = int(groups.first_row[neuron]), int(groups.first_row[neuron + 1])
     by_feature, rest = np.zeros((high - low, len(features))), np.zeros(high - low)
     if mix.deep:
-        parts = _by_deep(experts.deep, features, values)
+        units, bias = _hidden_parts(experts.deep, features, values)
         weight = experts.deep.output_weights(slice(low, high))
-        by_feature += mix.deep * (weight @ parts.units)
-        rest += mix.deep * (weight @ parts.bias + experts.deep.bias[low:high])
+        by_feature += mix.deep * (weight @ units)
+        rest += mix.deep * (weight @ bias + experts.deep.bias[low:high])
     if mix.wide:
         by_feature += mix.wide * _by_wide(experts, features, values, neuron, low, high)
         rest += mix.wide * experts.wide.bias[low:high]
-    spans = _spans(model, neuron)
-    flat = _by_deep(experts.flat, features, values) if spans and mix.flat else None
-    for option, (first, last) in enumerate(spans):
-        labels = slice(first, last)
-        _add_labels(experts, mix, features, values, length, flat, labels, by_feature[option], rest[option : option + 1])
+    if not (mix.flat or mix.prototypes):
+        return Contributions(by_feature, rest)
+    length = np.sqrt(max(float(np.square(model.read(row).data, dtype=np.float64).sum()), LEAST_SQUARE))
+    units, bias = _hidden_parts(experts.flat, features, values)
+    spans, first_option = experts.spans, int(groups.option_offsets[neuron])
+    for option in range(high - low):
+        labels = slice(int(spans.first[first_option + option]), int(spans.last[first_option + option]))
+        if mix.flat:
+            weight = experts.flat.output_weights(labels)
+            of_labels = _pooled(weight @ units, weight @ bias + experts.flat.bias[labels])
+            by_feature[option] += mix.flat * of_labels[0]
+            rest[option] += mix.flat * of_labels[1]
+        if mix.prototypes:
+            scores = _by_prototypes(experts.prototypes, features, values / length, labels)
+            of_labels = _pooled(scores, np.zeros(len(scores)))
+            by_feature[option] += mix.prototypes * of_labels[0]
+            rest[option] += mix.prototypes * of_labels[1]
     return Contributions(by_feature, rest)
 
 
-class _Units(NamedTuple):
-    """What each feature, and the bias, adds to the hidden units."""
-
-    units: Numbers  # (k, features of the row)
-    bias: Numbers  # (k,)
-
-
-def _by_deep(deep: DeepExpert, features: NDArray[np.int32], values: Numbers) -> _Units:
+def _hidden_parts(deep: DeepExpert, features: NDArray[np.int32], values: Numbers) -> tuple[Numbers, Numbers]:
+    """Return what each feature adds to the hidden units, (k, features of the row), and what the bias does, (k,)."""
     parts = deep.embeddings(features).astype(np.float64) * values[:, None]  # (features, k)
     factor = np.where(parts.sum(0) + deep.embedding_bias > 0, 1.0, deep.negative_slope)
-    return _Units((parts * factor).T, (deep.embedding_bias * factor).astype(np.float64))
+    return (parts * factor).T, (deep.embedding_bias * factor).astype(np.float64)
 
 
 def _by_wide(
@@ -100,44 +105,13 @@ def _by_wide(
     return parts
 
 
-def _spans(model: FusedModel, neuron: int) -> list[tuple[int, int]]:
-    """Return the labels below each option of a group, if an expert scores labels."""
-    if not (model.mix.flat or model.mix.prototypes):
-        return []
-    options = slice(model.groups.option_offsets[neuron], model.groups.option_offsets[neuron + 1])
-    spans = model.experts.spans
-    return list(zip(spans.first[options].tolist(), spans.last[options].tolist(), strict=True))
-
-
-def _add_labels(
-    experts: Experts,
-    mix: Mix,
-    features: NDArray[np.int32],
-    values: Numbers,
-    length: float,
-    parts: _Units | None,
-    labels: slice,
-    by_feature: Any,
-    rest: Any,
-) -> None:
-    """Add the parts of the experts on labels, pooled over the labels below one option."""
-    if parts is not None:
-        weight = experts.flat.output_weights(labels)
-        of_feature, of_rest = _pooled(weight @ parts.units, weight @ parts.bias + experts.flat.bias[labels])
-        by_feature += mix.flat * of_feature
-        rest += mix.flat * of_rest
-    if mix.prototypes:
-        scores = np.zeros((labels.stop - labels.start, len(features)))
-        known = experts.prototypes
-        for column, feature in enumerate(features.tolist()):
-            part = slice(known.offsets[feature], known.offsets[feature + 1])
-            inside = (known.label[part] >= labels.start) & (known.label[part] < labels.stop)
-            scores[known.label[part][inside] - labels.start, column] = (
-                known.value[part][inside] * values[column] / length
-            )
-        of_feature, of_rest = _pooled(scores, np.zeros(len(scores)))
-        by_feature += mix.prototypes * of_feature
-        rest += mix.prototypes * of_rest
+def _by_prototypes(known: Prototypes, features: NDArray[np.int32], values: Numbers, labels: slice) -> Numbers:
+    scores = np.zeros((labels.stop - labels.start, len(features)))
+    for column, feature in enumerate(features.tolist()):
+        part = slice(known.offsets[feature], known.offsets[feature + 1])
+        inside = (known.label[part] >= labels.start) & (known.label[part] < labels.stop)
+        scores[known.label[part][inside] - labels.start, column] = known.value[part][inside] * values[column]
+    return scores
 
 
 def _pooled(by_feature: Numbers, rest: Numbers) -> tuple[Numbers, float]:

@@ -84,51 +84,6 @@ class FoundLabels:
         return len(self.found)
 
 
-class Answering(ABC):
-    """What gives every row a node, whichever engine the model belongs to."""
-
-    @abstractmethod
-    def traces(self, rows: Any, k: int = 1, *, least: float = 0.0) -> Found:
-        """Return the ``k`` best traces of every row; those less probable than ``least`` are left out."""
-
-    @abstractmethod
-    def labels(self, rows: Any) -> FoundNodes:
-        """Return the most probable label of every row, summed over all its traces."""
-
-    @abstractmethod
-    def top_labels(self, rows: Any, k: int = 1) -> FoundLabels:
-        """Return the ``k`` most probable labels of every row, each summed over all its traces."""
-
-    @abstractmethod
-    def label_probabilities(self, rows: Any, least: float = 0.0) -> sp.csr_array:
-        """Return the probability of every node to be the label, (n, nodes), where it is at least ``least``."""
-
-    @abstractmethod
-    def logits_along(self, rows: Any, targets: Targets) -> NDArray[np.float64]:
-        """Return the logits of all options of every choice on the way to targets, one a row, in the order of steps.
-
-        They may lack a number that is the same for all options of a choice.
-        """
-
-    @abstractmethod
-    def deepest_confident(self, rows: Any, min_probability: float) -> FoundNodes:
-        """Return the deepest node whose probability is at least ``min_probability``, or a top node if there is none."""
-
-    @abstractmethod
-    def expected_f1(self, rows: Any, f1: float = TYPICAL_F1) -> FoundNodes:
-        """Return the node with the best expected hierarchical F1, over many rows on which it is about ``f1``."""
-
-    def decode(self, rows: Any, decoding: Decoding = "map") -> FoundNodes:
-        """Return a node for every row: of the best trace, of the best expected F1, or the best label."""
-        if DECODING.validate("decoding", decoding) == "label":
-            return self.labels(rows)
-        if decoding == "expected_f1":
-            return self.expected_f1(rows)
-        best = self.traces(rows)
-        assert best.traces.log_p is not None
-        return FoundNodes(best.traces.end_nodes.astype(np.int64), np.exp(best.traces.log_p), best.touched)
-
-
 class RowParts(NamedTuple):
     """What the logits of one row are made of, group by group."""
 
@@ -136,7 +91,7 @@ class RowParts(NamedTuple):
     features: NDArray[np.int64]  # that the parts belong to
 
 
-class Predictor(Answering):
+class Predictor(ABC):
     """A trained model of either engine, with all that a classifier needs of it: answers, size, files, going on.
 
     It answers with so many ``threads``; ``model`` is what was trained, in the engine's own terms.
@@ -188,6 +143,47 @@ class Predictor(Answering):
         return changed
 
     @abstractmethod
+    def traces(self, rows: Any, k: int = 1) -> Found:
+        """Return the ``k`` best traces of every row."""
+
+    @abstractmethod
+    def labels(self, rows: Any) -> FoundNodes:
+        """Return the most probable label of every row, summed over all its traces."""
+
+    @abstractmethod
+    def top_labels(self, rows: Any, k: int = 1) -> FoundLabels:
+        """Return the ``k`` most probable labels of every row, each summed over all its traces."""
+
+    @abstractmethod
+    def label_probabilities(self, rows: Any, least: float = 0.0) -> sp.csr_array:
+        """Return the probability of every node to be the label, (n, nodes), where it is at least ``least``."""
+
+    @abstractmethod
+    def logits_along(self, rows: Any, targets: Targets) -> NDArray[np.float64]:
+        """Return the logits of all options of every choice on the way to targets, one a row, in the order of steps.
+
+        They may lack a number that is the same for all options of a choice.
+        """
+
+    @abstractmethod
+    def deepest_confident(self, rows: Any, min_probability: float) -> FoundNodes:
+        """Return the deepest node whose probability is at least ``min_probability``, or a top node if there is none."""
+
+    @abstractmethod
+    def expected_f1(self, rows: Any, f1: float = TYPICAL_F1) -> FoundNodes:
+        """Return the node with the best expected hierarchical F1, over many rows on which it is about ``f1``."""
+
+    def decode(self, rows: Any, decoding: Decoding = "map") -> FoundNodes:
+        """Return a node for every row: of the best trace, of the best expected F1, or the best label."""
+        if DECODING.validate("decoding", decoding) == "label":
+            return self.labels(rows)
+        if decoding == "expected_f1":
+            return self.expected_f1(rows)
+        best = self.traces(rows)
+        assert best.traces.log_p is not None
+        return FoundNodes(best.traces.end_nodes.astype(np.int64), np.exp(best.traces.log_p), best.touched)
+
+    @abstractmethod
     def scaled(self, factor: float, odds_scale: float | None = None) -> Self:
         """Return the same with all logits multiplied by ``factor``, and another odds scale if one is given."""
 
@@ -199,11 +195,11 @@ class Predictor(Answering):
     def to_arrays(self, *, half: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return what is kept on disk: plain values that describe the model, and named arrays."""
 
-    @classmethod
+    @classmethod  # noqa: B027 - an engine may check nothing
     def check_described(cls, metadata: Mapping[str, Any]) -> None:
         """Raise HiNetError unless plain values are such as :meth:`to_arrays` gives."""
 
-    @classmethod
+    @classmethod  # noqa: B027 - or need none
     def require_network(cls, metadata: Mapping[str, Any], network: Any) -> None:
         """Raise HiNetError if a model that was described so needs a network of the user's, and there is none."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,23 +15,37 @@ from numpy.typing import NDArray
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix, is_sparse
 from hinet.engine.model.fused import FusedModel
+from hinet.engine.search.contributions import contributions
 from hinet.engine.search.marginal_kernels import OddsShift, best_nodes, likely_labels
 from hinet.engine.search.odds_scaling import odds_shift, scaled_labels, scaled_traces
-from hinet.engine.search.predictor import PROBABILITY, TYPICAL_F1, Answering, Found, FoundLabels, FoundNodes, K
+from hinet.engine.search.predictor import (
+    PROBABILITY,
+    TYPICAL_F1,
+    Found,
+    FoundLabels,
+    FoundNodes,
+    K,
+    Predictor,
+    RowParts,
+)
 from hinet.engine.search.scoring_kernels import FEW, expert_logits
 from hinet.engine.search.search_kernels import best_traces
 from hinet.errors import HiNetError
 from hinet.parameters import resolve_threads
 from hinet.ragged import gather, offsets_of
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a model answers without what trains one
     from hinet.engine.model.targets import Targets
+    from hinet.engine.settings import EngineSettings
+    from hinet.progress import Progress
+    from hinet.taxonomy import Layers
 
 BLOCK = 4_096  # rows that a thread takes at a time, at most
 LEAST_BLOCK = 64  # fewer are not worth another thread
 ROOM = 384  # entries that a search has room for at first, at least
 ROOM_FOR_TRACE = 8  # entries that each of many traces is likely to need
 FLOOR = 1e-4  # probability below which a neuron is left aside at first
+EPOCHS_OF_MORE_ROWS = 4  # enough to learn them, few enough to forget little
 MOST_CELLS = 8_000_000  # of lists of labels that a thread has room for at a time
 
 Part = TypeVar("Part", "_Answers", "_Labels")
@@ -79,13 +93,14 @@ class _Labels(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Search(Answering):
+class Search(Predictor):
     """Finds answers by a model; holds no state, so any number of threads may ask at once.
 
     Many rows are cut into blocks for ``threads`` threads, by default one a core. Few rows are answered in the
     caller's own thread.
     """
 
+    engine = "fused"
     model: FusedModel
     threads: int | None = None
 
@@ -208,7 +223,8 @@ class Search(Answering):
             odds_shift = self._odds_shift(block, cut / 64)
             return best_nodes(block, groups, experts, self._node_of, flat, offsets, depth, odds_shift, cut, surest)
 
-        return self._nodes(rows, answer)
+        parts = self._in_blocks(self._checked(rows), answer)
+        return FoundNodes(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
     def _odds_shift(self, block: SparseMatrix, floor: float) -> OddsShift:
         """Return what is shifted to which node of each row, and the probability below which neurons are left aside."""
@@ -221,9 +237,69 @@ class Search(Answering):
         node = np.where(traces.lengths > 0, self._node_of[traces.neurons[np.maximum(ends - 1, 0)]], -1)
         return OddsShift(node, odds_shift(best, self.model.odds_scale), np.minimum(floor, best / 2))
 
-    def _nodes(self, rows: Any, answer: Callable[[SparseMatrix], Any]) -> FoundNodes:
-        parts = self._in_blocks(self._checked(rows), answer)
-        return FoundNodes(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    @property
+    def odds_scale(self) -> float:
+        """What the log odds of best traces are multiplied by."""
+        return self.model.odds_scale
+
+    @property
+    def can_scale_odds(self) -> bool:
+        """Whether the log odds of best traces can be scaled: those of a tree can."""
+        return self.layers.taxonomy.is_tree
+
+    def scaled(self, factor: float, odds_scale: float | None = None) -> Self:
+        """Return the same with all logits multiplied by ``factor``, and another odds scale if one is given."""
+        experts = self.model.experts
+        mix = (experts.mix * factor).astype(np.float32)
+        odds_scale = self.odds_scale if odds_scale is None else odds_scale
+        return replace(self, model=replace(self.model, experts=experts._replace(mix=mix), odds_scale=odds_scale))
+
+    def row_parts(self, row: Any) -> RowParts:
+        """Return what each feature adds to the logits, for a matrix of one row."""
+        matrix = SparseMatrix.of(row)
+        return RowParts(lambda group: contributions(self.model, matrix, group), matrix.indices.astype(np.int64))
+
+    def to_arrays(self, *, half: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return what is kept on disk: plain values that describe the model, and named arrays."""
+        return {"half": half}, self.model.to_arrays(half=half)
+
+    @classmethod
+    def restored(
+        cls, layers: Layers, metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], network: Any = None
+    ) -> Self:
+        """Return the model of some layers that was kept as these arrays, or raise HiNetError."""
+        return cls(FusedModel.from_arrays(layers, arrays))
+
+    def moved_to(self, layers: Layers, came_from: NDArray[np.int64]) -> Self:
+        """Return the same knowledge over other layers; ``came_from`` gives the old node of each new one, or -1."""
+        from hinet.engine.training.taxonomy_transfer import transferred
+
+        return replace(self, model=transferred(self.model, layers, came_from))
+
+    def taught(self, learns: NDArray[np.bool_], targets: sp.csc_array, rows: Any) -> Self:
+        """Return a model whose output rows that learn were fitted to targets of options on rows."""
+        from hinet.engine.training.taxonomy_transfer import taught
+
+        return replace(self, model=taught(self.model, learns, targets, SparseMatrix.of(rows)))
+
+    def continued(
+        self,
+        rows: Any,
+        traces: Traces,
+        settings: EngineSettings,
+        *,
+        sample_weight: NDArray[np.float64] | None = None,
+        device: str | None = None,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Return the model after learning from more rows, over the same layers."""
+        from hinet.engine.training.fit import fit
+
+        epochs = settings.deep_epochs or EPOCHS_OF_MORE_ROWS
+        settings = replace(settings, deep_epochs=epochs, wide_epochs=epochs)
+        return replace(
+            self, model=fit(rows, traces, settings, sample_weight=sample_weight, start=self.model, progress=progress)
+        )
 
     @cached_property
     def _node_of(self) -> NDArray[np.int64]:

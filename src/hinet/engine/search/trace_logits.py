@@ -33,7 +33,7 @@ class TraceLogits(NamedTuple):
 
     @classmethod
     def of(cls, targets: Targets, logits: Floats) -> TraceLogits:
-        """Return those of one target a row, with logits as ``Answering.logits_along`` gives them."""
+        """Return those of one target a row, with logits as ``Predictor.logits_along`` gives them."""
         arrays, layers = targets.arrays, targets.layers
         row, step = targets.row_steps()
         group = arrays.step_group[step]
@@ -74,7 +74,8 @@ class TraceLogits(NamedTuple):
         for first, last in zip(self.layer_runs[:-1], self.layer_runs[1:], strict=True):
             choices = slice(bounds[first], bounds[last])
             ways = reached[self.choice_from[choices]] + log_choices[choices]
-            reached[self.run_to[first:last]] = _log_sums(ways, self.run_starts[first:last] - bounds[first])
+            starts = self.run_starts[first:last] - bounds[first]
+            reached[self.run_to[first:last]] = np.logaddexp.reduceat(ways, starts)
         return reached[steps:]
 
     def _log_choices(self, factor: float) -> Floats:
@@ -99,11 +100,3 @@ def cells_of(targets: Targets) -> Ints:
     total = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])[arrays.step_offsets]
     cells: Ints = np.diff(total)[arrays.entry_target]
     return cells
-
-
-def _log_sums(values: Floats, starts: Ints) -> Floats:
-    """Return the log of the summed exponentials of runs of values."""
-    top = np.maximum.reduceat(values, starts)
-    lengths = np.diff(np.append(starts, len(values)))
-    sums: Floats = top + np.log(np.add.reduceat(np.exp(values - np.repeat(top, lengths)), starts))
-    return sums

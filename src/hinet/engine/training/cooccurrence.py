@@ -12,12 +12,11 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from hinet.data.matrices import SparseMatrix
-from hinet.engine.model.column_kernels import column_digests
+from hinet.engine.model.column_kernels import MIX, column_digests
 from hinet.engine.model.experts import Prototypes
 from hinet.engine.model.groups import Groups, LabelSpans
 from hinet.engine.model.targets import Targets
 
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 LEAST_ROWS = 1_000  # in fewer, columns are equal by chance
 LEAST_FEATURES = 32  # of a row, on average, that can spare some
 LEAST_REPEATED = 0.2  # of all values; of words and pairs of words an eighth at most, of character n-grams a quarter
@@ -48,10 +47,10 @@ def prototypes(
     by_target = _by_target(rows, features, targets, values=True)
     label = spans.labels_at(targets.arrays.end_neurons())  # of each target
     by_label = (_pattern(label, np.arange(len(label)), (len(spans.neuron), len(label))) @ by_target).tocsr()
-    length = np.sqrt(np.bincount(np.repeat(np.arange(by_label.shape[0]), np.diff(by_label.indptr)), by_label.data**2))
-    length = np.pad(length, (0, by_label.shape[0] - len(length)))
+    row = np.repeat(np.arange(by_label.shape[0]), np.diff(by_label.indptr))
+    length = np.sqrt(np.bincount(row, by_label.data**2, by_label.shape[0]))
     scale = temperature / np.maximum(length, 1e-12)
-    by_label.data *= np.repeat(scale, np.diff(by_label.indptr)).astype(np.float32)
+    by_label.data *= scale[row].astype(np.float32)
     by_feature = by_label.T.tocsr()
     by_feature.sort_indices()
     return Prototypes(by_feature.indptr.astype(np.int64), by_feature.indices.astype(np.int32), by_feature.data)
@@ -61,7 +60,7 @@ def rank_features(rows: SparseMatrix, features: int, buckets: int | None) -> NDA
     """Return a number for each feature, the most frequent first; hashed into ``buckets``, where there are more."""
     hashed = np.arange(features)
     if buckets is not None and buckets < features:
-        mixed = np.arange(1, features + 1, dtype=np.uint64) * GOLDEN
+        mixed = np.arange(1, features + 1, dtype=np.uint64) * MIX
         hashed = ((mixed >> np.uint64(32)) % np.uint64(buckets)).astype(np.int64)
     counts = np.bincount(hashed, np.bincount(rows.indices, minlength=features))
     rank = np.empty(len(counts), np.int32)
@@ -73,10 +72,9 @@ def _by_target(rows: SparseMatrix, features: int, targets: Targets, *, values: b
     """Return the sum of the rows of each target by their shares; without ``values``, how many have each feature."""
     arrays = targets.arrays
     row_of_entry = np.repeat(np.arange(len(targets)), np.diff(arrays.row_offsets))
-    members = _pattern(arrays.entry_target, row_of_entry, (len(arrays.step_offsets) - 1, len(targets)))
-    data = rows.data if values else np.ones(len(rows.data), np.float32)
-    if values:
-        members = sp.csr_array((arrays.entry_share, (arrays.entry_target, row_of_entry)), shape=members.shape)
+    data, share = (rows.data, arrays.entry_share) if values else map(np.ones_like, (rows.data, arrays.entry_share))
+    shape = len(arrays.step_offsets) - 1, len(targets)
+    members = sp.csr_array((share, (arrays.entry_target, row_of_entry)), shape=shape)
     return (members @ sp.csr_array((data, rows.indices, rows.indptr), shape=(len(targets), features))).tocsr()
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from hinet.engine.model.groups import LabelSpans
 from hinet.engine.model.targets import Targets
 from hinet.engine.settings import Dropout
 from hinet.engine.training.deep_kernels import train_deep, train_flat
-from hinet.engine.training.jobs import Arrays, Job, RowChunk, TrainingSet, linear_decay, train_in_chunks
+from hinet.engine.training.jobs import Arrays, Job, RowChunk, TrainingSet
 
 MASK_LENGTH = 1 << 16  # dropout factors made for an epoch
 
@@ -44,32 +45,24 @@ class DeepAccumulators(NamedTuple):
     weight: Floats
 
 
-class Objective(Protocol):
-    """Rows, and the cost that a deep expert is trained to lower on them."""
+class Objective(NamedTuple):
+    """Rows, and what trains a deep expert on a chunk of them and returns their summed cost."""
 
     rows: SparseMatrix
+    outputs: float  # about how many output rows an epoch touches
+    train: Callable[[RowChunk, DropoutMasks, DeepExpert, DeepAccumulators], float]
 
-    def outputs(self) -> float:
-        """Return about how many output rows an epoch touches."""
+    @classmethod
+    def of_groups(cls, data: TrainingSet) -> Objective:
+        """Return the objective of rows that have targets in the sibling groups of the taxonomy."""
+        options = float(np.diff(data.groups.first_row)[data.targets.step_group].mean())
+        return cls(data.rows, 5.0 * data.rows.row_count * options, partial(train_deep, data))
 
-    def train(self, chunk: RowChunk, masks: DropoutMasks, expert: DeepExpert, accumulators: DeepAccumulators) -> float:
-        """Train on a chunk of rows, by dropout factors from ``masks``, and return their summed cost."""
-
-
-class GroupObjective:
-    """Each row has targets in the sibling groups of the taxonomy."""
-
-    def __init__(self, data: TrainingSet) -> None:
-        self.rows, self._data = data.rows, data
-
-    def outputs(self) -> float:
-        """Return about how many output rows an epoch touches."""
-        targets, groups = self._data.targets, self._data.groups
-        return 5.0 * self.rows.row_count * float(np.diff(groups.first_row)[targets.step_group].mean())
-
-    def train(self, chunk: RowChunk, masks: DropoutMasks, expert: DeepExpert, accumulators: DeepAccumulators) -> float:
-        """Train on a chunk of rows, by dropout factors from ``masks``, and return their summed cost."""
-        return float(train_deep(self._data, chunk, masks, expert, accumulators))
+    @classmethod
+    def of_labels(cls, rows: SparseMatrix, targets: LabelTargets, adjustment: Floats) -> Objective:
+        """Return the objective of rows that have some of all the labels, as if they were one large group."""
+        train = partial(train_flat, rows, targets, adjustment)
+        return cls(rows, float(rows.row_count * len(adjustment)), train)
 
 
 class LabelTargets(NamedTuple):
@@ -97,21 +90,6 @@ class LabelTargets(NamedTuple):
         return cls(arrays.row_offsets, label[arrays.entry_target], share, np.float32(upper), *nodes)
 
 
-class LabelObjective:
-    """Each row has some of all the labels, as if they were one large group."""
-
-    def __init__(self, rows: SparseMatrix, targets: LabelTargets, adjustment: Floats) -> None:
-        self.rows, self._targets, self._adjustment = rows, targets, adjustment
-
-    def outputs(self) -> float:
-        """Return about how many output rows an epoch touches."""
-        return float(self.rows.row_count * len(self._adjustment))
-
-    def train(self, chunk: RowChunk, masks: DropoutMasks, expert: DeepExpert, accumulators: DeepAccumulators) -> float:
-        """Train on a chunk of rows, by dropout factors from ``masks``, and return their summed cost."""
-        return float(train_flat(self.rows, self._targets, self._adjustment, chunk, masks, expert, accumulators))
-
-
 class DeepJob(Job):
     """Trains a deep expert, the rate falling linearly to zero."""
 
@@ -128,7 +106,7 @@ class DeepJob(Job):
     def work(self) -> float:
         """Return about how much there is to do."""
         values = len(self._objective.rows.indices) * (1 - self._plan.dropout.features)
-        return 3.0 * self.epochs * self.expert.width * (values + self._objective.outputs())
+        return 3.0 * self.epochs * self.expert.width * (values + self._objective.outputs)
 
     def run_epoch(self, epoch: int, advance: Callable[[int], None]) -> float:
         """Go over all rows once, in an order that the seeds and the epoch decide."""
@@ -138,12 +116,10 @@ class DeepJob(Job):
             _factors(random, MASK_LENGTH, self._plan.dropout.features),
             _factors(random, MASK_LENGTH + self.expert.width, self._plan.dropout.units),
         )
-        rates = linear_decay(self._plan.rate, epoch, self.epochs)
-
-        def train(chunk: RowChunk) -> float:
-            return self._objective.train(chunk, masks, self.expert, self._accumulators)
-
-        return train_in_chunks(order, rates, advance, train)
+        train, expert, accumulators = self._objective.train, self.expert, self._accumulators
+        return self.train_rows(
+            order, self._plan.rate, epoch, advance, lambda chunk: train(chunk, masks, expert, accumulators)
+        )
 
     def state(self) -> Arrays:
         """Return weights and accumulators."""

@@ -20,7 +20,7 @@ from hinet.engine.search.search import Search
 from hinet.engine.settings import MOST_FLAT_LABELS, EngineSettings, plan_memory
 from hinet.engine.training.checkpoints import CHECKPOINT_EVERY, Checkpoints, fingerprint_of
 from hinet.engine.training.cooccurrence import has_features_to_spare, merged_columns, prototypes, rank_features
-from hinet.engine.training.deep import DeepJob, DeepPlan, GroupObjective, LabelObjective, LabelTargets, Objective
+from hinet.engine.training.deep import DeepJob, DeepPlan, LabelTargets, Objective
 from hinet.engine.training.jobs import Job, TrainingSet
 from hinet.engine.training.mixing import learned_mix, usual_mix
 from hinet.engine.training.taxonomy_transfer import activate
@@ -89,7 +89,7 @@ def fit(
         every = CHECKPOINT_EVERY.validate("checkpoint_every", checkpoint_every)
         kept = Checkpoints(PATH.validate("checkpoint", checkpoint), plan.fingerprint(), every)
     seen = plan.valid_accuracy if watch or settings.patience is not None else None
-    trainer = Trainer(plan.jobs(), plan.train.row_count, settings, progress, kept, plan.valid_cost, seen)
+    trainer = Trainer(plan.jobs(), plan.train.rows.row_count, settings, progress, kept, plan.valid_cost, seen)
     trainer.run()
     return plan.mixed(trainer.history)
 
@@ -142,7 +142,7 @@ class _Plan:
         self.wide = self._wide_training(matrix)
         self.spans = LabelSpans.of(self.layers)
         self.has_flat = (
-            settings.wants_flat(labels, self.train.row_count, self.layers.taxonomy.is_tree)
+            settings.wants_flat(labels, self.train.rows.row_count, self.layers.taxonomy.is_tree)
             if start is None
             else start.mix.flat > 0
         )
@@ -182,7 +182,7 @@ class _Plan:
         plan = WidePlan(
             known,
             int(known.max(initial=-1)) + 1,
-            settings.epochs_of_wide(self.train.row_count),
+            settings.epochs_of_wide(self.train.rows.row_count),
             settings.wide_rate,
             self._initial_accumulator(settings.wide_slot),
             settings.seed,
@@ -207,13 +207,11 @@ class _Plan:
 
     def jobs(self) -> list[Job]:
         """Return the work to do, the longest first."""
-        self._deep, self._flat = self._deep_jobs(), self._flat_jobs()
+        before = None if self.start is None else self.start.experts.deep
+        self._deep = self._jobs_of("deep", Objective.of_groups(self.train), self.groups.rows, self.width, 0, before)
+        self._flat = self._flat_jobs()
         jobs: list[Job] = [*self._deep, *self._flat, *(self.wide.jobs() if self.wide else ())]
         return sorted(jobs, key=lambda job: -job.work())
-
-    def _deep_jobs(self) -> list[DeepJob]:
-        before = None if self.start is None else self.start.experts.deep
-        return self._jobs_of("deep", GroupObjective(self.train), self.groups.rows, self.width, 0, before)
 
     def _flat_jobs(self) -> list[DeepJob]:
         if not self.has_flat:
@@ -221,7 +219,7 @@ class _Plan:
         settings, labels = self.settings, len(self.spans.neuron)
         targets = LabelTargets.of(self.targets, self.spans, settings.flat_upper)
         counts = np.bincount(targets.label, targets.share, labels).astype(float)
-        objective = LabelObjective(self.train.rows, targets, _adjustment_of_labels(counts, settings.adjustment))
+        objective = Objective.of_labels(self.train.rows, targets, _adjustment_of_labels(counts, settings.adjustment))
         before = None if self.start is None else activate(self.start.experts.flat, np.unique(targets.label))
         return self._jobs_of("flat", objective, labels, self.flat_width, FLAT_SEEDS, before)
 
@@ -230,7 +228,7 @@ class _Plan:
     ) -> list[DeepJob]:
         """Return a job for each member of a deep expert."""
         settings, jobs = self.settings, []
-        epochs = settings.epochs_of_deep(self.train.row_count)
+        epochs = settings.epochs_of_deep(self.train.rows.row_count)
         plan = DeepPlan(epochs, settings.deep_rate, self._initial_accumulator(settings.deep_slot), self.dropout)
         for member in range(self.members):
             seeds = settings.seed, first_seed + member

@@ -34,11 +34,6 @@ class TrainingSet(NamedTuple):
         """Return the rows, with the most that one of them needs counted."""
         return cls(rows, targets, groups, most_of_a_row(targets, groups), adjustment)
 
-    @property
-    def row_count(self) -> int:
-        """Number of rows, ``n``."""
-        return len(self.rows.indptr) - 1
-
 
 class RowChunk(NamedTuple):
     """Some of the rows of an epoch, in the order they train in; the rate falls linearly over the whole epoch."""
@@ -76,22 +71,19 @@ class Job(ABC):
         for name, array in self.state().items():
             array[...] = state[name]
 
-
-def linear_decay(rate: float, epoch: int, epochs: int) -> tuple[float, float]:
-    """Return the rates where an epoch begins and ends, if they fall linearly to zero over all epochs."""
-    return rate * (1 - epoch / epochs), rate * (1 - (epoch + 1) / epochs)
-
-
-def train_in_chunks(
-    order: NDArray[np.int64],
-    rates: tuple[float, float],
-    advance: Callable[[int], None],
-    train: Callable[[RowChunk], float],
-) -> float:
-    """Train on the rows of an epoch a chunk at a time and return their mean cost."""
-    cost = 0.0
-    for first in range(0, len(order), CHUNK):
-        chunk = RowChunk(order[first : first + CHUNK], first, len(order), rates)
-        cost += train(chunk)
-        advance(len(chunk.order))
-    return cost / max(len(order), 1)
+    def train_rows(
+        self,
+        order: NDArray[np.int64],
+        rate: float,
+        epoch: int,
+        advance: Callable[[int], None],
+        train: Callable[[RowChunk], float],
+    ) -> float:
+        """Train on rows a chunk at a time and return their mean cost; the rate falls to zero over all epochs."""
+        rates = rate * (1 - epoch / self.epochs), rate * (1 - (epoch + 1) / self.epochs)
+        cost = 0.0
+        for first in range(0, len(order), CHUNK):
+            chunk = RowChunk(order[first : first + CHUNK], first, len(order), rates)
+            cost += float(train(chunk))
+            advance(len(chunk.order))
+        return cost / max(len(order), 1)

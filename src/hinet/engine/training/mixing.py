@@ -29,41 +29,26 @@ def learned_mix(rows: SparseMatrix, targets: Targets, groups: Groups, experts: E
     """Return the mix with the least cost on validation rows, and that cost; starts from the experts' own mix."""
     from scipy.optimize import minimize  # only here: it takes long to import
 
-    cached = _CachedLogits(rows, targets, groups, experts)
+    entry_row = np.repeat(np.arange(len(targets)), np.diff(targets.arrays.row_offsets))
+    chosen = np.linspace(0, len(entry_row) - 1, min(len(entry_row), MOST_ROWS)).astype(np.int64)  # evenly
+    arrays = targets.arrays._replace(
+        row_offsets=np.arange(len(chosen) + 1),
+        entry_target=targets.arrays.entry_target[chosen],
+        entry_share=targets.arrays.entry_share[chosen],
+    )
+    logits = expert_logits(rows, entry_row[chosen], arrays, groups, experts)
+    most = most_of_a_row(arrays, groups)
     start = experts.mix.astype(np.float64)
     used = start != 0
 
     def cost(mix: np.ndarray) -> tuple[float, np.ndarray]:
         full = np.zeros(len(start))
         full[used] = mix
-        value, gradient = cached.cost(full)
+        value, gradient = (part / max(len(chosen), 1) for part in mixed_cost(arrays, groups, most, logits, full))
         away = mix - start[used]
-        return value + DECAY * float(away @ away), gradient[used] + 2 * DECAY * away
+        return float(value) + DECAY * float(away @ away), gradient[used] + 2 * DECAY * away
 
     result = minimize(cost, start[used], jac=True, method="L-BFGS-B", bounds=[(0, None)] * int(used.sum()))
     mix = np.zeros(len(start), np.float32)
     mix[used] = np.where(result.x < LEAST, 0, result.x)
     return mix, float(result.fun)
-
-
-class _CachedLogits:
-    """The logits of every expert on the way to the labels of some rows, computed once."""
-
-    def __init__(self, rows: SparseMatrix, targets: Targets, groups: Groups, experts: Experts) -> None:
-        entry_row = np.repeat(np.arange(len(targets)), np.diff(targets.arrays.row_offsets))
-        chosen = np.arange(len(entry_row))
-        if len(entry_row) > MOST_ROWS:  # evenly over the rows
-            chosen = np.linspace(0, len(entry_row) - 1, MOST_ROWS).astype(np.int64)
-        self._targets = targets.arrays._replace(
-            row_offsets=np.arange(len(chosen) + 1),
-            entry_target=targets.arrays.entry_target[chosen],
-            entry_share=targets.arrays.entry_share[chosen],
-        )
-        self._groups, self._count = groups, max(len(chosen), 1)
-        self._logits = expert_logits(rows, entry_row[chosen], self._targets, groups, experts)
-        self._most = most_of_a_row(self._targets, groups)
-
-    def cost(self, mix: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return the mean cost of a mix, and its gradient."""
-        value, gradient = mixed_cost(self._targets, self._groups, self._most, self._logits, mix)
-        return float(value) / self._count, gradient / self._count

@@ -24,7 +24,7 @@ from hinet.engine.model.experts import DEEP, DeepExpert, Experts, Prototypes, Wi
 from hinet.engine.model.fused import FusedModel
 from hinet.engine.model.groups import Groups, LabelSpans
 from hinet.engine.search.scoring_kernels import group_logits
-from hinet.ragged import Bools, offsets_of
+from hinet.ragged import Bools, gather, group_by, offsets_of
 from hinet.taxonomy import STOP, Layers
 
 NEW_OPTION_BIAS = -3.0  # bias of a new option against its siblings
@@ -138,10 +138,7 @@ def _child_rows(old: Layers, old_row: Ints, parent: Ints, target: Ints) -> Ints:
     child_row = np.full(len(target), NONE, np.int64)
     known = np.flatnonzero(target > 0)
     lists, offsets = old.parent_lists
-    neurons = np.int64(len(old.node))
-    edges = np.sort(old.option_parent * neurons + old.option_neuron)
-    wanted = parent[known] * neurons + target[known]
-    stays = edges[np.minimum(np.searchsorted(edges, wanted), len(edges) - 1)] == wanted
+    stays = old.children_at(parent[known], old.node[target[known]]) == target[known]
     above = np.where(stays, parent[known], lists[offsets[target[known]]])
     child_row[known] = old_row[old.options_between(above, target[known])]
     child_row[target == 0] = CERTAIN  # the old root, below another one now: all rows were below it
@@ -151,12 +148,8 @@ def _child_rows(old: Layers, old_row: Ints, parent: Ints, target: Ints) -> Ints:
 def _transferred_wide(wide: WideExpert, old: Groups, rows: OutputTransfer) -> WideExpert:
     """Return the weights of the rows that are transferred, sorted by group and feature."""
     feature = np.repeat(wide.feature, np.diff(wide.weight_offsets)).astype(np.int64)
-    order = np.argsort(wide.weights["row"], kind="stable")
-    starts = offsets_of(np.bincount(wide.weights["row"], minlength=old.rows))
     kept = np.flatnonzero(rows.rows >= 0)
-    lengths = np.diff(starts)[rows.rows[kept]]
-    indices = np.repeat(starts[rows.rows[kept]] - offsets_of(lengths)[:-1], lengths) + np.arange(lengths.sum())
-    picked = order[indices]
+    picked, lengths = gather(*group_by(wide.weights["row"], old.rows), rows.rows[kept])
     new_row = np.repeat(kept, lengths)
     bias = rows.transfer(wide.bias, NEW_OPTION_BIAS)
     return WideExpert.of(wide.feature_rank, feature[picked], new_row, wide.weights["weight"][picked], rows.groups, bias)
@@ -269,15 +262,11 @@ def option_targets(answers: Traces, layers: Layers, new_position: Ints) -> sp.cs
     lost, node = lost[able], node[able]
     others = Traces.of_nodes(layers, node)
     ways = np.diff(others.row_offsets)
-    parts = [(same, row[stays], chance[stays])]
-    parts.append((others, np.repeat(row[lost], ways), np.repeat(chance[lost] / np.maximum(ways, 1), ways)))
-    entries: list[tuple[NDArray[np.floating], Ints, Ints]] = []
-    for traces, owner, weight in parts:
-        options, bounds = traces.options()
-        steps = np.diff(bounds)
-        entries.append((np.repeat(weight, steps), np.repeat(owner, steps), options))
-    value, rows, options = (np.concatenate(column) for column in zip(*entries, strict=True))
-    return sp.csc_array((value, (rows, options)), shape=(len(answers), len(layers.option_neuron)))
+    owner = np.concatenate([row[stays], np.repeat(row[lost], ways)])
+    weight = np.concatenate([chance[stays], np.repeat(chance[lost] / np.maximum(ways, 1), ways)])
+    options, bounds = Traces.joined(layers, [same, others]).options()
+    entries = np.repeat(weight, np.diff(bounds)), (np.repeat(owner, np.diff(bounds)), options)
+    return sp.csc_array(entries, shape=(len(answers), len(layers.option_neuron)))
 
 
 def _followed(answers: Traces, layers: Layers, new_position: Ints) -> tuple[NDArray[np.int32], Bools]:

@@ -43,8 +43,9 @@ class Trainer:
         """Run all jobs to their end."""
         self._progress.started(sum(job.epochs for job in self._jobs), self._rows)
         try:
+            done = [self._taken_up(job) for job in self._jobs]  # all of them, before one writes into the folder
             with ThreadPoolExecutor(self._settings.thread_count) as pool:
-                futures = [pool.submit(self._run_job, job) for job in self._jobs]
+                futures = [pool.submit(self._run_job, *each) for each in zip(self._jobs, done, strict=True)]
                 try:
                     for future in as_completed(futures):
                         future.result()
@@ -55,8 +56,9 @@ class Trainer:
         finally:
             self._progress.finished()
 
-    def _run_job(self, job: Job) -> None:
-        done = self._taken_up(job)
+    def _run_job(self, job: Job, done: Done) -> None:
+        if self._checkpoints is not None:
+            self._checkpoints.started(job)
         patience = self._settings.patience
         for epoch in range(len(done.records), job.epochs):
             if done.best is not None and patience is not None and epoch - done.best.epoch > patience:
@@ -89,12 +91,10 @@ class Trainer:
         if self._checkpoints is None:
             return Done()
         done = self._checkpoints.resume(job)
-        self._checkpoints.started(job)
         if done.records:
-            with self._lock:
-                self.history += done.records
-                self._progress.message(f"{job.name} goes on after epoch {len(done.records)} of {job.epochs}")
-                self._progress.advanced(len(done.records) * self._rows)
+            self.history += done.records
+            self._progress.message(f"{job.name} goes on after epoch {len(done.records)} of {job.epochs}")
+            self._progress.advanced(len(done.records) * self._rows)
         return done
 
     def _advance(self, rows: int) -> None:

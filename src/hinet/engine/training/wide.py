@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hinet.engine.model.experts import WEIGHT, Floats, WideExpert
 from hinet.engine.model.targets import Targets
 from hinet.engine.training.cooccurrence import seen_together
-from hinet.engine.training.jobs import Arrays, Job, RowChunk, TrainingSet, linear_decay, train_in_chunks
+from hinet.engine.training.jobs import Arrays, Job, TrainingSet
 from hinet.engine.training.wide_kernels import (
     WeightIndices,
     WideWeights,
@@ -40,27 +40,6 @@ class WidePlan:
     threads: int
 
 
-class WideTraining(Protocol):
-    """The wide expert in the making."""
-
-    weights: int  # how many there will be
-    scratch: int  # bytes needed besides, while it trains
-
-    def jobs(self) -> list[Job]:
-        """Return the work to do."""
-
-    def expert(self) -> WideExpert:
-        """Return the expert, when the work is done."""
-
-
-def wide_training(data: TrainingSet, targets: Targets, plan: WidePlan, start: WideExpert | None = None) -> WideTraining:
-    """Return the way to train the wide expert: group by group if every label has a single path and it starts anew."""
-    single = len(targets.arrays.choice_option) == len(targets.arrays.step_group)
-    if single and start is None:
-        return IndependentGroups(data, plan)
-    return CoupledGroups(data, targets, plan, start)
-
-
 class Visits(NamedTuple):
     """Rows that pass through groups on the way to their labels, sorted by group, then by option."""
 
@@ -77,7 +56,7 @@ class Visits(NamedTuple):
         step = positions(targets.step_offsets[targets.entry_target], lengths)
         step = step[free := np.diff(groups.first_row)[targets.step_group[step]] > 0]
         entry = np.repeat(np.arange(len(targets.entry_target)), lengths)[free]
-        row_of_entry = np.repeat(np.arange(data.row_count), np.diff(targets.row_offsets))
+        row_of_entry = np.repeat(np.arange(data.rows.row_count), np.diff(targets.row_offsets))
         group, option = targets.step_group[step], targets.choice_option[targets.choice_offsets[step]]
         order = np.lexsort((option, group))
         return cls(
@@ -155,11 +134,11 @@ class _GroupsJob(Job):
     def work(self) -> float:
         """Return about how much there is to do."""
         visits = np.diff(self.visits.offsets)[self.groups].sum()
-        return float(self.plan.epochs * visits * 600.0 * len(self.data.rows.indices) / max(self.data.row_count, 1))
+        return float(self.plan.epochs * visits * 600.0 * len(self.data.rows.indices) / max(self.data.rows.row_count, 1))
 
     def run_epoch(self, epoch: int, advance: Callable[[int], None]) -> float:
         """Train the groups; the cost is that of their last epochs."""
-        visits, rows = np.diff(self.visits.offsets), max(self.data.row_count, 1)
+        visits, rows = np.diff(self.visits.offsets), max(self.data.rows.row_count, 1)
         plan = (self.plan.epochs, self.plan.rate, self.plan.accumulator, self.plan.seed)
         cost, done, reported = 0.0, 0, 0
         whole = max(int(visits[self.groups].sum()), 1)
@@ -177,14 +156,7 @@ class _GroupsJob(Job):
 
     def state(self) -> Arrays:
         """Return the features, weights and biases of the groups."""
-        entries, weights, rows = self._own()
-        return {
-            "feature": self.trained.feature[entries],
-            "weight_offset": self.trained.weight_offsets[entries + 1],
-            "row": self.trained.weights["row"][weights],
-            "weight": self.trained.weights["weight"][weights],
-            "bias": self.bias[rows],
-        }
+        return {name: array[own] for name, (array, own) in self._own().items()}
 
     def fault_of(self, state: Mapping[str, NDArray[Any]]) -> str | None:
         """Return which array points beyond the groups' own features, weights or output rows."""
@@ -204,25 +176,35 @@ class _GroupsJob(Job):
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take up features, weights and biases."""
-        entries, weights, rows = self._own()
-        self.trained.feature[entries] = state["feature"]
-        self.trained.weight_offsets[entries + 1] = state["weight_offset"]
-        self.trained.weights["row"][weights] = state["row"]
-        self.trained.weights["weight"][weights] = state["weight"]
-        self.bias[rows] = state["bias"]
+        for name, (array, own) in self._own().items():
+            array[own] = state[name]
 
-    def _own(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def _own(self) -> dict[str, tuple[NDArray[Any], NDArray[np.int64]]]:
+        """Return the arrays that an epoch fills in, with the indices that belong to the groups."""
+
         def runs(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
             return positions(offsets[self.groups], offsets[self.groups + 1] - offsets[self.groups])
 
-        return runs(self.trained.entry_offsets), runs(self.trained.group_weights), runs(self.data.groups.first_row)
+        entries, weights = runs(self.trained.entry_offsets), runs(self.trained.group_weights)
+        return {
+            "feature": (self.trained.feature, entries),
+            "weight_offset": (self.trained.weight_offsets, entries + 1),
+            "row": (self.trained.weights["row"], weights),
+            "weight": (self.trained.weights["weight"], weights),
+            "bias": (self.bias, runs(self.data.groups.first_row)),
+        }
 
 
-class CoupledGroups:
-    """The wide expert where a label's paths share its rows by their probability: all groups of a row at once."""
+class CoupledGroups(Job):
+    """The wide expert where a label's paths share its rows by their probability: all groups of a row at once.
+
+    It is one job, by Adagrad, row by row.
+    """
+
+    name = "wide"
 
     def __init__(self, data: TrainingSet, targets: Targets, plan: WidePlan, start: WideExpert | None = None) -> None:
-        self._data, self._plan = data, plan
+        self._data, self._plan, self.epochs = data, plan, plan.epochs
         offsets, rows = seen_together(data.rows, plan.features, targets, data.groups)
         self._start = np.zeros(len(rows), np.float32)
         self._bias = np.zeros(data.groups.rows, np.float32)
@@ -232,42 +214,25 @@ class CoupledGroups:
         self._offsets, self._rows = offsets, rows
         self.weights = len(self._rows)
         steps = np.diff(data.targets.step_offsets)[data.targets.entry_target]
-        entry_row = np.repeat(np.arange(data.row_count), np.diff(data.targets.row_offsets))
+        entry_row = np.repeat(np.arange(data.rows.row_count), np.diff(data.targets.row_offsets))
         self.scratch = 4 * int((np.diff(data.rows.indptr)[entry_row] * steps).sum()) + 12 * self.weights
+        self._indices: WeightIndices | None = None
 
     def jobs(self) -> list[Job]:
-        """Return the one job."""
+        """Return the one job, with room for its weights."""
         weights = np.zeros(self.weights, IN_TRAINING)
         weights["row"] = self._rows
         weights["weight"] = self._start
         weights["accumulator"] = self._plan.accumulator
-        self._job = _CoupledJob("wide", self._data, self._offsets, weights, self._bias, self._plan)
-        return [self._job]
+        self._wide = WideWeights(self._offsets, weights, self._bias, np.ones(len(self._bias), np.float32))
+        return [self]
 
     def expert(self) -> WideExpert:
         """Return the trained weights, sorted by group and feature."""
-        _, weights, bias, _ = self._job.wide
+        weights = self._wide.weights
         feature = np.repeat(np.arange(len(self._offsets) - 1), np.diff(self._offsets))
         row = weights["row"].astype(np.int64)
-        return WideExpert.of(self._plan.feature_rank, feature, row, weights["weight"], self._data.groups, bias)
-
-
-class _CoupledJob(Job):
-    """Trains all groups of the wide expert by Adagrad, row by row."""
-
-    def __init__(
-        self,
-        name: str,
-        data: TrainingSet,
-        offsets: NDArray[np.int64],
-        weights: NDArray[np.void],
-        bias: Floats,
-        plan: WidePlan,
-    ) -> None:
-        self.name, self.epochs = name, plan.epochs
-        self._data, self._plan = data, plan
-        self.wide = WideWeights(offsets, weights, bias, np.ones(len(bias), np.float32))
-        self._indices: WeightIndices | None = None
+        return WideExpert.of(self._plan.feature_rank, feature, row, weights["weight"], self._data.groups, self._bias)
 
     def work(self) -> float:
         """Return about how much there is to do."""
@@ -277,15 +242,12 @@ class _CoupledJob(Job):
     def run_epoch(self, epoch: int, advance: Callable[[int], None]) -> float:
         """Go over all rows once, in an order that the seed and the epoch decide."""
         if self._indices is None:
-            self._indices = find_weights(self._data, self.wide)
-        indices = self._indices
-        order = np.random.default_rng([self._plan.seed, 1 << 11, epoch]).permutation(self._data.row_count)
-        rates = linear_decay(self._plan.rate, epoch, self.epochs)
-
-        def train(chunk: RowChunk) -> float:
-            return float(train_wide(self._data, chunk, self.wide, indices))
-
-        cost = train_in_chunks(order, rates, advance, train)
+            self._indices = find_weights(self._data, self._wide)
+        data, wide, indices = self._data, self._wide, self._indices
+        order = np.random.default_rng([self._plan.seed, 1 << 11, epoch]).permutation(data.rows.row_count)
+        cost = self.train_rows(
+            order, self._plan.rate, epoch, advance, lambda chunk: train_wide(data, chunk, wide, indices)
+        )
         if epoch + 1 == self.epochs:
             self._indices = None  # room for others
         return cost
@@ -293,11 +255,22 @@ class _CoupledJob(Job):
     def state(self) -> Arrays:
         """Return weights, accumulators and biases."""
         return {
-            "weight": self.wide.weights["weight"],
-            "slot": self.wide.weights["accumulator"],
-            "bias": self.wide.bias,
-            "bias_slot": self.wide.bias_accumulators,
+            "weight": self._wide.weights["weight"],
+            "slot": self._wide.weights["accumulator"],
+            "bias": self._wide.bias,
+            "bias_slot": self._wide.bias_accumulators,
         }
+
+
+WideTraining: TypeAlias = IndependentGroups | CoupledGroups
+
+
+def wide_training(data: TrainingSet, targets: Targets, plan: WidePlan, start: WideExpert | None = None) -> WideTraining:
+    """Return the way to train the wide expert: group by group if every label has a single path and it starts anew."""
+    single = len(targets.arrays.choice_option) == len(targets.arrays.step_group)
+    if single and start is None:
+        return IndependentGroups(data, plan)
+    return CoupledGroups(data, targets, plan, start)
 
 
 def _joined_pattern(
