@@ -1,0 +1,194 @@
+"""Classifiers with vectors of words: unknown words, saving, explaining, training on, and titles of labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hinet import HiNetClassifier, Taxonomy
+from hinet.classifier.titles import TitleRows, learned_weight
+from hinet.data.matrices import MixedRows
+from hinet.data.vectors import TokenVectors
+from hinet.errors import FileError, HiNetError
+from tests.classifier.test_forged import forge_array
+
+SUBJECTS = {
+    "bakery": ("bread", "rye", "loaf", "bun", "toast", "crust"),
+    "dairy": ("milk", "cheese", "cream", "butter", "yoghurt", "curd"),
+    "garage": ("car", "tyre", "engine", "brake", "clutch", "wheel"),
+    "station": ("train", "rail", "platform", "track", "signal", "locomotive"),
+}
+EDGES = [("food", "bakery"), ("food", "dairy"), ("transport", "garage"), ("transport", "station")]
+KNOWN = 4  # words of each subject that training rows have; the others are known by their vectors alone
+
+
+@pytest.fixture(scope="module")
+def vectors() -> TokenVectors:
+    """Vectors in which the words of a subject are close to each other."""
+    random = np.random.default_rng(0)
+    words, rows = [], []
+    for centre, group in zip(np.eye(8)[:4] * 3, SUBJECTS.values(), strict=True):
+        words += group
+        rows += [centre + 0.3 * random.standard_normal(8) for _ in group]
+    return TokenVectors.of(words, np.array(rows, np.float32))
+
+
+def texts_of(count: int, low: int, high: int, seed: int = 0) -> tuple[list[str], list[str]]:
+    random = np.random.default_rng(seed)
+    labels = [list(SUBJECTS)[number % 4] for number in range(count)]
+    return [" ".join(random.choice(SUBJECTS[label][low:high], 2, replace=False)) for label in labels], labels
+
+
+@pytest.fixture(scope="module")
+def taxonomy() -> Taxonomy:
+    return Taxonomy.from_edges(EDGES)
+
+
+@pytest.fixture(scope="module")
+def trained(taxonomy: Taxonomy, vectors: TokenVectors) -> HiNetClassifier:
+    return HiNetClassifier(taxonomy, vectors=vectors, titles=False, n_jobs=1).fit(*texts_of(160, 0, KNOWN))
+
+
+def test_words_that_no_row_had_are_understood(taxonomy: Taxonomy, trained: HiNetClassifier) -> None:
+    rows = texts_of(40, KNOWN, 6)
+    without = HiNetClassifier(taxonomy, titles=False, n_jobs=1).fit(*texts_of(160, 0, KNOWN))
+    assert trained.score(*rows) > 0.95
+    assert without.score(*rows) < 0.6
+    assert trained.score(*texts_of(40, 0, KNOWN, seed=1)) == 1
+
+
+def test_unknown_words_fade_known_ones(trained: HiNetClassifier) -> None:
+    rows = trained.features_of(["bread rye", "bread toast", "toast crust", ""])
+    assert isinstance(rows, MixedRows)
+    length = np.sqrt(rows.sparse.multiply(rows.sparse).sum(1))
+    assert length[0] == pytest.approx(1, abs=1e-3)
+    assert 0 < length[1] < 0.6
+    assert not length[3]
+    assert not rows.dense[3].any()
+    assert np.linalg.norm(rows.dense[:3], axis=1).min() > 0.5
+
+
+def test_a_saved_model_needs_nothing_else(trained: HiNetClassifier, tmp_path: Path) -> None:
+    trained.save(tmp_path / "model")
+    loaded = HiNetClassifier.load(tmp_path / "model")
+    texts, _ = texts_of(40, 2, 6)
+    assert np.array_equal(loaded.predict_proba(texts), trained.predict_proba(texts))
+    assert isinstance(loaded.vectors, TokenVectors)
+    again = loaded.fit(*texts_of(80, 0, KNOWN))
+    assert again.score(*texts_of(40, KNOWN, 6)) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("array", "change"),
+    [
+        ("vectors.vectors", lambda array: array[:, :3]),
+        ("vectors.hashes", lambda array: array[::-1]),
+        ("meaning.mean", lambda array: array * np.float32(np.nan)),
+    ],
+)
+def test_forged_vectors_are_refused(trained: HiNetClassifier, tmp_path: Path, array: str, change: Any) -> None:
+    trained.save(tmp_path / "model")
+    forge_array(tmp_path / "model", "features", array, change)
+    with pytest.raises(FileError, match="cannot be used"):
+        HiNetClassifier.load(tmp_path / "model")
+
+
+def test_explanations_tell_words(trained: HiNetClassifier) -> None:
+    explanation = trained.explain("toast crust")
+    assert explanation.unknown_words == ("toast", "crust")
+    for step in explanation.steps:
+        assert {reason.feature for reason in step.reasons} == {"toast (meaning)", "crust (meaning)"}
+        total = sum(push for _, push in step.pushes())
+        assert total == pytest.approx(step.difference, abs=1e-3)
+    assert explanation.trace.steps == ("food", "bakery")
+
+
+def test_training_goes_on_with_vectors(taxonomy: Taxonomy, trained: HiNetClassifier, tmp_path: Path) -> None:
+    trained.save(tmp_path / "model")
+    loaded = HiNetClassifier.load(tmp_path / "model")
+    loaded.partial_fit(*texts_of(40, 0, KNOWN, seed=3))
+    assert loaded.score(*texts_of(40, KNOWN, 6)) > 0.9
+    moved = Taxonomy.from_edges(
+        [("food", "bakery"), ("transport", "garage"), ("transport", "station"), ("farm", "dairy")]
+    )
+    loaded.update_taxonomy(moved)
+    assert loaded.predict(["yoghurt curd"]).tolist() == ["dairy"]
+    calibration = loaded.calibrate(*texts_of(80, 0, 6, seed=4))
+    assert calibration.error_after <= calibration.error_before + 0.05
+
+
+def test_checkpoints_resume_with_vectors(
+    taxonomy: Taxonomy, vectors: TokenVectors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hinet.engine.training import deep
+
+    rows = texts_of(60, 0, KNOWN)
+    settings: dict[str, Any] = {"vectors": vectors, "titles": False, "n_jobs": 1, "epochs": 4}
+    whole = HiNetClassifier(taxonomy, **settings).fit(*rows)
+    run, calls = deep.DeepJob.run_epoch, []
+
+    def interrupted(self: Any, *arguments: Any) -> float:
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return run(self, *arguments)
+
+    monkeypatch.setattr(deep.DeepJob, "run_epoch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        HiNetClassifier(taxonomy, **settings, checkpoint=tmp_path / "kept").fit(*rows)
+    monkeypatch.setattr(deep.DeepJob, "run_epoch", run)
+    resumed = HiNetClassifier(taxonomy, **settings, checkpoint=tmp_path / "kept").fit(*rows)
+    assert np.array_equal(resumed.predict_proba(rows[0]), whole.predict_proba(rows[0]))
+
+
+def test_vectors_that_make_no_sense_are_refused(taxonomy: Taxonomy, vectors: TokenVectors, tmp_path: Path) -> None:
+    rows = texts_of(20, 0, KNOWN)
+    with pytest.raises(HiNetError, match="`vectors` and `encoder` both"):
+        HiNetClassifier(taxonomy, vectors=vectors, encoder=tmp_path).fit(*rows)
+    with pytest.raises(HiNetError, match="read texts, and the rows are numbers"):
+        HiNetClassifier(taxonomy, vectors=vectors).fit(np.eye(20), rows[1])
+    with pytest.raises(FileError, match="does not exist"):
+        HiNetClassifier(taxonomy, vectors=tmp_path / "nowhere").fit(*rows)
+    with pytest.raises(HiNetError, match="no label has one"):
+        HiNetClassifier(taxonomy, titles=True).fit(*rows)
+
+
+def titled(taxonomy_rows: dict[str, str], tmp_path: Path) -> Taxonomy:
+    lines = ["node\tparent\ttitle", "food\t\tFood", "transport\t\tTransport"]
+    lines += [f"{child}\t{parent}\t{taxonomy_rows[child]}" for parent, child in EDGES]
+    path = tmp_path / "taxonomy.tsv"
+    path.write_text("\n".join(lines))
+    return Taxonomy.from_file(path)
+
+
+def test_titles_make_labels_without_rows_reachable(vectors: TokenVectors, tmp_path: Path) -> None:
+    titles = {label: " ".join(words[:2]) for label, words in SUBJECTS.items()}
+    texts, labels = texts_of(160, 0, KNOWN)
+    kept = [number for number, label in enumerate(labels) if label != "station"]
+    rows = [texts[number] for number in kept], [labels[number] for number in kept]
+    hidden = [text for text, label in zip(*texts_of(40, KNOWN, 6), strict=True) if label == "station"]
+    classifier = HiNetClassifier(titled(titles, tmp_path), vectors=vectors, titles=True, n_jobs=1).fit(*rows)
+    assert (classifier.predict(hidden) == "station").mean() > 0.8
+    assert classifier.score(*rows) > 0.95
+
+
+def test_titles_count_only_where_held_out_rows_gain() -> None:
+    random = np.random.default_rng(0)
+    taxonomy = Taxonomy.from_edges([("top", f"n{number}") for number in range(40)])
+    names = [f"word{number}" for number in range(40)]
+
+    def weight(title_words: list[str]) -> float:
+        labels = [f"n{random.integers(40)}" for _ in range(2_000)]
+        texts = [f"{names[int(label[1:])]}{random.integers(40)} thing{random.integers(9)}" for label in labels]
+        classifier = HiNetClassifier(taxonomy, titles=False, n_jobs=1, epochs=1).fit(texts, labels)
+        codec, features = classifier.fitted_.codec, classifier.fitted_.features
+        titles = TitleRows(title_words, np.array([taxonomy.position(f"n{number}") for number in range(40)]))
+        rows = features.rows(texts, 1, sparse=True)
+        return learned_weight(rows, codec.encode(labels), features.rows(titles.texts, 1, sparse=True), titles, 0)
+
+    every = [" ".join(f"{name}{number}" for number in range(40)) for name in names]
+    assert weight(every) > 0
+    assert weight([every[(number + 1) % 40] for number in range(40)]) == 0
