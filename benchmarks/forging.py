@@ -33,6 +33,7 @@ from hinet.classifier.fitted import Fitted
 from hinet.classifier.manifest import MANIFEST, sealed
 from hinet.classifier.model_folder import digest_of
 from hinet.data.text import TextSettings
+from hinet.data.vectors import TokenVectors
 from hinet.engine import Search
 from hinet.engine.model.experts import Prototypes
 from hinet.files import read_arrays, write_arrays
@@ -40,7 +41,7 @@ from hinet.files import read_arrays, write_arrays
 program: Any = import_module("hinet.cli.main")  # whose name in the package is that of its function
 
 Arrays = dict[str, NDArray[Any]]
-FUSED = ("tree", "dag", "hashed", "table", "path text", "sparse")  # kinds of models, by engine
+FUSED = ("tree", "dag", "hashed", "table", "path text", "sparse", "vectors")  # kinds of models, by engine
 TORCH = ("dense", "torch texts")
 WORDS = {"bread": "rye wheat loaf crust", "milk": "whole skimmed cow cream", "toy": "car train doll puzzle"}
 TREE = [("all", "food"), ("food", "bread"), ("food", "milk"), ("all", "toy")]
@@ -85,6 +86,8 @@ def trained(folder: Path, kinds: Sequence[str]) -> list[Base]:
     numbers = np.random.default_rng(0).normal(size=(len(texts), 5)).astype(np.float32)
     table = np.array([("toy", "") if label == "toy" else ("food", label) for label in labels], object)
     every, hashed = TextSettings(min_df=1), TextSettings(hash_bits=6, min_df=1)
+    words = sorted({word for group in WORDS.values() for word in group.split()})
+    vectors = TokenVectors.of([*words, "rye loaf"], np.random.default_rng(1).normal(size=(len(words) + 1, 4)))
     bases = []
     for kind in kinds:
         given: dict[str, tuple[dict[str, Any], Any, Any]] = {
@@ -93,6 +96,7 @@ def trained(folder: Path, kinds: Sequence[str]) -> list[Base]:
             "hashed": ({"text": hashed}, texts, [len(label) for label in labels]),
             "table": ({}, texts, table),
             "path text": ({}, texts, [" > ".join(filter(None, path)) for path in table.tolist()]),
+            "vectors": ({"vectors": vectors}, texts, labels),
             "sparse": ({}, sp.csr_array(numbers), labels),
             "dense": ({"engine": "torch"}, numbers, labels),
             "torch texts": ({"engine": "torch"}, texts, labels),
