@@ -10,6 +10,9 @@ from hinet.errors import HiNetError
 
 _KEEP = "Keep some training rows, as features, in the model, for 'update' when nodes move."
 
+_ENCODER = "Folder or hub name of a sentence encoder that reads the texts; needs the extra 'encoder' (default: none)."
+_FINE_TUNE = "Train the encoder together with the classifier, and save it in the model."
+
 
 @dataclass(frozen=True)
 class TrainingOptions:
@@ -25,8 +28,12 @@ class TrainingOptions:
     resume: Annotated[bool, option("Continue from the checkpoints of an interrupted run.", "--resume")] = False
     checkpoint_every: Annotated[float, option("Seconds between checkpoints.", least=0)] = 5.0
     keep_examples: Annotated[bool, option(_KEEP)] = True
+    encoder: Annotated[str | None, option(_ENCODER)] = None
+    fine_tune: Annotated[bool, option(_FINE_TUNE, "--fine-tune")] = False
 
     def __post_init__(self) -> None:
+        if self.fine_tune and self.encoder is None:
+            raise HiNetError("--fine-tune needs an encoder to train; give --encoder FOLDER")
         from hinet.classifier.parameters import RULES
 
         RULES["memory_limit"].validate("--memory-limit", self.memory_limit)
