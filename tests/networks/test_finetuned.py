@@ -89,12 +89,12 @@ def state_of(network: Any) -> dict[str, Any]:
 
 
 def test_a_fine_tuned_encoder_learns_what_a_frozen_one_cannot(folder: Path, taxonomy: Taxonomy) -> None:
-    settings = TuningSettings(epochs=30, batch=8, encoder_rate=5e-3, head_rate=5e-3)
+    settings = TuningSettings(epochs=60, batch=8, encoder_rate=3e-3, head_rate=5e-3)
     _, history, right = tuned(folder, taxonomy, settings)
     _, frozen_history, frozen = tuned(folder, taxonomy, replace(settings, encoder_rate=1e-12))
     assert history[-1].cost < frozen_history[-1].cost < frozen_history[0].cost
     assert right > 0.95
-    assert right >= frozen
+    assert right > frozen + 0.3
 
 
 @pytest.mark.parametrize("every", [0.0, 1e-9])
@@ -166,7 +166,7 @@ def test_all_that_a_classifier_does(fitted: HiNetClassifier, taxonomy: Taxonomy,
     classifier.update_taxonomy(more)
     assert set(classifier.classes_) >= {"c1", "c2"}
     head = dict(classifier.fitted_.features.to_arrays())
-    classifier.partial_fit([*TEXTS, "coffee shop"], [*LABELS, "c1"])
+    classifier.set_params(epochs=100).partial_fit([*TEXTS, "coffee shop"], [*LABELS, "c1"])
     for name, array in classifier.fitted_.features.to_arrays().items():  # more rows teach the head alone
         np.testing.assert_array_equal(array, head[name])
     assert classifier.predict(["coffee shop"])[0] == "c1"
@@ -202,7 +202,7 @@ def forge(model: Path, change: Any) -> None:
 FORGED = {
     "a tokenizer that is none": lambda shape, arrays: arrays.update(tokenizer=np.frombuffer(b"{}", np.uint8)),
     "a tokenizer of another encoder": lambda shape, arrays: arrays.update(
-        tokenizer=np.frombuffer(arrays["tokenizer"].tobytes().replace(b'"id":2', b'"id":9999'), np.uint8)
+        tokenizer=np.frombuffer(arrays["tokenizer"].tobytes().replace(b'"rye":10', b'"rye":9999'), np.uint8)
     ),
     "no tokenizer": lambda shape, arrays: arrays.pop("tokenizer"),
     "an unknown family": lambda shape, arrays: shape.update(family="evil/remote"),

@@ -68,13 +68,13 @@ def fit_tuned(
     fitted = Fitted(features, codec, predictor, history, TrainingSet(rows.ids, traces).fingerprint())
     if not parameters["keep_examples"] or codec.inferred:
         return fitted
-    return _keeping(fitted, texts, traces, settings.seed)
+    return _keeping(fitted, features.count, texts, traces, settings.seed)
 
 
-def _keeping(fitted: Fitted, texts: Any, traces: Traces, seed: int) -> Fitted:
+def _keeping(fitted: Fitted, width: int, texts: Any, traces: Traces, seed: int) -> Fitted:
     """Return the same with some rows kept as examples; only these are embedded."""
     nodes = traces.end_nodes[traces.row_offsets[:-1]].astype(np.int64)
-    unread = Examples(np.broadcast_to(np.float32(0), (len(nodes), fitted.features.count)), nodes)
+    unread = Examples(np.broadcast_to(np.float32(0), (len(nodes), width)), nodes)
     chosen = unread.choice(fitted.predictor.nbytes, seed)
     rows = fitted.rows(as_arrow(texts).take(pa.array(chosen)))
     return replace(fitted, examples=Examples(rows, nodes[chosen]).rounded())

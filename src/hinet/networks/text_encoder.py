@@ -127,7 +127,9 @@ class TextEncoder(nn.Module):
             "longest": min(parts.longest or MAX_TOKENS, MAX_TOKENS),
         }
         transformer = _without_pooler(copy.deepcopy(parts.transformer).float().cpu())
-        return cls(transformer, Tokenizer.from_str(parts.tokenizer), shape)
+        copied = cls(transformer, Tokenizer.from_str(parts.tokenizer), shape)
+        copied.check()
+        return copied
 
     @classmethod
     def restored(cls, shape: EncoderShape, arrays: Mapping[str, NDArray[Any]]) -> Self:
@@ -156,14 +158,23 @@ class TextEncoder(nn.Module):
                 transformer = _built(family, shape["config"])
             transformer.load_state_dict({name: torch.from_numpy(np.array(weights[name])) for name in expected})
             encoder = cls(transformer.eval(), tokenizer, shape)
-            if not np.isfinite(encoder.embed([""])).all():
-                raise HiNetError("the encoder gives numbers that are not finite")
+            encoder.check()
         except HiNetError:
             raise
         except Exception as error:  # whatever the libraries below raise for values that no encoder has
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             raise HiNetError(f"no encoder can be built from it ({reason})") from None
         return encoder
+
+    def check(self) -> None:
+        """Raise HiNetError unless the tokens are those of the encoder, and the longest texts can be read."""
+        most = max(self.tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
+        if most >= self._tokens:
+            raise HiNetError(f"the tokenizer has the token {most:,}, and the encoder {self._tokens:,} tokens")
+        longest = np.full(self.shape["longest"], (self._pad + 1) % self._tokens, np.int32)
+        vectors = [self.embed([""]), self.embed_tokens(TokenRows(longest, offsets_of(np.array([len(longest)]))))]
+        if not np.isfinite(vectors).all():
+            raise HiNetError("the encoder gives numbers that are not finite")
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the weights and the tokenizer."""
@@ -264,7 +275,8 @@ def _built(family: str, config: Mapping[str, Any]) -> Any:
     settings = CONFIG_MAPPING[family](**_plain_config(family, config))
     if not 0 < settings.num_hidden_layers <= MAX_LAYERS:
         raise HiNetError(f"an encoder of {settings.num_hidden_layers:,} layers, expected 1 to {MAX_LAYERS}")
-    return _without_pooler(AutoModel.from_config(settings, trust_remote_code=False).float())
+    model: Any = AutoModel
+    return _without_pooler(model.from_config(settings, trust_remote_code=False).float())
 
 
 def _without_pooler(transformer: Any) -> Any:
