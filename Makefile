@@ -37,6 +37,7 @@ bench: $(EVERYTHING)  ## slow measurements, with HINET_DATA=folder of the data s
 	$(BIN)/python benchmarks/forged_models.py
 	$(BIN)/python benchmarks/saving.py
 	$(BIN)/python benchmarks/comparison.py
+	$(BIN)/python benchmarks/encoders.py
 	$(BIN)/python benchmarks/lshtc/run.py
 	$(BIN)/python benchmarks/meaning.py
 

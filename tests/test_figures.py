@@ -180,3 +180,22 @@ def test_the_table_of_moved_nodes() -> None:
     for kind in ("kept", "retrained"):
         shares = [100 * case[kind]["rest_as_before"] for case in cases.values()]
         assert f"{min(shares):.1f} to {max(shares):.1f}%" in page
+
+
+def test_the_tables_of_encoders_in_the_decision() -> None:
+    page = (ROOT / "docs" / "decisions" / "0025-encoders.md").read_text()
+    for case, row in results("encoders").items():
+        if "speed_ratio" in row:
+            cells = (
+                f"{row['rows_a_second']:,}",
+                f"{row['speed_ratio']:.2f}",
+                f"{row['mean_cosine']:.4f}",
+                f"{row['least_cosine']:.4f}",
+                f"{row['largest_change_by_batch']:.0e}",
+            )
+            assert f"| {case} | {' | '.join(cells)} |" in page
+        elif "explained_variance" in row:
+            shares = [f"{100 * row[name]:.1f}%" for name in ("explained_variance", "neighbour_overlap")]
+            cells = (f"{row['tokens']:,}", *shares, f"{row['core_seconds']:.0f}")
+            assert f"| {case} | {' | '.join(cells)} |" in page
+            assert f"on {row['test_rows']:,} test rows" in page

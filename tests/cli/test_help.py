@@ -48,6 +48,14 @@ def test_every_command_shows_an_example_and_takes_a_seed_and_threads_only_if_it_
     assert all(parameter.help for parameter in COMMANDS[name].params if parameter.name != "help")
 
 
+@pytest.mark.parametrize(("name", "panel"), [("compare", None), ("taxonomy check", None), ("train", "Columns")])
+def test_an_option_that_several_commands_declare_is_in_the_panel_of_each(name: str, panel: str | None) -> None:
+    panels = {
+        parameter.name: parameter.rich_help_panel for parameter in COMMANDS[name].params if parameter.name != "help"
+    }
+    assert panels["label_sep"] == panels["label"] == panel
+
+
 def test_an_error_of_the_library_names_the_option(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("name,kind\nrye,bread\n")
     refused = run_hinet("train", "rows.csv", "--out", "model", cwd=tmp_path)

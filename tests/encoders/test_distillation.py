@@ -94,6 +94,29 @@ def test_model2vec_loads_the_folder(tiny: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(found, wanted / np.linalg.norm(wanted), atol=2e-3)
 
 
+@pytest.mark.parametrize("kind", ["WordPiece", "BPE", "Unigram"])
+def test_new_tokens_keep_their_ids_in_every_kind_of_tokenizer(kind: str) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    letters = ["[UNK]", *"abcdefghijklmnopqrstuvwxyz", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")]
+    numbers = {token: number for number, token in enumerate(letters)}
+    model = {
+        "WordPiece": lambda: tokenizers.models.WordPiece(numbers, unk_token="[UNK]"),
+        "BPE": lambda: tokenizers.models.BPE(numbers, [], unk_token="[UNK]"),
+        "Unigram": lambda: tokenizers.models.Unigram([(token, -5.0) for token in letters], 0, False),
+    }[kind]()
+    plain = tokenizers.Tokenizer(model)
+    plain.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    plain.add_special_tokens(["[END]"])  # outside the vocabulary
+    size = plain.get_vocab_size(with_added_tokens=True)
+    vocabulary = Vocabulary(json.loads(plain.to_str()), size, np.array([0, size - 1]), {})
+    text = vocabulary.extended(["cardamom"], ["coffee shop"]).tokenizer_json()
+    found = tokenizers.Tokenizer.from_str(text)
+    wanted = {**plain.get_vocab(), "cardamom": size, "coffee shop": size + 1}
+    assert found.get_vocab(with_added_tokens=True) == wanted
+    assert found.encode("ab cardamom", add_special_tokens=False).tokens[-1] == "cardamom"
+    assert "coffee shop" not in found.encode("coffee shop", add_special_tokens=False).tokens
+
+
 def test_the_ridge_is_that_of_the_normal_equations() -> None:
     random = np.random.default_rng(0)
     bags = sp.random(60, 30, 0.2, random_state=0, format="csr", dtype=np.float32)

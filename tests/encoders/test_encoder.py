@@ -78,6 +78,18 @@ def test_the_fingerprint_goes_by_content(tiny: Path, tmp_path: Path) -> None:
     assert Encoder.load(copy).fingerprint != fingerprint
 
 
+def test_a_folder_loads_without_network_access(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    def refuse(*given: Any, **named: Any) -> None:
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    for name in ("socket.connect", "getaddrinfo", "create_connection"):
+        monkeypatch.setattr(f"socket.{name}", refuse)
+    assert Encoder.load(tiny, threads=1).encode(["rye"]).shape == (1, 16)
+
+
 def test_threads_of_torch_are_as_before(tiny: Path) -> None:
     import torch
 

@@ -14,11 +14,11 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from hinet import HiNetError, Layers, Taxonomy, Traces
 from hinet.data.matrices import SparseMatrix
 from hinet.engine import DeepExpert, EngineSettings, FusedModel, Search, ValidationRows, fit
-from hinet.quantised import LEVELS, float_rows, quantise_rows
 from hinet.engine.model.fused import with_merged
 from hinet.engine.search.contributions import contributions
 from hinet.engine.training.cooccurrence import merged_columns
 from hinet.engine.training.taxonomy_transfer import transferred
+from hinet.quantised import LEVELS, float_rows, quantise_rows
 
 LABELS = ["x", "y", "z", "b"]
 FEATURES = 12

@@ -180,7 +180,7 @@ def test_what_cannot_be_fine_tuned_says_so(folder: Path, taxonomy: Taxonomy, tmp
     with pytest.raises(HiNetError, match="reads texts, and the rows are numbers"):
         HiNetClassifier(encoder=folder, engine="torch").fit(np.eye(4), ["x", "y", "x", "y"])
     for option in ({"network": nn.Identity()}, {"text": TextSettings()}):
-        with pytest.raises(HiNetError, match=f"{next(iter(option))}: a fine-tuned encoder reads texts alone"):
+        with pytest.raises(HiNetError, match=f"`{next(iter(option))}` and a fine-tuned `encoder` exclude"):
             HiNetClassifier(taxonomy, encoder=folder, **QUICK, **option).fit(TEXTS, LABELS)
     other = make_encoder(tmp_path / "other")
     (other / "1_Pooling" / "config.json").write_text(

@@ -77,6 +77,7 @@ from hinet.engine.compiling import compile_for_training
 from hinet.engine.search.predictor import Engine, Predictor
 from hinet.errors import FileError, HiNetError, InputTypeError, LabelError
 from hinet.evaluation.risk import CERTAINTY, validate_share
+from hinet.extras import require
 from hinet.parameters import FLAG, PATH, THREADS, validate_parameters
 from hinet.progress import Progress, SilentProgress, progress_for_terminal
 from hinet.taxonomy import Taxonomy, TaxonomyChange
@@ -341,6 +342,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             held_out = None if valid is None else HeldOut(moved.rows(valid[0]), codec.truth(valid[1]))
             self._continue_training(moved, TrainingSet(moved.rows(checked), traces, weights))
         else:
+            if self.encoder is not None:
+                require("sentence_transformers", "`encoder`")
             engine = engine_for(self.engine, self.network, self.device)
             if engine == "fused":
                 compile_for_training()
@@ -524,10 +527,10 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _fit_features(self, checked: Any, kind: Kind, engine: Engine) -> tuple[Features, Any]:
         source = vector_source(self.vectors, self.encoder)
         if kind == "text":
-            features, rows = fit_text(checked, self.text, self.n_jobs, source, self._progress())
-            return features, rows.tocsr() if engine == "torch" else rows
+            text_input, rows = fit_text(checked, self.text, self.n_jobs, source, self._progress())
+            return text_input, rows.tocsr() if engine == "torch" else rows
         if source is not None:
-            raise HiNetError("vectors and encoder read texts, and the rows are numbers; leave both out")
+            raise HiNetError("`vectors` and `encoder` read texts, and the rows are numbers; leave both out")
         columns = tuple(map(str, getattr(self, "feature_names_in_", ())))
         features = MatrixInput.fit(checked, columns, scaled=kind == "dense" and self.network is None)
         return features, features_of(features, engine, checked, self.n_jobs)
@@ -541,7 +544,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         nodes = codec.label_nodes if self.titles else np.unique(traces.end_nodes)
         titles = TitleRows.of(codec, nodes.astype(np.int64))
         if self.titles and not len(titles):
-            raise HiNetError("titles=True, and no label has a title in the taxonomy; leave titles out")
+            raise HiNetError("`titles` are wanted, and no label has one in the taxonomy; leave them out")
         weight = USUAL_WEIGHT if self.titles else 0.0
         if self.titles is None and titles.may_help(len(traces)):
             features, rows = fit_text(checked, self.text, self.n_jobs)

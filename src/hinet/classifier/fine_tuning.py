@@ -25,10 +25,10 @@ from hinet.progress import Progress
 def check_tunable(parameters: Mapping[str, Any], kind: str) -> None:
     """Raise HiNetError if an encoder cannot be fine-tuned with these parameters on such rows."""
     if kind != "text":
-        raise HiNetError("encoder: it reads texts, and the rows are numbers; leave encoder out")
+        raise HiNetError("`encoder` reads texts, and the rows are numbers; leave it out")
     for name in ("network", "vectors", "text"):
         if parameters[name] is not None:
-            raise HiNetError(f"{name}: a fine-tuned encoder reads texts alone; leave {name} or encoder out")
+            raise HiNetError(f"`{name}` and a fine-tuned `encoder` exclude each other; leave one of them out")
 
 
 def fit_tuned(

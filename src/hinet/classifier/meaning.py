@@ -162,7 +162,7 @@ def vector_source(
 ) -> TokenVectors | EncoderVectors | None:
     """Return where the vectors of texts come from, if anywhere."""
     if vectors is not None and encoder is not None:
-        raise HiNetError("vectors and encoder both give vectors of texts; leave one of them out")
+        raise HiNetError("`vectors` and `encoder` both give vectors of texts; leave one of them out")
     if vectors is not None:
         return read_vectors(vectors)
     return None if encoder is None else EncoderVectors.of(encoder)
@@ -177,4 +177,4 @@ def _raw(source: TokenVectors | EncoderVectors, texts: Any, threads: int | None,
 def _unit(vectors: Floats) -> Floats:
     """Return vectors of length 1; zeros stay."""
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(length > 0, length, 1)
+    return (vectors / np.where(length > 0, length, 1)).astype(np.float32, copy=False)

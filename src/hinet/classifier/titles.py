@@ -95,4 +95,4 @@ def _right(rows: Any, sums: sp.csr_array, label: NDArray[np.int64]) -> float:
     for start in range(0, rows.shape[0], BLOCK):
         scores = (rows[start : start + BLOCK] @ means).toarray()
         right += int((scores.argmax(1) == label[start : start + BLOCK]).sum())
-    return right / max(rows.shape[0], 1)
+    return right / max(len(label), 1)

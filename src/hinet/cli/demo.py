@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hinet import HiNetClassifier
     from hinet.classifier import Trace
     from hinet.data.icd10cm import Icd10cm
+    from hinet.data.vectors import TokenVectors
 
 EXAMPLE = "hinet demo --save icd_model"
 PHRASES = (
@@ -33,6 +34,9 @@ _MAX_TITLE = 44  # characters
 def demo(
     run: RunOptions,
     save: Annotated[str | None, option("Folder to save the trained model to (default: not saved).")] = None,
+    vectors: Annotated[
+        bool, option("Understand words that no row has, by vectors distilled from all-MiniLM-L6-v2.", "--vectors")
+    ] = False,
 ) -> None:
     """Train on the built-in ICD-10-CM data set, evaluate on test rows, and classify some phrases."""
     from rich.console import Console
@@ -43,6 +47,7 @@ def demo(
     from hinet.engine.compiling import compile_for_training
     from hinet.taxonomy.check import summarise
 
+    source = _distilled(run) if vectors else None
     compile_for_training()
     console = Console(highlight=False)
     with console.status("reading ICD-10-CM"):
@@ -53,7 +58,9 @@ def demo(
     typer.echo(
         f"  rows        {len(icd.train):,} train, {len(icd.valid):,} valid, {len(icd.test):,} test; {labels:,} labels"
     )
-    classifier = HiNetClassifier(icd.taxonomy, random_state=run.seed, n_jobs=run.threads, verbose=not run.quiet)
+    classifier = HiNetClassifier(
+        icd.taxonomy, vectors=source, random_state=run.seed, n_jobs=run.threads, verbose=not run.quiet
+    )
     start = time.perf_counter()
     classifier.fit(icd.train.texts, icd.train.labels, valid=(icd.valid.texts, icd.valid.labels))
     classifier.calibrate()
@@ -63,6 +70,23 @@ def demo(
     if save is not None:
         classifier.save(save)
         typer.echo(f"saved to {save}")
+
+
+def _distilled(run: RunOptions) -> TokenVectors:
+    """Return static vectors of the encoder that a package carries."""
+    from pathlib import Path
+    from tempfile import TemporaryDirectory
+
+    from hinet.data.vectors import read_vectors
+    from hinet.encoders import Encoder, distill, packaged_encoder
+    from hinet.progress import SilentProgress, progress_for_terminal
+
+    folder = packaged_encoder()
+    run.message("distilling vectors of words from all-MiniLM-L6-v2")
+    with TemporaryDirectory() as work:
+        progress = SilentProgress() if run.quiet else progress_for_terminal("vectors")
+        distill(Encoder.load(folder, threads=run.threads), Path(work, "vectors"), progress=progress)
+        return read_vectors(Path(work, "vectors"))
 
 
 def _evaluation_table(classifier: HiNetClassifier, icd: Icd10cm, seconds: float) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,10 +21,7 @@ def shared_options(gather: Callable[..., Any], name: str, panel: str, *only: str
     come before those of the command, required ones first; its options come last.
     """
     parameters = inspect.signature(gather, eval_str=True).parameters
-    shared = {option: parameters[option] for option in only or parameters}
-    for parameter in shared.values():
-        for mark in parameter.annotation.__metadata__:
-            mark.rich_help_panel = None if _is_argument(parameter) else panel
+    shared = {option: _in_panel(parameters[option], panel) for option in only or parameters}
 
     def decorate(command: Command) -> Command:
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != name]
@@ -46,6 +44,15 @@ def shared_options(gather: Callable[..., Any], name: str, panel: str, *only: str
 def _is_argument(parameter: inspect.Parameter) -> bool:
     marks = getattr(parameter.annotation, "__metadata__", ())
     return any(isinstance(mark, typer.models.ArgumentInfo) for mark in marks)
+
+
+def _in_panel(parameter: inspect.Parameter, panel: str) -> inspect.Parameter:
+    """Return an option in a panel; its own annotation stays as it is, for other commands may share it."""
+    if _is_argument(parameter):
+        return parameter
+    declared = copy(parameter.annotation.__metadata__[0])
+    declared.rich_help_panel = panel
+    return parameter.replace(annotation=Annotated[parameter.annotation.__origin__, declared])
 
 
 def option(help: str, *names: str, least: float | None = None, most: float | None = None) -> Any:

@@ -69,10 +69,11 @@ def train(
     _report_validation(rows_read, validation.risk, run)
     classifier = HiNetClassifier(
         hierarchy, path_sep=rows_read.train.path_sep or (None if column_options.path_sep == NOT_PATHS else "auto"),
+        vectors=training.vectors, encoder=training.encoder, titles=training.titles,
         epochs=training.epochs, width=training.width, patience=training.patience,
         memory_limit=training.memory_limit, checkpoint=checkpoints, checkpoint_every=training.checkpoint_every,
-        keep_examples=training.keep_examples, encoder=training.encoder,
-        engine="torch" if training.fine_tune else "auto", random_state=run.seed, n_jobs=run.threads,
+        keep_examples=training.keep_examples, engine="torch" if training.fine_tune else "auto",
+        random_state=run.seed, n_jobs=run.threads,
         verbose=not run.quiet,
     )  # fmt: skip
     try:

@@ -9,8 +9,6 @@ from hinet.cli.options import option, shared_options
 from hinet.errors import HiNetError
 
 _KEEP = "Keep some training rows, as features, in the model, for 'update' when nodes move."
-
-_ENCODER = "Folder or hub name of a sentence encoder that reads the texts; needs the extra 'encoder' (default: none)."
 _FINE_TUNE = "Train the encoder together with the classifier, and save it in the model."
 
 
@@ -23,19 +21,25 @@ class TrainingOptions:
     patience: Annotated[
         int | None, option("Stop after this many epochs without a better validation score (default: never).", least=1)
     ] = None
+    vectors: Annotated[str | None, option("Static vectors of words: a folder of 'vectors distill', or a file.")] = None
+    encoder: Annotated[str | None, option("Sentence encoder: a folder, or a name on the hub; slower, not saved.")] = (
+        None
+    )
+    fine_tune: Annotated[bool, option(_FINE_TUNE, "--fine-tune")] = False
+    titles: Annotated[
+        bool | None, option("Train on titles of all labels, or of none (default: of those with rows, if it helps).")
+    ] = None
     memory_limit: Annotated[float | None, option("Gigabytes of memory for training (default: all).")] = None
     half: Annotated[bool, option("Save wide weights in half precision; others are in 8 bits.", "--half")] = False
     resume: Annotated[bool, option("Continue from the checkpoints of an interrupted run.", "--resume")] = False
     checkpoint_every: Annotated[float, option("Seconds between checkpoints.", least=0)] = 5.0
     keep_examples: Annotated[bool, option(_KEEP)] = True
-    encoder: Annotated[str | None, option(_ENCODER)] = None
-    fine_tune: Annotated[bool, option(_FINE_TUNE, "--fine-tune")] = False
 
     def __post_init__(self) -> None:
-        if self.fine_tune and self.encoder is None:
-            raise HiNetError("--fine-tune needs an encoder to train; give --encoder FOLDER")
         from hinet.classifier.parameters import RULES
 
+        if self.fine_tune and self.encoder is None:
+            raise HiNetError("--fine-tune needs an encoder to train; give --encoder FOLDER")
         RULES["memory_limit"].validate("--memory-limit", self.memory_limit)
         RULES["checkpoint_every"].validate("--checkpoint-every", self.checkpoint_every)
 

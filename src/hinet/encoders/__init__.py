@@ -10,17 +10,19 @@ if TYPE_CHECKING:
     from hinet.encoders.cache import CachedEncoder, default_folder
     from hinet.encoders.distillation import Distilled, distill, static_vectors
     from hinet.encoders.encoder import Encoder
+    from hinet.encoders.packaged import packaged_encoder
 
 _HOMES = {
     "CachedEncoder": "hinet.encoders.cache",
     "Distilled": "hinet.encoders.distillation",
     "Encoder": "hinet.encoders.encoder",
     "default_folder": "hinet.encoders.cache",
+    "packaged_encoder": "hinet.encoders.packaged",
     "distill": "hinet.encoders.distillation",
     "static_vectors": "hinet.encoders.distillation",
 }
 
-__all__ = ["CachedEncoder", "Distilled", "Encoder", "default_folder", "distill", "static_vectors"]
+__all__ = ["CachedEncoder", "Distilled", "Encoder", "default_folder", "distill", "packaged_encoder", "static_vectors"]
 
 if not TYPE_CHECKING:  # else a checker would take any name for one of these
     __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

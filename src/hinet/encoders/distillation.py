@@ -28,7 +28,8 @@ from hinet.data.text.text_input import as_arrow
 from hinet.encoders.cache import CachedEncoder
 from hinet.encoders.encoder import Encoder, Vectors, distinct_texts, unit_rows
 from hinet.errors import FileError, HiNetError
-from hinet.files import new_folder, read_arrays, write_arrays, write_text
+from hinet.files import read_arrays, write_arrays
+from hinet.files.atomic import new_folder, write_text
 from hinet.parameters import whole
 from hinet.progress import Progress, SilentProgress
 
@@ -136,6 +137,7 @@ class Vocabulary:
         """Return the vocabulary of an encoder, without its special tokens around a text."""
         values = json.loads(encoder.tokenizer.backend_tokenizer.to_str())
         values |= {"truncation": None, "padding": None, "post_processor": None}
+        _separate_words(values.get("pre_tokenizer"))
         ids: dict[str, int] = encoder.tokenizer.backend_tokenizer.get_vocab(with_added_tokens=True)
         if sorted(ids.values()) != list(range(len(ids))):
             raise HiNetError(f"the tokenizer of {encoder.name} has gaps between its ids; choose another encoder")
@@ -216,18 +218,28 @@ class Vocabulary:
     def tokenizer_json(self) -> str:
         """Return the tokenizer with the new tokens, as text."""
         values: dict[str, Any] = json.loads(json.dumps(self.tokenizer))
-        model = values["model"]
-        # Where the vocabulary alone decides, new tokens join it; other models would never produce a whole word.
-        joins = {"WordPiece": self.words, "WordLevel": self.words}.get(model["type"], {})
-        if model["type"] == "BPE":
-            joins = {token: number for token, number in self.words.items() if number >= self.first_pair}
-        if joins:
-            model["vocab"] |= joins
-        for token, number in self.words.items():
-            if token not in joins:
-                flags = {"single_word": True, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
-                values["added_tokens"].append({"id": number, "content": token, **flags})
+        model, added = values["model"], values["added_tokens"]
+        # All tokens join the vocabulary, as a token outside of it is given another id when the file is read.
+        known = model["vocab"]
+        present = {*known} if isinstance(known, dict) else {token for token, _ in known}
+        outside = {token["content"]: token["id"] for token in added if token["content"] not in present} | self.words
+        if isinstance(known, dict):
+            known.update(outside)
+        else:  # a list of tokens with their scores
+            least = min(score for _, score in known)
+            known += [[token, least] for token in sorted(outside, key=lambda token: outside[token])]
+        if model["type"] not in ("WordPiece", "WordLevel"):  # others would not produce whole words by themselves
+            flags = {"single_word": True, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
+            new = [(token, number) for token, number in self.words.items() if number < self.first_pair]
+            added += [{"id": number, "content": token, **flags} for token, number in new]
         return json.dumps(values, ensure_ascii=False)
+
+
+def _separate_words(step: dict[str, Any] | None) -> None:
+    """Let a tokenizer of bytes take the first word of a text as it takes the others."""
+    for part in (step or {}).get("pretokenizers", [step] if step else []):
+        if part.get("type") == "ByteLevel":
+            part["add_prefix_space"] = True
 
 
 def static_vectors(folder: str | Path, texts: Any) -> Vectors:

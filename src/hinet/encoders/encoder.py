@@ -337,15 +337,16 @@ def _files(folder: Path) -> list[Path]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence the warnings and progress bars of the libraries below."""
-    from transformers.utils import logging
+    from transformers import utils
 
-    shown = logging.is_progress_bar_enabled()
+    bars: Any = utils.logging
+    shown = bars.is_progress_bar_enabled()
     if shown:
-        logging.disable_progress_bar()
+        bars.disable_progress_bar()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         if shown:
-            logging.enable_progress_bar()
+            bars.enable_progress_bar()

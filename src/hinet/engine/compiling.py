@@ -18,7 +18,7 @@ from types import FunctionType
 from typing import Any
 
 from hinet.compiled import Kernel, claimed_by
-from hinet.engine.model.column_kernels import column_digests, mean_sizes
+from hinet.engine.model.column_kernels import column_digests, mean_sizes, merge_columns
 from hinet.engine.search.scoring_kernels import expert_logits
 from hinet.engine.search.search_kernels import best_traces
 from hinet.engine.training.deep_kernels import train_deep, train_flat
@@ -40,6 +40,7 @@ FOR_TRAINING: tuple[Kernel, ...] = (
     most_of_a_row,
     mean_sizes,
     column_digests,
+    merge_columns,
 )  # of a tree, in about the order of need, those that take long first
 
 

@@ -17,6 +17,7 @@ from hinet.compiled import Kernel, interpreting
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix
 from hinet.data.text import TextFeatures, TextSettings
+from hinet.data.vectors import TokenVectors
 from hinet.engine.model.fused import FusedModel, with_merged
 from hinet.engine.model.targets import Targets
 from hinet.engine.search.search import Search
@@ -54,6 +55,7 @@ def _read_texts() -> Any:
     TextFeatures.fit_chunks([TEXTS, TEXTS[:2]], settings, threads=1)
     hashed, _ = TextFeatures.fit_transform(TEXTS, TextSettings(min_df=1, hash_bits=4, keep_names=False), threads=1)
     hashed.transform(TEXTS)
+    TokenVectors.of(TEXTS, np.ones((len(TEXTS), 2), np.float32)).sums(TEXTS)
     features, rows = TextFeatures.fit_transform(TEXTS, settings, threads=1)
     features.transform(TEXTS)
     return rows

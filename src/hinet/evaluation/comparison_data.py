@@ -39,8 +39,8 @@ def table_comparison(
 ) -> ComparisonData:
     """Read a table of texts; test rows are those of ``test``, of the split column, or a fifth by hash.
 
-    The column ``split`` has ``train`` for training rows. Without a ``hierarchy``, labels are paths of names such as
-    ``A > B > C``.
+    The labels are those of the first label column. The column ``split`` has ``train`` for training rows. Without a
+    ``hierarchy``, labels are paths of names such as ``A > B > C``.
     """
     taxonomy = None if hierarchy is None else Taxonomy.from_file(hierarchy)
     parts = _parts(file, columns, split, test, taxonomy)

@@ -44,7 +44,7 @@ Answer = TypeVar("Answer")
 
 
 def _in_threads(answer: Callable[..., Answer]) -> Callable[..., Answer]:
-    """Let a method of a search compute with as many threads as the search has."""
+    """Let a method compute with as many threads as its predictor has."""
 
     @wraps(answer)
     def with_threads(self: NetworkPredictor, *args: Any, **named: Any) -> Answer:

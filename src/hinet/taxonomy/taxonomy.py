@@ -248,7 +248,8 @@ class Taxonomy:
         return self._listed(self.parent_lists, node)
 
     def _listed(self, lists: tuple[Ints, Ints], node: str) -> tuple[str, ...]:
-        (flat, offsets), position = lists, self.position(node)
+        flat, offsets = lists
+        position = self.position(node)
         return tuple(self.ids[other] for other in flat[offsets[position] : offsets[position + 1]].tolist())
 
     def ancestor_lists(self, nodes: Ints) -> tuple[Ints, NDArray[np.int64]]:

@@ -70,7 +70,7 @@ def _from_folder(folder: Path) -> TokenVectors:
     for name in (_TENSORS, _TOKENIZER):
         if not (folder / name).is_file():
             raise FileError(folder, f"has no {name}; expected a folder in the format of model2vec")
-    with _naming(folder / _TENSORS), open(folder / _TENSORS, "rb") as stream:
+    with _naming(folder / _TENSORS), (folder / _TENSORS).open("rb") as stream:
         arrays, _ = map_arrays(folder / _TENSORS, stream)
         vectors = _vectors(arrays)
     with _naming(folder / _TOKENIZER):

@@ -113,7 +113,8 @@ class FusedModel:
 
 def with_merged(rows: SparseMatrix, numbers: NDArray[np.int32], count: int) -> SparseMatrix:
     """Return rows whose columns are numbered anew, below ``count``, those of one number summed; they are not sorted."""
-    return SparseMatrix(*merge_columns(rows, numbers, count), rows.dense)
+    indptr, indices, data = merge_columns(rows, numbers, count)
+    return SparseMatrix(indptr, indices, data, rows.dense)
 
 
 def _checked_sizes(arrays: Mapping[str, NDArray[Any]], layers: Layers, groups: Groups, labels: int) -> dict[str, int]:

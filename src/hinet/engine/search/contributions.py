@@ -52,7 +52,7 @@ def contributions(model: FusedModel, row: SparseMatrix, neuron: int) -> Contribu
     experts, mix, groups = model.experts, model.mix, model.groups
     features, values = row.entries(model.features)
     if model.merged is not None:
-        features = model.merged[features]
+        features = model.merged[features].astype(np.int64)
     low, high = int(groups.first_row[neuron]), int(groups.first_row[neuron + 1])
     by_feature, rest = np.zeros((high - low, len(features))), np.zeros(high - low)
     if mix.deep:
@@ -83,7 +83,7 @@ def contributions(model: FusedModel, row: SparseMatrix, neuron: int) -> Contribu
     return Contributions(by_feature, rest)
 
 
-def _hidden_parts(deep: DeepExpert, features: NDArray[np.int32], values: Numbers) -> tuple[Numbers, Numbers]:
+def _hidden_parts(deep: DeepExpert, features: NDArray[np.int64], values: Numbers) -> tuple[Numbers, Numbers]:
     """Return what each feature adds to the hidden units, (k, features of the row), and what the bias does, (k,)."""
     parts = deep.embeddings(features).astype(np.float64) * values[:, None]  # (features, k)
     factor = np.where(parts.sum(0) + deep.embedding_bias > 0, 1.0, deep.negative_slope)
@@ -91,7 +91,7 @@ def _hidden_parts(deep: DeepExpert, features: NDArray[np.int32], values: Numbers
 
 
 def _by_wide(
-    experts: Experts, features: NDArray[np.int32], values: Numbers, neuron: int, low: int, high: int
+    experts: Experts, features: NDArray[np.int64], values: Numbers, neuron: int, low: int, high: int
 ) -> Numbers:
     wide = experts.wide
     parts = np.zeros((high - low, len(features)))
@@ -105,7 +105,7 @@ def _by_wide(
     return parts
 
 
-def _by_prototypes(known: Prototypes, features: NDArray[np.int32], values: Numbers, labels: slice) -> Numbers:
+def _by_prototypes(known: Prototypes, features: NDArray[np.int64], values: Numbers, labels: slice) -> Numbers:
     scores = np.zeros((labels.stop - labels.start, len(features)))
     for column, feature in enumerate(features.tolist()):
         part = slice(known.offsets[feature], known.offsets[feature + 1])

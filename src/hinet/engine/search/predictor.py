@@ -199,7 +199,7 @@ class Predictor(ABC):
     def check_described(cls, metadata: Mapping[str, Any]) -> None:
         """Raise HiNetError unless plain values are such as :meth:`to_arrays` gives."""
 
-    @classmethod  # noqa: B027 - or need none
+    @classmethod  # noqa: B027 - an engine may need none
     def require_network(cls, metadata: Mapping[str, Any], network: Any) -> None:
         """Raise HiNetError if a model that was described so needs a network of the user's, and there is none."""
 

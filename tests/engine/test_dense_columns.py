@@ -1,0 +1,90 @@
+"""Dense columns beside sparse features: the same as if they were sparse, but for the wide expert and prototypes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from hinet import Layers, Taxonomy, Traces
+from hinet.data.matrices import MixedRows, SparseMatrix
+from hinet.engine import EngineSettings, Search, fit
+from hinet.engine.search.contributions import contributions
+from hinet.engine.training import deep
+from hinet.errors import HiNetError
+
+EDGES = [("food", "bread"), ("food", "milk"), ("toys", "car"), ("toys", "train")]
+LABELS = ("bread", "milk", "car", "train", "food")
+SETTINGS = EngineSettings(members=1, width=8, flat_width=8, deep_epochs=4, threads=1, flat=True)
+
+
+@pytest.fixture(scope="module")
+def rows() -> MixedRows:
+    random = np.random.default_rng(0)
+    sparse = sp.random_array((60, 30), density=0.2, rng=random, dtype=np.float32, format="csr")
+    return MixedRows(sparse, random.standard_normal((60, 5)).astype(np.float32))
+
+
+@pytest.fixture(scope="module")
+def traces() -> Traces:
+    return Traces.encode(Layers.of(Taxonomy.from_edges(EDGES), LABELS), [LABELS[row % 5] for row in range(60)])
+
+
+def arrays_of(model: Any) -> dict[str, np.ndarray]:
+    return {name: array for name, array in model.to_arrays().items() if name != "mix"}
+
+
+def test_deep_experts_train_as_on_sparse_columns(
+    rows: MixedRows, traces: Traces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deep, "FAINT_ROWS", 0.0)
+    settings = EngineSettings(members=1, width=8, flat_width=8, deep_epochs=4, threads=1, flat=True, wide=False)
+    beside, within = fit(rows, traces, settings), fit(rows.tocsr(), traces, settings)
+    for name, array in arrays_of(beside).items():
+        assert np.allclose(array, arrays_of(within)[name], atol=2), name  # in 8 bits, a step for sums in another order
+
+
+def test_answers_are_those_for_sparse_columns(rows: MixedRows, traces: Traces) -> None:
+    search = Search(fit(rows, traces, SETTINGS), threads=1)
+    beside, within = search.label_probabilities(rows), search.label_probabilities(rows.tocsr())
+    assert np.abs((beside - within).toarray()).max() < 1e-5
+    one = Search(search.model, threads=1).traces(rows[3:4]).traces
+    assert one.log_p == pytest.approx(search.traces(rows).traces.log_p[3], abs=1e-5)  # type: ignore[index]
+
+
+def test_threads_do_not_change_bits(rows: MixedRows, traces: Traces) -> None:
+    alone = fit(rows, traces, SETTINGS)
+    both = fit(rows, traces, EngineSettings(**{**SETTINGS.shaping(), "threads": 2}))  # type: ignore[arg-type]
+    assert all(np.array_equal(array, both.to_arrays()[name]) for name, array in alone.to_arrays().items())
+
+
+def test_parts_of_a_logit_add_up(rows: MixedRows, traces: Traces) -> None:
+    model = fit(rows, traces, SETTINGS)
+    search = Search(model, threads=1)
+    row = rows[7:8]
+    parts = contributions(model, SparseMatrix.of(row), 0)
+    assert parts.by_feature.shape[1] == rows.sparse[7:8].nnz + 5
+    logits = parts.logits
+    best = search.traces(row).traces
+    shares = np.exp(logits - np.logaddexp.reduce(logits))
+    assert shares.max() == pytest.approx(np.exp(search.traces(row).neuron_log_p[0]), abs=1e-4)
+    assert len(best.neurons)
+
+
+def test_the_wide_expert_leaves_dense_columns_out(rows: MixedRows, traces: Traces) -> None:
+    wide = fit(rows, traces, SETTINGS).experts.wide
+    dense = wide.feature_rank[30:]
+    assert not np.isin(wide.feature, dense).any()
+
+
+def test_rows_that_do_not_fit_are_refused(rows: MixedRows, traces: Traces) -> None:
+    with pytest.raises(HiNetError, match="60 sparse rows and 59 dense"):
+        MixedRows(rows.sparse, rows.dense[:59])
+    broken = MixedRows(rows.sparse, np.where(np.arange(5) == 2, np.nan, rows.dense))
+    with pytest.raises(HiNetError, match="row 0: feature 2 is nan"):
+        fit(broken, traces, SETTINGS)
+    model = fit(rows, traces, SETTINGS)
+    with pytest.raises(HiNetError, match="35 features, got 34"):
+        Search(model).traces(MixedRows(rows.sparse, rows.dense[:, :4]))
