@@ -165,10 +165,10 @@ def test_all_that_a_classifier_does(fitted: HiNetClassifier, taxonomy: Taxonomy,
     more = Taxonomy.from_edges([*EDGES, ("c", "c1"), ("c", "c2")])
     classifier.update_taxonomy(more)
     assert set(classifier.classes_) >= {"c1", "c2"}
-    head = dict(classifier.fitted_.features.to_arrays())
-    classifier.set_params(epochs=100).partial_fit([*TEXTS, "coffee shop"], [*LABELS, "c1"])
+    before = dict(classifier.fitted_.features.to_arrays())
+    classifier.set_params(epochs=100).partial_fit([*TEXTS, *["coffee shop"] * 20], [*LABELS, *["c1"] * 20])
     for name, array in classifier.fitted_.features.to_arrays().items():  # more rows teach the head alone
-        np.testing.assert_array_equal(array, head[name])
+        np.testing.assert_array_equal(array, before[name])
     assert classifier.predict(["coffee shop"])[0] == "c1"
 
 
@@ -238,3 +238,28 @@ def test_code_that_a_forged_file_names_is_ignored(fitted: HiNetClassifier, tmp_p
 
     forge(tmp_path / "model", name_code)
     np.testing.assert_array_equal(load(tmp_path / "model").predict_proba(NEW), expected)
+
+
+def test_the_shell_fine_tunes_and_answers(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from hinet.cli import main
+
+    def run(*arguments: object) -> int:
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        return int(ended.value.code or 0)
+
+    rows = tmp_path / "rows.csv"
+    lines = [f"{text},{label[0]} > {label}" for text, label in zip(TEXTS, LABELS, strict=True)]
+    rows.write_text("\n".join(["text,label", *lines]))
+    model = tmp_path / "model"
+    options = ["--out", model, "--epochs", 2, "--threads", 1]
+    assert run("train", rows, "--fine-tune", *options) == 2
+    assert "--fine-tune needs an encoder to train; give --encoder FOLDER" in capsys.readouterr().err
+    assert run("train", rows, "--encoder", folder, "--fine-tune", "--valid-share", 0.2, *options) == 0
+    assert "encoder  epoch 2/2" in capsys.readouterr().err
+    assert not (tmp_path / "model.checkpoint").exists()
+    assert run("predict", model, rows, "--levels", "--out", tmp_path / "answers.csv") == 0
+    assert len((tmp_path / "answers.csv").read_text().splitlines()) == len(TEXTS) + 1
+    assert run("explain", model, "rye bread") == 0
+    assert run("inspect", model) == 0
+    assert "encoder of the family bert" in capsys.readouterr().out

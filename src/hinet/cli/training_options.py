@@ -40,6 +40,8 @@ class TrainingOptions:
 
         if self.fine_tune and self.encoder is None:
             raise HiNetError("--fine-tune needs an encoder to train; give --encoder FOLDER")
+        if self.fine_tune and self.half:
+            raise HiNetError("--half is for models without --fine-tune, which are saved in full; leave one of them out")
         RULES["memory_limit"].validate("--memory-limit", self.memory_limit)
         RULES["checkpoint_every"].validate("--checkpoint-every", self.checkpoint_every)
 
