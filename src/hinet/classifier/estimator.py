@@ -19,6 +19,7 @@ from hinet.classifier.bundle import load_fitted, naming_file, save_fitted
 from hinet.classifier.calibration import Calibration, calibrate_fitted
 from hinet.classifier.dag_labels import decode_nodes
 from hinet.classifier.explanation import Explanation, explain_row
+from hinet.classifier.fine_tuning import check_tunable, fit_tuned
 from hinet.classifier.fitted import Fitted, features_of
 from hinet.classifier.fitting import (
     HeldOut,
@@ -48,7 +49,7 @@ from hinet.classifier.label_reading import codec_in_taxonomy, read_labels, read_
 from hinet.classifier.label_rows import checked_labels
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.manifest import MANIFEST
-from hinet.classifier.meaning import vector_source
+from hinet.classifier.meaning import Meaning, vector_source
 from hinet.classifier.parameters import (
     CLASSES,
     MAX_REASONS,
@@ -66,6 +67,7 @@ from hinet.classifier.predictions import PredictedLabels, PredictedTraces
 from hinet.classifier.text_paths import AUTO
 from hinet.classifier.titles import USUAL_WEIGHT, TitleRows, learned_weight
 from hinet.classifier.truth import NOTHING, Truth
+from hinet.classifier.tuned import TunedInput
 from hinet.data import Traces
 from hinet.data.holdout import holdout_mask
 from hinet.data.matrices import as_csr, check_rows, is_sparse, validate_weights
@@ -75,6 +77,7 @@ from hinet.engine.compiling import compile_for_training
 from hinet.engine.search.predictor import Engine, Predictor
 from hinet.errors import FileError, HiNetError, InputTypeError, LabelError
 from hinet.evaluation.risk import CERTAINTY, validate_share
+from hinet.extras import require
 from hinet.parameters import FLAG, PATH, THREADS, validate_parameters
 from hinet.progress import Progress, SilentProgress, progress_for_terminal
 from hinet.taxonomy import Taxonomy, TaxonomyChange
@@ -114,7 +117,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         hub. They are saved with the model. None goes by the words of the training rows alone.
     encoder : str, Path or Encoder, default=None
         A sentence encoder instead of static vectors, more accurate and slower: a folder of sentence-transformers or
-        Hugging Face, or a name on its hub. It needs the extra ``encoder``, and is not saved with the model.
+        Hugging Face, or a name on its hub. It needs the extra ``encoder``. It stays as it is and is not saved with
+        the model, unless torch trains: then it is fine-tuned with the head, takes the place of the n-grams, and is
+        saved with the model.
     titles : bool, default=None
         Whether titles of labels in the taxonomy are training rows. True takes those of all labels, also of labels
         without rows. None takes those of labels with rows, if held-out rows gain by it.
@@ -135,7 +140,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         How many deep and flat experts to train from different starts and to average. None is 2, or 1 from 100,000 rows
         on. For the fused engine only.
     epochs : int, default=None
-        Passes of the deep expert, or the network, over the rows. None chooses by the number of rows.
+        Passes of the deep expert, or the network, over the rows. None chooses by the number of rows; for an encoder
+        that is fine-tuned it is 3.
     dropout : float, default=None
         Share of hidden units that are left out of each row at random. None is 0.3, or 0 where the engine leaves out
         features instead; torch has its own default.
@@ -162,7 +168,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Whether a further ``fit`` continues from the trained model, transferred to ``taxonomy`` if that changed. The
         features stay those of the first fit.
     checkpoint : str or Path, default=None
-        A folder for checkpoints of the fused engine. An interrupted ``fit`` resumes from them. None keeps none.
+        A folder for checkpoints of the fused engine, or of an encoder that is fine-tuned. An interrupted ``fit``
+        resumes from them. None keeps none.
     checkpoint_every : float, default=0.0
         Least seconds between two checkpoints; 0 keeps one after each epoch.
     random_state : int, RandomState or None, default=0
@@ -335,21 +342,45 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             held_out = None if valid is None else HeldOut(moved.rows(valid[0]), codec.truth(valid[1]))
             self._continue_training(moved, TrainingSet(moved.rows(checked), traces, weights))
         else:
+            if self.encoder is not None:
+                require("sentence_transformers", "`encoder`")
             engine = engine_for(self.engine, self.network, self.device)
             if engine == "fused":
                 compile_for_training()
-            checked, traces, weights = self._with_titles(checked, kind, codec, traces, weights)
-            features, rows = self._fit_features(checked, kind, engine)
-            held_out = None
-            if valid is not None:
-                held_out = HeldOut(features_of(features, engine, valid[0], self.n_jobs), codec.truth(valid[1]))
-            valid_rows = None if held_out is None else validation_rows(codec, held_out)
-            training = TrainingSet(rows, traces, weights, valid_rows)
-            self._set_fitted(self._train(training, features, codec, engine))
+            held_out = self._fit_anew(checked, kind, engine, codec, traces, weights, valid)
         if held_out is not None:
             self._held = held_out
             self.metrics_["validation"] = validation_metrics(self.fitted_, held_out, self.decoding)
         return self
+
+    def _fit_anew(
+        self,
+        checked: Any,
+        kind: Kind,
+        engine: Engine,
+        codec: LabelCodec,
+        traces: Traces,
+        weights: NDArray[np.float64] | None,
+        valid: tuple[Any, Any] | None,
+    ) -> HeldOut | None:
+        """Fit features and a model to rows; return the validation rows as the model reads them."""
+        tunes = engine == "torch" and self.encoder is not None
+        if tunes:
+            check_tunable(vars(self), kind)
+        checked, traces, weights = self._with_titles(checked, kind, codec, traces, weights)
+        truth = None if valid is None else codec.truth(valid[1])
+        held_out = None
+        if tunes:
+            texts = None if valid is None or truth is None else (valid[0], truth)
+            parameters = validate_parameters(self, RULES)
+            self._set_fitted(fit_tuned(checked, codec, traces, weights, texts, parameters, self._progress()))
+            return None if texts is None else HeldOut(self.fitted_.rows(texts[0]), texts[1])
+        features, rows = self._fit_features(checked, kind, engine)
+        if valid is not None and truth is not None:
+            held_out = HeldOut(features_of(features, engine, valid[0], self.n_jobs), truth)
+        valid_rows = None if held_out is None else validation_rows(codec, held_out)
+        self._set_fitted(self._train(TrainingSet(rows, traces, weights, valid_rows), features, codec, engine))
+        return held_out
 
     def _train(self, training: TrainingSet, features: Features, codec: LabelCodec, engine: Engine) -> Fitted:
         """Return the state of a classifier that was trained by an engine."""
@@ -868,7 +899,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the classifier of a saved model, or raise HiNetError if the manifest's parameters cannot be any."""
         try:
             parameters = restored_parameters(
-                manifest["parameters"], fitted.codec.taxonomy, getattr(fitted.features, "meaning", None)
+                manifest["parameters"], fitted.codec.taxonomy, _encoder_or_vectors(fitted.features)
             )
             loaded = cls(**parameters, network=network)
             validate_parameters(
@@ -902,6 +933,11 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.sparse = True
         tags.input_tags.string = True
         return tags
+
+
+def _encoder_or_vectors(features: Features) -> Meaning | TunedInput | None:
+    """Return what the parameters vectors and encoder of a saved model were."""
+    return features if isinstance(features, TunedInput) else getattr(features, "meaning", None)
 
 
 def _as_taxonomy(taxonomy: Taxonomy | Path) -> Taxonomy:

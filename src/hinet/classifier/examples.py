@@ -39,6 +39,11 @@ class Examples:
 
     def chosen(self, bytes_of_model: int, seed: int) -> Examples:
         """Return a sample of the rows that fits into the bytes for examples, balanced over labels."""
+        kept = self.take(self.choice(bytes_of_model, seed))
+        return Examples(_as_one(kept.rows), kept.nodes).rounded()
+
+    def choice(self, bytes_of_model: int, seed: int) -> NDArray[np.int64]:
+        """Return which rows :meth:`chosen` takes, in their order; their values do not matter."""
         order = np.random.default_rng(seed).permutation(len(self))
         order = order[np.argsort(self.nodes[order], kind="stable")]
         label = self.nodes[order]
@@ -48,8 +53,7 @@ class Examples:
         order = order[np.lexsort((tie, rank))][:MAX_EXAMPLES]
         room = max(MIN_BYTES, SHARE_OF_MODEL * bytes_of_model)
         fits = np.cumsum(self._sizes()[order]) <= room
-        kept = self.take(np.sort(order[fits]))
-        return Examples(_as_one(kept.rows), kept.nodes).rounded()
+        return np.sort(order[fits])
 
     def take(self, rows: NDArray[np.int64]) -> Examples:
         """Return the chosen rows."""

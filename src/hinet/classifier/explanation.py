@@ -16,12 +16,15 @@ from hinet.classifier.display import frame, push_cell, table
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.inputs import TextInput
 from hinet.classifier.predictions import STOPS, Trace, trace_along
+from hinet.classifier.tuned import TunedInput
 from hinet.data import Traces
 from hinet.data.matrices import MixedRows
 from hinet.data.text import unknown_words
 from hinet.engine.search.contributions import GroupParts
 from hinet.engine.search.odds_scaling import odds_shift
 from hinet.taxonomy import STOP
+
+WHOLE_TEXT = "meaning of the text"
 
 
 class Reason(NamedTuple):
@@ -153,6 +156,8 @@ def _named_pushes(
 ) -> tuple[list[Reason], float]:
     """Return what each feature pushes, by name, and what is left; dense columns of a text are told by its words."""
     source = fitted.features
+    if isinstance(source, TunedInput):  # it reads a text as a whole
+        return [Reason(WHOLE_TEXT, float(pushes.sum()))], 0.0
     dense = row.dense.shape[1] if isinstance(row, MixedRows) else 0
     sparse = len(pushes) - dense
     used = np.flatnonzero(pushes[:sparse])
@@ -163,7 +168,7 @@ def _named_pushes(
     slopes = np.divide(pushes[sparse:], values, out=np.zeros(dense), where=values != 0)
     by_word = source.meaning.by_word(text, slopes) if text is not None else None
     if by_word is None:
-        return [*reasons, Reason("meaning of the text", float(pushes[sparse:].sum()))], 0.0
+        return [*reasons, Reason(WHOLE_TEXT, float(pushes[sparse:].sum()))], 0.0
     return [*reasons, *(Reason(f"{word} (meaning)", push) for word, push in by_word[0])], by_word[1]
 
 

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from hinet.classifier.meaning import EncoderVectors, Meaning
+from hinet.classifier.tuned import TunedInput
 from hinet.data.matrices import MixedRows, is_sparse
 from hinet.data.text import TextFeatures, TextSettings, known_shares
 from hinet.data.text.text_input import as_arrow
@@ -144,7 +145,7 @@ class MatrixInput:
         return {"columns": list(self.columns)}
 
 
-Features: TypeAlias = TextInput | MatrixInput  # how input becomes the rows that an engine reads, as fitted
+Features: TypeAlias = TextInput | TunedInput | MatrixInput  # how input becomes the rows that an engine reads, as fitted
 
 
 def _blocks(X: Any) -> Iterator[NDArray[np.float32]]:
@@ -160,6 +161,8 @@ SCALING = {name: floats("scaled", low=-FINITE, high=FINITE) for name in ("mean",
 
 def restore_features(described: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], columns: int | None) -> Features:
     """Return the features that gave these arrays and this description; rows of numbers have so many columns."""
+    if "tuned" in described:
+        return TunedInput.restored(described["tuned"], arrays)
     if described["kind"] == "text":
         meaning = Meaning.restored(described["meaning"], arrays) if "meaning" in described else None
         return TextInput(TextFeatures.from_arrays(arrays, described), meaning)

@@ -95,6 +95,24 @@ class TextEntry(TypedDict):
     meaning: NotRequired[MeaningEntry]
 
 
+class TunedEncoder(TypedDict):
+    """A fine-tuned encoder; see :class:`hinet.networks.text_encoder.EncoderShape`."""
+
+    source: str
+    family: str
+    config: dict[str, str | int | float | bool | None]
+    pooling: Literal["mean", "cls"]
+    prompt: str
+    longest: int
+
+
+class TunedEntry(TypedDict):
+    """Rows are texts that a fine-tuned encoder reads."""
+
+    kind: Literal["text"]
+    tuned: TunedEncoder
+
+
 class MatrixEntry(TypedDict):
     """Rows are numbers, in columns that may have names."""
 
@@ -136,7 +154,7 @@ class Manifest(TypedDict):
     engine: Literal["fused", "torch"]
     model: dict[str, Any]
     labels: LabelEntry
-    features: TextEntry | MatrixEntry
+    features: TextEntry | TunedEntry | MatrixEntry
     training_data: RowEntry
     files: FileEntries
     parameters: dict[str, Any]

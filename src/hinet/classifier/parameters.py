@@ -12,6 +12,7 @@ import numpy as np
 
 from hinet.classifier.calibration import Calibration
 from hinet.classifier.meaning import Meaning
+from hinet.classifier.tuned import TunedInput
 from hinet.data.text import TextSettings
 from hinet.data.vectors import TokenVectors
 from hinet.engine.search.predictor import DECODING, PROBABILITY
@@ -150,7 +151,9 @@ def plain_parameters(estimator: Any) -> dict[str, Any]:
     return plain
 
 
-def restored_parameters(metadata: dict[str, Any], taxonomy: Taxonomy, meaning: Meaning | None) -> dict[str, Any]:
+def restored_parameters(
+    metadata: dict[str, Any], taxonomy: Taxonomy, meaning: Meaning | TunedInput | None
+) -> dict[str, Any]:
     """Return the parameters that gave these plain values."""
     parameters = {**metadata, "checkpoint": None, "vectors": None, "encoder": None}
     if meaning is not None:

@@ -81,6 +81,8 @@ def _lines(manifest: dict[str, Any]) -> list[str]:
 def _features_line(features: dict[str, Any]) -> str:
     if features["kind"] != "text":
         return f"{features['kind']} rows"
+    if "tuned" in features:
+        return f"texts, read by an encoder of the family {features['tuned']['family']} that was fine-tuned"
     settings = features["settings"]
     sizes = {"words": settings["word_ngrams"], "characters": settings["char_ngrams"]}
     parts = [f"{name} {size[0]} to {size[1]}" for name, size in sizes.items() if size]

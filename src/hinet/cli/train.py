@@ -72,7 +72,8 @@ def train(
         vectors=training.vectors, encoder=training.encoder, titles=training.titles,
         epochs=training.epochs, width=training.width, patience=training.patience,
         memory_limit=training.memory_limit, checkpoint=checkpoints, checkpoint_every=training.checkpoint_every,
-        keep_examples=training.keep_examples, random_state=run.seed, n_jobs=run.threads,
+        keep_examples=training.keep_examples, engine="torch" if training.fine_tune else "auto",
+        random_state=run.seed, n_jobs=run.threads,
         verbose=not run.quiet,
     )  # fmt: skip
     try:

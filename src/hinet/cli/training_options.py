@@ -9,6 +9,7 @@ from hinet.cli.options import option, shared_options
 from hinet.errors import HiNetError
 
 _KEEP = "Keep some training rows, as features, in the model, for 'update' when nodes move."
+_FINE_TUNE = "Train the encoder together with the classifier, and save it in the model."
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class TrainingOptions:
     encoder: Annotated[str | None, option("Sentence encoder: a folder, or a name on the hub; slower, not saved.")] = (
         None
     )
+    fine_tune: Annotated[bool, option(_FINE_TUNE, "--fine-tune")] = False
     titles: Annotated[
         bool | None, option("Train on titles of all labels, or of none (default: of those with rows, if it helps).")
     ] = None
@@ -36,6 +38,10 @@ class TrainingOptions:
     def __post_init__(self) -> None:
         from hinet.classifier.parameters import RULES
 
+        if self.fine_tune and self.encoder is None:
+            raise HiNetError("--fine-tune needs an encoder to train; give --encoder FOLDER")
+        if self.fine_tune and self.half:
+            raise HiNetError("--half is for models without --fine-tune, which are saved in full; leave one of them out")
         RULES["memory_limit"].validate("--memory-limit", self.memory_limit)
         RULES["checkpoint_every"].validate("--checkpoint-every", self.checkpoint_every)
 

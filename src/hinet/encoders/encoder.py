@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +38,17 @@ _ROOT_FILES = (
 )  # fmt: skip
 _VOCABULARIES = ("vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model")
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+class EncoderParts(NamedTuple):
+    """What a sentence encoder consists of."""
+
+    transformer: Any
+    tokenizer: str  # as tokenizer.json has it
+    pooling: str
+    others: tuple[str, ...]  # modules that are neither of these and not the scaling to length 1
+    prompt: str
+    longest: int | None  # tokens of a text
 
 
 class Encoder:
@@ -93,6 +104,28 @@ class Encoder:
         """The tokenizer of transformers."""
         return self._model.tokenizer
 
+    def parts(self) -> EncoderParts:
+        """Return what the encoder consists of."""
+        transformer, *others = self._model
+        pooling = next((part for part in others if type(part).__name__ == "Pooling"), None)
+        mode = getattr(pooling, "pooling_mode", None) or (pooling and pooling.get_pooling_mode_str()) or "nothing"
+        names = (type(part).__name__ for part in others if part is not pooling)
+        inner = getattr(transformer, "auto_model", None) or getattr(transformer, "model", None)
+        if inner is None:
+            raise HiNetError(f"the encoder {quoted(self.name)} has no transformer; choose another one")
+        return EncoderParts(
+            inner,
+            self.tokenizer.backend_tokenizer.to_str(),
+            str(mode),
+            tuple(name for name in names if name != "Normalize"),
+            self._prompt,
+            self._model.max_seq_length,
+        )
+
+    @property
+    def _prompt(self) -> str:
+        return (self._model.prompts or {}).get(self._model.default_prompt_name or "", None) or ""
+
     @cached_property
     def frame(self) -> tuple[list[int], list[int]]:
         """The ids of the special tokens before and after the tokens of a text."""
@@ -143,7 +176,7 @@ class Encoder:
         return BATCH if self.device == "cpu" else DEVICE_BATCH
 
     def _tokenise(self, texts: Sequence[str]) -> Ids:
-        prompt = (self._model.prompts or {}).get(self._model.default_prompt_name or "", None) or ""
+        prompt = self._prompt
         longest = self._model.max_seq_length
         with _quiet():
             ids: Ids = self.tokenizer(

@@ -87,12 +87,12 @@ class SparseBag(nn.Module):
 
 
 class DenseFeatures(nn.Module):
-    """A multi-layer perceptron for dense rows."""
+    """A multi-layer perceptron for dense rows; without ``widths`` they are the feature layer as they are."""
 
     def __init__(self, features: int, widths: Sequence[int] = (WIDTH,), *, dropout: float = DROPOUT) -> None:
         super().__init__()
-        self.width = widths[-1]
         sizes = [features, *widths]
+        self.width = sizes[-1]
         check_size(features, *widths)
         layers: list[nn.Module] = []
         for before, after in itertools.pairwise(sizes):

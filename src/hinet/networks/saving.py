@@ -103,7 +103,7 @@ def _check_weights(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, An
         width = shape["width"]
     elif shape["kind"] == "dense":
         schema = _dense_schema(shape, len(arrays))
-        width = shape["widths"][-1]
+        width = [shape["features"], *shape["widths"]][-1]
     else:
         width = metadata["width"]
     check_arrays(arrays, schema, {})
@@ -117,7 +117,7 @@ def _check_weights(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, An
 
 
 def _dense_schema(shape: Mapping[str, Any], arrays: int) -> Schema:
-    if not 0 < 2 * len(shape["widths"]) <= arrays:
+    if 2 * len(shape["widths"]) > arrays:
         raise HiNetError(f"{len(shape['widths']):,} feature layers are described, and there are {arrays:,} arrays")
     sizes = list(itertools.pairwise([shape["features"], *shape["widths"]]))
     named = [f"features.layers.{3 * number}" for number in range(len(sizes))]

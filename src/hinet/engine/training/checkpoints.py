@@ -27,7 +27,7 @@ CHECKPOINT_EVERY = real(0, infinite=True)  # seconds
 BEST = "best."
 DIGEST = "blake2b"
 ENDING = ".safetensors"
-_FILE = rf"(deep|flat|wide)(-\d+)?{re.escape(ENDING)}"  # by the names of jobs
+_FILE = rf"(deep|encoder|flat|wide)(-\d+)?{re.escape(ENDING)}"  # by the names of jobs
 _OURS = re.compile(rf"{_FILE}|\.{_FILE}\.[0-9a-f]{{16}}")  # or as files are named while they are written
 LEAST_WRITES = 20  # an interval is at least as long as so many writes take, so that writing costs little
 
@@ -144,7 +144,7 @@ def _done(job: Job, arrays: Arrays, metadata: Mapping[str, str]) -> Done:
 
 def _checked_state(job: Job, arrays: Arrays, prefix: str = "") -> Arrays:
     """Return the state of a job among arrays, or raise ValueError if it cannot be one."""
-    own = job.state()
+    own = job.best_state() if prefix == BEST else job.state()
     check_arrays(arrays, {prefix + name: spec for name, spec in _schema_of(own).items()}, {})
     state = {name: arrays[prefix + name] for name in own}
     fault = job.fault_of(state)

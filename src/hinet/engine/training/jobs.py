@@ -62,6 +62,10 @@ class Job(ABC):
     def state(self) -> Arrays:
         """Return the arrays that an epoch changes."""
 
+    def best_state(self) -> Arrays:
+        """Return the part of the state that is kept of the best epoch."""
+        return self.state()
+
     def fault_of(self, state: Mapping[str, NDArray[Any]]) -> str | None:
         """Return what is wrong with the whole numbers of a state whose arrays have the right shapes, if anything."""
         return None
