@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from hinet.classifier.examples import Examples
 from hinet.classifier.fitted import Fitted, predictor_class
-from hinet.classifier.inputs import Features, TextInput, restore_features
+from hinet.classifier.inputs import Features, MatrixInput, restore_features
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.manifest import FORMAT, MANIFEST, damaged
 from hinet.classifier.model_folder import ModelFiles, new_model, open_model, switch_manifest
@@ -144,7 +144,7 @@ def _restored_predictor(
 
 def _width(features: Features, columns: int | None) -> int | None:
     """Return how many features rows have, where that is known."""
-    return features.count if isinstance(features, TextInput) else columns
+    return columns if isinstance(features, MatrixInput) else features.count
 
 
 def read_description(folder: str | Path) -> tuple[dict[str, Any], Taxonomy]:
