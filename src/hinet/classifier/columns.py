@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from hinet.classifier.meaning import LEAST_LENGTH, LENGTH
 from hinet.data.frames import column_of, decoded, is_list, is_number, is_text
-from hinet.data.tables.columns import as_text
+from hinet.data.tables.cells import as_text
 from hinet.data.vectors.token_vectors import MAX_WIDTH
 from hinet.errors import HiNetError, format_value, quoted
 from hinet.files.schema import FINITE, ArraySpec, Schema, check_arrays, floats
@@ -22,15 +23,17 @@ from hinet.ragged import offsets_of
 ColumnKind = Literal["text", "number", "category", "vector"]
 KINDS: tuple[ColumnKind, ...] = get_args(ColumnKind)
 
-NUMBER_SCALE = 1.0  # of a number one deviation above its mean, where a row of words has length 1
+NUMBER_LENGTH = 2.0  # of a number one deviation above its mean, where a row of words has length 1
 NUMBERS_LENGTH = LENGTH  # of all numbers of a usual row at most
 MOST_DEVIATIONS = 10.0  # a number further from the mean counts as one that far
-CATEGORY_SCALE = 1.0  # of a category
+CATEGORY_LENGTH = 1.0  # of a category
+CATEGORIES_LENGTH = 1.0  # of all categories of a row at most
 MOST_CATEGORIES = 1_000  # distinct values of a column of text that is taken for categories
 ROWS_OF_CATEGORY = 3  # on average, at least
 LONGEST_CATEGORY = 40  # characters
 CONSTANT = 1e-12  # a deviation below this share of the mean is rounding
 
+_LENGTHS: Schema = {"columns.lengths": floats(2, low=0, high=FINITE)}
 _NUMBERS: Schema = {
     "columns.number_mean": floats("numbers", low=-FINITE, high=FINITE),
     "columns.number_scale": floats("numbers", low=0, high=FINITE),
@@ -43,6 +46,33 @@ _VECTORS: Schema = {
 }
 
 Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How long numbers and categories are as features: less each the more there are, so that they drown no text."""
+
+    number: float
+    category: float
+
+    @classmethod
+    def of(cls, kinds: ColumnKinds) -> Lengths:
+        """Return the lengths for so many columns."""
+        numbers, categories = np.sqrt(max(len(kinds.number), 1)), np.sqrt(max(len(kinds.category), 1))
+        return cls(
+            min(NUMBER_LENGTH, float(NUMBERS_LENGTH / numbers)),
+            min(CATEGORY_LENGTH, float(CATEGORIES_LENGTH / categories)),
+        )
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that are kept on disk."""
+        return {"columns.lengths": np.array([self.number, self.category], np.float64)}
+
+    @classmethod
+    def restored(cls, arrays: Mapping[str, NDArray[Any]]) -> Lengths:
+        """Return what gave these arrays, or raise HiNetError."""
+        check_arrays(arrays, _LENGTHS, {})
+        return cls(*(float(length) for length in arrays["columns.lengths"]))
 
 
 @dataclass(frozen=True)
@@ -158,9 +188,8 @@ class Numbers:
             missing[number] = len(known) < len(values)
             if len(known):
                 mean[number], deviation[number] = known.mean(), known.std()
-        varies = deviation > CONSTANT * np.maximum(np.abs(mean), CONSTANT)
-        length = min(NUMBER_SCALE, NUMBERS_LENGTH / np.sqrt(max(varies.sum(), 1)))
-        scale = np.where(varies, length / np.where(varies, deviation, 1), 0)
+        varies = deviation > CONSTANT * np.abs(mean)
+        scale = np.where(varies, 1 / np.where(varies, deviation, 1), 0)
         return cls(names, mean, np.minimum(scale, FINITE), missing)
 
     def values(self, table: pa.Table, kinds: ColumnKinds) -> NDArray[np.float64]:
@@ -168,11 +197,10 @@ class Numbers:
         columns = [_numbers_of(table, name, kinds) for name in self.names]
         return np.stack(columns, 1) if columns else np.zeros((table.num_rows, 0))
 
-    def scaled(self, values: NDArray[np.float64]) -> Floats:
+    def scaled(self, values: NDArray[np.float64], length: float) -> Floats:
         """Return numbers as the model reads them, (n, c)."""
-        length = min(NUMBER_SCALE, NUMBERS_LENGTH / np.sqrt(max((self.scale > 0).sum(), 1)))
-        most = MOST_DEVIATIONS * length
-        return np.clip(np.nan_to_num((values - self.mean) * self.scale), -most, most).astype(np.float32)
+        deviations = np.clip((values - self.mean) * self.scale, -MOST_DEVIATIONS, MOST_DEVIATIONS)
+        return (length * np.nan_to_num(deviations)).astype(np.float32)
 
     @property
     def marked(self) -> list[str]:
@@ -275,14 +303,14 @@ def _category_codes(table: pa.Table, name: str, kinds: ColumnKinds) -> tuple[lis
     return [value or "" for value in values], codes
 
 
-def one_hot(codes: NDArray[np.int64], sizes: Sequence[int], marks: NDArray[np.bool_]) -> sp.csr_array:
+def one_hot(codes: NDArray[np.int64], sizes: Sequence[int], marks: NDArray[np.bool_], length: float) -> sp.csr_array:
     """Return the features of categories, columns of so many values each, with a mark after them for each column."""
     every = np.concatenate([codes, np.where(marks, 0, -1)], axis=1)  # (n, c + m)
     starts = offsets_of(np.array([*sizes, *[1] * marks.shape[1]], np.int64))
     has = every >= 0
     feature = (every + starts[:-1])[has].astype(np.int32)
     indptr = offsets_of(has.sum(1)).astype(np.int32)
-    values = np.full(len(feature), CATEGORY_SCALE, np.float32)
+    values = np.full(len(feature), length, np.float32)
     return sp.csr_array((values, feature, indptr), shape=(len(every), int(starts[-1])))
 
 
@@ -386,5 +414,5 @@ def restored_vectors(names: Sequence[str], arrays: Mapping[str, NDArray[Any]]) -
     ends = offsets_of(width.astype(np.int64))
     if ends[-1] != sizes["widths"]:
         raise HiNetError(f"vectors of {ends[-1]:,} numbers in all, and means of {sizes['widths']:,}")
-    means = [mean[start:end].astype(np.float32) for start, end in zip(ends[:-1], ends[1:], strict=True)]
+    means = [mean[start:end].astype(np.float32) for start, end in pairwise(ends.tolist())]
     return tuple(VectorColumn(*column) for column in zip(names, means, scale.tolist(), strict=True))

@@ -50,6 +50,7 @@ from hinet.classifier.label_reading import codec_in_taxonomy, read_labels, read_
 from hinet.classifier.label_rows import checked_labels
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.manifest import MANIFEST
+from hinet.classifier.meaning import vector_source
 from hinet.classifier.parameters import (
     CLASSES,
     MAX_REASONS,
@@ -64,7 +65,6 @@ from hinet.classifier.parameters import (
     seed_of,
 )
 from hinet.classifier.predictions import PredictedLabels, PredictedTraces
-from hinet.classifier.meaning import vector_source
 from hinet.classifier.text_paths import AUTO
 from hinet.classifier.titles import USUAL_WEIGHT, TitleRows, learned_weight
 from hinet.classifier.truth import NOTHING, Truth
@@ -533,8 +533,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.feature_names_in_ = np.array(kinds.names, object)
             return frame, rows.tocsr() if engine == "torch" else rows
         if kind == "text":
-            features, rows = fit_text(checked, self.text, self.n_jobs, source, self._progress())
-            return features, rows.tocsr() if engine == "torch" else rows
+            texts, rows = fit_text(checked, self.text, self.n_jobs, source, self._progress())
+            return texts, rows.tocsr() if engine == "torch" else rows
         if source is not None:
             raise HiNetError("vectors and encoder read texts, and the rows are numbers; leave both out")
         columns = tuple(map(str, getattr(self, "feature_names_in_", ())))

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from hinet.classifier.columns import (
     Categories,
     ColumnKinds,
+    Lengths,
     Numbers,
     VectorColumn,
     one_hot,
@@ -169,6 +170,7 @@ class FrameInput:
     numbers: Numbers
     categories: Categories
     vectors: tuple[VectorColumn, ...]
+    lengths: Lengths
     kind: Kind = "frame"
 
     @classmethod
@@ -188,7 +190,8 @@ class FrameInput:
         elif source is not None:
             raise HiNetError("vectors and encoder read texts, and the rows have no column of text; leave both out")
         vectors = tuple(VectorColumn.fit(kinds, table, name) for name in kinds.vector)
-        frame = cls(kinds, text_input, Numbers.fit(kinds, table), Categories.fit(kinds, table), vectors)
+        numbers, categories = Numbers.fit(kinds, table), Categories.fit(kinds, table)
+        frame = cls(kinds, text_input, numbers, categories, vectors, Lengths.of(kinds))
         if not frame.count:
             raise HiNetError("no column has a value that tells rows apart; give others")
         return frame, frame._rows(table, text_rows)
@@ -226,8 +229,9 @@ class FrameInput:
         values = self.numbers.values(table, self.columns)
         codes = self.categories.codes(table, self.columns)
         sizes = [len(values) for values in self.categories.values]
-        sparse: Any = one_hot(codes, sizes, np.isnan(values[:, self.numbers.missing]))
-        dense = [self.numbers.scaled(values), *(column.columns(table, self.columns) for column in self.vectors)]
+        sparse: Any = one_hot(codes, sizes, np.isnan(values[:, self.numbers.missing]), self.lengths.category)
+        numbers = self.numbers.scaled(values, self.lengths.number)
+        dense = [numbers, *(column.columns(table, self.columns) for column in self.vectors)]
         if isinstance(text_rows, MixedRows):
             dense.append(text_rows.dense)
             text_rows = text_rows.sparse
@@ -260,7 +264,7 @@ class FrameInput:
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that are kept on disk."""
         text = {} if self.text is None else self.text.to_arrays()
-        return text | self.numbers.to_arrays() | vector_arrays(self.vectors)
+        return text | self.numbers.to_arrays() | vector_arrays(self.vectors) | self.lengths.to_arrays()
 
     def describe(self) -> dict[str, Any]:
         """Return what else is kept, as plain values for JSON."""
@@ -276,7 +280,8 @@ class FrameInput:
         text = None if described["text"] is None else _restored_text(described["text"], arrays)
         numbers = Numbers.restored(kinds.number, arrays)
         categories = Categories.restored(kinds.category, described["categories"])
-        return cls(kinds, text, numbers, categories, restored_vectors(kinds.vector, arrays))
+        vectors = restored_vectors(kinds.vector, arrays)
+        return cls(kinds, text, numbers, categories, vectors, Lengths.restored(arrays))
 
 
 Features: TypeAlias = TextInput | MatrixInput | FrameInput  # how input becomes the rows that an engine reads, as fitted

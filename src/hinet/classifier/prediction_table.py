@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hinet.classifier.dag_labels import traces_to_nodes
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.inputs import MatrixInput, text_part
+from hinet.classifier.inputs import FrameInput, TextInput, text_part
 from hinet.classifier.labels import paths_of
 from hinet.classifier.text_paths import TextStyle
 from hinet.classifier.truth import NOTHING
@@ -96,7 +96,7 @@ class PredictionTable:
     @property
     def _has_text(self) -> bool:
         features = self.fitted.features
-        return not isinstance(features, MatrixInput) and (features.kind == "text" or features.text is not None)
+        return isinstance(features, TextInput) or (isinstance(features, FrameInput) and features.text is not None)
 
     @cached_property
     def top(self) -> int:

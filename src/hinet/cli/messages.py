@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 
 _PARAMETER = re.compile(r"`(\w+)`")
-_NAMES = "encoding format keep label label_sep parent_sep path_sep root sep split taxonomy test text valid_where where"
+_NAMES = (
+    "category encoding format keep label label_sep number parent_sep path_sep root sep split taxonomy test text "
+    "valid_where vector where"
+)
 _OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _NAMES.split()} | {
     "node_column": "--node-col",
     "parent_column": "--parent-col",

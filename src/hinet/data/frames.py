@@ -12,25 +12,25 @@ from hinet.errors import HiNetError, format_value, quoted
 _NUMBERS = "biufc"  # values of ``dtype.kind``
 
 
-def is_frame(X: Any) -> bool:
+def is_frame(rows: Any) -> bool:
     """Return whether rows are a frame of pandas or polars, or an Arrow table, whose columns have names."""
-    if isinstance(X, pa.Table | pa.RecordBatch):
+    if isinstance(rows, pa.Table | pa.RecordBatch):
         return True
-    return hasattr(X, "columns") and (hasattr(X, "iloc") or hasattr(X, "to_arrow"))
+    return hasattr(rows, "columns") and (hasattr(rows, "iloc") or hasattr(rows, "to_arrow"))
 
 
-def is_mixed(X: Any) -> bool:
+def is_mixed(rows: Any) -> bool:
     """Return whether a frame has more than numbers: text, categories or lists."""
-    if hasattr(X, "iloc") and all(getattr(dtype, "kind", "O") in _NUMBERS for dtype in X.dtypes):
+    if hasattr(rows, "iloc") and all(getattr(dtype, "kind", "O") in _NUMBERS for dtype in rows.dtypes):
         return False
     try:
-        table = as_table(X)
+        table = as_table(rows)
     except HiNetError:
         return True  # the error comes again when columns are looked at
     return any(is_text(kind) or pa.types.is_dictionary(kind) or is_list(kind) for kind in table.schema.types)
 
 
-def as_table(X: Any) -> pa.Table:
+def as_table(rows: Any) -> pa.Table:
     """Return a frame as an Arrow table.
 
     Raises
@@ -38,17 +38,17 @@ def as_table(X: Any) -> pa.Table:
     HiNetError
         If two columns have one name, or a column holds values of several types; names the column.
     """
-    if isinstance(X, pa.RecordBatch):
-        X = pa.Table.from_batches([X])
-    names = [str(name) for name in (X.column_names if isinstance(X, pa.Table) else X.columns)]
+    if isinstance(rows, pa.RecordBatch):
+        rows = pa.Table.from_batches([rows])
+    names = [str(name) for name in (rows.column_names if isinstance(rows, pa.Table) else rows.columns)]
     if len({*names}) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise HiNetError(f"two columns have the name {quoted(twice)}; rename one of them")
-    if isinstance(X, pa.Table):
-        return X
-    if hasattr(X, "to_arrow"):  # polars
-        return X.to_arrow()
-    return pa.table([_of_pandas(X.iloc[:, number], name) for number, name in enumerate(names)], names)
+    if isinstance(rows, pa.Table):
+        return rows
+    if hasattr(rows, "to_arrow"):  # polars
+        return rows.to_arrow()
+    return pa.table([_of_pandas(rows.iloc[:, number], name) for number, name in enumerate(names)], names)
 
 
 def _of_pandas(column: Any, name: str) -> Any:
