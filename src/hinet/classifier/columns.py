@@ -26,8 +26,7 @@ KINDS: tuple[ColumnKind, ...] = get_args(ColumnKind)
 NUMBER_LENGTH = 2.0  # of a number one deviation above its mean, where a row of words has length 1
 NUMBERS_LENGTH = LENGTH  # of all numbers of a usual row at most
 MOST_DEVIATIONS = 10.0  # a number further from the mean counts as one that far
-CATEGORY_LENGTH = 1.0  # of a category
-CATEGORIES_LENGTH = 1.0  # of all categories of a row at most
+CATEGORIES_LENGTH = 0.7  # of all categories of a row
 MOST_CATEGORIES = 1_000  # distinct values of a column of text that is taken for categories
 ROWS_OF_CATEGORY = 3  # on average, at least
 LONGEST_CATEGORY = 40  # characters
@@ -59,10 +58,7 @@ class Lengths:
     def of(cls, kinds: ColumnKinds) -> Lengths:
         """Return the lengths for so many columns."""
         numbers, categories = np.sqrt(max(len(kinds.number), 1)), np.sqrt(max(len(kinds.category), 1))
-        return cls(
-            min(NUMBER_LENGTH, float(NUMBERS_LENGTH / numbers)),
-            min(CATEGORY_LENGTH, float(CATEGORIES_LENGTH / categories)),
-        )
+        return cls(min(NUMBER_LENGTH, float(NUMBERS_LENGTH / numbers)), float(CATEGORIES_LENGTH / categories))
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that are kept on disk."""
