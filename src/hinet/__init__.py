@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hinet.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from hinet.classifier import HiNetClassifier, load, paths_as_text
+    from hinet.classifier import HiNetClassifier, TextVectorizer, load, paths_as_text
     from hinet.data import Traces, load_icd10cm
     from hinet.errors import FileError, HiNetError, LabelError, TaxonomyError
     from hinet.taxonomy import Layers, Taxonomy
@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 
 # Public names and the packages they are from; a package is imported when a name of it is first used.
 _NAMES = {
-    "hinet.classifier": ("HiNetClassifier", "load", "paths_as_text"),
+    "hinet.classifier": ("HiNetClassifier", "TextVectorizer", "load", "paths_as_text"),
     "hinet.data": ("Traces", "load_icd10cm"),
     "hinet.errors": ("FileError", "HiNetError", "LabelError", "TaxonomyError"),
     "hinet.taxonomy": ("Layers", "Taxonomy"),
@@ -31,6 +31,7 @@ __all__ = [
     "Layers",
     "Taxonomy",
     "TaxonomyError",
+    "TextVectorizer",
     "Traces",
     "load",
     "load_icd10cm",

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from hinet.classifier.estimator import HiNetClassifier, load
     from hinet.classifier.label_rows import paths_as_text
     from hinet.classifier.predictions import PredictedLabel, PredictedLabels, PredictedTraces, Trace
+    from hinet.classifier.vectorizer import TextVectorizer
 
 # A saved model answers without the estimator, which needs scikit-learn.
 _HOMES = {
@@ -17,6 +18,7 @@ _HOMES = {
     "PredictedLabel": "hinet.classifier.predictions",
     "PredictedLabels": "hinet.classifier.predictions",
     "PredictedTraces": "hinet.classifier.predictions",
+    "TextVectorizer": "hinet.classifier.vectorizer",
     "Trace": "hinet.classifier.predictions",
     "load": "hinet.classifier.estimator",
     "paths_as_text": "hinet.classifier.label_rows",
@@ -27,6 +29,7 @@ __all__ = [
     "PredictedLabel",
     "PredictedLabels",
     "PredictedTraces",
+    "TextVectorizer",
     "Trace",
     "load",
     "paths_as_text",

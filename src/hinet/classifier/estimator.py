@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from hinet.classifier.bundle import load_fitted, naming_file, save_fitted
 from hinet.classifier.calibration import Calibration, calibrate_fitted
+from hinet.classifier.columns import ColumnKinds
 from hinet.classifier.dag_labels import decode_nodes
 from hinet.classifier.explanation import Explanation, explain_row
 from hinet.classifier.fine_tuning import check_tunable, fit_tuned
@@ -33,9 +34,9 @@ from hinet.classifier.fitting import (
 from hinet.classifier.incremental import continue_training, transfer_fitted
 from hinet.classifier.inputs import (
     Features,
+    FrameInput,
     Kind,
     MatrixInput,
-    TextInput,
     check_container,
     count_of,
     fit_text,
@@ -44,6 +45,7 @@ from hinet.classifier.inputs import (
     other_kind,
     take_rows,
     text_column,
+    text_part,
 )
 from hinet.classifier.label_reading import codec_in_taxonomy, read_labels, read_with_classes, widen_codec
 from hinet.classifier.label_rows import checked_labels
@@ -69,9 +71,11 @@ from hinet.classifier.titles import USUAL_WEIGHT, TitleRows, learned_weight
 from hinet.classifier.truth import NOTHING, Truth
 from hinet.classifier.tuned import TunedInput
 from hinet.data import Traces
+from hinet.data.frames import as_table, is_frame
 from hinet.data.holdout import holdout_mask
 from hinet.data.matrices import as_csr, check_rows, is_sparse, validate_weights
 from hinet.data.text import TextSettings
+from hinet.data.text.text_input import as_arrow
 from hinet.engine import Decoding, Search, fit
 from hinet.engine.compiling import compile_for_training
 from hinet.engine.search.predictor import Engine, Predictor
@@ -123,6 +127,10 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     titles : bool, default=None
         Whether titles of labels in the taxonomy are training rows. True takes those of all labels, also of labels
         without rows. None takes those of labels with rows, if held-out rows gain by it.
+    columns : mapping, default=None
+        The columns of a frame to read, by kind: ``"text"``, ``"number"``, ``"category"`` and ``"vector"``, each with
+        the names of its columns. None takes all: lists of numbers are vectors; truth values, categorical columns and
+        text of few distinct short values are categories.
     decoding : {"map", "expected_f1", "label"}, default="map"
         What ``predict`` returns: ``"map"`` the label of the most probable trace, ``"expected_f1"`` the node with the
         best expected hierarchical F1, ``"label"`` the most probable label. The first and the last differ in a DAG
@@ -193,7 +201,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     metrics_ : dict
         Under ``"validation"``, the number of validation rows, their accuracy and hierarchical F1, if there were any.
     n_features_in_ : int
-        The number of columns of rows that are numbers.
+        The number of columns of rows that are numbers, or of the columns of a frame that are read.
     feature_names_in_ : ndarray of str
         The names of these columns, if they have any.
     taxonomy_change_ : TaxonomyChange
@@ -224,6 +232,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         vectors: str | Path | TokenVectors | None = None,
         encoder: str | Path | Encoder | None = None,
         titles: bool | None = None,
+        columns: Mapping[str, str | Sequence[str]] | None = None,
         decoding: Decoding = "map",
         class_weight: Any = None,
         validation_fraction: float | None = None,
@@ -253,6 +262,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.vectors = vectors
         self.encoder = encoder
         self.titles = titles
+        self.columns = columns
         self.decoding = decoding
         self.class_weight = class_weight
         self.validation_fraction = validation_fraction
@@ -282,8 +292,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : texts, CSR matrix or 2-D array
-            A list, Arrow array, pandas or polars column of texts, or a frame of one such column; or features.
+        X : texts, CSR matrix, 2-D array or frame
+            A list, Arrow array, pandas or polars column of texts, or a frame of one such column; or features; or a
+            frame of pandas or polars, or an Arrow table, with columns of text, numbers, categories and vectors.
         y : labels
             One a row: a node id, a path from the top (a tuple, a text ``A > B``, or a row of a 2-D array or frame with
             empty cells at its end), or any label if there is no taxonomy; several as a set.
@@ -309,8 +320,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         validate_parameters(self, RULES)
         VALID.validate("valid", valid)
-        kind = kind_of(X)
         incremental = self.warm_start and self.__sklearn_is_fitted__()
+        kind = self._kind_of_frame(X) if incremental else self._kind_to_fit(X)
         checked = self._checked(X, kind, reset=not incremental)
         y = checked_labels(y, count_of(checked))
         taxonomy = self._given_taxonomy()
@@ -381,6 +392,25 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         valid_rows = None if held_out is None else validation_rows(codec, held_out)
         self._set_fitted(self._train(TrainingSet(rows, traces, weights, valid_rows), features, codec, engine))
         return held_out
+
+    def _kind_to_fit(self, X: Any) -> Kind:
+        """Return what training rows are: those of a frame if its columns are named."""
+        if self.columns is None:
+            return kind_of(X)
+        if not is_frame(X):
+            raise HiNetError(
+                f"`columns` names columns, and the rows are {type(X).__name__}; give a frame of pandas or polars or an "
+                "Arrow table, or leave `columns` out"
+            )
+        return "frame"
+
+    def _kind_of_frame(self, X: Any) -> Kind:
+        """Return what rows are for the fitted model: a frame of any columns, if that was trained on one."""
+        if self.fitted_.features.kind != "frame":
+            return kind_of(X)
+        if not is_frame(X):
+            raise other_kind(X, "frame")
+        return "frame"
 
     def _train(self, training: TrainingSet, features: Features, codec: LabelCodec, engine: Engine) -> Fitted:
         """Return the state of a classifier that was trained by an engine."""
@@ -462,7 +492,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _warn_of_unknown_words(self, X: Any) -> None:
         """Warn if the model knows few words of new texts: its features stay those of the first fit."""
         features = self.fitted_.features
-        share = features.known_share(X) if isinstance(features, TextInput) else 1.0
+        share = 1.0 if isinstance(features, MatrixInput | TunedInput) else features.known_share(X)
         if share < MIN_KNOWN_WORDS:
             warnings.warn(
                 f"the model knows {share:.0%} of the words of these texts; new words stay unknown, as the features are "
@@ -526,6 +556,13 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _fit_features(self, checked: Any, kind: Kind, engine: Engine) -> tuple[Features, Any]:
         source = vector_source(self.vectors, self.encoder)
+        if kind == "frame":
+            told = RULES["columns"].validate("columns", self.columns)
+            kinds = ColumnKinds.recognised(checked) if told is None else ColumnKinds.of(told)
+            frame, rows = FrameInput.fit(checked, kinds, self.text, self.n_jobs, source, self._progress())
+            self.n_features_in_ = len(kinds.names)
+            self.feature_names_in_ = np.array(kinds.names, object)
+            return frame, rows.tocsr() if engine == "torch" else rows
         if kind == "text":
             text_input, rows = fit_text(checked, self.text, self.n_jobs, source, self._progress())
             return text_input, rows.tocsr() if engine == "torch" else rows
@@ -539,6 +576,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self, checked: Any, kind: Kind, codec: LabelCodec, traces: Traces, weights: NDArray[np.float64] | None
     ) -> tuple[Any, Traces, NDArray[np.float64] | None]:
         """Return texts, labels and weights with the titles of labels after them, where these are wanted."""
+        if kind == "frame" and self.titles:
+            raise HiNetError("titles=True, and titles have no other columns than text; leave titles out")
         if kind != "text" or self.titles is False:
             return checked, traces, weights
         nodes = codec.label_nodes if self.titles else np.unique(traces.end_nodes)
@@ -752,7 +791,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         x : str, or one row of features
-            The row.
+            The row; of a frame a mapping of columns to values, or a frame of one row.
         label : label, default=None
             The label to explain, in the form of the training labels. None explains the prediction.
         most : int, default=10
@@ -765,7 +804,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise HiNetError(f"expected one row to explain, got {row.shape[0]:,}; give them one by one")
         fitted = self.fitted_
         traces = fitted.predictor.traces(row).traces if label is None else fitted.codec.encode([label])
-        text = str(next(iter(X))) if kind_of(X) == "text" else None
+        texts = text_part(fitted.features, X)
+        text = None if texts is None else str(as_arrow(text_column(texts[1]))[0])
         return explain_row(fitted, row, traces, most, text)
 
     def _truth(self, X: Any, y: Any) -> Truth:
@@ -775,7 +815,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return rows as features: texts as CSR, dense rows scaled."""
         check_is_fitted(self)
         check_container(X)
-        kind, given = self.fitted_.features.kind, kind_of(X)
+        kind, given = self.fitted_.features.kind, self._kind_of_frame(X)
+        if given == "frame" and kind != "frame":
+            raise other_kind(X, kind)
         if (kind == "text") != (given == "text"):
             raise other_kind(X, kind)
         threads = THREADS.validate("n_jobs", self.n_jobs)
@@ -783,8 +825,14 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.fitted_.rows(self._checked(X, given))
 
     def _checked(self, X: Any, kind: Kind, *, reset: bool = False) -> Any:
-        """Return texts as they are, and numbers as a checked matrix."""
+        """Return texts as they are, a frame as a table, and numbers as a checked matrix."""
         check_container(X)
+        if kind == "frame":
+            if not is_frame(X):
+                raise other_kind(X, kind)
+            if reset:
+                self._clear("n_features_in_", "feature_names_in_")
+            return as_table(X)
         if kind == "text":
             if reset:
                 self._clear("n_features_in_", "feature_names_in_")
@@ -913,6 +961,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         loaded.metrics_ = manifest["metrics"]
         if manifest["input_features"] is not None:
             loaded.n_features_in_ = manifest["input_features"]
+        if isinstance(fitted.features, FrameInput):
+            loaded.feature_names_in_ = np.array(fitted.features.columns.names, object)
         if isinstance(fitted.features, MatrixInput) and fitted.features.columns:
             loaded.feature_names_in_ = np.array(fitted.features.columns, object)
         if manifest["calibration"] is not None:

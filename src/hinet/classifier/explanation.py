@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hinet.classifier.display import frame, push_cell, table
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.inputs import TextInput
+from hinet.classifier.inputs import FrameInput, MatrixInput, TextInput
 from hinet.classifier.predictions import STOPS, Trace, trace_along
 from hinet.classifier.tuned import TunedInput
 from hinet.data import Traces
@@ -120,8 +120,9 @@ def explain_row(fitted: Fitted, row: Any, traces: Traces, most: int, text: str |
         if layers.option_offsets[group + 1] - low > 1:
             steps.append(_step(fitted, parts_of(group), option - low, low, named, most))
     unknown: tuple[str, ...] = ()
-    if text is not None and isinstance(fitted.features, TextInput):
-        unknown = unknown_words(fitted.features.features, text)
+    features = fitted.features.text if isinstance(fitted.features, FrameInput) else fitted.features
+    if text is not None and isinstance(features, TextInput):
+        unknown = unknown_words(features.features, text)
     return Explanation(_walked(fitted, row, option_paths[best], log_probabilities[best]), tuple(steps), unknown)
 
 
@@ -154,21 +155,30 @@ def _walked(fitted: Fitted, row: Any, options: list[int], log_p: list[float]) ->
 def _named_pushes(
     fitted: Fitted, row: Any, features: NDArray[np.int64], text: str | None, pushes: NDArray[np.float64]
 ) -> tuple[list[Reason], float]:
-    """Return what each feature pushes, by name, and what is left; dense columns of a text are told by its words."""
+    """Return what each feature pushes, by name, and what is left.
+
+    The dense columns of a text are told by its words, those of a vector as one.
+    """
     source = fitted.features
     if isinstance(source, TunedInput):  # it reads a text as a whole
         return [Reason(WHOLE_TEXT, float(pushes.sum()))], 0.0
-    dense = row.dense.shape[1] if isinstance(row, MixedRows) else 0
-    sparse = len(pushes) - dense
-    used = np.flatnonzero(pushes[:sparse])
-    reasons = [Reason(name, float(push)) for name, push in zip(source.names(features[used]), pushes[used], strict=True)]
-    if not dense or not isinstance(source, TextInput) or source.meaning is None:
-        return reasons, float(pushes[sparse:].sum())
-    values = row.dense[0].astype(np.float64)
-    slopes = np.divide(pushes[sparse:], values, out=np.zeros(dense), where=values != 0)
-    by_word = source.meaning.by_word(text, slopes) if text is not None else None
+    meaning = None if isinstance(source, MatrixInput) else source.meaning
+    first = row.shape[1] - (0 if meaning is None else meaning.width)  # the first of the columns of meaning
+    used = np.flatnonzero(pushes)
+    named = used[features[used] < first]
+    by_name: dict[str, float] = {}
+    for name, push in zip(source.names(features[named]), pushes[named].tolist(), strict=True):
+        by_name[name] = by_name.get(name, 0.0) + push
+    reasons = [Reason(name, push) for name, push in by_name.items()]
+    if meaning is None:
+        return reasons, 0.0
+    columns = np.zeros(meaning.width)
+    columns[features[features >= first] - first] = pushes[features >= first]
+    values = (row.dense[0] if isinstance(row, MixedRows) else row.toarray()[0])[-meaning.width :].astype(np.float64)
+    slopes = np.divide(columns, values, out=np.zeros(meaning.width), where=values != 0)
+    by_word = meaning.by_word(text, slopes) if text is not None else None
     if by_word is None:
-        return [*reasons, Reason(WHOLE_TEXT, float(pushes[sparse:].sum()))], 0.0
+        return [*reasons, Reason(WHOLE_TEXT, float(columns.sum()))], 0.0
     return [*reasons, *(Reason(f"{word} (meaning)", push) for word, push in by_word[0])], by_word[1]
 
 

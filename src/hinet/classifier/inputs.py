@@ -1,4 +1,4 @@
-"""Every form of ``X`` -> the rows an engine reads: texts to CSR, CSR as it is, dense rows scaled.
+"""Every form of ``X`` -> the rows an engine reads: texts to CSR, CSR as it is, dense rows scaled, frames by column.
 
 Dense rows are processed in blocks, to save memory.
 """
@@ -11,11 +11,24 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from hinet.classifier.columns import (
+    Categories,
+    ColumnKinds,
+    Lengths,
+    Numbers,
+    VectorColumn,
+    one_hot,
+    restored_vectors,
+    texts_of,
+    vector_arrays,
+)
 from hinet.classifier.meaning import EncoderVectors, Meaning
 from hinet.classifier.tuned import TunedInput
+from hinet.data.frames import as_table, is_frame, is_mixed, one_row_table
 from hinet.data.matrices import MixedRows, is_sparse
 from hinet.data.text import TextFeatures, TextSettings, known_shares
 from hinet.data.text.text_input import as_arrow
@@ -25,7 +38,7 @@ from hinet.files.schema import FINITE, check_arrays, floats
 from hinet.progress import Progress
 from hinet.ragged import offsets_of
 
-Kind = Literal["text", "sparse", "dense"]
+Kind = Literal["text", "sparse", "dense", "frame"]
 
 FIRST_TEXTS = 1_000  # whose words stand for those of all texts
 CELLS_OF_BLOCK = 1 << 20  # of dense rows that are worked on at a time
@@ -145,7 +158,135 @@ class MatrixInput:
         return {"columns": list(self.columns)}
 
 
-Features: TypeAlias = TextInput | TunedInput | MatrixInput  # how input becomes the rows that an engine reads, as fitted
+@dataclass(frozen=True, eq=False)
+class FrameInput:
+    """Rows are those of a table: texts, numbers, categories and vectors side by side.
+
+    Features are numbered n-grams, categories and marks of missing numbers first, which are sparse; then the dense ones:
+    numbers, vectors, and what texts mean.
+    """
+
+    columns: ColumnKinds
+    text: TextInput | None
+    numbers: Numbers
+    categories: Categories
+    vectors: tuple[VectorColumn, ...]
+    lengths: Lengths
+    kind: Kind = "frame"
+
+    @classmethod
+    def fit(
+        cls,
+        table: pa.Table,
+        kinds: ColumnKinds,
+        settings: TextSettings | None,
+        threads: int | None,
+        source: TokenVectors | EncoderVectors | None = None,
+        progress: Progress | None = None,
+    ) -> tuple[FrameInput, Any]:
+        """Return the features of the training rows of a table, and the rows."""
+        text_input, text_rows = None, None
+        if kinds.text:
+            text_input, text_rows = fit_text(texts_of(table, kinds), settings, threads, source, progress)
+        elif source is not None:
+            raise HiNetError("vectors and encoder read texts, and the rows have no column of text; leave both out")
+        vectors = tuple(VectorColumn.fit(kinds, table, name) for name in kinds.vector)
+        numbers, categories = Numbers.fit(kinds, table), Categories.fit(kinds, table)
+        frame = cls(kinds, text_input, numbers, categories, vectors, Lengths.of(kinds))
+        if not frame.count:
+            raise HiNetError("no column has a value that tells rows apart; give others")
+        return frame, frame._rows(table, text_rows)
+
+    @property
+    def meaning(self) -> Meaning | None:
+        """What texts mean, if there are vectors of them."""
+        return None if self.text is None else self.text.meaning
+
+    @property
+    def count(self) -> int:
+        """The number of features, dense columns included."""
+        return self._sparse + self._dense
+
+    @property
+    def _ngrams(self) -> int:
+        return 0 if self.text is None else self.text.features.count
+
+    @property
+    def _sparse(self) -> int:
+        return self._ngrams + len(self.categories.labels) + len(self.numbers.marked)
+
+    @property
+    def _dense(self) -> int:
+        meaning = 0 if self.meaning is None else self.meaning.width
+        return len(self.numbers.names) + sum(column.width for column in self.vectors) + meaning
+
+    def rows(self, X: Any, threads: int | None, *, sparse: bool = True) -> Any:
+        """Return the rows of a table as CSR rows with dense columns beside them; as CSR unless ``sparse``."""
+        table = as_table(X)
+        rows = self._rows(table, None if self.text is None else self.text.rows(self.texts(table), threads))
+        return rows if sparse or is_sparse(rows) else rows.tocsr()
+
+    def _rows(self, table: pa.Table, text_rows: Any) -> Any:
+        values = self.numbers.values(table, self.columns)
+        codes = self.categories.codes(table, self.columns)
+        sizes = [len(values) for values in self.categories.values]
+        sparse: Any = one_hot(codes, sizes, np.isnan(values[:, self.numbers.missing]), self.lengths.category)
+        numbers = self.numbers.scaled(values, self.lengths.number)
+        dense = [numbers, *(column.columns(table, self.columns) for column in self.vectors)]
+        if isinstance(text_rows, MixedRows):
+            dense.append(text_rows.dense)
+            text_rows = text_rows.sparse
+        if text_rows is not None:
+            sparse = sp.csr_array(sp.hstack([text_rows, sparse], format="csr"), dtype=np.float32)
+        return MixedRows(sparse, np.concatenate(dense, axis=1)) if self._dense else sparse
+
+    def texts(self, X: Any) -> pa.ChunkedArray:
+        """Return the text of every row."""
+        return texts_of(as_table(X), self.columns)
+
+    def known_share(self, X: Any) -> float:
+        """Return the share of the words of the first texts that the model knows; 1 if there are none."""
+        return 1.0 if self.text is None else self.text.known_share(self.texts(as_table(X).slice(0, FIRST_TEXTS)))
+
+    def names(self, features: NDArray[np.int64]) -> list[str]:
+        """Return what features are called: n-grams, ``column = category``, columns."""
+        marks = [f"{name} is missing" for name in self.numbers.marked]
+        vectors = [column.name for column in self.vectors for _ in range(column.width)]
+        others = [*self.categories.labels, *marks, *self.numbers.names, *vectors]
+        names = []
+        for feature in features.tolist():
+            if feature < self._ngrams and self.text is not None:
+                names += self.text.names(np.array([feature]))
+            else:
+                number = feature - self._ngrams
+                names.append(others[number] if number < len(others) else "meaning of the text")
+        return names
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that are kept on disk."""
+        text = {} if self.text is None else self.text.to_arrays()
+        return text | self.numbers.to_arrays() | vector_arrays(self.vectors) | self.lengths.to_arrays()
+
+    def describe(self) -> dict[str, Any]:
+        """Return what else is kept, as plain values for JSON."""
+        text = None if self.text is None else self.text.describe()
+        return {"columns": self.columns.to_dict(), "categories": self.categories.describe(), "text": text}
+
+    @classmethod
+    def restored(cls, described: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> FrameInput:
+        """Return what gave this description and these arrays, or raise HiNetError."""
+        kinds = ColumnKinds.of(described["columns"])
+        if bool(kinds.text) != (described["text"] is not None):
+            raise HiNetError("the columns of text and the features of texts contradict each other")
+        text = None if described["text"] is None else _restored_text(described["text"], arrays)
+        numbers = Numbers.restored(kinds.number, arrays)
+        categories = Categories.restored(kinds.category, described["categories"])
+        vectors = restored_vectors(kinds.vector, arrays)
+        return cls(kinds, text, numbers, categories, vectors, Lengths.restored(arrays))
+
+
+# How input becomes the rows that an engine reads, as fitted
+Features: TypeAlias = TextInput | TunedInput | MatrixInput | FrameInput
 
 
 def _blocks(X: Any) -> Iterator[NDArray[np.float32]]:
@@ -164,8 +305,9 @@ def restore_features(described: Mapping[str, Any], arrays: Mapping[str, NDArray[
     if "tuned" in described:
         return TunedInput.restored(described["tuned"], arrays)
     if described["kind"] == "text":
-        meaning = Meaning.restored(described["meaning"], arrays) if "meaning" in described else None
-        return TextInput(TextFeatures.from_arrays(arrays, described), meaning)
+        return _restored_text(described, arrays)
+    if described["kind"] == "frame":
+        return FrameInput.restored(described, arrays)
     scaled = check_arrays(arrays, SCALING, {})["scaled"]
     names = tuple(described["columns"])
     if columns is None or scaled not in (0, columns) or len(names) not in (0, columns):
@@ -174,11 +316,25 @@ def restore_features(described: Mapping[str, Any], arrays: Mapping[str, NDArray[
     return MatrixInput(described["kind"], mean, scale, names)
 
 
+def _restored_text(described: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> TextInput:
+    meaning = Meaning.restored(described["meaning"], arrays) if "meaning" in described else None
+    return TextInput(TextFeatures.from_arrays(arrays, described), meaning)
+
+
 def kind_of(X: Any) -> Kind:
-    """Return whether rows are texts, a sparse matrix or dense numbers."""
+    """Return whether rows are texts, a sparse matrix, dense numbers, or those of a frame that has more than numbers."""
     if is_sparse(X):
         return "sparse"
-    return "text" if _is_text(text_column(X)) else "dense"
+    if _is_text(text_column(X)):
+        return "text"
+    return "frame" if is_frame(X) and is_mixed(X) else "dense"
+
+
+def text_part(features: Features, X: Any) -> tuple[TextInput, Any] | None:
+    """Return how the texts among rows are read, and these texts; None if there are none."""
+    if isinstance(features, FrameInput):
+        return None if features.text is None else (features.text, features.texts(X))
+    return (features, X) if isinstance(features, TextInput) else None
 
 
 def text_column(X: Any) -> Any:
@@ -247,6 +403,11 @@ def check_container(X: Any) -> None:
 
 def other_kind(X: Any, kind: Kind) -> HiNetError:
     """Return the error for rows that are texts where the training rows were numbers, or the other way round."""
+    if kind == "frame":
+        return HiNetError(
+            f"the classifier was trained on a frame with named columns, got {type(X).__name__}; give a frame of pandas "
+            "or polars, or an Arrow table"
+        )
     expected, one = ("texts", "a text") if kind == "text" else ("rows of numbers", "a row of numbers")
     for row, value in enumerate(X if isinstance(X, list | tuple) else ()):
         if value is not None and isinstance(value, str | bytes) != (kind == "text"):
@@ -264,7 +425,7 @@ def count_of(X: Any) -> int:
 def take_rows(values: Any, chosen: NDArray[np.bool_]) -> Any:
     """Return the chosen rows of any container."""
     if hasattr(values, "to_pylist"):  # Arrow
-        return values.filter(chosen)
+        return values.filter(pa.array(chosen))
     if hasattr(values, "to_numpy"):
         values = values.to_numpy()
     if hasattr(values, "shape"):
@@ -273,9 +434,11 @@ def take_rows(values: Any, chosen: NDArray[np.bool_]) -> Any:
 
 
 def one_row(x: Any) -> Any:
-    """Return a text, or the features of one row, as rows."""
+    """Return a text, the features of one row, or a mapping of columns to values, as rows."""
     if isinstance(x, str):
         return [x]
+    if isinstance(x, Mapping):
+        return one_row_table(x)
     if isinstance(x, (list, tuple)) and not any(isinstance(value, str) for value in x):
         x = np.asarray(x)
     return x.reshape(1, -1) if getattr(x, "ndim", 2) == 1 else x

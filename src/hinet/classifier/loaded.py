@@ -1,7 +1,8 @@
-"""A saved model of texts for prediction, with the columns it was trained on."""
+"""A saved model of texts or of rows of a table for prediction, with the columns it was trained on."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,15 @@ from typing import Any
 from hinet.classifier.bundle import load_fitted
 from hinet.classifier.explanation import Explanation, explain_row
 from hinet.classifier.fitted import Fitted
+from hinet.classifier.inputs import FrameInput, text_part
 from hinet.classifier.prediction_table import PredictionOptions, PredictionTable
 from hinet.classifier.text_paths import TextStyle
 from hinet.data import Traces
-from hinet.data.tables import Columns
+from hinet.data.tables import Columns, RowBlock
+from hinet.data.tables.columns import table_of
 from hinet.errors import FileError, HiNetError, LabelError
 from hinet.evaluation.risk import RiskBound
+from hinet.files.delimited import missing_column_message
 from hinet.taxonomy import PATH_MARK, Taxonomy
 
 COLUMNS = "columns"  # the note in the manifest with the columns of the training rows
@@ -23,7 +27,7 @@ COLUMNS = "columns"  # the note in the manifest with the columns of the training
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A text model and its manifest."""
+    """A model of texts, or of rows of a table, and its manifest."""
 
     fitted: Fitted
     manifest: Mapping[str, Any]
@@ -31,7 +35,38 @@ class LoadedModel:
     @property
     def columns(self) -> Columns:
         """The columns of the rows it was trained on, or the usual ones if it does not remember."""
-        return saved_columns(self.manifest) or Columns()
+        noted, features = saved_columns(self.manifest), self.fitted.features
+        if isinstance(features, FrameInput) and noted is None:
+            kinds = features.columns
+            return Columns(kinds.text, number=kinds.number, category=kinds.category, vector=kinds.vector)
+        return noted or Columns()
+
+    def checked_columns(self, columns: Columns) -> Columns:
+        """Return columns as they are, or raise HiNetError unless there are as many of each kind as in training."""
+        features = self.fitted.features
+        if not isinstance(features, FrameInput):
+            if columns.is_mixed:
+                raise HiNetError("the model reads texts alone; leave `number`, `category` and `vector` out")
+            return columns
+        for kind, names in features.columns.to_dict().items():
+            given = getattr(columns, kind)
+            if len(given) != len(names):
+                trained = ", ".join(names) or "none"
+                raise HiNetError(
+                    f"the model was trained on {len(names)} columns of `{kind}` ({trained}), got {len(given)}; name as "
+                    "many"
+                )
+        return columns
+
+    def named_as_trained(self, inputs: Any) -> Any:
+        """Return the columns of a table under the names that they had in training; texts as they are."""
+        features = self.fitted.features
+        return inputs.rename_columns(list(features.columns.names)) if isinstance(features, FrameInput) else inputs
+
+    def widths(self, columns: Columns) -> dict[str, int]:
+        """Return how long the vectors of each column must be."""
+        vectors = self.fitted.features.vectors if isinstance(self.fitted.features, FrameInput) else ()
+        return {name: vector.width for name, vector in zip(columns.vector, vectors, strict=True)}
 
     @property
     def given_taxonomy(self) -> Taxonomy | None:
@@ -58,14 +93,34 @@ class LoadedModel:
     def explain(self, text: str, label: str | None = None, *, most: int) -> Explanation:
         """Explain the best trace of a text, or that of a label, written as in the training rows.
 
+        For a model of rows of a table the text is a row as a JSON object.
+
         Raises
         ------
         HiNetError
             If the model has no such label.
         """
-        row = self.fitted.rows([text])
+        inputs = self._row(text) if isinstance(self.fitted.features, FrameInput) else [text]
+        row = self.fitted.rows(inputs)
         traces = self.fitted.predictor.traces(row).traces if label is None else self._traces_of(label)
-        return explain_row(self.fitted, row, traces, most, text)
+        texts = text_part(self.fitted.features, inputs)
+        return explain_row(self.fitted, row, traces, most, None if texts is None else str(texts[1][0]))
+
+    def _row(self, text: str) -> Any:
+        """Return a row of a table that is written as a JSON object."""
+        columns = self.columns
+        try:
+            row = json.loads(text)
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict):
+            names = ", ".join(columns.inputs)
+            raise HiNetError(f"the model reads the columns {names}; give a row as JSON, such as {_example(columns)}")
+        block = RowBlock("row", "jsonl", [1], {name: [value] for name, value in row.items()}, positions=[0])
+        for name in columns.inputs:
+            if name not in row:
+                raise HiNetError(missing_column_message(name, list(row)) + "; null stands for a missing value")
+        return self.named_as_trained(table_of(block, columns, self.widths(columns)))
 
     def _traces_of(self, label: str) -> Traces:
         codec = self.fitted.codec
@@ -80,6 +135,14 @@ class LoadedModel:
             raise HiNetError(str(error).removeprefix("row 0: ")) from None
 
 
+def _example(columns: Columns) -> str:
+    """Return a row as JSON that has the first columns of each kind."""
+    values = {"text": "…", "number": 12.5, "category": "…", "vector": None}
+    return json.dumps(
+        {name: value for kind, value in values.items() for name in getattr(columns, kind)}, ensure_ascii=False
+    )
+
+
 def saved_columns(manifest: Mapping[str, Any]) -> Columns | None:
     """Return the columns that were noted when a model was saved."""
     noted = manifest.get("notes", {}).get(COLUMNS)
@@ -89,6 +152,6 @@ def saved_columns(manifest: Mapping[str, Any]) -> Columns | None:
 def load_model(path: str | Path, threads: int | None) -> LoadedModel:
     """Load a model of texts from a folder."""
     fitted, manifest = load_fitted(path)
-    if fitted.features.kind != "text":
+    if fitted.features.kind not in ("text", "frame"):
         raise FileError(path, "the model reads rows of numbers, which tables of text cannot give; use it from Python")
     return LoadedModel(fitted.with_threads(threads), manifest)

@@ -120,6 +120,32 @@ class MatrixEntry(TypedDict):
     columns: list[str]
 
 
+class FrameText(TypedDict):
+    """The texts among the columns of rows."""
+
+    settings: TextSettings
+    texts: int
+    meaning: NotRequired[MeaningEntry]
+
+
+class FrameColumns(TypedDict):
+    """The columns of rows by kind."""
+
+    text: list[str]
+    number: list[str]
+    category: list[str]
+    vector: list[str]
+
+
+class FrameEntry(TypedDict):
+    """Rows are those of a table; see :class:`hinet.classifier.inputs.FrameInput`."""
+
+    kind: Literal["frame"]
+    columns: FrameColumns
+    categories: dict[str, list[str]]
+    text: FrameText | None
+
+
 class RowEntry(TypedDict):
     """What the training rows can be recognised by."""
 
@@ -154,7 +180,7 @@ class Manifest(TypedDict):
     engine: Literal["fused", "torch"]
     model: dict[str, Any]
     labels: LabelEntry
-    features: TextEntry | TunedEntry | MatrixEntry
+    features: TextEntry | TunedEntry | MatrixEntry | FrameEntry
     training_data: RowEntry
     files: FileEntries
     parameters: dict[str, Any]

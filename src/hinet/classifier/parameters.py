@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hinet.classifier.calibration import Calibration
+from hinet.classifier.columns import KINDS
 from hinet.classifier.meaning import Meaning
 from hinet.classifier.tuned import TunedInput
 from hinet.data.text import TextSettings
@@ -49,6 +50,16 @@ def _read_class_weight(value: Any) -> Any:
 
 def _read_text(value: Any) -> Any:
     return str(value) if isinstance(value, str) and value else INVALID
+
+
+def _read_columns(value: Any) -> Any:
+    if not isinstance(value, Mapping) or not value or {*value} - {*KINDS}:
+        return INVALID
+    listed = {kind: [names] if isinstance(names, str) else names for kind, names in value.items()}
+    for names in listed.values():
+        if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+            return INVALID
+    return {kind: [str(name) for name in names] for kind, names in listed.items()}
 
 
 def _read_network(value: Any) -> Any:
@@ -97,6 +108,7 @@ RULES: Rules = {
     "vectors": NONE | PATH | instance(TokenVectors, "TokenVectors"),
     "encoder": NONE | PATH | Rule("an Encoder", _read_encoder),
     "titles": FLAG | NONE,
+    "columns": Rule(f"a mapping of {', '.join(map(repr, KINDS))} to names of columns", _read_columns) | NONE,
     "decoding": DECODING,
     "path_sep": Rule("'auto', the text between the steps of a path", _read_text) | NONE,
     "class_weight": one_of("balanced")

@@ -8,11 +8,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from hinet.classifier.dag_labels import traces_to_nodes
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.inputs import TextInput
+from hinet.classifier.inputs import FrameInput, TextInput, text_part
 from hinet.classifier.labels import paths_of
 from hinet.classifier.text_paths import TextStyle
 from hinet.classifier.truth import NOTHING
@@ -88,9 +89,14 @@ class PredictionTable:
         if self.options.levels:
             for level in range(1, self._depth + 1):
                 kinds |= {f"level_{level}": "text", f"level_{level}_probability": "number"}
-            if isinstance(self.fitted.features, TextInput):
+            if self._has_text:
                 kinds[KNOWN_WORDS] = "number"
         return kinds
+
+    @property
+    def _has_text(self) -> bool:
+        features = self.fitted.features
+        return isinstance(features, TextInput) or (isinstance(features, FrameInput) and features.text is not None)
 
     @cached_property
     def top(self) -> int:
@@ -126,22 +132,28 @@ class PredictionTable:
         """Label and trace as they are written: by node in a tree, by path in a DAG."""
         return {}
 
-    def columns(self, texts: list[str]) -> Cells:
-        """Return the answers of texts, blank where there is no text; with levels also how well words are known."""
-        filled = [row for row, text in enumerate(texts) if not is_blank(text)]
-        if len(filled) == len(texts):
-            return self._filled(texts)
-        columns: Cells = {name: [None] * len(texts) for name in self.kinds}
+    def columns(self, rows: list[str] | pa.Table) -> Cells:
+        """Return the answers of rows; with levels also how well words are known.
+
+        Rows are texts, whose answers are blank where there is no text, or those of a table.
+        """
+        if isinstance(rows, pa.Table):
+            return self._filled(rows)
+        filled = [row for row, text in enumerate(rows) if not is_blank(text)]
+        if len(filled) == len(rows):
+            return self._filled(rows)
+        columns: Cells = {name: [None] * len(rows) for name in self.kinds}
         if filled:
-            for name, cells in self._filled([texts[row] for row in filled]).items():
+            for name, cells in self._filled([rows[row] for row in filled]).items():
                 for row, cell in zip(filled, cells, strict=True):
                     columns[name][row] = cell
         return columns
 
-    def _filled(self, texts: list[str]) -> Cells:
-        cells = self._answers(self.fitted.rows(texts))
-        if self.options.levels and isinstance(self.fitted.features, TextInput):
-            shares = known_shares(self.fitted.features.features, texts).tolist()
+    def _filled(self, rows: list[str] | pa.Table) -> Cells:
+        cells = self._answers(self.fitted.rows(rows))
+        texts = text_part(self.fitted.features, rows) if self.options.levels else None
+        if texts is not None:
+            shares = known_shares(texts[0].features, texts[1]).tolist()
             cells[KNOWN_WORDS] = [None if share != share else share for share in shares]
         return cells
 

@@ -17,6 +17,12 @@ _PATH_SEP = (
     "Separator of the steps of a label that is a path; 'none' if labels are not paths (default: without --taxonomy, > "
     "if a label has it with text on both sides)."
 )
+_NUMBER = "Column of numbers beside or instead of text; repeatable (default: as in training)."
+_CATEGORY = "Column of categories, such as brands; repeatable (default: as in training)."
+_VECTOR = (
+    "Column of lists of numbers, such as embeddings, or NAME for the file TABLE.NAME.npy beside the table TABLE.csv; "
+    "repeatable (default: as in training)."
+)
 LabelSep = Annotated[str | None, option("Separator of several labels in a cell (default: one label).")]
 
 
@@ -27,6 +33,9 @@ class ColumnOptions:
     text: Annotated[
         list[str] | None, option("Text column; several are joined (default: 'text', or as in training).")
     ] = None
+    number: Annotated[list[str] | None, option(_NUMBER)] = None
+    category: Annotated[list[str] | None, option(_CATEGORY)] = None
+    vector: Annotated[list[str] | None, option(_VECTOR)] = None
     label: Annotated[list[str] | None, option(_LABEL)] = None
     label_sep: LabelSep = None
     path_sep: Annotated[str | None, option(_PATH_SEP)] = None
@@ -44,6 +53,12 @@ class ColumnOptions:
         given = {name: value for name, value in values.items() if value}
         return replace(defaults, **given | ({"path_sep": None} if self.path_sep == NOT_PATHS else {}))
 
+    @property
+    def are_mixed(self) -> bool:
+        """Whether other columns than text are named."""
+        return bool(self.number or self.category or self.vector)
+
 
 text_options = shared_options(ColumnOptions, "column_options", "Columns", "text")
+input_options = shared_options(ColumnOptions, "column_options", "Columns", "text", "number", "category", "vector")
 column_options = shared_options(ColumnOptions, "column_options", "Columns")

@@ -51,7 +51,8 @@ def evaluate(
     rows.check_outputs(data, {"--plot": plot}, _OUTPUT, model)
     loaded = load_model(model, run.threads)
     check = taxonomy_check(loaded.given_taxonomy)
-    query = RowQuery(column_options.with_defaults(loaded.columns), where=rows.where, check=check)
+    columns = loaded.checked_columns(column_options.with_defaults(loaded.columns))
+    query = RowQuery(columns, where=rows.where, check=check, widths=loaded.widths(columns))
     start = time.perf_counter()
     with rows.row_errors(_OUTPUT) as row_errors, counter_for_terminal(run.quiet or as_json) as counter:
         parts = []
@@ -83,7 +84,7 @@ def _evaluate_block(loaded: LoadedModel, block: LabelledBlock) -> _JudgedBlock:
     from hinet.classifier.calibration import answers_at
 
     truth = loaded.fitted.codec.truth(block.labels)
-    rows = loaded.fitted.rows(block.texts)
+    rows = loaded.fitted.rows(loaded.named_as_trained(block.inputs))
     found = loaded.fitted.predictor.traces(rows)
     ends = found.traces.end_nodes[found.traces.row_offsets[:-1]].astype("int64")
     start, bound = time.perf_counter(), loaded.risk_bound

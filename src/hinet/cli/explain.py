@@ -16,13 +16,14 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.classifier.text_paths import TextStyle
     from hinet.taxonomy import Taxonomy
 
+_TEXT = "The text to explain; - for standard input. For a model of several columns, a row as a JSON object."
 EXAMPLE = 'hinet explain model "dark rye bread"'
 
 
 @thread_options
 def explain(
     model: ModelFolder,
-    text: Annotated[str, typer.Argument(help="The text to explain; - for standard input.", show_default=False)],
+    text: Annotated[str, typer.Argument(help=_TEXT, show_default=False)],
     run: RunOptions,
     label: Annotated[
         str | None, option("Label to explain, written as in the training rows (default: the predicted one).")

@@ -39,6 +39,6 @@ def export(
         typer.echo(str(classifier.export_onnx(folder)))
         return
     loaded = LoadedModel(classifier.fitted_, manifest)
-    columns = column_options.with_defaults(loaded.columns)
+    columns = loaded.checked_columns(column_options.with_defaults(loaded.columns))
     labelled = read_rows(data, columns, rows, loaded.given_taxonomy, str(folder))
-    typer.echo(str(classifier.export_onnx(folder, labelled.texts, labelled.labels)))
+    typer.echo(str(classifier.export_onnx(folder, loaded.named_as_trained(labelled.inputs), labelled.labels)))

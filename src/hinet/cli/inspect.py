@@ -66,7 +66,9 @@ def _lines(manifest: dict[str, Any]) -> list[str]:
     with suppress(HiNetError):  # a note of this name may be the user's own
         columns = saved_columns(manifest)
         if columns is not None:
-            lines.append(f"  columns     text {', '.join(columns.text)}; label {', '.join(columns.label)}")
+            kinds = {kind: getattr(columns, kind) for kind in ("text", "number", "category", "vector", "label")}
+            named = [f"{kind} {', '.join(names)}" for kind, names in kinds.items() if names]
+            lines.append(f"  columns     {'; '.join(named)}")
     hidden = ("taxonomy", "verbose", "checkpoint_every", "n_jobs")  # no influence on the model
     settings = {k: v for k, v in manifest["parameters"].items() if v not in (None, "auto", False) and k not in hidden}
     lines.append(f"  settings    {', '.join(f'{name} {value}' for name, value in settings.items())}")
@@ -79,6 +81,9 @@ def _lines(manifest: dict[str, Any]) -> list[str]:
 
 
 def _features_line(features: dict[str, Any]) -> str:
+    if features["kind"] == "frame":
+        columns = {kind: len(names) for kind, names in features["columns"].items() if names}
+        return f"columns of a table: {', '.join(f'{count} {kind}' for kind, count in columns.items())}"
     if features["kind"] != "text":
         return f"{features['kind']} rows"
     if "tuned" in features:

@@ -6,8 +6,8 @@ import re
 
 _PARAMETER = re.compile(r"`(\w+)`")
 _NAMES = """
-encoder encoding format keep label label_sep parent_sep path_sep root sep split taxonomy test text titles
-valid_where vectors where
+category encoder encoding format keep label label_sep number parent_sep path_sep root sep split taxonomy test text
+titles valid_where vector vectors where
 """
 _OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _NAMES.split()} | {
     "node_column": "--node-col",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hinet.cli.column_options import ColumnOptions, text_options
+from hinet.cli.column_options import ColumnOptions, input_options
 from hinet.cli.options import ModelFolder, RunOptions, option, thread_options
 from hinet.cli.row_options import FILES, OnError, RowFormat, RowOptions, row_options
 from hinet.errors import FileError, HiNetError
@@ -35,7 +35,7 @@ class DecodingName(StrEnum):
 
 @thread_options
 @row_options
-@text_options
+@input_options
 def predict(
     model: ModelFolder,
     rows: RowOptions,
@@ -88,20 +88,20 @@ def predict(
     rows.check_outputs(paths, {"--out": out}, output, model)
     loaded = load_model(model, run.threads)
     options = PredictionOptions(top, _min_confidence(min_confidence, loaded, run), decoding.value, levels, titles)
-    columns = column_options.with_defaults(loaded.columns)
+    columns = loaded.checked_columns(column_options.with_defaults(loaded.columns))
     if "-" in paths and standard_input().isatty():
         run.message("reading texts from the terminal, one per line; end with Ctrl-D")
-    explicit = bool(column_options.text) or len(columns.text) > 1
+    explicit = bool(column_options.text) or len(columns.text) > 1 or columns.is_mixed
     query = RowQuery(
         columns, labels=False, where=rows.where, keep=tuple(keep or ()), keep_all=keep_all, explicit=explicit,
-        allow_blank=True,
+        allow_blank=True, widths=loaded.widths(columns),
     )  # fmt: skip
     table = loaded.table(options)
     if table.top < top:
         run.message(f"--top {top:,} is more than the model has: all {table.top:,} are given")
     with rows.row_errors(output) as row_errors, counter_for_terminal(run.quiet) as counter:
         blocks = labelled_blocks(paths, query, rows.options, row_errors)
-        new_output = partial(_Output, table, query, prefix, rows.on_error is OnError.skip)
+        new_output = partial(_Output, loaded, table, query, prefix, rows.on_error is OnError.skip)
         blank = _write(blocks, out, None if to is None else to.value, new_output, counter)
     if blank:
         rows_without = (
@@ -142,7 +142,16 @@ def _min_confidence(value: str | None, loaded: LoadedModel, run: RunOptions) -> 
 class _Output:
     """Converts blocks of rows to output columns: line numbers if rows may be skipped, kept columns, predictions."""
 
-    def __init__(self, table: PredictionTable, query: RowQuery, prefix: str, skips: bool, first: LabelledBlock) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        table: PredictionTable,
+        query: RowQuery,
+        prefix: str,
+        skips: bool,
+        first: LabelledBlock,
+    ) -> None:
+        self._loaded = loaded
         self._table, self._prefix, self._keeps_all = table, prefix, query.keep_all
         self._number_column = first.rows.unit if skips else None
         self.blank = 0  # rows without text so far
@@ -172,8 +181,8 @@ class _Output:
         number_column = self._number_column
         columns: dict[str, Any] = {} if number_column is None else {number_column: block.rows.numbers}
         columns |= {name: block.rows.column(name) for name in self._kept}
-        answers = self._table.columns(block.texts)
-        self.blank += sum(map(is_blank, block.texts))
+        answers = self._table.columns(self._loaded.named_as_trained(block.inputs))
+        self.blank += sum(map(is_blank, block.texts)) if block.table is None else 0
         return columns | {self._prefix + name: cells for name, cells in answers.items()}
 
     def _check(self, rows: RowBlock) -> None:

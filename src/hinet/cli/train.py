@@ -19,7 +19,8 @@ from hinet.errors import FileError, HiNetError
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet import HiNetClassifier, Taxonomy
-    from hinet.cli.training_rows import LabelledTexts, TrainingData
+    from hinet.cli.training_rows import LabelledRows, TrainingData
+    from hinet.data.tables import Columns
 
 EXAMPLE = (
     "hinet train products.csv --text title --label category --taxonomy categories.csv --valid-share 0.1 --out model"
@@ -43,7 +44,11 @@ def train(
     taxonomy: Annotated[Path | None, option(_TAXONOMY)] = None,
     plot: Annotated[Path | None, option(f"Plot the training curve. {PLOT}")] = None,
 ) -> None:
-    """Train a classifier on labelled texts and save it to a folder."""
+    """Train a classifier on labelled texts and save it to a folder.
+
+    With --number, --category or --vector, rows are more than a text; --text may then be left out. Empty cells of these
+    columns are missing values.
+    """
     from hinet import HiNetClassifier, Taxonomy
     from hinet.classifier.loaded import COLUMNS
     from hinet.cli.training_rows import read_training_rows
@@ -72,8 +77,8 @@ def train(
         vectors=training.vectors, encoder=training.encoder, titles=training.titles,
         epochs=training.epochs, width=training.width, patience=training.patience,
         memory_limit=training.memory_limit, checkpoint=checkpoints, checkpoint_every=training.checkpoint_every,
-        keep_examples=training.keep_examples, engine="torch" if training.fine_tune else "auto",
-        random_state=run.seed, n_jobs=run.threads,
+        columns=_kinds(rows_read.columns), keep_examples=training.keep_examples,
+        engine="torch" if training.fine_tune else "auto", random_state=run.seed, n_jobs=run.threads,
         verbose=not run.quiet,
     )  # fmt: skip
     try:
@@ -91,6 +96,13 @@ def train(
 
         plot_history(classifier.history_, plot)
     report_model(classifier, model, time.perf_counter() - start, run, risk_error)
+
+
+def _kinds(columns: Columns) -> dict[str, tuple[str, ...]] | None:
+    """Return the columns by kind, if rows are more than a text."""
+    if not columns.is_mixed:
+        return None
+    return {kind: getattr(columns, kind) for kind in ("text", "number", "category", "vector")}
 
 
 def _check_outputs(model: Path, resume: bool, plot: Path | None) -> Path:
@@ -136,8 +148,8 @@ def _report_validation(data: TrainingData, risk: float | None, run: RunOptions) 
 
 
 def _fit(
-    classifier: HiNetClassifier, train: LabelledTexts, valid: LabelledTexts | None, risk: float | None
+    classifier: HiNetClassifier, train: LabelledRows, valid: LabelledRows | None, risk: float | None
 ) -> HiNetError | None:
     """Train, and calibrate if there are validation rows; return why the risk cannot be guaranteed, if so."""
-    classifier.fit(train.texts, train.labels, valid=None if valid is None else (valid.texts, valid.labels))
+    classifier.fit(train.inputs, train.labels, valid=None if valid is None else (valid.inputs, valid.labels))
     return None if valid is None else calibrate(classifier, len(valid), risk)

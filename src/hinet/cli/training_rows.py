@@ -23,10 +23,10 @@ from hinet.taxonomy.path_text import path_error
 
 
 @dataclass(frozen=True)
-class LabelledTexts:
-    """Texts and their labels."""
+class LabelledRows:
+    """Texts, or the rows of a table, and their labels."""
 
-    texts: pa.ChunkedArray
+    inputs: pa.ChunkedArray | pa.Table
     labels: list[Any]
     path_sep: str | None = None  # of labels that are paths as text
 
@@ -39,18 +39,18 @@ class LabelledTexts:
         labels = {label for row_labels in self.labels for label in iter_labels(row_labels)}
         return labels if self.path_sep is None else {split_path(label, self.path_sep) for label in labels}
 
-    def take(self, rows: Ints) -> LabelledTexts:
+    def take(self, rows: Ints) -> LabelledRows:
         """Return the selected rows."""
         labels = [self.labels[row] for row in rows.tolist()]
-        return LabelledTexts(self.texts.take(pa.array(rows)), labels, self.path_sep)
+        return LabelledRows(self.inputs.take(pa.array(rows)), labels, self.path_sep)
 
 
 @dataclass(frozen=True)
 class TrainingData:
     """Training rows, validation rows, and their columns."""
 
-    train: LabelledTexts
-    valid: LabelledTexts | None
+    train: LabelledRows
+    valid: LabelledRows | None
     columns: Columns
 
     def count_untrained_labels(self) -> int:
@@ -58,12 +58,19 @@ class TrainingData:
         return 0 if self.valid is None else len(self.valid.distinct_labels - self.train.distinct_labels)
 
     def count_repeated_texts(self) -> int:
-        """Return how many validation rows have the text of a training row."""
+        """Return how many validation rows have the text of a training row, and its numbers and categories."""
         import pyarrow.compute as pc
 
         if self.valid is None:
             return 0
-        return int(pc.sum(pc.is_in(self.valid.texts, value_set=self.train.texts)).as_py() or 0)
+        if isinstance(self.train.inputs, pa.Table):
+            known = {*self._comparable(self.train)}
+            return sum(row in known for row in self._comparable(self.valid))
+        return int(pc.sum(pc.is_in(self.valid.inputs, value_set=self.train.inputs)).as_py() or 0)
+
+    def _comparable(self, rows: LabelledRows) -> Iterator[tuple[Any, ...]]:
+        names = [name for name in self.columns.inputs if name not in self.columns.vector]
+        return zip(*(rows.inputs.column(name).to_pylist() for name in names), strict=True)
 
 
 def read_training_rows(
@@ -81,7 +88,8 @@ def read_training_rows(
     valid_where = conditions([] if validation.valid_where is None else [validation.valid_where])
     if valid_where and "-" in data:
         raise HiNetError("--valid-where reads the rows twice, which is impossible with standard input; give a file")
-    columns = column_options.with_defaults(defaults or Columns())
+    usual = Columns(text=()) if column_options.are_mixed and not column_options.text else Columns()
+    columns = column_options.with_defaults(defaults or usual)
     may_be_paths = (
         hierarchy is None and column_options.path_sep is None and columns.path_sep is None and len(columns.label) == 1
     )
@@ -89,9 +97,9 @@ def read_training_rows(
     query = RowQuery(columns, where=rows.where, exclude=valid_where, check=check)
     valid = None
     with rows.row_errors(output) as row_errors:
-        train = _read_texts(data, query, rows, row_errors)
+        train = _read_labelled(data, query, rows, row_errors)
         if validation.files or valid_where:
-            valid = _read_texts(
+            valid = _read_labelled(
                 validation.files or data,
                 replace(query, where={**rows.where, **valid_where}, exclude={}),
                 rows,
@@ -113,26 +121,33 @@ def read_training_rows(
 
 def read_rows(
     data: list[str], columns: Columns, rows: RowOptions, hierarchy: Taxonomy | None, output: str
-) -> LabelledTexts:
+) -> LabelledRows:
     """Read all labelled rows of files."""
     with rows.row_errors(output) as row_errors:
-        return _read_texts(data, RowQuery(columns, where=rows.where, check=taxonomy_check(hierarchy)), rows, row_errors)
+        return _read_labelled(
+            data, RowQuery(columns, where=rows.where, check=taxonomy_check(hierarchy)), rows, row_errors
+        )
 
 
-def _read_texts(paths: list[str], query: RowQuery, rows: RowOptions, row_errors: RowErrors) -> LabelledTexts:
+def _read_labelled(paths: list[str], query: RowQuery, rows: RowOptions, row_errors: RowErrors) -> LabelledRows:
     labels: list[Any] = []
 
-    def chunks() -> Iterator[pa.Array]:
+    def inputs() -> Iterator[pa.Array | pa.Table]:
         for block in labelled_blocks(paths, query, rows.options, row_errors):
             labels.extend(block.labels)
-            yield pa.array(block.texts, pa.large_string())
+            yield block.table if block.table is not None else pa.array(block.texts, pa.large_string())
 
-    texts = pa.chunked_array(list(chunks()), pa.large_string())
+    parts = list(inputs())
+    joined = (
+        pa.concat_tables(parts, promote_options="default")
+        if query.columns.is_mixed and parts
+        else pa.chunked_array(parts, pa.large_string())
+    )
     interned: dict[Any, Any] = {}  # equal labels are then the same object, which saves memory
-    return LabelledTexts(texts, [interned.setdefault(label, label) for label in labels])
+    return LabelledRows(joined, [interned.setdefault(label, label) for label in labels])
 
 
-def _check_paths(*parts: LabelledTexts | None) -> None:
+def _check_paths(*parts: LabelledRows | None) -> None:
     """Raise HiNetError for a label that is not a valid path."""
     labels = (label for rows in parts if rows is not None for label in rows.labels)
     for item in dict.fromkeys(item for label in labels for item in iter_labels(label)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +19,8 @@ from hinet.errors import FileError, HiNetError, did_you_mean
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet import HiNetClassifier, Taxonomy
-    from hinet.cli.training_rows import LabelledTexts
+    from hinet.classifier.loaded import LoadedModel
+    from hinet.cli.training_rows import LabelledRows
     from hinet.data.tables import Columns
 
 EXAMPLE = "hinet update model --taxonomy new_categories.csv --rename tv=television --rows more.csv"
@@ -57,8 +59,10 @@ def update(
     hierarchy = _new_taxonomy(classifier, taxonomy, model)
     renamed = {} if hierarchy is None else _parse_renames(rename or [], classifier.taxonomy_, hierarchy)
     _report_change(classifier, hierarchy, renamed, bool(more), run)
-    saved = LoadedModel(classifier.fitted_, manifest).columns
-    train, valid, columns = _read(more or [], validation, rows, column_options, hierarchy, saved, str(target), run.seed)
+    loaded = LoadedModel(classifier.fitted_, manifest)
+    train, valid, columns = _read(
+        more or [], validation, rows, column_options, hierarchy, loaded, str(target), run.seed
+    )
     was_calibrated = hasattr(classifier, "calibration_")
     _learn(classifier, hierarchy, renamed, train, run)
     risk_error = None
@@ -88,7 +92,7 @@ def _load(model: Path, target: Path, run: RunOptions) -> tuple[HiNetClassifier, 
 
     check_target(target)
     classifier, manifest = load_with_manifest(model)
-    if manifest["features"]["kind"] != "text":
+    if manifest["features"]["kind"] not in ("text", "frame"):
         raise FileError(model, "the model takes numeric features, not texts; use it from Python")
     return classifier.set_params(n_jobs=run.threads, random_state=run.seed, verbose=not run.quiet), manifest
 
@@ -150,28 +154,33 @@ def _read(
     rows: RowOptions,
     column_options: ColumnOptions,
     hierarchy: Taxonomy | None,
-    defaults: Columns,
+    loaded: LoadedModel,
     output: str,
     seed: int,
-) -> tuple[LabelledTexts | None, LabelledTexts | None, Columns]:
+) -> tuple[LabelledRows | None, LabelledRows | None, Columns]:
     """Return training rows and validation rows, if there are any, and their columns."""
     from hinet.cli.training_rows import read_rows, read_training_rows
 
+    defaults = loaded.checked_columns(column_options.with_defaults(loaded.columns))
+    train, valid, columns = None, None, defaults
     if more:
         data = read_training_rows(
             more, validation, rows, column_options, hierarchy, output=output, seed=seed, defaults=defaults
         )
-        return data.train, data.valid, data.columns
-    columns = column_options.with_defaults(defaults)
-    valid = read_rows(validation.files, columns, rows, hierarchy, output) if validation.files else None
-    return None, valid, columns
+        train, valid, columns = data.train, data.valid, data.columns
+    elif validation.files:
+        valid = read_rows(validation.files, columns, rows, hierarchy, output)
+    named = [
+        None if part is None else replace(part, inputs=loaded.named_as_trained(part.inputs)) for part in (train, valid)
+    ]
+    return named[0], named[1], columns
 
 
 def _learn(
     classifier: HiNetClassifier,
     hierarchy: Taxonomy | None,
     renamed: dict[str, str],
-    train: LabelledTexts | None,
+    train: LabelledRows | None,
     run: RunOptions,
 ) -> None:
     if train is not None:
@@ -179,20 +188,20 @@ def _learn(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if hierarchy is None and train is not None:
-            classifier.partial_fit(train.texts, train.labels)
+            classifier.partial_fit(train.inputs, train.labels)
         elif hierarchy is not None:
-            texts, labels = (None, None) if train is None else (train.texts, train.labels)
-            classifier.update_taxonomy(hierarchy, renamed, texts, labels)
+            inputs, labels = (None, None) if train is None else (train.inputs, train.labels)
+            classifier.update_taxonomy(hierarchy, renamed, inputs, labels)
     for warning in caught:
         run.message(f"warning: {warning.message}")
 
 
-def _validate(classifier: HiNetClassifier, valid: LabelledTexts, risk: float | None) -> HiNetError | None:
+def _validate(classifier: HiNetClassifier, valid: LabelledRows, risk: float | None) -> HiNetError | None:
     """Evaluate and calibrate the model with validation rows; return why the risk cannot be guaranteed, if so."""
     from hinet.classifier.fitting import HeldOut, validation_metrics
 
-    held_out = HeldOut(classifier.features_of(valid.texts), classifier.fitted_.codec.truth(valid.labels))
+    held_out = HeldOut(classifier.features_of(valid.inputs), classifier.fitted_.codec.truth(valid.labels))
     metrics = validation_metrics(classifier.fitted_, held_out, classifier.decoding)
-    risk_error = calibrate(classifier, len(valid), risk, valid.texts, valid.labels)
+    risk_error = calibrate(classifier, len(valid), risk, valid.inputs, valid.labels)
     classifier.metrics_["validation"] = metrics
     return risk_error

@@ -26,6 +26,7 @@ class RowBlock:
     numbers: list[int]
     cells: dict[str, list[Any]]  # strings or None; from JSON lines and Parquet any value
     arrays: Mapping[str, Any] = field(default_factory=dict)  # from Parquet, these and kept columns as Arrow arrays
+    positions: list[int] = field(default_factory=list)  # of the rows in the file, counted from 0, invalid ones too
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -44,7 +45,8 @@ class RowBlock:
         """Return the selected rows."""
         cells = {name: [column[row] for row in rows] for name, column in self.cells.items()}
         arrays = {name: take_rows(array, rows) for name, array in self.arrays.items()}
-        return RowBlock(self.path, self.format, [self.numbers[row] for row in rows], cells, arrays)
+        positions = [self.positions[row] for row in rows] if self.positions else []
+        return RowBlock(self.path, self.format, [self.numbers[row] for row in rows], cells, arrays, positions)
 
     @property
     def names(self) -> list[str]:
@@ -122,24 +124,29 @@ def in_blocks(
 ) -> Iterator[RowBlock]:
     """Yield rows in blocks; before an invalid row raises, the rows before it, which may be invalid too."""
     rows: list[Row] = []
+    positions: list[int] = []
     characters = 0
-    for row in source:
+    for position, row in enumerate(source):
         if isinstance(row, Row):
             rows.append(row)
+            positions.append(position)
             characters += row.characters
             is_full = len(rows) >= MAX_ROWS or characters >= MAX_CHARACTERS
         else:
             is_full = bool(rows) and (row_errors.fail_fast or row.is_fatal)
         if is_full:
-            yield _block(path, format, rows, cells_of)
-            rows, characters = [], 0
+            yield _block(path, format, rows, positions, cells_of)
+            rows, positions, characters = [], [], 0
         if isinstance(row, BadRow):
             if row.is_fatal:
                 raise FileError(path, row.reason, line=row.number)
             row_errors.add(path, row.number, row.reason, row.text)
     if rows:
-        yield _block(path, format, rows, cells_of)
+        yield _block(path, format, rows, positions, cells_of)
 
 
-def _block(path: str, format: TableFormat, rows: list[Row], cells_of: Callable[[list[Any]], Cells]) -> RowBlock:
-    return RowBlock(path, format, [row.number for row in rows], cells_of([row.values for row in rows]))
+def _block(
+    path: str, format: TableFormat, rows: list[Row], positions: list[int], cells_of: Callable[[list[Any]], Cells]
+) -> RowBlock:
+    cells = cells_of([row.values for row in rows])
+    return RowBlock(path, format, [row.number for row in rows], cells, positions=positions)

@@ -1,4 +1,4 @@
-"""Texts and labels from the cells of a table; rows without them are row errors."""
+"""Texts, numbers, categories, vectors and labels from the cells of a table; rows without them are row errors."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, cast
 
+import pyarrow as pa
+
 from hinet.data.tables.blocks import ColumnSelection, RowBlock
+from hinet.data.tables.cells import as_text, category_cells, number_cells, vector_cells
 from hinet.data.tables.formats import TableOptions
 from hinet.data.tables.reading import read_blocks
 from hinet.data.tables.row_errors import RowErrors
+from hinet.data.tables.vector_files import VectorFile, vector_files
 from hinet.errors import HiNetError, LabelError, quoted
 from hinet.files import check_plain
 from hinet.files.text import decoding_error
 from hinet.taxonomy import PATH_MARK, Taxonomy, as_id, split_path
 from hinet.taxonomy.path_text import empty_step_message, path_error
 
+_FURTHER = ("number", "category", "vector")  # kinds of columns beside text
 CACHE_SIZE = 1 << 20  # distinct labels whose check is cached
 
 Conditions = Mapping[str, tuple[str, ...]]
@@ -39,31 +44,46 @@ def _accept_any(label: Any) -> str:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of texts and labels of a table, and the format of labels.
+    """The columns of texts and labels of a table, and of whatever else tells the label; and the format of labels.
 
-    Several text columns are joined by a space. Several label columns are the steps of a path from the top down.
-    ``label_sep`` separates several labels in a cell, ``path_sep`` the steps of a path.
+    Several text columns are joined by a space; there may be none beside other columns. Several label columns are the
+    steps of a path from the top down. ``label_sep`` separates several labels in a cell, ``path_sep`` the steps of a
+    path.
     """
 
     text: tuple[str, ...] = ("text",)
     label: tuple[str, ...] = ("label",)
     label_sep: str | None = None
     path_sep: str | None = None
+    number: tuple[str, ...] = ()
+    category: tuple[str, ...] = ()
+    vector: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in (*self.text, *self.label, self.label_sep or "", self.path_sep or ""):
+        for name in (*self.inputs, *self.label, self.label_sep or "", self.path_sep or ""):
             if decoding_error(name, "utf-8"):
                 raise HiNetError(f"{quoted(name)} is not valid text; type it in UTF-8, and set `encoding` of the file")
 
+    @property
+    def is_mixed(self) -> bool:
+        """Whether rows are more than a text."""
+        return bool(self.number or self.category or self.vector)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """All columns that tell the label."""
+        return (*self.text, *self.number, *self.category, *self.vector)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the columns as a dict for JSON."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name not in _FURTHER or value}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Columns:
         """Return the columns from the result of :meth:`to_dict`."""
         check_plain(data, cls, "the note of columns")
-        if not all(value or value is None for value in data.values()):
+        may_be_empty = {*_FURTHER, *(["text"] if any(data.get(name) for name in _FURTHER) else [])}
+        if not all(value or value is None or name in may_be_empty for name, value in data.items()):
             raise HiNetError("the note of columns has an empty column or separator")
         values: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in data.items()}
         return cls(**values)
@@ -115,21 +135,29 @@ class RowQuery:
     explicit: bool = True  # whether the user named the columns of this file
     allow_blank: bool = False  # whether rows may have a blank text
     check: Check = _accept_any
+    widths: Mapping[str, int] = field(default_factory=dict)  # of columns of vectors, where they are known
 
     @property
     def selection(self) -> ColumnSelection:
         """The columns to read."""
-        labels = self.columns.label if self.labels else ()
-        names = dict.fromkeys([*self.columns.text, *labels, *self.where, *self.exclude])
-        explicit = self.explicit or bool(self.keep) or len(names) > len(self.columns.text)
+        return self.selection_beside(())
+
+    def selection_beside(self, beside: Iterable[str]) -> ColumnSelection:
+        """Return the columns to read from a table that has some columns of vectors in files beside it."""
+        labels, columns = self.columns.label if self.labels else (), self.columns
+        names = dict.fromkeys([*columns.text, *columns.number, *columns.category, *labels, *self.where, *self.exclude])
+        vectors = [name for name in columns.vector if name not in {*beside}]  # as they are, which may be Arrow arrays
+        keep = tuple(dict.fromkeys([*self.keep, *vectors]))
+        explicit = self.explicit or bool(keep) or columns.is_mixed or len(names) > len(columns.text)
         parameters = {
             **dict.fromkeys(self.keep, "keep"),
+            **{name: kind for kind in _FURTHER for name in getattr(columns, kind)},
             **dict.fromkeys(self.exclude, "valid_where"),
             **dict.fromkeys(self.where, "where"),
             **dict.fromkeys(labels, "label"),
             **dict.fromkeys(self.columns.text, "text"),
         }
-        return ColumnSelection(tuple(names), self.keep, self.keep_all, explicit, parameters)
+        return ColumnSelection(tuple(names), keep, self.keep_all, explicit, parameters)
 
 
 @dataclass(frozen=True)
@@ -139,6 +167,12 @@ class LabelledBlock:
     rows: RowBlock
     texts: list[str]
     labels: list[Any]
+    table: pa.Table | None = None  # of the texts, numbers, categories and vectors, if rows are more than a text
+
+    @property
+    def inputs(self) -> list[str] | pa.Table:
+        """What tells the labels: texts, or a table."""
+        return self.texts if self.table is None else self.table
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -150,33 +184,72 @@ class LabelledBlock:
             return
         for start in range(0, len(self), size):
             rows = range(start, min(start + size, len(self)))
-            yield LabelledBlock(self.rows.take(rows), [*self.texts[start : rows.stop]], self.labels[start : rows.stop])
+            table = None if self.table is None else self.table.slice(start, len(rows))
+            texts, labels = self.texts[start : rows.stop], self.labels[start : rows.stop]
+            yield LabelledBlock(self.rows.take(rows), texts, labels, table)
 
 
 def labelled_blocks(
     paths: Sequence[str], query: RowQuery, options: TableOptions, row_errors: RowErrors
 ) -> Iterator[LabelledBlock]:
-    """Yield the rows that a query selects; rows without text, or with an invalid label, go to ``row_errors``."""
-    for block in read_blocks(paths, query.selection, options, row_errors):
-        yield _parse_block(block, query, row_errors)
+    """Yield the rows that a query selects; rows without text, or with an invalid label, go to ``row_errors``.
+
+    A column of vectors may be in a file beside the table; see :mod:`hinet.data.tables.vector_files`.
+    """
+    widths = dict(query.widths)
+    for path in paths:
+        files = vector_files(path, query.columns.vector)
+        errors_before, rows = row_errors.count, 0
+        for block in read_blocks([path], query.selection_beside(files), options, row_errors):
+            rows = block.positions[-1] + 1 if block.positions else rows
+            yield _parse_block(block, query, files, widths, row_errors)
+        for file in files.values():
+            file.check_end(rows, rows + row_errors.count - errors_before)
 
 
-def _parse_block(block: RowBlock, query: RowQuery, row_errors: RowErrors) -> LabelledBlock:
-    block = _filter_rows(block, query)
-    texts = _texts(block, query.columns.text)
-    labels = query.columns.parse_labels([block.cells[name] for name in query.columns.label]) if query.labels else []
+def _parse_block(
+    block: RowBlock, query: RowQuery, files: Mapping[str, VectorFile], widths: dict[str, int], row_errors: RowErrors
+) -> LabelledBlock:
+    block, columns = _filter_rows(block, query), query.columns
+    texts = _texts(block, columns.text)
+    labels = columns.parse_labels([block.cells[name] for name in columns.label]) if query.labels else []
     reasons = {label: _bad_label(label) or query.check(label) for label in {*labels}}
     reasons_by_row = (
         {row: reason for row, label in enumerate(labels) if (reason := reasons[label])} if any(reasons.values()) else {}
     )
-    reasons_by_row |= {row: reason for row, text in enumerate(texts) if (reason := _bad_text(text, query.allow_blank))}
+    allow_blank = query.allow_blank or columns.is_mixed
+    table = _table(block, columns, files, widths, reasons_by_row) if columns.is_mixed else None
+    reasons_by_row |= {row: reason for row, text in enumerate(texts) if (reason := _bad_text(text, allow_blank))}
     if not reasons_by_row:
-        return LabelledBlock(block, cast(list[str], texts), labels)
+        return LabelledBlock(block, cast(list[str], texts), labels, table)
     for row, reason in sorted(reasons_by_row.items()):
         row_errors.add(block.path, block.numbers[row], reason, block.to_json(row), block.unit)
     valid_rows = [row for row in range(len(texts)) if row not in reasons_by_row]
     kept_labels = [labels[row] for row in valid_rows] if query.labels else []
-    return LabelledBlock(block.take(valid_rows), [str(texts[row]) for row in valid_rows], kept_labels)
+    kept_table = None if table is None else table.take(pa.array(valid_rows, pa.int64()))
+    return LabelledBlock(block.take(valid_rows), [str(texts[row]) for row in valid_rows], kept_labels, kept_table)
+
+
+def _table(
+    block: RowBlock, columns: Columns, files: Mapping[str, VectorFile], widths: dict[str, int], errors: dict[int, str]
+) -> pa.Table:
+    """Return the columns of rows that tell the label; rows that have no such values are told in ``errors``."""
+    arrays = [pa.array([as_text(cell) or "" for cell in block.cells[name]], pa.large_string()) for name in columns.text]
+    arrays += [number_cells(name, block.cells[name], errors) for name in columns.number]
+    arrays += [category_cells(name, block.cells[name], errors) for name in columns.category]
+    for name in columns.vector:
+        cells = files[name].take(block.positions) if name in files else block.column(name)
+        arrays.append(vector_cells(name, cells, widths, errors))
+    return pa.table(arrays, list(columns.inputs))
+
+
+def table_of(block: RowBlock, columns: Columns, widths: Mapping[str, int]) -> pa.Table:
+    """Return the columns of rows that tell the label, or raise HiNetError for the first cell that is invalid."""
+    errors = {row: reason for row, text in enumerate(_texts(block, columns.text)) if (reason := _bad_text(text, True))}
+    table = _table(block, columns, {}, dict(widths), errors)
+    for _, reason in sorted(errors.items()):
+        raise HiNetError(reason)
+    return table
 
 
 def _bad_text(text: str | None, may_be_blank: bool) -> str:
@@ -213,22 +286,13 @@ def _filter_rows(block: RowBlock, query: RowQuery) -> RowBlock:
 
 def _texts(block: RowBlock, columns: Sequence[str]) -> list[str | None]:
     """Return the text of every row, or None where a cell is not text."""
+    if not columns:
+        return [""] * len(block)
     parts = [[cell if isinstance(cell, str) else as_text(cell) for cell in block.cells[name]] for name in columns]
     if len(parts) == 1:
         return parts[0]
     rows = zip(*parts, strict=True)
     return [None if None in cells else " ".join(cell for cell in cells if cell) for cells in rows]
-
-
-def as_text(cell: Any) -> str | None:
-    """Return a cell as text, a missing one as an empty string; None for a list or an object.
-
-    >>> as_text(7.0), as_text(True), as_text(None), as_text(["a"])
-    ('7', 'true', '', None)
-    """
-    if isinstance(cell, bool):
-        return str(cell).lower()
-    return None if isinstance(cell, (list, dict)) else as_id(cell)
 
 
 def _bad_label(label: Any) -> str:

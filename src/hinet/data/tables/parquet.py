@@ -63,7 +63,8 @@ def _blocks(path: str, file: Any, selection: ColumnSelection, encoding: str) -> 
         for part in _small_parts(batch):
             arrays = {name: _decode_dictionary(part.column(field.name), field.type) for name, field in fields.items()}
             cells = {name: to_python(arrays[name], encoding) for name in selection.columns}
-            yield RowBlock(path, "parquet", list(range(row + 1, row + len(part) + 1)), cells, arrays)
+            positions = list(range(row, row + len(part)))
+            yield RowBlock(path, "parquet", [position + 1 for position in positions], cells, arrays, positions)
             row += len(part)
 
 

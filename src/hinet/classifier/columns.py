@@ -1,0 +1,414 @@
+"""The columns of a frame by kind: texts, numbers, categories and vectors, each as features of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pyarrow as pa
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from hinet.classifier.meaning import LEAST_LENGTH, LENGTH
+from hinet.data.frames import column_of, decoded, is_list, is_number, is_text
+from hinet.data.tables.cells import as_text
+from hinet.data.vectors.token_vectors import MAX_WIDTH
+from hinet.errors import HiNetError, format_value, quoted
+from hinet.files.schema import FINITE, ArraySpec, Schema, check_arrays, floats
+from hinet.ragged import offsets_of
+
+ColumnKind = Literal["text", "number", "category", "vector"]
+KINDS: tuple[ColumnKind, ...] = get_args(ColumnKind)
+
+NUMBER_LENGTH = 2.0  # of a number one deviation above its mean, where a row of words has length 1
+NUMBERS_LENGTH = LENGTH  # of all numbers of a usual row at most
+MOST_DEVIATIONS = 10.0  # a number further from the mean counts as one that far
+CATEGORIES_LENGTH = 0.7  # of all categories of a row
+MOST_CATEGORIES = 1_000  # distinct values of a column of text that is taken for categories
+ROWS_OF_CATEGORY = 3  # on average, at least
+LONGEST_CATEGORY = 40  # characters
+CONSTANT = 1e-12  # a deviation below this share of the mean is rounding
+
+_LENGTHS: Schema = {"columns.lengths": floats(2, low=0, high=FINITE)}
+_NUMBERS: Schema = {
+    "columns.number_mean": floats("numbers", low=-FINITE, high=FINITE),
+    "columns.number_scale": floats("numbers", low=0, high=FINITE),
+    "columns.number_missing": ArraySpec(("numbers",), "u", 0, 1),
+}
+_VECTORS: Schema = {
+    "columns.vector_width": ArraySpec(("vectors",), "iu", 1, MAX_WIDTH),
+    "columns.vector_scale": floats("vectors", low=0, high=FINITE),
+    "columns.vector_mean": floats("widths", low=-FINITE, high=FINITE),
+}
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How long numbers and categories are as features: less each the more there are, so that they drown no text."""
+
+    number: float
+    category: float
+
+    @classmethod
+    def of(cls, kinds: ColumnKinds) -> Lengths:
+        """Return the lengths for so many columns."""
+        numbers, categories = np.sqrt(max(len(kinds.number), 1)), np.sqrt(max(len(kinds.category), 1))
+        return cls(min(NUMBER_LENGTH, float(NUMBERS_LENGTH / numbers)), float(CATEGORIES_LENGTH / categories))
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that are kept on disk."""
+        return {"columns.lengths": np.array([self.number, self.category], np.float64)}
+
+    @classmethod
+    def restored(cls, arrays: Mapping[str, NDArray[Any]]) -> Lengths:
+        """Return what gave these arrays, or raise HiNetError."""
+        check_arrays(arrays, _LENGTHS, {})
+        return cls(*(float(length) for length in arrays["columns.lengths"]))
+
+
+@dataclass(frozen=True)
+class ColumnKinds:
+    """The names of the columns of each kind."""
+
+    text: tuple[str, ...] = ()
+    number: tuple[str, ...] = ()
+    category: tuple[str, ...] = ()
+    vector: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names."""
+        return (*self.text, *self.number, *self.category, *self.vector)
+
+    @classmethod
+    def of(cls, told: Mapping[str, Sequence[str]]) -> ColumnKinds:
+        """Return the kinds that a mapping tells, or raise HiNetError if a column has two or there are none."""
+        kinds = cls(**{kind: tuple(names) for kind, names in told.items()})
+        if not kinds.names:
+            raise HiNetError("columns names no column; name those to read, or leave `columns` out")
+        if len({*kinds.names}) < len(kinds.names):
+            twice = next(name for name in kinds.names if kinds.names.count(name) > 1)
+            raise HiNetError(f"columns names {quoted(twice)} twice; give it one kind")
+        return kinds
+
+    @classmethod
+    def recognised(cls, table: pa.Table) -> ColumnKinds:
+        """Return the kinds of all columns, by type."""
+        found: dict[str, list[str]] = {kind: [] for kind in KINDS}
+        for name in table.column_names:
+            found[_recognised(name, table.column(name))].append(name)
+        return cls.of(found)
+
+    def to_dict(self) -> dict[str, list[str]]:
+        """Return the kinds as a dict for JSON."""
+        return {kind: list(getattr(self, kind)) for kind in KINDS}
+
+
+def _recognised(name: str, column: pa.ChunkedArray) -> ColumnKind:
+    kind = column.type
+    if pa.types.is_boolean(kind) or pa.types.is_dictionary(kind):
+        return "category"
+    if is_number(kind):
+        return "number"
+    if is_list(kind):
+        return "vector"
+    if is_text(kind):
+        return "category" if _has_few_values(column) else "text"
+    what = "no value" if pa.types.is_null(kind) else f"values of type {kind}"
+    raise HiNetError(
+        f"column {quoted(name)} has {what}, expected text, numbers, categories or lists of numbers; convert it, or "
+        "name the columns to read in `columns`"
+    )
+
+
+def _has_few_values(column: pa.ChunkedArray) -> bool:
+    import pyarrow.compute as pc
+
+    filled = len(column) - column.null_count
+    values = pc.unique(column.cast(pa.large_string()).drop_null())
+    return bool(
+        0 < len(values) <= min(MOST_CATEGORIES, filled // ROWS_OF_CATEGORY)
+        and pc.max(pc.utf8_length(values)).as_py() <= LONGEST_CATEGORY
+    )
+
+
+def texts_of(table: pa.Table, kinds: ColumnKinds) -> pa.ChunkedArray:
+    """Return the text columns of rows, joined by a space; empty and missing cells are left out."""
+    import pyarrow.compute as pc
+
+    parts = []
+    for name in kinds.text:
+        column = decoded(column_of(table, name, kinds.names))
+        if not (is_text(column.type) or pa.types.is_null(column.type)):
+            raise _other_type(name, column, "text", "give the column as text")
+        column = column.cast(pa.large_string())
+        parts.append(pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.large_string()), column))
+    joined = pc.binary_join_element_wise(*parts, pa.scalar(" ", pa.large_string()), null_handling="skip")
+    return joined if isinstance(joined, pa.ChunkedArray) else pa.chunked_array([joined], pa.large_string())
+
+
+def _other_type(name: str, column: pa.ChunkedArray, expected: str, remedy: str) -> HiNetError:
+    """Return the error for a column of another type, with its first value."""
+    for row, value in enumerate(column):
+        if value.is_valid:
+            told = format_value(value.as_py())
+            return HiNetError(f"row {row}: column {quoted(name)} has {told}, expected {expected}; {remedy}")
+    return HiNetError(f"column {quoted(name)} is of type {column.type}, expected {expected}; {remedy}")
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """Columns of numbers, brought to mean 0 and deviation 1; missing ones are 0, and marked if training rows had any.
+
+    A column that is the same in all training rows says nothing, and is 0.
+    """
+
+    names: tuple[str, ...]
+    mean: NDArray[np.float64]  # (c,)
+    scale: NDArray[np.float64]  # (c,)
+    missing: NDArray[np.bool_]  # (c,) whether training rows had missing values
+
+    @classmethod
+    def fit(cls, kinds: ColumnKinds, table: pa.Table) -> Numbers:
+        """Return the scaling for the number columns of rows such as these."""
+        names = kinds.number
+        mean, deviation, missing = np.zeros(len(names)), np.zeros(len(names)), np.zeros(len(names), np.bool_)
+        for number, name in enumerate(names):
+            values = _numbers_of(table, name, kinds)
+            known = values[~np.isnan(values)]
+            missing[number] = len(known) < len(values)
+            if len(known):
+                mean[number], deviation[number] = known.mean(), known.std()
+        varies = deviation > CONSTANT * np.abs(mean)
+        scale = np.where(varies, 1 / np.where(varies, deviation, 1), 0)
+        return cls(names, mean, np.minimum(scale, FINITE), missing)
+
+    def values(self, table: pa.Table, kinds: ColumnKinds) -> NDArray[np.float64]:
+        """Return the numbers of rows, (n, c), NaN where they are missing."""
+        columns = [_numbers_of(table, name, kinds) for name in self.names]
+        return np.stack(columns, 1) if columns else np.zeros((table.num_rows, 0))
+
+    def scaled(self, values: NDArray[np.float64], length: float) -> Floats:
+        """Return numbers as the model reads them, (n, c)."""
+        deviations = np.clip((values - self.mean) * self.scale, -MOST_DEVIATIONS, MOST_DEVIATIONS)
+        return (length * np.nan_to_num(deviations)).astype(np.float32)
+
+    @property
+    def marked(self) -> list[str]:
+        """The columns whose missing values are marked."""
+        return [name for name, missing in zip(self.names, self.missing.tolist(), strict=True) if missing]
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that are kept on disk."""
+        parts = (self.mean, self.scale, self.missing.astype(np.uint8))
+        return dict(zip(_NUMBERS, parts, strict=True))
+
+    @classmethod
+    def restored(cls, names: tuple[str, ...], arrays: Mapping[str, NDArray[Any]]) -> Numbers:
+        """Return what gave these arrays, or raise HiNetError."""
+        check_arrays(arrays, _NUMBERS, {"numbers": len(names)})
+        mean, scale, missing = (np.array(arrays[name]) for name in _NUMBERS)
+        return cls(names, mean.astype(np.float64), scale.astype(np.float64), missing.astype(np.bool_))
+
+
+def _numbers_of(table: pa.Table, name: str, kinds: ColumnKinds) -> NDArray[np.float64]:
+    """Return a column of numbers, NaN where they are missing."""
+    column = decoded(column_of(table, name, kinds.names))
+    kind = column.type
+    if not (is_number(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)):
+        remedy = "give the column as numbers, with empty cells where there are none"
+        raise _other_type(name, column, "a number", remedy)
+    if pa.types.is_boolean(kind):
+        column = column.cast(pa.uint8())
+    values = np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), np.float64)
+    bad = np.flatnonzero(np.abs(values) > FINITE)  # NaN is missing
+    if len(bad):
+        row = int(bad[0])
+        raise HiNetError(
+            f"row {row}: column {quoted(name)} has {values[row]}, expected a finite number; replace it, or leave the "
+            "cell empty"
+        )
+    return values
+
+
+@dataclass(frozen=True, eq=False)
+class Categories:
+    """Columns of categories, one sparse feature for each value; unknown and missing ones have none."""
+
+    names: tuple[str, ...]
+    values: tuple[tuple[str, ...], ...]  # of each column, as text
+
+    @classmethod
+    def fit(cls, kinds: ColumnKinds, table: pa.Table) -> Categories:
+        """Return the values that the category columns of rows have."""
+        values = []
+        for name in kinds.category:
+            texts, codes = _category_codes(table, name, kinds)
+            values.append(tuple(sorted({texts[code] for code in np.unique(codes[codes >= 0]).tolist()} - {""})))
+        return cls(kinds.category, tuple(values))
+
+    def codes(self, table: pa.Table, kinds: ColumnKinds) -> NDArray[np.int64]:
+        """Return the number of the value of every row and column, -1 for none, (n, c)."""
+        columns = []
+        for name, values in zip(self.names, self.values, strict=True):
+            number = {value: code for code, value in enumerate(values)}
+            texts, codes = _category_codes(table, name, kinds)
+            known = np.array([*(number.get(text, -1) for text in texts), -1], np.int64)
+            columns.append(known[codes])
+        return np.stack(columns, 1) if columns else np.zeros((table.num_rows, 0), np.int64)
+
+    @property
+    def labels(self) -> list[str]:
+        """What each feature is called."""
+        columns = zip(self.names, self.values, strict=True)
+        return [f"{name} = {value}" for name, values in columns for value in values]
+
+    def describe(self) -> dict[str, list[str]]:
+        """Return the values of each column, for JSON."""
+        return {name: list(values) for name, values in zip(self.names, self.values, strict=True)}
+
+    @classmethod
+    def restored(cls, names: tuple[str, ...], described: Mapping[str, Sequence[str]]) -> Categories:
+        """Return what was described, or raise HiNetError."""
+        if {*described} != {*names}:
+            raise HiNetError("the categories are those of other columns")
+        for name, values in described.items():
+            if len({*values}) < len(values):
+                raise HiNetError(f"column {quoted(name)} has a category twice")
+        return cls(names, tuple(tuple(described[name]) for name in names))
+
+
+def _category_codes(table: pa.Table, name: str, kinds: ColumnKinds) -> tuple[list[str], NDArray[np.int64]]:
+    """Return the distinct values of a column as text, and which of them every row has, -1 for none."""
+    column = decoded(column_of(table, name, kinds.names))
+    if pa.types.is_nested(column.type):
+        raise _other_type(name, column, "a category", "give the column as text")
+    if pa.types.is_null(column.type):
+        return [], np.full(len(column), -1, np.int64)
+    if pa.types.is_string_view(column.type):
+        column = column.cast(pa.large_string())
+    encoded = column.combine_chunks().dictionary_encode()
+    encoded = encoded if isinstance(encoded, pa.Array) else pa.concat_arrays(encoded.chunks)
+    values = [as_text(value) if value == value else "" for value in encoded.dictionary.to_pylist()]
+    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return [value or "" for value in values], codes
+
+
+def one_hot(codes: NDArray[np.int64], sizes: Sequence[int], marks: NDArray[np.bool_], length: float) -> sp.csr_array:
+    """Return the features of categories, columns of so many values each, with a mark after them for each column."""
+    every = np.concatenate([codes, np.where(marks, 0, -1)], axis=1)  # (n, c + m)
+    starts = offsets_of(np.array([*sizes, *[1] * marks.shape[1]], np.int64))
+    has = every >= 0
+    feature = (every + starts[:-1])[has].astype(np.int32)
+    indptr = offsets_of(has.sum(1)).astype(np.int32)
+    values = np.full(len(feature), length, np.float32)
+    return sp.csr_array((values, feature, indptr), shape=(len(every), int(starts[-1])))
+
+
+@dataclass(frozen=True, eq=False)
+class VectorColumn:
+    """A column of vectors, brought to length 1, their mean taken away, and scaled as those of texts; missing ones 0."""
+
+    name: str
+    mean: Floats  # (width,)
+    scale: float
+
+    @classmethod
+    def fit(cls, kinds: ColumnKinds, table: pa.Table, name: str) -> VectorColumn:
+        """Return the scaling for vectors such as these."""
+        unit = _unit(_vectors_of(table, name, kinds, None))
+        known = unit[unit.any(1)]
+        mean = known.mean(0) if len(known) else np.zeros(unit.shape[1], np.float32)
+        usual = float(np.sqrt(np.square(known - mean).sum(1).mean())) if len(known) else 1.0
+        return cls(name, mean, LENGTH / max(usual, LEAST_LENGTH))
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return len(self.mean)
+
+    def columns(self, table: pa.Table, kinds: ColumnKinds) -> Floats:
+        """Return the vectors of rows as the model reads them, (n, width)."""
+        unit = _unit(_vectors_of(table, self.name, kinds, self.width))
+        scaled = (unit - self.mean) * np.float32(self.scale)
+        scaled[~unit.any(1)] = 0
+        return np.asarray(scaled, np.float32)
+
+
+def _unit(vectors: Floats) -> Floats:
+    """Return vectors of length 1; zeros stay."""
+    length = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))[:, None]
+    return (vectors / np.where(length > 0, length, 1)).astype(np.float32)
+
+
+def _vectors_of(table: pa.Table, name: str, kinds: ColumnKinds, width: int | None) -> Floats:
+    """Return a column of lists of numbers, (n, width), zeros where they are missing; None is the width of the first."""
+    column = column_of(table, name, kinds.names)
+    if pa.types.is_null(column.type) and width is not None:
+        return np.zeros((len(column), width), np.float32)
+    if not is_list(column.type) or not (
+        is_number(column.type.value_type) or (pa.types.is_null(column.type.value_type))
+    ):
+        raise _other_type(name, column, "a list of numbers", "give the column as lists of numbers of one length")
+    kind = pa.large_list(pa.float64())
+    chunks = [chunk.cast(kind) for chunk in column.chunks]
+    valid = np.concatenate([np.zeros(0, np.bool_), *(_valid(chunk) for chunk in chunks)])
+    lengths = np.concatenate([np.zeros(0, np.int64), *(_lengths(chunk) for chunk in chunks)])
+    flat = np.concatenate([np.zeros(0), *(chunk.flatten().to_numpy(zero_copy_only=False) for chunk in chunks)])
+    found = np.flatnonzero(valid)
+    expected = width or (int(lengths[found[0]]) if len(found) else 0)
+    if not 0 < expected <= MAX_WIDTH:
+        what = f"lists of {expected:,} numbers" if len(found) else "no value"
+        raise HiNetError(f"column {quoted(name)} has {what}, expected 1 to {MAX_WIDTH:,}; leave the column out")
+    other = found[lengths[found] != expected]
+    if len(other):
+        whose = "the other rows" if width is None else "training"
+        raise HiNetError(
+            f"row {other[0]}: column {quoted(name)} has {lengths[other[0]]:,} numbers, expected {expected:,} as in "
+            f"{whose}; give the vectors of one encoder, or leave the cell empty"
+        )
+    bad = np.flatnonzero(~(np.abs(flat) <= FINITE))
+    if len(bad):
+        row = int(found[bad[0] // expected])
+        raise HiNetError(
+            f"row {row}: column {quoted(name)} has {flat[bad[0]]} among its numbers, expected finite ones; replace the "
+            "vector, or leave the cell empty"
+        )
+    vectors = np.zeros((len(valid), expected), np.float32)
+    vectors[found] = flat.reshape(-1, expected)
+    return vectors
+
+
+def _valid(array: pa.Array) -> NDArray[np.bool_]:
+    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _lengths(array: pa.Array) -> NDArray[np.int64]:
+    lengths = np.diff(array.offsets.to_numpy(zero_copy_only=False)).astype(np.int64)
+    return np.where(_valid(array), lengths, 0)
+
+
+def vector_arrays(columns: Sequence[VectorColumn]) -> dict[str, NDArray[Any]]:
+    """Return the arrays of vector columns that are kept on disk."""
+    parts = (
+        np.array([column.width for column in columns], np.int64),
+        np.array([column.scale for column in columns], np.float64),
+        np.concatenate([np.zeros(0, np.float32), *(column.mean for column in columns)]),
+    )
+    return dict(zip(_VECTORS, parts, strict=True))
+
+
+def restored_vectors(names: Sequence[str], arrays: Mapping[str, NDArray[Any]]) -> tuple[VectorColumn, ...]:
+    """Return the vector columns that gave these arrays, or raise HiNetError."""
+    sizes = check_arrays(arrays, _VECTORS, {"vectors": len(names)})
+    width, scale, mean = (np.array(arrays[name]) for name in _VECTORS)
+    ends = offsets_of(width.astype(np.int64))
+    if ends[-1] != sizes["widths"]:
+        raise HiNetError(f"vectors of {ends[-1]:,} numbers in all, and means of {sizes['widths']:,}")
+    means = [mean[start:end].astype(np.float32) for start, end in pairwise(ends.tolist())]
+    return tuple(VectorColumn(*column) for column in zip(names, means, scale.tolist(), strict=True))

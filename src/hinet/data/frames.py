@@ -1,0 +1,126 @@
+"""Frames of pandas and polars and Arrow tables, all as one Arrow table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from hinet.errors import HiNetError, format_value, quoted
+
+_NUMBERS = "biufc"  # values of ``dtype.kind``
+
+
+def is_frame(rows: Any) -> bool:
+    """Return whether rows are a frame of pandas or polars, or an Arrow table, whose columns have names."""
+    if isinstance(rows, pa.Table | pa.RecordBatch):
+        return True
+    return hasattr(rows, "columns") and (hasattr(rows, "iloc") or hasattr(rows, "to_arrow"))
+
+
+def is_mixed(rows: Any) -> bool:
+    """Return whether a frame has more than numbers: text, categories or lists."""
+    if hasattr(rows, "iloc") and all(getattr(dtype, "kind", "O") in _NUMBERS for dtype in rows.dtypes):
+        return False
+    try:
+        table = as_table(rows)
+    except HiNetError:
+        return True  # the error comes again when columns are looked at
+    return any(is_text(kind) or pa.types.is_dictionary(kind) or is_list(kind) for kind in table.schema.types)
+
+
+def as_table(rows: Any) -> pa.Table:
+    """Return a frame as an Arrow table.
+
+    Raises
+    ------
+    HiNetError
+        If two columns have one name, or a column holds values of several types; names the column.
+    """
+    if isinstance(rows, pa.RecordBatch):
+        rows = pa.Table.from_batches([rows])
+    names = [str(name) for name in (rows.column_names if isinstance(rows, pa.Table) else rows.columns)]
+    if len({*names}) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise HiNetError(f"two columns have the name {quoted(twice)}; rename one of them")
+    if isinstance(rows, pa.Table):
+        return rows
+    if hasattr(rows, "to_arrow"):  # polars
+        return rows.to_arrow()
+    return pa.table([_of_pandas(rows.iloc[:, number], name) for number, name in enumerate(names)], names)
+
+
+def _of_pandas(column: Any, name: str) -> Any:
+    try:
+        return pa.array(column, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        pass
+    values = column.tolist()
+    first = next((value for value in values if value is not None and value == value), None)
+    row = next((row for row, value in enumerate(values) if not _fit_together(first, value)), 0)
+    raise HiNetError(
+        f"row {row}: column {quoted(name)} has {format_value(values[row])} and other rows {format_value(first)}; "
+        "give a column values of one type"
+    )
+
+
+def _fit_together(first: Any, value: Any) -> bool:
+    try:
+        pa.array([first, value], from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def one_row_table(row: Mapping[str, Any]) -> pa.Table:
+    """Return a mapping of columns to values as a table of one row."""
+    return pa.table({str(name): _one(str(name), value) for name, value in row.items()})
+
+
+def _one(name: str, value: Any) -> pa.Array:
+    try:
+        return pa.array([value], from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        raise HiNetError(
+            f"row 0: column {quoted(name)} has {format_value(value)}; give text, a number or a list of numbers"
+        ) from None
+
+
+def column_of(table: pa.Table, name: str, known: Sequence[str]) -> pa.ChunkedArray:
+    """Return a column that the model was trained on, or raise HiNetError if the rows do not have it."""
+    if name in table.column_names:
+        return table.column(name)
+    given = ", ".join(map(quoted, table.column_names[:10])) or "none"
+    raise HiNetError(
+        f"the rows have no column {quoted(name)}, they have {given}; give them the columns {', '.join(known[:10])}, "
+        "with empty cells where a value is unknown"
+    )
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether a column of this type holds text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether a column of this type holds lists."""
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Return whether a column of this type holds numbers."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column with the values of its dictionary, if it has one."""
+    if not pa.types.is_dictionary(column.type):
+        return column
+    kind = column.type.value_type
+    chunks = []
+    for chunk in column.chunks:
+        values = chunk.dictionary.cast(pa.large_string()) if pa.types.is_string_view(kind) else chunk.dictionary
+        chunks.append(values.take(chunk.indices))
+    return pa.chunked_array(chunks, pa.large_string() if pa.types.is_string_view(kind) else kind)
