@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -123,14 +124,19 @@ class _Plan:
             self._check_start(start, columns)
         self.groups = Groups.of(self.layers)
         labels = int(self.layers.ends.sum())
-        self.members = 1 if start is not None else settings.members_for(matrix.row_count)
-        self.width = settings.width_for(self.members, labels) if start is None else start.experts.deep.width
+        members = 1 if start is not None else settings.members_for(matrix.row_count)
+        self.width = settings.width_for(members, labels) if start is None else start.experts.deep.width
+        # beside members that read dense columns too, one that goes by sparse features alone: they err on other rows
+        self.plain = int(members > 1 and matrix.dense.shape[1] > 0)
+        self.members = members + self.plain
         self.flat_width = settings.flat_width_for(labels) if start is None else start.experts.flat.width
         deep = plan_memory(features=columns, outputs=self.groups.rows, width=self.width * self.members)
         deep.check(settings.memory_limit)  # before anything else takes room for every feature
         counts = self.targets.option_counts()
         # beside dense columns, leaving features out or merging them costs accuracy
-        to_spare = start is None and not matrix.dense.shape[1] and has_features_to_spare(matrix, columns)
+        to_spare = start is None and has_features_to_spare(matrix, columns)
+        self.plain_dropout = settings.dropout_for(to_spare=to_spare)
+        to_spare = to_spare and not matrix.dense.shape[1]
         self.dropout = settings.dropout_for(to_spare=to_spare)
         self.merged = merged_columns(matrix, columns) if to_spare else None if start is None else start.merged
         self.features = columns
@@ -197,6 +203,7 @@ class _Plan:
         parts = [
             self.settings.shaping(),
             self.dropout,
+            self.plain_dropout,
             self.features,
             *self.groups,
             *self.train.rows,
@@ -209,7 +216,11 @@ class _Plan:
     def jobs(self) -> list[Job]:
         """Return the work to do, the longest first."""
         before = None if self.start is None else self.start.experts.deep
-        self._deep = self._jobs_of("deep", Objective.of_groups(self.train), self.groups.rows, self.width, 0, before)
+
+        def objective(rows: SparseMatrix) -> Objective:
+            return Objective.of_groups(self.train._replace(rows=rows))
+
+        self._deep = self._jobs_of("deep", objective, self.groups.rows, self.width, 0, before)
         self._flat = self._flat_jobs()
         jobs: list[Job] = [*self._deep, *self._flat, *(self.wide.jobs() if self.wide else ())]
         return sorted(jobs, key=lambda job: -job.work())
@@ -220,22 +231,35 @@ class _Plan:
         settings, labels = self.settings, len(self.spans.neuron)
         targets = LabelTargets.of(self.targets, self.spans, settings.flat_upper)
         counts = np.bincount(targets.label, targets.share, labels).astype(float)
-        objective = Objective.of_labels(self.train.rows, targets, _adjustment_of_labels(counts, settings.adjustment))
+        adjustment = _adjustment_of_labels(counts, settings.adjustment)
+
+        def objective(rows: SparseMatrix) -> Objective:
+            return Objective.of_labels(rows, targets, adjustment)
+
         before = None if self.start is None else activate(self.start.experts.flat, np.unique(targets.label))
         return self._jobs_of("flat", objective, labels, self.flat_width, FLAT_SEEDS, before)
 
     def _jobs_of(
-        self, name: str, objective: Objective, outputs: int, width: int, first_seed: int, before: DeepExpert | None
+        self,
+        name: str,
+        objective: Callable[[SparseMatrix], Objective],
+        outputs: int,
+        width: int,
+        first_seed: int,
+        before: DeepExpert | None,
     ) -> list[DeepJob]:
-        """Return a job for each member of a deep expert."""
-        settings, jobs = self.settings, []
-        epochs = settings.epochs_of_deep(self.train.rows.row_count)
+        """Return a job for each member of a deep expert; the last one leaves dense columns out, if one is plain."""
+        settings, jobs, rows = self.settings, [], self.train.rows
+        epochs = settings.epochs_of_deep(rows.row_count)
         plan = DeepPlan(epochs, settings.deep_rate, self._initial_accumulator(settings.deep_slot), self.dropout)
         for member in range(self.members):
             seeds = settings.seed, first_seed + member
             random = np.random.default_rng([*seeds, 1 << 20])
             expert = DeepExpert.start(self.features, outputs, width, random) if before is None else before.in_floats()
-            jobs.append(DeepJob(f"{name} {member + 1}", objective, expert, plan, seeds))
+            if member == self.members - self.plain:
+                expert.embedding[self.features - rows.dense.shape[1] :] = 0
+                rows, plan = rows._replace(dense=rows.dense[:, :0].copy()), replace(plan, dropout=self.plain_dropout)
+            jobs.append(DeepJob(f"{name} {member + 1}", objective(rows), expert, plan, seeds))
         return jobs
 
     def valid_cost(self, job: Job) -> float | None:
