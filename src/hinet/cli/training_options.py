@@ -22,9 +22,9 @@ class TrainingOptions:
         int | None, option("Stop after this many epochs without a better validation score (default: never).", least=1)
     ] = None
     vectors: Annotated[str | None, option("Static vectors of words: a folder of 'vectors distill', or a file.")] = None
-    encoder: Annotated[str | None, option("Sentence encoder: a folder, or a name on the hub; slower, not saved.")] = (
-        None
-    )
+    encoder: Annotated[
+        str | None, option("Sentence encoder: a folder, or a name on the hub; slower, saved only with --fine-tune.")
+    ] = None
     fine_tune: Annotated[bool, option(_FINE_TUNE, "--fine-tune")] = False
     titles: Annotated[
         bool | None, option("Train on titles of all labels, or of none (default: of those with rows, if it helps).")
