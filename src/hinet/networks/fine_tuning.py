@@ -49,7 +49,7 @@ class TuningSettings:
     epochs: int = 3
     batch: int = 32
     encoder_rate: float = 5e-5
-    head_rate: float = 2e-3
+    head_rate: float = 1e-2
     weight_decay: float = 0.01  # of the matrices of the encoder
     warm_up: float = 0.1  # share of the steps over which the rates rise
     largest_gradient: float = 1.0  # the norm that longer gradients of a step are cut to
