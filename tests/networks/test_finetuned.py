@@ -22,6 +22,7 @@ from hinet.classifier.model_folder import _kept
 from hinet.classifier.tuned import TunedInput
 from hinet.data import Traces
 from hinet.encoders import Encoder
+from hinet.engine.training.checkpoints import DIGEST, _digest
 from hinet.errors import FileError, HiNetError
 from hinet.files import read_arrays, write_arrays
 from hinet.metrics import accuracy
@@ -117,6 +118,22 @@ def test_an_interrupted_run_ends_with_the_same_network(
     with pytest.raises(FileError, match="other rows or settings"):
         tuned(folder, taxonomy, replace(settings, batch=16), **options)
     assert len(traces) == len(TEXTS)
+
+
+def test_a_damaged_checkpoint_is_refused(folder: Path, taxonomy: Taxonomy, tmp_path: Path) -> None:
+    settings = TuningSettings(epochs=1, batch=8)
+    tuned(folder, taxonomy, settings, checkpoint=tmp_path)
+    (file,) = tmp_path.iterdir()
+    arrays, metadata = read_arrays(file)
+    for changed in (arrays | {"steps": np.array([10**6])}, {"steps": arrays["steps"]}):
+        write_arrays(file, changed, metadata)
+        with pytest.raises(FileError, match="damaged"):
+            tuned(folder, taxonomy, settings, checkpoint=tmp_path)
+    arrays["steps"][0] -= 1
+    rest = {name: value for name, value in metadata.items() if name != DIGEST}
+    write_arrays(file, arrays, {**rest, DIGEST: _digest(arrays, rest)})
+    with pytest.raises(FileError, match="contradicts itself"):
+        tuned(folder, taxonomy, settings, checkpoint=tmp_path)
 
 
 def test_patience_keeps_the_best_epoch(folder: Path, taxonomy: Taxonomy) -> None:

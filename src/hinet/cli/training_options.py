@@ -8,6 +8,7 @@ from typing import Annotated
 from hinet.cli.options import option, shared_options
 from hinet.errors import HiNetError
 
+_EPOCHS = "Training epochs (default: chosen from the number of rows; 3 with --fine-tune)."
 _KEEP = "Keep some training rows, as features, in the model, for 'update' when nodes move."
 _FINE_TUNE = "Train the encoder together with the classifier, and save it in the model."
 
@@ -16,15 +17,15 @@ _FINE_TUNE = "Train the encoder together with the classifier, and save it in the
 class TrainingOptions:
     """How to train; None leaves the choice to the engine."""
 
-    epochs: Annotated[int | None, option("Training epochs (default: chosen from the number of rows).", least=1)] = None
+    epochs: Annotated[int | None, option(_EPOCHS, least=1)] = None
     width: Annotated[int | None, option("Units of the deep expert (default: chosen by the engine).", least=1)] = None
     patience: Annotated[
         int | None, option("Stop after this many epochs without a better validation score (default: never).", least=1)
     ] = None
     vectors: Annotated[str | None, option("Static vectors of words: a folder of 'vectors distill', or a file.")] = None
-    encoder: Annotated[str | None, option("Sentence encoder: a folder, or a name on the hub; slower, not saved.")] = (
-        None
-    )
+    encoder: Annotated[
+        str | None, option("Sentence encoder: a folder, or a name on the hub; slower, saved only with --fine-tune.")
+    ] = None
     fine_tune: Annotated[bool, option(_FINE_TUNE, "--fine-tune")] = False
     titles: Annotated[
         bool | None, option("Train on titles of all labels, or of none (default: of those with rows, if it helps).")

@@ -21,7 +21,7 @@ from torch import nn
 from hinet.data import Traces
 from hinet.engine.training.checkpoints import CHECKPOINT_EVERY, Best, Checkpoints, Done, check_finite, fingerprint_of
 from hinet.engine.training.jobs import Arrays, Job
-from hinet.errors import HiNetError
+from hinet.errors import FileError, HiNetError
 from hinet.memory import GB, require_memory
 from hinet.metrics import accuracy
 from hinet.networks.features import DenseFeatures
@@ -49,7 +49,7 @@ class TuningSettings:
     epochs: int = 3
     batch: int = 32
     encoder_rate: float = 5e-5
-    head_rate: float = 2e-3
+    head_rate: float = 1e-2
     weight_decay: float = 0.01  # of the matrices of the encoder
     warm_up: float = 0.1  # share of the steps over which the rates rise
     largest_gradient: float = 1.0  # the norm that longer gradients of a step are cut to
@@ -295,7 +295,7 @@ def _resumed(job: TuningJob, kept: Checkpoints, progress: Progress) -> Done:
     """Return what an earlier run has done; the job is then where that left it."""
     done = kept.resume(job)
     if job.taken // job.batches != len(done.records):
-        raise HiNetError(f"{kept.folder}: the checkpoint contradicts itself; remove the folder to start anew")
+        raise FileError(kept.folder, "the checkpoint contradicts itself; remove the folder to start anew")
     if job.taken:
         progress.message(f"fine-tuning goes on after {job.taken:,} of {job.total:,} batches")
         progress.advanced(min(job.taken * job.settings.batch, job.epochs * len(job.rows)))
