@@ -141,14 +141,18 @@ def texts_of(table: pa.Table, kinds: ColumnKinds) -> pa.ChunkedArray:
     """Return the text columns of rows, joined by a space; empty and missing cells are left out."""
     import pyarrow.compute as pc
 
-    parts = []
+    empty, space = pa.scalar("", pa.large_string()), pa.scalar(" ", pa.large_string())
+    joined = None
     for name in kinds.text:
         column = decoded(column_of(table, name, kinds.names))
         if not (is_text(column.type) or pa.types.is_null(column.type)):
             raise _other_type(name, column, "text", "give the column as text")
-        column = column.cast(pa.large_string())
-        parts.append(pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.large_string()), column))
-    joined = pc.binary_join_element_wise(*parts, pa.scalar(" ", pa.large_string()), null_handling="skip")
+        column = pc.fill_null(column.cast(pa.large_string()), empty)
+        if joined is None:
+            joined = column
+        else:  # Arrow's own way to skip nulls leaves out rows that have nothing else
+            between = pc.if_else(pc.or_(pc.equal(joined, empty), pc.equal(column, empty)), empty, space)
+            joined = pc.binary_join_element_wise(joined, between, column, empty)
     return joined if isinstance(joined, pa.ChunkedArray) else pa.chunked_array([joined], pa.large_string())
 
 

@@ -393,7 +393,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             options |= {"network": self.network, "device": self.device}
             predictor: Predictor = NetworkPredictor.trained(training.rows, training.traces, settings, **options)
         else:
-            if features.kind == "dense":
+            if features.kind == "dense" or (isinstance(features, FrameInput) and features.text is None):
                 settings = for_dense_rows(settings, len(training.traces))
             options |= {"checkpoint": self.checkpoint, "checkpoint_every": self.checkpoint_every}
             model = fit(training.rows, training.traces, settings, watch=self.verbose, **options)
