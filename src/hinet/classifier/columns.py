@@ -27,12 +27,13 @@ NUMBER_LENGTH = 2.0  # of a number one deviation above its mean, where a row of 
 NUMBERS_LENGTH = LENGTH  # of all numbers of a usual row at most
 MOST_DEVIATIONS = 10.0  # a number further from the mean counts as one that far
 CATEGORIES_LENGTH = 0.7  # of all categories of a row
+MOST_LENGTH = 100.0  # that a saved model may ask for
 MOST_CATEGORIES = 1_000  # distinct values of a column of text that is taken for categories
 ROWS_OF_CATEGORY = 3  # on average, at least
 LONGEST_CATEGORY = 40  # characters
 CONSTANT = 1e-12  # a deviation below this share of the mean is rounding
 
-_LENGTHS: Schema = {"columns.lengths": floats(2, low=0, high=FINITE)}
+_LENGTHS: Schema = {"columns.lengths": floats(2, low=0, high=MOST_LENGTH)}
 _NUMBERS: Schema = {
     "columns.number_mean": floats("numbers", low=-FINITE, high=FINITE),
     "columns.number_scale": floats("numbers", low=0, high=FINITE),
@@ -40,8 +41,8 @@ _NUMBERS: Schema = {
 }
 _VECTORS: Schema = {
     "columns.vector_width": ArraySpec(("vectors",), "iu", 1, MAX_WIDTH),
-    "columns.vector_scale": floats("vectors", low=0, high=FINITE),
-    "columns.vector_mean": floats("widths", low=-FINITE, high=FINITE),
+    "columns.vector_scale": floats("vectors", low=0, high=MOST_LENGTH / LEAST_LENGTH),
+    "columns.vector_mean": floats("widths", low=-2, high=2),  # of vectors of length 1
 }
 
 Floats = NDArray[np.float32]
