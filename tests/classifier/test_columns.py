@@ -309,7 +309,9 @@ def test_reasons_are_named_by_column(model: HiNetClassifier) -> None:
         assert sum(push for _, push in step.pushes()) == pytest.approx(step.difference, abs=1e-4)
     dear = next(step for step in explanation.steps if "dear" in step.chosen)
     assert dear.reasons[0].feature == "price"
-    pd.testing.assert_frame_equal(model.explain(NEW[:1]).to_frame(), model.explain(dict(NEW.iloc[0])).to_frame())
+    pd.testing.assert_frame_equal(model.explain(NEW[:1]).to_frame(), model.explain(NEW.iloc[0]).to_frame())
+    with pytest.raises(HiNetError, match=r"row 0: column 'price' has <object .*; give text, a number or a list"):
+        model.explain({**row, "price": object()})
     missing = model.explain({**row, "price": None, "embedding": None}, most=1000)
     assert "price is missing" in {reason.feature for step in missing.steps for reason in step.reasons}
 
@@ -372,6 +374,13 @@ def test_checkpoints_go_on(tmp_path: Path) -> None:
     for found in (first, again):
         np.testing.assert_array_equal(found.predict_proba(NEW), whole.predict_proba(NEW))
     assert list((tmp_path / "run").iterdir())
+
+
+def test_a_model_of_a_frame_is_exported(model: HiNetClassifier, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    report = model.export_onnx(tmp_path / "graph", NEW, NEW_LABELS)
+    assert "expert" in str(report)
 
 
 def test_words_that_are_unknown_are_warned_of(model: HiNetClassifier) -> None:

@@ -71,7 +71,7 @@ from hinet.classifier.truth import NOTHING, Truth
 from hinet.data import Traces
 from hinet.data.frames import as_table, is_frame
 from hinet.data.holdout import holdout_mask
-from hinet.data.matrices import as_csr, check_rows, is_sparse, validate_weights
+from hinet.data.matrices import MixedRows, as_csr, check_rows, is_sparse, validate_weights
 from hinet.data.text import TextSettings
 from hinet.data.text.text_input import as_arrow
 from hinet.engine import Decoding, Search, fit
@@ -876,6 +876,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         predictable = self.fitted_.codec.predictable(truth)
         traces = self.fitted_.codec.traces_of(truth.take(predictable))
         predictor, rows = self.fitted_.predictor, rows[np.flatnonzero(predictable)]
+        if isinstance(rows, MixedRows):  # a graph reads one matrix
+            rows = rows.tocsr()
         return export_onnx(predictor.model, folder, rows, traces, predictor.threads)
 
     @classmethod
