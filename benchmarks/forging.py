@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from typer.main import get_command
@@ -41,7 +42,7 @@ from hinet.files import read_arrays, write_arrays
 program: Any = import_module("hinet.cli.main")  # whose name in the package is that of its function
 
 Arrays = dict[str, NDArray[Any]]
-FUSED = ("tree", "dag", "hashed", "table", "path text", "sparse", "vectors")  # kinds of models, by engine
+FUSED = ("tree", "dag", "hashed", "table", "path text", "sparse", "vectors", "frame")  # kinds of models, by engine
 TORCH = ("dense", "torch texts")
 WORDS = {"bread": "rye wheat loaf crust", "milk": "whole skimmed cow cream", "toy": "car train doll puzzle"}
 TREE = [("all", "food"), ("food", "bread"), ("food", "milk"), ("all", "toy")]
@@ -85,6 +86,8 @@ def trained(folder: Path, kinds: Sequence[str]) -> list[Base]:
     texts, labels = (list(part) for part in zip(*pairs, strict=True))
     numbers = np.random.default_rng(0).normal(size=(len(texts), 5)).astype(np.float32)
     table = np.array([("toy", "") if label == "toy" else ("food", label) for label in labels], object)
+    random_prices = np.where(np.arange(len(texts)) % 5, np.abs(numbers[:, 0]), np.nan)
+    columns = {"title": texts, "price": random_prices, "brand": ["Acme", "Bolt"] * 24, "vector": list(numbers)}
     every, hashed = TextSettings(min_df=1), TextSettings(hash_bits=6, min_df=1)
     words = sorted({word for group in WORDS.values() for word in group.split()})
     vectors = TokenVectors.of([*words, "rye loaf"], np.random.default_rng(1).normal(size=(len(words) + 1, 4)))
@@ -98,6 +101,7 @@ def trained(folder: Path, kinds: Sequence[str]) -> list[Base]:
             "path text": ({}, texts, [" > ".join(filter(None, path)) for path in table.tolist()]),
             "vectors": ({"vectors": vectors}, texts, labels),
             "sparse": ({}, sp.csr_array(numbers), labels),
+            "frame": ({"text": every}, pd.DataFrame(columns), labels),
             "dense": ({"engine": "torch"}, numbers, labels),
             "torch texts": ({"engine": "torch"}, texts, labels),
         }
@@ -341,7 +345,7 @@ def _ask(model: HiNetClassifier, base: Base) -> str:
         assert all(0 <= trace.probability <= 1 + 1e-6 for trace in found)
     model.fitted_.predictor.labels(model.features_of(rows))
     model.fitted_.predictor.expected_f1(model.features_of(rows))
-    model.explain(rows[0])
+    model.explain(rows[:1] if isinstance(rows, pd.DataFrame) else rows[0])
     model.score(rows, model.predict(rows))
     if base.taxonomy is not None:
         model.update_taxonomy(base.taxonomy).predict(rows)

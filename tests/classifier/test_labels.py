@@ -493,8 +493,6 @@ def test_a_frame_of_one_column_of_text_is_texts(frame: Any) -> None:
     assert found.predict(rows).tolist() == FOOD
     assert found.score(rows, FOOD) == 1
     assert found.calibrate(rows, FOOD).rows == 20
-    with pytest.raises(HiNetError, match=r"X has text among its columns .* give one column of text, or numbers"):
-        small().fit(pd.DataFrame({"a": TEXTS, "b": TEXTS}), FOOD)
 
 
 def test_a_frame_of_one_column_of_labels_is_labels() -> None:

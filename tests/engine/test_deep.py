@@ -46,7 +46,9 @@ class OneLevel:
         self.labels = LabelTargets.of(targets, spans, upper=0.4), by_label
         self.read(rows)
         self.expert = DeepExpert.start(FEATURES, LABELS, WIDTH, random)
-        self.masks = DropoutMasks(*((random.random(50) < 0.7).astype(np.float32) for _ in range(2)))
+        self.masks = DropoutMasks(
+            *((random.random(50) < 0.7).astype(np.float32) for _ in range(2)), np.ones(1, np.float32)
+        )
 
     def read(self, rows: SparseMatrix) -> None:
         self.by_group = Objective.of_groups(self.training._replace(rows=rows))
@@ -88,10 +90,10 @@ def test_a_row_moves_both_in_the_same_way(seed: int) -> None:
 def test_a_dropped_feature_is_as_if_it_were_not_there(kind: str, seed: int) -> None:
     data = OneLevel(seed)
     objective, half = getattr(data, kind), np.array([0, 2], np.float32)  # every second feature, from either of them on
-    data.masks = DropoutMasks(half, np.ones(WIDTH + 1, np.float32))
+    data.masks = DropoutMasks(half, np.ones(WIDTH + 1, np.float32), np.ones(1, np.float32))
     chosen = np.arange(1)
     _, found = data.trained(objective, chosen, (0.1, 0.1), first=seed)
-    rows, data.masks = objective.rows, DropoutMasks(np.ones(2, np.float32), data.masks.units)
+    rows, data.masks = objective.rows, data.masks._replace(features=np.ones(2, np.float32))
     expected = []
     for factors in (half, half[::-1]):
         factor = np.resize(factors, len(rows.indices))

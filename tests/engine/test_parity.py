@@ -59,7 +59,7 @@ from tests.strategies import layered
 FEATURES, WIDTH = 7, 5
 HUGE = 1e8  # a slot that no gradient moves
 RATE = 1e4  # its root: one step is then the gradient itself
-NO_DROPS = DropoutMasks(np.ones(1, np.float32), np.ones(WIDTH + 1, np.float32))
+NO_DROPS = DropoutMasks(np.ones(1, np.float32), np.ones(WIDTH + 1, np.float32), np.ones(1, np.float32))
 FIRST_ROW = RowChunk(np.array([0]), 0, 1, (RATE, RATE))
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 MIXES = {

@@ -27,12 +27,13 @@ NUMBER_LENGTH = 2.0  # of a number one deviation above its mean, where a row of 
 NUMBERS_LENGTH = LENGTH  # of all numbers of a usual row at most
 MOST_DEVIATIONS = 10.0  # a number further from the mean counts as one that far
 CATEGORIES_LENGTH = 0.7  # of all categories of a row
+MOST_LENGTH = 100.0  # that a saved model may ask for
 MOST_CATEGORIES = 1_000  # distinct values of a column of text that is taken for categories
 ROWS_OF_CATEGORY = 3  # on average, at least
 LONGEST_CATEGORY = 40  # characters
 CONSTANT = 1e-12  # a deviation below this share of the mean is rounding
 
-_LENGTHS: Schema = {"columns.lengths": floats(2, low=0, high=FINITE)}
+_LENGTHS: Schema = {"columns.lengths": floats(2, low=0, high=MOST_LENGTH)}
 _NUMBERS: Schema = {
     "columns.number_mean": floats("numbers", low=-FINITE, high=FINITE),
     "columns.number_scale": floats("numbers", low=0, high=FINITE),
@@ -40,8 +41,8 @@ _NUMBERS: Schema = {
 }
 _VECTORS: Schema = {
     "columns.vector_width": ArraySpec(("vectors",), "iu", 1, MAX_WIDTH),
-    "columns.vector_scale": floats("vectors", low=0, high=FINITE),
-    "columns.vector_mean": floats("widths", low=-FINITE, high=FINITE),
+    "columns.vector_scale": floats("vectors", low=0, high=MOST_LENGTH / LEAST_LENGTH),
+    "columns.vector_mean": floats("widths", low=-2, high=2),  # of vectors of length 1
 }
 
 Floats = NDArray[np.float32]
@@ -141,14 +142,18 @@ def texts_of(table: pa.Table, kinds: ColumnKinds) -> pa.ChunkedArray:
     """Return the text columns of rows, joined by a space; empty and missing cells are left out."""
     import pyarrow.compute as pc
 
-    parts = []
+    empty, space = pa.scalar("", pa.large_string()), pa.scalar(" ", pa.large_string())
+    joined = None
     for name in kinds.text:
         column = decoded(column_of(table, name, kinds.names))
         if not (is_text(column.type) or pa.types.is_null(column.type)):
             raise _other_type(name, column, "text", "give the column as text")
-        column = column.cast(pa.large_string())
-        parts.append(pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.large_string()), column))
-    joined = pc.binary_join_element_wise(*parts, pa.scalar(" ", pa.large_string()), null_handling="skip")
+        column = pc.fill_null(column.cast(pa.large_string()), empty)
+        if joined is None:
+            joined = column
+        else:  # Arrow's own way to skip nulls leaves out rows that have nothing else
+            between = pc.if_else(pc.or_(pc.equal(joined, empty), pc.equal(column, empty)), empty, space)
+            joined = pc.binary_join_element_wise(joined, between, column, empty)
     return joined if isinstance(joined, pa.ChunkedArray) else pa.chunked_array([joined], pa.large_string())
 
 

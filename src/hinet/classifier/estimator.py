@@ -73,7 +73,7 @@ from hinet.classifier.tuned import TunedInput
 from hinet.data import Traces
 from hinet.data.frames import as_table, is_frame
 from hinet.data.holdout import holdout_mask
-from hinet.data.matrices import as_csr, check_rows, is_sparse, validate_weights
+from hinet.data.matrices import MixedRows, as_csr, check_rows, is_sparse, validate_weights
 from hinet.data.text import TextSettings
 from hinet.data.text.text_input import as_arrow
 from hinet.engine import Decoding, Search, fit
@@ -424,7 +424,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             options |= {"network": self.network, "device": self.device}
             predictor: Predictor = NetworkPredictor.trained(training.rows, training.traces, settings, **options)
         else:
-            if features.kind == "dense":
+            if features.kind == "dense" or (isinstance(features, FrameInput) and features.text is None):
                 settings = for_dense_rows(settings, len(training.traces))
             options |= {"checkpoint": self.checkpoint, "checkpoint_every": self.checkpoint_every}
             model = fit(training.rows, training.traces, settings, watch=self.verbose, **options)
@@ -907,6 +907,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         predictable = self.fitted_.codec.predictable(truth)
         traces = self.fitted_.codec.traces_of(truth.take(predictable))
         predictor, rows = self.fitted_.predictor, rows[np.flatnonzero(predictable)]
+        if isinstance(rows, MixedRows):  # a graph reads one matrix
+            rows = rows.tocsr()
         return export_onnx(predictor.model, folder, rows, traces, predictor.threads)
 
     @classmethod

@@ -437,6 +437,8 @@ def one_row(x: Any) -> Any:
     """Return a text, the features of one row, or a mapping of columns to values, as rows."""
     if isinstance(x, str):
         return [x]
+    if hasattr(x, "to_dict") and getattr(x, "ndim", 2) == 1:  # a row of a frame of pandas
+        x = x.to_dict()
     if isinstance(x, Mapping):
         return one_row_table(x)
     if isinstance(x, (list, tuple)) and not any(isinstance(value, str) for value in x):

@@ -28,18 +28,18 @@ def distill(
     encoder: Annotated[
         str, typer.Argument(help="Folder of an encoder, or its name on the Hugging Face hub.", show_default=False)
     ],
-    out: Annotated[Path, option("--out", "Folder to write; static vectors that are there are replaced.")],
+    out: Annotated[Path, option("Folder to write; static vectors that are there are replaced.")],
     rows: RowOptions,
     column_options: ColumnOptions,
     run: RunOptions,
     table: Annotated[
         list[str] | None,
-        option("--rows", "Table whose texts the vectors are fitted to; repeatable (default: the encoder alone)."),
+        option("Table whose texts the vectors are fitted to; repeatable (default: the encoder alone)."),
     ] = None,
     width: Annotated[int, typer.Option("--width", min=1, help="Columns of the vectors.")] = 256,
     cache: Annotated[
         Path | None,
-        option("--cache", "Folder that keeps embeddings of texts (default: in the user's cache folder)."),
+        option("Folder that keeps embeddings of texts (default: in the user's cache folder)."),
     ] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Keep no embeddings of texts.")] = False,
 ) -> None:
