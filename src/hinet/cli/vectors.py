@@ -34,7 +34,7 @@ def distill(
     run: RunOptions,
     table: Annotated[
         list[str] | None,
-        option("Table whose texts the vectors are fitted to; repeatable (default: the encoder alone)."),
+        option("Table whose texts the vectors are fitted to; repeatable (default: the encoder alone).", "--rows"),
     ] = None,
     width: Annotated[int, typer.Option("--width", min=1, help="Columns of the vectors.")] = 256,
     cache: Annotated[
