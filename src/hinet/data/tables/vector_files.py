@@ -37,9 +37,10 @@ class VectorFile:
 
 def vector_files(table: str, columns: Iterable[str]) -> dict[str, VectorFile]:
     """Return the files beside a table that have columns of vectors."""
-    if table == STANDARD:
+    file = Path(strip_compression(table))
+    if table == STANDARD or not file.name:
         return {}
-    stem = Path(strip_compression(table)).with_suffix("")
+    stem = file.with_suffix("")
     paths = {column: stem.with_name(f"{stem.name}.{column}.npy") for column in columns if "/" not in column}
     return {column: VectorFile(path, _read(path)) for column, path in paths.items() if path.is_file()}
 
