@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from hinet.data.vectors import TokenVectors, read_vectors
 from hinet.data.vectors.token_vectors import MAX_WIDTH
 from hinet.errors import HiNetError
-from hinet.files.schema import FINITE, check_arrays, floats
+from hinet.files.schema import check_arrays, floats
 
 if TYPE_CHECKING:
     from hinet.encoders import CachedEncoder, Encoder
@@ -23,8 +24,8 @@ LENGTH = 2.7  # of a usual row of vectors, where a row of words has length 1; ch
 LEAST_LENGTH = 1e-6
 PREFIX = "vectors."  # of the arrays of static vectors
 _SCALING = {
-    "meaning.mean": floats("width", low=-FINITE, high=FINITE),
-    "meaning.scale": floats(1, low=0, high=FINITE),
+    "meaning.mean": floats("width", low=-1, high=1),
+    "meaning.scale": floats(1, low=0, high=LENGTH / LEAST_LENGTH),
 }
 
 Floats = NDArray[np.float32]
@@ -163,6 +164,7 @@ def vector_source(
     """Return where the vectors of texts come from, if anywhere."""
     if vectors is not None and encoder is not None:
         raise HiNetError("`vectors` and `encoder` both give vectors of texts; leave one of them out")
+    vectors, encoder = (os.fsdecode(given) if isinstance(given, bytes) else given for given in (vectors, encoder))
     if vectors is not None:
         return read_vectors(vectors)
     return None if encoder is None else EncoderVectors.of(encoder)

@@ -15,16 +15,17 @@ from hinet.data.text.text_input import as_arrow, in_blocks, normalise
 from hinet.data.text.vocabulary import vocabulary_lookup
 from hinet.data.vectors.token_kernels import TokenTable, token_hashes, token_sums
 from hinet.errors import HiNetError
-from hinet.files.schema import FINITE, ArraySpec, Schema, bytes_of, check_arrays, floats
+from hinet.files.schema import ArraySpec, Schema, bytes_of, check_arrays, floats
 from hinet.parameters import resolve_threads
 from hinet.quantised import quantise_rows
 
 MAX_WIDTH = 4_096
+MAX_SCALE = 1e6  # of a forged vector, so that sums stay finite
 _WORD = re.compile(r"\w+")
 _SCHEMA: Schema = {
     "hashes": ArraySpec(("tokens",), "u", rising=True),
     "vectors": bytes_of("tokens", "width"),
-    "scale": floats("tokens", low=0, high=FINITE),
+    "scale": floats("tokens", low=0, high=MAX_SCALE),
     "pairs": ArraySpec((1,), "iu", 0, 1),
 }
 
@@ -48,7 +49,7 @@ class TokenVectors:
         same hash.
 
         >>> vectors = TokenVectors.of(["rye", "bread"], np.eye(2, dtype=np.float32))
-        >>> vectors.sums(["Rye bread, more bread"]).tolist()
+        >>> vectors.sums(["Rye bread, more bread"]).round(3).tolist()
         [[1.0, 2.0]]
         """
         if len(tokens) != len(vectors):
