@@ -164,10 +164,11 @@ def vector_source(
     """Return where the vectors of texts come from, if anywhere."""
     if vectors is not None and encoder is not None:
         raise HiNetError("`vectors` and `encoder` both give vectors of texts; leave one of them out")
-    vectors, encoder = (os.fsdecode(given) if isinstance(given, bytes) else given for given in (vectors, encoder))
     if vectors is not None:
-        return read_vectors(vectors)
-    return None if encoder is None else EncoderVectors.of(encoder)
+        return read_vectors(os.fsdecode(vectors) if isinstance(vectors, bytes) else vectors)
+    if encoder is None:
+        return None
+    return EncoderVectors.of(os.fsdecode(encoder) if isinstance(encoder, bytes) else encoder)
 
 
 def _raw(source: TokenVectors | EncoderVectors, texts: Any, threads: int | None, progress: Progress | None) -> Floats:
