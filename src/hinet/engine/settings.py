@@ -22,6 +22,7 @@ MOST_FLAT_LABELS = 2_048
 LEAST_FLAT_ROWS = 8  # rows a label
 DROPOUT = 0.3
 FEATURE_DROPOUT = 0.4
+DROPOUT_BESIDE_DENSE = 0.2  # of units that read dense columns too
 PRIOR_STRENGTH = 0.3
 
 _COUNT = whole(1)
@@ -141,9 +142,11 @@ class EngineSettings:
         """Return the hidden units of each member of the flat expert."""
         return self.flat_width or min(WIDTH_OF_FLAT, _width_of(labels))
 
-    def dropout_for(self, *, to_spare: bool) -> Dropout:
-        """Return what is left out of rows; ``to_spare`` tells whether they have features to spare."""
+    def dropout_for(self, *, to_spare: bool, dense: bool = False) -> Dropout:
+        """Return what is left out of rows, given whether they have features to spare, and dense columns."""
         features, units = self.feature_dropout, self.dropout
+        if dense and features is None and units is None:
+            return Dropout(0.0, DROPOUT_BESIDE_DENSE)
         if features is None:
             features = FEATURE_DROPOUT if units is None and to_spare else 0.0
         if units is None:

@@ -133,12 +133,12 @@ class _Plan:
         deep = plan_memory(features=columns, outputs=self.groups.rows, width=self.width * self.members)
         deep.check(settings.memory_limit)  # before anything else takes room for every feature
         counts = self.targets.option_counts()
-        # beside dense columns, leaving features out or merging them costs accuracy
+        dense = matrix.dense.shape[1] > 0  # beside which leaving features out, or merging them, costs accuracy
         to_spare = start is None and has_features_to_spare(matrix, columns)
         self.plain_dropout = settings.dropout_for(to_spare=to_spare)
-        to_spare = to_spare and not matrix.dense.shape[1]
-        self.dropout = settings.dropout_for(to_spare=to_spare)
-        self.merged = merged_columns(matrix, columns) if to_spare else None if start is None else start.merged
+        self.dropout = settings.dropout_for(to_spare=to_spare, dense=dense)
+        merges = to_spare and not dense
+        self.merged = merged_columns(matrix, columns) if merges else None if start is None else start.merged
         self.features = columns
         if self.merged is not None:
             self.features = len(start.experts.deep.embedding) if start else int(self.merged.max()) + 1
