@@ -199,3 +199,26 @@ def test_the_tables_of_encoders_in_the_decision() -> None:
             cells = (f"{row['tokens']:,}", *shares, f"{row['core_seconds']:.0f}")
             assert f"| {case} | {' | '.join(cells)} |" in page
             assert f"on {row['test_rows']:,} test rows" in page
+
+
+def test_the_meaning_table_of_the_readme() -> None:
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    naics, speed = results("meaning")["naics, accuracy"], results("meaning")["naics, speed"]["static"]
+    names = {
+        "nothing": "words of the rows alone",
+        "titles": "and titles of labels, the default",
+        "static": "and static vectors",
+        "encoder": "or the encoder itself",
+    }
+    for kind, name in names.items():
+        row = naics[kind]
+        scores = f"{100 * row['accuracy']:.1f} / {100 * row['hierarchical_f1']:.1f}"
+        assert (
+            f"| {name} | {scores} | {100 * row['phrases_first']:.0f}% | {100 * row['phrases_among_five']:.0f}% |"
+            in readme
+        )
+    sizes = [results("meaning")[f"naics, size, {kind}"]["megabytes"] for kind in ("static", "nothing")]
+    assert f"the phrases are {naics['phrases']} everyday" in readme
+    assert f"has {speed['predict_speed_ratio']:.2f} of the speed" in readme
+    assert f"training takes {speed['train_time_ratio']:.1f} times as long" in readme
+    assert f"the model {sizes[0]:.0f} MB instead of {sizes[1]:.0f}" in readme
