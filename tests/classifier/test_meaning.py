@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hinet.data.matrices import MixedRows
 from hinet.data.vectors import TokenVectors
 from hinet.errors import FileError, HiNetError
 from tests.classifier.test_forged import forge_array
+from tests.encoders.conftest import make_encoder
 
 SUBJECTS = {
     "bakery": ("bread", "rye", "loaf", "bun", "toast", "crust"),
@@ -192,3 +194,25 @@ def test_titles_count_only_where_held_out_rows_gain() -> None:
     every = [" ".join(f"{name}{number}" for number in range(40)) for name in names]
     assert weight(every) > 0
     assert weight([every[(number + 1) % 40] for number in range(40)]) == 0
+
+
+def test_a_model_with_an_encoder_asks_for_the_one_of_training(
+    taxonomy: Taxonomy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("sentence_transformers")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = make_encoder(tmp_path / "encoder")
+    rows = texts_of(40, 0, KNOWN)
+    trained = HiNetClassifier(taxonomy, encoder=folder, titles=False, n_jobs=1, epochs=2).fit(*rows)
+    trained.save(tmp_path / "model")
+    loaded = HiNetClassifier.load(tmp_path / "model")
+    assert np.array_equal(loaded.predict_proba(rows[0]), trained.predict_proba(rows[0]))
+    reasons = {reason.feature for step in loaded.explain(rows[0][0]).steps for reason in step.reasons}
+    assert "meaning of the text" in reasons
+    shutil.rmtree(folder)
+    make_encoder(folder, seed=1)
+    with pytest.raises(HiNetError, match="another encoder than the one of training"):
+        HiNetClassifier.load(tmp_path / "model").predict(rows[0])
+    shutil.rmtree(folder)
+    with pytest.raises(FileError, match="there is no such folder"):
+        HiNetClassifier.load(tmp_path / "model").predict(rows[0])

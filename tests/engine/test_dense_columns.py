@@ -40,7 +40,9 @@ def test_deep_experts_train_as_on_sparse_columns(
     rows: MixedRows, traces: Traces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deep, "FAINT_ROWS", 0.0)
-    settings = EngineSettings(members=1, width=8, flat_width=8, deep_epochs=4, threads=1, flat=True, wide=False)
+    settings = EngineSettings(
+        members=1, width=8, flat_width=8, deep_epochs=4, threads=1, flat=True, wide=False, dropout=0.3
+    )
     beside, within = fit(rows, traces, settings), fit(rows.tocsr(), traces, settings)
     for name, array in arrays_of(beside).items():
         assert np.allclose(array, arrays_of(within)[name], atol=2), name  # in 8 bits, a step for sums in another order

@@ -38,7 +38,6 @@ class EncoderVectors:
     source: str  # its folder, or its name on the hub
     fingerprint: str
     width: int
-    given_by_user: bool = False  # a name that only a saved model has is not fetched
     loaded: CachedEncoder | None = field(default=None, repr=False)
 
     @classmethod
@@ -48,7 +47,7 @@ class EncoderVectors:
 
         found = encoder if isinstance(encoder, Encoder) else Encoder.load(encoder)
         source = found.name if isinstance(encoder, Encoder) else str(encoder)
-        return cls(source, found.fingerprint, found.width, True, CachedEncoder(found))
+        return cls(source, found.fingerprint, found.width, CachedEncoder(found))
 
     def vectors(self, texts: Any, threads: int | None, progress: Progress | None = None) -> Floats:
         """Return the embedding of each text, (n, width)."""
@@ -59,19 +58,10 @@ class EncoderVectors:
     def _load(self) -> CachedEncoder:
         from hinet.encoders import CachedEncoder, Encoder
 
-        if not Path(self.source).is_dir():
-            raise HiNetError(
-                f"the model asks the encoder {self.source!r}, and there is no such folder here; put the encoder there, "
-                "or load the model with encoder="
-            )
-        found = Encoder.load(self.source)
-        self.check(found)
+        found = Encoder.load(self.source, local=True)  # a saved model fetches nothing
+        if found.fingerprint != self.fingerprint:
+            raise HiNetError(f"{self.source!r} is another encoder than the one of training; put that one there")
         return CachedEncoder(found)
-
-    def check(self, encoder: Encoder) -> None:
-        """Raise HiNetError unless an encoder is the one of training."""
-        if encoder.fingerprint != self.fingerprint:
-            raise HiNetError(f"{encoder.name!r} is another encoder than the one of training; give that one")
 
     def describe(self) -> dict[str, Any]:
         """Return what is kept of it in a manifest."""

@@ -60,11 +60,13 @@ class Encoder:
         self.device = str(model.device)
 
     @classmethod
-    def load(cls, source: str | Path, *, device: str | None = None, threads: int | None = None) -> Encoder:
+    def load(
+        cls, source: str | Path, *, device: str | None = None, threads: int | None = None, local: bool = False
+    ) -> Encoder:
         """Load an encoder from a folder, without any network access, or by its name on the Hugging Face hub.
 
-        ``device`` is by default a GPU if torch finds one; ``threads`` are those of torch on a CPU, by default as torch
-        is set.
+        With ``local`` a name is not fetched either: it must have been fetched before. ``device`` is by default a GPU if
+        torch finds one; ``threads`` are those of torch on a CPU, by default as torch is set.
 
         Raises
         ------
@@ -74,7 +76,7 @@ class Encoder:
         require("sentence_transformers", "an encoder")
         count = THREADS.validate("threads", threads)
         folder = _folder_of(source)
-        model = _load_model(source, folder, _device(device))
+        model = _load_model(source, folder, _device(device), local=local or folder is not None)
         tokenizer = getattr(model, "tokenizer", None)
         if not getattr(tokenizer, "is_fast", False):
             raise FileError(source, "has no fast tokenizer (tokenizer.json); choose another encoder")
@@ -292,13 +294,13 @@ def _device(device: str | None) -> str:
     return device
 
 
-def _load_model(source: str | Path, folder: Path | None, device: str) -> Any:
+def _load_model(source: str | Path, folder: Path | None, device: str, *, local: bool) -> Any:
     try:
         with _quiet():
             from sentence_transformers import SentenceTransformer
 
             model = SentenceTransformer(
-                str(source) if folder is None else str(folder), device=device, local_files_only=folder is not None
+                str(source) if folder is None else str(folder), device=device, local_files_only=local
             )
         return model.eval()
     except ImportError as error:
