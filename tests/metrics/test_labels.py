@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hinet import HiNetError, LabelError, Layers, Taxonomy, Traces
-from hinet.metrics import accuracy, correct, label_f1, level_accuracy, top_k_accuracy
+from hinet.metrics import accuracy, correct, coverage, label_f1, label_report, level_accuracy, top_k_accuracy
 from tests.metrics.oracle import Rows, ancestors, depth, judged
 
 ANIMALS = Taxonomy.from_edges([("r", "a"), ("r", "b"), ("a", "c"), ("a", "d"), ("d", "e")])
@@ -83,10 +85,30 @@ def test_candidates_may_be_traces_or_an_array() -> None:
     assert top_k_accuracy(["d", "e"], ["d", "a"], taxonomy=ANIMALS) == 0.5
     with pytest.raises(HiNetError, match="k: expected a whole number of at least 1, got 0"):
         top_k_accuracy(["d"], [["d"]], 0, taxonomy=ANIMALS)
-    with pytest.raises(LabelError, match="y_pred: row 1: nothing is predicted"):
-        top_k_accuracy(["d", "e"], [["d"], []], taxonomy=ANIMALS)
+    assert top_k_accuracy(["d", "e"], [["d"], []], taxonomy=ANIMALS) == 1
 
 
 def test_an_average_has_a_name() -> None:
     with pytest.raises(HiNetError, match="average: expected 'micro' or 'macro', got 'weighted'"):
         label_f1(["c"], ["c"], average="weighted", taxonomy=ANIMALS)  # type: ignore[arg-type]
+
+
+@given(judged(), st.data())
+def test_rows_without_a_prediction_are_left_out_and_told(rows: Rows, data: st.DataObject) -> None:
+    taxonomy, truth, predicted = rows
+    nothing = st.sampled_from([None, "", (), float("nan")])
+    given_rows = [data.draw(st.just(label) | nothing) for label in predicted]
+    kept = [row for row, label in enumerate(given_rows) if isinstance(label, str) and label]
+    if not kept:
+        with pytest.raises(LabelError, match="no row has a prediction"):
+            label_report(truth, given_rows, taxonomy=taxonomy)
+        return
+    report = label_report(truth, given_rows, taxonomy=taxonomy)
+    of_kept = label_report([truth[row] for row in kept], [predicted[row] for row in kept], taxonomy=taxonomy)
+    assert report == replace(of_kept, coverage=len(kept) / len(truth))
+    assert coverage(given_rows, taxonomy=taxonomy) == report.coverage
+    right = correct(truth, given_rows, taxonomy=taxonomy)
+    assert right.sum() == round(of_kept.accuracy * len(kept))
+    assert not right[[row for row in range(len(truth)) if row not in kept]].any()
+    candidates = [() if row not in kept else [predicted[row]] for row in range(len(truth))]
+    assert top_k_accuracy(truth, candidates, 1, taxonomy=taxonomy) == pytest.approx(of_kept.accuracy)

@@ -37,6 +37,7 @@ def test_the_report_and_the_scorers_agree_with_the_metrics(rows: Rows) -> None:
     taxonomy, truth, predicted = rows
     report = asdict(metrics.label_report(truth, predicted, taxonomy=taxonomy))
     assert list(report.pop("level_accuracy")) == metrics.level_accuracy(truth, predicted, taxonomy=taxonomy)
+    assert report.pop("coverage") == 1
     report["neg_tree_distance"] = -report.pop("tree_distance")
     assert report == {name: score(truth, predicted, taxonomy=taxonomy) for name, score in metrics.SCORES.items()}
 

@@ -17,14 +17,16 @@ from hinet.taxonomy import VIRTUAL_ROOT, Taxonomy
 from hinet.taxonomy.path_ids import as_id
 
 Labels: TypeAlias = Traces | Sequence[Any] | NDArray[Any]
-"""Traces, or node ids: one per row, or several per row as a list, tuple or set."""
+"""Traces, or node ids: one per row, None for none, or several per row as a list, tuple or set."""
+
+NO_ANSWER = -1  # the predicted node of a row without a prediction
 
 _COLLECTIONS = (list, tuple, set, frozenset, np.ndarray)
 
 
 @dataclass(frozen=True)
 class Cases:
-    """The distinct pairs (true labels, predicted label) of many rows.
+    """The distinct pairs (true labels, predicted label) of many rows, of those that have a prediction.
 
     Attributes
     ----------
@@ -36,6 +38,8 @@ class Cases:
         The predicted label of every case; cases are sorted by it.
     counts : int array of shape (c,)
         The number of rows of every case.
+    coverage : float
+        The share of rows with a prediction; others are in no case.
     """
 
     taxonomy: Taxonomy
@@ -43,6 +47,7 @@ class Cases:
     offsets: NDArray[np.int64]
     predicted: Ints
     counts: NDArray[np.int64]
+    coverage: float = 1.0
 
     def __len__(self) -> int:
         return len(self.predicted)
@@ -54,11 +59,14 @@ class Cases:
         true_nodes, offsets = true_labels(y_true, taxonomy)
         predicted = predicted_labels(y_pred, taxonomy)
         check_lengths(len(offsets) - 1, len(predicted))
+        answered = answered_rows(predicted)
         numbers, examples = _numbered_sets(true_nodes, offsets, len(taxonomy))
-        keys, counts = np.unique(predicted * np.int64(len(examples)) + numbers, return_counts=True)
+        keys = predicted[answered] * np.int64(len(examples)) + numbers[answered]
+        keys, counts = np.unique(keys, return_counts=True)
         predicted, sets = np.divmod(keys, len(examples))
         nodes, lengths = gather(true_nodes, offsets, examples[sets])
-        return cls(taxonomy, nodes, offsets_of(lengths), predicted, counts)
+        coverage = len(answered) / len(numbers)
+        return cls(taxonomy, nodes, offsets_of(lengths), predicted, counts, coverage)
 
     def mean(self, values: NDArray[Any]) -> float:
         """Return the mean over rows of a value for each case."""
@@ -73,7 +81,7 @@ class Cases:
         """Return the cases from ``start`` up to ``end``."""
         first, last = self.offsets[start], self.offsets[end]
         nodes, offsets = self.true_nodes[first:last], self.offsets[start : end + 1] - first
-        return Cases(self.taxonomy, nodes, offsets, self.predicted[start:end], self.counts[start:end])
+        return Cases(self.taxonomy, nodes, offsets, self.predicted[start:end], self.counts[start:end], self.coverage)
 
 
 def common_taxonomy(y_true: Labels, y_pred: Labels, taxonomy: Taxonomy | None) -> Taxonomy:
@@ -115,16 +123,24 @@ def true_labels(y_true: Labels, taxonomy: Taxonomy) -> tuple[NDArray[np.int64], 
 
 
 def predicted_labels(y_pred: Labels, taxonomy: Taxonomy) -> NDArray[np.int64]:
-    """Return the predicted label of every row: the only one, or that of the first trace."""
+    """Return the predicted label of every row: the only one, or that of the first trace; NO_ANSWER for none."""
     nodes, offsets = label_lists(y_pred, taxonomy, "y_pred")
-    check_predicted(offsets)
-    if not isinstance(y_pred, Traces) and len(nodes) > len(offsets) - 1:  # a set has no first label
-        row = int(np.flatnonzero(np.diff(offsets) > 1)[0])
+    lengths = np.diff(offsets)
+    if not isinstance(y_pred, Traces) and (lengths > 1).any():  # a set has no first label
+        row = int(np.flatnonzero(lengths > 1)[0])
         raise LabelError(
-            f"y_pred: row {row}: expected one label, got {offsets[row + 1] - offsets[row]}; name the best one, "
-            "or see top_k_accuracy for candidates and Traces.encode_paths for paths"
+            f"y_pred: row {row}: expected one label, got {lengths[row]}; name the best one, or see set_report for "
+            "sets, top_k_accuracy for candidates and Traces.encode_paths for paths"
         )
-    return nodes[offsets[:-1]]
+    return np.where(lengths > 0, np.append(nodes, NO_ANSWER)[offsets[:-1]], NO_ANSWER)
+
+
+def answered_rows(predicted: Ints) -> NDArray[np.int64]:
+    """Return the rows with a prediction; raise LabelError if there are none."""
+    rows = np.flatnonzero(predicted != NO_ANSWER)
+    if not len(rows):
+        raise LabelError("y_pred: no row has a prediction, so there is nothing to evaluate; answer at least one")
+    return rows
 
 
 def check_predicted(offsets: Ints) -> None:
@@ -135,7 +151,10 @@ def check_predicted(offsets: Ints) -> None:
 
 
 def label_lists(labels: Labels, taxonomy: Taxonomy, side: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the labels of every row, in their order, as a ragged array of positions in the taxonomy."""
+    """Return the labels of every row, in their order, as a ragged array of positions in the taxonomy.
+
+    Missing values, such as None, are rows without labels.
+    """
     if isinstance(labels, Traces):
         nodes, offsets = labels.end_nodes.astype(np.int64), labels.row_offsets
     else:
@@ -153,12 +172,18 @@ def _positions(labels: Any, taxonomy: Taxonomy, side: str) -> tuple[NDArray[np.i
     if isinstance(labels, str) or not hasattr(labels, "__len__"):
         raise LabelError(f"{side}: expected Traces or a list of labels, got {quoted(str(labels))}; put it into a list")
     rows: list[Any] = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
-    if not any(issubclass(kind, _COLLECTIONS) for kind in set(map(type, rows))):
+    kinds = set(map(type, rows))
+    if not (any(map(_may_be_missing, kinds)) or "" in rows or any(issubclass(kind, _COLLECTIONS) for kind in kinds)):
         return _lookup(taxonomy, rows, np.arange(len(rows)), side), np.arange(len(rows) + 1)
-    lists = [label if isinstance(label, _COLLECTIONS) else (label,) for label in rows]
+    lists = [label if isinstance(label, _COLLECTIONS) else (label,) if as_id(label) else () for label in rows]
     offsets = offsets_of(np.fromiter(map(len, lists), np.int64, len(lists)))
     row_of = np.repeat(np.arange(len(lists)), np.diff(offsets))
     return _lookup(taxonomy, list(chain.from_iterable(lists)), row_of, side), offsets
+
+
+def _may_be_missing(kind: type) -> bool:
+    """Return whether a value of this type may stand for no label: None, NaN, or NA and NaT of pandas."""
+    return not issubclass(kind, (str, int, np.integer, *_COLLECTIONS))
 
 
 def _lookup(taxonomy: Taxonomy, labels: list[Any], row_of: Ints, side: str) -> NDArray[np.int64]:
@@ -166,10 +191,7 @@ def _lookup(taxonomy: Taxonomy, labels: list[Any], row_of: Ints, side: str) -> N
         return taxonomy.positions(labels)
     except LabelError:  # it numbers labels; here the error names the side and the row
         index = next(index for index, label in enumerate(labels) if label not in taxonomy)
-    row, label, name = row_of[index], labels[index], as_id(labels[index])
-    if not name.strip():
-        problem = "nothing is predicted" if side == "y_pred" else "there is no true label"
-        raise LabelError(f"{side}: row {row}: {problem}, got {label!r}; give every row a label")
+    row, name = row_of[index], as_id(labels[index])
     hint = did_you_mean(name, taxonomy.ids)
     raise LabelError(f"{side}: row {row}: label {quoted(name)} is not in the taxonomy of {len(taxonomy):,} nodes{hint}")
 

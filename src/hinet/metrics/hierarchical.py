@@ -159,11 +159,12 @@ def depth_of_agreement(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | N
 def case_shares(cases: Cases, sizes: NDArray[np.int64], average: Average) -> Shares:
     """Return precision, recall and F1 of (cases, 3) set sizes: common, true, predicted."""
     if average == "micro":
-        return Shares(*(float(share[0]) for share in _shares(cases.counts @ sizes)))
-    return Shares(*(cases.mean(share) for share in _shares(sizes)))
+        return Shares(*(float(share[0]) for share in shares_of(cases.counts @ sizes)))
+    return Shares(*(cases.mean(share) for share in shares_of(sizes)))
 
 
-def _shares(sizes: NDArray[np.int64]) -> tuple[NDArray[np.float64], ...]:
+def shares_of(sizes: NDArray[np.int64]) -> tuple[NDArray[np.float64], ...]:
+    """Return precision, recall and F1 for each of (k, 3) set sizes: common, true, predicted."""
     common, true, predicted = sizes.reshape(-1, 3).T
     return _share(common, predicted, true), _share(common, true, predicted), _share(2 * common, true + predicted, 0)
 

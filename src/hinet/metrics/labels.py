@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from hinet.errors import HiNetError
 from hinet.metrics.ancestry import Common
 from hinet.metrics.cases import (
+    NO_ANSWER,
     Cases,
     Labels,
+    answered_rows,
     check_lengths,
-    check_predicted,
     common_taxonomy,
     label_lists,
     predicted_labels,
@@ -26,7 +27,7 @@ Average: TypeAlias = Literal["micro", "macro"]
 
 
 def accuracy(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> float:
-    """Return the share of rows whose predicted label is among the true ones.
+    """Return the share of rows whose predicted label is among the true ones, of rows with a prediction.
 
     >>> from hinet import Taxonomy
     >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
@@ -37,7 +38,7 @@ def accuracy(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None
 
 
 def correct(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> Bools:
-    """Return for each row whether its predicted label is among the true ones.
+    """Return for each row whether its predicted label is among the true ones; no prediction is not.
 
     >>> from hinet import Taxonomy
     >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
@@ -56,7 +57,8 @@ def top_k_accuracy(
 ) -> float:
     """Return the share of rows with a true label among their first ``k`` candidates, or among all of them.
 
-    Candidates are the traces of a row, the best first, or a list of node ids per row; a row may have fewer than k.
+    Candidates are the traces of a row, the best first, or a list of node ids per row; a row may have fewer than k. Rows
+    without any do not count.
 
     >>> from hinet import Taxonomy
     >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
@@ -69,7 +71,7 @@ def top_k_accuracy(
     true_nodes, true_offsets = true_labels(y_true, taxonomy)
     nodes, offsets = label_lists(candidates, taxonomy, "y_pred")
     check_lengths(len(true_offsets) - 1, len(offsets) - 1)
-    check_predicted(offsets)
+    answered = answered_rows(np.where(np.diff(offsets) > 0, 0, NO_ANSWER))
     lengths, size = np.diff(offsets), np.int64(len(taxonomy))
     rows = np.arange(len(lengths))
     true = np.repeat(rows, np.diff(true_offsets)) * size + true_nodes  # ascending
@@ -77,7 +79,21 @@ def top_k_accuracy(
     hit = true[np.minimum(np.searchsorted(true, keys), len(true) - 1)] == keys
     if k is not None:
         hit &= np.arange(len(nodes)) - np.repeat(offsets[:-1], lengths) < k
-    return float(_any_in_row(hit, offsets).mean())
+    return float(_any_in_row(hit, np.append(offsets[answered], offsets[-1])).mean())
+
+
+def coverage(y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> float:
+    """Return the share of rows with a prediction: metrics of single labels are over these.
+
+    >>> from hinet import Taxonomy
+    >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
+    >>> accuracy(["cat", "dog"], ["cat", None], taxonomy=animals), coverage(["cat", None], taxonomy=animals)
+    (1.0, 0.5)
+    """
+    taxonomy = common_taxonomy(y_pred, y_pred, taxonomy)
+    predicted = predicted_labels(y_pred, taxonomy)
+    check_lengths(len(predicted), len(predicted))
+    return float((predicted != NO_ANSWER).mean())
 
 
 def label_f1(y_true: Labels, y_pred: Labels, *, average: Average = "micro", taxonomy: Taxonomy | None = None) -> float:

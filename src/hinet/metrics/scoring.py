@@ -25,6 +25,7 @@ from hinet.metrics.hierarchical import (
     tree_distance,
 )
 from hinet.metrics.labels import accuracy, case_accuracy, case_label_f1, label_f1, level_shares
+from hinet.metrics.sets import exact_match, matching_share, set_f1, set_pair, set_precision, set_recall, set_shares
 from hinet.taxonomy import Taxonomy
 
 
@@ -47,6 +48,7 @@ class LabelReport:
     tree_distance: float
     depth_of_agreement: float
     level_accuracy: tuple[float, ...]
+    coverage: float = 1.0  # the share of rows with a prediction, which all others are over
 
 
 def label_report(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> LabelReport:
@@ -81,6 +83,44 @@ def label_report(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = 
         cases.mean(distance),
         cases.mean(depth),
         tuple(level_shares(cases, list(hits))),
+        cases.coverage,
+    )
+
+
+@dataclass(frozen=True)
+class SetReport:
+    """Every metric of predicted sets of the same rows, each as defined by its function; micro averages by default."""
+
+    exact_match: float
+    set_precision: float
+    set_recall: float
+    set_f1: float
+    set_f1_macro: float
+    set_f1_samples: float
+    hierarchical_set_precision: float
+    hierarchical_set_recall: float
+    hierarchical_set_f1: float
+    hierarchical_set_f1_samples: float
+
+
+def set_report(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> SetReport:
+    """Return every metric of predicted sets.
+
+    >>> from hinet import Taxonomy
+    >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
+    >>> report = set_report([{"cat", "cow"}, {"dog"}], [{"cat"}, {"dog"}], taxonomy=animals)
+    >>> report.exact_match, report.set_precision, report.set_f1
+    (0.5, 1.0, 0.8)
+    """
+    truth, predicted = set_pair(y_true, y_pred, taxonomy)
+    true_nodes, predicted_nodes = truth.with_ancestors(), predicted.with_ancestors()
+    return SetReport(
+        matching_share(truth, predicted),
+        *set_shares(truth, predicted, "micro"),
+        set_shares(truth, predicted, "macro").f1,
+        set_shares(truth, predicted, "samples").f1,
+        *set_shares(true_nodes, predicted_nodes, "micro"),
+        set_shares(true_nodes, predicted_nodes, "samples").f1,
     )
 
 
@@ -105,6 +145,21 @@ SCORES: Mapping[str, Callable[..., float]] = MappingProxyType(
 """The scorers by name; greater is better, so a distance is negated and its name starts with ``neg_``."""
 
 
+_SET_SHARES = (set_precision, set_recall, set_f1)
+
+SET_SCORES: Mapping[str, Callable[..., float]] = MappingProxyType(
+    {
+        "exact_match": exact_match,
+        **{share.__name__: share for share in _SET_SHARES},
+        "set_f1_macro": partial(set_f1, average="macro"),
+        "set_f1_samples": partial(set_f1, average="samples"),
+        **{f"hierarchical_{share.__name__}": partial(share, ancestors=True) for share in _SET_SHARES},
+        "hierarchical_set_f1_samples": partial(set_f1, average="samples", ancestors=True),
+    }
+)
+"""The scorers of predicted sets by name, for classifiers that predict several labels a row."""
+
+
 @dataclass(frozen=True)
 class Scorer:
     """A metric as a scikit-learn scorer: called with a fitted estimator, rows and labels; greater is better."""
@@ -122,19 +177,20 @@ class Scorer:
         predicted = estimator.predict(X)
         if hasattr(last, "node_ids"):  # labels of any form, such as paths
             y, predicted = last.node_ids(y, allow_missing=False), last.node_ids(predicted)
-        return SCORES[self.name](y, predicted, taxonomy=taxonomy)
+        return {**SCORES, **SET_SCORES}[self.name](y, predicted, taxonomy=taxonomy)
 
 
 def scorer(name: str) -> Scorer:
     """Return a metric as a scorer for ``cross_val_score`` and ``GridSearchCV``, for estimators with ``taxonomy_``.
 
     Names are those of the metrics, with ``_macro`` for that average and, as in scikit-learn, ``neg_`` if less is
-    better: see :data:`SCORES`.
+    better: see :data:`SCORES`, and :data:`SET_SCORES` for classifiers that predict sets.
 
     >>> scorer("hierarchical_f1")
     Scorer(name='hierarchical_f1')
     """
-    if name not in SCORES:
-        hint = did_you_mean(name, SCORES) or f"; choose one of {', '.join(SCORES)}"
+    names = [*SCORES, *SET_SCORES]
+    if name not in names:
+        hint = did_you_mean(name, names) or f"; choose one of {', '.join(names)}"
         raise HiNetError(f"unknown scorer {name!r}{hint}")
     return Scorer(name)

@@ -1,0 +1,252 @@
+"""Metrics of ranked labels and of scores: area under the precision-recall curve, precision and nDCG at k."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from hinet.errors import HiNetError, LabelError
+from hinet.metrics.cases import Labels, check_lengths, common_taxonomy, label_lists, true_labels
+from hinet.metrics.node_sets import NodeScores, NodeSets, evaluated_nodes
+from hinet.ragged import Bools, offsets_of
+from hinet.taxonomy import Taxonomy
+
+Ranked: TypeAlias = Any
+"""The labels of every row, the best first, as lists or Traces; or scores of nodes, as a dense or CSR matrix."""
+
+PROPENSITY_A, PROPENSITY_B = 0.55, 1.5  # of Jain et al. (2016), for all sets but Wikipedia and Amazon
+
+
+def au_prc(
+    y_true: Labels,
+    scores: Any,
+    *,
+    labels: Sequence[str] | None = None,
+    leave_out: Iterable[str] = (),
+    taxonomy: Taxonomy | None = None,
+) -> float:
+    """Return the area under the precision-recall curve of all nodes pooled, the root left out.
+
+    Every pair of a row and a node is one case: it is true if the node is a label of the row or an ancestor of one. All
+    are ranked together by their score; the area is the average precision, ``Σ P_i (R_i - R_{i-1})`` over the distinct
+    scores. Only scores above 0 need to be in a CSR matrix.
+
+    Parameters
+    ----------
+    y_true : Traces or list
+        The true labels of every row.
+    scores : array or CSR matrix of shape (rows, columns)
+        The score of every node, such as its probability, at least 0.
+    labels : list of str, optional
+        The node of each column, by default the nodes of the taxonomy in their order. Nodes without a column have 0.
+    leave_out : list of str, optional
+        Further nodes that do not count. Results on the Gene Ontology sets of Clus-HMC leave out its three top terms,
+        ``GO0003674``, ``GO0005575`` and ``GO0008150``, which nearly all rows have.
+    taxonomy : Taxonomy
+        The taxonomy of the labels.
+
+    Notes
+    -----
+    AU(PRC) with a bar over PRC in Vens et al. (2008), *Decision trees for hierarchical multi-label classification*; as
+    C-HMCNN and others compute it, scikit-learn's ``average_precision_score(average="micro")`` without interpolation.
+
+    Examples
+    --------
+    >>> from hinet import Taxonomy
+    >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
+    >>> round(au_prc([{"cat"}, {"cow"}], [[0.9, 0.3, 0.8], [0.6, 0.7, 0.1]], labels=["pet", "cow", "cat"],
+    ...              taxonomy=animals), 3)
+    1.0
+    """
+    return pooled_curve(y_true, scores, labels=labels, leave_out=leave_out, taxonomy=taxonomy).area
+
+
+@dataclass(frozen=True, eq=False)
+class PrecisionRecall:
+    """The curve of precision against recall: a point for every distinct score, highest first; the last is for 0."""
+
+    threshold: NDArray[np.float64]
+    precision: NDArray[np.float64]
+    recall: NDArray[np.float64]
+
+    @property
+    def area(self) -> float:
+        """The average precision."""
+        return float(np.dot(self.precision, np.diff(self.recall, prepend=0.0)))
+
+
+def pooled_curve(
+    y_true: Labels,
+    scores: Any,
+    *,
+    labels: Sequence[str] | None = None,
+    leave_out: Iterable[str] = (),
+    taxonomy: Taxonomy | None = None,
+) -> PrecisionRecall:
+    """Return the precision-recall curve of all nodes pooled; see :func:`au_prc`.
+
+    >>> from hinet import Taxonomy
+    >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
+    >>> curve = pooled_curve([{"cow"}], [[0.9, 0.3]], labels=["pet", "cow"], taxonomy=animals)
+    >>> curve.precision.tolist(), curve.recall.tolist()
+    ([0.0, 0.5, 0.25], [0.0, 1.0, 1.0])
+    """
+    taxonomy = common_taxonomy(y_true, (), taxonomy)
+    found = NodeScores.of(scores, taxonomy, labels)
+    counts = evaluated_nodes(taxonomy, leave_out)
+    truth = NodeSets.of(y_true, taxonomy, "y_true")
+    check_lengths(truth.rows, len(found))
+    truth = truth.with_ancestors().only(counts)
+    positives, cases = len(truth.keys), len(found) * int(counts.sum())
+    if not positives:
+        raise LabelError("y_true: no row has a label below the root; AU(PRC) needs one")
+    chosen = np.flatnonzero(counts[found.node])
+    order = np.argsort(-found.score[chosen])
+    hits = np.cumsum(truth.has(found.row[chosen], found.node[chosen])[order])
+    score = np.append(found.score[chosen[order]], 0)  # that of all other cases
+    last = np.flatnonzero(score[1:] != score[:-1])  # of each distinct score
+    precision = np.append(hits[last] / (last + 1), positives / cases)
+    recall = np.append(hits[last] / positives, 1.0)
+    return PrecisionRecall(np.append(score[last], 0.0), precision, recall)
+
+
+def precision_at_k(
+    y_true: Labels, ranked: Ranked, k: int, *, labels: Sequence[str] | None = None, taxonomy: Taxonomy | None = None
+) -> float:
+    """Return the mean over rows of the share of true labels among the first ``k``; a label that is missing is wrong.
+
+    ``labels`` are the nodes of the columns of scores, by default those of the taxonomy.
+
+    >>> from hinet import Taxonomy
+    >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
+    >>> precision_at_k([{"cat", "cow"}, {"dog"}], [["cat", "dog", "cow"], ["cow", "dog"]], 2, taxonomy=animals)
+    0.5
+    """
+    return Ranking.of(y_true, ranked, k, labels, taxonomy).precision(k)
+
+
+def ndcg_at_k(
+    y_true: Labels, ranked: Ranked, k: int, *, labels: Sequence[str] | None = None, taxonomy: Taxonomy | None = None
+) -> float:
+    """Return the mean over rows of the discounted gain of the first ``k`` labels, as a share of the best possible one.
+
+    A true label at rank r gains ``1 / log2(r + 1)``; at best the first ``min(k, |Y|)`` are true.
+
+    >>> from hinet import Taxonomy
+    >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
+    >>> round(ndcg_at_k([{"cat", "cow"}], [["cat", "dog", "cow"]], 3, taxonomy=animals), 3)
+    0.92
+    """
+    return Ranking.of(y_true, ranked, k, labels, taxonomy).ndcg(k)
+
+
+def label_propensities(
+    y_train: Labels, *, a: float = PROPENSITY_A, b: float = PROPENSITY_B, taxonomy: Taxonomy | None = None
+) -> NDArray[np.float64]:
+    """Return how probable it is that a true label is given to a row, for every node of the taxonomy.
+
+    With ``N`` training rows, ``N_l`` of them with the label, ``1 / (1 + C exp(-a ln(N_l + b)))`` where ``C = (ln N - 1)
+    (b + 1)^a``, after Jain, Prabhu and Varma (2016), *Extreme multi-label loss functions*. At most 1, for few rows too.
+
+    >>> from hinet import Taxonomy
+    >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
+    >>> label_propensities([{"cat"}] * 90 + [{"dog"}] * 10, taxonomy=animals).round(2).tolist()
+    [0.17, 0.17, 0.17, 0.67, 0.39]
+    """
+    taxonomy = common_taxonomy(y_train, (), taxonomy)
+    sets = NodeSets.of(y_train, taxonomy, "y_train")
+    counts = np.bincount(sets.node, minlength=len(taxonomy))
+    scale = max(np.log(max(sets.rows, 1)) - 1, 0) * (b + 1) ** a
+    return np.asarray(1 / (1 + scale * np.exp(-a * np.log(counts + b))))
+
+
+def propensity_scored_precision(
+    y_true: Labels,
+    ranked: Ranked,
+    k: int,
+    propensities: NDArray[np.float64],
+    *,
+    labels: Sequence[str] | None = None,
+    taxonomy: Taxonomy | None = None,
+) -> float:
+    """Return the precision at ``k`` in which a true label counts the more the rarer it is, as a share of the best.
+
+    Each hit counts ``1 / p``, with ``p`` of :func:`label_propensities`; the sum over all rows is divided by that of the
+    best ``k`` true labels, as results of extreme classification are reported (Jain et al., 2016).
+
+    >>> from hinet import Taxonomy
+    >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
+    >>> rare = label_propensities([{"cat"}] * 90 + [{"dog"}] * 10, taxonomy=animals)
+    >>> round(propensity_scored_precision([{"cat", "dog"}], [["cat"]], 1, rare, taxonomy=animals), 3)
+    0.586
+    """
+    return Ranking.of(y_true, ranked, k, labels, taxonomy).propensity_scored_precision(k, propensities)
+
+
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """The first labels of every row, each with its rank, and whether they are true."""
+
+    true_nodes: NDArray[np.int64]
+    true_offsets: NDArray[np.int64]
+    row: NDArray[np.int64]
+    rank: NDArray[np.int64]  # from 0
+    node: NDArray[np.int64]
+    hit: Bools
+
+    @classmethod
+    def of(
+        cls, y_true: Labels, ranked: Ranked, k: int, labels: Sequence[str] | None, taxonomy: Taxonomy | None
+    ) -> Ranking:
+        """Return the first ``k`` labels of every row, each only once."""
+        if k < 1:
+            raise HiNetError(f"k: expected a whole number of at least 1, got {k}")
+        is_matrix = sp.issparse(ranked) or getattr(getattr(ranked, "dtype", None), "kind", "O") == "f"
+        taxonomy = common_taxonomy(y_true, () if is_matrix else ranked, taxonomy)
+        true_nodes, true_offsets = true_labels(y_true, taxonomy)
+        if is_matrix:
+            scores = NodeScores.of(ranked, taxonomy, labels)
+            order = np.lexsort((-scores.score, scores.row))
+            node, offsets = scores.node[order], scores.offsets
+        else:
+            node, offsets = label_lists(ranked, taxonomy, "y_pred")
+        check_lengths(len(true_offsets) - 1, len(offsets) - 1)
+        row = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+        if not is_matrix:  # a label of a DAG may have several traces
+            first = np.sort(np.unique(row * np.int64(len(taxonomy)) + node, return_index=True)[1])
+            row, node = row[first], node[first]
+            offsets = offsets_of(np.bincount(row, minlength=len(offsets) - 1))
+        rank = np.arange(len(row)) - offsets[row]
+        row, rank, node = (values[rank < k] for values in (row, rank, node))
+        hit = NodeSets.of(y_true, taxonomy, "y_true").has(row, node)
+        return cls(true_nodes, true_offsets, row, rank, node, hit)
+
+    def __len__(self) -> int:
+        return len(self.true_offsets) - 1
+
+    def precision(self, k: int) -> float:
+        """Return the mean share of true labels among the first ``k``."""
+        return float(self.hit[self.rank < k].sum() / (k * len(self)))
+
+    def ndcg(self, k: int) -> float:
+        """Return the mean discounted gain of the first ``k``, of the best possible one."""
+        gain = 1 / np.log2(np.arange(2, k + 2))
+        hits = self.hit & (self.rank < k)
+        gained = np.bincount(self.row[hits], gain[self.rank[hits]], len(self))
+        best = np.cumsum(gain)[np.minimum(np.diff(self.true_offsets), k) - 1]
+        return float((gained / best).mean())
+
+    def propensity_scored_precision(self, k: int, propensities: NDArray[np.float64]) -> float:
+        """Return the sum of ``1 / p`` of the hits among the first ``k``, of the best possible one."""
+        weight = 1 / np.asarray(propensities, np.float64)
+        hits = self.hit & (self.rank < k)
+        row = np.repeat(np.arange(len(self)), np.diff(self.true_offsets))
+        order = np.lexsort((-weight[self.true_nodes], row))
+        rank = np.arange(len(row)) - self.true_offsets[row]
+        best = weight[self.true_nodes[order]][rank < k].sum()
+        return float(weight[self.node[hits]].sum() / best)
