@@ -1,7 +1,18 @@
-"""Rows of data: tables, texts, matrices, traces, and the built-in ICD-10-CM set."""
+"""Rows of data: tables, texts, matrices, traces, ARFF files, and the built-in ICD-10-CM set."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from hinet.data.icd10cm import load_icd10cm
 from hinet.data.rows import LabelledRows, split_by_hash
 from hinet.data.traces import Traces
+from hinet.lazy import lazy_exports
 
-__all__ = ["LabelledRows", "Traces", "load_icd10cm", "split_by_hash"]
+if TYPE_CHECKING:
+    from hinet.data.arff import ArffData, load_arff
+
+_MODULES = dict.fromkeys(("ArffData", "load_arff"), "hinet.data.arff")  # Arrow is imported for those who read a table
+
+__all__ = ["ArffData", "LabelledRows", "Traces", "load_arff", "load_icd10cm", "split_by_hash"]
+__getattr__, __dir__ = lazy_exports(__name__, _MODULES)

@@ -114,6 +114,11 @@ def is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
+def is_categories(kind: pa.DataType) -> bool:
+    """Return whether a column of this type holds texts as codes of a dictionary."""
+    return bool(pa.types.is_dictionary(kind) and is_text(kind.value_type))
+
+
 def decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a column with the values of its dictionary, if it has one."""
     if not pa.types.is_dictionary(column.type):

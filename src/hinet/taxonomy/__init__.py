@@ -1,5 +1,6 @@
 """The user's hierarchy: read from a file, checked, and converted to layers of neurons."""
 
+from hinet.taxonomy.arff import Arff
 from hinet.taxonomy.changes import TaxonomyChange
 from hinet.taxonomy.check import Report, check
 from hinet.taxonomy.draft import Problem
@@ -7,8 +8,10 @@ from hinet.taxonomy.drawing import draw
 from hinet.taxonomy.formats import FORMATS, Edges, IdPaths, LabelPaths, Table, TaxonomyFormat, read_draft
 from hinet.taxonomy.layers import STOP, Layer, Layers
 from hinet.taxonomy.nested_json import NestedJson
+from hinet.taxonomy.obo import Obo
 from hinet.taxonomy.path_ids import PATH_SEP, as_id, path_id, strip_padding
 from hinet.taxonomy.path_text import PATH_MARK, has_paths, split_path
+from hinet.taxonomy.skos import Skos
 from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy
 
 __all__ = [
@@ -17,14 +20,17 @@ __all__ = [
     "PATH_SEP",
     "STOP",
     "VIRTUAL_ROOT",
+    "Arff",
     "Edges",
     "IdPaths",
     "LabelPaths",
     "Layer",
     "Layers",
     "NestedJson",
+    "Obo",
     "Problem",
     "Report",
+    "Skos",
     "Table",
     "Taxonomy",
     "TaxonomyChange",

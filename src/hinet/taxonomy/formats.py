@@ -9,16 +9,23 @@ from pathlib import Path
 from typing import Protocol
 
 from hinet.errors import FileError, quoted
+from hinet.files.arff import is_arff
 from hinet.files.delimited import DelimitedTable, guess_delimiter, parse_delimited
+from hinet.files.streams import strip_compression
 from hinet.files.text import read_text, split_lines
+from hinet.taxonomy.arff import Arff
 from hinet.taxonomy.draft import Draft, Problem
 from hinet.taxonomy.nested_json import NestedJson
+from hinet.taxonomy.obo import Obo, is_obo
 from hinet.taxonomy.path_ids import named_path_draft
+from hinet.taxonomy.skos import Skos, syntax_of
 
 NODE_COLUMNS = ("node", "child", "id", "node_id", "code")
 PARENT_COLUMNS = ("parent", "parents", "parent_id", "parents_id", "parent_ids", "parent_code")
 PARENT_SEPARATORS = ("|", ";", ",", " ")
 MEMORY_PER_BYTE = 64  # of text: its parts are short, and each becomes a Python object
+MEMORY_PER_BYTE_OF_ONTOLOGY = 16  # most of it is syntax, or said again and again
+_ONTOLOGIES = (".ttl", ".nt", ".rdf", ".xml", ".owl", ".jsonld", ".obo")
 
 _JSON_START = re.compile(r"""\s*(?:\{\s*["}]|\[\s*["{\[\]\d])""")
 _COLUMN_REMEDY = "set `node_column` and `parent_column`"
@@ -152,12 +159,16 @@ FORMATS: dict[str, type[TaxonomyFormat]] = {
     "paths": IdPaths,
     "labels": LabelPaths,
     "json": NestedJson,
+    "arff": Arff,
+    "skos": Skos,
+    "obo": Obo,
 }
 
 
 def read_draft(path: str | Path, *, format: TaxonomyFormat | str | None = None, encoding: str = "utf-8") -> Draft:
     """Read a file as a draft of its hierarchy; the format is detected unless it is given."""
-    text = read_text(path, encoding, MEMORY_PER_BYTE)
+    is_ontology = strip_compression(path).lower().endswith(_ONTOLOGIES)
+    text = read_text(path, encoding, MEMORY_PER_BYTE_OF_ONTOLOGY if is_ontology else MEMORY_PER_BYTE)
     if isinstance(format, str):
         if format not in FORMATS:
             raise FileError(path, f"unknown format {quoted(format)}; use one of {', '.join(FORMATS)}")
@@ -167,8 +178,14 @@ def read_draft(path: str | Path, *, format: TaxonomyFormat | str | None = None, 
 
 def detect(path: str | Path, text: str) -> TaxonomyFormat:
     """Return the detected format of the text, or raise FileError with a remedy."""
+    if syntax_of(text) is not None:
+        return Skos()
     if _JSON_START.match(text):
         return NestedJson()
+    if is_arff(text):
+        return Arff()
+    if is_obo(text):
+        return Obo()
     numbered = list(data_lines(path, text))
     lines = [line for _, line in numbered]
     first_number, first = numbered[0] if numbered else (1, "")

@@ -3,6 +3,9 @@
 Layer 0 holds only the root. Layer ``l`` has one neuron for every node that a path of ``l`` edges from the root
 reaches, so a node of a DAG at two depths has two neurons. A neuron at which a trace may end has an edge to the stop
 neuron of the layer below it; the layer after the last real one holds only a stop neuron.
+
+For rows with several labels every node has one neuron, below one of its parents: a row that has a node has all its
+parents, so that one path tells as much as all. Its other parents are kept beside the layers.
 """
 
 from __future__ import annotations
@@ -75,6 +78,8 @@ class Layers:
         The sibling group below neuron ``a`` is the options ``option_offsets[a]:option_offsets[a + 1]``.
     option_neuron : int array of shape (options,)
         The neuron an option leads to, or ``STOP``, which is the last option of its group.
+    multilabel : bool
+        Whether a row may take several options of a group, each with a probability of its own.
 
     Examples
     --------
@@ -91,23 +96,27 @@ class Layers:
     layer_offsets: NDArray[np.int64]
     option_offsets: NDArray[np.int64]
     option_neuron: NDArray[np.int32]
+    multilabel: bool = False
 
     def __post_init__(self) -> None:
         freeze(self.node, self.ends, self.layer_offsets, self.option_offsets, self.option_neuron)
 
     @classmethod
-    def of(cls, taxonomy: Taxonomy, ends: Iterable[str] | None = None) -> Layers:
+    def of(cls, taxonomy: Taxonomy, ends: Iterable[str] | None = None, *, multilabel: bool = False) -> Layers:
         """Unroll a taxonomy; ``ends`` names the nodes at which a trace may end, by default all below the root.
 
-        A trace may always end at a leaf, and at the root only if ``ends`` names it.
+        A trace may always end at a leaf, and at the root only if ``ends`` names it. With ``multilabel`` a node of a DAG
+        has one neuron, below the parent with the fewest nodes below it.
         """
         may_end = _may_end(taxonomy, ends)
-        children, child_offsets = taxonomy.child_lists
+        children, child_offsets, tops = (*taxonomy.child_lists, taxonomy.tops)
+        if multilabel and not taxonomy.is_tree:
+            children, child_offsets, tops = _spanning_lists(taxonomy)
         scratch = np.empty(len(taxonomy), np.int64)
         nodes = [np.array([taxonomy.root], np.int32)]
         groups: list[NDArray[np.int64]] = []  # children of each neuron, without stop
         targets: list[NDArray[np.int64]] = []  # the neuron of each child
-        below: Ints = taxonomy.tops.astype(np.int64)
+        below: Ints = tops.astype(np.int64)
         lengths = np.array([len(below)])
         total = 1
         while len(below):
@@ -135,7 +144,7 @@ class Layers:
         is_child[option_offsets[1:][can_end] - 1] = False
         option_neuron[is_child] = np.concatenate(targets)
         layer_offsets = offsets_of(np.array([len(layer) for layer in nodes]))
-        return cls(taxonomy, node, can_end, layer_offsets, option_offsets, option_neuron)
+        return cls(taxonomy, node, can_end, layer_offsets, option_offsets, option_neuron, multilabel)
 
     @property
     def height(self) -> int:
@@ -164,6 +173,7 @@ class Layers:
         """Return whether both have the same neurons with the same nodes and options."""
         return self is other or (
             self.taxonomy.ids == other.taxonomy.ids
+            and self.multilabel == other.multilabel
             and np.array_equal(self.node, other.node)
             and np.array_equal(self.option_offsets, other.option_offsets)
             and np.array_equal(self.option_neuron, other.option_neuron)
@@ -204,6 +214,19 @@ class Layers:
         order, offsets = group_by(self.node[named], len(self.taxonomy))
         return frozen(named[order]), frozen(offsets)
 
+    @cached_property
+    def other_parents(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The parents of every neuron that it does not stand below, with ``multilabel`` of a DAG: flat and offsets."""
+        neuron_of = np.zeros(len(self.taxonomy), np.int64)
+        neuron_of[self.node[1:]] = np.arange(1, len(self.node))
+        flat, offsets = self.taxonomy.parent_lists
+        nodes, counts = gather(flat, offsets, self.node[1:])
+        child = np.repeat(np.arange(1, len(self.node)), counts)
+        parent = neuron_of[nodes]
+        primary = np.append(0, self.parent_lists[0])  # one for each neuron below the root
+        other = (parent != primary[child]) & (parent != 0) if self.multilabel else np.zeros(len(child), bool)
+        return frozen(parent[other]), frozen(offsets_of(np.bincount(child[other], minlength=len(self.node))))
+
     def children_at(self, parents: Ints, nodes: Ints) -> NDArray[np.int64]:
         """Return the neuron of each node among the children of each parent neuron, or -1."""
         options = self._options_to(parents, nodes)
@@ -242,6 +265,10 @@ class Layers:
 
     def count_traces(self) -> int:
         """Count the complete traces: paths from layer 1 to a stop neuron."""
+        return self._trace_count
+
+    @cached_property
+    def _trace_count(self) -> int:
         return int(self.path_counts[self.ends].sum())
 
     def _add_path_counts(self, counts: NDArray[Any]) -> None:
@@ -251,6 +278,22 @@ class Layers:
             target = self.option_neuron[start:end]
             real = target != STOP
             np.add.at(counts, target[real], counts[self.option_parent[start:end][real]])
+
+
+def _spanning_lists(taxonomy: Taxonomy) -> tuple[Ints, Ints, Ints]:
+    """Return the tree in which a node is below its parent with the fewest nodes below it: child lists and top nodes."""
+    reachable = np.flatnonzero(taxonomy.depth > 0)
+    above, _ = taxonomy.ancestor_lists(reachable)
+    below = np.bincount(above, minlength=len(taxonomy))
+    flat, offsets = taxonomy.parent_lists
+    parents, counts = gather(flat, offsets, reachable)
+    child = np.repeat(reachable, counts)
+    known = (taxonomy.depth[parents] >= 0) & (parents != taxonomy.root)
+    parents, child = parents[known], child[known]
+    order = np.lexsort((below[parents], child))
+    first = order[np.append(True, np.diff(child[order]) != 0)[: len(order)]]
+    by_parent, child_offsets = group_by(parents[first], len(taxonomy))
+    return child[first][by_parent], child_offsets, np.setdiff1d(reachable, child)
 
 
 def _may_end(taxonomy: Taxonomy, ends: Iterable[str] | None) -> Bools:

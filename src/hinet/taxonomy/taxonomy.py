@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import repeat
+from itertools import pairwise, repeat
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -19,12 +19,15 @@ from hinet.files.delimited import format_delimited
 from hinet.ragged import Bools, Ints, first_seen, freeze, frozen, gather, group_by, offsets_of
 from hinet.taxonomy.draft import UNWRITABLE, Draft, Graph, Problem, is_writable, longest_depth, resolve
 from hinet.taxonomy.formats import TaxonomyFormat, id_path_draft, read_draft
+from hinet.taxonomy.obo import obo_text
 from hinet.taxonomy.path_ids import as_id, named_path_draft, strip_padding
+from hinet.taxonomy.skos import skos_text
 
 VIRTUAL_ROOT = -1
 TITLE_ATTRIBUTES = ("title", "name", "label", "description")
 
 _KEY_COLUMNS = ("node", "parent")
+_WRITERS = {".ttl": skos_text, ".obo": obo_text}
 _MAX_PROBLEMS_SHOWN = 5
 
 
@@ -147,8 +150,8 @@ class Taxonomy:
     ) -> Taxonomy:
         """Read a plain, ``.gz`` or ``.xz`` file; the format is detected unless it is given.
 
-        ``format`` is one of ``"table"``, ``"edges"``, ``"paths"``, ``"labels"``, ``"json"``, or a format with its
-        settings, such as ``hinet.taxonomy.Table(parent_sep=" ")``.
+        ``format`` is one of ``"table"``, ``"edges"``, ``"paths"``, ``"labels"``, ``"json"``, ``"arff"``, ``"skos"``,
+        ``"obo"``, or a format with its settings, such as ``hinet.taxonomy.Table(parent_sep=" ")``.
 
         Raises
         ------
@@ -326,10 +329,26 @@ class Taxonomy:
                 yield (node, parent, *attributes)
 
     def write(self, path: str | Path) -> None:
-        """Write a table of nodes and parents: ``.tsv`` or ``.csv``, also with ``.gz`` or ``.xz``; ``-`` prints it."""
+        """Write a table of nodes and parents, SKOS as Turtle, or OBO, by the extension; ``-`` prints a table.
+
+        That is ``.tsv``, ``.csv``, ``.txt``, ``.ttl`` or ``.obo``, also with ``.gz`` or ``.xz``.
+
+        Raises
+        ------
+        FileError
+            If the extension is another.
+        TaxonomyError
+            If the format cannot hold a name.
+        """
         name = str(path).lower().removesuffix(".gz").removesuffix(".xz")
+        if name.endswith(tuple(_WRITERS)):
+            flat, offsets = self.parent_lists
+            parents = [[self.ids[p] for p in flat[start:end].tolist()] for start, end in pairwise(offsets.tolist())]
+            write_text(path, _WRITERS[name[-4:]](self.ids, parents, self.attributes))
+            return
         if not name.endswith((".csv", ".tsv", ".txt")) and str(path) != "-" and not Path(path).is_char_device():
-            raise FileError(path, "a taxonomy is written as .tsv, .csv or .txt, also with .gz or .xz; rename it")
+            message = "a taxonomy is written as .tsv, .csv, .txt, .ttl (SKOS) or .obo, also with .gz or .xz; rename it"
+            raise FileError(path, message)
         for key in _KEY_COLUMNS:
             if key in self.attributes:
                 raise TaxonomyError(f"an attribute is called {key!r}, like a key column of the table; rename it")

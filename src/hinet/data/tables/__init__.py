@@ -1,7 +1,8 @@
-"""Tables read and written in blocks: CSV, TSV, JSON lines, Parquet and plain lines."""
+"""Tables read and written in blocks: CSV, TSV, JSON lines, Parquet, ARFF and plain lines."""
 
 from hinet.data.tables.blocks import ColumnSelection, RowBlock
 from hinet.data.tables.columns import Columns, Conditions, LabelledBlock, RowQuery, labelled_blocks, taxonomy_check
+from hinet.data.tables.declared import declared_columns
 from hinet.data.tables.formats import TableOptions
 from hinet.data.tables.reading import read_blocks
 from hinet.data.tables.row_errors import FailFast, RowErrors, collect_rejects
@@ -18,6 +19,7 @@ __all__ = [
     "RowQuery",
     "TableOptions",
     "collect_rejects",
+    "declared_columns",
     "labelled_blocks",
     "new_table",
     "output_format",

@@ -31,8 +31,13 @@ def as_text(cell: Any) -> str | None:
     return None if isinstance(cell, (list, dict)) else as_id(cell)
 
 
-def number_cells(name: str, cells: Sequence[Any], errors: Errors) -> pa.Array:
-    """Return cells as numbers, missing ones as null."""
+def number_cells(name: str, cells: Sequence[Any] | pa.Array, errors: Errors) -> pa.Array:
+    """Return cells, or an Arrow array of numbers, as numbers, missing ones as null."""
+    if isinstance(cells, pa.Array):
+        numbers = np.asarray(cells.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), np.float64)
+        for row in np.flatnonzero(np.abs(numbers) > FINITE).tolist():
+            errors[row] = f"column {quoted(name)} has {numbers[row]}, expected a number; {_NUMBER}"
+        return pa.array(numbers, from_pandas=True)
     values: list[float | None] = []
     for row, cell in enumerate(cells):
         value = _as_number(cell)
@@ -55,8 +60,10 @@ def _as_number(cell: Any) -> float | None:
     return None if abs(value) > FINITE else value
 
 
-def category_cells(name: str, cells: Sequence[Any], errors: Errors) -> pa.Array:
-    """Return cells as text, missing ones as null."""
+def category_cells(name: str, cells: Sequence[Any] | pa.Array, errors: Errors) -> pa.Array:
+    """Return cells, or an Arrow array of categories as a dictionary, as text, missing ones as null."""
+    if isinstance(cells, pa.Array):
+        return cells.dictionary_decode().cast(pa.large_string())
     texts = [as_text(cell) for cell in cells]
     for row, text in enumerate(texts):
         if text is None:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from hinet.data.frames import is_categories, is_number
 from hinet.data.tables.blocks import ColumnSelection, RowBlock
 from hinet.data.tables.cells import as_text, category_cells, number_cells, vector_cells
 from hinet.data.tables.formats import TableOptions
@@ -212,7 +213,7 @@ def _parse_block(
 ) -> LabelledBlock:
     block, columns = _filter_rows(block, query), query.columns
     texts = _texts(block, columns.text)
-    labels = columns.parse_labels([block.cells[name] for name in columns.label]) if query.labels else []
+    labels = columns.parse_labels([block.values(name) for name in columns.label]) if query.labels else []
     reasons = {label: _bad_label(label) or query.check(label) for label in {*labels}}
     reasons_by_row = (
         {row: reason for row, label in enumerate(labels) if (reason := reasons[label])} if any(reasons.values()) else {}
@@ -234,13 +235,20 @@ def _table(
     block: RowBlock, columns: Columns, files: Mapping[str, VectorFile], widths: dict[str, int], errors: dict[int, str]
 ) -> pa.Table:
     """Return the columns of rows that tell the label; rows that have no such values are told in ``errors``."""
-    arrays = [pa.array([as_text(cell) or "" for cell in block.cells[name]], pa.large_string()) for name in columns.text]
-    arrays += [number_cells(name, block.cells[name], errors) for name in columns.number]
-    arrays += [category_cells(name, block.cells[name], errors) for name in columns.category]
+    texts = ([as_text(cell) or "" for cell in block.values(name)] for name in columns.text)
+    arrays = [pa.array(column, pa.large_string()) for column in texts]
+    arrays += [number_cells(name, _cells_or(block, name, is_number), errors) for name in columns.number]
+    arrays += [category_cells(name, _cells_or(block, name, is_categories), errors) for name in columns.category]
     for name in columns.vector:
         cells = files[name].take(block.positions) if name in files else block.column(name)
         arrays.append(vector_cells(name, cells, widths, errors))
     return pa.table(arrays, list(columns.inputs))
+
+
+def _cells_or(block: RowBlock, name: str, has_kind: Callable[[pa.DataType], bool]) -> Any:
+    """Return a column as an Arrow array if it has such a type, else as Python values."""
+    column = block.column(name)
+    return column if isinstance(column, pa.Array) and has_kind(column.type) else block.values(name)
 
 
 def table_of(block: RowBlock, columns: Columns, widths: Mapping[str, int]) -> pa.Table:
@@ -271,9 +279,10 @@ def _filter_rows(block: RowBlock, query: RowQuery) -> RowBlock:
     if not query.where and not query.exclude:
         return block
     conditions, exclusions = query.where.items(), query.exclude.items()
+    values_of = {column: block.values(column) for column in (*query.where, *query.exclude)}
 
     def has(row: int, column: str, values: tuple[str, ...]) -> bool:
-        return (as_text(block.cells[column][row]) or "").strip() in values
+        return (as_text(values_of[column][row]) or "").strip() in values
 
     rows = [
         row
@@ -288,7 +297,7 @@ def _texts(block: RowBlock, columns: Sequence[str]) -> list[str | None]:
     """Return the text of every row, or None where a cell is not text."""
     if not columns:
         return [""] * len(block)
-    parts = [[cell if isinstance(cell, str) else as_text(cell) for cell in block.cells[name]] for name in columns]
+    parts = [[cell if isinstance(cell, str) else as_text(cell) for cell in block.values(name)] for name in columns]
     if len(parts) == 1:
         return parts[0]
     rows = zip(*parts, strict=True)

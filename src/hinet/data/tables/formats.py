@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from hinet.files.arff import is_arff
 from hinet.files.delimited import EXCEL_DELIMITER, QuoteError, Records, first_line, guess_delimiter
 from hinet.files.streams import STANDARD, strip_compression
 from hinet.files.text import check_encoding
 
-TableFormat = Literal["csv", "tsv", "jsonl", "parquet", "text"]
+TableFormat = Literal["csv", "tsv", "jsonl", "parquet", "arff", "text"]
 FORMATS: tuple[TableFormat, ...] = get_args(TableFormat)
 TEXT_COLUMN = "text"  # the column of plain lines
 PARQUET = b"PAR1"
@@ -22,7 +23,7 @@ LONG_CELL_LINES = 100  # lines that a quoted cell may span
 _HEADER = re.compile(r"\w+([,;|\t]\w+)+")  # single words with delimiters and no spaces between them
 _BY_SUFFIX: dict[str, TableFormat] = {
     ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
-    ".parquet": "parquet", ".pq": "parquet",
+    ".parquet": "parquet", ".pq": "parquet", ".arff": "arff",
 }  # fmt: skip
 
 
@@ -62,6 +63,8 @@ def format_of(
     text = head.decode(options.encoding, errors="replace").lstrip("\ufeff")
     if text.lstrip().startswith("{"):
         return "jsonl"
+    if is_arff(text):
+        return "arff"
     delimiter = options.delimiter or delimiter_of(text)
     line = first_line(io.StringIO(text, newline="")).strip()
     header = [name.strip().strip('"') for name in line.split(delimiter)]

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from hinet.data.tables.arff_rows import arff_blocks
 from hinet.data.tables.blocks import ColumnSelection, RowBlock, in_blocks
 from hinet.data.tables.formats import TableFormat, TableOptions, format_of
 from hinet.data.tables.parquet import parquet_blocks
@@ -35,6 +36,8 @@ def read_blocks(
             format = format_of(path, peeked.head, options, selection.columns, selection.explicit)
             if format == "parquet":
                 blocks = _parquet_blocks(path, peeked, selection, options.encoding, row_errors)
+            elif format == "arff":
+                blocks = arff_blocks(path, peeked, selection, options.encoding, row_errors)
             else:
                 blocks = _text_blocks(path, peeked, format, selection, options, row_errors)
             for block in blocks:

@@ -18,8 +18,10 @@ from hinet.files.delimited import format_rows
 from hinet.files.streams import STANDARD, compressed_writer, standard_output, strip_compression
 from hinet.files.text import decoding_error
 
-CellKind = Literal["text", "texts", "number", "integer", "any"]  # "any" is copied from the input
+# "labels" and "numbers" are lists that a text cell has joined; "any" is copied from the input
+CellKind = Literal["text", "texts", "labels", "number", "numbers", "integer", "any"]
 LIST_SEP = " > "  # between the steps of a trace in a text cell
+LABEL_SEP = "|"  # between several labels in a text cell, unless another is given
 
 
 class TableWriter(Protocol):
@@ -30,26 +32,30 @@ class TableWriter(Protocol):
 
 
 def output_format(out: str, format: TableFormat | None, input_format: TableFormat) -> TableFormat:
-    """Return the format to write: as given, by the suffix, or that of the input; for plain lines it is TSV.
+    """Return the format to write: as given, by the suffix, or that of the input; for plain lines TSV, for ARFF CSV.
 
     Raises
     ------
     FileError
-        If the suffix is unknown.
+        If the suffix is unknown, or ARFF is asked for.
     """
     result = format or (None if out == STANDARD else format_of_name(out))
     suffix = Path(strip_compression(out)).suffix.lower()
     if result is None and suffix not in ("", ".txt"):
         raise FileError(out, f"unknown extension {suffix!r}; use .csv, .tsv, .jsonl or .parquet, or set the format")
+    if result == "arff":
+        raise FileError(out, "ARFF is not written; use .csv, .tsv, .jsonl or .parquet")
     result = result or input_format
-    return "tsv" if result == "text" else result
+    return "tsv" if result == "text" else "csv" if result == "arff" else result
 
 
 @contextmanager
-def new_table(out: str, format: TableFormat, kinds: Mapping[str, CellKind]) -> Iterator[TableWriter]:
+def new_table(
+    out: str, format: TableFormat, kinds: Mapping[str, CellKind], label_sep: str = LABEL_SEP
+) -> Iterator[TableWriter]:
     """Yield a writer of a table with these columns; ``-`` is standard output.
 
-    A file appears when the block ends, and not if it raises.
+    A file appears when the block ends, and not if it raises. ``label_sep`` is what joins several labels in a text cell.
     """
     for name in kinds:
         if decoding_error(name, "utf-8"):
@@ -58,21 +64,21 @@ def new_table(out: str, format: TableFormat, kinds: Mapping[str, CellKind]) -> I
         stream = standard_output()
         if format == "parquet" and stream.isatty():
             raise FileError(out, "Parquet is a binary format; write it to a file, or choose another format")
-        with table_writer(out, stream, format, kinds) as writer:
+        with table_writer(out, stream, format, kinds, label_sep) as writer:
             yield writer
         stream.flush()
         return
     with (
         new_file(out) as stream,
         compressed_writer(out, stream) as packed,
-        table_writer(out, packed, format, kinds) as writer,
+        table_writer(out, packed, format, kinds, label_sep) as writer,
     ):
         yield writer
 
 
 @contextmanager
 def table_writer(
-    path: str, stream: IO[bytes], format: TableFormat, kinds: Mapping[str, CellKind]
+    path: str, stream: IO[bytes], format: TableFormat, kinds: Mapping[str, CellKind], label_sep: str = LABEL_SEP
 ) -> Iterator[TableWriter]:
     """Yield a writer of a table to a stream; errors name ``path``."""
     if format == "jsonl":
@@ -81,16 +87,33 @@ def table_writer(
         with _Parquet(path, stream, kinds) as writer:
             yield writer
     else:
-        yield _Delimited(stream, "\t" if format == "tsv" else ",", kinds)
+        yield _Delimited(path, stream, "\t" if format == "tsv" else ",", kinds, label_sep)
 
 
 class _Delimited:
-    def __init__(self, stream: IO[bytes], delimiter: str, kinds: Mapping[str, CellKind]) -> None:
-        self._stream, self._delimiter, self._kinds = stream, delimiter, kinds
+    def __init__(
+        self, path: str, stream: IO[bytes], delimiter: str, kinds: Mapping[str, CellKind], label_sep: str
+    ) -> None:
+        self._path, self._stream, self._delimiter, self._kinds = path, stream, delimiter, kinds
+        self._label_sep = label_sep
+        self._cell_of = {**_CELL_OF, "labels": self._labels, "numbers": self._numbers}
         self._rows([list(kinds)])
 
+    def _labels(self, labels: Any) -> str:
+        for label in labels or ():
+            if self._label_sep in label:
+                raise FileError(
+                    self._path,
+                    f"the label {quoted(label)} has the separator {quoted(self._label_sep)}; give another "
+                    "`label_sep`, or write JSON lines or Parquet",
+                )
+        return self._label_sep.join(labels or ())
+
+    def _numbers(self, numbers: Any) -> str:
+        return self._label_sep.join(map(_CELL_OF["number"], numbers or ()))
+
     def write(self, columns: Mapping[str, Sequence[Any]]) -> None:
-        cells = [[_CELL_OF[kind](value) for value in _values(columns[name])] for name, kind in self._kinds.items()]
+        cells = [[self._cell_of[kind](value) for value in _values(columns[name])] for name, kind in self._kinds.items()]
         self._rows(list(zip(*cells, strict=True)))
 
     def _rows(self, rows: list[Any]) -> None:
@@ -135,6 +158,8 @@ class _JsonLines:
 
 
 def _json_value(value: Any, kind: CellKind) -> Any:
+    if kind == "numbers" and value is not None:
+        return [_json_value(each, "number") for each in value]
     if isinstance(value, float):
         return None if value != value else float(f"{value:.6g}") if kind == "number" else value
     return value
@@ -160,7 +185,9 @@ class _Parquet:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        types = {"text": pa.string(), "texts": pa.list_(pa.string()), "number": pa.float64(), "integer": pa.int64()}
+        texts, numbers = pa.list_(pa.string()), pa.list_(pa.float64())
+        types = {"text": pa.string(), "texts": texts, "labels": texts, "number": pa.float64(), "numbers": numbers}
+        types["integer"] = pa.int64()
         try:
             if self._writer is None:
                 first = {name: _as_array(columns[name], types.get(kind)) for name, kind in self._kinds.items()}

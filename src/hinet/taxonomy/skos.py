@@ -1,0 +1,283 @@
+"""SKOS thesauri in RDF/XML, Turtle, N-Triples or JSON-LD, read by pyoxigraph; written as Turtle."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote, unquote
+
+from hinet.errors import FileError, did_you_mean, quoted
+from hinet.extras import require
+from hinet.taxonomy.draft import Draft, Problem
+from hinet.taxonomy.terms import DEFINITION, SYNONYMS, TITLE, join_terms, split_terms
+
+Syntax = Literal["RDF/XML", "Turtle", "JSON-LD"]
+
+CORE = "http://www.w3.org/2004/02/skos/core#"
+OWN = "urn:hinet:"  # ids that are no IRIs follow it, percent-encoded
+OWN_COLUMN = "urn:hinet-column:"  # a column other than title, synonyms and definition
+UNTAGGED = ""  # the language of a literal without one
+USUAL_LANGUAGE = "en"  # of several that as many concepts have
+
+_OTHER = 3  # the rank of a text in another language
+_RDF_TYPE = "http://www.w3.org/1999/02/22-rdf-syntax-ns#type"
+_DEPRECATED = "http://www.w3.org/2002/07/owl#deprecated"
+_TEXTS = {CORE + "prefLabel": TITLE, CORE + "altLabel": SYNONYMS, CORE + "definition": DEFINITION}
+_LINKS = {CORE + name for name in ("broader", "narrower", "inScheme", "topConceptOf", "hasTopConcept")}
+_XML = re.compile(r"\s*(?:<\?xml[^>]*\?>\s*)?(?:<!--.*?-->\s*|<!DOCTYPE.*?\]?>\s*)*<(?:\w+:)?RDF\b", re.DOTALL)
+_TURTLE = re.compile(
+    r"(?:\s|#[^\n]*\n)*(?:@(?:prefix|base)\b|(?:prefix|base)\s+\S*\s*<|(?:<[^<>\s]*>|_:\S+)\s+(?:a\s|<[^<>\s]*>\s))",
+    re.IGNORECASE,
+)
+_JSON_LD = re.compile(r'"@(?:context|graph|id)"\s*:')
+_IRI = re.compile(r"(?:https?://|urn:[a-z0-9][a-z0-9-]+:)[A-Za-z0-9._~:/?#@!$&'()*+,;=%-]+")
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+
+
+def syntax_of(text: str) -> Syntax | None:
+    """Return the syntax of RDF that a text is in, if any.
+
+    >>> syntax_of("@prefix skos: <http://www.w3.org/2004/02/skos/core#> ."), syntax_of("node,parent")
+    ('Turtle', None)
+    """
+    if _XML.match(text):
+        return "RDF/XML"
+    if text.lstrip()[:1] in ("{", "["):
+        return "JSON-LD" if _JSON_LD.search(text) else None
+    return "Turtle" if _TURTLE.match(text) else None  # N-Triples are Turtle
+
+
+@dataclass(frozen=True)
+class Skos:
+    """A thesaurus of concepts with ``skos:broader`` and ``skos:narrower``; the id of a node is the IRI of its concept.
+
+    ``language`` is that of the titles, synonyms and definitions, by default the one in which most concepts have a
+    preferred label. ``scheme`` is the concept scheme to read, by its IRI or the end of it; by default all are. Concepts
+    that are deprecated are left out.
+    """
+
+    language: str | None = None
+    scheme: str | None = None
+
+    def parse(self, path: str | Path, text: str) -> Draft:
+        """Return a link for every concept and broader concept; messages name the concept."""
+        graph = _Graph.read(path, text)
+        concepts = graph.concepts(_chosen_scheme(path, graph, self.scheme))
+        if not concepts:
+            raise FileError(path, "there is no skos:Concept in the file; is it a SKOS thesaurus?")
+        language = self._language(path, graph, concepts)
+        texts = {name: graph.texts(name, language) for name in (TITLE, SYNONYMS, DEFINITION)}
+        columns = {TITLE: _first(texts[TITLE]), SYNONYMS: _joined(texts[SYNONYMS]), DEFINITION: _joined_lines(texts)}
+        columns |= graph.own_columns
+        above = graph.broader(concepts)
+        links = [(node, parent) for node in concepts for parent in above.get(node) or (None,)]
+        return Draft(
+            nodes=[_as_id(node) for node, _ in links],
+            parents=[None if parent is None else _as_id(parent) for _, parent in links],
+            attributes={
+                name: [column.get(node, "") for node, _ in links] for name, column in columns.items() if column
+            },
+            declares_nodes=True,
+            repeats_allowed=False,
+            problems=tuple(self._warnings(graph, language)),
+        )
+
+    def _language(self, path: str | Path, graph: _Graph, concepts: Iterable[str]) -> str:
+        known = {*concepts}
+        pairs = {(node, tag) for node, tag, _ in graph.literals[TITLE] if node in known}
+        counts = Counter(tag for _, tag in pairs)
+        if self.language is None:
+            return min(counts, key=lambda tag: (-counts[tag], tag != USUAL_LANGUAGE, tag), default=UNTAGGED)
+        wanted = self.language.lower()
+        if counts and not any(_is_language(tag, wanted) for tag in counts):
+            listed = ", ".join(quoted(tag) for tag, _ in counts.most_common(12) if tag) or "no language"
+            raise FileError(
+                path,
+                f"no preferred label is in the language {quoted(self.language)}; set `language` to one of {listed}",
+            )
+        return wanted
+
+    def _warnings(self, graph: _Graph, language: str) -> Iterator[Problem]:
+        schemes = list(graph.schemes)
+        if self.scheme is None and len(schemes) > 1:
+            message = f"the file has {len(schemes):,} concept schemes, all read; set `scheme` to read one, such as"
+            yield Problem("warning", "several-schemes", f"{message} {quoted(schemes[0])}")
+        languages = {tag for _, tag, _ in graph.literals[TITLE]}
+        if self.language is None and len(languages) > 1:
+            name = quoted(language) if language else "no language"
+            message = f"titles are in {name}, and labels in {len(languages)}; set `language` to be sure"
+            yield Problem("warning", "guessed-language", message)
+        for node in graph.undeclared:
+            message = f"{quoted(node)} is named as broader or narrower, and is declared nowhere as a skos:Concept"
+            yield Problem("warning", "undeclared-concept", message, nodes=(_as_id(node),))
+
+
+@dataclass
+class _Graph:
+    """The triples of a thesaurus that matter, in the order of the file."""
+
+    types: dict[str, set[str]] = field(default_factory=dict)
+    links: dict[str, list[tuple[str, str]]] = field(default_factory=lambda: {name: [] for name in _LINKS})
+    literals: dict[str, list[tuple[str, str, str]]] = field(
+        default_factory=lambda: {name: [] for name in _TEXTS.values()}
+    )  # (concept, language, text) of titles, synonyms and definitions
+    own_columns: dict[str, dict[str, str]] = field(default_factory=dict)
+    deprecated: set[str] = field(default_factory=set)
+
+    @classmethod
+    def read(cls, path: str | Path, text: str) -> _Graph:
+        """Parse RDF in any syntax, or raise FileError with the line."""
+        require("pyoxigraph", "a SKOS file")
+        import pyoxigraph as ox
+
+        syntax = syntax_of(text) or "Turtle"
+        formats = {"RDF/XML": ox.RdfFormat.RDF_XML, "Turtle": ox.RdfFormat.TURTLE, "JSON-LD": ox.RdfFormat.JSON_LD}
+        graph = cls()
+        try:
+            for quad in ox.parse(input=text, format=formats[syntax]):
+                graph._add(_name(quad.subject), quad.predicate.value, quad.object)
+        except SyntaxError as error:
+            raise FileError(path, f"not valid {syntax}: {error.msg}", line=error.lineno) from None
+        return graph
+
+    def _add(self, subject: str, predicate: str, value: Any) -> None:
+        if predicate in _TEXTS:
+            self.literals[_TEXTS[predicate]].append(
+                (subject, getattr(value, "language", None) or UNTAGGED, value.value)
+            )
+        elif predicate in self.links:
+            self.links[predicate].append((subject, _name(value)))
+        elif predicate == _RDF_TYPE:
+            self.types.setdefault(subject, set()).add(value.value)
+        elif predicate == _DEPRECATED and value.value in ("true", "1"):
+            self.deprecated.add(subject)
+        elif predicate.startswith(OWN_COLUMN):
+            self.own_columns.setdefault(unquote(predicate[len(OWN_COLUMN) :]), {})[subject] = value.value
+
+    @cached_property
+    def schemes(self) -> dict[str, None]:
+        """The concept schemes, in the order of the file."""
+        declared = [node for node, types in self.types.items() if CORE + "ConceptScheme" in types]
+        named = [scheme for name in ("inScheme", "topConceptOf") for _, scheme in self.links[CORE + name]]
+        return dict.fromkeys([*declared, *named, *(scheme for scheme, _ in self.links[CORE + "hasTopConcept"])])
+
+    @cached_property
+    def _hierarchy(self) -> dict[tuple[str, str], None]:
+        """The pairs (concept, broader concept)."""
+        narrower = ((child, parent) for parent, child in self.links[CORE + "narrower"])
+        return dict.fromkeys([*self.links[CORE + "broader"], *narrower])
+
+    @property
+    def undeclared(self) -> list[str]:
+        """Concepts that are only named as broader or narrower ones."""
+        declared = {node for node, types in self.types.items() if CORE + "Concept" in types}
+        declared |= {node for node, _, _ in self.literals[TITLE]}
+        ends = dict.fromkeys(node for pair in self._hierarchy for node in pair)
+        return [node for node in ends if node not in declared]
+
+    def concepts(self, scheme: str | None) -> list[str]:
+        """Return the concepts of a scheme, or all, in the order of the file."""
+        nodes = dict.fromkeys(node for node, types in self.types.items() if CORE + "Concept" in types)
+        nodes |= dict.fromkeys(node for name in ("inScheme", "topConceptOf") for node, _ in self.links[CORE + name])
+        nodes |= dict.fromkeys(node for _, node in self.links[CORE + "hasTopConcept"])
+        nodes |= dict.fromkeys(node for pair in self._hierarchy for node in pair)
+        left_out = {*self.schemes, *self.deprecated}
+        if scheme is None:
+            return [node for node in nodes if node not in left_out]
+        members = {
+            node for name in ("inScheme", "topConceptOf") for node, of in self.links[CORE + name] if of == scheme
+        }
+        members |= {node for of, node in self.links[CORE + "hasTopConcept"] if of == scheme}
+        return [node for node in nodes if node in members and node not in left_out]
+
+    def broader(self, concepts: Sequence[str]) -> dict[str, list[str]]:
+        """Return the broader ones of these concepts among them."""
+        known = {*concepts}
+        above: dict[str, list[str]] = {}
+        for child, parent in self._hierarchy:
+            if child in known and parent in known:
+                above.setdefault(child, []).append(parent)
+        return above
+
+    def texts(self, name: str, language: str) -> dict[str, list[str]]:
+        """Return the texts of each concept in a language: with that tag, else with a variant of it, else with none."""
+        ranks: dict[str, int] = {}
+        found: dict[str, list[str]] = {}
+        for node, tag, text in self.literals[name]:
+            rank = 0 if tag == language else 1 if _is_language(tag, language) else 2 if tag == UNTAGGED else _OTHER
+            if rank == _OTHER or not text.strip():
+                continue
+            if rank < ranks.get(node, _OTHER):
+                ranks[node], found[node] = rank, [text]
+            elif rank == ranks[node]:
+                found[node].append(text)
+        return found
+
+
+def _name(term: Any) -> str:
+    """Return the IRI of a node, or the name of a blank one."""
+    value: str = term.value
+    return value if ":" in value else f"_:{value}"
+
+
+def _is_language(tag: str, language: str) -> bool:
+    return tag == language or (bool(language) and tag.startswith(f"{language}-"))
+
+
+def _chosen_scheme(path: str | Path, graph: _Graph, wanted: str | None) -> str | None:
+    if wanted is None:
+        return None
+    schemes = list(graph.schemes)
+    matches = [name for name in schemes if name == wanted] or [
+        name for name in schemes if re.split(r"[/#]", name.rstrip("/#"))[-1] == wanted
+    ]
+    if len(matches) != 1:
+        listed = ", ".join(map(quoted, schemes[:12]))
+        hint = did_you_mean(wanted, schemes)
+        raise FileError(path, f"the file has no concept scheme {quoted(wanted)}; set `scheme` to one of {listed}{hint}")
+    return matches[0]
+
+
+def _first(texts: Mapping[str, list[str]]) -> dict[str, str]:
+    return {node: found[0] for node, found in texts.items()}
+
+
+def _joined(texts: Mapping[str, list[str]]) -> dict[str, str]:
+    return {node: join_terms(dict.fromkeys(found)) for node, found in texts.items()}
+
+
+def _joined_lines(texts: Mapping[str, Mapping[str, list[str]]]) -> dict[str, str]:
+    return {node: " ".join(dict.fromkeys(found)) for node, found in texts[DEFINITION].items()}
+
+
+def _as_id(node: str) -> str:
+    return unquote(node[len(OWN) :]) if node.startswith(OWN) else node
+
+
+def _as_iri(node: str) -> str:
+    is_iri = _IRI.fullmatch(node) and not node.startswith((OWN, OWN_COLUMN))
+    return node if is_iri else OWN + quote(node, safe="")
+
+
+def skos_text(ids: Sequence[str], parents: Sequence[Sequence[str]], attributes: Mapping[str, Sequence[str]]) -> str:
+    """Return a taxonomy as Turtle: concepts with their parents, titles, synonyms, definitions and other columns."""
+    lines = [f"@prefix skos: <{CORE}> ."]
+    for row, (node, above) in enumerate(zip(ids, parents, strict=True)):
+        parts = ["a skos:Concept", *(f"skos:broader <{_as_iri(parent)}>" for parent in above)]
+        for name, column in attributes.items():
+            predicate = {TITLE: "skos:prefLabel", SYNONYMS: "skos:altLabel", DEFINITION: "skos:definition"}.get(
+                name, f"<{OWN_COLUMN}{quote(name, safe='')}>"
+            )
+            texts = split_terms(column[row]) if name == SYNONYMS else [column[row]] if column[row] else []
+            parts += [f"{predicate} {_literal(text)}" for text in texts]
+        lines.append(f"<{_as_iri(node)}> " + " ;\n    ".join(parts) + " .")
+    return "\n".join(lines) + "\n"
+
+
+def _literal(text: str) -> str:
+    return '"' + text.translate(_ESCAPES) + '"'
