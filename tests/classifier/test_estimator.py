@@ -210,11 +210,11 @@ def test_labels_may_end_at_inner_nodes_and_be_several() -> None:
     found = small(taxonomy=taxonomy()).fit(TEXTS, labels)
     assert found.predict(TEXTS).tolist() == labels
     several = [{"bread", "milk"} if label == "bread" else label for label in LABELS]
-    mixed = small(taxonomy=taxonomy()).fit(TEXTS, several)
+    mixed = small(taxonomy=taxonomy(), multilabel=False).fit(TEXTS, several)
     bread = mixed.predict_proba([TEXTS[LABELS.index("bread")]])[0]
     assert bread[mixed.classes_.tolist().index("milk")] == pytest.approx(0.5, abs=0.2)
     assert mixed.score(TEXTS, several) > 0.9
-    paths = small().fit(
+    paths = small(multilabel=False).fit(
         TEXTS, [{PATHS["bread"], PATHS["milk"]} if label == "bread" else PATHS[label] for label in LABELS]
     )
     assert paths.predict([TEXTS[LABELS.index("toy")]]).tolist() == [("toy",)]

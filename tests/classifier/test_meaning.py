@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hinet import HiNetClassifier, Taxonomy
-from hinet.classifier.titles import TitleRows, learned_weight
+from hinet import HiNetClassifier, Layers, Taxonomy, Traces
+from hinet.classifier.titles import TitleRows, best_titles, learned_weight
 from hinet.data.matrices import MixedRows
 from hinet.data.vectors import TokenVectors
 from hinet.errors import FileError, HiNetError
@@ -177,6 +178,14 @@ def test_titles_make_labels_without_rows_reachable(vectors: TokenVectors, tmp_pa
     assert classifier.score(*rows) > 0.95
 
 
+def test_what_is_said_of_a_label_without_rows_counts_as_much_as_the_rows_of_others() -> None:
+    taxonomy = Taxonomy.from_edges([("top", f"n{number}") for number in range(3)])
+    traces = Traces.encode(Layers.of(taxonomy), ["n0"] * 12 + ["n1"] * 8)
+    titles = TitleRows(["a", "b", "c", "d"], taxonomy.positions(["n0", "n1", "n2", "n2"]))
+    weights = titles.weights_after(np.full(20, 0.5), traces, 3.0)
+    assert weights.tolist() == [0.5] * 20 + [3.0, 3.0, 5.0, 5.0]
+
+
 def test_titles_count_only_where_held_out_rows_gain() -> None:
     random = np.random.default_rng(0)
     taxonomy = Taxonomy.from_edges([("top", f"n{number}") for number in range(40)])
@@ -189,11 +198,48 @@ def test_titles_count_only_where_held_out_rows_gain() -> None:
         codec, features = classifier.fitted_.codec, classifier.fitted_.features
         titles = TitleRows(title_words, np.array([taxonomy.position(f"n{number}") for number in range(40)]))
         rows = features.rows(texts, 1, sparse=True)
-        return learned_weight(rows, codec.encode(labels), features.rows(titles.texts, 1, sparse=True), titles, 0)
+        title_rows = features.rows(titles.texts, 1, sparse=True)
+        return learned_weight(rows, codec.encode(labels), title_rows, titles, 0).weight
 
     every = [" ".join(f"{name}{number}" for number in range(40)) for name in names]
     assert weight(every) > 0
     assert weight([every[(number + 1) % 40] for number in range(40)]) == 0
+
+
+def test_synonyms_and_definitions_of_labels_are_rows_too() -> None:
+    nodes = [f"n{number}" for number in range(4)]
+    columns = {
+        "title": dict.fromkeys(nodes[:2], "the title"),
+        "synonyms": {"n0": r"first|second\|half", "n2": "n2|third", "n3": "the title"},
+        "definition": {"n0": "what it is", "n1": "the title"},
+    }
+    taxonomy = Taxonomy.from_edges([("top", node) for node in nodes], attributes=columns)
+    classifier = HiNetClassifier(taxonomy, titles=False, n_jobs=1, epochs=1).fit(["a b", "a c"], ["n0", "n1"])
+    codec, chosen = classifier.fitted_.codec, taxonomy.positions(nodes)
+    described, titles = TitleRows.choices(codec, chosen)
+    assert titles.texts == ["the title"] * 2
+    assert described.texts == ["the title", "first", "second|half", "what it is", "the title", "third", "the title"]
+    assert [taxonomy.ids[node] for node in described.nodes.tolist()] == ["n0"] * 4 + ["n1", "n2", "n3"]
+    plain = replace(taxonomy, attributes={"title": taxonomy.attributes["title"]})
+    classifier = HiNetClassifier(plain, titles=False, n_jobs=1, epochs=1).fit(["a b", "a c"], ["n0", "n1"])
+    (alone,) = TitleRows.choices(classifier.fitted_.codec, chosen)
+    assert alone.texts == titles.texts
+
+
+def test_the_texts_that_help_most_are_taken() -> None:
+    random = np.random.default_rng(0)
+    taxonomy = Taxonomy.from_edges([("top", f"n{number}") for number in range(40)])
+    labels = [f"n{random.integers(40)}" for _ in range(2_000)]
+    texts = [f"word{label[1:]}x{random.integers(40)} thing{random.integers(9)}" for label in labels]
+    classifier = HiNetClassifier(taxonomy, titles=False, n_jobs=1, epochs=1).fit(texts, labels)
+    nodes = taxonomy.positions([f"n{number}" for number in range(40)])
+    helpful = [" ".join(f"word{number}x{other}" for other in range(40)) for number in range(40)]
+    rows, traces = classifier.features_of(texts), classifier.fitted_.codec.encode(labels)
+    choices = [TitleRows([*helpful[1:], helpful[0]], nodes), TitleRows(helpful, nodes)]
+    title_rows = [classifier.features_of(choice.texts) for choice in choices]
+    chosen, weight = best_titles(rows, traces, choices, title_rows, 0)
+    assert chosen is choices[1]
+    assert weight > 0
 
 
 def test_a_model_with_an_encoder_asks_for_the_one_of_training(

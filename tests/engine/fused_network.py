@@ -21,6 +21,7 @@ from hinet.networks.graph import NeuronGraph
 from hinet.networks.heads import HeadSettings, SiblingHead
 from hinet.networks.models import HiNet
 from hinet.networks.segments import segment_logsumexp
+from hinet.networks.set_head import SetHead
 from hinet.ragged import positions
 from hinet.taxonomy import Layers
 
@@ -238,7 +239,8 @@ def _bag(expert: DeepExpert) -> SparseBag:
 
 
 def _head(layers: Layers, expert: DeepExpert, scale: float) -> SiblingHead:
-    head = SiblingHead(layers, expert.width, HeadSettings())
+    kind = SetHead if layers.multilabel else SiblingHead
+    head = kind(layers, expert.width, HeadSettings())
     head.weight = nn.Parameter(torch.tensor(expert.output_weights()) * scale)
     head.bias = nn.Parameter(torch.tensor(expert.bias) * scale)
     return head

@@ -45,7 +45,7 @@ class OneLevel:
         by_label[self.order] = adjustment
         self.labels = LabelTargets.of(targets, spans, upper=0.4), by_label
         self.read(rows)
-        self.expert = DeepExpert.start(FEATURES, LABELS, WIDTH, random)
+        self.expert = DeepExpert.start(FEATURES, np.zeros(LABELS, np.float32), WIDTH, random)
         self.masks = DropoutMasks(
             *((random.random(50) < 0.7).astype(np.float32) for _ in range(2)), np.ones(1, np.float32)
         )

@@ -407,7 +407,7 @@ def test_groups_trained_by_themselves_go_down_the_gradient(case: Case) -> None:
     assume(len(targets.arrays.choice_option) == len(targets.arrays.step_group))
     data = TrainingSet.of(SparseMatrix.of(rows), targets.arrays, groups, adjustment)
     epochs, rate, slot = 2, 0.3, 0.05
-    plan = WidePlan(np.arange(FEATURES, dtype=np.int32), FEATURES, epochs, rate, slot, 0, 1)
+    plan = WidePlan(np.arange(FEATURES, dtype=np.int32), FEATURES, epochs, rate, slot, 0, 1, np.zeros(groups.rows))
     training = IndependentGroups(data, plan)
     found = sum(job.run_epoch(0, lambda _: None) for job in training.jobs())
     trained = training.expert()

@@ -26,6 +26,7 @@ from hinet.classifier.inputs import Features, MatrixInput, restore_features
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.manifest import FORMAT, MANIFEST, damaged
 from hinet.classifier.model_folder import ModelFiles, new_model, open_model, switch_manifest
+from hinet.classifier.predicted_sets import NEVER, SetRule
 from hinet.classifier.text_paths import TextStyle
 from hinet.data import Traces
 from hinet.engine.search.predictor import Predictor
@@ -74,6 +75,7 @@ def save_fitted(fitted: Fitted, folder: str | Path, metadata: Mapping[str, Any],
             "features": {"kind": fitted.features.kind, **fitted.features.describe()},
             "training_data": fitted.fingerprint,
             "files": files,
+            **({} if fitted.set_rule is None else {"set_rule": asdict(fitted.set_rule)}),
             **metadata,
         }
         switch_manifest(folder, manifest)
@@ -112,12 +114,13 @@ def _loaded(files: ModelFiles, network: Any, mapped: bool) -> Fitted:
         examples = None if width is None else Examples.pop_from(arrays, features=width, nodes=len(taxonomy))
     with naming_file(files.folder / MANIFEST):
         codec = _restored_codec(taxonomy, manifest["labels"], arrays.pop("label_nodes"))
+        rule = _restored_rule(manifest.get("set_rule"), codec)
     predictor = _restored_predictor(files, codec.layers, arrays, network)
     if predictor.features not in (None, width):
         with naming_file(files.path("model")):
             raise HiNetError(f"it reads {predictor.features:,} features, and rows have {width}")
     history = tuple(EpochRecord(**record) for record in manifest.get("history", ()))
-    return Fitted(features, codec, predictor, history, manifest["training_data"], examples, file)
+    return Fitted(features, codec, predictor, history, manifest["training_data"], examples, file, rule)
 
 
 @contextmanager
@@ -179,6 +182,7 @@ def _described_codec(codec: LabelCodec) -> dict[str, Any]:
         "form": codec.kind, "number": codec.number, "columns": codec.columns, "named": codec.named_steps,
         "values": values, "root": root, "rooted": codec.from_root,
         "style": style, "wrote": codec.first_paths, "typed": dict(codec.typed_values),
+        **({} if codec.sets is None else {"sets": codec.sets}),
     }  # fmt: skip
 
 
@@ -188,7 +192,9 @@ def _restored_codec(taxonomy: Taxonomy, metadata: Mapping[str, Any], label_nodes
     kind = metadata["form"]
     if (kind == "plain") != (metadata["values"] is not None) or (metadata["named"] and kind in ("plain", "ids")):
         raise HiNetError(f"labels of the form {kind!r} contradict the other values of the manifest")
-    layers = Layers.of(taxonomy, [taxonomy.ids[node] for node in label_nodes.tolist()])
+    sets = metadata.get("sets")
+    ends = [taxonomy.ids[node] for node in label_nodes.tolist()]
+    layers = Layers.of(taxonomy, ends, multilabel=sets is not None)
     values = None if metadata["values"] is None else _restored_values(taxonomy, **metadata["values"])
     style = None
     if (described := metadata.get("style")) is not None:
@@ -209,7 +215,7 @@ def _restored_codec(taxonomy: Taxonomy, metadata: Mapping[str, Any], label_nodes
             raise HiNetError(f"node {node!r} cannot be written as {value!r}")
     codec = LabelCodec(
         kind, layers, metadata["number"], metadata["columns"], metadata["named"], values, from_root, style,
-        first_paths, typed_values,
+        first_paths, typed_values, sets,
     )  # fmt: skip
     if codec.number:
         try:
@@ -217,6 +223,20 @@ def _restored_codec(taxonomy: Taxonomy, metadata: Mapping[str, Any], label_nodes
         except ValueError as error:
             raise HiNetError(f"labels should be whole numbers, and are not: {error}") from None
     return codec
+
+
+def _restored_rule(metadata: Mapping[str, Any] | None, codec: LabelCodec) -> SetRule | None:
+    """Return the rule for sets of labels, which models of such rows have, and no others."""
+    if (metadata is None) != (codec.sets is None):
+        raise HiNetError("thresholds belong to models of rows with several labels, which have some")
+    if metadata is None:
+        return None
+    thresholds, objective = tuple(metadata["thresholds"]), metadata["objective"]
+    if not thresholds or not all(0 <= threshold <= NEVER for threshold in thresholds):
+        raise HiNetError(f"thresholds should be numbers from 0 to {NEVER:g}, got {list(thresholds)}")
+    if isinstance(objective, int | float) and not 0 < objective <= 1:
+        raise HiNetError(f"a precision should be above 0 and at most 1, got {objective}")
+    return SetRule(thresholds, metadata["best_always"], objective, metadata["rows"])
 
 
 def _restored_values(taxonomy: Taxonomy, kind: str, values: list[Any]) -> NDArray[Any]:

@@ -97,6 +97,8 @@ def scale_for(fitted: Fitted, rows: Any, truth: Truth) -> Scale:
 
     chosen = _evenly(len(truth), MAX_TEMPERATURE_ROWS)
     rows, truth = rows[chosen], truth.take(chosen)
+    if fitted.codec.sets is not None:
+        return _scale_for_sets(fitted, rows, truth)
     nodes = _answered(fitted, rows).nodes
     ladder, kept = _ladder(fitted, rows, nodes)
     right = truth.are_right(nodes)[kept]
@@ -123,6 +125,26 @@ def scale_for(fitted: Fitted, rows: Any, truth: Truth) -> Scale:
 
     slope = minimize_scalar(of_slope, bounds=(MIN_LOG_SLOPE, 0.0), method="bounded", options={"xatol": 5e-3})
     return Scale(factor, float(np.exp(slope.x)) if slope.fun < of_slope(0.0) else 1.0)
+
+
+def _scale_for_sets(fitted: Fitted, rows: Any, truth: Truth) -> Scale:
+    """Return the factor with the least binary cross-entropy of the options that rows with several labels reach."""
+    from scipy.optimize import minimize_scalar
+
+    predictable = np.flatnonzero(fitted.codec.predictable(truth))
+    if not len(predictable):
+        return Scale(1.0)
+    targets = Targets.of(fitted.codec.traces_of(truth.take(predictable)))
+    logits, wanted = fitted.predictor.logits_along(rows[predictable], targets), targets.visited_options()[2]
+
+    def loss(log_factor: float) -> float:
+        scaled = np.exp(log_factor) * logits
+        cross_entropy = np.logaddexp(0, scaled).sum() - scaled[wanted].sum()
+        return float(cross_entropy + PULL * log_factor**2) / len(predictable)
+
+    best = min(LOG_FACTORS, key=loss)
+    around = (best - LOG_STEP, best + LOG_STEP)
+    return Scale(float(np.exp(minimize_scalar(loss, bounds=around, method="bounded", options={"xatol": 5e-3}).x)))
 
 
 def _ladder(fitted: Fitted, rows: Any, nodes: NDArray[np.int64]) -> tuple[TraceLogits, NDArray[np.int64]]:

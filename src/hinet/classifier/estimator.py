@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -27,7 +27,10 @@ from hinet.classifier.fitting import (
     TrainingSet,
     engine_for,
     engine_settings,
-    for_dense_rows,
+    for_dense_sets,
+    for_sets,
+    is_dense,
+    settings_for,
     validation_metrics,
     validation_rows,
 )
@@ -47,8 +50,14 @@ from hinet.classifier.inputs import (
     text_column,
     text_part,
 )
-from hinet.classifier.label_reading import codec_in_taxonomy, read_labels, read_with_classes, widen_codec
-from hinet.classifier.label_rows import checked_labels
+from hinet.classifier.label_reading import (
+    codec_in_taxonomy,
+    codec_of_sets,
+    read_labels,
+    read_with_classes,
+    widen_codec,
+)
+from hinet.classifier.label_rows import checked_labels, has_sets
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.manifest import MANIFEST
 from hinet.classifier.meaning import Meaning, vector_source
@@ -56,6 +65,7 @@ from hinet.classifier.parameters import (
     CLASSES,
     MAX_REASONS,
     MIN_CONFIDENCE,
+    MIN_PROBABILITY,
     NOTES,
     RULES,
     TAXONOMY,
@@ -65,9 +75,10 @@ from hinet.classifier.parameters import (
     restored_parameters,
     seed_of,
 )
+from hinet.classifier.predicted_sets import SetRule, form_of, learned_rule, micro_f1_of
 from hinet.classifier.predictions import PredictedLabels, PredictedTraces
 from hinet.classifier.text_paths import AUTO
-from hinet.classifier.titles import USUAL_WEIGHT, TitleRows, learned_weight
+from hinet.classifier.titles import USUAL_WEIGHT, TitleRows, best_titles
 from hinet.classifier.truth import NOTHING, Truth
 from hinet.classifier.tuned import TunedInput
 from hinet.data import Traces
@@ -126,7 +137,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         saved with the model.
     titles : bool, default=None
         Whether titles of labels in the taxonomy are training rows. True takes those of all labels, also of labels
-        without rows. None takes those of labels with rows, if held-out rows gain by it.
+        without rows. None takes those of labels with rows, if held-out rows gain by it. Columns ``synonyms`` (separated
+        by ``|``) and ``definition`` of the taxonomy are rows as well, unless titles alone gain more.
     columns : mapping, default=None
         The columns of a frame to read, by kind: ``"text"``, ``"number"``, ``"category"`` and ``"vector"``, each with
         the names of its columns. None takes all: lists of numbers are vectors; truth values, categorical columns and
@@ -135,6 +147,14 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         What ``predict`` returns: ``"map"`` the label of the most probable trace, ``"expected_f1"`` the node with the
         best expected hierarchical F1, ``"label"`` the most probable label. The first and the last differ in a DAG
         only.
+    multilabel : "auto" or bool, default="auto"
+        Whether rows may have several labels, so that each label has a probability of its own and predictions are sets.
+        ``"auto"`` is True if a row of ``y`` is a set of several. False shares such a row among its labels.
+    objective : {"micro_f1", "macro_f1"} or float, default="micro_f1"
+        What the thresholds of sets are learned for, on validation rows and by :meth:`calibrate`: an F1, or a number,
+        the precision that predicted labels should have. Without validation rows the threshold is 0.5.
+    thresholds_by : {"all", "level"}, default="all"
+        Whether sets have one threshold for all labels, or one for each level.
     class_weight : dict, "balanced" or None, default=None
         The weight of the rows of each label, 1 if it is not named. ``"balanced"`` gives all labels the same total
         weight. None weighs all rows alike.
@@ -145,8 +165,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     width : int, default=None
         Hidden units of the deep expert, or of the network. None chooses by the number of labels (fused) or 256 (torch).
     members : int, default=None
-        How many deep and flat experts to train from different starts and to average. None is 2, or 1 from 100,000 rows
-        on. For the fused engine only.
+        How many deep and flat experts to train from different starts and to average. None is 2, or 3 for an encoder
+        and for rows of several columns, or 1 from 100,000 rows on. With vectors or numbers, the last of several goes by
+        words and categories alone. For the fused engine only.
     epochs : int, default=None
         Passes of the deep expert, or the network, over the rows. None chooses by the number of rows; for an encoder
         that is fine-tuned it is 3.
@@ -234,6 +255,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         titles: bool | None = None,
         columns: Mapping[str, str | Sequence[str]] | None = None,
         decoding: Decoding = "map",
+        multilabel: Literal["auto"] | bool = "auto",
+        objective: Literal["micro_f1", "macro_f1"] | float = "micro_f1",
+        thresholds_by: Literal["all", "level"] = "all",
         class_weight: Any = None,
         validation_fraction: float | None = None,
         width: int | None = None,
@@ -264,6 +288,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.titles = titles
         self.columns = columns
         self.decoding = decoding
+        self.multilabel = multilabel
+        self.objective = objective
+        self.thresholds_by = thresholds_by
         self.class_weight = class_weight
         self.validation_fraction = validation_fraction
         self.width = width
@@ -327,10 +354,17 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         taxonomy = self._given_taxonomy()
         known = None if classes is None else read_with_classes(y, classes, taxonomy, self.path_sep)
 
+        several = self.fitted_.codec.sets is not None if incremental else self._wants_sets(y)
+
         def read(labels: Any, like: LabelCodec | None = None) -> tuple[LabelCodec, Traces]:
-            if known is not None:
-                return known, known.encode(labels)
-            return read_labels(labels, taxonomy, self.path_sep, like)
+            codec, traces = known, None
+            if codec is None:
+                codec, traces = read_labels(labels, taxonomy, self.path_sep, like)
+            if several:
+                codec = codec_of_sets(codec, "any")
+                traces = codec.encode(labels)
+                return replace(codec, sets=form_of(traces)), traces
+            return codec, codec.encode(labels) if traces is None else traces
 
         codec, traces = read(y)
         codec.check_class_weight(self.class_weight)
@@ -361,8 +395,25 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             held_out = self._fit_anew(checked, kind, engine, codec, traces, weights, valid)
         if held_out is not None:
             self._held = held_out
+            if several:
+                self._learn_thresholds(held_out)
             self.metrics_["validation"] = validation_metrics(self.fitted_, held_out, self.decoding)
         return self
+
+    def _wants_sets(self, y: Any) -> bool:
+        """Return whether rows may have several labels; raise HiNetError if the parameters do not go with that."""
+        several = has_sets(y) if self.multilabel == "auto" else bool(self.multilabel)
+        if several and self.decoding != "map":
+            raise HiNetError(
+                f"`decoding={self.decoding!r}` answers with one label, and rows have several; leave it out, or set "
+                "`multilabel=False`"
+            )
+        if several and engine_for(self.engine, self.network, self.device) == "torch":
+            raise HiNetError(
+                "the engine 'torch' is for one label a row; leave `engine`, `network` and `device` out, or set "
+                "`multilabel=False`"
+            )
+        return several
 
     def _fit_anew(
         self,
@@ -386,7 +437,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             parameters = validate_parameters(self, RULES)
             self._set_fitted(fit_tuned(checked, codec, traces, weights, texts, parameters, self._progress()))
             return None if texts is None else HeldOut(self.fitted_.rows(texts[0]), texts[1])
-        features, rows = self._fit_features(checked, kind, engine)
+        features, rows = self._fit_features(checked, kind, engine, several=codec.sets is not None)
         if valid is not None and truth is not None:
             held_out = HeldOut(features_of(features, engine, valid[0], self.n_jobs), truth)
         valid_rows = None if held_out is None else validation_rows(codec, held_out)
@@ -424,12 +475,18 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             options |= {"network": self.network, "device": self.device}
             predictor: Predictor = NetworkPredictor.trained(training.rows, training.traces, settings, **options)
         else:
-            if features.kind == "dense" or (isinstance(features, FrameInput) and features.text is None):
-                settings = for_dense_rows(settings, len(training.traces))
+            if codec.sets is not None and is_dense(features):
+                training = training.as_csr()
+                settings = for_dense_sets(settings, training.rows)
+            else:
+                settings = settings_for(settings, features, len(training.traces))
+                settings = settings if codec.sets is None else for_sets(settings, len(training.traces))
             options |= {"checkpoint": self.checkpoint, "checkpoint_every": self.checkpoint_every}
             model = fit(training.rows, training.traces, settings, watch=self.verbose, **options)
             predictor = Search(model, settings.threads)
         fitted = Fitted(features, codec, predictor, predictor.history, training.fingerprint())
+        if codec.sets is not None:
+            return replace(fitted, set_rule=SetRule())
         if not self.keep_examples or codec.inferred:
             return fitted
         return fitted.keeping(training.rows, training.traces, settings.seed)
@@ -443,6 +500,12 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.n_iter_ = max((record.epoch for record in fitted.history), default=0)
         self.metrics_: dict[str, Any] = {}
         self._clear("calibration_", "temperature_", "min_confidence_", "taxonomy_change_", "_held")
+
+    def _learn_thresholds(self, held: HeldOut) -> None:
+        """Learn by held-out rows which labels rows are answered with."""
+        by_level = self.thresholds_by == "level"
+        rule = learned_rule(self.fitted_.search, held.rows, held.truth, self.objective, by_level=by_level)
+        self.fitted_ = replace(self.fitted_, set_rule=rule)
 
     def _clear(self, *names: str) -> None:
         for name in names:
@@ -537,6 +600,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if rows is None:
                 raise HiNetError("update_taxonomy got labels y without rows; give both X and y, or X alone")
             y = checked_labels(y, rows.shape[0])
+        if self.fitted_.codec.sets is not None and rows is not None and y is None:
+            raise HiNetError("rows without labels cannot teach a model of several labels a row; give y too, or no X")
         change = TaxonomyChange.between(self.taxonomy_, new, renamed)
         fitted = transfer_fitted(self.fitted_, codec_in_taxonomy(self.fitted_.codec, new, renamed or {}), renamed, rows)
         if y is None:
@@ -554,12 +619,13 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         taxonomy = RULES["taxonomy"].validate("taxonomy", self.taxonomy)
         return None if taxonomy is None else _as_taxonomy(taxonomy)
 
-    def _fit_features(self, checked: Any, kind: Kind, engine: Engine) -> tuple[Features, Any]:
+    def _fit_features(self, checked: Any, kind: Kind, engine: Engine, *, several: bool = False) -> tuple[Features, Any]:
         source = vector_source(self.vectors, self.encoder)
         if kind == "frame":
             told = RULES["columns"].validate("columns", self.columns)
             kinds = ColumnKinds.recognised(checked) if told is None else ColumnKinds.of(told)
-            frame, rows = FrameInput.fit(checked, kinds, self.text, self.n_jobs, source, self._progress())
+            progress = self._progress()
+            frame, rows = FrameInput.fit(checked, kinds, self.text, self.n_jobs, source, progress, several=several)
             self.n_features_in_ = len(kinds.names)
             self.feature_names_in_ = np.array(kinds.names, object)
             return frame, rows.tocsr() if engine == "torch" else rows
@@ -581,17 +647,17 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if kind != "text" or self.titles is False:
             return checked, traces, weights
         nodes = codec.label_nodes if self.titles else np.unique(traces.end_nodes)
-        titles = TitleRows.of(codec, nodes.astype(np.int64))
+        choices = TitleRows.choices(codec, nodes.astype(np.int64))
+        titles, weight = choices[0], USUAL_WEIGHT if self.titles else 0.0
         if self.titles and not len(titles):
             raise HiNetError("`titles` are wanted, and no label has one in the taxonomy; leave them out")
-        weight = USUAL_WEIGHT if self.titles else 0.0
         if self.titles is None and titles.may_help(len(traces)):
             features, rows = fit_text(checked, self.text, self.n_jobs)
-            title_rows = features.rows(titles.texts, self.n_jobs)
-            weight = learned_weight(rows, traces, title_rows, titles, seed_of(self.random_state))
+            title_rows = [features.rows(choice.texts, self.n_jobs) for choice in choices]
+            titles, weight = best_titles(rows, traces, choices, title_rows, seed_of(self.random_state))
         if not weight:
             return checked, traces, weights
-        weights = titles.weights_after(weights, len(traces), weight)
+        weights = titles.weights_after(weights, traces, weight)
         return titles.after(checked), titles.traces_after(traces), weights
 
     def _weights(self, sample_weight: Any, codec: LabelCodec, traces: Traces) -> NDArray[np.float64] | None:
@@ -604,8 +670,17 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # Answers
 
-    def predict(self, X: Any, min_confidence: float | Literal["calibrated"] | None = None) -> NDArray[Any]:
-        """Return a label for every row, in the form of the training labels.
+    def predict(
+        self,
+        X: Any,
+        min_confidence: float | Literal["calibrated"] | None = None,
+        *,
+        min_probability: float | None = None,
+    ) -> NDArray[Any]:
+        """Return a label for every row, in the form of the training labels; a set of them if rows have several.
+
+        A set has the labels of at least the learned thresholds. It has all ancestors of its labels, or none of them, if
+        the sets of the training rows were so.
 
         Parameters
         ----------
@@ -614,15 +689,25 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         min_confidence : float, "calibrated" or None, default=None
             With a number, return the deepest node with at least this probability. It may be an inner node, or nothing
             (None, or an empty path) if not even a top node has it. ``"calibrated"`` is ``min_confidence_``.
+        min_probability : float, default=None
+            For rows with several labels: return all labels of at least this probability, instead of the thresholds.
 
         Returns
         -------
         ndarray
-            The labels, (n,), or (n, levels) if labels were a table.
+            The labels, (n,), or (n, levels) if labels were a table; of rows with several labels, sets.
         """
         min_confidence = MIN_CONFIDENCE.validate("min_confidence", min_confidence)
+        min_probability = MIN_PROBABILITY.validate("min_probability", min_probability)
         rows = self.features_of(X)
         search, codec = self.fitted_.predictor, self.fitted_.codec
+        if codec.sets is not None:
+            if min_confidence is not None:
+                raise HiNetError("`min_confidence` is for one label a row; give `min_probability`")
+            sets = self.fitted_.label_sets(rows, min_probability=min_probability)
+            return codec.decode_sets(sets.nodes, sets.offsets)
+        if min_probability is not None:
+            raise HiNetError("`min_probability` is for rows with several labels; give `min_confidence`")
         if min_confidence is None and self.decoding == "map":
             return codec.decode_traces(search.traces(rows).traces)
         if min_confidence is None and self.decoding == "label" and codec.by_path:
@@ -681,6 +766,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> Any:
         """Return the probability of every label, (n, classes), in the order of ``classes_``.
 
+        Of rows with one label they sum to 1; of rows with several, each is by itself.
+
         Up to 50 million cells it is an ndarray. Beyond that it is a CSR array of probabilities of at least 1e-5, which
         in a DAG leave out paths through less probable nodes.
         """
@@ -695,6 +782,21 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             probabilities[part] = search.label_probabilities(rows[part])[:, nodes].toarray()
         return probabilities
 
+    def predict_node_proba(self, X: Any) -> Any:
+        """Return the probability that rows have each node of ``taxonomy_``, (n, nodes), if rows have several labels.
+
+        A row that has a label has all nodes above it, so that no node is more probable than one of its parents. It is
+        dense or sparse as :meth:`predict_proba` is.
+        """
+        check_is_fitted(self)
+        if self.fitted_.codec.sets is None:
+            raise HiNetError("predict_node_proba is for rows with several labels; see predict_proba for one label")
+        rows, search = self.features_of(X), self.fitted_.search
+        nodes = len(self.taxonomy_)
+        if rows.shape[0] * nodes > MAX_DENSE_CELLS:
+            return search.node_probabilities(rows, MIN_SPARSE_PROBABILITY)
+        return search.node_probabilities(rows).toarray()
+
     def predict_log_proba(self, X: Any) -> Any:
         """Return the log of :meth:`predict_proba`, (n, classes); for as many rows as fit into an ndarray."""
         probabilities = self.predict_proba(X)
@@ -707,8 +809,15 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return np.log(probabilities)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the accuracy: the share of rows whose predicted label is among their true labels."""
+        """Return the accuracy: the share of rows whose predicted label is among their true labels.
+
+        Of rows with several labels it is the micro-F1 of the predicted sets, all rows alike.
+        """
         rows, truth = self.features_of(X), self._truth(X, y)
+        if self.fitted_.codec.sets is not None:
+            if sample_weight is not None:
+                raise HiNetError("the score of sets of labels takes no `sample_weight`; leave it out")
+            return micro_f1_of(self.fitted_.label_sets(rows), truth)
         answers = self.fitted_.predictor.decode(rows, self.decoding)
         right = truth.are_right(answers.nodes)
         weights = None if sample_weight is None else validate_weights(sample_weight, len(right))
@@ -720,7 +829,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Calibrate the probabilities on held-out rows and, with ``risk``, find a threshold that bounds it.
 
         Temperature scaling divides all logits by one number; in a tree of the fused engine a slope then lowers
-        probabilities that are too high and raises those that are too low. With ``risk``, one half of the rows, drawn by
+        probabilities that are too high and raises those that are too low. For rows with several labels the thresholds
+        of ``predict`` are then learned anew for ``objective``. With ``risk``, one half of the rows, drawn by
         ``random_state``, determines these two and the other half ``min_confidence_``.
 
         Parameters
@@ -747,10 +857,14 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         validate_share("risk", risk)
         validate_share("certainty", certainty)
         held = self._held_out(X, y)
+        if self.fitted_.codec.sets is not None and risk is not None:
+            raise HiNetError("`risk` is for one label a row; for sets of labels set `objective` to a precision")
         temperature, seed = getattr(self, "temperature_", 1.0), seed_of(self.random_state)
         self.fitted_, calibration = calibrate_fitted(
             self.fitted_, held.rows, held.truth, risk, certainty, temperature=temperature, seed=seed
         )
+        if self.fitted_.codec.sets is not None:
+            self._learn_thresholds(held)
         self._set_calibration(calibration)
         return calibration
 
@@ -898,6 +1012,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         from hinet.exporting import export_onnx
 
         check_is_fitted(self)
+        if self.fitted_.codec.sets is not None:
+            raise HiNetError("models of rows with several labels cannot be exported; train with `multilabel=False`")
         if (X is None) != (y is None):
             raise HiNetError("export_onnx got only one of X and y; give both, or neither")
         self.fitted_.check_file()

@@ -25,6 +25,7 @@ from hinet.engine.search.odds_scaling import odds_shift
 from hinet.taxonomy import STOP
 
 WHOLE_TEXT = "meaning of the text"
+NOT = "(not there)"  # the rival of a node that is a yes or no by itself
 
 
 class Reason(NamedTuple):
@@ -39,7 +40,8 @@ class Step:
     """A choice on the way down.
 
     The pushes of all ``reasons``, ``others`` (features that are not listed) and ``rest`` (biases) add up to
-    ``difference``, by how much the logit of ``chosen`` is above that of ``rival``.
+    ``difference``, by how much the logit of ``chosen`` is above that of ``rival``. Where rows have several labels there
+    is no rival: the difference is the logit.
     """
 
     chosen: str
@@ -134,6 +136,8 @@ def _log_p(fitted: Fitted, parts_of: Callable[[int], GroupParts], option: int) -
     if layers.option_offsets[group + 1] - low == 1:
         return 0.0
     logits = parts_of(group).logits
+    if layers.multilabel:
+        return -float(np.logaddexp(0, -logits[option - low]))
     return float(logits[option - low] - np.logaddexp.reduce(logits))
 
 
@@ -142,6 +146,9 @@ def _walked(fitted: Fitted, row: Any, options: list[int], log_p: list[float]) ->
     layers = fitted.codec.layers
     path = layers.node[layers.option_neuron[options[:-1]]].tolist()
     probabilities = np.exp(np.cumsum(log_p))
+    if layers.multilabel and path:  # the other parents of a node bound its probability too
+        found = fitted.search.node_probabilities(row).toarray()[0, path]
+        probabilities = np.append(found, found[-1] * np.exp(log_p[-1]))
     slope = fitted.predictor.odds_scale
     if slope != 1:
         best = fitted.predictor.scaled(1.0, 1.0).traces(row).traces
@@ -191,20 +198,27 @@ def _step(
     most: int,
 ) -> Step:
     logits = parts.logits
-    others = np.arange(len(logits)) != chosen
-    rival = int(np.flatnonzero(others)[np.argmax(logits[others])])
-    (pushes_to, rest), (pushes_away, rest_away) = parts.of(chosen), parts.of(rival)
-    reasons, unnamed = named(pushes_to - pushes_away)
+    pushes, rest = parts.of(chosen)
+    if fitted.codec.layers.multilabel:  # each option is by itself: yes or no
+        probability, rival_name, difference = 1 / (1 + np.exp(-logits[chosen])), NOT, logits[chosen]
+    else:
+        others = np.arange(len(logits)) != chosen
+        rival = int(np.flatnonzero(others)[np.argmax(logits[others])])
+        pushes_away, rest_away = parts.of(rival)
+        pushes, rest = pushes - pushes_away, rest - rest_away
+        share = np.exp(logits - logits.max())
+        probability, difference = share[chosen] / share.sum(), logits[chosen] - logits[rival]
+        rival_name = _option_name(fitted, low + rival)
+    reasons, unnamed = named(pushes)
     reasons.sort(key=lambda reason: -abs(reason.push))
-    share = np.exp(logits - logits.max())
     return Step(
         _option_name(fitted, low + chosen),
-        float(share[chosen] / share.sum()),
-        _option_name(fitted, low + rival),
-        float(logits[chosen] - logits[rival]),
+        float(probability),
+        rival_name,
+        float(difference),
         tuple(reasons[:most]),
         float(sum(reason.push for reason in reasons[most:])),
-        rest - rest_away + unnamed,
+        rest + unnamed,
     )
 
 

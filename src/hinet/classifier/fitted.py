@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from hinet.classifier.examples import Examples
 from hinet.classifier.inputs import Features
 from hinet.classifier.labels import LabelCodec
+from hinet.classifier.predicted_sets import PredictedSets, SetRule, answer_sets, formed, most_probable
 from hinet.data import Traces
 from hinet.engine.search.predictor import Engine, Predictor
+from hinet.engine.search.search import Search
 from hinet.extras import require
 from hinet.files import MappedFile
 from hinet.progress import EpochRecord
@@ -30,6 +32,7 @@ class Fitted:
     fingerprint: dict[str, Any] = field(default_factory=dict)  # of the training data
     examples: Examples | None = None  # none where no rows are to be kept
     file: MappedFile | None = None  # that the weights of a loaded model are read from
+    set_rule: SetRule | None = None  # which labels a row is answered with, where it may have several
 
     def rows(self, X: Any) -> Any:
         """Return checked input in the form of the training rows."""
@@ -52,6 +55,22 @@ class Fitted:
             return self
         return replace(self, predictor=self.predictor.with_threads(threads))
 
+    def label_sets(self, rows: Any, *, top: int | None = None, min_probability: float | None = None) -> PredictedSets:
+        """Return the labels of rows that may have several: by the learned thresholds, unless other bounds are given."""
+        codec = self.codec
+        assert codec.sets is not None
+        assert self.set_rule is not None
+        if top is None and min_probability is None:
+            return answer_sets(self.search, rows, self.set_rule, codec.sets)
+        likely = most_probable(self.search, rows, top, min_probability or 0.0)
+        return likely if top is not None else formed(likely, codec.taxonomy, codec.sets)
+
+    @property
+    def search(self) -> Search:
+        """The predictor of rows that may have several labels: only the fused engine has one."""
+        assert isinstance(self.predictor, Search)
+        return self.predictor
+
     def keeping(self, rows: Any, traces: Traces, seed: int) -> Fitted:
         """Return the same with some of these rows kept as examples, beside those it has."""
         examples = Examples(rows, traces.end_nodes[traces.row_offsets[:-1]].astype(np.int64))
@@ -67,8 +86,6 @@ class Fitted:
 def predictor_class(engine: Engine) -> type[Predictor]:
     """Return what the models of an engine are; HiNetError says what to install if it is missing."""
     if engine == "fused":
-        from hinet.engine.search.search import Search
-
         return Search
     require("torch", "a model of the engine 'torch'")
     from hinet.networks.predictor import NetworkPredictor

@@ -11,13 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.classifier.fitted import Fitted
+from hinet.classifier.inputs import Features, FrameInput, TextInput
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.parameters import ENGINE_SETTINGS, seed_of
+from hinet.classifier.predicted_sets import micro_f1_of
 from hinet.classifier.truth import Truth
 from hinet.data import Traces
 from hinet.data.matrices import MixedRows, is_sparse
+from hinet.data.vectors import TokenVectors
 from hinet.engine import Decoding, EngineSettings, ValidationRows
 from hinet.engine.search.predictor import Engine
+from hinet.engine.search.search import RATE_OF_TWO_LAYERS
 from hinet.errors import HiNetError
 from hinet.extras import require
 from hinet.metrics import hierarchical_f1
@@ -25,6 +29,15 @@ from hinet.metrics import hierarchical_f1
 DENSE_RATE = 0.3  # of the deep expert: a dense row has few features, each of which tells little
 DENSE_ROWS = 60_000  # that the deep expert sees at least, over all epochs
 MAX_DENSE_EPOCHS = 100
+STATIC_MEMBERS = 2  # one with static vectors and one without; a second one with them gains nothing
+SET_EPOCHS, SET_ROWS = 40, 400_000  # of several labels a row: at most, and rows that are seen over all epochs
+SET_SLOT = 1.0  # what sums of squared gradients start from: large, so that the few rows of rare labels move little
+SET_PASSES = 3  # of several labels a row, for each of one label
+SET_VALUES = 80  # of a row; more of them move hidden units further at a time, and need a lower rate
+SET_DROPOUT = 0.6
+SET_FEATURE_DROPOUT = 0.1
+SET_MEMBERS = 6
+SET_WIDTH = 256
 
 
 @dataclass(frozen=True)
@@ -35,6 +48,13 @@ class TrainingSet:
     traces: Traces
     sample_weight: NDArray[np.float64] | None = None
     valid: ValidationRows | None = None
+
+    def as_csr(self) -> TrainingSet:
+        """Return the same rows with dense columns as CSR, which models read alike: all columns have dropout then."""
+        valid = self.valid
+        if valid is not None and isinstance(valid.rows, MixedRows):
+            valid = replace(valid, rows=valid.rows.tocsr())
+        return replace(self, rows=self.rows.tocsr(), valid=valid) if isinstance(self.rows, MixedRows) else self
 
     def fingerprint(self) -> dict[str, Any]:
         """Return a summary and a digest that identify the training data."""
@@ -88,6 +108,50 @@ def engine_settings(parameters: Mapping[str, Any]) -> EngineSettings:
     )
 
 
+def is_dense(features: Features) -> bool:
+    """Return whether rows have numbers in every column, and no text."""
+    return features.kind == "dense" or (isinstance(features, FrameInput) and features.text is None)
+
+
+def settings_for(settings: EngineSettings, features: Features, rows: int) -> EngineSettings:
+    """Return settings of the fused engine for so many rows of some features."""
+    if is_dense(features):
+        return for_dense_rows(settings, rows)
+    meaning = features.meaning if isinstance(features, TextInput) else None
+    if meaning is None or not isinstance(meaning.source, TokenVectors):
+        return settings
+    return replace(settings, members=settings.members or min(STATIC_MEMBERS, settings.members_for(rows)))
+
+
+def for_sets(settings: EngineSettings, rows: int) -> EngineSettings:
+    """Return settings of the fused engine for so many sparse rows with several labels each.
+
+    A yes or no to each option tells less at a time than a choice among all, so they are seen more often.
+    """
+    return replace(settings, deep_epochs=settings.deep_epochs or SET_PASSES * settings.epochs_of_deep(rows))
+
+
+def for_dense_sets(settings: EngineSettings, rows: Any) -> EngineSettings:
+    """Return settings of the fused engine for CSR rows that are full, with several labels each.
+
+    A few attributes tell little of many labels, so that what matters is not to learn rows by heart.
+    """
+    count = max(rows.shape[0], 1)
+    epochs = max(settings.epochs_of_deep(count), min(SET_EPOCHS, round(SET_ROWS / count)))
+    return replace(
+        settings,
+        wide=False,
+        two_layers=True,
+        deep_rate=RATE_OF_TWO_LAYERS * min(1.0, (SET_VALUES * count / max(rows.nnz, 1)) ** 0.5),
+        deep_slot=SET_SLOT,
+        deep_epochs=settings.deep_epochs or epochs,
+        dropout=SET_DROPOUT if settings.dropout is None else settings.dropout,
+        feature_dropout=SET_FEATURE_DROPOUT if settings.dropout is None else None,
+        members=settings.members or SET_MEMBERS,
+        width=settings.width or SET_WIDTH,
+    )
+
+
 def for_dense_rows(settings: EngineSettings, rows: int) -> EngineSettings:
     """Return settings of the fused engine for so many dense rows, few of which need many epochs."""
     usual = settings.epochs_of_deep(rows)
@@ -96,10 +160,13 @@ def for_dense_rows(settings: EngineSettings, rows: int) -> EngineSettings:
 
 
 def validation_metrics(fitted: Fitted, held_out: HeldOut, decoding: Decoding) -> dict[str, float]:
-    """Return accuracy and hierarchical F1 of validation rows."""
+    """Return accuracy and hierarchical F1 of the best label of validation rows; of sets of labels, micro-F1 too."""
     taxonomy, truth = fitted.codec.taxonomy, held_out.truth
     predicted = fitted.predictor.decode(held_out.rows, decoding).nodes
     labels = [taxonomy.ids[node] for node in predicted.tolist()]
     pairs = [pair for pair in zip(truth.ids(), labels, strict=True) if pair[0]]
     f1 = hierarchical_f1(*map(list, zip(*pairs, strict=True)), taxonomy=taxonomy) if pairs else 0.0
-    return {"rows": len(truth), "accuracy": float(truth.are_right(predicted).mean()), "hierarchical_f1": f1}
+    metrics = {"rows": len(truth), "accuracy": float(truth.are_right(predicted).mean()), "hierarchical_f1": f1}
+    if fitted.codec.sets is not None:
+        metrics["micro_f1"] = micro_f1_of(fitted.label_sets(held_out.rows), truth)
+    return metrics

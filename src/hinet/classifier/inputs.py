@@ -183,8 +183,10 @@ class FrameInput:
         threads: int | None,
         source: TokenVectors | EncoderVectors | None = None,
         progress: Progress | None = None,
+        *,
+        several: bool = False,
     ) -> tuple[FrameInput, Any]:
-        """Return the features of the training rows of a table, and the rows."""
+        """Return the features of the training rows of a table, and the rows; ``several``: with several labels a row."""
         text_input, text_rows = None, None
         if kinds.text:
             text_input, text_rows = fit_text(texts_of(table, kinds), settings, threads, source, progress)
@@ -192,7 +194,8 @@ class FrameInput:
             raise HiNetError("vectors and encoder read texts, and the rows have no column of text; leave both out")
         vectors = tuple(VectorColumn.fit(kinds, table, name) for name in kinds.vector)
         numbers, categories = Numbers.fit(kinds, table), Categories.fit(kinds, table)
-        frame = cls(kinds, text_input, numbers, categories, vectors, Lengths.of(kinds))
+        lengths = Lengths(1.0, 1.0) if several and not kinds.text else Lengths.of(kinds)
+        frame = cls(kinds, text_input, numbers, categories, vectors, lengths)
         if not frame.count:
             raise HiNetError("no column has a value that tells rows apart; give others")
         return frame, frame._rows(table, text_rows)

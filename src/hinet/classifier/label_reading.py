@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.classifier.label_rows import (
+    SetForm,
     all_paths,
     distinct_labels,
     is_missing,
@@ -122,8 +123,19 @@ def _label_nodes(codec: LabelCodec, row: int, label: Any) -> Iterator[tuple[int,
         yield row, node, step
 
 
+def codec_of_sets(codec: LabelCodec, form: SetForm) -> LabelCodec:
+    """Return the codec for rows that may have several labels, which relate to each other as ``form`` says."""
+    ends = [codec.taxonomy.ids[node] for node in codec.label_nodes.tolist()]
+    return replace(codec, layers=Layers.of(codec.taxonomy, ends, multilabel=True), sets=form)
+
+
 def widen_codec(codec: LabelCodec, y: Any) -> LabelCodec:
     """Return the form with the labels of ``y`` as well: an inferred taxonomy grows, a given one knows them."""
+    wider = _widened(codec, y)
+    return wider if codec.sets is None else codec_of_sets(wider, codec.sets)
+
+
+def _widened(codec: LabelCodec, y: Any) -> LabelCodec:
     rows, is_table = rows_of(y)
     more = distinct_labels(rows)
     if codec.inferred and codec.style is None:
@@ -171,7 +183,8 @@ def codec_in_taxonomy(codec: LabelCodec, taxonomy: Taxonomy, renamed: Mapping[st
     if codec.inferred:
         raise HiNetError("the taxonomy was inferred from the labels; fit with taxonomy=... to be able to change it")
     ends = {codec.taxonomy.ids[node] for node in codec.label_nodes.tolist()}
-    layers = Layers.of(taxonomy, _known_ids(taxonomy, {renamed.get(end, end) for end in ends}))
+    known = _known_ids(taxonomy, {renamed.get(end, end) for end in ends})
+    layers = Layers.of(taxonomy, known, multilabel=codec.sets is not None)
     moved = replace(codec, layers=layers, from_root=codec.from_root and taxonomy.root != VIRTUAL_ROOT)
     paths = (tuple(renamed.get(step, step) for step in path) for path in codec.first_paths.values())
     typed = _in_taxonomy(taxonomy, codec.typed_values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from hinet.errors import HiNetError, LabelError, format_value, quoted
 from hinet.taxonomy import as_id, path_id, strip_padding
 
 Read = TypeVar("Read")
+SetForm = Literal["closed", "deepest", "any"]  # with all ancestors; no label above another; neither
 
 
 def checked_labels(y: Any, count: int) -> Any:
@@ -132,6 +133,12 @@ def distinct_labels(rows: Sequence[Any]) -> list[tuple[int, Any]]:
 def labels_of_row(row: Any) -> Iterable[Any]:
     """Return the labels of a row one by one: a set stands for several."""
     return row if isinstance(row, (set, frozenset)) else (row,)
+
+
+def has_sets(y: Any) -> bool:
+    """Return whether a row has several labels."""
+    rows, _ = rows_of(y)
+    return any(isinstance(row, (set, frozenset)) and len(row) > 1 for row in rows)
 
 
 def is_path(label: Any) -> bool:

@@ -10,8 +10,9 @@ table      a row of a 2-D array, empty cells after the last step           a row
 text       a path as text, ``A > B``                                       the text
 =========  ==============================================================  =================================
 
-A set of these in a row stands for several labels. With a taxonomy the steps of a path are its ids; without one they are
-names, and a node is known by its whole path. :mod:`hinet.classifier.label_reading` finds the codec of ``y``.
+A set of these in a row stands for several labels; a codec of sets answers with sets. With a taxonomy the steps of a
+path are its ids; without one they are names, and a node is known by its whole path.
+:mod:`hinet.classifier.label_reading` finds the codec of ``y``.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hinet.classifier.label_rows import (
+    SetForm,
     is_missing,
     is_path,
     labels_of_row,
@@ -60,6 +63,7 @@ class LabelCodec:
     style: TextStyle | None = None  # of paths as text
     first_paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by id, in a DAG: the first one given
     typed_values: Mapping[str, bool | int | float] = field(default_factory=dict)  # by id: what was not text
+    sets: SetForm | None = None  # how the labels of a row relate, where rows have sets of them
 
     @property
     def taxonomy(self) -> Taxonomy:
@@ -79,7 +83,7 @@ class LabelCodec:
     @property
     def by_path(self) -> bool:
         """Whether a label may be written in several ways: as one of the paths to a node of a DAG."""
-        return self.has_paths and not self.taxonomy.is_tree
+        return self.has_paths and not self.taxonomy.is_tree and self.sets is None
 
     @cached_property
     def label_nodes(self) -> NDArray[np.int64]:
@@ -92,7 +96,7 @@ class LabelCodec:
     def encode(self, y: Any) -> Traces:
         """Return labels as traces of these layers; raises LabelError, which names the row."""
         rows, _ = rows_of(y)
-        if any(isinstance(row, (set, frozenset)) for row in rows):
+        if self.sets is not None or any(isinstance(row, (set, frozenset)) for row in rows):
             return Traces.encode_sets(self.layers, map_labels(rows, self._label_ids))
         if self.has_paths and not self.named_steps:
             return Traces.encode_paths(self.layers, map_labels(rows, self.steps_below_root))
@@ -241,6 +245,15 @@ class LabelCodec:
             return self.decode(ends)
         first = np.where(has_trace, traces.row_offsets[:-1], NOTHING)
         return self._as_array([self.label_of(path) for path in paths_of(traces, first)])
+
+    def decode_sets(self, nodes: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the set of labels of every row, as the user writes them: ``offsets`` part the nodes by row."""
+        distinct, inverse = np.unique(nodes, return_inverse=True)
+        written = [self.label_of(self.path_to(node)) for node in distinct.tolist()]
+        sets = np.empty(len(offsets) - 1, object)
+        for row, (start, end) in enumerate(pairwise(offsets.tolist())):
+            sets[row] = {written[number] for number in inverse[start:end].tolist()}
+        return sets
 
     def label_of(self, path: Sequence[int] | None) -> Any:
         """Return what a user writes for the end of a path of nodes below the root, or for no answer (None)."""

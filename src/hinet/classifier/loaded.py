@@ -149,9 +149,9 @@ def saved_columns(manifest: Mapping[str, Any]) -> Columns | None:
     return None if noted is None else Columns.from_dict(noted)
 
 
-def load_model(path: str | Path, threads: int | None) -> LoadedModel:
-    """Load a model of texts from a folder."""
-    fitted, manifest = load_fitted(path)
+def load_model(path: str | Path, threads: int | None, *, mapped: bool = True) -> LoadedModel:
+    """Load a model of texts from a folder; unless ``mapped``, it is all in memory, whatever becomes of the files."""
+    fitted, manifest = load_fitted(path, mapped=mapped)
     if fitted.features.kind not in ("text", "frame"):
         raise FileError(path, "the model reads rows of numbers, which tables of text cannot give; use it from Python")
     return LoadedModel(fitted.with_threads(threads), manifest)

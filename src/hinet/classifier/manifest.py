@@ -70,6 +70,16 @@ class LabelEntry(TypedDict):
     style: NotRequired[StyleEntry | None]
     wrote: NotRequired[dict[str, list[str]]]
     typed: NotRequired[dict[str, Any]]  # what nodes were written as, by id, where that was a number or truth value
+    sets: NotRequired[Literal["closed", "deepest", "any"] | None]
+
+
+class SetRuleEntry(TypedDict):
+    """Which labels a row is answered with; see :class:`hinet.classifier.predicted_sets.SetRule`."""
+
+    thresholds: list[float]
+    best_always: bool
+    objective: Literal["micro_f1", "macro_f1"] | float | None
+    rows: int
 
 
 class EncoderEntry(TypedDict):
@@ -159,6 +169,7 @@ class MetricEntry(TypedDict):
     rows: int
     accuracy: float
     hierarchical_f1: float
+    micro_f1: NotRequired[float]  # of sets of labels
 
 
 class CalibrationEntry(TypedDict):
@@ -186,6 +197,7 @@ class Manifest(TypedDict):
     parameters: dict[str, Any]
     metrics: dict[str, MetricEntry]
     calibration: CalibrationEntry | None
+    set_rule: NotRequired[SetRuleEntry | None]
     input_features: int | None
     history: NotRequired[list[EpochRecord]]
     notes: NotRequired[dict[str, Any]]

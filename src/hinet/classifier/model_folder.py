@@ -27,8 +27,10 @@ from hinet.files import LOCK, PROBE_PREFIX, check_writable, locked, write_bytes
 FILES = {"taxonomy": ".tsv", "features": ".safetensors", "model": ".safetensors"}  # with their endings
 OURS = re.compile(r"(taxonomy|features|model)-[0-9a-f]{16}\.(tsv|safetensors)")  # files that a manifest names
 PASSING = re.compile(
-    rf"\.+(manifest\.json|(taxonomy|features|model)-[0-9a-f]{{8}}\.partial\.)[a-z0-9.]*|{re.escape(PROBE_PREFIX)}[0-9a-f]+"
+    rf"\.+((manifest|evaluation)\.json|(taxonomy|features|model)-[0-9a-f]{{8}}\.partial\.)[a-z0-9.]*"
+    rf"|{re.escape(PROBE_PREFIX)}[0-9a-f]+"
 )  # on their way, or there for a moment; whoever makes a trial does not mind that it is gone
+EVALUATION = "evaluation.json"  # how the model did on some rows; not part of it
 MOMENTARY = re.compile(rf"{re.escape(LOCK)}|\.nfs\w+")  # of others at work, not to touch
 MAX_TRIES = 100  # to open a model that is replaced all the time
 
@@ -75,7 +77,8 @@ def check_target(folder: Path) -> None:
     if folder.is_dir():
         names = [path.name for path in folder.iterdir()]
         known = (OURS, PASSING, MOMENTARY)
-        others = [name for name in names if name != MANIFEST and not any(kind.fullmatch(name) for kind in known)]
+        ours = (MANIFEST, EVALUATION)
+        others = [name for name in names if name not in ours and not any(kind.fullmatch(name) for kind in known)]
         if others:
             raise FileError(folder, f"holds other files ({others[0]!r}); name a new folder, or one of a saved model")
         if MANIFEST in names:

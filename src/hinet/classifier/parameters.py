@@ -6,13 +6,14 @@ import copy
 import json
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from hinet.classifier.calibration import Calibration
 from hinet.classifier.columns import KINDS
 from hinet.classifier.meaning import Meaning
+from hinet.classifier.predicted_sets import Objective
 from hinet.classifier.tuned import TunedInput
 from hinet.data.text import TextSettings
 from hinet.data.vectors import TokenVectors
@@ -99,6 +100,7 @@ def _read_classes(value: Any) -> Any:
     return value if isinstance(value, Iterable) and not isinstance(value, str | bytes) else INVALID
 
 
+OBJECTIVE = one_of(*get_args(Objective)) | PROBABILITY
 ENGINE_SETTINGS = ("width", "members", "dropout", "wide", "flat", "prior_strength", "patience", "memory_limit")
 TAXONOMY = instance(Taxonomy, "a Taxonomy") | PATH
 RULES: Rules = {
@@ -110,6 +112,9 @@ RULES: Rules = {
     "titles": FLAG | NONE,
     "columns": Rule(f"a mapping of {', '.join(map(repr, KINDS))} to names of columns", _read_columns) | NONE,
     "decoding": DECODING,
+    "multilabel": one_of("auto") | FLAG,
+    "objective": OBJECTIVE,
+    "thresholds_by": one_of("all", "level"),
     "path_sep": Rule("'auto', the text between the steps of a path", _read_text) | NONE,
     "class_weight": one_of("balanced")
     | Rule("a mapping of labels to numbers of at least 0", _read_class_weight)
@@ -130,6 +135,7 @@ RULES: Rules = {
 
 # Arguments of methods.
 MIN_CONFIDENCE = PROBABILITY | one_of("calibrated") | NONE
+MIN_PROBABILITY = PROBABILITY | NONE
 MAX_REASONS = whole(0)
 VALID = Rule("a pair of rows and labels", _read_pair) | NONE
 CLASSES = Rule("a list of labels", _read_classes)

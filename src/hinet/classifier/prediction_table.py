@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -38,15 +39,18 @@ class PredictionOptions:
     """Which predictions a table has.
 
     ``top`` predictions a row, the best first: traces or, with the decoding ``label``, labels; or, with
-    ``min_confidence``, the deepest node with at least this probability. ``levels`` adds every step of the best trace
-    with its probability, and for texts the share of known words; ``titles`` adds the title of the label.
+    ``min_confidence``, the deepest node with at least this probability. Where rows have several labels, these are the
+    labels of at least the learned thresholds or ``min_probability``, or the ``top`` most probable. ``levels`` adds
+    every step of the best trace with its probability, and for texts the share of known words; ``titles`` adds the title
+    of the label.
     """
 
-    top: int = 1
+    top: int | None = None  # None is 1, or as many as the thresholds let through
     min_confidence: float | None = None
     decoding: Decoding = "map"
     levels: bool = False
     titles: bool = False
+    min_probability: float | None = None
 
     def __post_init__(self) -> None:
         by_node = self.min_confidence is not None or self.decoding != "map"
@@ -54,13 +58,25 @@ class PredictionOptions:
             raise HiNetError(
                 "`min_confidence` cannot be combined with a decoding other than map; leave out one of the two"
             )
-        if self.top > 1 and (self.min_confidence is not None or self.decoding == "expected_f1"):
+        if (self.top or 1) > 1 and (self.min_confidence is not None or self.decoding == "expected_f1"):
             raise HiNetError(
                 f"top = {self.top} cannot be combined with `min_confidence` or the decoding expected_f1, which give "
                 "one answer a row; leave out one of the two"
             )
         if by_node and self.levels:
             raise HiNetError("`levels` are those of the best trace; leave out `min_confidence` and the decoding")
+
+    def check(self, fitted: Fitted) -> None:
+        """Raise HiNetError for options that do not go with the labels of a model."""
+        if fitted.codec.sets is None:
+            if self.min_probability is not None:
+                raise HiNetError("`min_probability` is for rows with several labels; give `min_confidence`")
+        elif self.min_confidence is not None:
+            raise HiNetError("`min_confidence` is for one label a row; give `min_probability`")
+        elif self.decoding != "map" or self.levels:
+            raise HiNetError(
+                "`decoding` and `levels` are for one label a row, and the model has several; leave them out"
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +88,7 @@ class PredictionTable:
     style: TextStyle = DEFAULT_STYLE  # of labels that are paths
 
     def __post_init__(self) -> None:
+        self.options.check(self.fitted)
         if self._width > MAX_COLUMNS:
             raise HiNetError(
                 f"top = {self.options.top:,} makes {self._width:,} columns, more than {MAX_COLUMNS:,}; ask for fewer"
@@ -80,6 +97,9 @@ class PredictionTable:
     @property
     def kinds(self) -> dict[str, CellKind]:
         """The columns and the kind of their cells."""
+        if self.fitted.codec.sets is not None:
+            of_sets: dict[str, CellKind] = {"label": "labels", "probability": "numbers"}
+            return of_sets | ({"title": "labels"} if self.options.titles else {})
         kinds: dict[str, CellKind] = {}
         for rank in range(self.top):
             mark = f"_{rank + 1}" if rank else ""
@@ -101,10 +121,10 @@ class PredictionTable:
     @cached_property
     def top(self) -> int:
         """Predictions a row: as many as requested, or all there are."""
-        layers = self.fitted.codec.layers
+        layers, top = self.fitted.codec.layers, self.options.top or 1
         if self.options.decoding == "label":
-            return min(self.options.top, len(np.unique(layers.node[layers.ends])))
-        return min(self.options.top, layers.count_traces())
+            return min(top, len(np.unique(layers.node[layers.ends])))
+        return min(top, layers.count_traces())
 
     @cached_property
     def _width(self) -> int:
@@ -159,6 +179,8 @@ class PredictionTable:
 
     def _answers(self, rows: Any) -> Cells:
         options, search = self.options, self.fitted.predictor
+        if self.fitted.codec.sets is not None:
+            return self._of_sets(rows)
         if options.decoding == "label":
             best = search.top_labels(rows, self.top)
             return self._of_traces(best.found, best.probability)
@@ -176,6 +198,21 @@ class PredictionTable:
         found_traces = search.traces(rows, self.top)
         assert found_traces.traces.log_p is not None
         return self._of_traces(found_traces, np.exp(found_traces.traces.log_p))
+
+    def _of_sets(self, rows: Any) -> Cells:
+        """Return the labels of rows that may have several, as lists."""
+        top = None if self.options.top is None else self.top
+        sets = self.fitted.label_sets(rows, top=top, min_probability=self.options.min_probability)
+        bounds = [*pairwise(sets.offsets.tolist())]
+        nodes, probability = sets.nodes.tolist(), np.minimum(sets.probability, 1).tolist()
+        cells: Cells = {
+            "label": [[self._texts_of(node)[0] for node in nodes[start:end]] for start, end in bounds],
+            "probability": [probability[start:end] for start, end in bounds],
+        }
+        if self.options.titles:
+            titles = self.fitted.codec.taxonomy.titles
+            cells["title"] = [[titles[node] for node in nodes[start:end]] for start, end in bounds]
+        return cells
 
     def _of_traces(self, found: Found, probability: NDArray[np.float64]) -> Cells:
         """Return the answers that some traces stand for, each with a probability: its own, or that of its label."""

@@ -47,6 +47,7 @@ def calls() -> dict[str, list[tuple[Kernel, tuple[Any, ...]]]]:
         rows = _read_texts()
         _train_and_ask(EDGES, rows)
         _train_and_ask(EDGES + SECOND_PARENT, rows)
+        _train_and_ask_sets(rows)
     return {name: [(kernel, types) for types, kernel in ways.items()] for name, ways in ways_of.items()}
 
 
@@ -79,6 +80,15 @@ def _train_and_ask(edges: list[tuple[str, str]], rows: Any) -> None:
     search.label_probabilities(rows)
     search.deepest_confident(rows, 0.5)
     search.expected_f1(rows)
+    search.logits_along(rows, Targets.of(traces))
+
+
+def _train_and_ask_sets(rows: Any) -> None:
+    layers = Layers.of(Taxonomy.from_edges(EDGES + SECOND_PARENT), multilabel=True)
+    traces = Traces.encode_sets(layers, [{label, "car"} for label in LABELS])
+    search = Search(fit(rows, traces, SMALL, valid=ValidationRows(rows, traces), watch=True), threads=1)
+    search.traces(rows, 2, least=0.01)
+    search.label_probabilities(rows)
     search.logits_along(rows, Targets.of(traces))
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hinet.errors import HiNetError
 from hinet.memory import GB, require_memory
 from hinet.parameters import FLAG, NONE, SEED, THREADS, Rules, real, resolve_threads, validate_fields, whole
+
+if TYPE_CHECKING:
+    from hinet.taxonomy import Layers
 
 MOST_DEEP_EPOCHS = 10
 MOST_WIDE_EPOCHS = 6
@@ -46,6 +49,7 @@ RULES: Rules = {
     "flat_width": _COUNT | NONE,
     "flat_upper": real(0),
     "prior_strength": real() | NONE,
+    "two_layers": FLAG,
     "patience": _COUNT | NONE,
     "seed": SEED,
     "threads": THREADS,
@@ -68,8 +72,9 @@ class EngineSettings:
     Attributes
     ----------
     members : int, optional
-        How many deep experts, and flat ones, are trained from different starts and averaged; by default two, and one
-        if there are many rows.
+        How many deep experts, and flat ones, are trained from different starts and averaged; by default two, or three
+        if there are dense columns, and one if there are many rows. The last of several leaves dense columns out: it
+        errs on other rows.
     width : int, optional
         Hidden units of each member of the deep expert; by default more the more labels there are, up to a limit that
         is higher if there is but one member.
@@ -95,6 +100,8 @@ class EngineSettings:
         is a tree.
     prior_strength : float, optional
         Of the logit adjustment, by the share of each option in its group.
+    two_layers : bool
+        Whether deep experts have a second layer of hidden units, all of them rectified; for several labels a row only.
     patience : int, optional
         Epochs of an expert without a lower cost of the validation rows after which it stops, the best epoch kept.
     seed : int
@@ -122,6 +129,7 @@ class EngineSettings:
     flat_width: int | None = None
     flat_upper: float = 0.4
     prior_strength: float | None = None
+    two_layers: bool = False
     patience: int | None = None
     seed: int = 0
     threads: int | None = None
@@ -130,9 +138,9 @@ class EngineSettings:
     def __post_init__(self) -> None:
         validate_fields(self, RULES)
 
-    def members_for(self, rows: int) -> int:
-        """Return how many members train on so many rows."""
-        return self.members or (MEMBERS if rows < MANY_ROWS else 1)
+    def members_for(self, rows: int, *, dense: bool = False) -> int:
+        """Return how many members train on so many rows, which may have dense columns."""
+        return self.members or (MEMBERS + dense if rows < MANY_ROWS else 1)
 
     def width_for(self, members: int, labels: int) -> int:
         """Return the hidden units of each of so many members that tell so many labels apart."""
@@ -161,8 +169,13 @@ class EngineSettings:
         """Return how often the wide expert goes over so many rows."""
         return self.wide_epochs or min(MOST_WIDE_EPOCHS, max(3, round(300_000 / rows)))
 
-    def wants_flat(self, labels: int, rows: int, is_tree: bool) -> bool:
+    def wants_flat(self, labels: int, rows: int, layers: Layers) -> bool:
         """Return whether to train the flat expert on so many rows of so many labels."""
+        is_tree = layers.taxonomy.is_tree
+        if layers.multilabel:
+            if self.flat:
+                raise HiNetError("the flat expert is for one label a row; leave it out for several")
+            return False
         if self.flat is None:
             return is_tree and labels <= MOST_FLAT_LABELS and rows >= LEAST_FLAT_ROWS * labels
         if self.flat and not is_tree:

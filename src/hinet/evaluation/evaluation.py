@@ -22,6 +22,7 @@ from hinet.metrics import (
 )
 from hinet.metrics.ancestry import Common
 from hinet.metrics.cases import Cases
+from hinet.metrics.probability import BINS
 from hinet.taxonomy import Taxonomy
 
 RISKS = (0.01, 0.05, 0.1)  # shares of wrong answers whose coverage is reported
@@ -32,6 +33,14 @@ class TopErrors(NamedTuple):
 
     top: str
     by_agreement: tuple[int, ...]
+
+
+class Bin(NamedTuple):
+    """Rows of about one confidence: its mean, the share of them that is right, and their share of all rows."""
+
+    confidence: float
+    accuracy: float
+    share: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +74,17 @@ class Evaluation:
     def confidence(self) -> NDArray[np.float64]:
         """The probability of every predicted label."""
         return np.minimum(confidence(self.found.traces), 1.0)
+
+    def reliability(self) -> list[Bin]:
+        """Return the rows in bins of equal width by their confidence, without empty ones."""
+        bins = np.minimum((self.confidence * BINS).astype(int), BINS - 1)
+        counts = np.bincount(bins, minlength=BINS)
+        used = np.flatnonzero(counts)
+        sums = (np.bincount(bins, weights, BINS)[used] / counts[used] for weights in (self.confidence, self.right))
+        return [
+            Bin(*values)
+            for values in zip(*(each.tolist() for each in sums), (counts[used] / len(self)).tolist(), strict=True)
+        ]
 
     @property
     def calibration_error(self) -> float:

@@ -11,10 +11,11 @@ import numpy as np
 from hinet.errors import HiNetError
 from hinet.evaluation.comparison import Outcome
 from hinet.evaluation.evaluation import Evaluation
+from hinet.evaluation.set_evaluation import RANKS, SetEvaluation
 from hinet.extras import require
+from hinet.metrics.probability import BINS
 from hinet.progress import EpochRecord
 
-BINS = 15  # of the reliability diagram
 MAX_TOPS = 15  # top nodes whose errors are plotted
 LONGEST_NAME = 26  # characters of a node's title
 
@@ -86,25 +87,79 @@ def plot_evaluation(evaluation: Evaluation, path: str | Path, title: str) -> Non
     _save(figure, title, path)
 
 
+def plot_set_evaluation(evaluation: SetEvaluation, path: str | Path, title: str) -> None:
+    """Plot F1 by level and labels per row, and where they are known, the first ranks and precision against recall."""
+    plt = _pyplot()
+    draws = [_draw_f1_by_level, _draw_label_counts]
+    draws += [_draw_ranks] * (evaluation.ranking is not None) + [_draw_curve] * (evaluation.curve is not None)
+    rows = (len(draws) + 1) // 2
+    figure, panels = plt.subplots(rows, 2, figsize=(11, 4.25 * rows), squeeze=False, constrained_layout=True)
+    for draw, axes in zip(draws, panels.ravel(), strict=False):
+        draw(axes, evaluation)
+    for axes in panels.ravel()[len(draws) :]:
+        axes.set_axis_off()
+    _save(figure, title, path)
+
+
+def _draw_f1_by_level(axes: Any, evaluation: SetEvaluation) -> None:
+    _draw_shares(axes, evaluation.f1_by_level, "F1 of the nodes at the level, %", "F1 by level")
+
+
+def _draw_label_counts(axes: Any, evaluation: SetEvaluation) -> None:
+    """Draw how many rows have so many labels, true and predicted."""
+    counts = {"true": evaluation.true_counts, "predicted": evaluation.predicted_counts}
+    most = int(max(numbers.max() for numbers in counts.values()))
+    for number, (name, numbers) in enumerate(counts.items()):
+        axes.bar(np.arange(most + 1) + 0.4 * number - 0.2, np.bincount(numbers, minlength=most + 1), 0.38, label=name)
+    axes.set(xlabel="labels of a row", ylabel="rows")
+    axes.legend(fontsize=8)
+    axes.set_title("labels per row", fontsize=10)
+
+
+def _draw_ranks(axes: Any, evaluation: SetEvaluation) -> None:
+    ranking = evaluation.ranking
+    assert ranking is not None
+    for number, (name, metric) in enumerate((("precision", ranking.precision), ("nDCG", ranking.ndcg))):
+        shares = [100 * metric(k) for k in RANKS]
+        container = axes.bar(np.arange(len(RANKS)) + 0.4 * number - 0.2, shares, 0.38, label=name)
+        axes.bar_label(container, fmt="%.1f", fontsize=8, padding=2)
+    axes.set_xticks(range(len(RANKS)), [str(k) for k in RANKS])
+    axes.set(xlabel="k", ylabel="%", ylim=(0, 108))
+    axes.legend(fontsize=8)
+    axes.set_title("the first k labels", fontsize=10)
+
+
+def _draw_curve(axes: Any, evaluation: SetEvaluation) -> None:
+    curve = evaluation.curve
+    assert curve is not None
+    axes.plot(100 * curve.recall, 100 * curve.precision, label=f"AU(PRC) {curve.area:.3f}")
+    axes.set(xlabel="recall, %", ylabel="precision, %", xlim=(0, 100), ylim=(0, 100))
+    axes.legend(fontsize=8)
+    axes.set_title("all nodes pooled", fontsize=10)
+
+
 def _draw_levels(axes: Any, evaluation: Evaluation) -> None:
-    shares = [100 * share for share in evaluation.report.level_accuracy]
+    _draw_shares(axes, evaluation.report.level_accuracy, "accuracy at the level, %", "accuracy by level")
+
+
+def _draw_shares(axes: Any, by_level: Sequence[float], name: str, title: str) -> None:
+    """Draw a share for each level as bars."""
+    shares = [100 * share for share in by_level]
     container = axes.bar(range(1, len(shares) + 1), shares, 0.6)
     axes.bar_label(container, fmt="%.1f", fontsize=8, padding=2)
     axes.set_xticks(range(1, len(shares) + 1))
-    axes.set(xlabel="level", ylabel="accuracy at the level, %", ylim=(0, 108))
-    axes.set_title("accuracy by level", fontsize=10)
+    axes.set(xlabel="level", ylabel=name, ylim=(0, 108))
+    axes.set_title(title, fontsize=10)
 
 
 def _draw_reliability(axes: Any, evaluation: Evaluation) -> None:
     """Draw the share of right answers against their confidence, with bars for the share of rows."""
-    bins = np.clip((evaluation.confidence * BINS).astype(int), 0, BINS - 1)
-    counts = np.bincount(bins, minlength=BINS)
-    used = counts > 0
-    mean_confidence = np.bincount(bins, evaluation.confidence, BINS)[used] / counts[used]
-    right = np.bincount(bins, evaluation.right, BINS)[used] / counts[used]
-    axes.bar((np.arange(BINS) + 0.5) / BINS, counts / counts.sum(), 1 / BINS, color="0.85", label="share of rows")
+    bins = evaluation.reliability()
+    left = [int(each.confidence * BINS) / BINS for each in bins]
+    axes.bar(left, [each.share for each in bins], 1 / BINS, align="edge", color="0.85", label="share of rows")
     axes.plot([0, 1], [0, 1], color="0.5", linestyle="--", linewidth=1)
-    axes.plot(mean_confidence, right, marker="o", label=f"right; calibration error {evaluation.calibration_error:.3f}")
+    label = f"right; calibration error {evaluation.calibration_error:.3f}"
+    axes.plot([each.confidence for each in bins], [each.accuracy for each in bins], marker="o", label=label)
     axes.set(xlabel="confidence", ylabel="share of right answers", xlim=(0, 1), ylim=(0, 1))
     axes.legend(fontsize=8, loc="upper left")
     axes.set_title("reliability", fontsize=10)

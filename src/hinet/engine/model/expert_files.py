@@ -28,6 +28,8 @@ _DEEP = {
     "weight_scale": "head.scale",
     "bias": "head.bias",
     "negative_slope": "features.slope",
+    "inner": "inner.weight",
+    "inner_bias": "inner.bias",
 }
 _WIDE = {"feature_rank": "known_as", "entry_offsets": "slot_offsets"}
 
@@ -49,6 +51,8 @@ def _deep_schema(prefix: str, outputs: str, arrays: Arrays) -> Schema:
         f"{prefix}head.weight": rows(outputs, width),
         f"{prefix}head.bias": floats(outputs),
     }
+    if f"{prefix}inner.weight" in arrays:
+        schema |= {f"{prefix}inner.weight": floats(width, f"{prefix}inner"), f"{prefix}inner.bias": floats(width)}
     if in_bits:
         schema[f"{prefix}features.scale"] = floats("features", low=LEAST_SCALE)
         schema[f"{prefix}head.scale"] = floats(outputs, low=LEAST_SCALE)
@@ -58,6 +62,8 @@ def _deep_schema(prefix: str, outputs: str, arrays: Arrays) -> Schema:
 def _write_deep(prefix: str, expert: DeepExpert) -> dict[str, NDArray[Any]]:
     """Return a deep expert as named arrays; without 8 bits there are no scales."""
     arrays = {prefix + _DEEP[name]: array for name, array in expert._asdict().items()}
+    if not expert.has_two_layers:
+        del arrays[f"{prefix}inner.weight"], arrays[f"{prefix}inner.bias"]
     if not expert.is_quantised:
         del arrays[f"{prefix}features.scale"], arrays[f"{prefix}head.scale"]
     return arrays if expert.width or not prefix else {}
@@ -72,7 +78,10 @@ def _read_deep(prefix: str, arrays: Arrays) -> DeepExpert:
     width = embedding.shape[1]
     slope = arrays.get(f"{prefix}features.slope", np.arange(width) < linear_units(width))
     slope = np.ascontiguousarray(slope, np.float32)
-    expert = DeepExpert.of(embedding, part("embedding_bias"), weight, part("bias"), slope)
+    inner = [part(name).copy() for name in ("inner", "inner_bias")] if f"{prefix}inner.weight" in arrays else []
+    if inner and (not inner[0].shape[1] or width % inner[0].shape[1]):
+        raise HiNetError(f"the array '{prefix}inner.weight' does not part the {width:,} units evenly")
+    expert = DeepExpert.of(embedding, part("embedding_bias"), weight, part("bias"), slope, *inner)
     if in_bits:
         expert = expert._replace(embedding_scale=part("embedding_scale"), weight_scale=part("weight_scale"))
     return expert

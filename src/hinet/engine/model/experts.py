@@ -28,6 +28,7 @@ Rows = NDArray[Any]  # of single precision, or of 8 bits with a scale for each r
 WEIGHT = np.dtype([("row", np.int32), ("weight", np.float32)])
 EMBEDDING_STD = 0.06
 WEIGHT_STD = 0.05
+INNER_STD = 0.6  # times the root of the units
 
 
 class DeepExpert(NamedTuple):
@@ -44,24 +45,50 @@ class DeepExpert(NamedTuple):
     weight_scale: Floats  # (rows,)
     bias: Floats  # (rows,)
     negative_slope: Floats  # (k,) of a hidden unit below zero: 1 for a linear unit, 0 for a rectified one
+    inner: Floats  # (k, units of a member) from the hidden units of each member to a second layer; none without one
+    inner_bias: Floats  # (k,) or none
 
     @classmethod
     def of(
-        cls, embedding: Rows, embedding_bias: Floats, weight: Rows, bias: Floats, negative_slope: Floats
+        cls,
+        embedding: Rows,
+        embedding_bias: Floats,
+        weight: Rows,
+        bias: Floats,
+        negative_slope: Floats,
+        inner: Floats | None = None,
+        inner_bias: Floats | None = None,
     ) -> DeepExpert:
-        """Return the expert of rows as they are, with scales of 1."""
+        """Return the expert of rows as they are, with scales of 1; without ``inner`` it has one layer."""
         scales = (np.ones(len(rows), np.float32) for rows in (embedding, weight))
-        return cls(embedding, next(scales), embedding_bias, weight, next(scales), bias, negative_slope)
+        inner = np.zeros((0, 0), np.float32) if inner is None else inner
+        inner_bias = np.zeros(0, np.float32) if inner_bias is None else inner_bias
+        return cls(
+            embedding, next(scales), embedding_bias, weight, next(scales), bias, negative_slope, inner, inner_bias
+        )
 
     @classmethod
-    def start(cls, features: int, rows: int, width: int, random: np.random.Generator) -> DeepExpert:
-        """Return an untrained expert; the first half of its units is linear."""
+    def start(cls, features: int, bias: Floats, width: int, random: np.random.Generator) -> DeepExpert:
+        """Return an untrained expert with a bias for each output row; the first half of its units is linear."""
         return cls.of(
             random.standard_normal((features, width), dtype=np.float32) * np.float32(EMBEDDING_STD),
             np.zeros(width, np.float32),
-            random.standard_normal((rows, width), dtype=np.float32) * np.float32(WEIGHT_STD),
-            np.zeros(rows, np.float32),
+            random.standard_normal((len(bias), width), dtype=np.float32) * np.float32(WEIGHT_STD),
+            bias.copy(),
             (np.arange(width) < linear_units(width)).astype(np.float32),
+        )
+
+    @classmethod
+    def start_two_layers(cls, features: int, bias: Floats, width: int, random: np.random.Generator) -> DeepExpert:
+        """Return an untrained expert with two layers of rectified units, whose output rows are zero."""
+        return cls.of(
+            random.standard_normal((features, width), dtype=np.float32) * np.float32(EMBEDDING_STD),
+            np.zeros(width, np.float32),
+            np.zeros((len(bias), width), np.float32),
+            bias.copy(),
+            np.zeros(width, np.float32),
+            random.standard_normal((width, width), dtype=np.float32) * np.float32(INNER_STD / width**0.5),
+            np.zeros(width, np.float32),
         )
 
     @classmethod
@@ -72,22 +99,24 @@ class DeepExpert(NamedTuple):
         return cls.of(inputs, units, outputs, np.zeros(rows, np.float32), units)
 
     @classmethod
-    def joined(cls, members: list[DeepExpert]) -> DeepExpert:
-        """Return one expert whose logits are the mean of its members': their units side by side, linear ones first.
+    def joined(cls, members: list[DeepExpert], shares: Floats) -> DeepExpert:
+        """Return one expert whose logits are those of its members by their shares, which sum to 1.
 
-        All of them are in single precision.
+        The units of the members stand side by side, linear ones first. All of them are in single precision.
         """
         if len(members) == 1:
             return members[0]
         negative_slope = np.concatenate([member.negative_slope for member in members])
         order = np.argsort(-negative_slope, kind="stable")
-        share = np.float32(1 / len(members))
+        parts = list(zip(members, shares, strict=True))
         return cls.of(
             _side_by_side([member.embedding for member in members], order),
             np.concatenate([member.embedding_bias for member in members])[order],
-            _side_by_side([member.weight for member in members], order) * share,
-            np.stack([member.bias for member in members]).sum(0) * share,
+            _side_by_side([member.weight * share for member, share in parts], order),
+            np.stack([member.bias * share for member, share in parts]).sum(0),
             negative_slope[order],
+            np.concatenate([member.inner for member in members]),  # where there is one, no unit is linear
+            np.concatenate([member.inner_bias for member in members]),
         )
 
     def in_floats(self) -> DeepExpert:
@@ -98,6 +127,8 @@ class DeepExpert(NamedTuple):
             float_rows(self.weight, self.weight_scale),
             self.bias.copy(),
             self.negative_slope.copy(),
+            self.inner.copy(),
+            self.inner_bias.copy(),
         )
 
     def quantised(self) -> DeepExpert:
@@ -127,6 +158,11 @@ class DeepExpert(NamedTuple):
     def is_quantised(self) -> bool:
         """Whether the rows are in 8 bits."""
         return self.embedding.dtype == np.int8
+
+    @property
+    def has_two_layers(self) -> bool:
+        """Whether there is a second layer of hidden units."""
+        return len(self.inner) > 0
 
     @property
     def width(self) -> int:

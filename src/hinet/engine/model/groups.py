@@ -55,8 +55,8 @@ class LabelSpans(NamedTuple):
 
     @classmethod
     def of(cls, layers: Layers) -> LabelSpans:
-        """Return the spans of the labels of a tree, of a DAG none."""
-        if not layers.taxonomy.is_tree:
+        """Return the spans of the labels of a tree; none of a DAG, or for several labels a row, which share nothing."""
+        if not layers.taxonomy.is_tree or layers.multilabel:
             return cls.none(layers)
         below = np.zeros(len(layers.node), np.int64)  # labels at or below each neuron
         below[layers.ends] = 1

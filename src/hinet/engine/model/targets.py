@@ -71,6 +71,8 @@ class Targets:
         """
         layers = traces.layers
         ends = traces.end_nodes
+        if layers.multilabel:
+            return cls.of_sets(layers, ends.astype(np.int64), traces.row_offsets)
         row = np.repeat(np.arange(len(traces)), np.diff(traces.row_offsets))
         if layers.taxonomy.is_tree:
             return cls.of_labels(layers, ends.astype(np.int64), traces.row_offsets)
@@ -102,6 +104,42 @@ class Targets:
         """Return the targets of labels, given as positions in the taxonomy, all rows one after the other."""
         distinct, target = np.unique(nodes, return_inverse=True)
         return cls._of_choices(layers, row_offsets, target, *_choices_of_labels(layers, distinct), len(distinct))
+
+    @classmethod
+    def of_sets(cls, layers: Layers, nodes: Ints, row_offsets: Ints) -> Targets:
+        """Return one target a row for its set of labels: a step for each node that the row has, all its ancestors too.
+
+        A step may have any number of choices: the nodes below it that the row has, and the stop of a label.
+        """
+        width, rows = np.int64(len(layers.node)), len(row_offsets) - 1
+        neuron_of = np.zeros(len(layers.taxonomy), np.int64)
+        neuron_of[layers.node[1:]] = np.arange(1, width)
+        row = np.repeat(np.arange(rows), np.diff(row_offsets))
+        distinct, label = np.unique(nodes, return_inverse=True)
+        closure, counts = gather(*layers.taxonomy.ancestor_lists(distinct), label)
+        reached = np.unique(np.repeat(row, counts) * width + neuron_of[closure])  # (row, neuron) as one number
+        parent = np.append(0, layers.parent_lists[0])[reached % width]
+        option_to = np.zeros(width, np.int64)
+        real = np.flatnonzero(layers.option_neuron >= 0)
+        option_to[layers.option_neuron[real]] = real
+        ends = np.unique(row * width + neuron_of[nodes])
+        stop = layers.option_offsets[ends % width + 1] - 1  # the last of its group
+        start = np.concatenate([reached // width * width + parent, ends])
+        option = np.concatenate([option_to[reached % width], stop])
+        order = np.lexsort((option, start))
+        start, option = start[order], option[order]
+        steps = np.unique(np.concatenate([np.arange(rows) * width, reached]))
+        arrays = TargetArrays(
+            np.arange(rows + 1),
+            np.arange(rows),
+            np.ones(rows, np.float32),
+            offsets_of(np.bincount(steps // width, minlength=rows)),
+            steps % width,
+            offsets_of(np.bincount(np.searchsorted(steps, start), minlength=len(steps))),
+            option - layers.option_offsets[start % width],
+            np.full(len(option), END),
+        )
+        return cls(layers, arrays)
 
     @classmethod
     def _of_choices(
@@ -152,15 +190,38 @@ class Targets:
         return Targets(self.layers, chosen)
 
     def option_counts(self) -> NDArray[np.float64]:
-        """Return how much of the rows takes each option, (options,); a label's options of a group share it evenly."""
+        """Return how much of the rows takes each option, (options,).
+
+        A label's options of a group share it evenly; those of a set of labels have all of it each.
+        """
         arrays = self.arrays
         targets = len(arrays.step_offsets) - 1
         mass = np.bincount(arrays.entry_target, arrays.entry_share, targets)
         choices = np.diff(arrays.choice_offsets)
-        step_mass = np.repeat(mass, np.diff(arrays.step_offsets)) / choices
+        step_mass = np.repeat(mass, np.diff(arrays.step_offsets)) / (1 if self.layers.multilabel else choices)
         counts = np.zeros(len(self.layers.option_neuron))
         np.add.at(counts, self.choice_options(), np.repeat(step_mass, choices))
         return counts
+
+    def group_counts(self) -> NDArray[np.float64]:
+        """Return how much of the rows passes through each group, (neurons,), of sets of labels."""
+        arrays = self.arrays
+        mass = np.repeat(arrays.entry_share, np.diff(arrays.step_offsets)[arrays.entry_target])
+        return np.bincount(arrays.step_group[self.row_steps()[1]], mass, len(self.layers.node)).astype(np.float64)
+
+    def visited_options(self) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+        """Return row and number of all options that sets of labels are a yes or no to, and which they are a yes to."""
+        sizes = np.diff(self.layers.option_offsets)
+        sizes[sizes == 1] = 0  # certain
+        row, step = self.row_steps()
+        group = self.arrays.step_group[step]
+        starts = offsets_of(sizes[group])
+        choices = np.diff(self.arrays.choice_offsets)[step]
+        choice = positions(self.arrays.choice_offsets[step], choices)
+        free = np.repeat(sizes[group] > 0, choices)
+        wanted = np.zeros(starts[-1], bool)
+        wanted[(np.repeat(starts[:-1], choices) + self.arrays.choice_option[choice])[free]] = True
+        return np.repeat(row, sizes[group]), positions(self.layers.option_offsets[group], sizes[group]), wanted
 
     def row_steps(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the row and the number of every step on the way of targets, one a row."""

@@ -87,7 +87,16 @@ def _hidden_parts(deep: DeepExpert, features: NDArray[np.int64], values: Numbers
     """Return what each feature adds to the hidden units, (k, features of the row), and what the bias does, (k,)."""
     parts = deep.embeddings(features).astype(np.float64) * values[:, None]  # (features, k)
     factor = np.where(parts.sum(0) + deep.embedding_bias > 0, 1.0, deep.negative_slope)
-    return (parts * factor).T, (deep.embedding_bias * factor).astype(np.float64)
+    units, bias = (parts * factor).T, (deep.embedding_bias * factor).astype(np.float64)
+    if not deep.has_two_layers:
+        return units, bias
+    size = deep.inner.shape[1]
+    members = [slice(start, start + size) for start in range(0, len(units), size)]
+    units = np.concatenate([deep.inner[member].astype(np.float64) @ units[member] for member in members])
+    bias = np.concatenate([deep.inner[member].astype(np.float64) @ bias[member] for member in members])
+    bias += deep.inner_bias
+    on = units.sum(1) + bias > 0
+    return units * on[:, None], bias * on
 
 
 def _by_wide(

@@ -30,6 +30,7 @@ class Reading(NamedTuple):
     flat: Any  # (n * labels,) logits of the flat expert
     prototypes: Any  # (n * labels,) scaled cosines
     sink: Any  # (1,) what was fetched early, so that it is not left out as useless
+    lower: Any  # (units,) the first of two layers of the deep expert
 
 
 @inlined
@@ -42,6 +43,7 @@ def allocate_reading(count, experts):
         np.empty(labels if experts.mix[FLAT] != 0 else 0, np.float32),
         np.empty(labels if experts.mix[PROTOTYPES] != 0 else 0, np.float32),
         np.empty(1, np.float32),
+        np.empty(len(experts.deep.inner_bias), np.float32),
     )
 
 
@@ -51,6 +53,8 @@ def read_row(rows, row, experts, reading, index):
     touched = 0
     if experts.mix[DEEP] != 0:
         read_hidden(rows, row, experts.deep, reading.hidden, index, reading.sink)
+        if len(experts.deep.inner_bias) > 0:
+            read_inner(experts.deep, reading.hidden, index, reading.lower)
     if experts.mix[FLAT] != 0:
         read_hidden(rows, row, experts.flat, reading.flat_hidden, 0, reading.sink)
         touched += read_flat(experts.flat, reading, index)
@@ -78,6 +82,19 @@ def read_hidden(rows, row, deep, hidden, index, sink):
             hidden[index, unit] += value * F4(deep.embedding[first + column, unit])
     for unit in range(width):
         hidden[index, unit] *= F4(1) if hidden[index, unit] > 0 else deep.negative_slope[unit]
+
+
+@inlined
+def read_inner(deep, hidden, index, lower):
+    """Turn the first layer of hidden units into the second: each member reads its own units."""
+    for unit in range(len(lower)):
+        lower[unit] = hidden[index, unit]
+    size = deep.inner.shape[1]
+    for unit in range(len(lower)):
+        first, total = unit // size * size, F4(0)
+        for below in range(size):
+            total += deep.inner[unit, below] * lower[first + below]
+        hidden[index, unit] = max(total + deep.inner_bias[unit], F4(0))
 
 
 @inlined

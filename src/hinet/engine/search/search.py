@@ -30,6 +30,7 @@ from hinet.engine.search.predictor import (
 )
 from hinet.engine.search.scoring_kernels import FEW, expert_logits
 from hinet.engine.search.search_kernels import best_traces
+from hinet.engine.search.set_search_kernels import all_nodes, best_labels
 from hinet.errors import HiNetError
 from hinet.parameters import resolve_threads
 from hinet.ragged import gather, offsets_of
@@ -46,6 +47,7 @@ ROOM = 384  # entries that a search has room for at first, at least
 ROOM_FOR_TRACE = 8  # entries that each of many traces is likely to need
 FLOOR = 1e-4  # probability below which a neuron is left aside at first
 EPOCHS_OF_MORE_ROWS = 4  # enough to learn them, few enough to forget little
+RATE_OF_TWO_LAYERS = 0.03  # more lets units of deep experts with two layers die
 MOST_CELLS = 8_000_000  # of lists of labels that a thread has room for at a time
 
 Part = TypeVar("Part", "_Answers", "_Labels")
@@ -124,11 +126,15 @@ class Search(Predictor):
     def _best_traces(self, block: SparseMatrix, k: int, lowest: float, room: int) -> _Answers:
         """Search rows with so much room, or more if they are few, and those for which it was too little with twice."""
         count = len(block.indptr) - 1
-        most = max(1, BLOCK * ROOM // room)
+        most = max(1, min(BLOCK * ROOM // room, self._most_waiting))
         if count > most:
             return _joined([self._best_traces(part, k, lowest, room) for part in _parts(block, most)])
         room = max(room, FEW * ROOM // max(count, 1))
-        answers = _Answers(*best_traces(block, self.model.groups, self.model.experts, k, lowest, room))
+        groups, experts = self.model.groups, self.model.experts
+        if self.layers.multilabel:
+            answers = _Answers(*best_labels(block, groups, experts, self.layers.other_parents, k, lowest, room))
+        else:
+            answers = _Answers(*best_traces(block, groups, experts, k, lowest, room))
         wanted = -int(answers.counts.min(initial=0))
         if not wanted:
             return answers
@@ -140,7 +146,7 @@ class Search(Predictor):
 
         Its probability leaves out what could not change the answer, so that it may be a little too low.
         """
-        if self.model.odds_scale != 1:  # a label of a tree has one trace
+        if self.model.odds_scale != 1 or self.layers.multilabel:  # a label of a tree has one trace
             return self.decode(rows)
         likely = self._likely_labels(rows, 1, FLOOR)
         return FoundNodes(likely.node, likely.probability, likely.touched)
@@ -151,7 +157,7 @@ class Search(Predictor):
         In a DAG the probability of a label leaves out what could not change the answer, as that of :meth:`labels` does.
         """
         layers = self.model.layers
-        if layers.taxonomy.is_tree:  # a label has one trace
+        if layers.taxonomy.is_tree or layers.multilabel:  # a label has one trace
             best = self.traces(rows, k)
             assert best.traces.log_p is not None
             return FoundLabels(best, np.exp(best.traces.log_p))
@@ -169,6 +175,8 @@ class Search(Predictor):
         With ``least``, only where it is at least that, before log odds are scaled; of a DAG,
         paths through neurons that are less probable are then left out of the sums.
         """
+        if self.layers.multilabel:
+            return self._all_nodes(rows, least, 1)
         likely = self._likely_labels(rows, 0, least)
         row_offsets = offsets_of(likely.counts)
         probability = likely.probability
@@ -178,6 +186,37 @@ class Search(Predictor):
         matrix = sp.csr_array((probability, likely.node, row_offsets), shape=shape)
         matrix.sort_indices()
         return matrix
+
+    def node_probabilities(self, rows: Any, least: float = 0.0) -> sp.csr_array:
+        """Return the probability of every node, (n, nodes), where it is at least ``least``; for several labels a row.
+
+        No node is more probable than one of its parents.
+        """
+        self._check_multilabel(True, "node_probabilities")
+        return self._all_nodes(rows, least, 0)
+
+    def _all_nodes(self, rows: Any, least: float, which: int) -> sp.csr_array:
+        """Return the probability of nodes, or of the labels that end there, of at least ``least``."""
+        layers, experts, groups = self.layers, self.model.experts, self.model.groups
+        named = np.flatnonzero(layers.node >= 0)
+        shape = len(layers.taxonomy)
+
+        def answer(block: SparseMatrix) -> sp.csr_array:
+            parts = []
+            for part in _parts(block, max(1, MOST_CELLS // len(layers.node))):
+                probability = all_nodes(part, groups, experts, layers.other_parents, self._order, least)[which]
+                row, neuron = np.nonzero((probability >= max(least, np.finfo(np.float32).tiny))[:, named])
+                nodes = layers.node[named[neuron]]
+                values = probability[row, named[neuron]].astype(np.float64)
+                parts.append(sp.csr_array((values, (row, nodes)), shape=(len(probability), shape)))
+            return sp.vstack(parts, format="csr")
+
+        return sp.csr_array(sp.vstack(self._in_blocks(self._checked(rows), answer), format="csr"))
+
+    def _check_multilabel(self, wanted: bool, method: str) -> None:
+        if self.layers.multilabel != wanted:
+            kind = "several labels" if wanted else "one label"
+            raise HiNetError(f"{method} is for models of rows with {kind}")
 
     def _likely_labels(self, rows: Any, k: int, floor: float, height: int = 0) -> _Labels:
         """Return the ``k`` best labels of rows, or all of at least ``floor``; with the layers' height, traces too."""
@@ -215,6 +254,7 @@ class Search(Predictor):
         return self._by_nodes(rows, PROBABILITY.validate("f1", f1) / 2, False)
 
     def _by_nodes(self, rows: Any, cut: float, surest: bool) -> FoundNodes:
+        self._check_multilabel(False, "deepest_confident" if surest else "expected_f1")
         experts, groups = self.model.experts, self.model.groups
         flat, offsets = self._ancestors
         depth = self.model.layers.taxonomy.depth.astype(np.int64)
@@ -245,7 +285,7 @@ class Search(Predictor):
     @property
     def can_scale_odds(self) -> bool:
         """Whether the log odds of best traces can be scaled: those of a tree can."""
-        return self.layers.taxonomy.is_tree
+        return self.layers.taxonomy.is_tree and not self.layers.multilabel
 
     def scaled(self, factor: float, odds_scale: float | None = None) -> Self:
         """Return the same with all logits multiplied by ``factor``, and another odds scale if one is given."""
@@ -297,6 +337,8 @@ class Search(Predictor):
 
         epochs = settings.deep_epochs or EPOCHS_OF_MORE_ROWS
         settings = replace(settings, deep_epochs=epochs, wide_epochs=epochs)
+        if self.model.experts.deep.has_two_layers:
+            settings = replace(settings, deep_rate=RATE_OF_TWO_LAYERS)
         return replace(
             self, model=fit(rows, traces, settings, sample_weight=sample_weight, start=self.model, progress=progress)
         )
@@ -304,6 +346,17 @@ class Search(Predictor):
     @cached_property
     def _node_of(self) -> NDArray[np.int64]:
         return self.model.layers.node.astype(np.int64)
+
+    @cached_property
+    def _order(self) -> NDArray[np.int64]:
+        """The neurons of several labels a row, each after all parents of its node."""
+        depth = np.append(0, self.layers.taxonomy.depth[self.layers.node[1:]])
+        return np.argsort(depth, kind="stable")
+
+    @cached_property
+    def _most_waiting(self) -> int:
+        """How many rows to search at a time, where a search keeps a note of every neuron."""
+        return MOST_CELLS // len(self.layers.node) if len(self.layers.other_parents[0]) else BLOCK
 
     @cached_property
     def _labels(self) -> int:

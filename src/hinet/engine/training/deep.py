@@ -17,6 +17,7 @@ from hinet.engine.model.targets import Targets
 from hinet.engine.settings import Dropout
 from hinet.engine.training.deep_kernels import train_deep, train_flat
 from hinet.engine.training.jobs import Arrays, Job, RowChunk, TrainingSet
+from hinet.engine.training.set_kernels import train_deep_sets
 
 MASK_LENGTH = 1 << 16  # dropout factors made for an epoch
 ROW_FACTORS = 4_093  # made for an epoch; a prime, so that they do not go with other factors
@@ -46,6 +47,7 @@ class DeepAccumulators(NamedTuple):
 
     embedding: Floats
     weight: Floats
+    inner: Floats = np.zeros(0, np.float32)  # none without a second layer
 
 
 class Objective(NamedTuple):
@@ -56,10 +58,11 @@ class Objective(NamedTuple):
     train: Callable[[RowChunk, DropoutMasks, DeepExpert, DeepAccumulators], float]
 
     @classmethod
-    def of_groups(cls, data: TrainingSet) -> Objective:
+    def of_groups(cls, data: TrainingSet, *, multilabel: bool = False) -> Objective:
         """Return the objective of rows that have targets in the sibling groups of the taxonomy."""
         options = float(np.diff(data.groups.first_row)[data.targets.step_group].mean())
-        return cls(data.rows, 5.0 * data.rows.row_count * options, partial(train_deep, data))
+        train = train_deep_sets if multilabel else train_deep
+        return cls(data.rows, 5.0 * data.rows.row_count * options, partial(train, data))
 
     @classmethod
     def of_labels(cls, rows: SparseMatrix, targets: LabelTargets, adjustment: Floats) -> Objective:
@@ -104,6 +107,7 @@ class DeepJob(Job):
         self._accumulators = DeepAccumulators(
             np.full(len(expert.embedding), plan.accumulator, np.float32),
             np.full(len(expert.bias), plan.accumulator, np.float32),
+            np.full(len(expert.inner_bias), plan.accumulator, np.float32),
         )
 
     def work(self) -> float:

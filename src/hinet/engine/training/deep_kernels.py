@@ -1,8 +1,9 @@
 """Kernels that train a deep expert a row at a time: forward, cost, gradient and update in one go.
 
 A row is taken through the groups on the way to its labels by :func:`train_deep`. The flat expert scores all labels
-(:func:`train_flat`), whose weights do not stay in the processor's cache from row to row: a few rows are taken at once,
-before any of them updates. The steps from features to hidden units and back are the same.
+(:func:`train_flat`). Neither its weights nor those of dense columns stay in the processor's cache from row to row: a
+few rows are taken at once, a lane each, before any of them updates. The steps from features to hidden units and back
+are the same.
 """
 
 from __future__ import annotations
@@ -33,15 +34,22 @@ class Workspace(NamedTuple):
     value: Any  # (lanes, most features)
     hidden: Any  # (lanes, width) after dropout
     factor: Any  # (lanes, width) derivative of each hidden unit, 0 if it is dropped
-    gradient: Any  # (lanes, width) of the hidden units
+    gradient: Any  # (lanes, width) of the hidden units; all 0 between rows
+    dense: Any  # (lanes, dense columns)
+    step: Any  # (lanes, dense columns) of the embeddings of dense columns, by unit of the gradient
+    dense_embedding: Any  # (width, dense columns) those embeddings, the other way round
 
 
 @inlined
-def allocate(rows, chunk, count, width):
+def allocate(rows, chunk, count, deep):
     """Allocate lanes for so many rows of a chunk at a time."""
+    width, columns = deep.embedding.shape[1], rows.dense.shape[1]
     most = 1
     for row in chunk.order:
         most = max(most, rows.indptr[row + 1] - rows.indptr[row])
+    dense_embedding = np.empty((width, columns), np.float32)
+    for column in range(columns):
+        dense_embedding[:, column] = deep.embedding[len(deep.embedding) - columns + column]
     return Workspace(
         np.zeros(count, np.int64),
         np.empty((count, most), np.int64),
@@ -49,7 +57,18 @@ def allocate(rows, chunk, count, width):
         np.zeros((count, width), np.float32),
         np.empty((count, width), np.float32),
         np.zeros((count, width), np.float32),
+        np.zeros((count, columns), np.float32),
+        np.zeros((count, columns), np.float32),
+        dense_embedding,
     )
+
+
+@inlined
+def store_dense(deep, work):
+    """Put the embeddings of dense columns back where they were allocated from."""
+    columns = work.dense.shape[1]
+    for column in range(columns):
+        deep.embedding[len(deep.embedding) - columns + column] = work.dense_embedding[:, column]
 
 
 @inlined
@@ -68,29 +87,48 @@ def sample(rows, row, masks, number, work, lane):
 
 
 @inlined
-def embed(rows, row, deep, masks, number, work, lane):
-    """Fill in features and hidden units of a row after dropout; return the mean square of the units.
+def embed(rows, chosen, first, deep, masks, work, size):
+    """Fill in features and hidden units of the chosen rows after dropout, and the mean square of the units.
 
-    ``masks`` holds long runs of dropout factors; the ``number``-th row takes runs that start at random offsets.
+    ``masks`` holds long runs of dropout factors; each row takes runs that start at random offsets, by its number.
     """
-    sample(rows, row, masks, number, work, lane)
-    hidden, width = work.hidden, deep.embedding.shape[1]
-    for unit in range(width):
-        hidden[lane, unit] = deep.embedding_bias[unit]
-    for entry in range(work.count[lane]):
-        feature, value = work.feature[lane, entry], work.value[lane, entry]
+    width = deep.embedding.shape[1]
+    for lane in range(len(chosen)):
+        sample(rows, chosen[lane], masks, first + lane, work, lane)
         for unit in range(width):
-            hidden[lane, unit] += value * deep.embedding[feature, unit]
-    first = len(deep.embedding) - rows.dense.shape[1]
-    for column in range(rows.dense.shape[1]):
+            work.hidden[lane, unit] = deep.embedding_bias[unit]
+        for entry in range(work.count[lane]):
+            feature, value = work.feature[lane, entry], work.value[lane, entry]
+            for unit in range(width):
+                work.hidden[lane, unit] += value * deep.embedding[feature, unit]
+        for column in range(rows.dense.shape[1]):
+            work.dense[lane, column] = rows.dense[chosen[lane], column]
+    if rows.dense.shape[1]:
+        embed_dense(work)
+    for lane in range(len(chosen)):
+        offset = random_offset(2 * (first + lane) + 1, len(masks.units) - width)
         for unit in range(width):
-            hidden[lane, unit] += rows.dense[row, column] * deep.embedding[first + column, unit]
-    offset = random_offset(2 * number + 1, len(masks.units) - width)
-    for unit in range(width):
-        factor = F4(1) if hidden[lane, unit] > 0 else deep.negative_slope[unit]
-        work.factor[lane, unit] = masks.units[offset + unit] * factor
-        hidden[lane, unit] *= work.factor[lane, unit]
-    return mean_square(hidden, lane)
+            factor = F4(1) if work.hidden[lane, unit] > 0 else deep.negative_slope[unit]
+            work.factor[lane, unit] = masks.units[offset + unit] * factor
+            work.hidden[lane, unit] *= work.factor[lane, unit]
+        size[lane] = mean_square(work.hidden, lane)
+
+
+@inlined
+def embed_dense(work):
+    """Add the dense columns of the rows that are taken together to their hidden units."""
+    for unit in range(work.hidden.shape[1]):
+        first, second, third, fourth = F4(0), F4(0), F4(0), F4(0)
+        for column in range(work.dense.shape[1]):
+            weight = work.dense_embedding[unit, column]
+            first += weight * work.dense[0, column]
+            second += weight * work.dense[1, column]
+            third += weight * work.dense[2, column]
+            fourth += weight * work.dense[3, column]
+        work.hidden[0, unit] += first
+        work.hidden[1, unit] += second
+        work.hidden[2, unit] += third
+        work.hidden[3, unit] += fourth
 
 
 @inlined
@@ -115,59 +153,85 @@ def update_output(output, grad, size, rate, deep, accumulators, work, lane):
 
 
 @inlined
-def update_embedding(rows, row, rate, deep, accumulators, work, lane):
-    """Move the embeddings of the features that were left of a row by Adagrad, and clear the gradient."""
+def update_embedding(rows, count, rate, deep, accumulators, work):
+    """Move the embeddings of the features that were left of so many rows by Adagrad, and clear the gradients."""
     gradient, width = work.gradient, deep.embedding.shape[1]
-    for unit in range(width):
-        gradient[lane, unit] *= work.factor[lane, unit]
-        deep.embedding_bias[unit] -= HIDDEN_BIAS_RATE * rate * gradient[lane, unit]
-    size = mean_square(gradient, lane)
-    if size > 0:
-        for entry in range(work.count[lane]):
-            feature, value = work.feature[lane, entry], work.value[lane, entry]
-            accumulators.embedding[feature] += value * value * size
-            step = rate * value / np.sqrt(accumulators.embedding[feature])
-            for unit in range(width):
-                deep.embedding[feature, unit] -= step * gradient[lane, unit]
+    for lane in range(count):
+        for unit in range(width):
+            gradient[lane, unit] *= work.factor[lane, unit]
+            deep.embedding_bias[unit] -= HIDDEN_BIAS_RATE * rate * gradient[lane, unit]
+        size = mean_square(gradient, lane)
+        if size > 0:
+            for entry in range(work.count[lane]):
+                feature, value = work.feature[lane, entry], work.value[lane, entry]
+                accumulators.embedding[feature] += value * value * size
+                step = rate * value / np.sqrt(accumulators.embedding[feature])
+                for unit in range(width):
+                    deep.embedding[feature, unit] -= step * gradient[lane, unit]
         first = len(deep.embedding) - rows.dense.shape[1]
         for column in range(rows.dense.shape[1]):
-            feature, value = first + column, rows.dense[row, column]
-            accumulators.embedding[feature] += value * value * size
-            step = rate * value / np.sqrt(accumulators.embedding[feature])
-            for unit in range(width):
-                deep.embedding[feature, unit] -= step * gradient[lane, unit]
-    for unit in range(width):
-        gradient[lane, unit] = 0
+            value = work.dense[lane, column]
+            accumulators.embedding[first + column] += value * value * size
+            work.step[lane, column] = rate * value / np.sqrt(accumulators.embedding[first + column])
+    if rows.dense.shape[1]:
+        update_dense(work)
+    for lane in range(count):
+        for unit in range(width):
+            gradient[lane, unit] = 0
+
+
+@inlined
+def update_dense(work):
+    """Move the embeddings of dense columns for the rows that are taken together; lanes without one have no gradient."""
+    for unit in range(work.hidden.shape[1]):
+        first, second = work.gradient[0, unit], work.gradient[1, unit]
+        third, fourth = work.gradient[2, unit], work.gradient[3, unit]
+        for column in range(work.dense.shape[1]):
+            work.dense_embedding[unit, column] -= (
+                first * work.step[0, column]
+                + second * work.step[1, column]
+                + third * work.step[2, column]
+                + fourth * work.step[3, column]
+            )
 
 
 @kernel
 def train_deep(data, chunk, masks, deep, accumulators):
     """Train a deep expert on a chunk of rows; return their summed cost."""
-    rows, targets, groups, most, adjustment = data
-    scratch, work = allocate_scratch(*most), allocate(rows, chunk, 1, deep.embedding.shape[1])
+    rows = data.rows
+    together = TOGETHER if rows.dense.shape[1] else 1
+    scratch, work, size = allocate_scratch(*data.most), allocate(rows, chunk, together, deep), np.empty(together)
     cost = 0.0
-    for position in range(len(chunk.order)):
-        row, rate = chunk.order[position], rate_at(chunk, position)
-        count = list_groups(row, targets, groups, scratch)
-        if count == 0:
-            continue
-        size = embed(rows, row, deep, masks, chunk.first + position, work, 0)
-        for listed in range(count):
-            start = scratch.start[listed]
-            base = groups.first_row[scratch.group[listed]]
-            for option in range(scratch.start[listed + 1] - start):
-                logit = logit_of(base + option, deep, work.hidden, 0)
-                scratch.log_p[start + option] = logit + adjustment[base + option]
-            normalise(scratch, listed)
-        cost += assign_targets(row, targets, scratch)
-        for listed in range(count):
-            start = scratch.start[listed]
-            base = groups.first_row[scratch.group[listed]]
-            for option in range(scratch.start[listed + 1] - start):
-                grad = scratch.mass[listed] * scratch.p[start + option] - scratch.target[start + option]
-                if abs(grad) > CERTAIN:
-                    update_output(base + option, grad, size, rate, deep, accumulators, work, 0)
-        update_embedding(rows, row, rate, deep, accumulators, work, 0)
+    for begin in range(0, len(chunk.order), together):
+        chosen, rate = chunk.order[begin : begin + together], rate_at(chunk, begin)
+        embed(rows, chosen, chunk.first + begin, deep, masks, work, size)
+        for lane in range(len(chosen)):
+            cost += train_groups(chosen[lane], data, rate, deep, accumulators, scratch, work, lane, size[lane])
+        update_embedding(rows, len(chosen), rate, deep, accumulators, work)
+    store_dense(deep, work)
+    return cost
+
+
+@inlined
+def train_groups(row, data, rate, deep, accumulators, scratch, work, lane, size):
+    """Move the output rows of the groups on the way to the labels of a row; return its cost."""
+    _, targets, groups, _, adjustment = data
+    count = list_groups(row, targets, groups, scratch)
+    for listed in range(count):
+        start = scratch.start[listed]
+        base = groups.first_row[scratch.group[listed]]
+        for option in range(scratch.start[listed + 1] - start):
+            logit = logit_of(base + option, deep, work.hidden, lane)
+            scratch.log_p[start + option] = logit + adjustment[base + option]
+        normalise(scratch, listed)
+    cost = assign_targets(row, targets, scratch)
+    for listed in range(count):
+        start = scratch.start[listed]
+        base = groups.first_row[scratch.group[listed]]
+        for option in range(scratch.start[listed + 1] - start):
+            grad = scratch.mass[listed] * scratch.p[start + option] - scratch.target[start + option]
+            if abs(grad) > CERTAIN:
+                update_output(base + option, grad, size, rate, deep, accumulators, work, lane)
     return cost
 
 
@@ -175,24 +239,22 @@ def train_deep(data, chunk, masks, deep, accumulators):
 def train_flat(rows, targets, adjustment, chunk, masks, deep, accumulators):
     """Train the flat expert on a chunk of rows; return their summed cost."""
     labels = len(deep.bias)
-    work = allocate(rows, chunk, TOGETHER, deep.embedding.shape[1])
-    grad, size = np.empty((TOGETHER, labels), F4), np.empty(TOGETHER, F4)
+    work, size = allocate(rows, chunk, TOGETHER, deep), np.empty(TOGETHER, F4)
+    grad = np.empty((TOGETHER, labels), F4)
     work_labels = LabelWorkspace(np.zeros(labels, F4), np.empty(labels, F4), np.empty(labels, np.int32))
-    order, first = chunk.order, chunk.first
     cost = 0.0
-    for begin in range(0, len(order), TOGETHER):
-        count, rate = min(TOGETHER, len(order) - begin), rate_at(chunk, begin)
-        for lane in range(count):
-            size[lane] = embed(rows, order[begin + lane], deep, masks, first + begin + lane, work, lane)
+    for begin in range(0, len(chunk.order), TOGETHER):
+        chosen, rate = chunk.order[begin : begin + TOGETHER], rate_at(chunk, begin)
+        embed(rows, chosen, chunk.first + begin, deep, masks, work, size)
         score_labels(deep, adjustment, work.hidden, grad)
-        for lane in range(count):
-            cost += grads_of_labels(order[begin + lane], targets, grad[lane], work_labels)
+        for lane in range(len(chosen)):
+            cost += grads_of_labels(chosen[lane], targets, grad[lane], work_labels)
         for label in range(labels):
-            for lane in range(count):
+            for lane in range(len(chosen)):
                 if abs(grad[lane, label]) > CERTAIN:
                     update_output(label, grad[lane, label], size[lane], rate, deep, accumulators, work, lane)
-        for lane in range(count):
-            update_embedding(rows, order[begin + lane], rate, deep, accumulators, work, lane)
+        update_embedding(rows, len(chosen), rate, deep, accumulators, work)
+    store_dense(deep, work)
     return cost
 
 

@@ -33,6 +33,7 @@ from hinet.metrics import accuracy
 from hinet.parameters import PATH, instance
 from hinet.progress import EpochRecord, Progress, SilentProgress
 
+PLAIN_SHARE = 1 / 3  # of the member that leaves dense columns out
 FLAT_SEEDS = 1 << 10  # the seeds of flat experts, apart from those of deep ones
 ACCUMULATOR_OF_LEARNED = 2.0  # smaller lets new rows overwrite old ones, larger keeps them from being learned
 SMOOTHING = 0.5  # rows added to every option before shares are taken
@@ -107,6 +108,8 @@ class _Plan:
         valid: ValidationRows | None,
         start: FusedModel | None,
     ) -> None:
+        if settings.two_layers and not traces.layers.multilabel:
+            raise HiNetError("`two_layers` is for rows with several labels; leave it out")
         self.settings, self.start = settings, start
         self.layers = traces.layers
         columns = int(rows.shape[1]) if getattr(rows, "ndim", 0) == 2 else 0
@@ -124,16 +127,14 @@ class _Plan:
             self._check_start(start, columns)
         self.groups = Groups.of(self.layers)
         labels = int(self.layers.ends.sum())
-        members = 1 if start is not None else settings.members_for(matrix.row_count)
-        self.width = settings.width_for(members, labels) if start is None else start.experts.deep.width
-        # beside members that read dense columns too, one that goes by sparse features alone: they err on other rows
-        self.plain = int(members > 1 and matrix.dense.shape[1] > 0)
-        self.members = members + self.plain
+        dense = matrix.dense.shape[1] > 0  # beside which leaving features out, or merging them, costs accuracy
+        self.members = 1 if start is not None else settings.members_for(matrix.row_count, dense=dense)
+        self.plain = int(self.members > 1 and dense)
+        self.width = settings.width_for(self.members, labels) if start is None else start.experts.deep.width
         self.flat_width = settings.flat_width_for(labels) if start is None else start.experts.flat.width
         deep = plan_memory(features=columns, outputs=self.groups.rows, width=self.width * self.members)
         deep.check(settings.memory_limit)  # before anything else takes room for every feature
         counts = self.targets.option_counts()
-        dense = matrix.dense.shape[1] > 0  # beside which leaving features out, or merging them, costs accuracy
         to_spare = start is None and has_features_to_spare(matrix, columns)
         self.plain_dropout = settings.dropout_for(to_spare=to_spare)
         self.dropout = settings.dropout_for(to_spare=to_spare, dense=dense)
@@ -146,12 +147,11 @@ class _Plan:
             if self.valid is not None:
                 self.valid = with_merged(self.valid[0], self.merged, self.features), self.valid[1]
         self.train = TrainingSet.of(matrix, self.targets.arrays, self.groups, self._adjustment(counts))
+        self.prior = self._prior(counts)
         self.wide = self._wide_training(matrix)
         self.spans = LabelSpans.of(self.layers)
         self.has_flat = (
-            settings.wants_flat(labels, self.train.rows.row_count, self.layers.taxonomy.is_tree)
-            if start is None
-            else start.mix.flat > 0
+            settings.wants_flat(labels, self.train.rows.row_count, self.layers) if start is None else start.mix.flat > 0
         )
         self.memory = plan_memory(
             features=self.features,
@@ -175,10 +175,20 @@ class _Plan:
 
     def _adjustment(self, counts: NDArray[np.float64]) -> Floats:
         """Return the shift of the training logits: the log share of each option, none for options without rows."""
+        if self.layers.multilabel:
+            return np.zeros(self.groups.rows, np.float32)
         group, option = self.groups.row_groups(), self.groups.row_options()
         smooth = counts[option] + SMOOTHING
         share = np.log(smooth / np.bincount(group, smooth, len(self.layers.node))[group])
         return np.where(counts[option] > 0, self.settings.adjustment * share, 0).astype(np.float32)
+
+    def _prior(self, counts: NDArray[np.float64]) -> Floats:
+        """Return what biases start from: for sets of labels, the log odds of each option in the rows of its group."""
+        if not self.layers.multilabel:
+            return np.zeros(self.groups.rows, np.float32)
+        yes = counts[self.groups.row_options()]
+        no = self.targets.group_counts()[self.groups.row_groups()] - yes
+        return np.log((yes + SMOOTHING) / (no + SMOOTHING)).astype(np.float32)
 
     def _wide_training(self, matrix: SparseMatrix) -> WideTraining | None:
         settings = self.settings
@@ -194,6 +204,7 @@ class _Plan:
             self._initial_accumulator(settings.wide_slot),
             settings.seed,
             settings.thread_count,
+            self.prior,
         )
         renamed = matrix._replace(indices=known[matrix.indices])
         return wide_training(self.train._replace(rows=renamed), self.targets, plan, before)
@@ -218,9 +229,9 @@ class _Plan:
         before = None if self.start is None else self.start.experts.deep
 
         def objective(rows: SparseMatrix) -> Objective:
-            return Objective.of_groups(self.train._replace(rows=rows))
+            return Objective.of_groups(self.train._replace(rows=rows), multilabel=self.layers.multilabel)
 
-        self._deep = self._jobs_of("deep", objective, self.groups.rows, self.width, 0, before)
+        self._deep = self._jobs_of("deep", objective, self.prior, self.width, 0, before)
         self._flat = self._flat_jobs()
         jobs: list[Job] = [*self._deep, *self._flat, *(self.wide.jobs() if self.wide else ())]
         return sorted(jobs, key=lambda job: -job.work())
@@ -237,13 +248,14 @@ class _Plan:
             return Objective.of_labels(rows, targets, adjustment)
 
         before = None if self.start is None else activate(self.start.experts.flat, np.unique(targets.label))
-        return self._jobs_of("flat", objective, labels, self.flat_width, FLAT_SEEDS, before)
+        prior = np.zeros(labels, np.float32)
+        return self._jobs_of("flat", objective, prior, self.flat_width, FLAT_SEEDS, before)
 
     def _jobs_of(
         self,
         name: str,
         objective: Callable[[SparseMatrix], Objective],
-        outputs: int,
+        prior: Floats,
         width: int,
         first_seed: int,
         before: DeepExpert | None,
@@ -255,7 +267,8 @@ class _Plan:
         for member in range(self.members):
             seeds = settings.seed, first_seed + member
             random = np.random.default_rng([*seeds, 1 << 20])
-            expert = DeepExpert.start(self.features, outputs, width, random) if before is None else before.in_floats()
+            start = DeepExpert.start_two_layers if settings.two_layers else DeepExpert.start
+            expert = start(self.features, prior, width, random) if before is None else before.in_floats()
             if member == self.members - self.plain:
                 expert.embedding[self.features - rows.dense.shape[1] :] = 0
                 rows, plan = rows._replace(dense=rows.dense[:, :0].copy()), replace(plan, dropout=self.plain_dropout)
@@ -283,12 +296,21 @@ class _Plan:
         experts = self._experts([job.expert], []) if deep else self._experts([], [job.expert])
         return experts._replace(mix=np.array(Mix(deep=deep, flat=not deep), np.float32))
 
+    def _joined(self, members: list[DeepExpert], outputs: int) -> DeepExpert:
+        """Return the members of a deep expert as one; the plain one counts a third, however many others there are."""
+        if not members:
+            return DeepExpert.none(self.features, outputs)
+        shares = np.full(len(members), 1 / len(members), np.float32)
+        if self.plain and len(members) > 1:
+            shares[:-1], shares[-1] = (1 - PLAIN_SHARE) / (len(members) - 1), PLAIN_SHARE
+        return DeepExpert.joined(members, shares).quantised()
+
     def _experts(self, deep: list[DeepExpert], flat: list[DeepExpert]) -> Experts:
         outputs, labels = self.groups.rows, len(self.spans.neuron)
         return Experts(
-            DeepExpert.joined(deep).quantised() if deep else DeepExpert.none(self.features, outputs),
+            self._joined(deep, outputs),
             WideExpert.none(self.features, len(self.layers.node), outputs),
-            DeepExpert.joined(flat).quantised() if flat else DeepExpert.none(self.features, labels),
+            self._joined(flat, labels),
             Prototypes.none(self.features),
             self.spans,
             usual_mix(wide=self.settings.wide, flat=bool(flat)),

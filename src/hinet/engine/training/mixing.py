@@ -9,6 +9,7 @@ from hinet.engine.model.experts import Experts, Floats, Mix
 from hinet.engine.model.groups import Groups
 from hinet.engine.model.targets import Targets
 from hinet.engine.search.scoring_kernels import expert_logits
+from hinet.engine.training.set_kernels import mixed_cost_of_sets
 from hinet.engine.training.target_kernels import mixed_cost, most_of_a_row
 
 MOST_ROWS = 4_000  # validation rows looked at
@@ -40,11 +41,12 @@ def learned_mix(rows: SparseMatrix, targets: Targets, groups: Groups, experts: E
     most = most_of_a_row(arrays, groups)
     start = experts.mix.astype(np.float64)
     used = start != 0
+    cost_of = mixed_cost_of_sets if targets.layers.multilabel else mixed_cost
 
     def cost(mix: np.ndarray) -> tuple[float, np.ndarray]:
         full = np.zeros(len(start))
         full[used] = mix
-        value, gradient = (part / max(len(chosen), 1) for part in mixed_cost(arrays, groups, most, logits, full))
+        value, gradient = (part / max(len(chosen), 1) for part in cost_of(arrays, groups, most, logits, full))
         away = mix - start[used]
         return float(value) + DECAY * float(away @ away), gradient[used] + 2 * DECAY * away
 

@@ -13,6 +13,7 @@ from hinet.engine.model.experts import WEIGHT, Floats, WideExpert
 from hinet.engine.model.targets import Targets
 from hinet.engine.training.cooccurrence import seen_together
 from hinet.engine.training.jobs import Arrays, Job, TrainingSet
+from hinet.engine.training.set_kernels import train_wide_sets
 from hinet.engine.training.wide_kernels import (
     WeightIndices,
     WideWeights,
@@ -38,6 +39,7 @@ class WidePlan:
     accumulator: float
     seed: int
     threads: int
+    prior: Floats  # (output rows,) what biases start from
 
 
 class Visits(NamedTuple):
@@ -196,9 +198,9 @@ class _GroupsJob(Job):
 
 
 class CoupledGroups(Job):
-    """The wide expert where a label's paths share its rows by their probability: all groups of a row at once.
+    """The wide expert where a label's paths share its rows by their probability, or a row has sets of labels.
 
-    It is one job, by Adagrad, row by row.
+    All groups of a row are trained at once. It is one job, by Adagrad, row by row.
     """
 
     name = "wide"
@@ -207,7 +209,8 @@ class CoupledGroups(Job):
         self._data, self._plan, self.epochs = data, plan, plan.epochs
         offsets, rows = seen_together(data.rows, plan.features, targets, data.groups)
         self._start = np.zeros(len(rows), np.float32)
-        self._bias = np.zeros(data.groups.rows, np.float32)
+        self._bias = plan.prior.copy()
+        self._train = train_wide_sets if targets.layers.multilabel else train_wide
         if start is not None:
             offsets, rows, self._start = _joined_pattern(offsets, rows, start, data.groups.rows)
             self._bias = start.bias.copy()
@@ -243,11 +246,9 @@ class CoupledGroups(Job):
         """Go over all rows once, in an order that the seed and the epoch decide."""
         if self._indices is None:
             self._indices = find_weights(self._data, self._wide)
-        data, wide, indices = self._data, self._wide, self._indices
+        data, wide, indices, train = self._data, self._wide, self._indices, self._train
         order = np.random.default_rng([self._plan.seed, 1 << 11, epoch]).permutation(data.rows.row_count)
-        cost = self.train_rows(
-            order, self._plan.rate, epoch, advance, lambda chunk: train_wide(data, chunk, wide, indices)
-        )
+        cost = self.train_rows(order, self._plan.rate, epoch, advance, lambda chunk: train(data, chunk, wide, indices))
         if epoch + 1 == self.epochs:
             self._indices = None  # room for others
         return cost
@@ -266,9 +267,9 @@ WideTraining: TypeAlias = IndependentGroups | CoupledGroups
 
 
 def wide_training(data: TrainingSet, targets: Targets, plan: WidePlan, start: WideExpert | None = None) -> WideTraining:
-    """Return the way to train the wide expert: group by group if every label has a single path and it starts anew."""
+    """Return the way to train the wide expert: group by group if every row has single paths and it starts anew."""
     single = len(targets.arrays.choice_option) == len(targets.arrays.step_group)
-    if single and start is None:
+    if single and start is None and not targets.layers.multilabel:
         return IndependentGroups(data, plan)
     return CoupledGroups(data, targets, plan, start)
 

@@ -1,0 +1,253 @@
+"""Kernels that find the labels of rows that may have several: the best ones, all above a threshold, or all.
+
+Each option has a probability of its own, ``p(child | parent)``. The probability of a node is that of the node it stands
+below times its own, but at most that of each other parent: no node is more probable than a parent, in a tree or a DAG.
+So the first label that a search takes from its heap is the most probable one, and a branch below the threshold is
+never opened. A node with several parents waits until all of them were taken.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hinet.compiled import inlined, kernel
+from hinet.engine.search.scoring_kernels import (
+    allocate_listing,
+    allocate_reading,
+    forget_weights,
+    largest_group,
+    list_weights,
+    read_row,
+    score_group,
+    score_listed,
+    steps_of_rows,
+)
+from hinet.engine.search.search_kernels import (
+    MANY_TRACES,
+    STOP,
+    allocate_searches,
+    end_of_group,
+    heap_pop,
+    heap_push,
+    is_leaf,
+    kept_best,
+    read_off,
+)
+
+
+class Waiting(NamedTuple):
+    """Nodes of a DAG that wait for their other parents; all empty for a tree."""
+
+    taken: Any  # (n, neurons) whether a neuron was taken from the heap
+    entry: Any  # (n, room) entries that wait
+    count: Any  # (n,)
+
+
+@inlined
+def log_sigmoids(logits, size):
+    """Turn the first ``size`` logits into log probabilities; a sole option is certain."""
+    if size == 1:
+        logits[0] = 0
+        return
+    for option in range(size):
+        logit = logits[option]
+        logits[option] = min(logit, np.float32(0)) - np.log1p(np.exp(-abs(logit)))
+
+
+def _steps_of_search(rows, groups, experts, others, k, lowest, room):
+    return (1 + k / MANY_TRACES) * steps_of_rows(rows, groups, experts)
+
+
+@kernel(steps=_steps_of_search)
+def best_labels(rows, groups, experts, others, k, lowest, room):
+    """Return the ``k`` most probable labels of every row, but those less probable than ``lowest``, each with its path.
+
+    ``others`` are the other parents of every neuron, flat and offsets. What is returned, and what ``room`` is, is as
+    for :func:`hinet.engine.search.search_kernels.best_traces`.
+    """
+    count = len(rows.indptr) - 1
+    several = len(others[0]) > 0
+    reading, listing, searches = (
+        allocate_reading(count, experts),
+        allocate_listing(rows, experts),
+        allocate_searches(count, min(k, room), room),
+    )
+    held = Waiting(
+        np.zeros((count if several else 0, len(groups.first_row) - 1), np.bool_),
+        np.empty((count if several else 0, room), np.int32),
+        np.zeros(count, np.int64),
+    )
+    logits = np.empty(room, np.float32)
+    for row in range(count):
+        searches.touched[row] = read_row(rows, row, experts, reading, row)
+    waiting = next_groups(np.arange(count), groups, others, k, lowest, searches, held)
+    while len(waiting) > 0:
+        first = 0
+        while first < len(waiting):
+            last = end_of_group(waiting, first, searches)
+            open_options(rows, waiting[first:last], groups, experts, others, lowest, reading, listing, searches, logits)
+            first = last
+        waiting = next_groups(waiting, groups, others, k, lowest, searches, held)
+    return read_off(searches)
+
+
+@inlined
+def next_groups(waiting, groups, others, k, lowest, searches, held):
+    """Go on with the searches of rows until each needs a group scored; return those that do, sorted by group."""
+    count = len(searches.answers)
+    still = 0
+    for row in waiting:
+        if takes_on(row, groups, others, k, lowest, searches, held):
+            waiting[still] = np.int64(searches.neuron[row, searches.opening[row]]) * count + row
+            still += 1
+    waiting = waiting[:still]
+    if still > 1:
+        waiting.sort()
+    for index in range(still):
+        waiting[index] %= count
+    return waiting
+
+
+@inlined
+def takes_on(row, groups, others, k, lowest, searches, held):
+    """Go on with the search of a row; return whether it needs the group below ``opening`` scored, or is at its end."""
+    room = searches.neuron.shape[1]
+    heap_score, heap_entry = searches.heap_score[row], searches.heap_entry[row]
+    answers, needs = searches.answers[row], False
+    while searches.heap[row] > 0 and answers < k and not needs:
+        entry = np.int64(heap_entry[0])
+        heap_pop(heap_score, heap_entry, searches.heap[row])
+        searches.heap[row] -= 1
+        neuron, score = searches.neuron[row, entry], searches.score[row, entry]
+        if score < lowest:
+            break
+        if neuron == STOP:
+            if answers == searches.ends.shape[1]:
+                answers = -2 * room
+                break
+            searches.ends[row, answers] = entry
+            answers += 1
+            continue
+        if len(others[0]) > 0:
+            if not parents_taken(row, neuron, others, held):
+                held.entry[row, held.count[row]] = entry
+                held.count[row] += 1
+                continue
+            held.taken[row, neuron] = True
+            release(row, score, others, searches, held)
+        needed = searches.entries[row] + groups.option_offsets[neuron + 1] - groups.option_offsets[neuron]
+        if needed > room:
+            answers = -needed
+            break
+        searches.opening[row] = entry
+        needs = True
+    searches.answers[row] = answers
+    return needs
+
+
+@inlined
+def parents_taken(row, neuron, others, held):
+    """Return whether all other parents of a neuron were taken from the heap."""
+    missing = 0
+    for index in range(others[1][neuron], others[1][neuron + 1]):
+        missing += not held.taken[row, others[0][index]]
+    return missing == 0
+
+
+@inlined
+def release(row, score, others, searches, held):
+    """Put the entries whose last parent has just been taken back into the heap: they are as probable as it at most."""
+    left = 0
+    for index in range(held.count[row]):
+        entry = held.entry[row, index]
+        if parents_taken(row, searches.neuron[row, entry], others, held):
+            searches.score[row, entry] = min(searches.score[row, entry], score)
+            heap_push(
+                searches.heap_score[row],
+                searches.heap_entry[row],
+                searches.heap[row],
+                searches.score[row, entry],
+                entry,
+            )
+            searches.heap[row] += 1
+        else:
+            held.entry[row, left] = entry
+            left += 1
+    held.count[row] = left
+
+
+@inlined
+def open_options(rows, asking, groups, experts, others, lowest, reading, listing, searches, logits):
+    """Score the group that the asking rows wait for, and add its options to their searches."""
+    neuron = np.int64(searches.neuron[asking[0], searches.opening[asking[0]]])
+    size = groups.option_offsets[neuron + 1] - groups.option_offsets[neuron]
+    listed = size > 1 and list_weights(rows, asking, neuron, experts.wide, listing)
+    for row in asking:
+        if listed:
+            score_listed(rows, row, neuron, groups, experts, listing, reading, row, logits)
+        elif size > 1:
+            score_group(rows, row, neuron, groups, experts, experts.mix, reading, row, logits)
+        log_sigmoids(logits, size)
+        searches.touched[row] += size
+        add_options(row, searches.opening[row], groups, others, lowest, searches, logits)
+    if listed:
+        forget_weights(rows, asking, listing)
+
+
+@inlined
+def add_options(row, entry, groups, others, lowest, searches, log_p):
+    """Add the options below an entry that can still be answers to the search of a row."""
+    heap_score, heap_entry, best = searches.heap_score[row], searches.heap_entry[row], searches.best[row]
+    neuron, above = searches.neuron[row, entry], searches.score[row, entry]
+    start = groups.option_offsets[neuron]
+    made, heap, completed = searches.entries[row], searches.heap[row], searches.completed[row]
+    for option in range(groups.option_offsets[neuron + 1] - start):
+        reached = above + log_p[option]
+        if reached < lowest or (completed == len(best) and reached < best[completed - 1]):
+            continue
+        target = groups.option_neuron[start + option]
+        searches.neuron[row, made], searches.parent[row, made], searches.score[row, made] = target, entry, reached
+        heap_push(heap_score, heap_entry, heap, reached, made)
+        made += 1
+        heap += 1
+        # A leaf is as good as complete, unless another parent may yet be less probable; its stop is not counted again.
+        if target == STOP:
+            if groups.option_offsets[neuron + 1] - start > 1:
+                completed = kept_best(best, completed, reached)
+        elif is_leaf(target, groups) and others[1][target] == others[1][target + 1]:
+            completed = kept_best(best, completed, reached)
+    searches.entries[row], searches.heap[row], searches.completed[row] = made, heap, completed
+
+
+@kernel
+def all_nodes(rows, groups, experts, others, order, floor):
+    """Return the probability of every neuron, and of every label that ends there, (n, neurons) each.
+
+    ``order`` has every neuron after all its parents. Groups below neurons less probable than ``floor`` are left out.
+    """
+    count, neurons = len(rows.indptr) - 1, len(groups.first_row) - 1
+    reached, ends = np.zeros((count, neurons), np.float32), np.zeros((count, neurons), np.float32)
+    reading, logits = allocate_reading(1, experts), np.empty(largest_group(groups), np.float32)
+    for row in range(count):
+        read_row(rows, row, experts, reading, 0)
+        reached[row, 0] = 1
+        for neuron in order:
+            for index in range(others[1][neuron], others[1][neuron + 1]):
+                reached[row, neuron] = min(reached[row, neuron], reached[row, others[0][index]])
+            above = reached[row, neuron]
+            if above < floor:
+                continue
+            start = groups.option_offsets[neuron]
+            size = groups.option_offsets[neuron + 1] - start
+            if size > 1:
+                score_group(rows, row, neuron, groups, experts, experts.mix, reading, 0, logits)
+            log_sigmoids(logits, size)
+            for option in range(size):
+                target = groups.option_neuron[start + option]
+                if target == STOP:
+                    ends[row, neuron] = above * np.exp(logits[option])
+                else:
+                    reached[row, target] = above * np.exp(logits[option])
+    return reached, ends

@@ -1,0 +1,193 @@
+"""Kernels that train experts towards sets of labels: every option of a group a row reaches is a yes or a no.
+
+A row touches the groups below the nodes that it has, and the root group; nothing else is known of it. There the cost is
+the binary cross-entropy of each option, and the gradient of a logit is ``weight (p - target)``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hinet.compiled import inlined, kernel
+from hinet.engine.model.column_kernels import random_offset
+from hinet.engine.search.scoring_kernels import logit_of
+from hinet.engine.training.deep_kernels import (
+    BIAS_RATE,
+    CERTAIN,
+    TOGETHER,
+    allocate,
+    embed,
+    mean_square,
+    store_dense,
+    update_embedding,
+    update_output,
+)
+from hinet.engine.training.target_kernels import allocate_scratch, list_groups, rate_at
+from hinet.engine.training.wide_kernels import largest_grad, move_group, score_group
+
+F4 = np.float32
+SECOND_LAYER = 1 << 40  # what sets its dropout apart from that of the first
+
+
+class Upper(NamedTuple):
+    """Room for the second layer of hidden units of the rows that are taken together, a lane each."""
+
+    hidden: Any  # (lanes, width) after dropout
+    factor: Any  # (lanes, width) derivative of each unit, 0 if it is dropped
+    gradient: Any  # (lanes, width)
+
+
+@inlined
+def embed_upper(deep, masks, number, lower, upper, lane):
+    """Fill in the second layer of hidden units of a row from the first; return the mean square of its units."""
+    width, size = upper.hidden.shape[1], deep.inner.shape[1]
+    offset = random_offset(SECOND_LAYER + number, len(masks.units) - width)
+    for unit in range(width):
+        first, total = unit // size * size, F4(0)  # of the member that the unit belongs to
+        for below in range(size):
+            total += deep.inner[unit, below] * lower[lane, first + below]
+        total += deep.inner_bias[unit]
+        upper.factor[lane, unit] = masks.units[offset + unit] if total > 0 else F4(0)
+        upper.hidden[lane, unit] = total * upper.factor[lane, unit]
+    return mean_square(upper.hidden, lane)
+
+
+@inlined
+def update_inner(deep, rate, mean, accumulators, upper, work, lane):
+    """Move the weights between the two layers by Adagrad, and hand the gradient on to the first one.
+
+    ``mean`` is the mean square of the units of the first.
+    """
+    width, size = upper.hidden.shape[1], deep.inner.shape[1]
+    for unit in range(width):
+        first, grad = unit // size * size, upper.gradient[lane, unit] * upper.factor[lane, unit]
+        upper.gradient[lane, unit] = 0
+        if grad == 0:
+            continue
+        accumulators.inner[unit] += grad * grad * mean
+        step = rate * grad / np.sqrt(accumulators.inner[unit])
+        for below in range(size):
+            work.gradient[lane, first + below] += grad * deep.inner[unit, below]
+            deep.inner[unit, below] -= step * work.hidden[lane, first + below]
+        deep.inner_bias[unit] -= BIAS_RATE * step
+
+
+@inlined
+def grads_of_set(row, targets, scratch, count):
+    """Turn the logits of the listed groups, in ``log_p``, into their gradients, in ``p``; return the cost of the row.
+
+    A row has one target, whose steps are the groups that it reaches.
+    """
+    for option in range(scratch.start[count]):
+        scratch.target[option] = 0
+    entry = targets.row_offsets[row]
+    target, weight = targets.entry_target[entry], targets.entry_share[entry]
+    first = targets.step_offsets[target]
+    for step in range(first, targets.step_offsets[target + 1]):
+        listed = scratch.step_listed[step - first]
+        if listed >= 0:
+            for choice in range(targets.choice_offsets[step], targets.choice_offsets[step + 1]):
+                scratch.target[scratch.start[listed] + targets.choice_option[choice]] = 1
+    cost = 0.0
+    for option in range(scratch.start[count]):
+        logit = scratch.log_p[option]
+        cost += max(logit, F4(0)) - scratch.target[option] * logit + np.log1p(np.exp(-abs(logit)))
+    for option in range(scratch.start[count]):
+        power = np.exp(-abs(scratch.log_p[option]))
+        p = F4(1) / (F4(1) + power) if scratch.log_p[option] >= 0 else power / (F4(1) + power)
+        scratch.p[option] = weight * (p - scratch.target[option])
+    return weight * cost
+
+
+@kernel
+def train_deep_sets(data, chunk, masks, deep, accumulators):
+    """Train a deep expert on a chunk of rows with sets of labels; return their summed cost."""
+    rows, width, two_layers = data.rows, deep.embedding.shape[1], len(deep.inner_bias) > 0
+    together = TOGETHER if rows.dense.shape[1] else 1
+    scratch, work, size = allocate_scratch(*data.most), allocate(rows, chunk, together, deep), np.empty(together)
+    upper = Upper(work.hidden, work.factor, work.gradient)
+    if two_layers:
+        shape = (together, width)
+        upper = Upper(np.zeros(shape, F4), np.empty(shape, F4), np.zeros(shape, F4))
+    cost = 0.0
+    for begin in range(0, len(chunk.order), together):
+        chosen, rate = chunk.order[begin : begin + together], rate_at(chunk, begin)
+        embed(rows, chosen, chunk.first + begin, deep, masks, work, size)
+        for lane in range(len(chosen)):
+            mean = size[lane]
+            if two_layers:
+                mean = embed_upper(deep, masks, chunk.first + begin + lane, work.hidden, upper, lane)
+            cost += train_groups_of_set(chosen[lane], data, rate, deep, accumulators, scratch, upper, lane, mean)
+            if two_layers:
+                update_inner(deep, rate, size[lane], accumulators, upper, work, lane)
+        update_embedding(rows, len(chosen), rate, deep, accumulators, work)
+    store_dense(deep, work)
+    return cost
+
+
+@inlined
+def train_groups_of_set(row, data, rate, deep, accumulators, scratch, work, lane, size):
+    """Move the output rows of the groups below the nodes of a row; return its cost."""
+    _, targets, groups, _, adjustment = data
+    count = list_groups(row, targets, groups, scratch)
+    for listed in range(count):
+        start, base = scratch.start[listed], groups.first_row[scratch.group[listed]]
+        for option in range(scratch.start[listed + 1] - start):
+            logit = logit_of(base + option, deep, work.hidden, lane)
+            scratch.log_p[start + option] = logit + adjustment[base + option]
+    cost = grads_of_set(row, targets, scratch, count)
+    for listed in range(count):
+        start, base = scratch.start[listed], groups.first_row[scratch.group[listed]]
+        for option in range(scratch.start[listed + 1] - start):
+            grad = scratch.p[start + option]
+            if abs(grad) > CERTAIN:
+                update_output(base + option, grad, size, rate, deep, accumulators, work, lane)
+    return cost
+
+
+@kernel
+def train_wide_sets(data, chunk, wide, indices):
+    """Train the wide expert on a chunk of rows with sets of labels; return their summed cost.
+
+    ``indices`` are from :func:`hinet.engine.training.wide_kernels.find_weights`.
+    """
+    scratch = allocate_scratch(*data.most)
+    cost = 0.0
+    for position in range(len(chunk.order)):
+        row, rate = chunk.order[position], rate_at(chunk, position)
+        count = list_groups(row, data.targets, data.groups, scratch)
+        for listed in range(count):
+            score_group(data, row, listed, wide, indices, scratch)
+        cost += grads_of_set(row, data.targets, scratch, count)
+        for listed in range(count):
+            if largest_grad(scratch.p[scratch.start[listed] : scratch.start[listed + 1]]) >= CERTAIN:
+                move_group(data, row, listed, rate, wide, indices, scratch)
+    return cost
+
+
+@kernel
+def mixed_cost_of_sets(targets, groups, most, expert_logits, mix):
+    """Return the cost of sets of labels if the experts are mixed so, and its gradient.
+
+    ``expert_logits`` has a row for each option of each row's groups, one row after the other.
+    """
+    scratch = allocate_scratch(*most)
+    gradient = np.zeros(len(mix))
+    cost = 0.0
+    begin = 0
+    for row in range(len(targets.row_offsets) - 1):
+        count = list_groups(row, targets, groups, scratch)
+        options = scratch.start[count]
+        for option in range(options):
+            logit = 0.0
+            for expert in range(len(mix)):
+                logit += mix[expert] * expert_logits[begin + option, expert]
+            scratch.log_p[option] = logit
+        cost += grads_of_set(row, targets, scratch, count)
+        for option in range(options):
+            for expert in range(len(mix)):
+                gradient[expert] += scratch.p[option] * expert_logits[begin + option, expert]
+        begin += options
+    return cost, gradient

@@ -1,0 +1,69 @@
+"""The head for rows with several labels: every option of a sibling group is a yes or a no, read from the features.
+
+It is the full-pass reference of the fused engine's experts for sets of labels.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
+
+from hinet.engine.model.targets import Targets
+from hinet.networks.heads import HeadSettings, SiblingHead
+from hinet.networks.targets import TargetBatch
+from hinet.ragged import offsets_of
+from hinet.taxonomy import Layers
+
+
+class SetHead(SiblingHead):
+    """``p(b | a) = sigmoid(W h + c)`` for each option of a sibling group; a sole option is certain.
+
+    The cost of a row is the binary cross-entropy of all options below the nodes that it has, the root's included.
+    """
+
+    def __init__(self, layers: Layers, width: int, settings: HeadSettings | None = None) -> None:
+        super().__init__(layers, width, settings or HeadSettings())
+        self.layers = layers
+
+    def normalised(self, logits: Tensor) -> Tensor:
+        """Turn the logits of options that have rivals, (rows, b), into ``log p`` of every option, (options, b)."""
+        scores = logits.new_zeros(self.graph.options, logits.shape[1])
+        return scores.index_copy(0, self.free_options, logsigmoid(logits))
+
+    def cost(self, hidden: Tensor, targets: TargetBatch) -> Tensor:
+        """Return the cost of every row."""
+        return self.cost_of(self.logits(hidden), targets)
+
+    def cost_of(self, logits: Tensor, targets: TargetBatch) -> Tensor:
+        """Return the cost of every row from the logits of options that have rivals, (rows, b)."""
+        labels = np.bincount(targets.label_row.cpu().numpy(), minlength=targets.rows)
+        order = torch.argsort(targets.label_row, stable=True)
+        nodes = targets.label_node[order].cpu().numpy()
+        row, option, wanted = Targets.of_sets(self.layers, nodes, offsets_of(labels)).visited_options()
+        weight_row = torch.zeros(self.graph.options, dtype=torch.int64)
+        weight_row[self.free_options.cpu()] = torch.arange(len(self.free_options))
+        rows, truth = torch.from_numpy(row).to(logits.device), torch.from_numpy(wanted).to(logits)
+        visited = logits[weight_row[torch.from_numpy(option)].to(logits.device), rows]
+        entropy = binary_cross_entropy_with_logits(visited, truth, reduction="none")
+        return logits.new_zeros(targets.rows).index_add(0, rows, entropy)
+
+    def node_probabilities(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the probability of every neuron, and of the labels that end there, (neurons, b) each.
+
+        ``scores`` are :meth:`option_scores`. No neuron is more probable than a parent of its node.
+        """
+        layers, p = self.layers, scores.exp()
+        parents, others = np.append(0, layers.parent_lists[0]), layers.other_parents
+        depth = np.append(0, layers.taxonomy.depth[layers.node[1:]])
+        option_to = {int(neuron): option for option, neuron in enumerate(layers.option_neuron) if neuron >= 0}
+        reached = [torch.ones_like(p[0])] * self.graph.neurons
+        for neuron in np.argsort(depth, kind="stable")[1:].tolist():
+            bounds = [reached[other] for other in others[0][others[1][neuron] : others[1][neuron + 1]].tolist()]
+            own = reached[int(parents[neuron])] * p[option_to[neuron]]
+            reached[neuron] = torch.stack([own, *bounds]).amin(0)
+        nodes = torch.stack(reached)
+        ends = torch.zeros_like(nodes)
+        ends[self.graph.stop_neurons] = nodes[self.graph.stop_neurons] * p[self.graph.stop_options]
+        return nodes, ends

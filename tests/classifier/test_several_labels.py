@@ -1,0 +1,227 @@
+"""Rows with several labels: what is detected, learned, answered, saved, and refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hinet import FileError, HiNetClassifier, HiNetError, Taxonomy
+from hinet.classifier.predicted_sets import NEVER, PredictedSets, SetRule, formed
+from hinet.ragged import offsets_of
+from tests.classifier.test_forged import sign
+from tests.strategies import taxonomies
+
+WORDS = {"bread": "rye bread", "milk": "whole milk", "car": "toy car", "train": "toy train", "toys": "toy"}
+SETS = [{"bread"}, {"milk"}, {"car"}, {"train"}, {"bread", "milk"}, {"car", "milk"}, {"toys", "bread"}] * 6
+TREE = [("food", "bread"), ("food", "milk"), ("toys", "car"), ("toys", "train")]
+DAG = [*TREE, ("toys", "bread")]
+
+
+def texts_of(sets: list[set[str]]) -> list[str]:
+    return [" and ".join(WORDS[label] for label in sorted(labels)) for labels in sets]
+
+
+def quick(taxonomy: Any = None, **parameters: Any) -> HiNetClassifier:
+    return HiNetClassifier(taxonomy, epochs=3, members=1, width=16, n_jobs=1, **parameters)
+
+
+@pytest.fixture(scope="module", params=[TREE, DAG], ids=["tree", "dag"])
+def fitted(request: pytest.FixtureRequest) -> HiNetClassifier:
+    classifier = quick(Taxonomy.from_edges(request.param), validation_fraction=0.3)
+    return classifier.fit(texts_of(SETS), SETS)
+
+
+def test_sets_come_back(fitted: HiNetClassifier) -> None:
+    predicted = fitted.predict(texts_of(SETS))
+    assert np.mean([one == other for one, other in zip(predicted, SETS, strict=True)]) > 0.8
+    assert fitted.score(texts_of(SETS), SETS) > 0.8
+    assert fitted.fitted_.set_rule.rows == fitted.metrics_["validation"]["rows"]
+    assert 0 < fitted.metrics_["validation"]["micro_f1"] <= 1
+
+
+def test_probabilities_of_labels_and_nodes(fitted: HiNetClassifier) -> None:
+    texts = texts_of(SETS[:7])
+    labels, nodes = fitted.predict_proba(texts), fitted.predict_node_proba(texts)
+    assert labels.shape == (7, len(fitted.classes_))
+    assert labels[4].sum() > 1.5  # two labels, each by itself
+    taxonomy = fitted.taxonomy_
+    for child in taxonomy:
+        for parent in taxonomy.parents(child):
+            assert (nodes[:, taxonomy.position(child)] <= nodes[:, taxonomy.position(parent)]).all()
+    best = fitted.predict_traces(texts, k=2)[4]
+    assert {trace.label for trace in best} == {"bread", "milk"}
+    assert best[0].probability >= best[1].probability
+    by_label = dict(zip(fitted.classes_, labels[4], strict=True))
+    assert all(by_label[trace.label] == pytest.approx(trace.probability, rel=1e-3) for trace in best)
+    assert fitted.predict(texts, min_probability=1e-9)[0] >= {"bread", "milk", "car", "train"}
+
+
+def test_a_saved_model_answers_alike(fitted: HiNetClassifier, tmp_path: Path) -> None:
+    fitted.save(tmp_path / "model")
+    loaded = HiNetClassifier.load(tmp_path / "model")
+    texts = texts_of(SETS[:7])
+    assert loaded.fitted_.set_rule == fitted.fitted_.set_rule
+    assert loaded.predict(texts).tolist() == fitted.predict(texts).tolist()
+    np.testing.assert_array_equal(loaded.predict_proba(texts), fitted.predict_proba(texts))
+    assert loaded.multilabel == "auto"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m["labels"].pop("sets"), "thresholds belong to models|another taxonomy"),
+        (lambda m: m.pop("set_rule"), "thresholds belong to models"),
+        (lambda m: m["set_rule"].update(thresholds=[]), "thresholds should be numbers"),
+        (lambda m: m["set_rule"].update(thresholds=[3.5]), "thresholds should be numbers"),
+        (lambda m: m["set_rule"].update(objective=7), "a precision should be"),
+        (lambda m: m["set_rule"].update(objective="accuracy"), "set_rule.objective"),
+        (lambda m: m["labels"].update(sets="all"), "labels.sets"),
+    ],
+)
+def test_a_forged_rule_is_refused(fitted: HiNetClassifier, tmp_path: Path, change: Any, message: str) -> None:
+    fitted.save(tmp_path / "model")
+    manifest = json.loads((tmp_path / "model" / "manifest.json").read_text())
+    change(manifest)
+    sign(tmp_path / "model", manifest)
+    with pytest.raises(FileError, match=message):
+        HiNetClassifier.load(tmp_path / "model")
+
+
+def test_what_turns_sets_on() -> None:
+    texts, single = texts_of(SETS), [sorted(labels)[0] for labels in SETS]
+    assert quick().fit(texts, SETS).fitted_.codec.sets == "deepest"
+    assert quick().fit(texts, single).fitted_.codec.sets is None
+    assert quick().fit(texts, [{label} for label in single]).fitted_.codec.sets is None
+    forced = quick(multilabel=True).fit(texts, single)
+    assert all(isinstance(labels, set) for labels in forced.predict(texts[:3]))
+    assert quick(multilabel=False).fit(texts, SETS).predict(texts[:1])[0] in WORDS
+
+
+@pytest.mark.parametrize(
+    "rows", [SETS, [labels | {"food"} if labels & {"bread", "milk"} else labels for labels in SETS]]
+)
+def test_closed_sets_stay_closed(rows: list[set[str]]) -> None:
+    tree = Taxonomy.from_edges([("food", "bread"), ("food", "milk"), (None, "toys"), (None, "car"), (None, "train")])
+    classifier = quick(tree).fit(texts_of([labels - {"food"} for labels in rows]), rows)
+    closed = any("food" in labels for labels in rows)
+    assert classifier.fitted_.codec.sets == ("closed" if closed else "deepest")
+    for labels in classifier.predict(texts_of(SETS[:7])):
+        assert ("food" in labels) == (closed and bool(labels & {"bread", "milk"}))
+
+
+@given(taxonomies(), st.data())
+@settings(max_examples=40)
+def test_the_form_of_sets(taxonomy: Taxonomy, data: st.DataObject) -> None:
+    """Closed sets have every ancestor, and the deepest none, by the rule itself."""
+    rows = data.draw(st.lists(st.lists(st.sampled_from(range(len(taxonomy))), unique=True, max_size=4), min_size=1))
+    root = taxonomy.root
+    rows = [[node for node in row if node != root and taxonomy.depth[node] > 0] for row in rows]
+    flat = np.array([node for row in rows for node in row], np.int64)
+    sets = PredictedSets(flat, offsets_of(np.array([len(row) for row in rows])), np.linspace(0.9, 0.1, len(flat)))
+
+    def above(node: int) -> set[int]:
+        parents = {taxonomy.position(parent) for parent in taxonomy.parents(taxonomy.ids[node])} - {root}
+        return parents.union(*(above(parent) for parent in parents))
+
+    for form in ("closed", "deepest"):
+        found = formed(sets, taxonomy, form)
+        for row, nodes in enumerate(rows):
+            ancestors = set().union(*(above(node) for node in nodes))
+            expected = {*nodes} | ancestors if form == "closed" else {*nodes} - ancestors
+            part = slice(*found.offsets[row : row + 2])
+            assert sorted(found.nodes[part].tolist()) == sorted(expected)
+            assert (np.diff(found.probability[part]) <= 0).all()
+
+
+@pytest.mark.parametrize("by", ["all", "level"])
+@pytest.mark.parametrize("objective", ["micro_f1", "macro_f1", 0.9])
+def test_thresholds_are_learned(objective: Any, by: str) -> None:
+    classifier = quick(Taxonomy.from_edges(TREE), objective=objective, thresholds_by=by, validation_fraction=0.4)
+    classifier.fit(texts_of(SETS), SETS)
+    rule = classifier.fitted_.set_rule
+    assert rule.objective == objective
+    assert len(rule.thresholds) == (1 if by == "all" else 2)
+    assert all(0 < threshold <= NEVER for threshold in rule.thresholds)
+
+
+def test_the_threshold_of_the_best_micro_f1() -> None:
+    """No other threshold is better on the rows it was learned from."""
+    random = np.random.default_rng(0)
+    noisy = [labels if random.random() < 0.6 else SETS[random.integers(len(SETS))] for labels in SETS]
+    classifier = quick().fit(texts_of(SETS), noisy)
+    classifier.calibrate(texts_of(SETS), noisy)
+    best = classifier.score(texts_of(SETS), noisy)
+    for threshold in (0.05, 0.2, 0.4, 0.6, 0.8):
+        for always in (False, True):
+            fitted = classifier.fitted_
+            other = quick()
+            other.__dict__.update(vars(classifier))
+            other.fitted_ = type(fitted)(**{**vars_of(fitted), "set_rule": SetRule((threshold,), always)})
+            assert other.score(texts_of(SETS), noisy) <= best + 1e-9
+
+
+def vars_of(fitted: Any) -> dict[str, Any]:
+    return {name: getattr(fitted, name) for name in fitted.__dataclass_fields__}
+
+
+def test_a_model_goes_on() -> None:
+    """More rows with new labels, and a changed taxonomy."""
+    classifier = quick().fit(texts_of(SETS), SETS)
+    classifier.partial_fit(["whole milk and jam"] * 8, [{"milk", "jam"}] * 8)
+    assert "jam" in set(classifier.classes_)
+    given = quick(Taxonomy.from_edges(TREE)).fit(texts_of(SETS), SETS)
+    given.update_taxonomy(Taxonomy.from_edges([*TREE, ("toys", "ball")]))
+    assert "ball" in set(given.classes_)
+    assert all(isinstance(labels, set) for labels in given.predict(texts_of(SETS[:2])))
+    with pytest.raises(HiNetError, match="rows without labels"):
+        given.update_taxonomy(Taxonomy.from_edges(TREE), X=texts_of(SETS[:2]))
+
+
+def test_checkpoints_lead_to_the_same_model(tmp_path: Path) -> None:
+    whole = quick().fit(texts_of(SETS), SETS)
+    resumed = quick(checkpoint=tmp_path / "kept").fit(texts_of(SETS), SETS)
+    again = quick(checkpoint=tmp_path / "kept").fit(texts_of(SETS), SETS)
+    for other in (resumed, again):
+        np.testing.assert_array_equal(other.predict_proba(texts_of(SETS)), whole.predict_proba(texts_of(SETS)))
+
+
+def test_dense_rows_have_two_layers_and_are_explained() -> None:
+    """The parts of a logit add up to it, through both layers of all members."""
+    random = np.random.default_rng(0)
+    rows = random.normal(size=(60, 6))
+    y = [{f"a{int(row[0] > 0)}", f"b{int(row[1] > 0)}"} for row in rows]
+    classifier = HiNetClassifier(epochs=5, width=8, members=2, n_jobs=1).fit(rows, y)
+    deep = classifier.fitted_.search.model.experts.deep
+    assert deep.inner.shape == (16, 8)
+    for label, probability in zip(classifier.classes_, classifier.predict_proba(rows[:1])[0], strict=True):
+        step = classifier.explain(rows[0], label=label).steps[0]
+        pushes = sum(push for _, push in step.pushes())
+        assert pushes == pytest.approx(step.difference, abs=1e-4)
+        assert 1 / (1 + np.exp(-step.difference)) == pytest.approx(probability, abs=1e-3)
+    classifier.partial_fit(rows[:10], y[:10])
+    assert np.isfinite(classifier.predict_proba(rows)).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c.predict(["x"], min_confidence=0.5), "`min_probability`"),
+        (lambda c: c.calibrate(texts_of(SETS), SETS, risk=0.1), "`objective`"),
+        (lambda c: c.export_onnx("folder"), "cannot be exported"),
+        (lambda c: c.score(texts_of(SETS), SETS, np.ones(len(SETS))), "no `sample_weight`"),
+        (lambda c: quick(decoding="label").fit(texts_of(SETS), SETS), "`decoding='label'`"),
+        (lambda c: quick(flat=True).fit(texts_of(SETS), SETS), "flat expert"),
+        (lambda c: quick(objective=1.5).fit(texts_of(SETS), SETS), "objective"),
+        (lambda c: quick(multilabel=False).fit(texts_of(SETS), SETS).predict(["x"], min_probability=0.5), "several"),
+        (lambda c: quick(multilabel=False).fit(texts_of(SETS), SETS).predict_node_proba(["x"]), "several labels"),
+    ],
+)
+def test_refusals(fitted: HiNetClassifier, change: Any, message: str) -> None:
+    with pytest.raises(HiNetError, match=message):
+        change(fitted)
