@@ -11,6 +11,9 @@ _EXTRAS = {
     "sentence_transformers": "encoder",
     "onnx": "export",
     "matplotlib": "plot",
+    "pyoxigraph": "ontology",
+    "fastapi": "serve",
+    "uvicorn": "serve",
 }  # which extra brings a package
 
 

@@ -33,8 +33,9 @@ def commands(group: Any = None, words: tuple[str, ...] = ()) -> dict[str, Any]:
 COMMANDS = commands()
 EXAMPLES = {name: command.help.partition("Example: hinet ")[2].partition("\n")[0] for name, command in COMMANDS.items()}
 VECTORS = {"vectors distill", "vectors inspect"}  # their examples run in tests/encoders, with an encoder
+SERVED = {"serve", "feedback export", "feedback show"}  # their examples run in test_serve.py
 RANDOM = {"train", "update", "compare", "demo"}
-THREADED = RANDOM | {"predict", "evaluate", "explain", "export", "compile", "vectors distill"}
+THREADED = RANDOM | {"predict", "evaluate", "explain", "export", "compile", "serve", "vectors distill"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -66,7 +67,9 @@ def test_the_example_of_train_is_what_the_other_tests_work_with() -> None:
     assert EXAMPLES["train"] == TRAIN_EXAMPLE
 
 
-@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in ("train", "demo", "compare", *VECTORS)])
+@pytest.mark.parametrize(
+    "name", [name for name in EXAMPLES if name not in {"train", "demo", "compare", *VECTORS, *SERVED}]
+)
 def test_the_example_runs(name: str, shop: Path) -> None:
     before = {path.name for path in shop.iterdir()}
     done = run_hinet(*shlex.split(EXAMPLES[name]), cwd=shop)

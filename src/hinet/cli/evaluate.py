@@ -22,7 +22,9 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.engine import Found
     from hinet.evaluation.evaluation import Evaluation
     from hinet.evaluation.risk import AnswerCounts
+    from hinet.evaluation.set_evaluation import SetEvaluation
 
+MIN_SCORE = 1e-4  # of nodes that count for AU(PRC): others are as good as never
 _OUTPUT = "evaluation"  # the start of the default of --rejects
 EXAMPLE = "hinet evaluate model test.csv --plot report.png"
 
@@ -40,8 +42,14 @@ def evaluate(
     plot: Annotated[
         Path | None, option(f"Plot accuracy by level, reliability, risk against coverage, and errors. {PLOT}")
     ] = None,
+    keep: Annotated[
+        bool, option("Keep the figures in the folder of the model, for 'hinet serve' to show.", "--keep")
+    ] = False,
 ) -> None:
-    """Evaluate a model on labelled rows: accuracy, hierarchical F1, accuracy by level, calibration, coverage."""
+    """Evaluate a model on labelled rows: accuracy, hierarchical F1, accuracy by level, calibration, coverage.
+
+    If rows have several labels, any of them is a right answer; the figures of sets and of the first labels come beside.
+    """
     from hinet.classifier.loaded import load_model
     from hinet.data.tables import RowQuery, labelled_blocks, taxonomy_check
     from hinet.evaluation.risk import AnswerCounts
@@ -62,12 +70,23 @@ def evaluate(
                 counter.advanced(len(block))
     evaluation = _combine(loaded, parts)
     speed = len(evaluation) / (time.perf_counter() - start - sum(part.seconds for part in parts))
+    sets = _combine_sets(loaded, parts)
     if plot is not None:
-        from hinet.evaluation.plots import plot_evaluation
+        from hinet.evaluation.plots import plot_evaluation, plot_set_evaluation
 
-        plot_evaluation(evaluation, plot, f"{model.name}: {len(evaluation):,} rows")
+        title = f"{model.name}: {len(evaluation):,} rows"
+        if sets is not None and sets.scores is not None:  # the model predicts sets
+            plot_set_evaluation(sets, plot, title)
+        else:
+            plot_evaluation(evaluation, plot, title)
+    if keep:
+        from hinet.classifier.evaluation_file import keep_evaluation
+        from hinet.evaluation.figures import figures_of
+
+        name = ", ".join(dict.fromkeys("standard input" if path == "-" else Path(path).name for path in data))
+        keep_evaluation(model, loaded.manifest["blake2b"], figures_of(evaluation, name))
     counts = [part.counts for part in parts if part.counts is not None]
-    _print(evaluation, loaded, speed, AnswerCounts.joined(counts) if counts else None, as_json)
+    _print(evaluation, loaded, speed, AnswerCounts.joined(counts) if counts else None, sets, as_json)
 
 
 class _JudgedBlock(NamedTuple):
@@ -77,7 +96,10 @@ class _JudgedBlock(NamedTuple):
     found: Found
     right: Any
     counts: AnswerCounts | None  # of answers at the threshold, if there is one
-    seconds: float  # that it took to count them
+    ranked: list[list[str]] | None  # the first labels, where rows have several
+    predicted: list[list[str]] | None  # the predicted set, if the model has sets
+    scores: Any  # of every node, if the model has sets
+    seconds: float  # that it took to count answers and rank labels
 
 
 def _evaluate_block(loaded: LoadedModel, block: LabelledBlock) -> _JudgedBlock:
@@ -89,7 +111,33 @@ def _evaluate_block(loaded: LoadedModel, block: LabelledBlock) -> _JudgedBlock:
     ends = found.traces.end_nodes[found.traces.row_offsets[:-1]].astype("int64")
     start, bound = time.perf_counter(), loaded.risk_bound
     counts = None if bound is None else answers_at(loaded.fitted, rows, truth, ends, bound.threshold)
-    return _JudgedBlock(truth.ids(), found, truth.are_right(ends), counts, time.perf_counter() - start)
+    fitted = loaded.fitted
+    has_sets = fitted.codec.sets is not None
+    several = has_sets or any(isinstance(label, frozenset) for label in block.labels)
+    ranked = _ranked(loaded, rows) if several else None
+    predicted = scores = None
+    if has_sets:
+        sets = fitted.label_sets(rows)
+        predicted = _names_of(loaded, sets.nodes, sets.offsets)
+        scores = fitted.search.node_probabilities(rows, MIN_SCORE)
+    seconds = time.perf_counter() - start
+    return _JudgedBlock(truth.ids(), found, truth.are_right(ends), counts, ranked, predicted, scores, seconds)
+
+
+def _ranked(loaded: LoadedModel, rows: Any) -> list[list[str]]:
+    """Return the most probable labels of every row, the best first."""
+    from hinet.evaluation.set_evaluation import RANKS
+
+    traces = loaded.fitted.predictor.top_labels(rows, max(RANKS)).found.traces
+    return _names_of(loaded, traces.end_nodes, traces.row_offsets)
+
+
+def _names_of(loaded: LoadedModel, nodes: Any, offsets: Any) -> list[list[str]]:
+    """Return the ids of the nodes of every row."""
+    from itertools import pairwise
+
+    names = [loaded.fitted.codec.taxonomy.ids[node] for node in nodes.tolist()]
+    return [names[start:end] for start, end in pairwise(offsets.tolist())]
 
 
 def _combine(loaded: LoadedModel, parts: list[_JudgedBlock]) -> Evaluation:
@@ -107,8 +155,30 @@ def _combine(loaded: LoadedModel, parts: list[_JudgedBlock]) -> Evaluation:
     return Evaluation(loaded.fitted.codec.taxonomy, labels, concat_traces([part.found for part in parts]), right)
 
 
+def _combine_sets(loaded: LoadedModel, parts: list[_JudgedBlock]) -> SetEvaluation | None:
+    """Return the evaluation of sets, if rows have several labels; a model of one label predicts the best alone."""
+    import scipy.sparse as sp
+
+    from hinet.evaluation.set_evaluation import SetEvaluation
+
+    if any(part.ranked is None for part in parts):
+        return None
+    ranked = [labels for part in parts for labels in part.ranked or ()]
+    truth = [ids for part in parts for ids in part.labels]
+    taxonomy = loaded.fitted.codec.taxonomy
+    if loaded.fitted.codec.sets is None:
+        return SetEvaluation(taxonomy, truth, [labels[:1] for labels in ranked], ranked)
+    predicted = [labels for part in parts for labels in part.predicted or ()]
+    return SetEvaluation(taxonomy, truth, predicted, ranked, sp.vstack([part.scores for part in parts], format="csr"))
+
+
 def _print(
-    evaluation: Evaluation, loaded: LoadedModel, speed: float, counts: AnswerCounts | None, as_json: bool
+    evaluation: Evaluation,
+    loaded: LoadedModel,
+    speed: float,
+    counts: AnswerCounts | None,
+    sets: SetEvaluation | None,
+    as_json: bool,
 ) -> None:
     import json
     from dataclasses import asdict
@@ -118,6 +188,8 @@ def _print(
         figures = {**evaluation.as_dict(), "rows_a_second": speed}
         if bound is not None and counts is not None:
             figures["min_confidence_calibrated"] = {"promise": asdict(bound), **counts.as_shares()}
+        if sets is not None:
+            figures["sets"] = sets.as_dict()
         typer.echo(json.dumps(figures, indent=2))
         return
     from rich.console import Console
@@ -125,6 +197,8 @@ def _print(
     table = evaluation_table(evaluation, loaded.fitted.predictor.outputs, speed)
     if counts is not None:
         table.add_row("at --min-confidence calibrated", str(counts))
+    for name, value in [] if sets is None else set_figures(sets):
+        table.add_row(name, value)
     Console(highlight=False).print(table)
     if bound is not None:
         typer.echo(f"--min-confidence calibrated: {bound}")
@@ -151,6 +225,29 @@ def evaluation_table(evaluation: Evaluation, outputs: int, speed: float) -> Tabl
     for name, value in figures:
         table.add_row(name, value)
     return table
+
+
+def set_figures(sets: SetEvaluation) -> list[tuple[str, str]]:
+    """Return the figures of sets and of the first labels, as text."""
+    from hinet.evaluation.set_evaluation import RANKS
+
+    report, ranking = sets.report, sets.ranking
+    true, predicted = sets.labels_per_row
+    figures = [
+        ("labels per row, true and predicted", f"{true:.2f}  {predicted:.2f}"),
+        ("F1 of sets: pairs, labels, rows", _percent((report.set_f1, report.set_f1_macro, report.set_f1_samples))),
+        ("hierarchical F1 of sets", f"{100 * report.hierarchical_set_f1:.1f}%"),
+        ("exact match", f"{100 * report.exact_match:.1f}%"),
+    ]
+    if ranking is not None:
+        ranks = ", ".join(map(str, RANKS))
+        figures += [
+            (f"precision at {ranks}", _percent(map(ranking.precision, RANKS))),
+            (f"nDCG at {ranks}", _percent(map(ranking.ndcg, RANKS))),
+        ]
+    if sets.curve is not None:
+        figures.append(("AU(PRC) of all nodes", f"{sets.curve.area:.3f}"))
+    return figures
 
 
 def _percent(shares: Any) -> str:

@@ -35,7 +35,8 @@ def report_model(
     metrics = classifier.metrics_.get("validation")
     if metrics is not None:
         accuracy, f1 = (100 * metrics[name] for name in ("accuracy", "hierarchical_f1"))
-        run.message(f"validation: accuracy {accuracy:.1f}%, hierarchical F1 {f1:.1f}%")
+        sets = f", micro-F1 of sets {100 * metrics['micro_f1']:.1f}%" if "micro_f1" in metrics else ""
+        run.message(f"validation: accuracy {accuracy:.1f}%, hierarchical F1 {f1:.1f}%{sets}")
     if hasattr(classifier, "calibration_"):
         calibration = classifier.calibration_
         errors = f"{calibration.error_before:.3f}, after scaling {calibration.error_after:.3f}"

@@ -23,6 +23,9 @@ class FormatName(StrEnum):
     paths = "paths"
     labels = "labels"
     json = "json"
+    arff = "arff"
+    skos = "skos"
+    obo = "obo"
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,8 @@ def _hierarchy(
         FormatName | None,
         option(
             "table (node and parent columns), edges (parent child), paths (ids from the root down), "
-            "labels (A > B > C), json (nested) (default: detected)."
+            "labels (A > B > C), json (nested), arff (its hierarchical attribute), skos (RDF/XML, Turtle, N-Triples, "
+            "JSON-LD), obo (default: detected)."
         ),
     ] = None,
     sep: Annotated[str | None, option("Separator of the steps in 'labels' (default: >).")] = None,
@@ -64,11 +68,18 @@ def _hierarchy(
     ] = None,
     node_col: Annotated[str | None, option("Column of the node ids (default: node, id or the first column).")] = None,
     parent_col: Annotated[str | None, option("Column of the parents (default: parent or parents).")] = None,
+    language: Annotated[
+        str | None, option("Language of the titles of 'skos', such as en (default: that of most preferred labels).")
+    ] = None,
+    scheme: Annotated[
+        str | None, option("Concept scheme of 'skos' to read, or the end of its IRI (default: all).")
+    ] = None,
+    part_of: Annotated[bool, option("Read part_of of 'obo' as a parent, like is_a.", "--part-of")] = False,
     root: Annotated[str | None, option("The root (default: the only node without a parent).")] = None,
     encoding: Annotated[str, option("Encoding of the file.")] = "utf-8",
 ) -> HierarchyOptions:
     """Return how to read the file; an option of one format implies the format."""
-    from hinet.taxonomy import Edges, LabelPaths, Table
+    from hinet.taxonomy import Edges, LabelPaths, Obo, Skos, Table
 
     chosen: TaxonomyFormat | str | None = None if format is None else format.value
     delimiter = "\t" if delimiter in ("tab", "\\t") else delimiter
@@ -84,6 +95,14 @@ def _hierarchy(
         if not sep or format not in (None, FormatName.labels):
             raise typer.BadParameter("--sep goes with --format labels and is not empty")
         chosen = LabelPaths(sep)
+    if language is not None or scheme is not None:
+        if chosen not in (None, "skos"):
+            raise typer.BadParameter("--language and --scheme go with --format skos")
+        chosen = Skos(language, scheme)
+    if part_of:
+        if chosen not in (None, "obo"):
+            raise typer.BadParameter("--part-of goes with --format obo")
+        chosen = Obo(part_of)
     return HierarchyOptions(file, chosen, encoding, root)
 
 

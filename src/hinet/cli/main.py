@@ -20,8 +20,10 @@ from hinet.cli import (
     evaluate,
     explain,
     export,
+    feedback,
     inspect,
     predict,
+    serve,
     taxonomy,
     train,
     update,
@@ -45,6 +47,7 @@ for panel, command, example in (
     ("Train and use a model", predict.predict, predict.EXAMPLE),
     ("Train and use a model", evaluate.evaluate, evaluate.EXAMPLE),
     ("Train and use a model", explain.explain, explain.EXAMPLE),
+    ("Train and use a model", serve.serve, serve.EXAMPLE),
     ("Manage a model", inspect.inspect, inspect.EXAMPLE),
     ("Manage a model", update.update, update.EXAMPLE),
     ("Manage a model", export.export, export.EXAMPLE),
@@ -53,6 +56,7 @@ for panel, command, example in (
     ("Try and compare", compare.compare, compare.EXAMPLE),
 ):
     app.command(help=help_with_example(command, example), rich_help_panel=panel)(command)
+app.add_typer(feedback.app, name="feedback", rich_help_panel="Manage a model")
 app.add_typer(taxonomy.app, name="taxonomy", rich_help_panel="Hierarchies")
 app.add_typer(vectors.app, name="vectors", rich_help_panel="Vectors of words")
 

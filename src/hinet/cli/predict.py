@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from functools import partial
 from itertools import chain
@@ -18,10 +18,15 @@ from hinet.errors import FileError, HiNetError
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.classifier.loaded import LoadedModel
-    from hinet.classifier.prediction_table import PredictionTable
-    from hinet.data.tables import LabelledBlock, RowBlock, RowQuery
-    from hinet.data.tables.writing import CellKind
+    from hinet.classifier.prediction_output import PredictionOutput
+    from hinet.data.tables import LabelledBlock
 
+_TOP = (
+    "Predictions per row, best first: traces, or labels with --decoding label (default: 1; of a model of several "
+    "labels a row, all above its thresholds)."
+)
+_MIN_PROBABILITY = "Of a model of several labels a row: predict all labels of at least this probability."
+_LABEL_SEP = "Separator of several predicted labels in a cell of CSV and TSV (default: as in training, or |)."
 EXAMPLE = "hinet predict model new_products.csv --top 3 --out predictions.csv"
 
 
@@ -49,9 +54,9 @@ def predict(
     to: Annotated[
         RowFormat | None, option("Output format (default: by the extension of --out, else that of the rows).")
     ] = None,
-    top: Annotated[
-        int, option("Predictions per row, best first: traces, or labels with --decoding label.", least=1)
-    ] = 1,
+    top: Annotated[int | None, option(_TOP, least=1)] = None,
+    min_probability: Annotated[float | None, option(_MIN_PROBABILITY)] = None,
+    label_sep: Annotated[str | None, option(_LABEL_SEP)] = None,
     min_confidence: Annotated[
         str | None,
         option(
@@ -73,12 +78,16 @@ def predict(
     """Predict the labels of rows, in their order and format, in constant memory.
 
     The new columns are label, trace and probability, with _2, _3 … for further predictions; --levels describes the
-    first. If a label has several paths, --decoding label sums over them, and the trace is the most probable one. With
-    --on-error skip, a column has the line of each row.
+    first. Of a model of several labels a row they are label and probability, each with all labels of the row: joined in
+    CSV and TSV, as lists in JSON lines and Parquet. If a label has several paths, --decoding label sums over them, and
+    the trace is the most probable one. With --on-error skip, a column has the line of each row.
     """
     from hinet.classifier.loaded import load_model
+    from hinet.classifier.parameters import MIN_PROBABILITY
+    from hinet.classifier.prediction_output import PredictionOutput
     from hinet.classifier.prediction_table import PredictionOptions
     from hinet.data.tables import RowQuery, labelled_blocks
+    from hinet.data.tables.writing import LABEL_SEP
     from hinet.files.streams import standard_input
     from hinet.progress import counter_for_terminal
 
@@ -87,7 +96,10 @@ def predict(
     _check_paths(paths)
     rows.check_outputs(paths, {"--out": out}, output, model)
     loaded = load_model(model, run.threads)
-    options = PredictionOptions(top, _min_confidence(min_confidence, loaded, run), decoding.value, levels, titles)
+    options = PredictionOptions(
+        top, _min_confidence(min_confidence, loaded, run), decoding.value, levels, titles,
+        MIN_PROBABILITY.validate("--min-probability", min_probability),
+    )  # fmt: skip
     columns = loaded.checked_columns(column_options.with_defaults(loaded.columns))
     if "-" in paths and standard_input().isatty():
         run.message("reading texts from the terminal, one per line; end with Ctrl-D")
@@ -97,12 +109,13 @@ def predict(
         allow_blank=True, widths=loaded.widths(columns),
     )  # fmt: skip
     table = loaded.table(options)
-    if table.top < top:
+    if top is not None and table.top < top:
         run.message(f"--top {top:,} is more than the model has: all {table.top:,} are given")
     with rows.row_errors(output) as row_errors, counter_for_terminal(run.quiet) as counter:
         blocks = labelled_blocks(paths, query, rows.options, row_errors)
-        new_output = partial(_Output, loaded, table, query, prefix, rows.on_error is OnError.skip)
-        blank = _write(blocks, out, None if to is None else to.value, new_output, counter)
+        new_output = partial(PredictionOutput, loaded, table, query, prefix, rows.on_error is OnError.skip)
+        separator = label_sep or loaded.columns.label_sep or LABEL_SEP
+        blank = _write(blocks, out, None if to is None else to.value, new_output, counter, separator)
     if blank:
         rows_without = (
             "1 row has no text: its prediction is"
@@ -139,60 +152,14 @@ def _min_confidence(value: str | None, loaded: LoadedModel, run: RunOptions) -> 
     return threshold
 
 
-class _Output:
-    """Converts blocks of rows to output columns: line numbers if rows may be skipped, kept columns, predictions."""
-
-    def __init__(
-        self,
-        loaded: LoadedModel,
-        table: PredictionTable,
-        query: RowQuery,
-        prefix: str,
-        skips: bool,
-        first: LabelledBlock,
-    ) -> None:
-        self._loaded = loaded
-        self._table, self._prefix, self._keeps_all = table, prefix, query.keep_all
-        self._number_column = first.rows.unit if skips else None
-        self.blank = 0  # rows without text so far
-        self.rows_at_a_time = table.rows_at_a_time
-        self._kept = first.rows.names if query.keep_all else list(query.keep)
-
-    def kinds(self) -> dict[str, CellKind]:
-        """Return the output columns and their kinds."""
-        parts: list[dict[str, CellKind]] = [
-            {} if self._number_column is None else {self._number_column: "integer"},
-            dict.fromkeys(self._kept, "any"),
-            {self._prefix + name: kind for name, kind in self._table.kinds.items()},
-        ]
-        kinds: dict[str, CellKind] = {}
-        for part in parts:
-            for name in part:
-                if name in kinds:
-                    raise HiNetError(f"a kept column has the name of the new column {name!r}; set --prefix")
-            kinds |= part
-        return kinds
-
-    def columns(self, block: LabelledBlock) -> Mapping[str, Any]:
-        """Return the columns of a block."""
-        from hinet.data.tables.columns import is_blank
-
-        self._check(block.rows)
-        number_column = self._number_column
-        columns: dict[str, Any] = {} if number_column is None else {number_column: block.rows.numbers}
-        columns |= {name: block.rows.column(name) for name in self._kept}
-        answers = self._table.columns(self._loaded.named_as_trained(block.inputs))
-        self.blank += sum(map(is_blank, block.texts)) if block.table is None else 0
-        return columns | {self._prefix + name: cells for name, cells in answers.items()}
-
-    def _check(self, rows: RowBlock) -> None:
-        """Raise FileError for a file with other columns than the first, if all are kept."""
-        if self._keeps_all and {*rows.names} != {*self._kept}:
-            other = next(iter({*rows.names} ^ {*self._kept}))
-            raise FileError(rows.path, f"the files differ in the column {other!r}; name the columns to --keep")
-
-
-def _write(blocks: Iterator[LabelledBlock], out: str, to: Any, output: Callable[..., _Output], counter: Any) -> int:
+def _write(
+    blocks: Iterator[LabelledBlock],
+    out: str,
+    to: Any,
+    output: Callable[..., PredictionOutput],
+    counter: Any,
+    label_sep: str,
+) -> int:
     """Write the predictions of blocks and return how many are blank; open the file after the first block is read."""
     from hinet.data.tables import new_table, output_format
 
@@ -202,7 +169,7 @@ def _write(blocks: Iterator[LabelledBlock], out: str, to: Any, output: Callable[
         raise HiNetError("there are no rows to predict: all were skipped, or none matches --where")
     chosen = output_format(out, to, first.rows.format)
     answers = output(first)
-    with new_table(out, chosen, answers.kinds()) as table:
+    with new_table(out, chosen, answers.kinds(), label_sep) as table:
         for block in chain.from_iterable(block.parts(answers.rows_at_a_time) for block in chain([first], filled)):
             table.write(answers.columns(block))
             counter.advanced(len(block))

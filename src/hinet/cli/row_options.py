@@ -26,6 +26,7 @@ class RowFormat(StrEnum):
     tsv = "tsv"
     jsonl = "jsonl"
     parquet = "parquet"
+    arff = "arff"
     text = "text"
 
 
@@ -117,4 +118,4 @@ def _rows(
 
 row_options = shared_options(_rows, "rows", "Rows")
 
-FILES = "CSV, TSV, JSON lines or Parquet files, plain or compressed (.gz, .xz, .zst); - for standard input."
+FILES = "CSV, TSV, JSON lines, Parquet or ARFF files, plain or compressed (.gz, .xz, .zst); - for standard input."

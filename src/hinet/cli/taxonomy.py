@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,6 +34,10 @@ _TITLES = {
     "bad-character": "names with invalid characters",
     "guessed-separator": "several parents in one cell",
     "long-cell": "cells that run over several lines",
+    "several-schemes": "several concept schemes",
+    "guessed-language": "titles in several languages",
+    "undeclared-concept": "concepts that are declared nowhere",
+    "left-out-parent": "parents that are left out",
     "unrolls": "layers",
     "unknown-label": "labels of rows that are not in the taxonomy",
     "empty-label": "rows without a label",
@@ -51,7 +56,9 @@ def check(
     hierarchy: HierarchyOptions,
     run: RunOptions,
     rows: Annotated[list[Path] | None, option("Table of rows whose labels are checked too; repeatable.")] = None,
-    label: Annotated[str, option("Label column of --rows.")] = "label",
+    label: Annotated[
+        str | None, option("Label column of --rows (default: 'label'; of ARFF files, the hierarchical attribute).")
+    ] = None,
     label_sep: LabelSep = None,
     every: Annotated[bool, option("List all warnings, not only the first of each kind.", "--all")] = False,
     as_json: AsJson = False,
@@ -102,10 +109,12 @@ def show(
 def convert(
     hierarchy: HierarchyOptions,
     run: RunOptions,
-    out: Annotated[Path, typer.Argument(help="The table to write, .tsv or .csv.", show_default=False)],
+    out: Annotated[
+        Path, typer.Argument(help="The file to write: a table (.tsv, .csv), SKOS (.ttl) or .obo.", show_default=False)
+    ],
 ) -> None:
-    """Convert a hierarchy to a table with the columns node and parent."""
-    check_outputs([hierarchy.file], {"the table to write": out})
+    """Convert a hierarchy to a table with the columns node and parent, to SKOS or to OBO."""
+    check_outputs([hierarchy.file], {"the file to write": out})
     taxonomy = hierarchy.taxonomy()
     taxonomy.write(out)
     run.message(f"{out}: {len(taxonomy):,} nodes, {len(taxonomy.edge_child):,} edges")
@@ -119,20 +128,24 @@ for command, example in (
     app.command(help=help_with_example(command, example))(command)
 
 
-def _row_labels(path: Path, column: str, separator: str | None, encoding: str) -> RowLabels:
+def _row_labels(path: Path, column: str | None, separator: str | None, encoding: str) -> RowLabels:
     """Return the labels of rows, missing and unknown ones included."""
-    from hinet.data.tables import Columns, ColumnSelection, FailFast, TableOptions, read_blocks
+    from hinet.data.tables import Columns, ColumnSelection, FailFast, TableOptions, declared_columns, read_blocks
     from hinet.taxonomy.check import RowLabels
 
     if separator == "":
         raise typer.BadParameter("--label-sep is empty; give the separator of labels")
-    columns = Columns(label=(column,), label_sep=separator)
+    options = TableOptions(encoding=encoding)
+    declared = declared_columns(str(path), options) if column is None else None
+    columns = Columns() if declared is None else declared.columns
+    columns = replace(columns, label=(column,) if column else columns.label, label_sep=separator or columns.label_sep)
+    (column,) = columns.label
     selection = ColumnSelection((column,), parameters={column: "label"})
     numbers: list[int] = []
     labels: list[list[str]] = []
-    for block in read_blocks([str(path)], selection, TableOptions(encoding=encoding), FailFast()):
+    for block in read_blocks([str(path)], selection, options, FailFast()):
         numbers += block.numbers
-        for cell in block.cells[column]:
+        for cell in block.values(column):
             parsed = columns.parse_label([cell]) or ""
             labels.append(
                 [label for label in ([parsed] if isinstance(parsed, str) else sorted(parsed)) if label.strip()]

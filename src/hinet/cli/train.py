@@ -13,7 +13,7 @@ from hinet.cli.column_options import NOT_PATHS, ColumnOptions, column_options
 from hinet.cli.finishing import calibrate, report_model
 from hinet.cli.options import RunOptions, option, seed_options
 from hinet.cli.outputs import PLOT, check_plot
-from hinet.cli.row_options import FILES, RowOptions, row_options
+from hinet.cli.row_options import FILES, RowOptions, conditions, row_options
 from hinet.cli.training_options import TrainingOptions, ValidationOptions, training_options, validation_options
 from hinet.errors import FileError, HiNetError
 
@@ -47,11 +47,12 @@ def train(
     """Train a classifier on labelled texts and save it to a folder.
 
     With --number, --category or --vector, rows are more than a text; --text may then be left out. Empty cells of these
-    columns are missing values.
+    columns are missing values. An ARFF file declares its columns and, as 'class hierarchical', the hierarchy itself.
     """
     from hinet import HiNetClassifier, Taxonomy
     from hinet.classifier.loaded import COLUMNS
     from hinet.cli.training_rows import read_training_rows
+    from hinet.data.tables import declared_columns
     from hinet.engine.compiling import compile_for_training
     from hinet.engine.training.checkpoints import remove_checkpoints
 
@@ -65,8 +66,14 @@ def train(
     validation.check(training.patience)
     start = time.perf_counter()
     compile_for_training()
-    hierarchy = None if taxonomy is None else Taxonomy.from_file(taxonomy)
-    rows_read = read_training_rows(data, validation, rows, column_options, hierarchy, output=out, seed=run.seed)
+    declared = declared_columns(
+        data[0], rows.options, column_options.label or (), {*rows.where, *conditions(validation.conditions)}
+    )
+    hierarchy = Taxonomy.from_file(taxonomy) if taxonomy is not None else declared and declared.taxonomy
+    defaults = None if declared is None else declared.columns
+    rows_read = read_training_rows(
+        data, validation, rows, column_options, hierarchy, output=out, seed=run.seed, defaults=defaults
+    )
     run.message(f"{len(rows_read.train):,} training rows with {len(rows_read.train.distinct_labels):,} labels")
     _report_hierarchy(rows_read, hierarchy, run)
     if training.resume and not checkpoints.is_dir():
@@ -78,6 +85,8 @@ def train(
         epochs=training.epochs, width=training.width, patience=training.patience,
         memory_limit=training.memory_limit, checkpoint=checkpoints, checkpoint_every=training.checkpoint_every,
         columns=_kinds(rows_read.columns), keep_examples=training.keep_examples,
+        multilabel="auto" if training.multilabel is None else training.multilabel,
+        objective=training.parsed_objective, thresholds_by=training.thresholds_by.value,
         engine="torch" if training.fine_tune else "auto", random_state=run.seed, n_jobs=run.threads,
         verbose=not run.quiet,
     )  # fmt: skip

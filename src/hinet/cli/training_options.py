@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from enum import StrEnum
+from typing import Annotated, Any
 
 from hinet.cli.options import option, shared_options
 from hinet.errors import HiNetError
@@ -11,6 +12,17 @@ from hinet.errors import HiNetError
 _EPOCHS = "Training epochs (default: chosen from the number of rows; 3 with --fine-tune)."
 _KEEP = "Keep some training rows, as features, in the model, for 'update' when nodes move."
 _FINE_TUNE = "Train the encoder together with the classifier, and save it in the model."
+_MULTILABEL = "Predict sets of labels, or one label (default: sets if a row has several, see --label-sep)."
+_OBJECTIVE = (
+    "What the thresholds of sets are learned for, on validation rows: micro_f1, macro_f1, or a precision such as 0.9."
+)
+
+
+class ThresholdsBy(StrEnum):
+    """What has a threshold of its own; a test keeps them equal to the library's."""
+
+    all = "all"
+    level = "level"
 
 
 @dataclass(frozen=True)
@@ -35,6 +47,11 @@ class TrainingOptions:
     resume: Annotated[bool, option("Continue from the checkpoints of an interrupted run.", "--resume")] = False
     checkpoint_every: Annotated[float, option("Seconds between checkpoints.", least=0)] = 5.0
     keep_examples: Annotated[bool, option(_KEEP)] = True
+    multilabel: Annotated[bool | None, option(_MULTILABEL, "--multilabel/--single-label")] = None
+    objective: Annotated[str, option(_OBJECTIVE)] = "micro_f1"
+    thresholds_by: Annotated[ThresholdsBy, option("One threshold for all labels of sets, or one a level.")] = (
+        ThresholdsBy.all
+    )
 
     def __post_init__(self) -> None:
         from hinet.classifier.parameters import RULES
@@ -45,6 +62,15 @@ class TrainingOptions:
             raise HiNetError("--half is for models without --fine-tune, which are saved in full; leave one of them out")
         RULES["memory_limit"].validate("--memory-limit", self.memory_limit)
         RULES["checkpoint_every"].validate("--checkpoint-every", self.checkpoint_every)
+        RULES["objective"].validate("--objective", self.parsed_objective)
+
+    @property
+    def parsed_objective(self) -> Any:
+        """The name of an F1, or a precision."""
+        try:
+            return float(self.objective)
+        except ValueError:
+            return self.objective
 
 
 training_options = shared_options(TrainingOptions, "training", "Training")
@@ -73,6 +99,11 @@ class ValidationOptions:
     def files(self) -> list[str]:
         """The files of validation rows."""
         return self.valid or []
+
+    @property
+    def conditions(self) -> list[str]:
+        """The condition on the data, if there is one."""
+        return [] if self.valid_where is None else [self.valid_where]
 
     def check(self, patience: int | None = None) -> None:
         """Raise HiNetError for an invalid share, and for options that need validation rows if there are none."""

@@ -85,7 +85,7 @@ def read_training_rows(
     defaults: Columns | None = None,
 ) -> TrainingData:
     """Read all rows; rows whose label is not in the hierarchy are invalid. ``defaults`` are the columns not named."""
-    valid_where = conditions([] if validation.valid_where is None else [validation.valid_where])
+    valid_where = conditions(validation.conditions)
     if valid_where and "-" in data:
         raise HiNetError("--valid-where reads the rows twice, which is impossible with standard input; give a file")
     usual = Columns(text=()) if column_options.are_mixed and not column_options.text else Columns()

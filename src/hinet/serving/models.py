@@ -1,0 +1,204 @@
+"""The models that a service answers with: loaded, compiled, warm; a changed folder is taken up, a broken one is not."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hinet.classifier.evaluation_file import read_evaluation
+from hinet.classifier.loaded import LoadedModel, load_model
+from hinet.classifier.manifest import MANIFEST
+from hinet.classifier.model_folder import OURS, read_manifest
+from hinet.compiled import compile_from_now_on
+from hinet.errors import quoted
+from hinet.serving.answers import Answerer, Question
+from hinet.serving.nodes import Nodes
+from hinet.serving.problems import ProblemError
+
+EXAMPLES = 6  # texts to try
+LONGEST_EXAMPLE = 120  # characters
+VERSION_DIGITS = 16
+
+Stamp = tuple[tuple[str, int, int], ...]  # tells whether the files of a folder have changed
+log = logging.getLogger("hinet.serving")
+
+
+def now() -> str:
+    """Return the time in UTC as ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@dataclass(frozen=True, eq=False)
+class ServedModel:
+    """A model with what the service tells of it."""
+
+    name: str
+    folder: Path
+    model: LoadedModel
+    loaded: str = field(default_factory=now)
+
+    @property
+    def version(self) -> str:
+        """What tells this model from others: the first digits of its digest."""
+        return self.digest[:VERSION_DIGITS]
+
+    @property
+    def digest(self) -> str:
+        """The digest of its manifest."""
+        return str(self.model.manifest["blake2b"])
+
+    @cached_property
+    def answerer(self) -> Answerer:
+        """Answers questions."""
+        return Answerer(self.model)
+
+    @cached_property
+    def nodes(self) -> Nodes:
+        """Shows the taxonomy."""
+        return Nodes(self.model.fitted.codec)
+
+    def warm_up(self) -> None:
+        """Answer every kind of question once, so that no request waits for a kernel to be compiled."""
+        if self.answerer.reads_rows:
+            columns = self.model.columns
+            values = {**dict.fromkeys(columns.text, "a é"), **dict.fromkeys(columns.number, 1.0)}
+            inputs = self.answerer.table([{name: values.get(name) for name in columns.inputs}])
+        else:
+            inputs = [f"{text} é" for text in self.examples] or ["a é"]
+        for question in (Question(), Question(3, 0.5, 5, True)):
+            self.answerer.answer(inputs, question)
+        self.answerer.explain(inputs[:1], None, 5)
+        self.nodes.search("a", 0, 1)
+
+    @cached_property
+    def examples(self) -> list[str]:
+        """Texts to try: titles of labels from all over the taxonomy."""
+        if self.answerer.reads_rows:
+            return []
+        codec = self.model.fitted.codec
+        titles = codec.taxonomy.titles
+        nodes = [node for node in codec.label_nodes.tolist() if 0 < len(titles[node]) <= LONGEST_EXAMPLE]
+        chosen = np.linspace(0, len(nodes) - 1, min(EXAMPLES, len(nodes))).round().astype(int).tolist()
+        return list(dict.fromkeys(titles[nodes[number]] for number in chosen))
+
+    def describe(self, problem: str | None) -> dict[str, Any]:
+        """Return what a list of models says of it."""
+        manifest, codec = self.model.manifest, self.model.fitted.codec
+        calibration = manifest["calibration"]
+        bound = self.model.risk_bound
+        return {
+            "name": self.name,
+            "version": self.version,
+            "kind": "row" if self.answerer.reads_rows else "text",
+            "columns": list(self.model.columns.inputs),
+            "several_labels": codec.sets is not None,
+            "nodes": len(codec.taxonomy),
+            "labels": len(codec.label_nodes),
+            "levels": codec.layers.height,
+            "is_tree": codec.taxonomy.is_tree,
+            "trained_rows": manifest["training_data"]["rows"],
+            "engine": manifest["engine"],
+            "bytes": sum(entry["bytes"] for entry in manifest["files"].values()),
+            "versions": manifest["versions"],
+            "metrics": manifest["metrics"],
+            "calibration": calibration
+            and {
+                **{name: calibration[name] for name in ("rows", "temperature", "error_before", "error_after")},
+                "risk": bound
+                and {"risk": bound.bound if bound.risk is None else bound.risk, "threshold": bound.threshold},
+            },
+            "examples": self.examples,
+            "loaded": self.loaded,
+            "problem": problem,
+        }
+
+    def evaluation(self) -> dict[str, Any] | None:
+        """Return the evaluation that was kept with the model."""
+        return read_evaluation(self.folder, self.digest)
+
+
+class Models:
+    """All models by name; each may be replaced at any time, whoever has the old one goes on with it."""
+
+    def __init__(self, folders: Mapping[str, Path], threads: int | None) -> None:
+        self._folders, self._threads = folders, threads
+        self._served: dict[str, ServedModel] = {}
+        self._seen: dict[str, Stamp] = {}
+        self._refused: dict[str, str] = {}
+
+    @property
+    def ready(self) -> bool:
+        """Whether every model is loaded."""
+        return len(self._served) == len(self._folders)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the models that are loaded, the one that is asked by default first."""
+        return [name for name in self._folders if name in self._served]
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """Return what a list of models says of one."""
+        return self.get(name).describe(self._refused.get(name))
+
+    def get(self, name: str | None) -> ServedModel:
+        """Return a model by name, by default the first, or raise ProblemError."""
+        if not self.ready:
+            raise ProblemError(503, "not-ready", "models are being loaded", headers={"Retry-After": "1"})
+        wanted = next(iter(self._folders)) if name is None else name
+        if wanted not in self._served:
+            known = ", ".join(self._folders)
+            raise ProblemError(404, "not-found", f"no model {quoted(wanted)} is served; there is: {known}")
+        return self._served[wanted]
+
+    def load_all(self) -> None:
+        """Load every model, or raise HiNetError."""
+        compile_from_now_on()
+        for name, folder in self._folders.items():
+            self._seen[name] = _stamp(folder)
+            self._load(name)
+
+    def refresh(self) -> list[tuple[str, bool]]:
+        """Take up models whose folders have changed; return their names, and whether they could be used.
+
+        A model that cannot be used is not tried again until its folder changes once more.
+        """
+        changed = []
+        for name, folder in self._folders.items():
+            stamp = _stamp(folder)
+            if stamp == self._seen[name]:
+                continue
+            self._seen[name] = stamp
+            try:
+                if read_manifest(folder)["blake2b"] != self._served[name].digest:
+                    self._load(name)
+                    log.info("model %s: took up version %s", name, self._served[name].version)
+                    changed.append((name, True))
+                self._refused.pop(name, None)
+            except Exception as error:  # whatever is wrong with it, the old one answers
+                log.warning("model %s: the new version is refused, the old one stays: %s", name, error)
+                self._refused[name] = str(error)
+                changed.append((name, False))
+        return changed
+
+    def _load(self, name: str) -> None:
+        folder = self._folders[name]
+        model = ServedModel(name, folder, load_model(folder, self._threads, mapped=False))
+        model.warm_up()
+        self._served[name] = model
+
+
+def _stamp(folder: Path) -> Stamp:
+    """Return the files of a model with their sizes and times."""
+    try:
+        files = [file for file in os.scandir(folder) if file.name == MANIFEST or OURS.fullmatch(file.name)]
+        return tuple(sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files))
+    except OSError:  # a file is gone by now, or the folder: there is a change to come
+        return ()

@@ -1,0 +1,91 @@
+// The service as functions. Whatever fails is a Problem with a title and a message to show.
+
+const TOKEN = "hinet-token";
+const listeners = { offline: () => {}, online: () => {}, token: () => Promise.resolve(null) };
+
+export class Problem extends Error {
+  constructor(title, detail, status = 0, fields = []) {
+    super(detail);
+    Object.assign(this, { title, status, fields });
+  }
+}
+
+export const whenever = (event, listener) => (listeners[event] = listener);
+
+async function problemOf(response) {
+  const wait = response.headers.get("Retry-After");
+  const later = wait ? ` Try again in ${wait} s.` : "";
+  try {
+    const { title, detail, errors } = await response.json();
+    return new Problem(title, (detail ?? "") + later, response.status, errors);
+  } catch {
+    return new Problem(`The service answered with status ${response.status}`, later.trim(), response.status);
+  }
+}
+
+async function fetched(url, options) {
+  let response;
+  try {
+    response = await fetch(url, options);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    listeners.offline();
+    throw new Problem("The service does not answer", "It may have stopped, or the connection is lost.");
+  }
+  listeners.online();
+  return response;
+}
+
+export async function call(path, { method = "GET", query = {}, headers = {}, body, signal } = {}) {
+  const url = new URL(path, document.baseURI);
+  for (const [key, value] of Object.entries(query))
+    if (value != null && value !== "") url.searchParams.append(key, value);
+  const request = () => {
+    const token = sessionStorage.getItem(TOKEN);
+    return fetched(url, {
+      method,
+      body,
+      signal,
+      headers: token ? { ...headers, Authorization: `Bearer ${token}` } : headers,
+    });
+  };
+  let response = await request();
+  for (let tries = 0; response.status === 401 && tries < 3; tries++) {
+    const token = await listeners.token();
+    if (!token) break;
+    sessionStorage.setItem(TOKEN, token);
+    response = await request();
+  }
+  if (!response.ok) throw await problemOf(response);
+  return response;
+}
+
+const get = async (path, query, signal) => (await call(path, { query, signal })).json();
+const post = async (path, value, signal) =>
+  (
+    await call(path, {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(value),
+      signal,
+    })
+  ).json();
+
+export const models = () => get("v1/models");
+export const model = (name) => get(`v1/models/${encodeURIComponent(name)}`);
+export const classify = (request, signal) => post("v1/classify", request, signal);
+export const explain = (request, signal) => post("v1/explain", request, signal);
+export const children = (model, node, offset = 0, limit = 50) => get("v1/taxonomy", { model, node, offset, limit });
+export const search = (model, q, offset, signal) => get("v1/taxonomy/search", { model, q, offset, limit: 20 }, signal);
+export const feedback = (request) => post("v1/feedback", request);
+export const review = (model, order, offset) => get("v1/review", { model, order, offset, limit: 20 });
+export const classifyFile = (file, query, type, signal) =>
+  call("v1/classify/file", { method: "POST", query, body: file, headers: { "Content-Type": type }, signal });
+
+export async function isReady() {
+  try {
+    return (await fetch(new URL("ready", document.baseURI))).ok;
+  } catch {
+    return false;
+  }
+}

@@ -1,0 +1,157 @@
+// The view of what a model is, and how it did.
+
+import * as api from "./api.js";
+import { count, exactPercent, failure, fill, h, name, note, percent } from "./dom.js";
+import { calibration, coverage, levels } from "./plots.js";
+import { sunburst } from "./sunburst.js";
+
+const FIGURES = [
+  ["accuracy", "Right labels", exactPercent],
+  ["hierarchical_f1", "Hierarchical F1", exactPercent],
+  ["calibration_error", "Calibration error", exactPercent],
+  ["brier_score", "Brier score", (value) => value.toFixed(3)],
+];
+
+const figures = (entries) =>
+  h(
+    "dl.figures",
+    entries.map(([label, value]) => h("div.figure", h("dt", label), h("dd", value))),
+  );
+const card = (title, detail, ...content) => h("section.card", h("h2", title), detail && h("p", detail), content);
+
+export function create(panel, app) {
+  fill(panel, h("p.busy", "Loading …"));
+  (async function load() {
+    try {
+      const details = await api.model(app.model.name);
+      fill(panel, h("h1.hidden", `Model ${details.name}`), h("div.model", about(details), evaluation(details)));
+    } catch (error) {
+      fill(panel, failure(error, load));
+    }
+  })();
+  return {};
+}
+
+function about(model) {
+  const { calibration: fitted } = model;
+  return h(
+    "section.card",
+    h("h2", name(model.name)),
+    model.problem && h("div.note.failed", h("h3", "A newer version was refused"), h("p", model.problem)),
+    figures([
+      ["Labels", count(model.labels)],
+      ["Nodes", count(model.nodes)],
+      ["Levels", count(model.levels)],
+      ["Rows in training", count(model.trained_rows)],
+      ["Size", `${(model.bytes / 1e6).toFixed(1)} MB`],
+    ]),
+    h(
+      "div.facts",
+      h("span", model.is_tree ? "A tree" : "A DAG: nodes may have several parents"),
+      model.several_labels && h("span", "Several labels per text"),
+      h("span", `Engine: ${model.engine}`),
+      h(
+        "span",
+        "Columns: ",
+        model.columns.flatMap((column, index) => [index > 0 && ", ", h("bdi", column)]),
+      ),
+      Object.entries(model.metrics).map(([rows, { accuracy, rows: number }]) =>
+        h("span", `${capital(rows)}: ${exactPercent(accuracy)} of ${count(number)} right`),
+      ),
+      fitted &&
+        h(
+          "span",
+          `Calibrated on ${count(fitted.rows)} rows: error ${percent(fitted.error_before)}, then ${percent(fitted.error_after)}`,
+        ),
+      fitted?.risk &&
+        h("span", `At ${percent(fitted.risk.threshold)} confidence at most ${percent(fitted.risk.risk)} are wrong`),
+      h("span", `Loaded ${new Date(model.loaded).toLocaleString("en", { dateStyle: "medium", timeStyle: "short" })}`),
+      h("span", "Version ", h("code", model.version)),
+    ),
+  );
+}
+
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
+
+function evaluation({ evaluation: found, calibration: fitted }) {
+  if (!found)
+    return h(
+      "section.card",
+      note(
+        "No evaluation was kept",
+        h(
+          "span",
+          "Evaluate the model on labelled rows with ",
+          h("code", "hinet evaluate MODEL rows.csv --keep"),
+          " to see its accuracy by level, calibration, coverage and errors here.",
+        ),
+      ),
+    );
+  return [
+    card(
+      "Evaluation",
+      h("span", `${count(found.rows)} rows of `, name(found.name)),
+      figures(
+        FIGURES.filter(([key]) => found.metrics[key] != null).map(([key, label, format]) => [
+          label,
+          format(found.metrics[key]),
+        ]),
+      ),
+    ),
+    h(
+      "div.plots",
+      card(
+        "Accuracy by level",
+        "Of the rows that reach a level, those with the right node there.",
+        levels(found.level_accuracy),
+      ),
+      card(
+        "Calibration",
+        "On the dashed line, confidence is what it says. Bars: share of rows.",
+        calibration(found.calibration),
+      ),
+      card(
+        "Coverage",
+        "How many answers are wrong if only the surest are given.",
+        coverage(found.coverage, fitted?.risk),
+      ),
+    ),
+    found.branches.length > 0 &&
+      card(
+        "Where the errors are",
+        "A ring for each level, from the top. Choose a branch to look into it.",
+        sunburst(found.branches),
+      ),
+    found.confused.length > 0 &&
+      card("Most confused", "Rows of the first label that were answered with the second.", confused(found.confused)),
+  ];
+}
+
+function confused(pairs) {
+  const cell = ({ node, title }) =>
+    h("td", h("span.clamp", { title }, name(title || node), " ", title !== node && h("code", name(node))));
+  return h(
+    "div.table-box",
+    { tabindex: 0, role: "region", "aria-label": "Most confused labels" },
+    h(
+      "table",
+      h(
+        "thead",
+        h(
+          "tr",
+          h("th", { scope: "col" }, "True label"),
+          h("th", { scope: "col" }, "Answer"),
+          h("th", { scope: "col", class: "number" }, "Rows"),
+        ),
+      ),
+      h(
+        "tbody",
+        pairs
+          .slice(0, 20)
+          .map(({ true: right, predicted, rows }) =>
+            h("tr", cell(right), cell(predicted), h("td.number", count(rows))),
+          ),
+      ),
+    ),
+  );
+}

@@ -1,0 +1,153 @@
+// Small plots in SVG, with the same figures as a table below.
+
+import { exactPercent, h, meter, percent, svg } from "./dom.js";
+
+const [WIDTH, HEIGHT] = [360, 250];
+const AREA = { left: 52, right: 12, top: 10, bottom: 40 };
+const across = WIDTH - AREA.left - AREA.right;
+const down = HEIGHT - AREA.top - AREA.bottom;
+
+function axes({ xTitle, yTitle, label, yMax = 1 }, ...content) {
+  const x = (value) => AREA.left + value * across;
+  const y = (value) => AREA.top + (1 - value / yMax) * down;
+  const ticks = [0, 0.25, 0.5, 0.75, 1];
+  const drawn = svg(
+    "svg.plot",
+    { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label },
+    ticks.map((tick) => svg("line.grid", { x1: x(0), x2: x(1), y1: y(tick * yMax), y2: y(tick * yMax) })),
+    ticks.map((tick) =>
+      svg("text", { x: AREA.left - 7, y: y(tick * yMax) + 4, "text-anchor": "end" }, percent(tick * yMax)),
+    ),
+    ticks.map((tick) =>
+      svg("text", { x: x(tick), y: HEIGHT - AREA.bottom + 17, "text-anchor": "middle" }, percent(tick)),
+    ),
+    svg("text", { x: x(0.5), y: HEIGHT - 4, "text-anchor": "middle" }, xTitle),
+    svg("text", { x: -(AREA.top + down / 2), y: 10, transform: "rotate(-90)", "text-anchor": "middle" }, yTitle),
+  );
+  drawn.append(...content.map((draw) => draw(x, y)).flat());
+  return drawn;
+}
+
+const line = (points, x, y) =>
+  svg("polyline.curve", { points: points.map(([a, b]) => `${x(a).toFixed(1)},${y(b).toFixed(1)}`).join(" ") });
+
+export function table(caption, columns, rows) {
+  return h(
+    "details",
+    h("summary", "As a table"),
+    h(
+      "div.table-box",
+      { tabindex: 0, role: "region", "aria-label": caption },
+      h(
+        "table",
+        h(
+          "thead",
+          h(
+            "tr",
+            columns.map((column) => h("th", { scope: "col", class: "number" }, column)),
+          ),
+        ),
+        h(
+          "tbody",
+          rows.map((row) =>
+            h(
+              "tr",
+              row.map((cell) => h("td.number", cell)),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
+}
+
+// Share of right answers against confidence; bars are the shares of rows.
+export function calibration(bins) {
+  const most = Math.max(...bins.map(({ share }) => share), 1e-9);
+  const width = Math.max(4, across / 24);
+  return [
+    axes(
+      { xTitle: "confidence", yTitle: "right answers", label: "Calibration: share of right answers by confidence" },
+      (x, y) =>
+        bins.map(({ confidence, share }) =>
+          svg("rect.rows", {
+            x: x(confidence) - width / 2,
+            width,
+            y: y((share / most) * 0.5),
+            height: y(0) - y((share / most) * 0.5),
+          }),
+        ),
+      (x, y) => svg("line.ideal", { x1: x(0), y1: y(0), x2: x(1), y2: y(1) }),
+      (x, y) =>
+        line(
+          bins.map(({ confidence, accuracy }) => [confidence, accuracy]),
+          x,
+          y,
+        ),
+      (x, y) =>
+        bins.map(({ confidence, accuracy, share }) =>
+          svg(
+            "circle.dot",
+            { cx: x(confidence), cy: y(accuracy), r: 4 },
+            svg("title", `confidence ${percent(confidence)}: ${percent(accuracy)} right, ${percent(share)} of rows`),
+          ),
+        ),
+    ),
+    table(
+      "Calibration",
+      ["confidence", "right", "rows"],
+      bins.map(({ confidence, accuracy, share }) => [confidence, accuracy, share].map(percent)),
+    ),
+  ];
+}
+
+// Wrong answers if only the surest share of rows is answered; a line at the calibrated threshold.
+export function coverage(points, risk) {
+  const highest = Math.max(...points.map((point) => point.risk), 0.01);
+  const yMax = [0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1].find((value) => value >= highest) ?? 1;
+  const at = risk && points.findLast(({ threshold }) => threshold >= risk.threshold);
+  const every = Math.ceil(points.length / 12);
+  return [
+    axes(
+      {
+        xTitle: "rows answered, surest first",
+        yTitle: "wrong answers",
+        label: "Coverage: share of wrong answers by share of rows answered",
+        yMax,
+      },
+      (x, y) =>
+        line(
+          points.map(({ coverage: share, risk: wrong }) => [share, wrong]),
+          x,
+          y,
+        ),
+      (x, y) =>
+        at
+          ? [
+              svg("line.threshold", { x1: x(at.coverage), x2: x(at.coverage), y1: y(0), y2: y(yMax) }),
+              svg(
+                "text.threshold-text",
+                { x: x(at.coverage) - 6, y: y(yMax) + 14, "text-anchor": "end" },
+                `calibrated: ${percent(at.coverage)} answered`,
+              ),
+            ]
+          : [],
+    ),
+    table(
+      "Coverage",
+      ["confidence", "answered", "wrong"],
+      points
+        .filter((_, index) => index % every === 0 || index === points.length - 1)
+        .map(({ threshold, coverage: share, risk: wrong }) => [threshold, share, wrong].map(percent)),
+    ),
+  ];
+}
+
+export function levels(accuracies) {
+  return h(
+    "ol.levels",
+    accuracies.map((accuracy, index) =>
+      h("li", h("span", `Level ${index + 1}`), meter(accuracy), h("span.percent", exactPercent(accuracy))),
+    ),
+  );
+}

@@ -1,0 +1,385 @@
+"""What the service does, endpoint by endpoint, apart from HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Literal, ParamSpec, TypeVar
+
+import orjson
+from pydantic import BaseModel, ValidationError
+
+from hinet import __version__
+from hinet.errors import HiNetError, LabelError
+from hinet.parameters import resolve_threads
+from hinet.serving.answers import Question, RowError
+from hinet.serving.batching import Batcher
+from hinet.serving.metrics import Metrics
+from hinet.serving.models import Models, ServedModel, now
+from hinet.serving.problems import ProblemError, invalid, of_validation
+from hinet.serving.schemas import (
+    ClassifyRequest,
+    ExplainRequest,
+    FeedbackRequest,
+    NodeQuery,
+    ReviewQuery,
+    SearchQuery,
+)
+from hinet.serving.settings import Settings
+from hinet.serving.store import Doubt, Feedback, Store
+from hinet.serving.training_rows import training_row
+from hinet.taxonomy import VIRTUAL_ROOT
+
+WORKERS = 4  # threads for whatever is no small search
+MOST_GATHERED = 32  # texts of a request that others may join
+LEAST_DOUBT = 0.1  # of a row that is worth a look
+LONGEST_DOUBT = 10_000  # characters of such a row
+MOST_PENDING = 10_000  # rows that wait to be put on the review queue
+SHOWN = ("format", "blake2b", "model", "parameters", "training_data", "files")  # parts of a manifest
+REVIEWED = Question(3, None, 5, True)  # what is shown of a row in the review queue
+
+Json = dict[str, Any]
+Body = TypeVar("Body", bound=BaseModel)
+Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
+
+log = logging.getLogger("hinet.serving")
+
+
+class Service:
+    """Models, the store of feedback, and threads that work for requests."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.models = Models(settings.models, 1)  # a search has one thread; there are several searches
+        self.store = None if settings.feedback is None else Store.open(settings.feedback)
+        searches = resolve_threads(settings.threads)
+        self._searching = ThreadPoolExecutor(searches, "search")
+        self._working = ThreadPoolExecutor(WORKERS, "work")
+        self._batcher = Batcher(self._searching, searches, self.metrics.batches.observe)
+        self._doubts: deque[Doubt] = deque(maxlen=MOST_PENDING)
+
+    async def work(
+        self, work: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs
+    ) -> Result:
+        """Return what a function returns that runs in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._working, partial(work, *arguments, **named))
+
+    def load(self) -> None:
+        """Load all models, or raise HiNetError."""
+        self.models.load_all()
+        gc.collect()
+        gc.freeze()  # what stays is left out of later collections, which stop all requests meanwhile
+        for name in self.models.names:
+            self.metrics.loads.labels(name, "loaded").inc()
+        log.info("ready: %s", ", ".join(f"{name} {self.models.get(name).version}" for name in self.models.names))
+
+    async def watch(self) -> None:
+        """Take up changed models, and write the review queue, until cancelled."""
+        while True:
+            await asyncio.sleep(self.settings.poll)
+            changed = await self.work(self.models.refresh)
+            for name, taken in changed:
+                self.metrics.loads.labels(name, "loaded" if taken else "refused").inc()
+            if changed:
+                gc.freeze()
+            try:
+                await self.work(self.flush)
+            except sqlite3.Error as error:  # such as on a full disk
+                log.warning("the review queue cannot be written: %s", error)
+
+    def flush(self) -> None:
+        """Put rows that wait on the review queue."""
+        doubts = [self._doubts.popleft() for _ in range(len(self._doubts))]
+        if doubts and self.store is not None:
+            self.store.enqueue(doubts, self.settings.review)
+
+    def close(self) -> None:
+        """End all threads, and close the store."""
+        self._searching.shutdown()
+        self._working.shutdown()
+        if self.store is not None:
+            self.flush()
+            self.store.close()
+
+    # Classify
+
+    async def classify(self, body: bytes) -> bytes:
+        """Answer texts or rows."""
+        asked = parsed(ClassifyRequest, body)
+        model = self.models.get(asked.model)
+        least = self.threshold(model, asked.min_confidence)
+        question = Question(asked.top, least, asked.siblings, asked.unknown_words)
+        given: Sequence[Any]
+        if _only(asked, "text", "texts", "rows") == "rows":
+            given = asked.rows or ()
+            results = await self._answer_rows(model, given, question)
+        else:
+            texts = [asked.text] if asked.texts is None else asked.texts
+            given = self._checked_texts(model, texts)
+            if len(given) <= MOST_GATHERED:
+                results = await self._batcher.answer(model, given, question)
+            else:
+                results = await self.work(model.answerer.answer, given, question)
+        self.metrics.texts.labels(model.name).inc(len(results))
+        if self.settings.review:
+            self._doubt(model, given, results)
+        return orjson.dumps({"model": model.name, "version": model.version, "results": results})
+
+    def _checked_texts(self, model: ServedModel, texts: Sequence[str | None]) -> list[str]:
+        name = "text" if len(texts) == 1 else "texts"
+        if model.answerer.reads_rows:
+            columns = ", ".join(model.model.columns.inputs)
+            raise invalid(name, f"the model reads the columns {columns}; give rows")
+        self._check_count(name, len(texts))
+        checked = []
+        for number, text in enumerate(texts):
+            if text is None or len(text) > self.settings.max_length:
+                field = name if len(texts) == 1 else f"texts[{number}]"
+                message = f"the text has more than {self.settings.max_length:,} characters"
+                raise invalid(field, message, status=413, kind="too-large")
+            checked.append(text)
+        return checked
+
+    def _check_count(self, name: str, count: int) -> None:
+        if count > self.settings.max_texts:
+            message = f"{count:,} are more than {self.settings.max_texts:,}; send several requests, or a file"
+            raise invalid(name, message, status=413, kind="too-large")
+
+    async def _answer_rows(self, model: ServedModel, rows: Sequence[Json], question: Question) -> list[Json]:
+        self._check_count("rows", len(rows))
+        try:
+            return await self.work(lambda: model.answerer.answer(model.answerer.table(rows), question))
+        except RowError as error:
+            raise invalid(f"rows[{error.row}]", str(error)) from None
+
+    def threshold(self, model: ServedModel, least: float | Literal["calibrated"] | None) -> float | None:
+        """Return the least probability of an answer, which may be the one that was found in training."""
+        if least != "calibrated":
+            return least
+        bound = model.model.risk_bound
+        if bound is None:
+            raise invalid("min_confidence", "the model has no calibrated threshold; give a number")
+        return bound.threshold
+
+    def _doubt(self, model: ServedModel, given: Sequence[Any], results: Sequence[Json]) -> None:
+        """Remember the rows that are worth a person's look."""
+        received = now()
+        for one, result in zip(given, results, strict=True):
+            if result["traces"]:
+                best = result["traces"][0]
+                unsure = 1 - best["probability"]
+                if unsure >= LEAST_DOUBT and len(one if isinstance(one, str) else orjson.dumps(one)) <= LONGEST_DOUBT:
+                    split = 1 - best["steps"][0]["probability"] if best["steps"] else 0.0
+                    self._doubts.append(Doubt(received, model.name, one, unsure, split))
+
+    async def explain(self, body: bytes) -> bytes:
+        """Tell the words behind every step of an answer."""
+        asked = parsed(ExplainRequest, body)
+        model = self.models.get(asked.model)
+        given = self._one(model, asked.text, asked.row)
+        node = None if asked.node is None else self._label_node(model, asked.node)
+        inputs = await self._inputs(model, given)
+        try:
+            explained = await self.work(model.answerer.explain, inputs, node, asked.words)
+        except LabelError as error:
+            raise invalid("node", str(error)) from None
+        return orjson.dumps({"model": model.name, "version": model.version, **explained})
+
+    def _one(self, model: ServedModel, text: str | None, row: Json | None) -> str | Json:
+        """Return the one text or row of a request."""
+        if (text is None) == (row is None):
+            raise invalid("text", "give a text or a row, one of the two")
+        return self._checked_texts(model, [text])[0] if row is None else row
+
+    async def _inputs(self, model: ServedModel, given: str | Json) -> Any:
+        if isinstance(given, str):
+            return [given]
+        try:
+            return await self.work(model.answerer.table, [given])
+        except RowError as error:
+            raise invalid("row", str(error)) from None
+
+    def _label_node(self, model: ServedModel, name: str) -> int:
+        node = _position(model, name)
+        if node not in model.model.fitted.codec.label_nodes:
+            raise invalid("node", "the model never answers with this node; name one that is a label")
+        return node
+
+    # Taxonomy
+
+    async def nodes(self, asked: NodeQuery) -> Json:
+        """Show a node with some of its children."""
+        model = self.models.get(asked.model)
+        taxonomy = model.model.fitted.codec.taxonomy
+        if asked.node is None:
+            node = taxonomy.root
+        elif asked.node in taxonomy:
+            node = taxonomy.position(asked.node)
+        else:
+            raise ProblemError(404, "not-found", "the taxonomy has no such node")
+        return _of(model, model.nodes.page(node, asked.offset, asked.limit))
+
+    async def search(self, asked: SearchQuery) -> Json:
+        """Search the taxonomy."""
+        model = self.models.get(asked.model)
+        return _of(model, await self.work(model.nodes.search, asked.q, asked.offset, asked.limit))
+
+    # Feedback
+
+    async def feedback(self, body: bytes) -> Json:
+        """Keep a verdict, and answer when it is on disk."""
+        asked = parsed(FeedbackRequest, body)
+        model = self.models.get(asked.model)
+        store = self._stored()
+        if asked.text is not None and asked.row is not None:
+            raise invalid("row", "give a text or a row, one of the two")
+        given: Any = asked.text if asked.row is None else asked.row
+        if asked.review is not None:
+            item = await self.work(store.queued, model.name, asked.review)
+            if item is None:
+                raise invalid("review", "no such row is on the review queue", status=404, kind="not-found")
+            if given is not None and given != item.input:
+                raise invalid("review", "this row of the review queue is another one; leave text and row out")
+            given = item.input
+        received = now()
+        if asked.verdict == "skip":
+            if asked.review is None or asked.nodes:
+                raise invalid("verdict", "skip takes a row off the review queue: give its id as review, and no nodes")
+            await self.work(store.skip, model.name, asked.review)
+            return {"id": asked.review, "model": model.name, "received": received}
+        if not asked.nodes:
+            raise invalid("nodes", "name the right node")
+        self._one(model, *((given, None) if isinstance(given, str) else (None, given)))
+        nodes = [_position(model, name, f"nodes[{number}]") for number, name in enumerate(asked.nodes)]
+        inputs = await self._inputs(model, given)
+        known_by = given if model.answerer.reads_rows else inputs[0]
+        try:
+            row = training_row(model.model, given, nodes)
+        except HiNetError as error:
+            raise invalid("nodes", str(error)) from None
+        feedback = Feedback(
+            received,
+            model.name,
+            model.version,
+            asked.verdict,
+            row,
+            asked.nodes,
+            asked.predicted,
+            known_by,
+            asked.review,
+        )
+        number = await self.work(store.add, feedback)
+        self.metrics.feedback.labels(model.name, asked.verdict).inc()
+        return {"id": number, "model": model.name, "received": received}
+
+    def _stored(self) -> Store:
+        if self.store is None:
+            raise ProblemError(409, "not-enabled", "start the service with --feedback FILE to keep feedback")
+        return self.store
+
+    async def review(self, asked: ReviewQuery) -> Json:
+        """Show the rows that most deserve a look, with the answers of the present model."""
+        model = self.models.get(asked.model)
+        if not self.settings.review:
+            raise ProblemError(409, "not-enabled", "start the service with --review to have a review queue")
+        store = self._stored()
+        await self.work(self.flush)
+        items, total = await self.work(store.queue, model.name, asked.order, asked.offset, asked.limit)
+        results = await self.work(_review_results, model, [item.input for item in items])
+        shown = [
+            {
+                "id": item.id,
+                "text": item.input if isinstance(item.input, str) else None,
+                "row": None if isinstance(item.input, str) else item.input,
+                "received": item.received,
+                "unsure": item.unsure,
+                "split": item.split,
+                "result": result,
+            }
+            for item, result in zip(items, results, strict=True)
+        ]
+        return _of(model, {"items": shown, "total": total, "offset": asked.offset, "limit": asked.limit})
+
+    # Models
+
+    async def list_models(self) -> Json:
+        """Tell what is served."""
+        self.models.get(None)
+        settings = self.settings
+        limits = {
+            "body_bytes": settings.max_body,
+            "file_bytes": settings.max_file,
+            "texts": settings.max_texts,
+            "text_length": settings.max_length,
+            "seconds": settings.seconds,
+        }
+        return {
+            "models": [self.models.describe(name) for name in self.models.names],
+            "service": {
+                "hinet": __version__,
+                "feedback": self.store is not None,
+                "review": settings.review > 0,
+                "limits": limits,
+            },
+        }
+
+    async def show_model(self, name: str) -> Json:
+        """Tell all about a model, with its evaluation if one was kept."""
+        model = self.models.get(name)
+        try:
+            evaluation = await self.work(model.evaluation)
+        except HiNetError as error:
+            log.warning("model %s: %s", name, error)
+            evaluation = None
+        manifest = {part: model.model.manifest[part] for part in SHOWN}
+        return {**self.models.describe(name), "manifest": manifest, "evaluation": evaluation}
+
+
+def parsed(kind: type[Body], body: bytes) -> Body:
+    """Return a body of JSON, or raise ProblemError with the fields that are wrong."""
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        raise of_validation(error) from None
+
+
+def _only(asked: BaseModel, *names: str) -> str:
+    """Return the one of these fields that is given, or raise ProblemError."""
+    given = [name for name in names if getattr(asked, name) is not None]
+    if len(given) != 1:
+        raise invalid(given[-1] if given else names[0], f"give exactly one of {', '.join(names)}")
+    return given[0]
+
+
+def _position(model: ServedModel, name: str, field: str = "node") -> int:
+    taxonomy = model.model.fitted.codec.taxonomy
+    if name not in taxonomy:
+        raise invalid(field, "the taxonomy has no such node")
+    node = taxonomy.position(name)
+    if node in (VIRTUAL_ROOT, taxonomy.root):
+        raise invalid(field, "this is the root; name a node below it")
+    return node
+
+
+def _of(model: ServedModel, values: Mapping[str, Any]) -> Json:
+    return {"model": model.name, "version": model.version, **values}
+
+
+def _review_results(model: ServedModel, inputs: Sequence[Any]) -> list[Json]:
+    """Answer rows of the review queue; one that the present model cannot read has no answer."""
+    results: list[Json] = []
+    for given in inputs:
+        try:
+            one = [given] if isinstance(given, str) else model.answerer.table([given])
+            results += model.answerer.answer(one, REVIEWED)
+        except HiNetError:
+            results.append({"labels": [], "traces": [], "unknown_words": []})
+    return results

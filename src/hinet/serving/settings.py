@@ -1,0 +1,64 @@
+"""What a service is started with; the defaults of ``hinet serve``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hinet.errors import FileError
+
+DIGEST = re.compile(r"[0-9a-f]{64}")
+REMEDY = "make one with: openssl rand -hex 32 | tee token | tr -d '\\n' | sha256sum"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Models by name, and the limits of requests."""
+
+    models: Mapping[str, Path]
+    host: str = "127.0.0.1"
+    port: int = 8000
+    tokens: frozenset[bytes] = frozenset()  # SHA-256 digests of bearer tokens; without any, all may ask
+    feedback: Path | None = None  # file that feedback is kept in
+    review: int = 0  # rows that the review queue keeps; 0 for no queue
+    max_body: int = 1 << 20  # bytes
+    max_file: int = 1 << 30  # bytes of a table
+    max_texts: int = 1_000  # per request
+    max_length: int = 100_000  # characters of a text
+    max_requests: int = 256  # at work at once
+    max_files: int = 8  # tables that arrive or are answered at once
+    max_connections: int = 1_024
+    seconds: float = 30.0  # that a request may take
+    body_seconds: float = 10.0  # that a body may take to arrive, and that one of a table may pause
+    header_seconds: float = 10.0  # that the head of a request may take
+    grace: float = 30.0  # seconds that running requests have to finish when the service ends
+    poll: float = 1.0  # seconds between looks at the model folders
+    threads: int | None = None
+    log_requests: bool = False
+    log_texts: bool = False
+    page: Path = Path(__file__).parent / "page"
+
+
+def read_tokens(path: Path) -> frozenset[bytes]:
+    """Return the digests of a file with the SHA-256 digest of a token on each line; ``#`` starts a comment.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read, has another line, or no digest.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError(path, f"the tokens cannot be read: {error}") from None
+    digests = set()
+    for number, line in enumerate(lines, 1):
+        digest = line.partition("#")[0].strip().removesuffix("-").strip().lower()  # sha256sum has a dash at the end
+        if digest and not DIGEST.fullmatch(digest):
+            raise FileError(path, f"is no SHA-256 digest, of 64 hexadecimal digits; {REMEDY}", number)
+        digests |= {bytes.fromhex(digest)} if digest else set()
+    if not digests:
+        raise FileError(path, f"has no digest of a token; {REMEDY}")
+    return frozenset(digests)

@@ -1,0 +1,97 @@
+"""Rows with several labels in the shell: trained by --label-sep, predicted into one cell or a list."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from hinet.classifier.parameters import RULES
+from hinet.cli import main
+from hinet.cli.training_options import ThresholdsBy
+
+LINES = ["rye bread,bread", "whole milk,milk", "bread and milk,bread;milk", "toy car,car", "toy train,train"] * 6
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with rows and a model of sets."""
+    folder = tmp_path_factory.mktemp("sets")
+    (folder / "rows.csv").write_text("\n".join(["text,label", *LINES]) + "\n")
+    options = ["--label-sep", ";", "--valid-share", "0.3", "--epochs", "3", "--quiet"]
+    assert run("train", folder / "rows.csv", *options, "--out", folder / "model") == 0
+    return folder
+
+
+def run(*arguments: object) -> int:
+    """Run a command in this process and return its exit code."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def predict(folder: Path, out: str, *options: object) -> Path:
+    assert run("predict", folder / "model", folder / "rows.csv", "--out", folder / out, "--quiet", *options) == 0
+    return folder / out
+
+
+def test_labels_are_joined_as_they_were_in_training(folder: Path) -> None:
+    rows = rows_of(predict(folder, "out.csv"))
+    assert {*rows[2]["label"].split(";")} == {"bread", "milk"}
+    assert rows[0]["label"] == "bread"
+    assert len(rows[2]["probability"].split(";")) == 2
+    other = rows_of(predict(folder, "other.csv", "--label-sep", " & "))
+    assert " & " in other[2]["label"]
+
+
+def test_labels_are_lists_where_there_are_lists(folder: Path) -> None:
+    lines = [json.loads(line) for line in predict(folder, "out.jsonl", "--top", 2).read_text().splitlines()]
+    assert all(len(line["label"]) == len(line["probability"]) == 2 for line in lines)
+    assert {*lines[2]["label"]} == {"bread", "milk"}
+    table = pq.read_table(predict(folder, "out.parquet", "--min-probability", 0.0001, "--titles"))
+    assert {*table.column("label")[2].as_py()} >= {"bread", "milk"}
+    assert table.column("title")[2].as_py() == table.column("label")[2].as_py()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--min-confidence", "0.5"], "--min-confidence is for one label a row; give --min-probability"),
+        (["--levels"], "--decoding and --levels are for one label a row"),
+        (["--min-probability", "2"], "--min-probability: expected"),
+        (["--label-sep", "r", "--top", "9"], "has the separator 'r'; give another --label-sep"),
+    ],
+)
+def test_refusals(folder: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("predict", folder / "model", folder / "rows.csv", "--out", folder / "no.csv", *options) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not (folder / "no.csv").exists()
+
+
+def test_sets_are_evaluated_and_explained(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("evaluate", folder / "model", folder / "rows.csv", "--json") == 0
+    figures = json.loads(capsys.readouterr().out)["sets"]
+    assert figures["set_f1"] > 0.8
+    assert figures["au_prc"] > 0.8
+    assert run("explain", folder / "model", "bread and milk") == 0
+    assert "(not there)" in capsys.readouterr().out
+    assert run("export", folder / "model", folder / "onnx") == 2
+    assert "cannot be exported" in capsys.readouterr().err
+
+
+def test_one_label_can_be_forced(folder: Path) -> None:
+    options = ["--label-sep", ";", "--single-label", "--epochs", "2", "--quiet", "--out", folder / "single"]
+    assert run("train", folder / "rows.csv", *options) == 0
+    assert "sets" not in json.loads((folder / "single" / "manifest.json").read_text())["labels"]
+
+
+def test_options_are_those_of_the_library() -> None:
+    for name in ThresholdsBy:
+        assert RULES["thresholds_by"].validate("thresholds_by", name.value) == name.value

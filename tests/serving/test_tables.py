@@ -1,0 +1,115 @@
+"""Tables in, tables out: as the program predicts them."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hinet.cli import main
+from hinet.serving.settings import Settings
+from hinet.serving.tables import TYPES
+from tests.serving.conftest import Service, rows, serving
+
+TEXTS = [text for text, _ in rows(60, 3)] + ["", 'ünknown, "quoted"\nlines']
+PARAMETERS = {"top": 2, "titles": "true", "levels": "true", "keep": ["id"]}
+OPTIONS = ["--top", "2", "--titles", "--levels", "--keep", "id", "--quiet"]
+
+
+def table(format: str) -> bytes:
+    """Return the texts as a table."""
+    if format == "jsonl":
+        lines = [json.dumps({"id": number, "title": text}) for number, text in enumerate(TEXTS)]
+        return "\n".join(lines).encode()
+    if format == "parquet":
+        buffer = io.BytesIO()
+        pq.write_table(pa.table({"id": list(range(len(TEXTS))), "title": TEXTS}), buffer)
+        return buffer.getvalue()
+    sep = {"csv": ",", "tsv": "\t"}[format]
+    cells = ['"' + text.replace('"', '""') + '"' for text in TEXTS]
+    return "\n".join([f"id{sep}title", *(f"{number}{sep}{cell}" for number, cell in enumerate(cells))]).encode()
+
+
+def post(service: Service, content: bytes, format: str = "csv", **parameters: Any) -> Any:
+    headers = {"content-type": TYPES[format]}  # type: ignore[index]
+    return service.client.post("/v1/classify/file", content=content, params=parameters, headers=headers)
+
+
+@pytest.mark.parametrize("format", TYPES)
+def test_a_table_is_answered_as_the_program_does(service: Service, shop: Path, tmp_path: Path, format: str) -> None:
+    answer = post(service, table(format), format, **PARAMETERS)
+    assert (answer.status_code, answer.headers["hinet-rows"]) == (200, str(len(TEXTS)))
+    assert answer.headers["content-type"] == TYPES[format]  # type: ignore[index]
+    (tmp_path / f"in.{format}").write_bytes(table(format))
+    out = tmp_path / f"out.{format}"
+    expected = predicted(shop, tmp_path / f"in.{format}", out)
+    if format == "parquet":
+        assert pq.read_table(io.BytesIO(answer.content)).equals(pq.read_table(io.BytesIO(expected)))
+    else:
+        assert answer.content == expected
+
+
+def predicted(model: Path, rows: Path, out: Path) -> bytes:
+    with pytest.raises(SystemExit) as ended:
+        main(["predict", str(model), str(rows), "--out", str(out), *OPTIONS])
+    assert not ended.value.code
+    return out.read_bytes()
+
+
+def test_a_large_table_comes_in_parts(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hinet.data.tables.blocks.MAX_ROWS", 100)
+    content = "title\n" + "".join(f"{text}\n" for text, _ in rows(1_000, 4))
+    with service.client.stream(
+        "POST", "/v1/classify/file", content=content.encode(), headers={"content-type": "text/csv"}
+    ) as answer:
+        parts = list(answer.iter_raw())
+    lines = b"".join(parts).splitlines()
+    assert (len(parts), len(lines)) == (10, 1_001)
+
+
+@pytest.mark.parametrize(
+    ("content", "parameters", "status", "told"),
+    [
+        (b"name\nrye\n", {}, 422, "title"),
+        (b"title\n\xff\xfe\n", {}, 422, "line 2"),
+        (b"title,id\nrye,1\nrye\n", {}, 422, "line 3"),
+        (b"", {}, 422, "empty"),
+        (b"title\n", {}, 422, "no rows"),
+        (b"title\nrye\n", {"keep": "price"}, 422, "price"),
+        (b"title,label\nrye,1\n", {"keep_all": "true"}, 422, "prefix"),
+        (b"title\nrye\n", {"top": "0"}, 422, "top"),
+        (b"title\nrye\n", {"tops": "1"}, 422, "tops"),
+        (b"title\nrye\n", {"top": "2", "min_confidence": "0.5"}, 422, "min_confidence"),
+        (b"title\nrye\n", {"model": "none"}, 404, "none"),
+        (b"title\n" + b"x" * 1_001 + b"\n", {}, 413, "line 2"),
+        (b"\x1f\x8b\x08title", {}, 415, "compressed"),
+        (b"PAR1 no parquet", {"format": "parquet"}, 422, ""),
+        (b'{"title": "rye"}\n{"title": ', {"format": "jsonl"}, 422, "line 2"),
+    ],
+)
+def test_bad_tables_are_refused_before_anything_is_answered(
+    service: Service, content: bytes, parameters: dict[str, str], status: int, told: str
+) -> None:
+    answer = post(service, content, **parameters)
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json"), answer.text
+    assert told in answer.json()["detail"]
+    assert "/tmp" not in answer.text
+
+
+def test_other_contents_are_refused(service: Service) -> None:
+    answer = service.client.post("/v1/classify/file", content=b"a", headers={"content-type": "text/plain"})
+    assert answer.status_code == 415
+
+
+def test_nothing_is_left_on_disk(shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for service in serving(Settings({"shop": shop}, max_file=2_000)):
+        assert post(service, b"title\nrye\n").status_code == 200
+        assert post(service, b"name\nrye\n").status_code == 422
+        assert post(service, b"title\n" + b"rye\n" * 1_000).status_code == 413
+    assert not list(tmp_path.iterdir())
