@@ -24,7 +24,8 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 import numpy as np
 from measure import DATA, Case, run_cases, save
 
-from hinet.encoders import CachedEncoder, Encoder, distill, static_vectors
+from hinet.data.vectors import read_vectors
+from hinet.encoders import CachedEncoder, Encoder, distill
 from hinet.encoders.encoder import BATCH, unit_rows
 
 NAICS = DATA / "naics2022_index" / "naics2022_index.tsv"
@@ -171,7 +172,10 @@ def static(with_texts: bool) -> Case:
             written = distill(encoder, Path(folder) / "vectors", texts=train if with_texts else None)
             seconds, clock = time.process_time() - start, time.perf_counter() - clock
             rows = train[:: max(len(train) // 5_000, 1)]
-            parts = [(static_vectors(Path(folder) / "vectors", part), encoder.encode(part)) for part in (rows, test)]
+            parts = [
+                (unit_rows(read_vectors(Path(folder) / "vectors").sums(part)), encoder.encode(part))
+                for part in (rows, test)
+            ]
             megabytes = (Path(folder) / "vectors" / "model.safetensors").stat().st_size / 1e6
         return {
             "tokens": written.tokens,

@@ -205,7 +205,7 @@ def curve_point(labels: int) -> dict[str, Any]:
     random = np.random.default_rng(0)
     features, width, rows = 1_000, 64, 4_096
     outputs = int(sum(BRANCHES ** (level + 1) for level in range(depth)))
-    deep = DeepExpert.start(features, outputs, width, random)
+    deep = DeepExpert.start(features, np.zeros(outputs, np.float32), width, random)
     deep = deep._replace(embedding=deep.embedding * 10, weight=deep.weight * 40)
     nothing = WideExpert.none(features, len(layers.node), outputs)
     mix = np.array([1, 0, 0, 0], np.float32)

@@ -222,3 +222,12 @@ def test_the_meaning_table_of_the_readme() -> None:
     assert f"has {speed['predict_speed_ratio']:.2f} of the speed" in readme
     assert f"training takes {speed['train_time_ratio']:.1f} times as long" in readme
     assert f"the model {sizes[0]:.0f} MB instead of {sizes[1]:.0f}" in readme
+
+
+def test_the_load_of_the_service_in_the_readme() -> None:
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    load, reload = results("serve")["load"], results("serve")["reload"]
+    assert f"answers {int(load['requests_a_second']):,} single texts a second" in readme
+    assert f"99% of them within {load['p99_ms']:.0f} ms" in readme
+    assert f"{reload['reloads']} new models taken up meanwhile cost no request" in readme
+    assert load["errors"] == reload["errors"] == 0

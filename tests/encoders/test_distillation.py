@@ -11,8 +11,10 @@ import pytest
 import scipy.sparse as sp
 
 from hinet import HiNetError
-from hinet.encoders import CachedEncoder, Encoder, distill, static_vectors
+from hinet.data.vectors import read_vectors
+from hinet.encoders import CachedEncoder, Encoder, distill
 from hinet.encoders.distillation import RIDGE, Vocabulary, _ridge, normalised
+from hinet.encoders.encoder import unit_rows
 from hinet.files import read_arrays
 
 TEXTS = ["Rye bread, sliced", "rye bread with cardamom", "Coffee shop", "the COFFEE shop", "toy train", "cardamom toy"]
@@ -63,9 +65,10 @@ def test_words_and_pairs_of_texts_become_tokens(tiny: Path, tmp_path: Path) -> N
     assert {token for token in vocabulary if " " in token} == {"rye bread", "coffee shop"}
     assert "sliced" not in vocabulary  # in one text only
     assert (written.words, written.pairs) == (config["hinet"]["words"], config["hinet"]["pairs"]) == (1, 2)
-    vocabulary_read = Vocabulary.read(tmp_path / "vectors")
-    counts = vocabulary_read.counts([["the", "coffee", "shop", "coffee"]])
-    assert {*counts.indices} == {vocabulary["the"], vocabulary["coffee shop"], vocabulary["coffee"]}
+    tokens, parts = read_vectors(tmp_path / "vectors").by_token("the coffee shop, coffee")
+    assert tokens == ["the", "coffee shop", "coffee"]
+    wanted = vectors[[vocabulary[token] for token in tokens]].astype(np.float32)
+    np.testing.assert_allclose(parts, wanted, atol=0.01 * np.abs(wanted).max())
 
 
 def test_static_vectors_of_fitted_texts_are_close_to_the_encoder(tiny: Path, tmp_path: Path) -> None:
@@ -77,7 +80,7 @@ def test_static_vectors_of_fitted_texts_are_close_to_the_encoder(tiny: Path, tmp
 
     def distance(folder: str) -> float:
         """Compare cosines, which do not depend on the directions."""
-        rows = static_vectors(tmp_path / folder, TEXTS)
+        rows = unit_rows(read_vectors(tmp_path / folder).sums(TEXTS))
         unit = targets / np.linalg.norm(targets, axis=1, keepdims=True)
         return float(np.abs(rows @ rows.T - unit @ unit.T).mean())
 
@@ -149,7 +152,7 @@ def test_a_folder_of_vectors_is_replaced_and_nothing_else(tiny: Path, tmp_path: 
 def test_texts_without_any_word_leave_the_vectors_of_the_encoder(tiny: Path, tmp_path: Path) -> None:
     encoder = Encoder.load(tiny, threads=1)
     assert distill(encoder, tmp_path / "vectors", texts=["", "!!!"], width=8).fitted_texts == 0
-    assert not static_vectors(tmp_path / "vectors", ["!!!"]).any()
+    assert not read_vectors(tmp_path / "vectors").sums(["!!!"]).any()
     with pytest.raises(HiNetError, match="there are no texts"):
         distill(encoder, tmp_path / "nothing", texts=[])
     with pytest.raises(HiNetError, match="width: expected a whole number of at least 1, got 0"):

@@ -8,7 +8,7 @@ from hinet.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from hinet.encoders.cache import CachedEncoder, default_folder
-    from hinet.encoders.distillation import Distilled, distill, static_vectors
+    from hinet.encoders.distillation import Distilled, distill
     from hinet.encoders.encoder import Encoder
     from hinet.encoders.packaged import packaged_encoder
 
@@ -19,10 +19,9 @@ _HOMES = {
     "default_folder": "hinet.encoders.cache",
     "packaged_encoder": "hinet.encoders.packaged",
     "distill": "hinet.encoders.distillation",
-    "static_vectors": "hinet.encoders.distillation",
 }
 
-__all__ = ["CachedEncoder", "Distilled", "Encoder", "default_folder", "distill", "packaged_encoder", "static_vectors"]
+__all__ = ["CachedEncoder", "Distilled", "Encoder", "default_folder", "distill", "packaged_encoder"]
 
 if not TYPE_CHECKING:  # else a checker would take any name for one of these
     __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

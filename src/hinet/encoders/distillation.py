@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 
 from hinet.data.text.text_input import as_arrow
 from hinet.encoders.cache import CachedEncoder
-from hinet.encoders.encoder import Encoder, Vectors, distinct_texts, unit_rows
+from hinet.encoders.encoder import Encoder, Vectors, distinct_texts
 from hinet.errors import FileError, HiNetError
-from hinet.files import read_arrays, write_arrays
+from hinet.files import write_arrays
 from hinet.files.atomic import new_folder, write_text
 from hinet.parameters import whole
 from hinet.progress import Progress, SilentProgress
@@ -145,23 +145,6 @@ class Vocabulary:
         unknown = [number for token, number in ids.items() if token in special or _UNUSED.fullmatch(token)]
         return cls(values, len(ids), np.array(sorted(unknown), np.int64), {})
 
-    @classmethod
-    def read(cls, folder: str | Path) -> Vocabulary:
-        """Return the vocabulary of a folder that :func:`distill` wrote."""
-        about = (read_config(folder) or {}).get("hinet")
-        if about is None:
-            raise FileError(folder, "holds no static vectors of hinet; write them with distill")
-        from tokenizers import Tokenizer
-
-        text = (Path(folder) / "tokenizer.json").read_text(encoding="utf-8")
-        ids: dict[str, int] = Tokenizer.from_str(text).get_vocab(with_added_tokens=True)
-        first_pair = len(ids) - about["pairs"]
-        first = first_pair - about["words"]
-        values = json.loads(text)
-        special = sorted(token["id"] for token in values["added_tokens"] if token["special"])
-        new = {token: number for token, number in ids.items() if number >= first}
-        return cls(values, len(ids), np.array(special, np.int64), new, first_pair)
-
     @cached_property
     def known(self) -> NDArray[np.int64]:
         """The tokens that have a vector."""
@@ -240,17 +223,6 @@ def _separate_words(step: dict[str, Any] | None) -> None:
     for part in (step or {}).get("pretokenizers", [step] if step else []):
         if part.get("type") == "ByteLevel":
             part["add_prefix_space"] = True
-
-
-def static_vectors(folder: str | Path, texts: Any) -> Vectors:
-    """Return the sum of the vectors of each text's tokens, of length 1, as (n, width); zeros for a text without any.
-
-    This is what the vectors are fitted for, in the simplest form: others must agree with it.
-    """
-    distinct, rows = distinct_texts(texts)
-    counts = Vocabulary.read(folder).counts([_WORD.findall(text) for text in normalised(distinct)])
-    arrays, _ = read_arrays(Path(folder) / "model.safetensors")
-    return unit_rows(counts @ arrays["embeddings"].astype(np.float32))[rows]
 
 
 def _token_vectors(encoder: Encoder, vocabulary: Vocabulary, progress: Progress) -> tuple[Vectors, Vectors]:
