@@ -4,13 +4,16 @@ CORE := .venv/installed-core
 EVERYTHING := .venv/installed-everything
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test check bench docs clean
+.PHONY: demo test test-browser check bench docs clean
 
 demo: $(CORE)  ## the whole job on the built-in ICD-10-CM set: train, evaluate, predict
 	$(BIN)/hinet demo
 
-test: $(EVERYTHING)  ## every test, doctests included
-	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --durations 15
+test: $(EVERYTHING)  ## every test but those in a browser, doctests included
+	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --durations 15 --ignore tests/browser
+
+test-browser: $(EVERYTHING)  ## the page in Chromium, if it is installed; screenshots land in build/screenshots
+	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --durations 5 tests/browser
 
 check: $(EVERYTHING)  ## format, lint, types, import layers
 	$(BIN)/ruff format --check .
@@ -21,6 +24,7 @@ check: $(EVERYTHING)  ## format, lint, types, import layers
 bench: $(EVERYTHING)  ## slow measurements, with HINET_DATA=folder of the data sets; results land in benchmarks/results
 	$(BIN)/python benchmarks/taxonomy.py
 	$(BIN)/python benchmarks/metrics.py
+	$(BIN)/python benchmarks/ontologies.py
 	$(BIN)/python benchmarks/downpour.py
 	$(BIN)/python benchmarks/probabilities.py
 	$(BIN)/python benchmarks/icd_torch.py
@@ -40,6 +44,8 @@ bench: $(EVERYTHING)  ## slow measurements, with HINET_DATA=folder of the data s
 	$(BIN)/python benchmarks/encoders.py
 	$(BIN)/python benchmarks/lshtc/run.py
 	$(BIN)/python benchmarks/meaning.py
+	$(BIN)/python benchmarks/several_labels.py
+	$(BIN)/python benchmarks/serve.py
 
 docs: $(EVERYTHING)  ## write the command-line reference from the program itself
 	$(BIN)/typer hinet.cli utils docs --name hinet --output docs/cli.md

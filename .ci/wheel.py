@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -86,6 +87,8 @@ def check_commands(hinet: Path, folder: Path) -> None:
     assert "calibrated  on" in hinet_does("inspect", "model")
     hinet_does("update", "model", "--rows", "more.csv", "--out", "updated")
     assert "Food > Tea" in hinet_does("predict", "updated", "more.csv")
+    served = hinet_does("serve", "model", code=2)
+    assert served == "error: serve needs fastapi; install it with: pip install 'hinet[serve]'\n", served
     compared = hinet_does("compare", "rows.csv", code=2)
     assert compared == f"error: compare {REMEDY}\n", compared
 
@@ -99,6 +102,8 @@ def main() -> None:
         pip = (python, "-m", "pip", "--quiet", "--disable-pip-version-check")
         run(*pip, "wheel", "--no-deps", "--wheel-dir", folder, ROOT)
         (wheel,) = folder.glob("hinet-*.whl")
+        with zipfile.ZipFile(wheel) as packed:
+            assert "hinet/serving/page/index.html" in packed.namelist()
         run(*pip, "install", "--constraint", ROOT / "constraints.txt", f"{wheel}[demo]")
         demo = run(python.with_name("hinet"), "demo", cwd=folder)
         assert "bitten by a dog" in demo, demo
