@@ -170,6 +170,42 @@ def vars_of(fitted: Any) -> dict[str, Any]:
     return {name: getattr(fitted, name) for name in fitted.__dataclass_fields__}
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_few_rows_are_enough_where_words_tell_labels_apart(seed: int) -> None:
+    """Probabilities of new pairs are far from the threshold, as in the example of the README."""
+    words = {
+        "bread": ("rye bread", "white bread"),
+        "milk": ("whole milk", "skimmed milk"),
+        "toys": ("toy car", "toy train"),
+    }
+    rows = [(text, {label}) for label, texts in words.items() for text in texts]
+    rows += [("rye bread, whole milk", {"bread", "milk"}), ("skimmed milk and white bread", {"bread", "milk"})]
+    rows += [("toy car, white bread", {"bread", "toys"}), ("whole milk, toy train", {"milk", "toys"})]
+    texts, labels = (list(column) for column in zip(*rows, strict=True))
+    classifier = HiNetClassifier(random_state=seed).fit(texts, labels)
+    for text, expected in {
+        "white bread and whole milk": {"bread", "milk"},
+        "rye bread and skimmed milk": {"bread", "milk"},
+        "toy car and skimmed milk": {"milk", "toys"},
+        "toy train": {"toys"},
+    }.items():
+        for label, p in zip(classifier.classes_, classifier.predict_proba([text])[0], strict=True):
+            assert p > 0.8 if label in expected else p < 0.2
+        assert classifier.predict([text])[0] == expected
+
+
+@pytest.mark.parametrize("objective", ["micro_f1", "macro_f1"])
+def test_a_few_held_out_rows_do_not_silence_a_model(objective: Any) -> None:
+    """Two rows, both wrong, teach no threshold; forty do."""
+    classifier = quick(objective=objective).fit(texts_of(SETS), SETS)
+    wrong = [{"car"}, {"train"}]
+    classifier.calibrate(texts_of(SETS[:2]), wrong)
+    assert classifier.fitted_.set_rule == SetRule(objective=objective, rows=2)
+    assert all(classifier.predict(texts_of(SETS)))
+    classifier.calibrate(texts_of(SETS[:2]) * 20, wrong * 20)
+    assert classifier.fitted_.set_rule.thresholds != SetRule().thresholds
+
+
 def test_a_model_goes_on() -> None:
     """More rows with new labels, and a changed taxonomy."""
     classifier = quick().fit(texts_of(SETS), SETS)

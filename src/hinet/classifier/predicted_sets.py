@@ -20,6 +20,7 @@ Objective = Literal["micro_f1", "macro_f1"]
 USUAL_THRESHOLD = 0.5  # without held-out rows
 LEAST_PROBABILITY = 0.01  # of a label that a threshold may let through
 NEVER = 2.0  # the threshold of a level where no label is sure enough
+LEAST_LABELS = 10  # held-out labels of a level; fewer cannot tell a better threshold than the usual one
 MOST_STEPS = 50  # of the search for the best F1
 GRID = np.linspace(LEAST_PROBABILITY, 1, 100)  # thresholds tried for macro-F1
 
@@ -168,7 +169,8 @@ def learned_rule(
 ) -> SetRule:
     """Return the rule that is best for an objective on held-out rows: an F1, or as many answers as a precision allows.
 
-    The form of sets is left aside: what it adds or removes is little.
+    The form of sets is left aside: what it adds or removes is little. A level with few held-out labels keeps the usual
+    threshold.
     """
     taxonomy = search.layers.taxonomy
     likely = most_probable(search, rows, None, LEAST_PROBABILITY)
@@ -184,11 +186,14 @@ def learned_rule(
         thresholds = tuple(_for_precision(judged, level, objective) for level in range(levels))
         return SetRule(thresholds, False, objective, len(truth))
     learn = _for_micro_f1 if objective == "micro_f1" else _for_macro_f1
+    held_out = np.bincount(np.clip(taxonomy.depth[truth.nodes[known]] - 1, 0, levels - 1), minlength=levels)
     scored = []
-    for best_always in (False, True):
-        thresholds, score = learn(judged, truth, levels, best_always)
+    for best_always in (True, False):  # as good with as without: an answer is more use than none
+        learned, score = learn(judged, truth, levels, best_always)
+        pairs = zip(learned, held_out, strict=True)
+        thresholds = tuple(own if count >= LEAST_LABELS else USUAL_THRESHOLD for own, count in pairs)
         scored.append((score, SetRule(thresholds, best_always, objective, len(truth))))
-    return max(scored, key=lambda pair: pair[0])[1]
+    return max(scored, key=lambda pair: pair[0])[1] if held_out.sum() >= LEAST_LABELS else scored[0][1]
 
 
 def _for_precision(judged: _Judged, level: int, precision: float) -> float:
