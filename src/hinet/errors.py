@@ -95,5 +95,6 @@ def did_you_mean(value: str, candidates: Iterable[str]) -> str:
     start, slack = value[:1].casefold(), 2 + len(value) // 4
     alike = [name for name in names if abs(len(name) - len(value)) <= slack and name[:1].casefold() == start]
     typos = [name for name in alike if len(name) == len(value) and sum(map(str.__ne__, name, value)) == 1]
-    near = typos[:1] or get_close_matches(value[:200], alike[:_MAX_NAMES_COMPARED], n=1, cutoff=0.75)
+    ends = [name for name in names if value and name.endswith((f"/{value}", f"#{value}", f":{value}"))]  # of an IRI
+    near = typos[:1] or ends[:1] or get_close_matches(value[:200], alike[:_MAX_NAMES_COMPARED], n=1, cutoff=0.75)
     return f"; did you mean {quoted(near[0])}?" if near else ""

@@ -12,6 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hinet import HiNetError, Layers, Taxonomy, Traces
+from hinet.classifier.predicted_sets import SetRule, answer_sets
 from hinet.data.matrices import SparseMatrix
 from hinet.engine import EngineSettings, FusedModel, Groups, Search, Targets, ValidationRows, fit
 from hinet.engine.training import deep_kernels, wide_kernels
@@ -190,6 +191,24 @@ def test_the_search_is_exact(case: Case, mix: str, k: int, least: float) -> None
             names = [case.layers.taxonomy.ids[node] for node in case.layers.node[traces.neurons[steps]]]
             expected = [of_nodes[name] for name in names]
             assert np.exp(found.log_p[steps]) == pytest.approx(expected, rel=1e-3, abs=1e-6)
+
+
+@given(set_cases, MIXES, st.lists(st.floats(0.01, 1), min_size=1, max_size=3), st.booleans())
+@few
+def test_no_predicted_set_misses_an_ancestor(case: Case, mix: str, thresholds: list[float], best_always: bool) -> None:
+    """Sets of the closed form have all nodes above theirs, whatever the thresholds, and never a node below its own."""
+    search, taxonomy = Search(fused_model(case, mix), threads=1), case.layers.taxonomy
+    rule = SetRule(tuple(thresholds), best_always)
+    closed, found = (answer_sets(search, case.rows, rule, form) for form in ("closed", "any"))
+    for row in range(case.rows.shape[0]):
+        own, nodes = (set(sets.nodes[slice(*sets.offsets[row : row + 2])].tolist()) for sets in (found, closed))
+        for node in nodes:
+            parents = {taxonomy.position(parent) for parent in taxonomy.parents(taxonomy.ids[node])}
+            assert all(parent in nodes for parent in parents if taxonomy.depth[parent] > 0)
+        assert own <= nodes
+        assert not best_always or own
+    allowed = found.probability >= rule.of_depth(taxonomy.depth[found.nodes])
+    assert (allowed | (best_always & np.isin(np.arange(len(allowed)), found.offsets[:-1]))).all()
 
 
 @given(set_cases)

@@ -177,6 +177,15 @@ def test_looking_up_an_unknown_node_names_the_nearest() -> None:
         Taxonomy.from_edges([("Animal", "Sheep")]).children("Sheeps")
 
 
+def test_an_unknown_node_may_be_a_title_or_the_end_of_an_iri() -> None:
+    iri = "http://example.org/sheep"
+    taxonomy = Taxonomy.from_edges([(None, iri)], attributes={"title": {iri: "Ovis aries"}})
+    with pytest.raises(LabelError, match=f"'Ovis aries' is not in .*; it is the title of '{iri}', and labels are ids"):
+        taxonomy.position("Ovis aries")
+    with pytest.raises(LabelError, match=rf"'sheep' is not in .*; did you mean '{iri}'\?"):
+        taxonomy.position("sheep")
+
+
 def test_repr_tells_the_shape() -> None:
     assert repr(Taxonomy.from_edges([("a", "b"), ("a", "c")])) == "<Taxonomy: tree of 3 nodes, 2 leaves, height 1>"
 

@@ -15,7 +15,7 @@ from hinet.cli.finishing import calibrate, report_model
 from hinet.cli.options import ModelFolder, RunOptions, option, seed_options
 from hinet.cli.row_options import FILES, RowOptions, row_options
 from hinet.cli.training_options import ValidationOptions, validation_options
-from hinet.errors import FileError, HiNetError, did_you_mean
+from hinet.errors import FileError, HiNetError
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet import HiNetClassifier, Taxonomy
@@ -122,7 +122,7 @@ def _parse_renames(pairs: list[str], old: Taxonomy, new: Taxonomy) -> dict[str, 
         before, after = next((split for split in splits if split[0] in old and split[1] in new), splits[0])
         for name, taxonomy, which in ((before, old, "the model's"), (after, new, "the new")):
             if name not in taxonomy:
-                hint = did_you_mean(name, taxonomy.ids)
+                hint = taxonomy.hint_for(name)
                 raise HiNetError(f"--rename {pair}: {which} taxonomy has no node {name!r}{hint}")
         if before in renamed:
             raise HiNetError(f"--rename names {before!r} twice; give it one new id")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data import Traces
-from hinet.errors import LabelError, did_you_mean, quoted
+from hinet.errors import LabelError, quoted
 from hinet.ragged import Ints, distinct, gather, offsets_of
 from hinet.taxonomy import VIRTUAL_ROOT, Taxonomy
 from hinet.taxonomy.path_ids import as_id
@@ -192,7 +192,7 @@ def _lookup(taxonomy: Taxonomy, labels: list[Any], row_of: Ints, side: str) -> N
     except LabelError:  # it numbers labels; here the error names the side and the row
         index = next(index for index, label in enumerate(labels) if label not in taxonomy)
     row, name = row_of[index], as_id(labels[index])
-    hint = did_you_mean(name, taxonomy.ids)
+    hint = taxonomy.hint_for(name)
     raise LabelError(f"{side}: row {row}: label {quoted(name)} is not in the taxonomy of {len(taxonomy):,} nodes{hint}")
 
 

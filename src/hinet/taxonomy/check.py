@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hinet.errors import TaxonomyError, did_you_mean, quoted
+from hinet.errors import TaxonomyError, quoted
 from hinet.ragged import Bools, Ints, group_by
 from hinet.taxonomy.draft import MAX_SUGGESTIONS, Draft, Problem, resolve
 from hinet.taxonomy.layers import Layers
@@ -212,7 +212,7 @@ def _count_rows(taxonomy: Taxonomy, rows: Iterable[RowLabels]) -> tuple[list[Pro
                 if label in taxonomy and taxonomy.depth[node := taxonomy.position(label)] >= 0:
                     counts[node] += 1
                     continue
-                hint = did_you_mean(label, taxonomy.ids) if len(problems) < MAX_SUGGESTIONS else ""
+                hint = taxonomy.hint_for(label) if len(problems) < MAX_SUGGESTIONS else ""
                 reason = (
                     "not reachable from the root"
                     if label in taxonomy

@@ -219,9 +219,15 @@ class Taxonomy:
         """Return the position of ``node`` in ``ids``, or raise LabelError with the nearest id."""
         name = as_id(node)
         if name not in self._positions:
-            hint = did_you_mean(name, self.ids)
-            raise LabelError(f"{quoted(name)} is not in the taxonomy of {len(self):,} nodes{hint}")
+            raise LabelError(f"{quoted(name)} is not in the taxonomy of {len(self):,} nodes{self.hint_for(name)}")
         return self._positions[name]
+
+    def hint_for(self, name: str) -> str:
+        """Return which node an unknown name could mean, for a message: by its title, or the nearest id; or nothing."""
+        titled = [self.ids[node] for node, title in enumerate(self.titles) if title == name]
+        if titled:
+            return f"; it is the title of {quoted(titled[0])}, and labels are ids"
+        return did_you_mean(name, self.ids)
 
     def positions(self, nodes: Sequence[str]) -> NDArray[np.int64]:
         """Return the positions of ``nodes``; the error names the first row with an unknown node."""
