@@ -186,6 +186,11 @@ def test_an_unknown_node_may_be_a_title_or_the_end_of_an_iri() -> None:
         taxonomy.position("sheep")
 
 
+def test_an_unknown_node_may_be_several_labels() -> None:
+    with pytest.raises(LabelError, match=r"'a; b' is not in .*; its parts are: .* --label-sep ';'"):
+        Taxonomy.from_edges([(None, "a"), (None, "b")]).position("a; b")
+
+
 def test_repr_tells_the_shape() -> None:
     assert repr(Taxonomy.from_edges([("a", "b"), ("a", "c")])) == "<Taxonomy: tree of 3 nodes, 2 leaves, height 1>"
 

@@ -25,6 +25,7 @@ from hinet.taxonomy.skos import skos_text
 
 VIRTUAL_ROOT = -1
 TITLE_ATTRIBUTES = ("title", "name", "label", "description")
+SEPARATORS = ";|,@"  # of several labels in a cell
 
 _KEY_COLUMNS = ("node", "parent")
 _WRITERS = {".ttl": skos_text, ".obo": obo_text}
@@ -223,10 +224,13 @@ class Taxonomy:
         return self._positions[name]
 
     def hint_for(self, name: str) -> str:
-        """Return which node an unknown name could mean, for a message: by its title, or the nearest id; or nothing."""
+        """Return what an unknown name could mean, for a message: a title, several nodes, or the nearest id; or nothing."""
         titled = [self.ids[node] for node, title in enumerate(self.titles) if title == name]
         if titled:
             return f"; it is the title of {quoted(titled[0])}, and labels are ids"
+        for mark in SEPARATORS:
+            if mark in name and all(part.strip() in self._positions for part in name.split(mark)):
+                return f"; its parts are: give several labels as a set, or in a file --label-sep {mark!r}"
         return did_you_mean(name, self.ids)
 
     def positions(self, nodes: Sequence[str]) -> NDArray[np.int64]:
