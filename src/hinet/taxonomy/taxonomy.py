@@ -224,7 +224,7 @@ class Taxonomy:
         return self._positions[name]
 
     def hint_for(self, name: str) -> str:
-        """Return what an unknown name could mean, for a message: a title, several nodes, or the nearest id; or nothing."""
+        """Return what an unknown name could mean, for a message: a title, several nodes, the nearest id, or nothing."""
         titled = [self.ids[node] for node, title in enumerate(self.titles) if title == name]
         if titled:
             return f"; it is the title of {quoted(titled[0])}, and labels are ids"
