@@ -27,6 +27,7 @@ from hinet.classifier.columns import (
     vector_arrays,
 )
 from hinet.classifier.meaning import EncoderVectors, Meaning
+from hinet.classifier.ranks import Ranks
 from hinet.classifier.tuned import TunedInput
 from hinet.data.frames import as_table, is_frame, is_mixed, one_row_table
 from hinet.data.matrices import MixedRows, is_sparse
@@ -163,12 +164,13 @@ class FrameInput:
     """Rows are those of a table: texts, numbers, categories and vectors side by side.
 
     Features are numbered n-grams, categories and marks of missing numbers first, which are sparse; then the dense ones:
-    numbers, vectors, and what texts mean.
+    numbers, the ranks of numbers if rows have several labels and no text, vectors, and what texts mean.
     """
 
     columns: ColumnKinds
     text: TextInput | None
     numbers: Numbers
+    ranks: Ranks
     categories: Categories
     vectors: tuple[VectorColumn, ...]
     lengths: Lengths
@@ -194,8 +196,10 @@ class FrameInput:
             raise HiNetError("vectors and encoder read texts, and the rows have no column of text; leave both out")
         vectors = tuple(VectorColumn.fit(kinds, table, name) for name in kinds.vector)
         numbers, categories = Numbers.fit(kinds, table), Categories.fit(kinds, table)
-        lengths = Lengths(1.0, 1.0) if several and not kinds.text else Lengths.of(kinds)
-        frame = cls(kinds, text_input, numbers, categories, vectors, lengths)
+        lengths, ranks = Lengths.of(kinds), Ranks.none(len(kinds.number))
+        if several and not kinds.text:
+            lengths, ranks = Lengths(1.0, 1.0), Ranks.fit(numbers.values(table, kinds))
+        frame = cls(kinds, text_input, numbers, ranks, categories, vectors, lengths)
         if not frame.count:
             raise HiNetError("no column has a value that tells rows apart; give others")
         return frame, frame._rows(table, text_rows)
@@ -221,7 +225,7 @@ class FrameInput:
     @property
     def _dense(self) -> int:
         meaning = 0 if self.meaning is None else self.meaning.width
-        return len(self.numbers.names) + sum(column.width for column in self.vectors) + meaning
+        return len(self.numbers.names) + len(self.ranks.knots) + sum(column.width for column in self.vectors) + meaning
 
     def rows(self, X: Any, threads: int | None, *, sparse: bool = True) -> Any:
         """Return the rows of a table as CSR rows with dense columns beside them; as CSR unless ``sparse``."""
@@ -235,7 +239,7 @@ class FrameInput:
         sizes = [len(values) for values in self.categories.values]
         sparse: Any = one_hot(codes, sizes, np.isnan(values[:, self.numbers.missing]), self.lengths.category)
         numbers = self.numbers.scaled(values, self.lengths.number)
-        dense = [numbers, *(column.columns(table, self.columns) for column in self.vectors)]
+        dense = [numbers, self.ranks.scores(values), *(column.columns(table, self.columns) for column in self.vectors)]
         if isinstance(text_rows, MixedRows):
             dense.append(text_rows.dense)
             text_rows = text_rows.sparse
@@ -255,7 +259,8 @@ class FrameInput:
         """Return what features are called: n-grams, ``column = category``, columns."""
         marks = [f"{name} is missing" for name in self.numbers.marked]
         vectors = [column.name for column in self.vectors for _ in range(column.width)]
-        others = [*self.categories.labels, *marks, *self.numbers.names, *vectors]
+        ranked = [name for name, wanted in zip(self.numbers.names, self.ranks.ranked, strict=True) if wanted]
+        others = [*self.categories.labels, *marks, *self.numbers.names, *ranked, *vectors]
         names = []
         for feature in features.tolist():
             if feature < self._ngrams and self.text is not None:
@@ -268,7 +273,8 @@ class FrameInput:
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that are kept on disk."""
         text = {} if self.text is None else self.text.to_arrays()
-        return text | self.numbers.to_arrays() | vector_arrays(self.vectors) | self.lengths.to_arrays()
+        numbers = self.numbers.to_arrays() | self.ranks.to_arrays()
+        return text | numbers | vector_arrays(self.vectors) | self.lengths.to_arrays()
 
     def describe(self) -> dict[str, Any]:
         """Return what else is kept, as plain values for JSON."""
@@ -285,7 +291,8 @@ class FrameInput:
         numbers = Numbers.restored(kinds.number, arrays)
         categories = Categories.restored(kinds.category, described["categories"])
         vectors = restored_vectors(kinds.vector, arrays)
-        return cls(kinds, text, numbers, categories, vectors, Lengths.restored(arrays))
+        ranks = Ranks.restored(len(kinds.number), arrays)
+        return cls(kinds, text, numbers, ranks, categories, vectors, Lengths.restored(arrays))
 
 
 # How input becomes the rows that an engine reads, as fitted
