@@ -97,15 +97,15 @@ def draw_trace() -> None:
         drawing.box(place, node, best=node in best, width=86)
         if best.get(node):
             drawing.text((place[0] + 64, place[1] + 5), best[node], bold=True)
-    drawing.text((310, 238), "“dark rye loaf, sliced”", size=15, bold=True, start=True)
-    drawing.text((490, 238), "rye +2.1 · loaf +1.4 · dark +0.6", start=True, faint=True)
-    drawing.text((490, 216), "why Bread > Rye:", start=True, faint=True)
+    drawing.text((490, 160), "“dark rye loaf, sliced”", size=16, bold=True, start=True)
+    drawing.text((490, 190), "why Rye and not White:", start=True, faint=True)
+    drawing.text((490, 212), "rye +2.1 · dark +0.6 · loaf +0.1", start=True, faint=True)
     drawing.write("trace.svg")
 
 
 def _places(left: float, right: float) -> dict[str, Place]:
     columns = [left + (right - left) * index / 2 for index in range(3)]
-    rows = {"Food": 80, "Toys": 180, "Bread": 60, "Milk": 120, "Car": 180, "Rye": 40, "White": 90}
+    rows = {"Food": 80, "Toys": 172, "Bread": 60, "Milk": 116, "Car": 172, "Rye": 40, "White": 90}
     return {node: (columns[index], rows[node]) for index, layer in enumerate(LAYERS) for node in layer}
 
 
@@ -130,32 +130,35 @@ def draw_layers() -> None:
 
 def draw_downpour() -> None:
     """Draw downpour layer by layer: the score of every neuron, then the best stop, traced back."""
-    drawing = Drawing(760, 640, "Downpour, step by step: scores flow down, the best stop is traced back")
+    drawing = Drawing(760, 660, "Downpour, step by step: scores flow down, the best stop is traced back")
     scores, ended = poured(), stops()
     winner = max(ended, key=ended.__getitem__)
     titles = [
         "1. Layer 1: a score is the probability of the option.",
-        "2. Layer 2: the score above times the option. Food also stops: 0.70 × 0.15.",
+        "2. Layer 2: the score above times the option. Stops score too: Food 0.7 × 0.15.",
         f"3. All stops compared: {winner} wins with {ended[winner]:.2f}; the greedy path ends at Rye with {ended['Rye']:.2f}.",
     ]
     for step, title in enumerate(titles):
-        top = 210 * step
-        places = {node: (x, y + top + 20) for node, (x, y) in _places(130, 530).items()}
+        top = 218 * step
+        places = {node: (x, y + top + 20) for node, (x, y) in _places(80, 450).items()}
         drawing.text((20, top + 24), title, bold=True, start=True)
         trace = {winner, PARENT[winner]} if step == 2 else set()
         for node, parent in PARENT.items():
-            if parent and (step > 0 or node in LAYERS[0]):
-                drawing.line(places[parent], places[node], best=node in trace)
+            if parent and any(node in layer for layer in LAYERS[: step + 1]):
+                start, end = places[parent], places[node]
+                drawing.line(start, end, best=node in trace)
+                middle = (0.4 * start[0] + 0.6 * end[0], 0.4 * start[1] + 0.6 * end[1] - 5)
+                drawing.text(middle, f"× {OPTIONS[parent][node]:g}", size=11, faint=True)
         for depth, layer in enumerate(LAYERS):
             for node in layer:
                 drawing.box(places[node], node, best=node in trace, fill=OTHER if depth <= step else "#fff")
                 if depth <= step:
-                    drawing.text((places[node][0] + 60, places[node][1] + 5), f"{scores[node]:.2f}", bold=node in trace)
+                    drawing.text((places[node][0], places[node][1] + 28), f"{scores[node]:.3g}", size=12, bold=node in trace)
         if step:
             shown = [node for node in ended if step == 2 or node in LAYERS[0]]
             for index, node in enumerate(shown):
-                y = top + 44 + 22 * index
-                drawing.text((640, y), f"stop at {node}: {ended[node]:.3f}", start=True, bold=step == 2 and node == winner, size=12)
+                y = top + 58 + 20 * index
+                drawing.text((570, y), f"stop at {node}: {ended[node]:.3g}", start=True, bold=step == 2 and node == winner, size=12)
     drawing.write("downpour.svg")
 
 
@@ -180,7 +183,7 @@ def draw_coverage() -> None:
     drawing.line((left, mark[1]), mark, dashed=True)
     drawing.line((mark[0], bottom), mark, dashed=True)
     drawing.parts.append(f'<circle cx="{mark[0]:.1f}" cy="{mark[1]:.1f}" r="6" fill="{BEST}"/>')
-    drawing.text((mark[0] - 12, mark[1] - 14), "the threshold for a risk", bold=True)
+    drawing.text((mark[0] - 90, mark[1] - 14), "the threshold for a risk", bold=True)
     drawing.text((left + width / 2, 280), "coverage: share of rows answered, the surest first", faint=True)
     drawing.text((20, 26), "risk: share of the answers that are wrong", start=True, faint=True)
     drawing.text((left - 14, mark[1] + 5), "risk", faint=True)
