@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
+import io
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from subprocess import PIPE, STDOUT
-from typing import NamedTuple
+from subprocess import PIPE
 
 import pytest
 
+from hinet.cli import main
 from tests.processes import run, started
 from tests.serving.process import free_port, wait_until_ready
 
@@ -21,14 +22,9 @@ PAGE = Path(__file__).parents[1] / "docs" / "tutorial.md"
 INSTALLED = "pip install"  # what the page installs is there
 
 
-class Block(NamedTuple):
-    language: str
-    text: str
-
-
-def blocks(page: str) -> Iterator[Block]:
-    for language, text in re.findall(r"^```(\w+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
-        yield Block(language, text)
+def blocks(page: str) -> list[tuple[str, str]]:
+    """Return the language and text of each block."""
+    return re.findall(r"^```(\w+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 
 def commands(text: str) -> Iterator[tuple[str, str]]:
@@ -44,36 +40,57 @@ def matches(shown: str, output: str) -> bool:
     return re.fullmatch(pattern, output.strip(), re.DOTALL) is not None
 
 
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    """The environment of a reader: the hinet of this installation is first in the path."""
-    folder = Path(sys.executable).parent
-    return {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "120"}
+def run_here(command: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> str:
+    """Run ``hinet``, or ``echo … | hinet``, in this process, which has everything loaded, and return what it wrote."""
+    typed, _, program = command.rpartition(" | ")
+    words = shlex.split(typed)
+    typed_text = io.BytesIO((" ".join(words[1:]) + "\n").encode())
+    assert words[:1] in ([], ["echo"]), command
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(typed_text)))
+    name, *arguments = shlex.split(program)
+    assert name == "hinet", command
+    try:
+        main(arguments)
+    except SystemExit as ended:
+        assert not ended.code, f"{command}\n{capfd.readouterr()}"
+    written = capfd.readouterr()
+    return written.out + written.err
+
+
+@contextmanager
+def serving(command: str) -> Iterator[None]:
+    program, *arguments = shlex.split(command)
+    with started([Path(sys.executable).with_name(program), *arguments], stderr=PIPE) as service:
+        try:
+            wait_until_ready(service)
+            yield
+        finally:
+            service.terminate()
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the tutorial asks the service with curl, which is not installed")
-def test_the_tutorial_does_what_it_says(tmp_path: Path, environment: dict[str, str]) -> None:
-    port = str(free_port())
+def test_the_tutorial_does_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    port = free_port()
     with ExitStack() as services:
-        for block in blocks(PAGE.read_text().replace("8000", port)):
-            if block.language == "text":
-                name, _, content = block.text.partition("\n")
-                (tmp_path / name.removeprefix("# ")).write_text(content)
-            elif block.language == "python":
-                done = run([sys.executable, "-W", "error", "-c", block.text], cwd=tmp_path, env=environment)
-                assert done.returncode == 0, done.stderr
+        for language, text in blocks(PAGE.read_text().replace("8000", str(port))):
+            if language == "text":
+                name, _, content = text.partition("\n")
+                Path(name.removeprefix("# ")).write_text(content)
+            elif language == "python":
+                exec(compile(text, str(PAGE), "exec"), {})
             else:
-                assert block.language == "console"
-                for command, shown in commands(block.text):
-                    if command.startswith(INSTALLED):
-                        continue
+                assert language == "console"
+                for command, shown in commands(text):
                     if command.startswith("hinet serve "):
-                        service = services.enter_context(started(command.split(), stderr=PIPE, cwd=tmp_path, env=environment))
-                        services.callback(service.terminate)
-                        wait_until_ready(service)
-                        continue
-                    done = run(["bash", "-c", command], cwd=tmp_path, env=environment, stdout=PIPE, stderr=STDOUT)
-                    assert done.returncode == 0, f"{command}\n{done.stdout}"
-                    assert matches(shown or "…", done.stdout), f"{command}\n{done.stdout}"
-    assert (tmp_path / "card.md").read_text().startswith("---\n")
-    assert "rye crackers,Food > Bakery > Bread" in (tmp_path / "corrected.csv").read_text()
+                        services.enter_context(serving(command))
+                    elif command.startswith("curl "):
+                        done = run(shlex.split(command))
+                        assert matches(shown, done.stdout), f"{command}\n{done.stdout}{done.stderr}"
+                    elif not command.startswith(INSTALLED):
+                        output = run_here(command, monkeypatch, capfd)
+                        assert matches(shown or "…", output), f"{command}\n{output}"
+    assert Path("card.md").read_text().startswith("---\n")
+    assert "rye crackers,Food > Bakery > Bread" in Path("corrected.csv").read_text()
