@@ -21,7 +21,7 @@ def inspect(
     run: RunOptions,
     as_json: AsJson = False,
     plot: Annotated[Path | None, option(f"Plot the training curve. {PLOT}")] = None,
-    card: Annotated[bool, option("Write a model card: Markdown with the metadata that Hugging Face reads.")] = False,
+    card: Annotated[bool, option("Write a model card: Markdown, with metadata for Hugging Face.", "--card")] = False,
     out: Annotated[str, option("File for the model card; - for standard output.")] = STANDARD,
 ) -> None:
     """Show the taxonomy, features, training, validation, calibration and files of a model."""
