@@ -1,7 +1,7 @@
 """Every figure in README and docs is that of a committed benchmark result.
 
-A function below yields the figures of some results as they must stand in a page: a sentence, or the cells of a table. One
-test looks for each of them, another for figures that none of them has.
+A function below yields the figures of some results as they must stand in a page: a sentence, or the cells of a table.
+One test looks for each of them, another for figures that none of them has.
 """
 
 from __future__ import annotations
@@ -57,11 +57,14 @@ def both(row: dict[str, float], *, spread: bool) -> str:
 def taxonomies() -> Claims:
     for case in ("ncbi", "million"):
         row = results("taxonomy")[case]
-        yield RESULTS, row_of(
-            f"{row['nodes']:,}",
-            f"{row['seconds']:.1f}",
-            f"{row['peak_gb']:.2f} GB",
-            f"{row['networkx_seconds_ratio']:.1f} times the time",
+        yield (
+            RESULTS,
+            row_of(
+                f"{row['nodes']:,}",
+                f"{row['seconds']:.1f}",
+                f"{row['peak_gb']:.2f} GB",
+                f"{row['networkx_seconds_ratio']:.1f} times the time",
+            ),
         )
 
 
@@ -141,11 +144,14 @@ def engine() -> Claims:
 @claims
 def model_sizes() -> Claims:
     for row in results("model_size").values():
-        yield RESULTS, row_of(
-            f"{row['megabytes']:.1f} MB",
-            f"{row['megabytes_in_full']:.1f} MB",
-            f"{row['accuracy_gain']:+.2f} / {row['hierarchical_f1_gain']:+.2f}",
-            f"{row['predict_speed_ratio']:.2f} times as fast",
+        yield (
+            RESULTS,
+            row_of(
+                f"{row['megabytes']:.1f} MB",
+                f"{row['megabytes_in_full']:.1f} MB",
+                f"{row['accuracy_gain']:+.2f} / {row['hierarchical_f1_gain']:+.2f}",
+                f"{row['predict_speed_ratio']:.2f} times as fast",
+            ),
         )
 
 
@@ -214,13 +220,16 @@ def encoders() -> Claims:
     page = "docs/decisions/0025-encoders.md"
     for case, row in results("encoders").items():
         if "speed_ratio" in row:
-            yield page, row_of(
-                case,
-                f"{row['rows_a_second']:,}",
-                f"{row['speed_ratio']:.2f}",
-                f"{row['mean_cosine']:.4f}",
-                f"{row['least_cosine']:.4f}",
-                f"{row['largest_change_by_batch']:.0e}",
+            yield (
+                page,
+                row_of(
+                    case,
+                    f"{row['rows_a_second']:,}",
+                    f"{row['speed_ratio']:.2f}",
+                    f"{row['mean_cosine']:.4f}",
+                    f"{row['least_cosine']:.4f}",
+                    f"{row['largest_change_by_batch']:.0e}",
+                ),
             )
         elif "explained_variance" in row:
             shares = [f"{100 * row[name]:.1f}%" for name in ("explained_variance", "neighbour_overlap")]
@@ -238,7 +247,9 @@ def meaning() -> Claims:
         "static": "and static vectors",
         "encoder": "or the encoder itself",
     }
-    shares = {kind: [f"{100 * naics[kind][f'phrases_{name}']:.0f}%" for name in ("first", "among_five")] for kind in names}
+    shares = {
+        kind: [f"{100 * naics[kind][f'phrases_{name}']:.0f}%" for name in ("first", "among_five")] for kind in names
+    }
     for kind, name in names.items():
         yield page, row_of(name, pair(naics[kind]), *shares[kind])
     sizes = [results("meaning")[f"naics, size, {kind}"]["megabytes"] for kind in ("static", "nothing")]
@@ -247,7 +258,10 @@ def meaning() -> Claims:
     yield page, f"training takes {speed['train_time_ratio']:.1f} times as long"
     yield page, f"the model {sizes[0]:.0f} MB instead of {sizes[1]:.0f}"
     first, of_encoder = shares["titles"][0], shares["encoder"][0]
-    yield README, f"Of {naics['phrases']} everyday phrases for NAICS the default finds {first} at first, and {of_encoder} with"
+    yield (
+        README,
+        f"Of {naics['phrases']} everyday phrases for NAICS the default finds {first} at first, and {of_encoder} with",
+    )
 
 
 @claims
@@ -279,7 +293,9 @@ SETTINGS = {
     "docs/rows.md": ["7, 7.0 and", "occur 3 times or more"],
     "docs/several_labels.md": ["it is 0.5,"],
 }
-FIGURE = re.compile(r"[\d,]*\d\.\d+|\d[\d,.]*(?: ?%| (?:s|ms|MB|GB|kB|GiB|seconds|times|points|(?:rows|texts) a second)\b)")
+FIGURE = re.compile(
+    r"[\d,]*\d\.\d+|\d[\d,.]*(?: ?%| (?:s|ms|MB|GB|kB|GiB|seconds|times|points|(?:rows|texts) a second)\b)"
+)
 
 
 def pages() -> list[str]:

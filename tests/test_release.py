@@ -89,7 +89,9 @@ def test_a_workflow_is_well_formed(path: Path) -> None:
     assert workflow["permissions"] == {"contents": "read"}
     for job in workflow["jobs"].values():
         assert job["timeout-minutes"]
-        assert {*([job["needs"]] if isinstance(job.get("needs"), str) else job.get("needs", []))} <= workflow["jobs"].keys()
+        assert {*([job["needs"]] if isinstance(job.get("needs"), str) else job.get("needs", []))} <= workflow[
+            "jobs"
+        ].keys()
         for step in job["steps"]:
             assert ("uses" in step) != ("run" in step)
             assert "@" in step.get("uses", "@")

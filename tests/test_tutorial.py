@@ -1,4 +1,4 @@
-"""The tutorial, done from its page alone: every file is written, every command and Python block run, answers compared."""
+"""The tutorial, done from its page alone: files are written, commands and Python blocks run, answers compared."""
 
 from __future__ import annotations
 
@@ -49,11 +49,10 @@ def run_here(command: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captur
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(typed_text)))
     name, *arguments = shlex.split(program)
     assert name == "hinet", command
-    try:
+    with pytest.raises(SystemExit) as ended:
         main(arguments)
-    except SystemExit as ended:
-        assert not ended.code, f"{command}\n{capfd.readouterr()}"
     written = capfd.readouterr()
+    assert not ended.value.code, f"{command}\n{written}"
     return written.out + written.err
 
 
@@ -68,7 +67,9 @@ def serving(command: str) -> Iterator[None]:
             service.terminate()
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="the tutorial asks the service with curl, which is not installed")
+@pytest.mark.skipif(
+    shutil.which("curl") is None, reason="the tutorial asks the service with curl, which is not installed"
+)
 def test_the_tutorial_does_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

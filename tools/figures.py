@@ -10,6 +10,8 @@ from pathlib import Path
 FOLDER = Path(__file__).parents[1] / "docs" / "figures"
 INK, FAINT, BEST, OTHER, STOP = "#1f2430", "#9aa3b2", "#3949ab", "#eef0f7", "#fff3d6"
 
+TIMES = "\N{MULTIPLICATION SIGN}"
+
 Place = tuple[float, float]
 
 # The network of all figures: the options of each node with their probabilities; "" is to stop.
@@ -47,7 +49,10 @@ class Drawing:
 
     def __init__(self, width: int, height: int, title: str) -> None:
         self.width, self.height = width, height
-        self.parts = [f"<title>{escape(title)}</title>", f'<rect width="{width}" height="{height}" rx="8" fill="#fff"/>']
+        self.parts = [
+            f"<title>{escape(title)}</title>",
+            f'<rect width="{width}" height="{height}" rx="8" fill="#fff"/>',
+        ]
 
     def line(self, start: Place, end: Place, *, best: bool = False, dashed: bool = False) -> None:
         """Add a line between two places."""
@@ -65,7 +70,9 @@ class Drawing:
         )
         self.text((centre[0], centre[1] + 5), text, bold=best)
 
-    def text(self, at: Place, text: str, *, size: int = 13, bold: bool = False, start: bool = False, faint: bool = False) -> None:
+    def text(
+        self, at: Place, text: str, *, size: int = 13, bold: bool = False, start: bool = False, faint: bool = False
+    ) -> None:
         """Add a line of text, centred or from a start."""
         anchor, weight = "start" if start else "middle", ' font-weight="600"' if bold else ""
         colour = "#5b6475" if faint else INK
@@ -83,13 +90,15 @@ class Drawing:
 
 def draw_trace() -> None:
     """Draw a text, and the trace that it takes through a tree."""
-    drawing = Drawing(760, 250, "A text, its trace in the tree with the probability of every step, and the words behind it")
+    drawing = Drawing(
+        760, 250, "A text, its trace in the tree with the probability of every step, and the words behind it"
+    )
     places = {
-        "Goods": (60, 125), "Food": (215, 75), "Toys": (215, 200), "Bread": (400, 45), "Milk": (400, 110), "Car": (400, 200),
-        "Rye": (590, 25), "White": (590, 75),
+        "Goods": (60, 125), "Food": (215, 75), "Toys": (215, 200), "Bread": (400, 45), "Milk": (400, 110),
+        "Car": (400, 200), "Rye": (590, 25), "White": (590, 75),
     }  # fmt: skip
-    edges = [("Goods", "Food"), ("Goods", "Toys"), ("Food", "Bread"), ("Food", "Milk"), ("Toys", "Car"), ("Bread", "Rye"),
-             ("Bread", "White")]  # fmt: skip
+    edges = [("Goods", "Food"), ("Goods", "Toys"), ("Food", "Bread"), ("Food", "Milk"), ("Toys", "Car"),
+             ("Bread", "Rye"), ("Bread", "White")]  # fmt: skip
     best = {"Goods": "", "Food": "0.98", "Bread": "0.95", "Rye": "0.91"}
     for start, end in edges:
         drawing.line(places[start], places[end], best=end in best)
@@ -111,7 +120,9 @@ def _places(left: float, right: float) -> dict[str, Place]:
 
 def draw_layers() -> None:
     """Draw the hierarchy as layers of neurons with stop neurons."""
-    drawing = Drawing(760, 290, "The hierarchy as layers of neurons: edges join consecutive layers, each with a stop neuron")
+    drawing = Drawing(
+        760, 290, "The hierarchy as layers of neurons: edges join consecutive layers, each with a stop neuron"
+    )
     places = {"": (60.0, 130.0)} | _places(200, 520)
     ends = {2: (360.0, 245.0), 3: (520.0, 245.0), 4: (680.0, 245.0)}
     for node, options in OPTIONS.items():
@@ -135,8 +146,8 @@ def draw_downpour() -> None:
     winner = max(ended, key=ended.__getitem__)
     titles = [
         "1. Layer 1: a score is the probability of the option.",
-        "2. Layer 2: the score above times the option. Stops score too: Food 0.7 × 0.15.",
-        f"3. All stops compared: {winner} wins with {ended[winner]:.2f}; the greedy path ends at Rye with {ended['Rye']:.2f}.",
+        f"2. Layer 2: the score above times the option. Stops score too: Food 0.7 {TIMES} 0.15.",
+        f"3. All stops compared: {winner} wins with {ended[winner]:.2f}; greedily it is Rye with {ended['Rye']:.2f}.",
     ]
     for step, title in enumerate(titles):
         top = 218 * step
@@ -148,17 +159,25 @@ def draw_downpour() -> None:
                 start, end = places[parent], places[node]
                 drawing.line(start, end, best=node in trace)
                 middle = (0.4 * start[0] + 0.6 * end[0], 0.4 * start[1] + 0.6 * end[1] - 5)
-                drawing.text(middle, f"× {OPTIONS[parent][node]:g}", size=11, faint=True)
+                drawing.text(middle, f"{TIMES} {OPTIONS[parent][node]:g}", size=11, faint=True)
         for depth, layer in enumerate(LAYERS):
             for node in layer:
                 drawing.box(places[node], node, best=node in trace, fill=OTHER if depth <= step else "#fff")
                 if depth <= step:
-                    drawing.text((places[node][0], places[node][1] + 28), f"{scores[node]:.3g}", size=12, bold=node in trace)
+                    drawing.text(
+                        (places[node][0], places[node][1] + 28), f"{scores[node]:.3g}", size=12, bold=node in trace
+                    )
         if step:
             shown = [node for node in ended if step == 2 or node in LAYERS[0]]
             for index, node in enumerate(shown):
                 y = top + 58 + 20 * index
-                drawing.text((570, y), f"stop at {node}: {ended[node]:.3g}", start=True, bold=step == 2 and node == winner, size=12)
+                drawing.text(
+                    (570, y),
+                    f"stop at {node}: {ended[node]:.3g}",
+                    start=True,
+                    bold=step == 2 and node == winner,
+                    size=12,
+                )
     drawing.write("downpour.svg")
 
 

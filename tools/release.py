@@ -1,7 +1,7 @@
 """Build sdist and wheel, check them, and write the notes of the release; ``python tools/release.py [TAG]``.
 
-Both are in ``dist``, the notes in ``build/release-notes.md``. The version is that of ``hinet.__version__``. With a tag, the
-tag must be that of the version, and the changelog must have the day of the release.
+Both are in ``dist``, the notes in ``build/release-notes.md``. The version is that of ``hinet.__version__``. With a tag,
+the tag must be that of the version, and the changelog must have the day of the release.
 """
 
 from __future__ import annotations

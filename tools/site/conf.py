@@ -35,7 +35,9 @@ html_copy_source = False
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
-_LOADED = re.compile(r'<(?:script|img|iframe)[^>]*\ssrc="(?:https?:)?//|<link[^>]*rel="(?:stylesheet|preload|icon)"[^>]*href="(?:https?:)?//')
+_LOADED = re.compile(
+    r'<(?:script|img|iframe)[^>]*\ssrc="(?:https?:)?//|<link[^>]*rel="(?:stylesheet|preload|icon)"[^>]*href="(?:https?:)?//'
+)
 
 
 def check_offline(app: Any, exception: Exception | None) -> None:

@@ -1,4 +1,4 @@
-"""A model card: what a saved model was made from, how well it does, and what it is for, as Markdown with YAML before it."""
+"""A model card: what a saved model was made from, how well it does and what it is for, as Markdown after YAML."""
 
 from __future__ import annotations
 
@@ -97,7 +97,9 @@ def _known_metrics(evaluation: Mapping[str, Any] | None) -> dict[str, float]:
 
 def _summary(manifest: Mapping[str, Any], taxonomy: Mapping[str, Any]) -> str:
     rows = "texts" if _reads_text(manifest) else "rows of features"
-    answer = "sets of labels" if _several(manifest) else "one label, with the path to it and a probability for every step"
+    answer = (
+        "sets of labels" if _several(manifest) else "one label, with the path to it and a probability for every step"
+    )
     return (
         f"Classifies {rows} into a {taxonomy['kind']} of {taxonomy['nodes']:,} nodes in {taxonomy['levels']} levels. "
         f"It answers with {answer}. Made with hinet {_plain(manifest['versions'].get('hinet', '?'))}."
@@ -116,10 +118,10 @@ def _usage(manifest: Mapping[str, Any]) -> str:
 def _limits(manifest: Mapping[str, Any], evaluation: Mapping[str, Any] | None) -> str:
     rows = manifest["training_data"].get("rows", 0)
     points = [
-        f"For rows from the same source as its {rows:,} training rows. On others, accuracy and probabilities may be far off.",
+        f"For rows from the same source as its {rows:,} training rows. On others, its answers may be far off.",
         "It answers only with nodes of its taxonomy, whatever it is asked.",
-        "It knows the words of its training rows. Texts without known words get an answer that says nothing; a threshold "
-        "leaves them out."
+        "It knows the words of its training rows. Texts without known words get an answer that says nothing; a "
+        "threshold leaves them out."
         if manifest["features"]["kind"] == "text" and "tuned" not in manifest["features"]
         else "It reads the columns of its training rows, and errs where their meaning changed.",
         "Unfair or wrong labels in the training rows come back as answers. Let a person decide where an answer has "
@@ -141,12 +143,17 @@ def _training_data(manifest: Mapping[str, Any]) -> str:
     notes = manifest.get("notes")
     columns = notes.get("columns") if isinstance(notes, Mapping) else None
     if isinstance(columns, Mapping):
-        named = [f"{kind} {', '.join(map(str, names))}" for kind, names in columns.items() if names and isinstance(names, list)]
+        named = [
+            f"{kind} {', '.join(map(str, names))}"
+            for kind, names in columns.items()
+            if names and isinstance(names, list)
+        ]
         cells["columns"] = _plain("; ".join(named))
     return _table(cells)
 
 
 def _taxonomy(taxonomy: Mapping[str, Any]) -> str:
+    branching = taxonomy["branching"]
     return _table(
         {
             "kind": taxonomy["kind"],
@@ -154,7 +161,7 @@ def _taxonomy(taxonomy: Mapping[str, Any]) -> str:
             "leaves": f"{taxonomy['leaves']:,}",
             "levels": str(taxonomy["levels"]),
             "nodes with several parents": f"{taxonomy['several_parents']:,}",
-            "children of an inner node": f"{taxonomy['branching']['mean']:g} on average, at most {taxonomy['branching']['max']:,}",
+            "children of an inner node": f"{branching['mean']:g} on average, at most {branching['max']:,}",
         }
     )
 
@@ -171,8 +178,8 @@ def _evaluation(manifest: Mapping[str, Any], evaluation: Mapping[str, Any] | Non
             parts.append("Accuracy by level: " + ", ".join(f"{100 * share:.1f}%" for share in levels) + ".")
     for name, metrics in manifest["metrics"].items():
         parts.append(
-            f"On {metrics['rows']:,} rows held out from training ({_plain(name)}): accuracy {100 * metrics['accuracy']:.1f}%, "
-            f"hierarchical F1 {100 * metrics['hierarchical_f1']:.1f}%."
+            f"On {metrics['rows']:,} rows held out from training ({_plain(name)}): "
+            f"accuracy {100 * metrics['accuracy']:.1f}%, hierarchical F1 {100 * metrics['hierarchical_f1']:.1f}%."
         )
     return "\n\n".join(parts) or "None is kept with the model."
 
@@ -185,15 +192,17 @@ def _calibration(manifest: Mapping[str, Any]) -> str:
     calibration, rule = manifest["calibration"], manifest.get("set_rule")
     parts = []
     if calibration is not None:
+        before, after = (f"{calibration[name]:.3f}" for name in ("error_before", "error_after"))
         parts.append(
-            f"On {calibration['rows']:,} held-out rows: temperature {calibration['temperature']:.3f}, expected calibration "
-            f"error {calibration['error_before']:.3f} before and {calibration['error_after']:.3f} after."
+            f"On {calibration['rows']:,} held-out rows: temperature {calibration['temperature']:.3f}, expected "
+            f"calibration error {before} before and {after} after."
         )
         if calibration["promise"] is not None:
-            parts.append(f"`min_confidence=\"calibrated\"`: {RiskBound(**calibration['promise'])}.")
+            parts.append(f'`min_confidence="calibrated"`: {RiskBound(**calibration["promise"])}.')
     if rule is not None:
         thresholds = ", ".join(f"{threshold:.3g}" for threshold in rule["thresholds"])
-        parts.append(f"Sets are the labels above {thresholds}, learned for {_plain(rule['objective'])} on {rule['rows']:,} rows.")
+        learned = f"learned for {_plain(rule['objective'])} on {rule['rows']:,} rows"
+        parts.append(f"Sets are the labels above {thresholds}, {learned if rule['rows'] else 'which was not learned'}.")
     return "\n\n".join(parts) or "None: probabilities are as trained."
 
 
