@@ -101,7 +101,7 @@ def _summary(manifest: Mapping[str, Any], taxonomy: Mapping[str, Any]) -> str:
         "sets of labels" if _several(manifest) else "one label, with the path to it and a probability for every step"
     )
     return (
-        f"Classifies {rows} into a {taxonomy['kind']} of {taxonomy['nodes']:,} nodes in {taxonomy['levels']} levels. "
+        f"Classifies {rows} into a {taxonomy['kind']} of {taxonomy['nodes']:,} nodes in {taxonomy['levels']:,} level{'s' * (taxonomy['levels'] != 1)}. "
         f"It answers with {answer}. Made with hinet {_plain(manifest['versions'].get('hinet', '?'))}."
     )
 
@@ -173,6 +173,8 @@ def _evaluation(manifest: Mapping[str, Any], evaluation: Mapping[str, Any] | Non
         told = f"On {evaluation.get('rows', 0):,} rows of {_code(evaluation.get('name', ''))}"
         parts.append(f"{told}, evaluated {_plain(str(evaluation.get('evaluated', ''))[:10])}:")
         parts.append(_table({TOLD_METRICS[key]: _figure(key, value) for key, value in figures.items()}))
+        if _several(manifest):
+            parts.append("These are figures of the first label of each answer; `hinet evaluate` prints those of sets.")
         levels = evaluation.get("level_accuracy") or []
         if levels:
             parts.append("Accuracy by level: " + ", ".join(f"{100 * share:.1f}%" for share in levels) + ".")
