@@ -100,9 +100,10 @@ def _summary(manifest: Mapping[str, Any], taxonomy: Mapping[str, Any]) -> str:
     answer = (
         "sets of labels" if _several(manifest) else "one label, with the path to it and a probability for every step"
     )
+    levels = f"{taxonomy['levels']} level{'s' * (taxonomy['levels'] != 1)}"
     return (
-        f"Classifies {rows} into a {taxonomy['kind']} of {taxonomy['nodes']:,} nodes in {taxonomy['levels']:,} level{'s' * (taxonomy['levels'] != 1)}. "
-        f"It answers with {answer}. Made with hinet {_plain(manifest['versions'].get('hinet', '?'))}."
+        f"Classifies {rows} into a {taxonomy['kind']} of {taxonomy['nodes']:,} nodes in {levels}. It answers with "
+        f"{answer}. Made with hinet {_plain(manifest['versions'].get('hinet', '?'))}."
     )
 
 
