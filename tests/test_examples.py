@@ -49,3 +49,7 @@ def test_links_in_the_docs_lead_somewhere() -> None:
         for link in page.read_text().split("](")[1:]:
             target = link.partition(")")[0].partition("#")[0]
             assert "://" in target or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) < 150
