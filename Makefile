@@ -4,7 +4,7 @@ CORE := .venv/installed-core
 EVERYTHING := .venv/installed-everything
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-browser check bench docs clean
+.PHONY: demo test test-browser check bench docs release clean
 
 demo: $(CORE)  ## the whole job on the built-in ICD-10-CM set: train, evaluate, predict
 	$(BIN)/hinet demo
@@ -47,8 +47,14 @@ bench: $(EVERYTHING)  ## slow measurements, with HINET_DATA=folder of the data s
 	$(BIN)/python benchmarks/several_labels.py
 	$(BIN)/python benchmarks/serve.py
 
-docs: $(EVERYTHING)  ## write the command-line reference from the program itself
+docs: $(EVERYTHING)  ## the site in build/site, with the command-line reference from the program itself; warnings are errors
 	$(BIN)/typer hinet.cli utils docs --name hinet --output docs/cli.md
+	$(BIN)/python tools/figures.py
+	$(BIN)/python -m sphinx -b html -W --keep-going -q -j auto -c tools/site -d build/doctrees docs build/site
+
+release: $(CORE)  ## sdist and wheel in dist, checked: a fresh install, the demo; with TAG=v1.2.3 also that the tag fits
+	$(PIP) install --constraint constraints.txt --editable '.[release]'
+	$(BIN)/python tools/release.py $(TAG)
 
 clean:  ## everything that can be made again
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
@@ -61,5 +67,5 @@ $(CORE): pyproject.toml constraints.txt  # what users need; without torch
 
 $(EVERYTHING): pyproject.toml constraints.txt  # and what tests and measurements need
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(PIP) install --constraint constraints.txt --editable '.[demo,bench,dev]'
+	$(PIP) install --constraint constraints.txt --editable '.[demo,bench,dev,docs]'
 	touch $(CORE) $@

@@ -94,14 +94,17 @@ def check_commands(hinet: Path, folder: Path) -> None:
 
 
 def main() -> None:
-    """Build, install, run."""
+    """Build a wheel, or take that of the command line; install it, and run."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run(sys.executable, "-m", "venv", folder / "venv")
         python = folder / "venv" / "bin" / "python"
         pip = (python, "-m", "pip", "--quiet", "--disable-pip-version-check")
-        run(*pip, "wheel", "--no-deps", "--wheel-dir", folder, ROOT)
-        (wheel,) = folder.glob("hinet-*.whl")
+        if len(sys.argv) > 1:
+            wheel = Path(sys.argv[1]).resolve()
+        else:
+            run(*pip, "wheel", "--no-deps", "--wheel-dir", folder, ROOT)
+            (wheel,) = folder.glob("hinet-*.whl")
         with zipfile.ZipFile(wheel) as packed:
             assert "hinet/serving/page/index.html" in packed.namelist()
         run(*pip, "install", "--constraint", ROOT / "constraints.txt", f"{wheel}[demo]")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import sys
 from pathlib import Path
 
@@ -19,6 +21,22 @@ def test_the_example_runs(example: Path, tmp_path: Path) -> None:
     assert done.stdout.strip()
 
 
+@pytest.mark.parametrize("notebook", sorted((ROOT / "examples").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_the_notebook_runs(notebook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads(notebook.read_text())["cells"]
+    names: dict[str, object] = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == [], "clear the outputs before you commit"
+            source = ast.parse("".join(cell["source"]))
+            shown = source.body.pop() if isinstance(source.body[-1], ast.Expr) else None
+            exec(compile(source, notebook.name, "exec"), names)
+            if isinstance(shown, ast.Expr):  # what the notebook would show
+                value = eval(compile(ast.Expression(shown.value), notebook.name, "eval"), names)
+                assert value is None or getattr(value, "_repr_html_", value.__repr__)()
+
+
 def test_the_command_line_reference_is_up_to_date(tmp_path: Path) -> None:
     command = [Path(sys.executable).with_name("typer"), "hinet.cli", "utils", "docs", "--name", "hinet"]
     done = run([*command, "--output", tmp_path / "cli.md"])
@@ -31,3 +49,7 @@ def test_links_in_the_docs_lead_somewhere() -> None:
         for link in page.read_text().split("](")[1:]:
             target = link.partition(")")[0].partition("#")[0]
             assert "://" in target or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) < 150

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from hinet.cli.options import AsJson, ModelFolder, RunOptions, option, quiet_option
-from hinet.cli.outputs import PLOT, check_outputs, check_plot
+from hinet.cli.outputs import PLOT, STANDARD, check_outputs, check_plot
 from hinet.errors import HiNetError
 
 EXAMPLE = "hinet inspect model"
@@ -21,6 +21,8 @@ def inspect(
     run: RunOptions,
     as_json: AsJson = False,
     plot: Annotated[Path | None, option(f"Plot the training curve. {PLOT}")] = None,
+    card: Annotated[bool, option("Write a model card: Markdown, with metadata for Hugging Face.", "--card")] = False,
+    out: Annotated[str, option("File for the model card; - for standard output.")] = STANDARD,
 ) -> None:
     """Show the taxonomy, features, training, validation, calibration and files of a model."""
     import json
@@ -30,15 +32,34 @@ def inspect(
     from hinet.taxonomy.check import summarise
 
     check_plot(plot)
-    check_outputs([], {"--plot": plot}, model)
+    if card and as_json:
+        raise HiNetError("--card cannot be combined with --json; choose one")
+    if out != STANDARD and not card:
+        raise HiNetError("--out is the file of a model card; give --card too")
+    check_outputs([], {"--plot": plot, "--out": out}, model)
     manifest, taxonomy = read_description(model)
     if plot is not None:
         _draw(manifest, model, plot)
+    if card:
+        _write_card(model, manifest, summarise(taxonomy), out)
+        return
     if as_json:
         typer.echo(json.dumps({**manifest, "taxonomy": summarise(taxonomy)}, indent=2, ensure_ascii=False))
         return
     for line in [*_lines(manifest), *summary_lines("taxonomy", summarise(taxonomy))]:
         typer.echo(line)
+
+
+def _write_card(model: Path, manifest: dict[str, Any], taxonomy: dict[str, Any], out: str) -> None:
+    from hinet.classifier.evaluation_file import read_evaluation
+    from hinet.classifier.model_card import model_card
+    from hinet.files import write_bytes
+
+    text = model_card(model.resolve().name, manifest, taxonomy, read_evaluation(model, manifest["blake2b"]))
+    if out == STANDARD:
+        typer.echo(text, nl=False)
+    else:
+        write_bytes(Path(out), text.encode())
 
 
 def _draw(manifest: dict[str, Any], model: Path, plot: Path) -> None:

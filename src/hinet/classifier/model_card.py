@@ -1,0 +1,243 @@
+"""A model card: what a saved model was made from, how well it does and what it is for, as Markdown after YAML."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hinet.evaluation.risk import RiskBound
+
+# Parameters that say nothing about the model.
+UNTOLD = ("taxonomy", "verbose", "checkpoint", "checkpoint_every", "n_jobs", "memory_limit", "warm_start", "device")
+# Figures of an evaluation that a card has, in this order, if they were kept.
+TOLD_METRICS = {
+    "accuracy": "accuracy",
+    "hierarchical_f1": "hierarchical F1",
+    "hierarchical_precision": "hierarchical precision",
+    "hierarchical_recall": "hierarchical recall",
+    "micro_f1": "micro F1 of sets",
+    "label_f1_macro": "macro F1 of labels",
+    "lca_f1": "LCA F1",
+    "tree_distance": "distance to the true label, in edges",
+    "calibration_error": "expected calibration error",
+    "brier_score": "Brier score",
+}
+
+
+def model_card(
+    name: str,
+    manifest: Mapping[str, Any],
+    taxonomy: Mapping[str, Any],
+    evaluation: Mapping[str, Any] | None = None,
+) -> str:
+    """Return the card of a saved model.
+
+    Parameters
+    ----------
+    name : str
+        What the model is called.
+    manifest : mapping
+        That of the model; see :func:`hinet.classifier.bundle.read_description`.
+    taxonomy : mapping
+        Statistics of its taxonomy; see :func:`hinet.taxonomy.check.summarise`.
+    evaluation : mapping, optional
+        The figures that were kept with it; see :func:`hinet.classifier.evaluation_file.read_evaluation`.
+    """
+    parts = [
+        _front_matter(name, manifest, evaluation),
+        f"# {_plain(name)}\n\n{_summary(manifest, taxonomy)}",
+        f"## How to use it\n\n{_usage(manifest)}",
+        f"## Intended use and limits\n\n{_limits(manifest, evaluation)}",
+        f"## Training data\n\n{_training_data(manifest)}",
+        f"## Taxonomy\n\n{_taxonomy(taxonomy)}",
+        f"## Evaluation\n\n{_evaluation(manifest, evaluation)}",
+        f"## Calibration\n\n{_calibration(manifest)}",
+        f"## Settings\n\n{_settings(manifest)}",
+        f"## Versions and files\n\n{_files(manifest)}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _front_matter(name: str, manifest: Mapping[str, Any], evaluation: Mapping[str, Any] | None) -> str:
+    """Return the metadata that Hugging Face reads; every value is JSON, which YAML includes."""
+    task = "text-classification" if _reads_text(manifest) else "tabular-classification"
+    values: dict[str, Any] = {
+        "library_name": "hinet",
+        "pipeline_tag": task,
+        "tags": ["hinet", "hierarchical-classification", "taxonomy", *(["multi-label"] if _several(manifest) else [])],
+    }
+    figures = _known_metrics(evaluation)
+    if evaluation is not None and figures:
+        values["metrics"] = [metric for metric in figures if metric in ("accuracy", "brier_score")] or ["accuracy"]
+        result = {
+            "task": {"type": task, "name": "hierarchical classification"},
+            "dataset": {"name": str(evaluation.get("name", "rows")), "type": "rows"},
+            "metrics": [{"type": key, "name": TOLD_METRICS[key], "value": value} for key, value in figures.items()],
+        }
+        values["model-index"] = [{"name": name, "results": [result]}]
+    lines = [f"{key}: {json.dumps(value, ensure_ascii=True)}" for key, value in values.items()]
+    return "\n".join(["---", *lines, "---"])
+
+
+def _reads_text(manifest: Mapping[str, Any]) -> bool:
+    features = manifest["features"]
+    return bool(features["kind"] == "text" or (features["kind"] == "frame" and features["columns"]["text"]))
+
+
+def _several(manifest: Mapping[str, Any]) -> bool:
+    return manifest.get("set_rule") is not None
+
+
+def _known_metrics(evaluation: Mapping[str, Any] | None) -> dict[str, float]:
+    metrics = (evaluation or {}).get("metrics", {})
+    return {key: metrics[key] for key in TOLD_METRICS if isinstance(metrics.get(key), int | float)}
+
+
+def _summary(manifest: Mapping[str, Any], taxonomy: Mapping[str, Any]) -> str:
+    rows = "texts" if _reads_text(manifest) else "rows of features"
+    answer = (
+        "sets of labels" if _several(manifest) else "one label, with the path to it and a probability for every step"
+    )
+    levels = f"{taxonomy['levels']} level{'s' * (taxonomy['levels'] != 1)}"
+    return (
+        f"Classifies {rows} into a {taxonomy['kind']} of {taxonomy['nodes']:,} nodes in {levels}. It answers with "
+        f"{answer}. Made with hinet {_plain(manifest['versions'].get('hinet', '?'))}."
+    )
+
+
+def _usage(manifest: Mapping[str, Any]) -> str:
+    lines = ["```python", "import hinet", "", 'classifier = hinet.load("folder-of-this-model")']
+    if manifest["features"]["kind"] == "text":
+        lines.append('classifier.predict(["a text"])')
+    else:
+        lines.append("classifier.predict(rows)      # with the columns of the training rows")
+    return "\n".join([*lines, "```"])
+
+
+def _limits(manifest: Mapping[str, Any], evaluation: Mapping[str, Any] | None) -> str:
+    rows = manifest["training_data"].get("rows", 0)
+    points = [
+        f"For rows from the same source as its {rows:,} training rows. On others, its answers may be far off.",
+        "It answers only with nodes of its taxonomy, whatever it is asked.",
+        "It knows the words of its training rows. Texts without known words get an answer that says nothing; a "
+        "threshold leaves them out."
+        if manifest["features"]["kind"] == "text" and "tuned" not in manifest["features"]
+        else "It reads the columns of its training rows, and errs where their meaning changed.",
+        "Unfair or wrong labels in the training rows come back as answers. Let a person decide where an answer has "
+        "consequences for people.",
+        "Loading it executes no code of it. It keeps words and labels of its training rows.",
+    ]
+    if evaluation is None:
+        points.append("**No evaluation is kept with it.** `hinet evaluate MODEL rows.csv --keep` adds one.")
+    if manifest["calibration"] is None and not _several(manifest):
+        points.append("**It is not calibrated**: do not use its probabilities as shares of right answers.")
+    return _bullets(points)
+
+
+def _training_data(manifest: Mapping[str, Any]) -> str:
+    data = manifest["training_data"]
+    cells = {"rows": f"{data.get('rows', 0):,}", "labels": f"{data.get('labels', 0):,}"}
+    if data.get("blake2b"):
+        cells["fingerprint (BLAKE2 of features and labels)"] = _code(data["blake2b"])
+    notes = manifest.get("notes")
+    columns = notes.get("columns") if isinstance(notes, Mapping) else None
+    if isinstance(columns, Mapping):
+        named = [
+            f"{kind} {', '.join(map(str, names))}"
+            for kind, names in columns.items()
+            if names and isinstance(names, list)
+        ]
+        cells["columns"] = _plain("; ".join(named))
+    return _table(cells)
+
+
+def _taxonomy(taxonomy: Mapping[str, Any]) -> str:
+    branching = taxonomy["branching"]
+    return _table(
+        {
+            "kind": taxonomy["kind"],
+            "nodes, edges": f"{taxonomy['nodes']:,}, {taxonomy['edges']:,}",
+            "leaves": f"{taxonomy['leaves']:,}",
+            "levels": str(taxonomy["levels"]),
+            "nodes with several parents": f"{taxonomy['several_parents']:,}",
+            "children of an inner node": f"{branching['mean']:g} on average, at most {branching['max']:,}",
+        }
+    )
+
+
+def _evaluation(manifest: Mapping[str, Any], evaluation: Mapping[str, Any] | None) -> str:
+    parts = []
+    figures = _known_metrics(evaluation)
+    if evaluation is not None and figures:
+        told = f"On {evaluation.get('rows', 0):,} rows of {_code(evaluation.get('name', ''))}"
+        parts.append(f"{told}, evaluated {_plain(str(evaluation.get('evaluated', ''))[:10])}:")
+        parts.append(_table({TOLD_METRICS[key]: _figure(key, value) for key, value in figures.items()}))
+        if _several(manifest):
+            parts.append("These are figures of the first label of each answer; `hinet evaluate` prints those of sets.")
+        levels = evaluation.get("level_accuracy") or []
+        if levels:
+            parts.append("Accuracy by level: " + ", ".join(f"{100 * share:.1f}%" for share in levels) + ".")
+    for name, metrics in manifest["metrics"].items():
+        parts.append(
+            f"On {metrics['rows']:,} rows held out from training ({_plain(name)}): "
+            f"accuracy {100 * metrics['accuracy']:.1f}%, hierarchical F1 {100 * metrics['hierarchical_f1']:.1f}%."
+        )
+    return "\n\n".join(parts) or "None is kept with the model."
+
+
+def _figure(key: str, value: float) -> str:
+    return f"{value:.3f}" if key in ("tree_distance", "calibration_error", "brier_score") else f"{100 * value:.1f}%"
+
+
+def _calibration(manifest: Mapping[str, Any]) -> str:
+    calibration, rule = manifest["calibration"], manifest.get("set_rule")
+    parts = []
+    if calibration is not None:
+        before, after = (f"{calibration[name]:.3f}" for name in ("error_before", "error_after"))
+        parts.append(
+            f"On {calibration['rows']:,} held-out rows: temperature {calibration['temperature']:.3f}, expected "
+            f"calibration error {before} before and {after} after."
+        )
+        if calibration["promise"] is not None:
+            parts.append(f'`min_confidence="calibrated"`: {RiskBound(**calibration["promise"])}.')
+    if rule is not None:
+        thresholds = ", ".join(f"{threshold:.3g}" for threshold in rule["thresholds"])
+        learned = f"learned for {_plain(rule['objective'])} on {rule['rows']:,} rows"
+        parts.append(f"Sets are the labels above {thresholds}, {learned if rule['rows'] else 'which was not learned'}.")
+    return "\n\n".join(parts) or "None: probabilities are as trained."
+
+
+def _settings(manifest: Mapping[str, Any]) -> str:
+    given = {
+        key: _code(json.dumps(value))
+        for key, value in manifest["parameters"].items()
+        if key not in UNTOLD and value not in (None, "auto", False)
+    }
+    return _table({"engine": manifest["engine"], "rows": manifest["features"]["kind"], **given})
+
+
+def _files(manifest: Mapping[str, Any]) -> str:
+    size = sum(entry["bytes"] for entry in manifest["files"].values())
+    cells = {name: _plain(version) for name, version in manifest["versions"].items()}
+    digest = {"digest of the manifest": _code(manifest["blake2b"])} if manifest.get("blake2b") else {}
+    return _table({**cells, "format": str(manifest["format"]), "size": f"{size / 1e6:,.1f} MB", **digest})
+
+
+def _table(cells: Mapping[str, str]) -> str:
+    return "\n".join(["| | |", "|---|---|", *(f"| {_plain(name)} | {value} |" for name, value in cells.items())])
+
+
+def _bullets(points: Iterable[str]) -> str:
+    return "\n".join(f"- {point}" for point in points)
+
+
+def _plain(text: object) -> str:
+    """Return text that stays one piece in Markdown, whoever wrote it."""
+    return re.sub(r"([|`<>\[\]\\])", r"\\\1", " ".join(str(text).split()))
+
+
+def _code(text: object) -> str:
+    """Return text as code in a cell of a table."""
+    return f"`{' '.join(str(text).split()).replace('`', chr(39)).replace('|', chr(92) + '|')}`"

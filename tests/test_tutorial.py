@@ -1,0 +1,97 @@
+"""The tutorial, done from its page alone: files are written, commands and Python blocks run, answers compared."""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from subprocess import PIPE
+
+import pytest
+
+from hinet.cli import main
+from tests.processes import run, started
+from tests.serving.process import free_port, wait_until_ready
+
+PAGE = Path(__file__).parents[1] / "docs" / "tutorial.md"
+INSTALLED = "pip install"  # what the page installs is there
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """Return the language and text of each block."""
+    return re.findall(r"^```(\w+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+
+
+def commands(text: str) -> Iterator[tuple[str, str]]:
+    """Yield each command of a block with the output that the page shows after it."""
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, _, output = part.partition("\n")
+        yield command, output
+
+
+def matches(shown: str, output: str) -> bool:
+    """Tell whether output is what the page shows, where … stands for anything."""
+    pattern = ".*".join(re.escape(part) for part in shown.strip().split("…"))
+    return re.fullmatch(pattern, output.strip(), re.DOTALL) is not None
+
+
+def run_here(command: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> str:
+    """Run ``hinet``, or ``echo … | hinet``, in this process, which has everything loaded, and return what it wrote."""
+    typed, _, program = command.rpartition(" | ")
+    words = shlex.split(typed)
+    typed_text = io.BytesIO((" ".join(words[1:]) + "\n").encode())
+    assert words[:1] in ([], ["echo"]), command
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(typed_text)))
+    name, *arguments = shlex.split(program)
+    assert name == "hinet", command
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    written = capfd.readouterr()
+    assert not ended.value.code, f"{command}\n{written}"
+    return written.out + written.err
+
+
+@contextmanager
+def serving(command: str) -> Iterator[None]:
+    program, *arguments = shlex.split(command)
+    with started([Path(sys.executable).with_name(program), *arguments], stderr=PIPE) as service:
+        try:
+            wait_until_ready(service)
+            yield
+        finally:
+            service.terminate()
+
+
+@pytest.mark.skipif(
+    shutil.which("curl") is None, reason="the tutorial asks the service with curl, which is not installed"
+)
+def test_the_tutorial_does_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    port = free_port()
+    with ExitStack() as services:
+        for language, text in blocks(PAGE.read_text().replace("8000", str(port))):
+            if language == "text":
+                name, _, content = text.partition("\n")
+                Path(name.removeprefix("# ")).write_text(content)
+            elif language == "python":
+                exec(compile(text, str(PAGE), "exec"), {})
+            else:
+                assert language == "console"
+                for command, shown in commands(text):
+                    if command.startswith("hinet serve "):
+                        services.enter_context(serving(command))
+                    elif command.startswith("curl "):
+                        done = run(shlex.split(command))
+                        assert matches(shown, done.stdout), f"{command}\n{done.stdout}{done.stderr}"
+                    elif not command.startswith(INSTALLED):
+                        output = run_here(command, monkeypatch, capfd)
+                        assert matches(shown or "…", output), f"{command}\n{output}"
+    assert Path("card.md").read_text().startswith("---\n")
+    assert "rye crackers,Food > Bakery > Bread" in Path("corrected.csv").read_text()
