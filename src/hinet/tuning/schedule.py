@@ -22,7 +22,7 @@ from hinet.tuning.trials import Step, Trial, by_step, candidates_of
 REDUCTION = 3  # of so many, one goes on
 SHARES = (1 / 9, 1 / 3)  # of the rows, that are tried before all of them
 LEAST_ROWS = 4_000  # that a share must have: with fewer, other settings are best than with all rows
-EXPLORING = 0.7  # share of the time in which new changes are begun
+EXPLORING = 0.7  # share of the time after which all changes that gain go on, as far as the time allows
 COMBINE_FROM = 6  # changes, after which every so many is a combination
 COMBINE_EVERY = 2
 
@@ -56,8 +56,7 @@ class Schedule:
         """Return what to try next; None if the time is over, or there is nothing more to try."""
         if (step := self._default_step()) is not None:
             return step
-        exploring = self.spent < EXPLORING * self.seconds
-        return self._promotion(exploring=exploring) or (self._new_step() if exploring else None)
+        return self._promotion(exploring=self.spent < EXPLORING * self.seconds) or self._new_step()
 
     @cached_property
     def spent(self) -> float:

@@ -14,6 +14,7 @@ from hinet.classifier.label_rows import has_sets, rows_of
 from hinet.classifier.parameters import RULES
 from hinet.classifier.settings import SETTINGS
 from hinet.data.vectors import read_vectors
+from hinet.engine.compiling import compile_for_training
 from hinet.errors import HiNetError, did_you_mean
 from hinet.metrics import SCORES, SET_SCORES
 from hinet.parameters import SEED, real, validate_parameters
@@ -75,7 +76,7 @@ class Tuning:
 
 def tune(
     classifier: HiNetClassifier,
-    X: Any,  # noqa: N803 - scikit-learn's names
+    X: Any,
     y: Any,
     *,
     folder: str | Path,
@@ -137,6 +138,7 @@ def tune(
     base = {**given, "vectors": read_vectors(given["vectors"])} if given.get("vectors") is not None else given
     trainer = Trainer(splits, base, metric, seed)
     stages = stages_of(splits)
+    compile_for_training()
     progress.started(1, round(seconds))
     progress.advanced(round(sum(trial.seconds for trial in finished)))
     try:
@@ -151,19 +153,19 @@ def tune(
     return Tuning(finished, space, given, metric)
 
 
-def validate_metric(metric: str | None, *, several: bool) -> str:
-    """Return the name of a scorer that fits the labels, or raise HiNetError.
+def validate_metric(metric: str | None, *, several: bool | None = None) -> str:
+    """Return the name of a scorer that fits the labels, or of any if ``several`` is None; or raise HiNetError.
 
     >>> validate_metric(None, several=False), validate_metric("micro_f1", several=True)
     ('accuracy', 'set_f1')
     """
     if metric is None:
         return "set_f1" if several else "accuracy"
-    names = [*(SET_SCORES if several else SCORES)]
+    names = [*(SCORES if several is not True else ()), *(SET_SCORES if several is not False else ())]
     name = (SET_NAMES if several else LABEL_NAMES).get(metric, metric)
     if name in names:
         return name
-    kind = "rows with several labels" if several else "one label a row"
+    kind = {True: "rows with several labels", False: "one label a row", None: "labels"}[several]
     choices = did_you_mean(metric, names) or f"; choose one of {', '.join(names)}"
     raise HiNetError(f"`metric` is {metric!r}, which is no scorer for {kind}{choices}")
 

@@ -30,10 +30,10 @@ class LabelledRows:
     labels: Any
 
     @classmethod
-    def of(cls, X: Any, y: Any) -> LabelledRows:  # noqa: N803 - scikit-learn's names
+    def of(cls, X: Any, y: Any) -> LabelledRows:
         """Return rows of any container; frames become Arrow tables."""
         if is_frame(X):
-            X = as_table(X)  # noqa: N806
+            X = as_table(X)
         return cls(_indexable(X), _indexable(y))
 
     def __len__(self) -> int:
