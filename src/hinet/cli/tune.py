@@ -155,7 +155,9 @@ def _search(
             progress=SilentProgress() if run.quiet else progress_for_terminal("tune"),
         )  # fmt: skip
     except KeyboardInterrupt:
-        typer.echo(f"interrupted; the finished trials are in {folder}: add --resume to the command to continue", err=True)
+        typer.echo(
+            f"interrupted; the finished trials are in {folder}: add --resume to the command to continue", err=True
+        )
         raise
 
 

@@ -131,7 +131,9 @@ def scores_of(classifier: HiNetClassifier, scored: LabelledRows, metric: str) ->
     if not known.any():
         return 0.0, [0.0] * GROUPS
     true = truth.take(known).ids()
-    predicted = [ids for ids, kept in zip(classifier.node_ids(classifier.predict(scored.rows)), known, strict=True) if kept]
+    predicted = [
+        ids for ids, kept in zip(classifier.node_ids(classifier.predict(scored.rows)), known, strict=True) if kept
+    ]
     function, taxonomy = {**SCORES, **SET_SCORES}[metric], classifier.taxonomy_
 
     def score(rows: Any) -> float:

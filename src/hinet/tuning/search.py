@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,10 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from hinet.classifier import HiNetClassifier
+from hinet.classifier.columns import ColumnKinds, texts_of
 from hinet.classifier.inputs import kind_of
 from hinet.classifier.label_rows import has_sets, rows_of
 from hinet.classifier.parameters import RULES
 from hinet.classifier.settings import SETTINGS
+from hinet.data.text import TextSettings
+from hinet.data.text.fitting import resolve_auto
+from hinet.data.text.text_input import as_arrow
 from hinet.data.vectors import read_vectors
 from hinet.engine.compiling import compile_for_training
 from hinet.errors import HiNetError, did_you_mean
@@ -132,9 +137,13 @@ def tune(
     splits = Splits(rows, None if valid is None else LabelledRows.of(*valid), valid_share, seed)
     several = has_sets(y) if classifier.multilabel == "auto" else bool(classifier.multilabel)
     metric = validate_metric(metric, several=several)
-    space = Space.of(_problem(classifier, rows, splits, several=several, metric=metric), given)
+    taxonomy = classifier.taxonomy
+    if taxonomy is not None and not isinstance(taxonomy, Taxonomy):
+        taxonomy = Taxonomy.from_file(taxonomy)
+    problem = _problem(rows, splits, classifier.columns, taxonomy, several=several, metric=metric)
+    space = Space.of(problem, given)
     trials = TrialFolder(Path(folder))
-    finished = trials.start(_identity(splits, space, given, metric), resume=resume)
+    finished = trials.start(_identity(splits, space, given, taxonomy, metric), resume=resume)
     base = {**given, "vectors": read_vectors(given["vectors"])} if given.get("vectors") is not None else given
     trainer = Trainer(splits, base, metric, seed)
     stages = stages_of(splits)
@@ -173,7 +182,9 @@ def validate_metric(metric: str | None, *, several: bool | None = None) -> str:
 def describe_trial(trial: Trial, finished: Sequence[Trial], metric: str) -> str:
     """Return a finished trial, and the best so far, as one line."""
     line = f"{trial.number}: {trial.step}: {metric} {100 * trial.score:.2f}"
-    usual = [other for other in finished if not other.changes and (other.share, other.split) == (trial.share, trial.split)]
+    usual = [
+        other for other in finished if not other.changes and (other.share, other.split) == (trial.share, trial.split)
+    ]
     if trial.changes and usual:
         line += f" ({100 * (trial.score - usual[0].score):+.2f})"
     best = best_of(candidates_of(finished), finished)
@@ -193,26 +204,38 @@ def _given(classifier: HiNetClassifier) -> dict[str, Any]:
     own = classifier.get_params(deep=False)
     left_out = ("verbose", "checkpoint", "checkpoint_every", "warm_start", "validation_fraction")
     return {
-        name: value for name, value in own.items() if name not in left_out and not (value is None or value == usual[name])
+        name: value
+        for name, value in own.items()
+        if name not in left_out and not (value is None or value == usual[name])
     }
 
 
 def _problem(
-    classifier: HiNetClassifier, rows: LabelledRows, splits: Splits, *, several: bool, metric: str
+    rows: LabelledRows,
+    splits: Splits,
+    columns: Mapping[str, Any] | None,
+    taxonomy: Taxonomy | None,
+    *,
+    several: bool,
+    metric: str,
 ) -> Problem:
-    kind = "frame" if classifier.columns is not None else kind_of(rows.rows)
-    columns = classifier.columns or {}
+    kind = "frame" if columns is not None else kind_of(rows.rows)
+    columns = columns or {}
     has_text = kind == "text" or (kind == "frame" and (not columns or bool(columns.get("text"))))
-    taxonomy = classifier.taxonomy
-    if taxonomy is not None and not isinstance(taxonomy, Taxonomy):
-        taxonomy = Taxonomy.from_file(taxonomy)
+    texts = rows.rows
+    if kind == "frame" and has_text:
+        kinds = ColumnKinds.of(RULES["columns"].validate("columns", columns)) if columns else None
+        texts = texts_of(rows.rows, kinds or ColumnKinds.recognised(rows.rows))
     listed, _ = rows_of(rows.labels)
     labels = {label for row in listed for label in (row if isinstance(row, set | frozenset) else (_hashable(row),))}
-    titles = taxonomy is not None and any(title != node for title, node in zip(taxonomy.titles, taxonomy.ids, strict=True))
+    titles = taxonomy is not None and any(
+        title != node for title, node in zip(taxonomy.titles, taxonomy.ids, strict=True)
+    )
     return Problem(
         rows=splits.rows_of(1.0),
         labels=len(labels),
         has_text=has_text,
+        has_short_texts=has_text and _are_short(texts),
         is_frame=kind == "frame",
         is_dense=kind == "dense" or (kind == "frame" and not has_text),
         several=several,
@@ -223,19 +246,33 @@ def _problem(
     )
 
 
+def _are_short(texts: Any) -> bool:
+    """Return whether texts have character n-grams by default."""
+    _, settings = resolve_auto(iter([as_arrow(texts)]), TextSettings())
+    return settings.char_ngrams is not None
+
+
 def _hashable(label: Any) -> Any:
     return tuple(label) if isinstance(label, list) or hasattr(label, "tolist") else label
 
 
-def _identity(splits: Splits, space: Space, given: Mapping[str, Any], metric: str) -> dict[str, Any]:
+def _identity(
+    splits: Splits, space: Space, given: Mapping[str, Any], taxonomy: Taxonomy | None, metric: str
+) -> dict[str, Any]:
     """Return what trials of the same search share."""
     shown = {name: repr(value) for name, value in given.items() if name not in ("taxonomy", "n_jobs", "memory_limit")}
     return {
         "rows": splits.train.digest(),
         "validation rows": None if splits.valid is None else splits.valid.digest(),
+        "taxonomy": None if taxonomy is None else _digest(taxonomy),
         "valid_share": splits.valid_share,
         "metric": metric,
         "seed": splits.seed,
         "parameters": shown,
         "space": {name: list(values) for name, values in space.values.items()},
     }
+
+
+def _digest(taxonomy: Taxonomy) -> str:
+    nodes = [(node, title, taxonomy.parents(node)) for node, title in zip(taxonomy.ids, taxonomy.titles, strict=True)]
+    return hashlib.blake2b(repr(nodes).encode(), digest_size=16).hexdigest()

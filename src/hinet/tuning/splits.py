@@ -1,4 +1,4 @@
-"""Which rows a trial trains on, and which it is scored on: parts that are held out in turn, or given validation rows."""
+"""Which rows a trial trains on, and which it is scored on: parts held out in turn, or given validation rows."""
 
 from __future__ import annotations
 
