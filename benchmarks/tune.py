@@ -1,7 +1,7 @@
 """What a search of five minutes gains over the defaults, on rows that it has not seen.
 
-``python benchmarks/tune.py`` runs all cases, each in a fresh process; names run some. The data sets are in the folder that
-HINET_DATA names; HINET_MINUTES and HINET_THREADS set the time of a search and its threads. The space of the search
+``python benchmarks/tune.py`` runs all cases, each in a fresh process; names run some. The data sets are in the folder
+that HINET_DATA names; HINET_MINUTES and HINET_THREADS set the time of a search and its threads. The space of the search
 was chosen on held-out training rows of NAICS and LSHTC; the other sets had no part in it.
 """
 

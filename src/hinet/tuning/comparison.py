@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
+from scipy.special import stdtrit
 
 from hinet.tuning.space import Changes, key_of
 from hinet.tuning.trials import Trial
@@ -24,6 +24,7 @@ class Gain:
     default_score: float
     error: float  # standard error of the difference
     splits: int
+    freedom: int  # degrees of freedom of the error, as Student's t counts them
 
     @property
     def value(self) -> float:
@@ -31,8 +32,8 @@ class Gain:
         return self.score - self.default_score
 
     def least(self, challengers: int) -> float:
-        """Return what the difference is at least, nearly surely, if it is the largest of so many."""
-        return self.value - NormalDist().inv_cdf(1 - ERROR / max(challengers, 1)) * self.error
+        """Return what the difference is at least, nearly surely, if it is the largest of so many (Bonferroni)."""
+        return self.value - float(stdtrit(self.freedom, 1 - ERROR / max(challengers, 1))) * self.error
 
 
 def gain_of(changes: Changes, trials: Sequence[Trial], share: float = 1.0) -> Gain | None:
@@ -48,7 +49,8 @@ def gain_of(changes: Changes, trials: Sequence[Trial], share: float = 1.0) -> Ga
     if len(common) >= SPLITS_TO_COMPARE and changes:  # the start of training differs between splits too
         differences = np.subtract(scores, defaults)
         error = max(error, float(np.std(differences, ddof=1) / np.sqrt(len(common))))
-    return Gain(changes, float(np.mean(scores)), float(np.mean(defaults)), error, len(common))
+    freedom = sum(len(own[split].without) - 1 for split in common)
+    return Gain(changes, float(np.mean(scores)), float(np.mean(defaults)), error, len(common), freedom)
 
 
 def _variance(own: Trial, usual: Trial) -> float:
