@@ -69,11 +69,11 @@ def tune(
     if out is None and results is None:
         raise HiNetError("give --out for the model, or --results for the settings alone")
     folder = Path(results if results is not None else f"{str(out).rstrip('/')}.tune")
+    reads = [*data, *validation.files, taxonomy]
+    rows.check_outputs(reads, {"--out": out, "--results": folder, "--plot": plot}, str(folder))
     _check_outputs(out, folder, plot)
     if resume and not (folder / report.SEARCH).exists():
         run.message(f"there are no trials in {folder}; the search starts from the beginning")
-    reads = [*data, *validation.files, taxonomy]
-    rows.check_outputs(reads, {"--out": out, "--results": folder, "--plot": plot}, str(folder))
     validation.check()
     if metric is not None:
         validate_metric(metric)
