@@ -11,12 +11,13 @@ from subprocess import PIPE
 import pytest
 
 from hinet import HiNetClassifier, load
-from hinet.cli import main
+from hinet.cli import main, tune
 from tests.cli.conftest import HINET, run_hinet
 from tests.cli.test_train import ignore_control_c, run_inside
 from tests.processes import started
 
-DATA = ["products.csv", "--text", "title", "--label", "category", "--taxonomy", "categories.csv", "--threads", "1"]
+EXAMPLE, _, _ = tune.EXAMPLE.partition(" --minutes ")
+DATA = [*EXAMPLE.split()[2:], "--threads", "1"]
 TUNE = ["tune", *DATA, "--minutes", "0.02"]
 
 
