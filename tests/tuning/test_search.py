@@ -164,3 +164,9 @@ def test_given_parameters_stay_and_wrong_ones_are_told(tmp_path: Path) -> None:
     with pytest.raises(HiNetError, match="for the engine 'fused'"):
         tune(HiNetClassifier(engine="torch"), TEXTS, LABELS, folder=tmp_path / "b")
     assert not (tmp_path / "b").exists()
+
+
+def test_rows_that_cannot_be_trained_on_leave_nothing(tmp_path: Path) -> None:
+    with pytest.raises(HiNetError, match=r"row 3: .*bicycle"):
+        tune(HiNetClassifier(TAXONOMY), TEXTS, [*LABELS[:3], "bicycle", *LABELS[4:]], folder=tmp_path / "none")
+    assert not (tmp_path / "none").exists()

@@ -11,8 +11,10 @@ from typing import Any
 
 from hinet.classifier import HiNetClassifier
 from hinet.classifier.columns import ColumnKinds, texts_of
-from hinet.classifier.inputs import kind_of
-from hinet.classifier.label_rows import has_sets, rows_of
+from hinet.classifier.fitting import engine_for
+from hinet.classifier.inputs import count_of, kind_of
+from hinet.classifier.label_reading import read_labels
+from hinet.classifier.label_rows import checked_labels, has_sets, rows_of
 from hinet.classifier.parameters import RULES
 from hinet.classifier.settings import SETTINGS
 from hinet.data.text import TextSettings
@@ -22,7 +24,7 @@ from hinet.data.vectors import read_vectors
 from hinet.engine.compiling import compile_for_training
 from hinet.errors import HiNetError, did_you_mean
 from hinet.metrics import SCORES, SET_SCORES
-from hinet.parameters import SEED, real, validate_parameters
+from hinet.parameters import NONE, SEED, SHARE, real, validate_parameters
 from hinet.progress import Progress, SilentProgress
 from hinet.taxonomy import Taxonomy
 from hinet.tuning.comparison import Gain, best_of, gain_of
@@ -131,8 +133,9 @@ def tune(
     seconds = 60 * MINUTES.validate("minutes", minutes)
     seed = SEED.validate("seed", seed)
     given = _given(classifier)
-    if given.get("engine") == "torch" or "network" in given:
-        raise HiNetError("a search is for the engine 'fused'; leave `engine` and `network` out")
+    if engine_for(classifier.engine, classifier.network, classifier.device) == "torch":
+        raise HiNetError("a search is for the engine 'fused'; leave `engine`, `network` and `device` out")
+    valid_share = (SHARE | NONE).validate("valid_share", valid_share)
     rows = LabelledRows.of(X, y)
     splits = Splits(rows, None if valid is None else LabelledRows.of(*valid), valid_share, seed)
     several = has_sets(y) if classifier.multilabel == "auto" else bool(classifier.multilabel)
@@ -140,22 +143,30 @@ def tune(
     taxonomy = classifier.taxonomy
     if taxonomy is not None and not isinstance(taxonomy, Taxonomy):
         taxonomy = Taxonomy.from_file(taxonomy)
+    read_labels(checked_labels(y, count_of(rows.rows)), taxonomy, classifier.path_sep)  # whose errors name rows of y
     problem = _problem(rows, splits, classifier.columns, taxonomy, several=several, metric=metric)
     space = Space.of(problem, given)
-    trials = TrialFolder(Path(folder))
-    finished = trials.start(_identity(splits, space, given, taxonomy, metric), resume=resume)
-    base = {**given, "vectors": read_vectors(given["vectors"])} if given.get("vectors") is not None else given
+    trials = TrialFolder(Path(folder), _identity(splits, space, given, taxonomy, metric))
+    finished = trials.start(resume=resume)
+    base = {**given, "taxonomy": taxonomy}
+    if "vectors" in given:
+        base["vectors"] = read_vectors(given["vectors"])  # once for all trials
     trainer = Trainer(splits, base, metric, seed)
     stages = stages_of(splits)
     compile_for_training()
     progress.started(1, round(seconds))
-    progress.advanced(round(sum(trial.seconds for trial in finished)))
+    shown = 0
     try:
-        while (step := Schedule(space, stages, seconds, seed, finished).next_step()) is not None:
+        while True:
+            schedule = Schedule(space, stages, seconds, seed, finished)
+            progress.advanced(round(schedule.spent) - shown)
+            shown = round(schedule.spent)
+            step = schedule.next_step()
+            if step is None:
+                break
             trial = trainer.run(step, len(finished) + 1)
             trials.add(trial)
             finished = [*finished, trial]
-            progress.advanced(round(trial.seconds))
             progress.message(describe_trial(trial, finished, metric))
     finally:
         progress.finished()

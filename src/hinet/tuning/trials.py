@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -69,14 +69,15 @@ class TrialFolder:
     """A folder with what is searched, and the finished trials."""
 
     path: Path
+    identity: Mapping[str, Any] = field(default_factory=dict)  # what trials of the same search share
 
     @property
     def has_search(self) -> bool:
         """Whether a search was begun here."""
         return (self.path / SEARCH).exists()
 
-    def start(self, identity: Mapping[str, Any], *, resume: bool) -> list[Trial]:
-        """Return the finished trials of this search.
+    def start(self, *, resume: bool) -> list[Trial]:
+        """Return the finished trials of this search; nothing is written before the first of them.
 
         Raises
         ------
@@ -84,16 +85,13 @@ class TrialFolder:
             If there is a search and ``resume`` is False, or it is another search, or a file is damaged.
         """
         check_writable(self.path)
-        content = {"format": FORMAT, **identity}
-        path = self.path / SEARCH
         if not self.has_search:
-            (self.path / TRIALS).mkdir(parents=True, exist_ok=True)
-            write_text(path, json.dumps(content, indent=2) + "\n")
             return []
         if not resume:
             raise FileError(
                 self.path, "has the trials of a search; set `resume` to continue it, or remove the folder to start anew"
             )
+        path, content = self.path / SEARCH, self._content
         before = _json_of(path)
         check_plain(before, dict[str, Any], "search")
         differing = [name for name in content if before.get(name) != json.loads(json.dumps(content[name]))]
@@ -103,6 +101,10 @@ class TrialFolder:
             )
         return self.trials()
 
+    @property
+    def _content(self) -> dict[str, Any]:
+        return {"format": FORMAT, **self.identity}
+
     def trials(self) -> list[Trial]:
         """Return the finished trials in their order."""
         return sorted(
@@ -111,7 +113,10 @@ class TrialFolder:
         )
 
     def add(self, trial: Trial) -> None:
-        """Keep a finished trial."""
+        """Keep a finished trial, and before the first of them what is searched."""
+        if not self.has_search:
+            (self.path / TRIALS).mkdir(parents=True, exist_ok=True)
+            write_text(self.path / SEARCH, json.dumps(self._content, indent=2) + "\n")
         write_text(self.path / TRIALS / trial.step.name, json.dumps(asdict(trial)) + "\n")
 
 
