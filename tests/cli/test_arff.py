@@ -117,3 +117,13 @@ def test_a_plain_class_is_no_input(tmp_path: Path) -> None:
     (tmp_path / "flat.arff").write_text("\n".join(lines))
     main_ok("train", tmp_path / "flat.arff", "--label", "class", "--out", tmp_path / "model", "--threads", 1, "-q")
     assert list(load(tmp_path / "model").feature_names_in_) == ["length", "weight", "strand"]
+
+
+def test_settings_of_sets_are_searched_on_given_validation_rows(genes: Path, tmp_path: Path) -> None:
+    data = [genes / "train.arff.xz", "--valid", genes / "valid.arff", "--threads", 1, "-q"]
+    main_ok("tune", *data, "--minutes", 0.005, "--metric", "macro_f1", "--out", tmp_path / "model")
+    found = json.loads((tmp_path / "model.tune" / "settings.json").read_text())
+    assert found["search"]["metric"] == "set_f1_macro"
+    assert {"objective", "thresholds_by", "members"} <= found["parameters"].keys()
+    assert "text" not in found["parameters"]
+    assert load(tmp_path / "model").metrics_["validation"]["rows"] == 80

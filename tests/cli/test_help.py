@@ -34,7 +34,7 @@ COMMANDS = commands()
 EXAMPLES = {name: command.help.partition("Example: hinet ")[2].partition("\n")[0] for name, command in COMMANDS.items()}
 VECTORS = {"vectors distill", "vectors inspect"}  # their examples run in tests/encoders, with an encoder
 SERVED = {"serve", "feedback export", "feedback show"}  # their examples run in test_serve.py
-RANDOM = {"train", "update", "compare", "demo"}
+RANDOM = {"train", "tune", "update", "compare", "demo"}
 THREADED = RANDOM | {"predict", "evaluate", "explain", "export", "compile", "serve", "vectors distill"}
 
 
@@ -68,7 +68,7 @@ def test_the_example_of_train_is_what_the_other_tests_work_with() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in EXAMPLES if name not in {"train", "demo", "compare", *VECTORS, *SERVED}]
+    "name", [name for name in EXAMPLES if name not in {"train", "tune", "demo", "compare", *VECTORS, *SERVED}]
 )
 def test_the_example_runs(name: str, shop: Path) -> None:
     before = {path.name for path in shop.iterdir()}

@@ -77,6 +77,7 @@ from hinet.classifier.parameters import (
 )
 from hinet.classifier.predicted_sets import SetRule, form_of, learned_rule, micro_f1_of
 from hinet.classifier.predictions import PredictedLabels, PredictedTraces
+from hinet.classifier.settings import read_settings
 from hinet.classifier.text_paths import AUTO
 from hinet.classifier.titles import USUAL_WEIGHT, TitleRows, best_titles
 from hinet.classifier.truth import NOTHING, Truth
@@ -174,6 +175,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     dropout : float, default=None
         Share of hidden units that are left out of each row at random. None is 0.3, or 0 where the engine leaves out
         features instead; torch has its own default.
+    feature_dropout : float, default=None
+        Share of features that are left out of each row at random. None is 0.4 if there are many rows whose features
+        repeat each other, as character n-grams do, and ``dropout`` is not given, else 0. For the fused engine only.
     wide : bool, default=True
         Whether to train the wide expert, a linear model beside the deep one. For the fused engine only.
     flat : bool, default=None
@@ -264,6 +268,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         members: int | None = None,
         epochs: int | None = None,
         dropout: float | None = None,
+        feature_dropout: float | None = None,
         wide: bool = True,
         flat: bool | None = None,
         prior_strength: float | None = None,
@@ -297,6 +302,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.members = members
         self.epochs = epochs
         self.dropout = dropout
+        self.feature_dropout = feature_dropout
         self.wide = wide
         self.flat = flat
         self.prior_strength = prior_strength
@@ -1026,6 +1032,24 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if isinstance(rows, MixedRows):  # a graph reads one matrix
             rows = rows.tocsr()
         return export_onnx(predictor.model, folder, rows, traces, predictor.threads)
+
+    @classmethod
+    def from_settings(cls, path: str | Path, **parameters: Any) -> Self:
+        """Return an unfitted classifier with the parameters of a settings file, such as ``hinet tune`` writes.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+        **parameters
+            Further parameters, such as ``taxonomy``; they take the place of those in the file.
+
+        Raises
+        ------
+        FileError
+            If the file is not a settings file, or a parameter in it is unknown or invalid; names the parameter.
+        """
+        return cls(**{**read_settings(PATH.validate("path", path)), **parameters})
 
     @classmethod
     def load(cls, path: str | Path, *, network: Any = None, mapped: bool = True) -> Self:

@@ -146,7 +146,9 @@ def for_dense_sets(settings: EngineSettings, rows: Any) -> EngineSettings:
         deep_slot=SET_SLOT,
         deep_epochs=settings.deep_epochs or epochs,
         dropout=SET_DROPOUT if settings.dropout is None else settings.dropout,
-        feature_dropout=SET_FEATURE_DROPOUT if settings.dropout is None else None,
+        feature_dropout=SET_FEATURE_DROPOUT
+        if (settings.dropout, settings.feature_dropout) == (None, None)
+        else settings.feature_dropout,
         members=settings.members or SET_MEMBERS,
         width=settings.width or SET_WIDTH,
     )

@@ -26,6 +26,7 @@ from hinet.cli import (
     serve,
     taxonomy,
     train,
+    tune,
     update,
     vectors,
 )
@@ -44,6 +45,7 @@ app = typer.Typer(
 )
 for panel, command, example in (
     ("Train and use a model", train.train, train.EXAMPLE),
+    ("Train and use a model", tune.tune, tune.EXAMPLE),
     ("Train and use a model", predict.predict, predict.EXAMPLE),
     ("Train and use a model", evaluate.evaluate, evaluate.EXAMPLE),
     ("Train and use a model", explain.explain, explain.EXAMPLE),

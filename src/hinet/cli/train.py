@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
 EXAMPLE = (
     "hinet train products.csv --text title --label category --taxonomy categories.csv --valid-share 0.1 --out model"
 )
-_TAXONOMY = "File of the hierarchy, see 'hinet taxonomy check' (default: labels are paths such as A > B > C)."
+_SETTINGS = "File of settings, such as of 'hinet tune'; options that are given take their place."
+TAXONOMY = "File of the hierarchy, see 'hinet taxonomy check' (default: labels are paths such as A > B > C)."
 
 
 @seed_options
@@ -41,16 +43,18 @@ def train(
     validation: ValidationOptions,
     run: RunOptions,
     out: Annotated[str, option("Folder for the model; replaces an older model there.")],
-    taxonomy: Annotated[Path | None, option(_TAXONOMY)] = None,
+    taxonomy: Annotated[Path | None, option(TAXONOMY)] = None,
     plot: Annotated[Path | None, option(f"Plot the training curve. {PLOT}")] = None,
+    settings: Annotated[Path | None, option(_SETTINGS)] = None,
 ) -> None:
     """Train a classifier on labelled texts and save it to a folder.
 
     With --number, --category or --vector, rows are more than a text; --text may then be left out. Empty cells of these
     columns are missing values. An ARFF file declares its columns and, as 'class hierarchical', the hierarchy itself.
     """
-    from hinet import HiNetClassifier, Taxonomy
+    from hinet import Taxonomy
     from hinet.classifier.loaded import COLUMNS
+    from hinet.classifier.settings import read_settings
     from hinet.cli.training_rows import read_training_rows
     from hinet.data.tables import declared_columns
     from hinet.engine.compiling import compile_for_training
@@ -59,11 +63,12 @@ def train(
     model = Path(out)
     checkpoints = _check_outputs(model, training.resume, plot)
     rows.check_outputs(
-        [*data, *validation.files, taxonomy],
+        [*data, *validation.files, taxonomy, settings],
         {"--out": model, "the folder of checkpoints": checkpoints, "--plot": plot},
         out,
     )
     validation.check(training.patience)
+    known = {} if settings is None else read_settings(settings)
     start = time.perf_counter()
     compile_for_training()
     declared = declared_columns(
@@ -75,23 +80,23 @@ def train(
         data, validation, rows, column_options, hierarchy, output=out, seed=run.seed, defaults=defaults
     )
     run.message(f"{len(rows_read.train):,} training rows with {len(rows_read.train.distinct_labels):,} labels")
-    _report_hierarchy(rows_read, hierarchy, run)
+    report_hierarchy(rows_read, hierarchy, run)
     if training.resume and not checkpoints.is_dir():
         run.message(f"there are no checkpoints in {checkpoints}; training starts from the beginning")
-    _report_validation(rows_read, validation.risk, run)
-    classifier = HiNetClassifier(
-        hierarchy, path_sep=rows_read.train.path_sep or (None if column_options.path_sep == NOT_PATHS else "auto"),
+    report_validation(rows_read, validation.risk, run)
+    classifier = classifier_with(
+        known, taxonomy=hierarchy, path_sep=path_sep_of(rows_read.train, column_options),
         vectors=training.vectors, encoder=training.encoder, titles=training.titles,
         epochs=training.epochs, width=training.width, patience=training.patience,
         memory_limit=training.memory_limit, checkpoint=checkpoints, checkpoint_every=training.checkpoint_every,
-        columns=_kinds(rows_read.columns), keep_examples=training.keep_examples,
+        columns=column_kinds(rows_read.columns), keep_examples=training.keep_examples,
         multilabel="auto" if training.multilabel is None else training.multilabel,
         objective=training.parsed_objective, thresholds_by=training.thresholds_by.value,
         engine="torch" if training.fine_tune else "auto", random_state=run.seed, n_jobs=run.threads,
         verbose=not run.quiet,
     )  # fmt: skip
     try:
-        risk_error = _fit(classifier, rows_read.train, rows_read.valid, validation.risk)
+        risk_error = fit_rows(classifier, rows_read.train, rows_read.valid, validation.risk)
     except KeyboardInterrupt:
         if checkpoints.is_dir():
             typer.echo(
@@ -107,7 +112,21 @@ def train(
     report_model(classifier, model, time.perf_counter() - start, run, risk_error)
 
 
-def _kinds(columns: Columns) -> dict[str, tuple[str, ...]] | None:
+def classifier_with(settings: Mapping[str, Any], **parameters: Any) -> HiNetClassifier:
+    """Return a classifier with these parameters; those that are defaults give way to settings of a file."""
+    from hinet import HiNetClassifier
+
+    usual = HiNetClassifier()
+    given = {name: value for name, value in parameters.items() if value != getattr(usual, name)}
+    return HiNetClassifier(**{**settings, **given})
+
+
+def path_sep_of(rows: LabelledRows, column_options: ColumnOptions) -> str | None:
+    """Return the separator of labels that are paths, as the classifier takes it."""
+    return rows.path_sep or (None if column_options.path_sep == NOT_PATHS else "auto")
+
+
+def column_kinds(columns: Columns) -> dict[str, tuple[str, ...]] | None:
     """Return the columns by kind, if rows are more than a text."""
     if not columns.is_mixed:
         return None
@@ -132,7 +151,7 @@ def _check_outputs(model: Path, resume: bool, plot: Path | None) -> Path:
     return checkpoints
 
 
-def _report_hierarchy(data: TrainingData, hierarchy: Taxonomy | None, run: RunOptions) -> None:
+def report_hierarchy(data: TrainingData, hierarchy: Taxonomy | None, run: RunOptions) -> None:
     """Print the shape of the hierarchy."""
     if hierarchy is not None:
         kind = "tree" if hierarchy.is_tree else "DAG"
@@ -141,7 +160,7 @@ def _report_hierarchy(data: TrainingData, hierarchy: Taxonomy | None, run: RunOp
         run.message("labels have no hierarchy; give --taxonomy, or labels that are paths A > B")
 
 
-def _report_validation(data: TrainingData, risk: float | None, run: RunOptions) -> None:
+def report_validation(data: TrainingData, risk: float | None, run: RunOptions) -> None:
     """Print the number of validation rows, and how they relate to the training rows."""
     if data.valid is None:
         return
@@ -156,7 +175,7 @@ def _report_validation(data: TrainingData, risk: float | None, run: RunOptions) 
         )
 
 
-def _fit(
+def fit_rows(
     classifier: HiNetClassifier, train: LabelledRows, valid: LabelledRows | None, risk: float | None
 ) -> HiNetError | None:
     """Train, and calibrate if there are validation rows; return why the risk cannot be guaranteed, if so."""

@@ -53,6 +53,11 @@ class TrainingData:
     valid: LabelledRows | None
     columns: Columns
 
+    def with_holdout(self, share: float, seed: int) -> TrainingData:
+        """Return the data with a random share of the training rows for validation."""
+        mask = holdout_mask(len(self.train), share, seed)
+        return replace(self, train=self.train.take(np.flatnonzero(~mask)), valid=self.train.take(np.flatnonzero(mask)))
+
     def count_untrained_labels(self) -> int:
         """Return how many labels occur only in validation rows."""
         return 0 if self.valid is None else len(self.valid.distinct_labels - self.train.distinct_labels)
@@ -105,18 +110,16 @@ def read_training_rows(
                 rows,
                 row_errors,
             )
-    for read in (train, valid):
-        if read is not None and not len(read):
+    for part in (train, valid):
+        if part is not None and not len(part):
             raise HiNetError("there are no training or validation rows; check --where and the rejects")
     if may_be_paths and has_paths(item for label in train.labels for item in iter_labels(label)):
         _check_paths(train, valid)
         columns = replace(columns, path_sep=PATH_MARK)
         train = replace(train, path_sep=PATH_MARK)  # as text, so that the classifier predicts it as written
         valid = None if valid is None else replace(valid, path_sep=PATH_MARK)
-    if validation.valid_share is not None:
-        mask = holdout_mask(len(train), validation.valid_share, seed)
-        train, valid = train.take(np.flatnonzero(~mask)), train.take(np.flatnonzero(mask))
-    return TrainingData(train, valid, columns)
+    read = TrainingData(train, valid, columns)
+    return read if validation.valid_share is None else read.with_holdout(validation.valid_share, seed)
 
 
 def read_rows(

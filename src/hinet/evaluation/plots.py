@@ -76,6 +76,29 @@ def _curves(history: Sequence[EpochRecord]) -> dict[str, list[EpochRecord]]:
     }
 
 
+def plot_search(
+    points: Sequence[tuple[float, float, float, str]], best: tuple[str, float, float], path: str | Path, title: str
+) -> None:
+    """Plot how much trials gain over the defaults, in points, against the seconds of the search.
+
+    ``points`` are seconds, the share of the rows, the gain and the name of what was tried; ``best`` the name, gain and
+    standard error of what was chosen.
+    """
+    plt = _pyplot()
+    figure, axes = plt.subplots(figsize=(9, 4.5), constrained_layout=True)
+    axes.axhline(0, color="0.5", linewidth=1, label="defaults")
+    for share in sorted({point[1] for point in points}):
+        label = "all rows" if share == 1 else f"1/{round(1 / share)} of the rows"
+        chosen = [point for point in points if point[1] == share]
+        axes.plot([p[0] for p in chosen], [p[2] for p in chosen], "o", markersize=4, alpha=0.8, label=label)
+    name, gain, error = best
+    axes.axhspan(gain - error, gain + error, color="tab:green", alpha=0.15)
+    axes.axhline(gain, color="tab:green", linewidth=1, label=f"chosen: {name}")
+    axes.set(xlabel="seconds of the search", ylabel="gain over the defaults on the same rows, points")
+    axes.legend(fontsize=8)
+    _save(figure, title, path)
+
+
 def plot_evaluation(evaluation: Evaluation, path: str | Path, title: str) -> None:
     """Plot accuracy by level, reliability, risk against coverage, and errors by top node."""
     plt = _pyplot()

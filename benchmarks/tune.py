@@ -1,0 +1,136 @@
+"""What a search of five minutes gains over the defaults, on rows that it has not seen.
+
+``python benchmarks/tune.py`` runs all cases, each in a fresh process; names run some. The data sets are in the folder
+that HINET_DATA names; HINET_MINUTES and HINET_THREADS set the time of a search and its threads. The space of the search
+was chosen on held-out training rows of NAICS and LSHTC; the other sets had no part in it.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from engine_data import Texts, icd_texts, joined, lshtc, naics_texts, wikitaxa_texts, wordnet_texts
+from measure import Case, Stopwatch, run_cases, save
+
+from hinet import HiNetClassifier, Taxonomy
+from hinet.classifier.settings import restored_settings
+from hinet.tuning import tune
+from hinet.tuning.space import text_of
+
+MINUTES = float(os.environ.get("HINET_MINUTES", "5"))
+THREADS = int(os.environ.get("HINET_THREADS", "-1"))
+VALID_SHARE = 0.1
+PART = 30_000  # training rows of Wikipedia, and a third of that to test on
+LEVELS = 2  # of the hierarchy that are left of Wikipedia's seven
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A data set with one label a row; without validation rows, a share of the training rows is held out."""
+
+    taxonomy: Taxonomy
+    train: tuple[Any, Sequence[str]]
+    test: tuple[Any, Sequence[str]]
+    valid: tuple[Any, Sequence[str]] | None = None
+
+
+def _of_texts(texts: Texts) -> Rows:
+    """Return the rows with one label."""
+    parts = []
+    for rows, labels in (texts.train, texts.test, texts.valid):
+        single = [(row, label[0]) for row, label in zip(rows, labels, strict=True) if len(label) == 1]
+        parts.append(([row for row, _ in single], [label for _, label in single]))
+    train, test, valid = parts
+    return Rows(texts.taxonomy, train, test, valid if valid[1] else None)
+
+
+def _lshtc() -> Rows:
+    data = lshtc()
+    assert data.valid is not None
+    train = joined(data.train, data.valid)  # the rows of validation.txt are those to test on
+    labels = [[label[0] for label in part.labels] for part in (train, data.test)]
+    return Rows(data.layers.taxonomy, (train.rows, labels[0]), (data.test.rows, labels[1]))
+
+
+def _some(part: tuple[Any, Sequence[str]], count: int) -> tuple[Any, Sequence[str]]:
+    chosen = np.sort(np.random.default_rng(0).permutation(len(part[1]))[:count]).tolist()
+    return [part[0][row] for row in chosen], [part[1][row] for row in chosen]
+
+
+def _wikipedia(*, top: bool) -> Rows:
+    """Return some rows of Wikipedia, their labels cut to the ``top`` levels or as they are."""
+    rows = _of_texts(wikitaxa_texts())
+    train, test = _some(rows.train, PART), _some(rows.test, PART // 3)
+    if not top:
+        return Rows(rows.taxonomy, train, test)
+    return Rows(
+        rows.taxonomy, *((texts, [_cut(rows.taxonomy, label) for label in labels]) for texts, labels in (train, test))
+    )
+
+
+def _cut(taxonomy: Taxonomy, label: str) -> str:
+    path = [label]
+    while parents := taxonomy.parents(path[-1]):
+        path.append(parents[0])
+    return path[::-1][min(LEVELS, len(path) - 1)]
+
+
+def _score(rows: Rows, parameters: dict[str, Any]) -> float:
+    """Return the accuracy on test rows, in percent, of a classifier trained on all training rows."""
+    fraction = VALID_SHARE if rows.valid is None else None
+    classifier = HiNetClassifier(rows.taxonomy, n_jobs=THREADS, validation_fraction=fraction, **parameters)
+    classifier.fit(*rows.train, valid=rows.valid)
+    return round(100 * classifier.score(*rows.test), 2)
+
+
+def compare(read: Callable[[], Rows]) -> dict[str, Any]:
+    """Return the accuracy of the defaults and of what a search finds, on held-out training rows and on test rows."""
+    rows = read()
+    watch = Stopwatch()
+    with tempfile.TemporaryDirectory() as folder:
+        tuning = tune(
+            HiNetClassifier(rows.taxonomy, n_jobs=THREADS),
+            *rows.train,
+            folder=folder,
+            valid=rows.valid,
+            valid_share=VALID_SHARE if rows.valid is None else None,
+            minutes=MINUTES,
+        )
+    seconds, best = watch.seconds, tuning.best
+    default = _score(rows, {})
+    tuned = _score(rows, restored_settings(tuning.settings)) if best.changes else default
+    return {
+        "settings": text_of(best.changes),
+        "default": default,
+        "tuned": tuned,
+        "gain": round(tuned - default, 2),
+        "default_validation": round(100 * best.default_score, 2),
+        "tuned_validation": round(100 * best.score, 2),
+        "error_of_validation_gain": round(100 * best.error, 2),
+        "splits": best.splits,
+        "trials": len(tuning.trials),
+        "minutes": MINUTES,
+        "seconds": seconds,
+        "threads": THREADS,
+    }
+
+
+SETS: dict[str, Callable[[], Rows]] = {
+    "naics": lambda: _of_texts(naics_texts()),
+    "lshtc": _lshtc,
+    "icd": lambda: _of_texts(icd_texts()),
+    "wikitaxa, two levels": partial(_wikipedia, top=True),
+    "wikitaxa, 30,000 rows": partial(_wikipedia, top=False),
+    "wordnet": lambda: _of_texts(wordnet_texts()),
+}
+CASES: dict[str, Case] = {name: partial(compare, read) for name, read in SETS.items()}
+
+if __name__ == "__main__":
+    save("tune", run_cases(str(Path(__file__)), "tune", CASES))

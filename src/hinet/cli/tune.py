@@ -1,0 +1,205 @@
+"""``hinet tune``: settings found by search, and the model trained with them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hinet.cli.column_options import ColumnOptions, column_options
+from hinet.cli.finishing import report_model
+from hinet.cli.options import RunOptions, option, seed_options, shared_options
+from hinet.cli.outputs import PLOT, check_plot
+from hinet.cli.row_options import FILES, RowOptions, conditions, row_options
+from hinet.cli.train import TAXONOMY, classifier_with, column_kinds, fit_rows, path_sep_of, report_hierarchy
+from hinet.cli.training_options import TrainingOptions, ValidationOptions, validation_options
+from hinet.errors import HiNetError
+
+if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
+    from hinet import HiNetClassifier
+    from hinet.cli.training_rows import TrainingData
+    from hinet.tuning import Tuning
+
+EXAMPLE = "hinet tune products.csv --text title --label category --taxonomy categories.csv --minutes 10 --out model"
+MOST_SHOWN = 8  # rows of the report
+_OUT = "Folder for the model that is trained with the best settings (default: none is trained)."
+_RESULTS = "Folder for settings.json, trials.csv and the finished trials (default: OUT.tune)."
+_MINUTES = "Minutes to search, those before --resume included; the model is trained after that."
+_METRIC = (
+    "What to improve: accuracy, hierarchical_f1, label_f1_macro…; for several labels a row micro_f1, macro_f1, "
+    "exact_match… (default: accuracy, or micro_f1)."
+)
+_RESUME = "Continue the search in the folder of results; finished trials are kept."
+
+searched_options = shared_options(
+    TrainingOptions, "training", "Training", "vectors", "encoder", "memory_limit", "half", "keep_examples", "multilabel"
+)
+
+
+@seed_options
+@row_options
+@searched_options
+@validation_options
+@column_options
+def tune(
+    data: Annotated[list[str], typer.Argument(help=FILES, show_default=False)],
+    rows: RowOptions,
+    column_options: ColumnOptions,
+    training: TrainingOptions,
+    validation: ValidationOptions,
+    run: RunOptions,
+    out: Annotated[str | None, option(_OUT)] = None,
+    results: Annotated[str | None, option(_RESULTS)] = None,
+    taxonomy: Annotated[Path | None, option(TAXONOMY)] = None,
+    minutes: Annotated[float, option(_MINUTES)] = 5.0,
+    metric: Annotated[str | None, option(_METRIC)] = None,
+    resume: Annotated[bool, option(_RESUME, "--resume")] = False,
+    plot: Annotated[Path | None, option(f"Plot the gain of trials against seconds. {PLOT}")] = None,
+) -> None:
+    """Search for settings that score better than the defaults, on rows that are held out.
+
+    The defaults stay unless other settings beat them by more than chance. Without validation rows, a fifth of the rows
+    is held out in turn. With --vectors, settings with and without them are compared.
+    """
+    from hinet.tuning import report, validate_metric
+
+    if out is None and results is None:
+        raise HiNetError("give --out for the model, or --results for the settings alone")
+    folder = Path(results if results is not None else f"{str(out).rstrip('/')}.tune")
+    reads = [*data, *validation.files, taxonomy]
+    rows.check_outputs(reads, {"--out": out, "--results": folder, "--plot": plot}, str(folder))
+    _check_outputs(out, folder, plot)
+    if resume and not (folder / report.SEARCH).exists():
+        run.message(f"there are no trials in {folder}; the search starts from the beginning")
+    validation.check()
+    if metric is not None:
+        validate_metric(metric)
+    start = time.perf_counter()
+    rows_read, classifier = _prepare(data, rows, column_options, training, validation, run, taxonomy, str(folder))
+    tuning = _search(classifier, rows_read, validation, run, folder, minutes, metric, resume)
+    report.write_results(tuning, folder)
+    if plot is not None:
+        report.plot(tuning, plot)
+    print_ranking(tuning)
+    run.message(f"the best settings are in {folder / report.SETTINGS}, all trials in {folder / report.TABLE}")
+    if out is not None:
+        _train(classifier, rows_read, tuning, validation, run, Path(out), start, half=training.half)
+
+
+def _check_outputs(out: str | None, folder: Path, plot: Path | None) -> None:
+    """Raise FileError before the search if an output could not be written."""
+    from hinet.classifier.model_folder import check_target
+    from hinet.files import check_writable
+
+    if out is not None:
+        check_target(Path(out))
+    check_writable(folder)
+    check_plot(plot)
+
+
+def _prepare(
+    data: list[str],
+    rows: RowOptions,
+    column_options: ColumnOptions,
+    training: TrainingOptions,
+    validation: ValidationOptions,
+    run: RunOptions,
+    taxonomy: Path | None,
+    output: str,
+) -> tuple[TrainingData, HiNetClassifier]:
+    """Return all rows, and the classifier to tune; rows of --valid-share are still among the training rows."""
+    from hinet import Taxonomy
+    from hinet.cli.training_rows import read_training_rows
+    from hinet.data.tables import declared_columns
+
+    declared = declared_columns(
+        data[0], rows.options, column_options.label or (), {*rows.where, *conditions(validation.conditions)}
+    )
+    hierarchy = Taxonomy.from_file(taxonomy) if taxonomy is not None else declared and declared.taxonomy
+    read = read_training_rows(
+        data, replace(validation, valid_share=None), rows, column_options, hierarchy,
+        output=output, seed=run.seed, defaults=None if declared is None else declared.columns,
+    )  # fmt: skip
+    run.message(f"{len(read.train):,} rows with {len(read.train.distinct_labels):,} labels")
+    report_hierarchy(read, hierarchy, run)
+    classifier = classifier_with(
+        {}, taxonomy=hierarchy, path_sep=path_sep_of(read.train, column_options), columns=column_kinds(read.columns),
+        vectors=training.vectors, encoder=training.encoder, memory_limit=training.memory_limit,
+        keep_examples=training.keep_examples, multilabel="auto" if training.multilabel is None else training.multilabel,
+        random_state=run.seed, n_jobs=run.threads,
+    )  # fmt: skip
+    return read, classifier
+
+
+def _search(
+    classifier: HiNetClassifier,
+    read: TrainingData,
+    validation: ValidationOptions,
+    run: RunOptions,
+    folder: Path,
+    minutes: float,
+    metric: str | None,
+    resume: bool,
+) -> Tuning:
+    from hinet.progress import SilentProgress, progress_for_terminal
+    from hinet.tuning import tune as search
+
+    valid = None if read.valid is None else (read.valid.inputs, read.valid.labels)
+    try:
+        return search(
+            classifier, read.train.inputs, read.train.labels, folder=folder, valid=valid,
+            valid_share=validation.valid_share, metric=metric, minutes=minutes, seed=run.seed, resume=resume,
+            progress=SilentProgress() if run.quiet else progress_for_terminal("tune"),
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        typer.echo(
+            f"interrupted; the finished trials are in {folder}: add --resume to the command to continue", err=True
+        )
+        raise
+
+
+def _train(
+    classifier: HiNetClassifier,
+    read: TrainingData,
+    tuning: Tuning,
+    validation: ValidationOptions,
+    run: RunOptions,
+    model: Path,
+    start: float,
+    *,
+    half: bool,
+) -> None:
+    """Train on all training rows with the best settings, as ``hinet train`` does, and save the model."""
+    from hinet.classifier.loaded import COLUMNS
+
+    if validation.valid_share is not None:
+        read = read.with_holdout(validation.valid_share, run.seed)
+    classifier.set_params(**tuning.parameters, verbose=not run.quiet)
+    risk_error = fit_rows(classifier, read.train, read.valid, validation.risk)
+    classifier.save(model, half=half, notes={COLUMNS: read.columns.to_dict()})
+    report_model(classifier, model, time.perf_counter() - start, run, risk_error)
+
+
+def print_ranking(tuning: Tuning) -> None:
+    """Print what was tried on all rows, the best first, and what was chosen."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from hinet.tuning.space import text_of
+
+    best = tuning.best
+    table = Table(title=f"{len(tuning.trials):,} trials in {tuning.seconds:.0f} s", title_justify="left")
+    for column in ("settings", tuning.metric, "gain", "error of the gain", "splits"):
+        table.add_column(column, justify="left" if column == "settings" else "right")
+    others = [gain for gain in tuning.ranking if gain.changes not in (best.changes, {})]
+    defaults = [gain for gain in tuning.ranking if not gain.changes and best.changes]
+    for gain in [best, *defaults, *others[:MOST_SHOWN]]:
+        name = text_of(gain.changes) + (" (chosen)" if gain is best else "")
+        compared = [f"{100 * gain.value:+.2f}", f"{100 * gain.error:.2f}"] if gain.changes else ["", ""]
+        table.add_row(name, f"{100 * gain.score:.2f}", *compared, str(gain.splits))
+    Console(width=max(100, Console().width)).print(table, markup=False)
+    if not best.changes:
+        Console().print("no other settings are better than the defaults by more than chance", highlight=False)

@@ -1,0 +1,156 @@
+"""What to try next: asynchronous successive halving, decided by the finished trials alone.
+
+Changes are first tried on few rows, if there are many, then on all rows of one split, then on further splits. At every
+stage the better third goes on. Rows are the resource because all costs of a fit grow with them, and because fewer
+epochs would favour whatever learns fast. Further splits are because one of them tells little differences from chance
+only where there are many rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hinet.tuning.comparison import Gain, gain_of
+from hinet.tuning.space import Changes, Space, key_of
+from hinet.tuning.splits import Splits
+from hinet.tuning.trials import Step, Trial, by_step, candidates_of
+
+REDUCTION = 3  # of so many, one goes on
+SHARES = (1 / 9, 1 / 3)  # of the rows, that are tried before all of them
+LEAST_ROWS = 4_000  # that a share must have: with fewer, other settings are best than with all rows
+EXPLORING = 0.7  # share of the time after which all changes that gain go on, as far as the time allows
+COMBINE_FROM = 6  # changes, after which every so many is a combination
+COMBINE_EVERY = 2
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A share of the rows, and the splits that changes are tried on at this stage."""
+
+    share: float
+    splits: tuple[int, ...]
+
+
+def stages_of(splits: Splits) -> list[Stage]:
+    """Return the stages that changes go through."""
+    first = [Stage(share, (0,)) for share in SHARES if splits.rows_of(share) >= LEAST_ROWS]
+    counts = sorted({1, 2, splits.count})
+    return [*first, *(Stage(1.0, tuple(range(count))) for count in counts)]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The finished trials of a search, and what follows from them."""
+
+    space: Space
+    stages: Sequence[Stage]
+    seconds: float  # to spend
+    seed: int
+    trials: Sequence[Trial]
+
+    def next_step(self) -> Step | None:
+        """Return what to try next; None if the time is over, or there is nothing more to try."""
+        if (step := self._default_step()) is not None:
+            return step
+        return self._promotion(exploring=self.spent < EXPLORING * self.seconds) or self._new_step()
+
+    @cached_property
+    def spent(self) -> float:
+        """Seconds that the trials took."""
+        return sum(trial.seconds for trial in self.trials)
+
+    @cached_property
+    def _done(self) -> dict[tuple[object, ...], Trial]:
+        return by_step(self.trials)
+
+    @cached_property
+    def _challengers(self) -> list[Changes]:
+        return [changes for changes in candidates_of(self.trials) if changes]
+
+    def _default_step(self) -> Step | None:
+        """Return the defaults on the stages up to all rows of one split, which all else is compared with."""
+        for stage in self.stages:
+            step = Step({}, stage.share, stage.splits[0])
+            if step.key not in self._done:
+                return step
+            if stage.share == 1:
+                return None
+        return None
+
+    def _missing(self, changes: Changes, stage: Stage) -> Step | None:
+        """Return the first step of a stage that is not finished, the defaults before the changes."""
+        for split in stage.splits:
+            for each in ({}, changes):
+                step = Step(dict(each), stage.share, split)
+                if step.key not in self._done:
+                    return step
+        return None
+
+    def _is_complete(self, changes: Changes, stage: Stage) -> bool:
+        return all(Step(dict(changes), stage.share, split).key in self._done for split in stage.splits)
+
+    def _ranked(self, stage: Stage) -> list[Gain]:
+        """Return the changes that are through a stage, those that gain most first."""
+        gains = [
+            gain
+            for changes in self._challengers
+            if self._is_complete(changes, stage) and (gain := gain_of(changes, self.trials, stage.share)) is not None
+        ]
+        return sorted(gains, key=lambda gain: -gain.value)
+
+    def _promotion(self, *, exploring: bool) -> Step | None:
+        """Return a step of changes that go on to the next stage; those that are furthest come first."""
+        for number in reversed(range(len(self.stages) - 1)):
+            stage, following = self.stages[number], self.stages[number + 1]
+            ranked = self._ranked(stage)
+            best = ranked[: len(ranked) // REDUCTION] if exploring else ranked
+            for gain in best:
+                is_better = gain.value > 0 or (exploring and stage.share < 1)
+                step = self._missing(gain.changes, following) if is_better else None
+                if step is not None and self._fits(step):
+                    return step
+        return None
+
+    def _new_step(self) -> Step | None:
+        changes = self._proposal()
+        if changes is None:
+            return None
+        step = Step(dict(changes), self.stages[0].share, self.stages[0].splits[0])
+        return step if self._fits(step) else None
+
+    def _proposal(self) -> Changes | None:
+        """Return changes that were not tried: one parameter at a time, then also combinations of the best."""
+        tried = self._challengers
+        known = {key_of(changes) for changes in tried}
+        singles = [changes for changes in self.space.singles if key_of(changes) not in known]
+        number = len(tried)
+        if singles and (number < COMBINE_FROM or number % COMBINE_EVERY):
+            return singles[0]
+        combined = self.space.combined(self._best(), tried, np.random.default_rng([self.seed, number]))
+        return combined if combined is not None or not singles else singles[0]
+
+    def _best(self) -> list[Changes]:
+        """Return the changes that gain, those at the furthest stage first."""
+        ranked = [gain for stage in reversed(self.stages) for gain in self._ranked(stage) if gain.value > 0]
+        return list({key_of(gain.changes): gain.changes for gain in ranked}.values())
+
+    def _fits(self, step: Step) -> bool:
+        """Return whether a step will presumably end in time."""
+        return self.spent + self._expected(step) <= self.seconds
+
+    def _expected(self, step: Step) -> float:
+        """Return about how long a step takes, by the defaults and by how much slower these changes were before."""
+        of_defaults = [trial for trial in self.trials if not trial.changes]
+        seconds = np.mean([trial.seconds for trial in of_defaults if trial.share == step.share])
+        own = [trial for trial in self.trials if key_of(trial.changes) == key_of(step.changes)]
+        ratios = [
+            trial.seconds / max(usual.seconds, 1e-9)
+            for trial in own
+            for usual in of_defaults
+            if (usual.share, usual.split) == (trial.share, trial.split)
+        ]
+        return float(seconds * (np.mean(ratios) if ratios else 1.0))

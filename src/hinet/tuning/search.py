@@ -1,0 +1,289 @@
+"""``tune``: the search for parameters that score better than the defaults, under a time budget."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from hinet.classifier import HiNetClassifier
+from hinet.classifier.columns import ColumnKinds, texts_of
+from hinet.classifier.fitting import engine_for
+from hinet.classifier.inputs import count_of, kind_of
+from hinet.classifier.label_reading import read_labels
+from hinet.classifier.label_rows import checked_labels, has_sets, rows_of
+from hinet.classifier.parameters import RULES
+from hinet.classifier.settings import SETTINGS
+from hinet.data.text import TextSettings
+from hinet.data.text.fitting import resolve_auto
+from hinet.data.text.text_input import as_arrow
+from hinet.data.vectors import read_vectors
+from hinet.engine.compiling import compile_for_training
+from hinet.errors import HiNetError, did_you_mean
+from hinet.metrics import SCORES, SET_SCORES
+from hinet.parameters import NONE, SEED, SHARE, real, validate_parameters
+from hinet.progress import Progress, SilentProgress
+from hinet.taxonomy import Taxonomy
+from hinet.tuning.comparison import Gain, best_of, gain_of
+from hinet.tuning.fits import Trainer
+from hinet.tuning.schedule import Schedule, stages_of
+from hinet.tuning.space import Problem, Space, parameters_of, settings_of, text_of
+from hinet.tuning.splits import LabelledRows, Splits
+from hinet.tuning.trials import Trial, TrialFolder, candidates_of
+
+MINUTES = real(above=0)
+OF_A_RUN = ("columns", "path_sep", "random_state", "keep_examples", "memory_limit", "validation_fraction")
+SET_NAMES = {"micro_f1": "set_f1", "macro_f1": "set_f1_macro"}  # what the parameter `objective` calls them
+LABEL_NAMES = {"micro_f1": "label_f1", "macro_f1": "label_f1_macro"}
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The result of a search."""
+
+    trials: Sequence[Trial]
+    space: Space
+    base: Mapping[str, Any]
+    metric: str
+
+    @cached_property
+    def best(self) -> Gain:
+        """What scores best on all rows: the defaults, unless changes beat them by more than chance."""
+        best = best_of(candidates_of(self.trials), self.trials)
+        assert best is not None, "the defaults are always tried"
+        return best
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The best parameters of the estimator."""
+        return parameters_of(self.best.changes, self.base)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The best parameters as plain values for a settings file, without those of a run or of its rows."""
+        kept = {name: value for name, value in self.base.items() if name in SETTINGS and name not in OF_A_RUN}
+        kept = {name: value for name, value in kept.items() if name not in ("vectors", "encoder") or _is_path(value)}
+        return settings_of(self.best.changes, kept, self.space)
+
+    @property
+    def ranking(self) -> list[Gain]:
+        """What was tried on all rows, the best first."""
+        gains = [gain_of(changes, self.trials) for changes in candidates_of(self.trials)]
+        known = [gain for gain in gains if gain is not None]
+        return sorted(known, key=lambda gain: (-gain.splits, -gain.value))
+
+    @property
+    def seconds(self) -> float:
+        """What the trials took."""
+        return sum(trial.seconds for trial in self.trials)
+
+
+def tune(
+    classifier: HiNetClassifier,
+    X: Any,
+    y: Any,
+    *,
+    folder: str | Path,
+    valid: tuple[Any, Any] | None = None,
+    valid_share: float | None = None,
+    metric: str | None = None,
+    minutes: float = 5.0,
+    seed: int = 0,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> Tuning:
+    """Search for parameters of a classifier that score better than its own.
+
+    Parameters that differ from their defaults stay as they are. The search depends on the seed and the finished trials
+    alone; the time decides how many there are.
+
+    Parameters
+    ----------
+    classifier : HiNetClassifier
+        What is tuned; it is not changed.
+    X, y : rows and labels
+        The training rows, as for :meth:`HiNetClassifier.fit`.
+    folder : str or Path
+        Where finished trials are kept.
+    valid : pair of rows and labels, default=None
+        Validation rows to score on. None holds parts of ``X`` out in turn.
+    valid_share : float, default=None
+        The share of ``X`` that the classifier will be trained with as validation rows. None trains without.
+    metric : str, default=None
+        A scorer of :mod:`hinet.metrics`. None is ``"accuracy"``, or ``"set_f1"`` (micro-F1) for several labels a row.
+    minutes : float, default=5
+        The time of all trials, those of earlier runs included.
+    seed : int, default=0
+        The random seed of splits, trials and proposals.
+    resume : bool, default=False
+        Whether to continue the search in ``folder``.
+    progress : Progress, default=None
+        Receives a line a trial, and the seconds spent.
+
+    Raises
+    ------
+    HiNetError
+        If rows, labels or arguments are invalid, or ``folder`` has another search.
+    """
+    progress = progress or SilentProgress()
+    validate_parameters(classifier, RULES)
+    seconds = 60 * MINUTES.validate("minutes", minutes)
+    seed = SEED.validate("seed", seed)
+    given = _given(classifier)
+    if engine_for(classifier.engine, classifier.network, classifier.device) == "torch":
+        raise HiNetError("a search is for the engine 'fused'; leave `engine`, `network` and `device` out")
+    valid_share = (SHARE | NONE).validate("valid_share", valid_share)
+    rows = LabelledRows.of(X, y)
+    splits = Splits(rows, None if valid is None else LabelledRows.of(*valid), valid_share, seed)
+    several = has_sets(y) if classifier.multilabel == "auto" else bool(classifier.multilabel)
+    metric = validate_metric(metric, several=several)
+    taxonomy = classifier.taxonomy
+    if taxonomy is not None and not isinstance(taxonomy, Taxonomy):
+        taxonomy = Taxonomy.from_file(taxonomy)
+    read_labels(checked_labels(y, count_of(rows.rows)), taxonomy, classifier.path_sep)  # whose errors name rows of y
+    problem = _problem(rows, splits, classifier.columns, taxonomy, several=several, metric=metric)
+    space = Space.of(problem, given)
+    trials = TrialFolder(Path(folder), _identity(splits, space, given, taxonomy, metric))
+    finished = trials.start(resume=resume)
+    base = {**given, "taxonomy": taxonomy}
+    if "vectors" in given:
+        base["vectors"] = read_vectors(given["vectors"])  # once for all trials
+    trainer = Trainer(splits, base, metric, seed)
+    stages = stages_of(splits)
+    compile_for_training()
+    progress.started(1, round(seconds))
+    shown = 0
+    try:
+        while True:
+            schedule = Schedule(space, stages, seconds, seed, finished)
+            progress.advanced(round(schedule.spent) - shown)
+            shown = round(schedule.spent)
+            step = schedule.next_step()
+            if step is None:
+                break
+            trial = trainer.run(step, len(finished) + 1)
+            trials.add(trial)
+            finished = [*finished, trial]
+            progress.message(describe_trial(trial, finished, metric))
+    finally:
+        progress.finished()
+    return Tuning(finished, space, given, metric)
+
+
+def validate_metric(metric: str | None, *, several: bool | None = None) -> str:
+    """Return the name of a scorer that fits the labels, or of any if ``several`` is None; or raise HiNetError.
+
+    >>> validate_metric(None, several=False), validate_metric("micro_f1", several=True)
+    ('accuracy', 'set_f1')
+    """
+    if metric is None:
+        return "set_f1" if several else "accuracy"
+    names = [*(SCORES if several is not True else ()), *(SET_SCORES if several is not False else ())]
+    name = (SET_NAMES if several else LABEL_NAMES).get(metric, metric)
+    if name in names:
+        return name
+    kind = {True: "rows with several labels", False: "one label a row", None: "labels"}[several]
+    choices = did_you_mean(metric, names) or f"; choose one of {', '.join(names)}"
+    raise HiNetError(f"`metric` is {metric!r}, which is no scorer for {kind}{choices}")
+
+
+def describe_trial(trial: Trial, finished: Sequence[Trial], metric: str) -> str:
+    """Return a finished trial, and the best so far, as one line."""
+    line = f"{trial.number}: {trial.step}: {metric} {100 * trial.score:.2f}"
+    usual = [
+        other for other in finished if not other.changes and (other.share, other.split) == (trial.share, trial.split)
+    ]
+    if trial.changes and usual:
+        line += f" ({100 * (trial.score - usual[0].score):+.2f})"
+    best = best_of(candidates_of(finished), finished)
+    if best is None:
+        return f"{line}, {trial.seconds:.1f} s"
+    gain = f" ({100 * best.value:+.2f} ± {100 * best.error:.2f})" if best.changes else ""
+    return f"{line}, {trial.seconds:.1f} s; best so far: {text_of(best.changes)}{gain}"
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | Path)
+
+
+def _given(classifier: HiNetClassifier) -> dict[str, Any]:
+    """Return the parameters that differ from their defaults; those of how a run looks do not matter."""
+    usual = HiNetClassifier().get_params(deep=False)
+    own = classifier.get_params(deep=False)
+    left_out = ("verbose", "checkpoint", "checkpoint_every", "warm_start", "validation_fraction")
+    return {
+        name: value
+        for name, value in own.items()
+        if name not in left_out and not (value is None or value == usual[name])
+    }
+
+
+def _problem(
+    rows: LabelledRows,
+    splits: Splits,
+    columns: Mapping[str, Any] | None,
+    taxonomy: Taxonomy | None,
+    *,
+    several: bool,
+    metric: str,
+) -> Problem:
+    kind = "frame" if columns is not None else kind_of(rows.rows)
+    columns = columns or {}
+    has_text = kind == "text" or (kind == "frame" and (not columns or bool(columns.get("text"))))
+    texts = rows.rows
+    if kind == "frame" and has_text:
+        kinds = ColumnKinds.of(RULES["columns"].validate("columns", columns)) if columns else None
+        texts = texts_of(rows.rows, kinds or ColumnKinds.recognised(rows.rows))
+    listed, _ = rows_of(rows.labels)
+    labels = {label for row in listed for label in (row if isinstance(row, set | frozenset) else (_hashable(row),))}
+    titles = taxonomy is not None and any(
+        title != node for title, node in zip(taxonomy.titles, taxonomy.ids, strict=True)
+    )
+    return Problem(
+        rows=splits.rows_of(1.0),
+        labels=len(labels),
+        has_text=has_text,
+        has_short_texts=has_text and _are_short(texts),
+        is_frame=kind == "frame",
+        is_dense=kind == "dense" or (kind == "frame" and not has_text),
+        several=several,
+        is_tree=taxonomy is None or taxonomy.is_tree,
+        has_titles=titles,
+        has_thresholds=splits.trains_with_valid,
+        hierarchical=metric.startswith(("hierarchical", "lca", "neg_tree", "depth")),
+    )
+
+
+def _are_short(texts: Any) -> bool:
+    """Return whether texts have character n-grams by default."""
+    _, settings = resolve_auto(iter([as_arrow(texts)]), TextSettings())
+    return settings.char_ngrams is not None
+
+
+def _hashable(label: Any) -> Any:
+    return tuple(label) if isinstance(label, list) or hasattr(label, "tolist") else label
+
+
+def _identity(
+    splits: Splits, space: Space, given: Mapping[str, Any], taxonomy: Taxonomy | None, metric: str
+) -> dict[str, Any]:
+    """Return what trials of the same search share."""
+    shown = {name: repr(value) for name, value in given.items() if name not in ("taxonomy", "n_jobs", "memory_limit")}
+    return {
+        "rows": splits.train.digest(),
+        "validation rows": None if splits.valid is None else splits.valid.digest(),
+        "taxonomy": None if taxonomy is None else _digest(taxonomy),
+        "valid_share": splits.valid_share,
+        "metric": metric,
+        "seed": splits.seed,
+        "parameters": shown,
+        "space": {name: list(values) for name, values in space.values.items()},
+    }
+
+
+def _digest(taxonomy: Taxonomy) -> str:
+    nodes = [(node, title, taxonomy.parents(node)) for node, title in zip(taxonomy.ids, taxonomy.titles, strict=True)]
+    return hashlib.blake2b(repr(nodes).encode(), digest_size=16).hexdigest()

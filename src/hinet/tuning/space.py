@@ -1,0 +1,185 @@
+"""What is searched: changes of single parameters, in the order in which they are tried, and combinations of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from hinet.classifier.settings import plain_settings
+from hinet.data.text import TextSettings
+from hinet.engine.settings import LEAST_FLAT_ROWS, MOST_FLAT_LABELS, EngineSettings
+
+TEXT = "text."  # what the names of text settings start with, apart from parameters of the estimator
+MOST_TRIED_FLAT_LABELS = 2 * MOST_FLAT_LABELS
+TRIES = 50  # at a combination that is new
+PARENTS = 6  # of the best changes, which are combined
+
+# Tried first, as they gained most where the space was chosen: held-out training rows of NAICS and LSHTC.
+FIRST = (
+    "members",
+    f"{TEXT}min_df",
+    "epochs",
+    "width",
+    f"{TEXT}char_ngrams",
+    "wide",
+    "prior_strength",
+    "feature_dropout",
+)
+
+Changes = Mapping[str, Any]  # names with plain values; {} are the defaults
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What decides which parameters are worth a change."""
+
+    rows: int
+    labels: int
+    has_text: bool
+    has_short_texts: bool = False  # which have character n-grams by default
+    is_frame: bool = False
+    is_dense: bool = False
+    several: bool = False
+    is_tree: bool = True
+    has_titles: bool = False
+    has_thresholds: bool = False  # validation rows train along, so that thresholds of sets are learned
+    hierarchical: bool = False  # the metric looks at the hierarchy
+
+
+@dataclass(frozen=True)
+class Space:
+    """The values of each parameter beside its default, in the order in which they are tried."""
+
+    values: Mapping[str, tuple[Any, ...]]
+
+    @classmethod
+    def of(cls, problem: Problem, base: Mapping[str, Any]) -> Space:
+        """Return the space for some rows; ``base`` are parameters that are given, which stay, but for vectors."""
+        values: dict[str, tuple[Any, ...]] = dict.fromkeys(FIRST, ()) | _engine_values(problem)
+        if problem.has_text and base.get("text") is None:
+            values |= _text_values(problem)
+        if problem.has_text and not problem.is_frame and problem.has_titles:
+            values["titles"] = (True, False)
+        if problem.several and problem.has_thresholds:
+            values |= {"thresholds_by": ("level",), "objective": ("macro_f1",)}
+        if problem.hierarchical and not problem.several:
+            values["decoding"] = ("expected_f1",)
+        values = {name: options for name, options in values.items() if options and name not in base}
+        if base.get("vectors") is not None:
+            values["vectors"] = (None,)
+        return cls(values)
+
+    @cached_property
+    def singles(self) -> list[Changes]:
+        """Changes of one parameter: the first value of each, then the second, and so on."""
+        most = max(map(len, self.values.values()), default=0)
+        return [
+            {name: options[number]}
+            for number in range(most)
+            for name, options in self.values.items()
+            if number < len(options)
+        ]
+
+    def combined(
+        self, best: Sequence[Changes], tried: Sequence[Changes], random: np.random.Generator
+    ) -> Changes | None:
+        """Return a combination of two of the best changes, or one of them with a further change, that is new."""
+        known = {key_of(changes) for changes in tried}
+        singles = self.singles
+        parents = [changes for changes in best if changes][:PARENTS]
+        if not parents:
+            return None
+        for first in range(len(parents)):  # the best two that go together, before chance
+            for second in range(first):
+                joined = {**parents[first], **parents[second]}
+                if key_of(joined) not in known:
+                    return joined
+        for _ in range(TRIES if singles else 0):
+            parent = parents[min(int(random.geometric(0.4)) - 1, len(parents) - 1)]
+            changes = {**parent, **singles[int(random.integers(len(singles)))]}
+            if key_of(changes) not in known:
+                return changes
+        return None
+
+
+def _engine_values(problem: Problem) -> dict[str, tuple[Any, ...]]:
+    settings = EngineSettings()
+    members = settings.members_for(problem.rows)
+    width = settings.width_for(members, problem.labels)
+    epochs = settings.epochs_of_deep(problem.rows)
+    values: dict[str, tuple[Any, ...]] = {
+        "members": (2 * members,),
+        "epochs": (round(1.5 * epochs), 2 * epochs, max(1, round(0.6 * epochs))),
+        "width": (2 * width, max(16, width // 2)),
+        "prior_strength": (0.5, 0.1),
+        "feature_dropout": (0.3, 0.5),
+        "dropout": (0.5, 0.15),
+        "wide": (False,),
+        "flat": _flat_values(problem),
+    }
+    left_out = {"prior_strength", "flat"} if problem.several else set()
+    if problem.is_dense:
+        left_out |= {"wide"} if problem.several else {"feature_dropout"}
+    return {name: options for name, options in values.items() if name not in left_out and options}
+
+
+def _flat_values(problem: Problem) -> tuple[bool, ...]:
+    if not problem.is_tree or problem.labels > MOST_TRIED_FLAT_LABELS:
+        return ()
+    usual = problem.labels <= MOST_FLAT_LABELS and problem.rows >= LEAST_FLAT_ROWS * problem.labels
+    return (not usual,)
+
+
+def _text_values(problem: Problem) -> dict[str, tuple[Any, ...]]:
+    values: dict[str, tuple[Any, ...]] = {
+        f"{TEXT}min_df": (1, 3),
+        f"{TEXT}char_ngrams": ([2, 5], [3, 6], None) if problem.has_short_texts else ([3, 5],),
+        f"{TEXT}word_ngrams": ([1, 1], [1, 3]),
+    }
+    return values | ({f"{TEXT}char_weight": (1.0, 0.25)} if problem.has_short_texts else {})
+
+
+def parameters_of(changes: Changes, base: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of the estimator: those of ``base`` with the changes.
+
+    >>> parameters_of({"epochs": 5, "text.min_df": 1}, {})["text"].min_df
+    1
+    """
+    own = {name: value for name, value in changes.items() if not name.startswith(TEXT)}
+    text = {name.removeprefix(TEXT): value for name, value in changes.items() if name.startswith(TEXT)}
+    if text:
+        own["text"] = replace(base.get("text") or TextSettings(), **text)
+    return {**base, **own}
+
+
+def settings_of(changes: Changes, base: Mapping[str, Any], space: Space) -> dict[str, Any]:
+    """Return all parameters that the space has or that are given, as plain values for a settings file."""
+    names = dict.fromkeys("text" if name.startswith(TEXT) else name for name in space.values)
+    usual = {name: _USUAL.get(name) for name in names}
+    return plain_settings({**usual, **parameters_of(changes, base)})
+
+
+_USUAL = {"wide": True, "decoding": "map", "objective": "micro_f1", "thresholds_by": "all"}
+
+
+def key_of(changes: Changes) -> tuple[tuple[str, str], ...]:
+    """Return what two equal sets of changes share."""
+    return tuple(sorted((name, repr(value)) for name, value in changes.items()))
+
+
+def text_of(changes: Changes) -> str:
+    """Return changes as a user reads them.
+
+    >>> text_of({"members": 4, "text.char_ngrams": [3, 5]})
+    'members=4 char_ngrams=3-5'
+    """
+    parts = [f"{name.removeprefix(TEXT)}={_short(value)}" for name, value in changes.items()]
+    return " ".join(parts) or "defaults"
+
+
+def _short(value: Any) -> str:
+    return "-".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
