@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 from hinet.cli.options import option, shared_options
@@ -14,6 +15,14 @@ if TYPE_CHECKING:  # imported when a command runs, so that --help is fast
 
 _CLUSTER = "Compute on Ray: 'local' starts it here, HOST:PORT is a running cluster; needs the extra 'cluster'."
 _WORKERS = "Processes of --cluster (default: one per core of this machine; on others it must be given)."
+
+
+class Split(StrEnum):
+    """How workers share training; a test keeps them equal to the library's."""
+
+    auto = "auto"
+    jobs = "jobs"
+    rows = "rows"
 
 
 @dataclass(frozen=True)

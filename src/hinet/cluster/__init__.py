@@ -1,5 +1,25 @@
-"""Many rows and long training over the processes of a Ray cluster; optional: nothing else imports Ray."""
+"""Many rows and long training over the processes of a Ray cluster; needs the extra ``cluster``."""
 
-from hinet.cluster.session import Cluster
+from typing import TYPE_CHECKING
 
-__all__ = ["Cluster"]
+from hinet.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from hinet.cluster.prediction import PredictionJob, Sink, predict_rows
+    from hinet.cluster.session import Cluster, connected
+    from hinet.cluster.training import RayRunner, fit_on_cluster
+
+_HOMES = {
+    "Cluster": "hinet.cluster.session",
+    "PredictionJob": "hinet.cluster.prediction",
+    "RayRunner": "hinet.cluster.training",
+    "Sink": "hinet.cluster.prediction",
+    "connected": "hinet.cluster.session",
+    "fit_on_cluster": "hinet.cluster.training",
+    "predict_rows": "hinet.cluster.prediction",
+}
+
+__all__ = ["Cluster", "PredictionJob", "RayRunner", "Sink", "connected", "fit_on_cluster", "predict_rows"]
+
+if not TYPE_CHECKING:  # else a checker would take any name for one of these
+    __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -173,7 +173,7 @@ def _portions(
         files = [{"file": number, "path": path} for number, path in enumerate(job.files)]
         read = ray.data.from_items(files, override_num_blocks=len(files)).map_batches(
             _read, batch_size=1, fn_args=[job], num_cpus=READING,
-            compute=ray.data.TaskPoolStrategy(READERS),
+            compute=ray.data.TaskPoolStrategy(min(READERS, len(files))),
         )
         answered = read.map_batches(
             _Worker, batch_size=1, batch_format="pyarrow", fn_constructor_args=[job, cluster.threads, like, folder],

@@ -18,6 +18,7 @@ LOCAL = "local"
 AUTO = "auto"  # the cluster that runs on this machine already
 SECONDS_TO_CONNECT = 5.0
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_DATA_DISABLE_PROGRESS_BARS": "1"}
+_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "GLOO_SOCKET_IFNAME": "lo"}  # no port is open to others
 _RULES: Rules = {"workers": whole(1), "threads": whole(1)}
 
 
@@ -63,7 +64,7 @@ def connected(cluster: Cluster) -> Iterator[None]:
         _check_processors(cluster, os.cpu_count() or 1, "this machine")
     else:
         _check_address(cluster.address)
-    for name, value in _QUIET.items():
+    for name, value in {**_QUIET, **(_LOOPBACK if cluster.is_local else {})}.items():
         os.environ.setdefault(name, value)
     import ray
 
@@ -83,17 +84,17 @@ def connected(cluster: Cluster) -> Iterator[None]:
 
 def _connect(cluster: Cluster) -> None:
     import ray
+    import ray.data  # both set up their own logging when they are imported
+    import ray.train
 
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
-        if cluster.is_local:
-            with _quiet():
-                ray.init(
-                    LOCAL, num_cpus=cluster.workers * cluster.threads, include_dashboard=False,
-                    _node_ip_address="127.0.0.1", **options,
-                )  # fmt: skip
-        else:
-            ray.init(cluster.address, **options)
+        with _quiet(), _without_stderr():
+            if cluster.is_local:
+                processors = cluster.workers * cluster.threads
+                ray.init(LOCAL, num_cpus=processors, include_dashboard=False, _node_ip_address="127.0.0.1", **options)
+            else:
+                ray.init(cluster.address, **options)
     except (OSError, RuntimeError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise HiNetError(
@@ -113,6 +114,19 @@ def _quiet() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+@contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Close the standard error of the process for a while: Ray's own code writes to it, past all loggers."""
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
 
 
 def _check_processors(cluster: Cluster, there_are: int, where: str) -> None:

@@ -1,9 +1,9 @@
 """Jobs over several workers: whole, or the rows of one shared and its weights averaged.
 
 Between two exchanges each worker trains on rows of its own, from the same weights. Then every row of weights moves by
-the steps of all workers, each counted by its part in the sum of squared gradients: a feature that only one worker has
-seen moves as far as it did there, and one that all have seen by the mean. The sums of squared gradients themselves add
-up. Only rows that some worker has touched are exchanged.
+the steps of all workers, each counted by the root of its part in the sum of squared gradients: a feature that only one
+worker has seen moves as far as it did there, and one that all have seen further than by the mean, as more rows were
+seen. The sums of squared gradients themselves add up. Only rows that some worker has touched are exchanged.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ Floats = NDArray[np.float32]
 Split = Literal["auto", "jobs", "rows"]
 
 EXCHANGES = 4  # an epoch
-COST_OF_SHARING = 1.1  # the work of all workers on a shared job, for each of one worker alone
-UNEVEN = 1.15  # a longest worker that takes so much more than the mean is reason to share a job
+UNEVEN = 1.15  # where the longest worker takes so much longer than the mean, the longest job is shared
 
 
 class Group(Protocol):
@@ -77,7 +76,7 @@ class SharedRows:
         whole = grown.copy()
         self._add(whole)
         rows = np.flatnonzero(whole > 0)
-        share = grown[rows] / whole[rows]
+        share = np.sqrt(grown[rows] / whole[rows])
         for array, old in zip(weights, before, strict=True):
             step = np.ascontiguousarray((array[rows] - old[rows]) * share.reshape(-1, *[1] * (array.ndim - 1)))
             self._add(step)
@@ -96,6 +95,45 @@ class SharedRows:
         if array.size:
             self._group.add(array)
             self.volume += array.nbytes
+
+
+class Assignment(NamedTuple):
+    """Which jobs all workers share, and which worker has each of the others."""
+
+    shared: list[int]
+    owner: dict[int, int]
+
+    @classmethod
+    def of(cls, work: Sequence[float], can_share: Sequence[bool], workers: int, split: Split) -> Assignment:
+        """Return who does which of the jobs that take so much work.
+
+        Whole jobs leave the result as it is on one machine, so ``auto`` shares as few of them as keep workers busy;
+        ``jobs`` shares none, and ``rows`` all that can be.
+
+        >>> Assignment.of([4, 2, 2], [True, True, False], 2, "auto")
+        Assignment(shared=[], owner={0: 0, 1: 1, 2: 1})
+        >>> Assignment.of([8, 2, 2], [True, True, False], 2, "auto")
+        Assignment(shared=[0], owner={1: 0, 2: 1})
+        """
+        candidates = sorted((job for job, can in enumerate(can_share) if can), key=lambda job: -work[job])
+        shared: list[int] = list(candidates) if split == "rows" and workers > 1 else []
+        mean = sum(work) / workers
+        while True:
+            owner, load = _owners([job for job in range(len(work)) if job not in shared], work, workers)
+            longest = sum(work[job] for job in shared) / workers + max(load)
+            rest = [job for job in candidates if job not in shared]
+            if split != "auto" or workers == 1 or longest <= UNEVEN * mean or not rest:
+                return cls(sorted(shared), owner)
+            shared.append(rest[0])
+
+
+def _owners(jobs: list[int], work: Sequence[float], workers: int) -> tuple[dict[int, int], list[float]]:
+    """Return a worker for each job, the longest first to the least loaded, and the load of each worker."""
+    load, owner = [0.0] * workers, {}
+    for job in sorted(jobs, key=lambda job: -work[job]):
+        owner[job] = load.index(min(load))
+        load[owner[job]] += work[job]
+    return dict(sorted(owner.items())), load
 
 
 def _copy(array: NDArray[Any] | None) -> NDArray[Any] | None:
