@@ -83,8 +83,8 @@ def predict(
     The new columns are label, trace and probability, with _2, _3 … for further predictions; --levels describes the
     first. Of a model of several labels a row they are label and probability, each with all labels of the row: joined in
     CSV and TSV, as lists in JSON lines and Parquet. If a label has several paths, --decoding label sums over them, and
-    the trace is the most probable one. With --on-error skip, a column has the line of each row. With --cluster, an --out
-    without extension is a folder of Parquet files, which the workers write.
+    the trace is the most probable one. With --on-error skip, a column has the line of each row. With --cluster, an
+    --out without extension is a folder of Parquet files, which the workers write.
     """
     from hinet.classifier.loaded import load_model
     from hinet.classifier.parameters import MIN_PROBABILITY

@@ -28,8 +28,8 @@ EXAMPLE = (
     "hinet train products.csv --text title --label category --taxonomy categories.csv --valid-share 0.1 --out model"
 )
 _SPLIT = (
-    "Of --cluster: give workers whole experts (jobs), which changes no result, or shares of the rows (rows); auto takes "
-    "rows only where jobs would leave workers idle."
+    "Of --cluster: give workers whole experts (jobs), which changes no result, or shares of the rows (rows); auto "
+    "takes rows only where jobs would leave workers idle."
 )
 _TAXONOMY = "File of the hierarchy, see 'hinet taxonomy check' (default: labels are paths such as A > B > C)."
 
@@ -176,7 +176,9 @@ def _cluster(place: ClusterOptions, training: TrainingOptions, run: RunOptions) 
     if training.fine_tune:
         raise HiNetError("--cluster trains the fused engine, and --fine-tune a network; leave one of them out")
     if cluster.threads > 1:
-        raise HiNetError("with --cluster each worker trains in one thread; leave --threads out, and give more --workers")
+        raise HiNetError(
+            "with --cluster each worker trains in one thread; leave --threads out, and give more --workers"
+        )
     if not cluster.is_local:
         with connected(cluster):  # before rows are read
             pass

@@ -22,7 +22,15 @@ from hinet.classifier.prediction_output import PredictionOutput
 from hinet.classifier.prediction_table import PredictionOptions
 from hinet.cluster.session import Cluster, connected
 from hinet.compiled import compile_from_now_on
-from hinet.data.tables import LabelledBlock, RowErrors, RowQuery, TableOptions, labelled_blocks, new_table, output_format
+from hinet.data.tables import (
+    LabelledBlock,
+    RowErrors,
+    RowQuery,
+    TableOptions,
+    labelled_blocks,
+    new_table,
+    output_format,
+)
 from hinet.data.tables.formats import TableFormat
 from hinet.data.tables.row_errors import FailFast, Unit
 from hinet.data.tables.writing import LABEL_SEP, CellKind, parquet_schema, to_arrow
@@ -163,16 +171,17 @@ class _Like(NamedTuple):
 
 
 @contextmanager
-def _portions(
-    job: PredictionJob, cluster: Cluster, like: _Like, folder: Path | None
-) -> Iterator[Iterator[Answers]]:
+def _portions(job: PredictionJob, cluster: Cluster, like: _Like, folder: Path | None) -> Iterator[Iterator[Answers]]:
     """Yield the answers of all portions in the order of the rows; with a ``folder`` workers write them there."""
     with connected(cluster), _small_blocks():
         import ray.data
 
         files = [{"file": number, "path": path} for number, path in enumerate(job.files)]
         read = ray.data.from_items(files, override_num_blocks=len(files)).map_batches(
-            _read, batch_size=1, fn_args=[job], num_cpus=READING,
+            _read,
+            batch_size=1,
+            fn_args=[job],
+            num_cpus=READING,
             compute=ray.data.TaskPoolStrategy(min(READERS, len(files))),
         )
         answered = read.map_batches(
@@ -228,7 +237,7 @@ def _cause_of(error: BaseException) -> BaseException:
     from ray.exceptions import RayTaskError
 
     cause: BaseException | None = error
-    while cause is not None and not type(cause) is HiNetError:
+    while cause is not None and type(cause) is not HiNetError:
         inner = cause.cause if isinstance(cause, RayTaskError) else None
         cause = inner if isinstance(inner, BaseException) and inner is not cause else cause.__cause__
     return cause or error

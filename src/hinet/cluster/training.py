@@ -106,7 +106,9 @@ def fit_on_cluster(
         If the cluster cannot be used, or the classifier is not one of the fused engine.
     """
     if engine_for(classifier.engine, classifier.network, classifier.device) == "torch":
-        raise HiNetError("`cluster` trains the fused engine; networks of torch train under torchrun, see docs/cluster.md")
+        raise HiNetError(
+            "`cluster` trains the fused engine; networks of torch train under torchrun, see docs/cluster.md"
+        )
     if cluster.threads > 1:
         raise HiNetError("a worker trains in one thread; leave `threads` out, and give more `workers`")
     with connected(cluster):

@@ -9,7 +9,6 @@ seen. The sums of squared gradients themselves add up. Only rows that some worke
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
