@@ -11,9 +11,9 @@ import pytest
 
 from hinet import HiNetClassifier
 from hinet.cli import main
+from hinet.cli.cluster_options import Split
 from hinet.cluster import Cluster, fit_on_cluster
 from hinet.engine.training.sharing import Split as EngineSplit
-from hinet.cli.cluster_options import Split
 from tests.cluster.conftest import one_killed, workers_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
