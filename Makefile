@@ -47,6 +47,7 @@ bench: $(EVERYTHING)  ## slow measurements, with HINET_DATA=folder of the data s
 	$(BIN)/python benchmarks/several_labels.py
 	$(BIN)/python benchmarks/serve.py
 	$(BIN)/python benchmarks/tune.py
+	$(BIN)/python benchmarks/cluster.py
 
 docs: $(EVERYTHING)  ## the site in build/site, with the command-line reference from the program itself; warnings are errors
 	$(BIN)/typer hinet.cli utils docs --name hinet --output docs/cli.md

@@ -14,6 +14,7 @@ _EXTRAS = {
     "pyoxigraph": "ontology",
     "fastapi": "serve",
     "uvicorn": "serve",
+    "ray": "cluster",
 }  # which extra brings a package
 
 

@@ -101,6 +101,7 @@ from hinet.taxonomy import Taxonomy, TaxonomyChange
 if TYPE_CHECKING:
     from hinet.data.vectors import TokenVectors
     from hinet.encoders import Encoder
+    from hinet.engine.training.fit import Runner
     from hinet.exporting import Exported
 
 MAX_DENSE_CELLS = 50_000_000  # of predicted probabilities: 400 MB; beyond that they are sparse
@@ -246,6 +247,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     >>> classifier.predict(["brown bread"])[0]
     ('Food', 'Bread')
     """
+
+    _runner: Runner | None = None  # what trains the experts in other processes; hinet.cluster sets it
 
     def __init__(
         self,
@@ -488,6 +491,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 settings = settings_for(settings, features, len(training.traces))
                 settings = settings if codec.sets is None else for_sets(settings, len(training.traces))
             options |= {"checkpoint": self.checkpoint, "checkpoint_every": self.checkpoint_every}
+            options["runner"] = self._runner
             model = fit(training.rows, training.traces, settings, watch=self.verbose, **options)
             predictor = Search(model, settings.threads)
         fitted = Fitted(features, codec, predictor, predictor.history, training.fingerprint())

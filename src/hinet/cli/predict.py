@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hinet.cli.cluster_options import ClusterOptions, cluster_options
 from hinet.cli.column_options import ColumnOptions, input_options
 from hinet.cli.options import ModelFolder, RunOptions, option, thread_options
-from hinet.cli.row_options import FILES, OnError, RowFormat, RowOptions, row_options
+from hinet.cli.row_options import FILES, SKIP_HINT, OnError, RowFormat, RowOptions, row_options
 from hinet.errors import FileError, HiNetError
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
@@ -39,18 +40,20 @@ class DecodingName(StrEnum):
 
 
 @thread_options
+@cluster_options
 @row_options
 @input_options
 def predict(
     model: ModelFolder,
     rows: RowOptions,
     column_options: ColumnOptions,
+    place: ClusterOptions,
     run: RunOptions,
     data: Annotated[
         list[str] | None,
         typer.Argument(help=f"{FILES} Also plain lines of text (default: standard input).", show_default=False),
     ] = None,
-    out: Annotated[str, option("File to write; - for standard output.")] = "-",
+    out: Annotated[str, option("File to write; - for standard output; with --cluster also a folder.")] = "-",
     to: Annotated[
         RowFormat | None, option("Output format (default: by the extension of --out, else that of the rows).")
     ] = None,
@@ -80,7 +83,8 @@ def predict(
     The new columns are label, trace and probability, with _2, _3 … for further predictions; --levels describes the
     first. Of a model of several labels a row they are label and probability, each with all labels of the row: joined in
     CSV and TSV, as lists in JSON lines and Parquet. If a label has several paths, --decoding label sums over them, and
-    the trace is the most probable one. With --on-error skip, a column has the line of each row.
+    the trace is the most probable one. With --on-error skip, a column has the line of each row. With --cluster, an
+    --out without extension is a folder of Parquet files, which the workers write.
     """
     from hinet.classifier.loaded import load_model
     from hinet.classifier.parameters import MIN_PROBABILITY
@@ -94,6 +98,9 @@ def predict(
     paths = data or ["-"]
     output = "predictions" if out == "-" else out
     _check_paths(paths)
+    cluster = place.chosen(run.threads)
+    if cluster is not None and "-" in paths:
+        raise HiNetError("--cluster reads files, not standard input; name them")
     rows.check_outputs(paths, {"--out": out}, output, model)
     loaded = load_model(model, run.threads)
     options = PredictionOptions(
@@ -111,11 +118,19 @@ def predict(
     table = loaded.table(options)
     if top is not None and table.top < top:
         run.message(f"--top {top:,} is more than the model has: all {table.top:,} are given")
+    separator = label_sep or loaded.columns.label_sep or LABEL_SEP
+    skips = rows.on_error is OnError.skip
     with rows.row_errors(output) as row_errors, counter_for_terminal(run.quiet) as counter:
-        blocks = labelled_blocks(paths, query, rows.options, row_errors)
-        new_output = partial(PredictionOutput, loaded, table, query, prefix, rows.on_error is OnError.skip)
-        separator = label_sep or loaded.columns.label_sep or LABEL_SEP
-        blank = _write(blocks, out, None if to is None else to.value, new_output, counter, separator)
+        if cluster is not None:
+            from hinet.cluster.prediction import PredictionJob, Sink, predict_rows
+
+            job = PredictionJob(model, tuple(paths), query, rows.options, options, prefix, skips, SKIP_HINT)
+            sink = Sink(out, None if to is None else to.value, to is None and _is_folder(out), separator)
+            blank = predict_rows(job, cluster, sink, row_errors, counter.advanced)
+        else:
+            blocks = labelled_blocks(paths, query, rows.options, row_errors)
+            new_output = partial(PredictionOutput, loaded, table, query, prefix, skips)
+            blank = _write(blocks, out, None if to is None else to.value, new_output, counter, separator)
     if blank:
         rows_without = (
             "1 row has no text: its prediction is"
@@ -130,6 +145,11 @@ def _check_paths(paths: list[str]) -> None:
     for path in paths:
         if " " in path and not Path(path).exists():
             raise FileError(path, f"no such file; pass a text through standard input: echo {path!r} | hinet predict …")
+
+
+def _is_folder(out: str) -> bool:
+    """Return whether an output of several workers is a folder: it has the name of one, or is one."""
+    return out != "-" and (out.endswith("/") or Path(out).is_dir() or not Path(out).suffix)
 
 
 def _min_confidence(value: str | None, loaded: LoadedModel, run: RunOptions) -> float | None:

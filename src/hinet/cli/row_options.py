@@ -19,6 +19,9 @@ if TYPE_CHECKING:  # imported when a command runs, so that --help is fast
     from hinet.data.tables import Conditions, RowErrors, TableOptions
 
 
+SKIP_HINT = "; or skip such rows with --on-error skip"
+
+
 class RowFormat(StrEnum):
     """The formats of tables; a test keeps them equal to the library's."""
 
@@ -69,7 +72,7 @@ class RowOptions:
         from hinet.data.tables import FailFast, collect_rejects
 
         if self.on_error is OnError.fail:
-            yield FailFast("; or skip such rows with --on-error skip")
+            yield FailFast(SKIP_HINT)
             return
         with collect_rejects(self.rejects_path(output)) as rejects:
             yield rejects

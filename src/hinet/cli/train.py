@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hinet.cli.cluster_options import ClusterOptions, Split, cluster_options
 from hinet.cli.column_options import NOT_PATHS, ColumnOptions, column_options
 from hinet.cli.finishing import calibrate, report_model
 from hinet.cli.options import RunOptions, option, seed_options
@@ -21,6 +22,7 @@ from hinet.errors import FileError, HiNetError
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet import HiNetClassifier, Taxonomy
     from hinet.cli.training_rows import LabelledRows, TrainingData
+    from hinet.cluster import Cluster
     from hinet.data.tables import Columns
 
 EXAMPLE = (
@@ -28,9 +30,14 @@ EXAMPLE = (
 )
 _SETTINGS = "File of settings, such as of 'hinet tune'; options that are given take their place."
 TAXONOMY = "File of the hierarchy, see 'hinet taxonomy check' (default: labels are paths such as A > B > C)."
+_SPLIT = (
+    "Of --cluster: give workers whole experts (jobs), which changes no result, or shares of the rows (rows); auto "
+    "takes rows only where jobs would leave workers idle."
+)
 
 
 @seed_options
+@cluster_options
 @row_options
 @training_options
 @validation_options
@@ -41,11 +48,13 @@ def train(
     column_options: ColumnOptions,
     training: TrainingOptions,
     validation: ValidationOptions,
+    place: ClusterOptions,
     run: RunOptions,
     out: Annotated[str, option("Folder for the model; replaces an older model there.")],
     taxonomy: Annotated[Path | None, option(TAXONOMY)] = None,
     plot: Annotated[Path | None, option(f"Plot the training curve. {PLOT}")] = None,
     settings: Annotated[Path | None, option(_SETTINGS)] = None,
+    split: Annotated[Split, option(_SPLIT)] = Split.auto,
 ) -> None:
     """Train a classifier on labelled texts and save it to a folder.
 
@@ -69,6 +78,7 @@ def train(
     )
     validation.check(training.patience)
     known = {} if settings is None else read_settings(settings)
+    cluster = _cluster(place, training, run)
     start = time.perf_counter()
     compile_for_training()
     declared = declared_columns(
@@ -96,7 +106,7 @@ def train(
         verbose=not run.quiet,
     )  # fmt: skip
     try:
-        risk_error = fit_rows(classifier, rows_read.train, rows_read.valid, validation.risk)
+        risk_error = fit_rows(classifier, rows_read.train, rows_read.valid, validation.risk, cluster, split)
     except KeyboardInterrupt:
         if checkpoints.is_dir():
             typer.echo(
@@ -175,9 +185,39 @@ def report_validation(data: TrainingData, risk: float | None, run: RunOptions) -
         )
 
 
+def _cluster(place: ClusterOptions, training: TrainingOptions, run: RunOptions) -> Cluster | None:
+    """Return the cluster to train on, if one is wanted; raise HiNetError if it cannot be used."""
+    cluster = place.chosen(run.threads)
+    if cluster is None:
+        return None
+    from hinet.cluster import connected
+
+    if training.fine_tune:
+        raise HiNetError("--cluster trains the fused engine, and --fine-tune a network; leave one of them out")
+    if cluster.threads > 1:
+        raise HiNetError(
+            "with --cluster each worker trains in one thread; leave --threads out, and give more --workers"
+        )
+    if not cluster.is_local:
+        with connected(cluster):  # before rows are read
+            pass
+    return cluster
+
+
 def fit_rows(
-    classifier: HiNetClassifier, train: LabelledRows, valid: LabelledRows | None, risk: float | None
+    classifier: HiNetClassifier,
+    train: LabelledRows,
+    valid: LabelledRows | None,
+    risk: float | None,
+    cluster: Cluster | None = None,
+    split: Split = Split.auto,
 ) -> HiNetError | None:
     """Train, and calibrate if there are validation rows; return why the risk cannot be guaranteed, if so."""
-    classifier.fit(train.inputs, train.labels, valid=None if valid is None else (valid.inputs, valid.labels))
+    held_out = None if valid is None else (valid.inputs, valid.labels)
+    if cluster is None:
+        classifier.fit(train.inputs, train.labels, valid=held_out)
+    else:
+        from hinet.cluster import fit_on_cluster
+
+        fit_on_cluster(classifier, cluster, train.inputs, train.labels, valid=held_out, split=split.value)
     return None if valid is None else calibrate(classifier, len(valid), risk)

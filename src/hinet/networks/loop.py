@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from hinet.data.matrices import check_rows, validate_weights
 from hinet.errors import HiNetError
 from hinet.networks.batches import check_width, row_batch
-from hinet.networks.features import SparseBag
+from hinet.networks.distributed import Processes, sparse_weights
 from hinet.networks.models import FlattenNetwork, HiNet
 from hinet.networks.targets import Targets
 from hinet.parameters import NONE, SEED, Rules, real, validate_fields, whole
@@ -67,7 +67,8 @@ def train(
 
     The cost of a row counts by its ``sample_weight``. With ``validate``, which returns a score that is better the
     larger, the weights of the best epoch are kept.
-    The same seed and number of threads give the same network on a CPU.
+    The same seed and number of threads give the same network on a CPU. Where torch has connected several processes, as
+    ``torchrun`` does, all of them call this with the same rows, and each trains on its share of every batch.
 
     Raises
     ------
@@ -80,11 +81,13 @@ def train(
     _check_labelled(targets)
     if not network.layers.same_as(targets.traces.layers):
         raise HiNetError("the network and the targets have different layers; build both from the same Layers")
-    torch.manual_seed(settings.seed)
+    processes = Processes()
+    torch.manual_seed(settings.seed + processes.rank)  # of dropout
     random = np.random.default_rng(settings.seed)
     network.to(settings.device)
     network.learn_prior(targets)
-    steps = _Steps(network, settings, batches=-(-len(targets) // settings.batch))
+    costs_of = processes.joined(network, settings.device)
+    steps = _Steps(network, settings, processes, batches=-(-len(targets) // settings.batch))
     weights = torch.ones(len(targets))
     if sample_weight is not None:
         weights = torch.from_numpy(validate_weights(sample_weight, len(targets))).float()
@@ -96,16 +99,18 @@ def train(
         shuffled = rows[order]  # so that every batch is a slice
         total = 0.0
         for low in range(0, len(order), settings.batch):
-            chosen = order[low : low + settings.batch]
-            batch = row_batch(shuffled, low, low + len(chosen), settings.device)
-            costs = network.cost(batch, targets.batch(chosen).to(torch.device(settings.device)))
-            cost = (costs * weights[chosen].to(settings.device)).mean()
+            whole = order[low : low + settings.batch]
+            own, share = processes.share(whole)
+            chosen = whole[own]
+            batch = row_batch(shuffled, low + own.start, low + own.start + len(chosen), settings.device)
+            costs = costs_of(batch, targets.batch(chosen).to(torch.device(settings.device)))
+            cost = (costs * weights[chosen].to(settings.device)).mean() * share
             if not cost.isfinite():
                 raise HiNetError("the cost is no longer finite; lower the learning rates or scale the features")
             steps.descend(cost)
-            total += float(cost.detach()) * len(chosen)
-            progress.advanced(len(chosen))
-        return total / len(order)
+            total += float(cost.detach()) * len(whole)
+            progress.advanced(len(whole))
+        return processes.mean(total) / len(order)
 
     history: list[EpochRecord] = []
     best: tuple[float, int, dict[str, Tensor]] | None = None
@@ -133,12 +138,9 @@ def train(
 class _Steps:
     """The optimisers and the rate they go at: a short rise over the warm-up, then a fall to zero."""
 
-    def __init__(self, network: nn.Module, settings: TrainingSettings, batches: int) -> None:
-        sparse = [
-            module.weight
-            for module in network.modules()
-            if isinstance(module, SparseBag) or (isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse)
-        ]
+    def __init__(self, network: nn.Module, settings: TrainingSettings, processes: Processes, batches: int) -> None:
+        sparse = sparse_weights(network)
+        self._processes, self._sparse = processes, sparse
         held = {id(parameter) for parameter in sparse}
         dense = [p for p in network.parameters() if id(p) not in held and p.requires_grad and p.numel()]
         self._optimisers: list[tuple[torch.optim.Optimizer, float]] = []
@@ -160,6 +162,7 @@ class _Steps:
         for optimiser, _ in self._optimisers:
             optimiser.zero_grad()
         cost.backward()  # type: ignore[no-untyped-call]
+        self._processes.exchange_sparse(self._sparse)
         for optimiser, full in self._optimisers:
             for group in optimiser.param_groups:
                 group["lr"] = full * self.rate

@@ -51,11 +51,12 @@ def output_format(out: str, format: TableFormat | None, input_format: TableForma
 
 @contextmanager
 def new_table(
-    out: str, format: TableFormat, kinds: Mapping[str, CellKind], label_sep: str = LABEL_SEP
+    out: str, format: TableFormat, kinds: Mapping[str, CellKind], label_sep: str = LABEL_SEP, schema: Any = None
 ) -> Iterator[TableWriter]:
     """Yield a writer of a table with these columns; ``-`` is standard output.
 
-    A file appears when the block ends, and not if it raises. ``label_sep`` is what joins several labels in a text cell.
+    A file appears when the block ends, and not if it raises. ``label_sep`` is what joins several labels in a text cell;
+    ``schema`` is that of Parquet, which is else taken from the first block.
     """
     for name in kinds:
         if decoding_error(name, "utf-8"):
@@ -64,27 +65,32 @@ def new_table(
         stream = standard_output()
         if format == "parquet" and stream.isatty():
             raise FileError(out, "Parquet is a binary format; write it to a file, or choose another format")
-        with table_writer(out, stream, format, kinds, label_sep) as writer:
+        with table_writer(out, stream, format, kinds, label_sep, schema) as writer:
             yield writer
         stream.flush()
         return
     with (
         new_file(out) as stream,
         compressed_writer(out, stream) as packed,
-        table_writer(out, packed, format, kinds, label_sep) as writer,
+        table_writer(out, packed, format, kinds, label_sep, schema) as writer,
     ):
         yield writer
 
 
 @contextmanager
 def table_writer(
-    path: str, stream: IO[bytes], format: TableFormat, kinds: Mapping[str, CellKind], label_sep: str = LABEL_SEP
+    path: str,
+    stream: IO[bytes],
+    format: TableFormat,
+    kinds: Mapping[str, CellKind],
+    label_sep: str = LABEL_SEP,
+    schema: Any = None,
 ) -> Iterator[TableWriter]:
     """Yield a writer of a table to a stream; errors name ``path``."""
     if format == "jsonl":
         yield _JsonLines(stream, kinds)
     elif format == "parquet":
-        with _Parquet(path, stream, kinds) as writer:
+        with _Parquet(path, stream, kinds, schema) as writer:
             yield writer
     else:
         yield _Delimited(path, stream, "\t" if format == "tsv" else ",", kinds, label_sep)
@@ -166,10 +172,10 @@ def _json_value(value: Any, kind: CellKind) -> Any:
 
 
 class _Parquet:
-    """Columns of kind ``any`` get their types from the first block."""
+    """Columns of kind ``any`` get their types from the schema, or without one from the first block."""
 
-    def __init__(self, path: str, stream: IO[bytes], kinds: Mapping[str, CellKind]) -> None:
-        self._path, self._stream, self._kinds = path, stream, kinds
+    def __init__(self, path: str, stream: IO[bytes], kinds: Mapping[str, CellKind], schema: Any) -> None:
+        self._path, self._stream, self._kinds, self._schema = path, stream, kinds, schema
         self._writer: Any = None
 
     def __enter__(self) -> _Parquet:
@@ -185,21 +191,42 @@ class _Parquet:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        texts, numbers = pa.list_(pa.string()), pa.list_(pa.float64())
-        types = {"text": pa.string(), "texts": texts, "labels": texts, "number": pa.float64(), "numbers": numbers}
-        types["integer"] = pa.int64()
         try:
+            if self._schema is None:
+                self._schema = parquet_schema(columns, self._kinds)
             if self._writer is None:
-                first = {name: _as_array(columns[name], types.get(kind)) for name, kind in self._kinds.items()}
-                kinds = {name: array.type for name, array in first.items()}  # a column of nulls may become text later
-                fields = [(name, pa.string() if pa.types.is_null(kind) else kind) for name, kind in kinds.items()]
-                self._schema = pa.schema(fields)
                 self._writer = pq.ParquetWriter(self._stream, self._schema)
             arrays = [_as_array(columns[field.name], field.type) for field in self._schema]
             table = pa.Table.from_arrays(arrays, schema=self._schema)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
             raise FileError(self._path, f"a kept column changes its type ({error}); keep other columns") from None
         self._writer.write_table(table)
+
+
+def parquet_schema(columns: Mapping[str, Sequence[Any]], kinds: Mapping[str, CellKind]) -> Any:
+    """Return the schema of a table; columns of kind ``any`` have the types of these cells."""
+    import pyarrow as pa
+
+    types = {name: _as_array(columns[name], _type_of(kind)).type for name, kind in kinds.items()}
+    # a column of nulls may become text later
+    return pa.schema([(name, pa.string() if pa.types.is_null(type) else type) for name, type in types.items()])
+
+
+def to_arrow(columns: Mapping[str, Sequence[Any]], kinds: Mapping[str, CellKind]) -> dict[str, Any]:
+    """Return columns as Arrow arrays, but for those of kind ``any``, which stay as they are."""
+    return {
+        name: columns[name] if kind == "any" else _as_array(columns[name], _type_of(kind))
+        for name, kind in kinds.items()
+    }
+
+
+def _type_of(kind: CellKind) -> Any:
+    """Return the Arrow type of cells of a kind; None if they may have any."""
+    import pyarrow as pa
+
+    texts, numbers = pa.list_(pa.string()), pa.list_(pa.float64())
+    types = {"text": pa.string(), "texts": texts, "labels": texts, "number": pa.float64(), "numbers": numbers}
+    return {**types, "integer": pa.int64()}.get(kind)
 
 
 def _as_array(column: Any, kind: Any) -> Any:

@@ -57,6 +57,8 @@ class Checkpoints:
     folder: Path
     fingerprint: str
     every: float = 0.0  # seconds between two states of a job
+    to_the_end: bool = False  # whether the last state of a job is kept too, for another process
+    read_only: bool = False
     _next: dict[str, float] = field(default_factory=dict)  # when each job is due
 
     def started(self, job: Job) -> None:
@@ -65,6 +67,8 @@ class Checkpoints:
 
     def is_due(self, job: Job) -> bool:
         """Return whether it is time to keep the state of a job."""
+        if self.read_only:
+            return False
         return self.every == 0 or time.monotonic() >= self._next[job.name]
 
     def keep(self, job: Job, done: Done) -> None:

@@ -18,6 +18,7 @@ from hinet.engine.settings import Dropout
 from hinet.engine.training.deep_kernels import train_deep, train_flat
 from hinet.engine.training.jobs import Arrays, Job, RowChunk, TrainingSet
 from hinet.engine.training.set_kernels import train_deep_sets
+from hinet.engine.training.sharing import Averaged
 
 MASK_LENGTH = 1 << 16  # dropout factors made for an epoch
 ROW_FACTORS = 4_093  # made for an epoch; a prime, so that they do not go with other factors
@@ -129,6 +130,16 @@ class DeepJob(Job):
         return self.train_rows(
             order, self._plan.rate, epoch, advance, lambda chunk: train(chunk, masks, expert, accumulators)
         )
+
+    def averaged(self) -> list[Averaged]:
+        """Return embeddings, output rows and inner units, each with the sums of squared gradients of its rows."""
+        expert, sums = self.expert, self._accumulators
+        return [
+            Averaged((expert.embedding,), sums.embedding),
+            Averaged((expert.weight, expert.bias), sums.weight),
+            Averaged((expert.inner, expert.inner_bias), sums.inner),
+            Averaged((expert.embedding_bias,), None),
+        ]
 
     def _row_factors(self, random: np.random.Generator) -> Floats:
         """Return factors of the sparse part of rows, below 1 for some if there are dense columns to go by instead."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +53,25 @@ class ValidationRows:
     traces: Traces
 
 
+class Runner(Protocol):
+    """Trains experts elsewhere, in several processes."""
+
+    mark: str  # what the result depends on besides settings and data; empty if on nothing
+
+    def run(self, data: TrainingData, checkpoints: Checkpoints, progress: Progress) -> None:
+        """Train all jobs, and leave their last states among the checkpoints."""
+
+
+class TrainingData(NamedTuple):
+    """What a plan is made of."""
+
+    rows: Any
+    traces: Traces
+    settings: EngineSettings
+    sample_weight: NDArray[np.floating[Any]] | None
+    valid: ValidationRows | None
+
+
 def fit(
     rows: Any,
     traces: Traces,
@@ -63,13 +84,15 @@ def fit(
     checkpoint: str | Path | None = None,
     checkpoint_every: float = 0.0,
     watch: bool = False,
+    runner: Runner | None = None,
 ) -> FusedModel:
     """Train a model on CSR ``rows`` towards the labels of ``traces``.
 
     The result depends on the settings and the data alone, not on the number of threads. With ``checkpoint``, a folder,
     finished epochs are kept there, every so many seconds, and a run that was broken off goes on from them to the same
     result. With ``start``, a model over the same layers, training goes on from it: its experts learn from these rows,
-    its shape stays. With ``watch``, every epoch records the accuracy of its expert alone on validation rows.
+    its shape stays. With ``watch``, every epoch records the accuracy of its expert alone on validation rows. With a
+    ``runner``, other processes train the experts.
 
     Raises
     ------
@@ -83,20 +106,30 @@ def fit(
         raise HiNetError("patience looks at validation rows; give some, or leave it out")
     if start is not None and checkpoint is not None:
         raise HiNetError("training that goes on from a model keeps no checkpoint; leave one of the two out")
-    plan = _Plan(rows, traces, settings, sample_weight, valid, start)
+    if start is not None and runner is not None:
+        raise HiNetError("training that goes on from a model runs in one process; leave one of the two out")
+    data = TrainingData(rows, traces, settings, sample_weight, valid)
+    plan = TrainingPlan(*data, start)
     progress.message(str(plan.memory))
     plan.memory.check(settings.memory_limit)
-    kept = None
-    if checkpoint is not None:
-        every = CHECKPOINT_EVERY.validate("checkpoint_every", checkpoint_every)
-        kept = Checkpoints(PATH.validate("checkpoint", checkpoint), plan.fingerprint(), every)
     seen = plan.valid_accuracy if watch or settings.patience is not None else None
-    trainer = Trainer(plan.jobs(), plan.train.rows.row_count, settings, progress, kept, plan.valid_cost, seen)
-    trainer.run()
+    every = CHECKPOINT_EVERY.validate("checkpoint_every", checkpoint_every)
+    with ExitStack() as stack:
+        if runner is not None and checkpoint is None:
+            checkpoint = stack.enter_context(TemporaryDirectory(prefix="hinet-"))
+        kept = None
+        if checkpoint is not None:
+            fingerprint = plan.fingerprint() + ("" if runner is None else runner.mark)
+            kept = Checkpoints(PATH.validate("checkpoint", checkpoint), fingerprint, every)
+        if runner is not None and kept is not None:
+            runner.run(data, kept, progress)
+            progress = SilentProgress()  # what is left to do is to take up what others have done
+        trainer = Trainer(plan.jobs(), plan.train.rows.row_count, settings, progress, kept, plan.valid_cost, seen)
+        trainer.run()
     return plan.mixed(trainer.history)
 
 
-class _Plan:
+class TrainingPlan:
     """The data in the form kernels read, the experts to be, and how they become a model."""
 
     def __init__(

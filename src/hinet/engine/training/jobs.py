@@ -13,6 +13,7 @@ from hinet.data.matrices import SparseMatrix
 from hinet.engine.model.experts import Floats
 from hinet.engine.model.groups import Groups
 from hinet.engine.model.targets import TargetArrays
+from hinet.engine.training.sharing import Averaged, Group, SharedRows
 from hinet.engine.training.target_kernels import most_of_a_row
 
 CHUNK = 4_096  # rows between two looks at whether to go on
@@ -49,6 +50,7 @@ class Job(ABC):
 
     name: str
     epochs: int
+    shared: SharedRows | None = None  # this worker's part, where several workers share the rows
 
     @abstractmethod
     def work(self) -> float:
@@ -75,6 +77,14 @@ class Job(ABC):
         for name, array in self.state().items():
             array[...] = state[name]
 
+    def averaged(self) -> list[Averaged]:
+        """Return the weights to average where workers share the rows; none if they cannot."""
+        return []
+
+    def share(self, group: Group) -> None:
+        """Train from now on only this worker's rows, and average the weights with those of the others."""
+        self.shared = SharedRows(group, self.averaged())
+
     def train_rows(
         self,
         order: NDArray[np.int64],
@@ -85,9 +95,32 @@ class Job(ABC):
     ) -> float:
         """Train on rows a chunk at a time and return their mean cost; the rate falls to zero over all epochs."""
         rates = rate * (1 - epoch / self.epochs), rate * (1 - (epoch + 1) / self.epochs)
+        if self.shared is not None:
+            return self._train_shared(self.shared, order, rates, advance, train)
         cost = 0.0
         for first in range(0, len(order), CHUNK):
             chunk = RowChunk(order[first : first + CHUNK], first, len(order), rates)
             cost += float(train(chunk))
             advance(len(chunk.order))
         return cost / max(len(order), 1)
+
+    def _train_shared(
+        self,
+        shared: SharedRows,
+        order: NDArray[np.int64],
+        rates: tuple[float, float],
+        advance: Callable[[int], None],
+        train: Callable[[RowChunk], float],
+    ) -> float:
+        """Train on this worker's rows, with an exchange after each piece of them; return the mean cost of all rows."""
+        shared.start()
+        pieces = shared.own(order)
+        total, done, cost = sum(map(len, pieces)), 0, 0.0
+        for piece in pieces:
+            for first in range(0, len(piece), CHUNK):
+                chunk = RowChunk(piece[first : first + CHUNK], done, total, rates)
+                cost += float(train(chunk))
+                done += len(chunk.order)
+                advance(len(chunk.order))
+            shared.exchange()
+        return shared.mean_cost(cost, total)

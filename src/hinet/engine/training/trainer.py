@@ -59,7 +59,7 @@ class Trainer:
     def _run_job(self, job: Job, done: Done) -> None:
         if self._checkpoints is not None:
             self._checkpoints.started(job)
-        patience = self._settings.patience
+        patience, kept = self._settings.patience, len(done.records)
         for epoch in range(len(done.records), job.epochs):
             if done.best is not None and patience is not None and epoch - done.best.epoch > patience:
                 break
@@ -67,9 +67,13 @@ class Trainer:
             done = Done((*done.records, record), best)
             if self._checkpoints is not None and self._checkpoints.is_due(job):
                 self._checkpoints.keep(job, done)
+                kept = len(done.records)
             with self._lock:
                 self.history.append(record)
                 self._progress.epoch_done(record)
+        last = self._checkpoints
+        if last is not None and last.to_the_end and not last.read_only and kept < len(done.records):
+            last.keep(job, done)
         if done.best is not None:
             job.restore(done.best.state)
         check_finite(job.name, job.state())

@@ -14,6 +14,7 @@ from hinet.engine.model.targets import Targets
 from hinet.engine.training.cooccurrence import seen_together
 from hinet.engine.training.jobs import Arrays, Job, TrainingSet
 from hinet.engine.training.set_kernels import train_wide_sets
+from hinet.engine.training.sharing import Averaged
 from hinet.engine.training.wide_kernels import (
     WeightIndices,
     WideWeights,
@@ -252,6 +253,14 @@ class CoupledGroups(Job):
         if epoch + 1 == self.epochs:
             self._indices = None  # room for others
         return cost
+
+    def averaged(self) -> list[Averaged]:
+        """Return weights and biases, each with its sum of squared gradients."""
+        wide = self._wide
+        return [
+            Averaged((wide.weights["weight"],), wide.weights["accumulator"]),
+            Averaged((wide.bias,), wide.bias_accumulators),
+        ]
 
     def state(self) -> Arrays:
         """Return weights, accumulators and biases."""

@@ -1,0 +1,202 @@
+"""A cluster of two workers on this machine: the same answers, a killed worker, throughput, and training.
+
+    HINET_DATA=folder python benchmarks/cluster.py [case ...]
+
+Each case runs alone in a fresh process, with Ray started in it. Seconds of training are from rows in memory to the
+model, with workers that have started; ``start_seconds`` is what Ray took before. Ratios compare two and one worker of
+one thread each in the same process, one after the other. Results: ``benchmarks/results/cluster.json``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from engine import load
+from measure import Case, Stopwatch, run_cases, save
+
+from hinet import HiNetClassifier, load_icd10cm
+from hinet.classifier.loaded import load_model
+from hinet.classifier.prediction_output import PredictionOutput
+from hinet.classifier.prediction_table import PredictionOptions
+from hinet.cluster import Cluster, PredictionJob, RayRunner, Sink, connected, predict_rows
+from hinet.data.tables import Columns, FailFast, RowQuery, TableOptions, labelled_blocks, new_table
+from hinet.engine import EngineSettings, Search, fit
+from hinet.engine.compiling import compile_for_training
+from hinet.engine.training.sharing import Split
+from hinet.metrics import accuracy
+from hinet.progress import Progress
+
+ROWS = int(os.environ.get("HINET_CLUSTER_ROWS", "2000000"))
+WORKERS = 2
+QUERY = RowQuery(Columns(), labels=False, keep=("id",), allow_blank=True)
+
+
+class Clock(Progress):
+    """When the workers of a run had started, and when the last epoch was done."""
+
+    def __init__(self) -> None:
+        self.start = self.end = 0.0
+
+    def started(self, epochs: int, rows: int) -> None:
+        """Note that workers have started."""
+        self.start = time.perf_counter()
+
+    def finished(self) -> None:
+        """Note that workers are done."""
+        self.end = self.end or time.perf_counter()
+
+
+def new_rows(folder: Path) -> tuple[Path, str]:
+    """Return a model of ICD-10-CM, and a table of so many rows: its texts with a number each."""
+    icd = load_icd10cm()
+    classifier = HiNetClassifier(icd.taxonomy, n_jobs=1, epochs=3)
+    classifier.fit(list(icd.train.texts), list(icd.train.labels)).save(folder / "model")
+    texts = np.array([*icd.test.texts, *icd.valid.texts], object)
+    path = folder / "rows.parquet"
+    numbers = np.arange(ROWS)
+    chosen = [f"{text} {number}" for text, number in zip(texts[numbers % len(texts)], numbers.tolist(), strict=True)]
+    pq.write_table(pa.table({"id": numbers, "text": chosen}), path, row_group_size=100_000)
+    return folder / "model", str(path)
+
+
+def write_alone(model: Path, path: str, out: Path) -> None:
+    """Predict in this process, by one thread, as the command does."""
+    loaded = load_model(model, 1)
+    blocks = labelled_blocks([path], QUERY, TableOptions(), FailFast())
+    first = next(blocks)
+    output = PredictionOutput(loaded, loaded.table(PredictionOptions()), QUERY, "", False, first)
+    with new_table(str(out), "parquet", output.kinds()) as table:
+        for block in chain([first], blocks):
+            table.write(output.columns(block))
+
+
+def predicted(model: Path, path: str, out: Path, workers: int, advanced: Any = None) -> float:
+    """Predict with workers, and return the seconds from the first answers to the last, in rows a second."""
+    job = PredictionJob(model, (path,), QUERY, TableOptions(), PredictionOptions())
+    marks: list[tuple[float, int]] = []
+
+    def seen(rows: int) -> None:
+        marks.append((time.perf_counter(), rows))
+        if advanced is not None:
+            advanced(sum(done for _, done in marks))
+
+    predict_rows(job, Cluster("local", workers), Sink(str(out), is_folder=True), FailFast(), seen)
+    return sum(rows for _, rows in marks[1:]) / (marks[-1][0] - marks[0][0])
+
+
+def equal(folder: Path, alone: Path) -> bool:
+    """Return whether a folder has the rows of a file, in their order, to the last bit."""
+    return bool(pq.read_table(folder).equals(pq.read_table(alone)))
+
+
+def prediction() -> dict[str, Any]:
+    """Rows of one process, of one worker, of two, and of two of which one is killed in the middle."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model, path = new_rows(folder)
+        watch = Stopwatch()
+        write_alone(model, path, folder / "alone.parquet")
+        alone_seconds = watch.seconds
+        with connected(Cluster("local", 1)):
+            one = predicted(model, path, folder / "one", 1)
+        with connected(Cluster("local", WORKERS)):
+            two = predicted(model, path, folder / "two", WORKERS)
+            killed = Killer()
+            predicted(model, path, folder / "killed", WORKERS, killed.seen)
+        return {
+            "rows": ROWS,
+            "rows_per_second_alone": round(ROWS / alone_seconds),
+            "rows_per_second_one_worker": round(one),
+            "rows_per_second_two_workers": round(two),
+            "throughput_ratio": round(two / one, 3),
+            "equal": equal(folder / "two", folder / "alone.parquet"),
+            "killed": len(killed.pids),
+            "equal_after_kill": equal(folder / "killed", folder / "alone.parquet"),
+        }
+
+
+class Killer:
+    """Kills a worker with -9 when half of the rows are done."""
+
+    def __init__(self) -> None:
+        self.pids: list[int] = []
+
+    def seen(self, rows: int) -> None:
+        """Kill, if it is time."""
+        if rows * 2 >= ROWS and not self.pids:
+            for path in Path("/proc").iterdir():
+                if path.name.isdigit() and is_worker(int(path.name)):
+                    os.kill(int(path.name), signal.SIGKILL)
+                    self.pids.append(int(path.name))
+                    return
+
+
+def is_worker(pid: int) -> bool:
+    """Return whether a process is a worker that this one has started."""
+    try:
+        if not Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::MapWorker"):
+            return False
+        while pid > 1 and pid != os.getpid():
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return False
+    return pid == os.getpid()
+
+
+def training(name: str, split: Split) -> dict[str, Any]:
+    """Accuracy of test rows, and seconds, of one process, one worker and two."""
+    data = load(name)
+    compile_for_training()
+    traces, settings = data.traces(data.train), EngineSettings(threads=1)
+    truth = data.traces(data.test)
+
+    def run(workers: int) -> tuple[float, float, float, Any]:
+        clock, before = Clock(), time.perf_counter()
+        with connected(Cluster("local", workers)):
+            runner = RayRunner(Cluster("local", workers), split)
+            model = fit(data.train.rows, traces, settings, valid=data.validation, progress=clock, runner=runner)
+        end = time.perf_counter()
+        score = 100 * accuracy(truth, Search(model, 1).traces(data.test.rows).traces)
+        return score, end - clock.start, clock.start - before, model
+
+    watch = Stopwatch()
+    alone = fit(data.train.rows, traces, settings, valid=data.validation)
+    alone_seconds = watch.seconds
+    alone_accuracy = 100 * accuracy(truth, Search(alone, 1).traces(data.test.rows).traces)
+    _, one, _, _ = run(1)
+    together, two, start, model = run(WORKERS)
+    same = bool(np.array_equal(alone.experts.deep.embedding, model.experts.deep.embedding))
+    return {
+        "accuracy_alone": round(alone_accuracy, 2),
+        "accuracy_two_workers": round(together, 2),
+        "accuracy_loss": round(alone_accuracy - together, 2),
+        "seconds_alone": round(alone_seconds, 1),
+        "seconds_one_worker": round(one, 1),
+        "seconds_two_workers": round(two, 1),
+        "time_ratio": round(two / one, 3),
+        "start_seconds": round(start, 1),
+        "same_model": same,
+    }
+
+
+CASES: dict[str, Case] = {
+    "prediction": prediction,
+    **{
+        f"{name}, {split}": partial(training, name, split)
+        for name in ("icd", "wikitaxa")
+        for split in ("auto", "rows")
+    },
+}  # fmt: skip
+
+if __name__ == "__main__":
+    save("cluster", run_cases(__file__, "cluster", CASES))

@@ -1,0 +1,154 @@
+"""A connection to Ray: processes on this machine, or those of a running cluster."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from hinet.errors import HiNetError
+from hinet.extras import require
+from hinet.parameters import Rules, validate_fields, whole
+
+LOCAL = "local"
+AUTO = "auto"  # the cluster that runs on this machine already
+SECONDS_TO_CONNECT = 5.0
+_QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_DATA_DISABLE_PROGRESS_BARS": "1"}
+_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "GLOO_SOCKET_IFNAME": "lo"}  # no port is open to others
+_RULES: Rules = {"workers": whole(1), "threads": whole(1)}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where to compute, and with how many workers.
+
+    Attributes
+    ----------
+    address : str
+        ``local`` starts Ray on this machine, only reachable from it, and ends it afterwards; ``HOST:PORT`` is a running
+        cluster, of which this machine is a node, and ``auto`` the one that runs here.
+    workers : int
+        Processes that compute side by side.
+    threads : int
+        Threads of each.
+    """
+
+    address: str = LOCAL
+    workers: int = 1
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        validate_fields(self, _RULES)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether Ray is started on this machine."""
+        return self.address == LOCAL
+
+
+@contextmanager
+def connected(cluster: Cluster) -> Iterator[None]:
+    """Connect to a cluster, or start one here; where the process is connected already, use that.
+
+    Raises
+    ------
+    HiNetError
+        If Ray is not installed, the address cannot be reached, or the cluster has fewer processors than workers need.
+    """
+    require("ray", "`cluster`")
+    if cluster.is_local:
+        _check_processors(cluster, os.cpu_count() or 1, "this machine")
+    else:
+        _check_address(cluster.address)
+    for name, value in {**_QUIET, **(_LOOPBACK if cluster.is_local else {})}.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    if ray.is_initialized():
+        _check_processors(cluster, int(ray.cluster_resources().get("CPU", 0)), "the cluster")
+        yield
+        return
+    _connect(cluster)
+    try:
+        if not cluster.is_local:
+            _check_processors(cluster, int(ray.cluster_resources().get("CPU", 0)), f"the cluster at {cluster.address}")
+        with _quiet():
+            yield
+    finally:
+        ray.shutdown()
+
+
+def _connect(cluster: Cluster) -> None:
+    import ray
+    import ray.data  # both set up their own logging when they are imported
+    import ray.train
+
+    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    try:
+        with _quiet(), _without_stderr():
+            if cluster.is_local:
+                processors = cluster.workers * cluster.threads
+                ray.init(LOCAL, num_cpus=processors, include_dashboard=False, _node_ip_address="127.0.0.1", **options)
+            else:
+                ray.init(cluster.address, **options)
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise HiNetError(
+            f"no connection to Ray at {cluster.address}: {reason}; start it there with: ray start --head"
+        ) from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what Ray tells of itself to its log files; errors are raised anyway."""
+    loggers = [logging.getLogger(name) for name in ("ray", "ray.data", "ray.train", "ray._private")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+@contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Close the standard error of the process for a while: Ray's own code writes to it, past all loggers."""
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
+
+
+def _check_processors(cluster: Cluster, there_are: int, where: str) -> None:
+    needed = cluster.workers * cluster.threads
+    if needed > there_are:
+        each = "" if cluster.threads == 1 else f" of {cluster.threads} threads"
+        raise HiNetError(
+            f"{cluster.workers:,} workers{each} need {needed:,} processors, and {where} has {there_are:,}; lower "
+            "`workers`"
+        )
+
+
+def _check_address(address: str) -> None:
+    """Raise HiNetError if nobody listens at an address; Ray itself would wait for minutes."""
+    if address == AUTO:
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or "/" in host:
+        raise HiNetError(f"`cluster` is {LOCAL!r}, {AUTO!r} or the HOST:PORT of a cluster; got {address!r}")
+    try:
+        socket.create_connection((host, int(port)), SECONDS_TO_CONNECT).close()
+    except (OSError, OverflowError) as error:
+        raise HiNetError(
+            f"no cluster answers at {address} ({error}); start one with: ray start --head, or give {LOCAL!r}"
+        ) from None

@@ -1,0 +1,277 @@
+"""Training of the fused engine by the workers of Ray Train.
+
+Every worker makes the same plan of the same rows, and does its part of the jobs: some of them whole, and its share of
+the rows of those that all workers share, with weights averaged by all-reduce. Finished epochs go to the folder of
+checkpoints, from which all workers go on if Ray has to start them anew, and from which the process that asked takes up
+the trained experts in the end.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.classifier.estimator import HiNetClassifier
+from hinet.classifier.fitting import engine_for
+from hinet.cluster.session import Cluster, connected
+from hinet.engine.training.checkpoints import Checkpoints
+from hinet.engine.training.fit import TrainingData, TrainingPlan
+from hinet.engine.training.jobs import Job
+from hinet.engine.training.sharing import EXCHANGES, Assignment, Split
+from hinet.engine.training.trainer import Trainer
+from hinet.errors import HiNetError
+from hinet.extras import require
+from hinet.progress import EpochRecord, Progress
+
+RESTARTS = 3  # of the workers, when one of them dies
+SECONDS_BETWEEN_REPORTS = 1.0
+
+
+@dataclass(frozen=True)
+class RayRunner:
+    """Trains the experts of a classifier on a cluster.
+
+    ``split`` is how: ``jobs`` gives whole experts to workers, with the result of one machine to the last bit; ``rows``
+    shares the rows of each and averages its weights; ``auto`` shares no more than it takes to keep all workers busy.
+    """
+
+    cluster: Cluster
+    split: Split = "auto"
+    exchanges: int = EXCHANGES
+
+    @property
+    def mark(self) -> str:
+        """What the result depends on besides settings and data."""
+        return "" if self.split == "jobs" else f"-{self.split}-{self.cluster.workers}-{self.exchanges}"
+
+    def run(self, data: TrainingData, checkpoints: Checkpoints, progress: Progress) -> None:
+        """Train all jobs, and leave their last states among the checkpoints."""
+        require("torch", "training on a cluster")
+        data = data._replace(settings=replace(data.settings, threads=1))
+        checkpoints = replace(checkpoints, folder=checkpoints.folder.absolute())  # workers have folders of their own
+        with connected(self.cluster):
+            import ray
+            from ray.train import FailureConfig, RunConfig, ScalingConfig
+            from ray.train.torch import TorchConfig, TorchTrainer
+            from ray.train.v2.api.exceptions import TrainingFailedError
+
+            with _Reports.shown(progress) as reports, TemporaryDirectory(prefix="hinet-ray-") as folder:
+                task = _Task(ray.put(pickle.dumps(data, 5)), checkpoints, self.split, self.exchanges, reports.queue)
+                trainer = TorchTrainer(
+                    _work,
+                    train_loop_config={"task": task},
+                    torch_config=TorchConfig(backend="gloo"),
+                    scaling_config=ScalingConfig(num_workers=self.cluster.workers),
+                    run_config=RunConfig(
+                        name="hinet", storage_path=folder, failure_config=FailureConfig(max_failures=RESTARTS)
+                    ),
+                )
+                try:
+                    trainer.fit()
+                except TrainingFailedError as error:
+                    reason = str(error).strip().rpartition("\n")[2]
+                    raise HiNetError(
+                        f"the workers ended {RESTARTS + 1} times ({reason}); finished epochs are kept, and the same "
+                        "command goes on from them"
+                    ) from None
+                finally:
+                    reports.finish()
+                reports.check()
+
+
+def fit_on_cluster(
+    classifier: HiNetClassifier,
+    cluster: Cluster,
+    X: Any,
+    y: Any,
+    *,
+    sample_weight: Any = None,
+    valid: tuple[Any, Any] | None = None,
+    split: Split = "auto",
+) -> HiNetClassifier:
+    """Fit a classifier as its own ``fit`` does, the experts trained by the workers of a cluster.
+
+    Raises
+    ------
+    HiNetError
+        If the cluster cannot be used, or the classifier is not one of the fused engine.
+    """
+    if engine_for(classifier.engine, classifier.network, classifier.device) == "torch":
+        raise HiNetError(
+            "`cluster` trains the fused engine; networks of torch train under torchrun, see docs/cluster.md"
+        )
+    if cluster.threads > 1:
+        raise HiNetError("a worker trains in one thread; leave `threads` out, and give more `workers`")
+    with connected(cluster):
+        classifier._runner = RayRunner(cluster, split)
+        try:
+            return classifier.fit(X, y, sample_weight, valid=valid)
+        finally:
+            del classifier._runner
+
+
+class _Task(NamedTuple):
+    """What a worker needs."""
+
+    data: Any  # reference to the pickled rows
+    checkpoints: Checkpoints
+    split: Split
+    exchanges: int
+    reports: Any  # queue
+
+
+class TorchGroup:
+    """The workers of this run, as torch connects them."""
+
+    def __init__(self) -> None:
+        from torch import distributed
+
+        self._distributed = distributed
+        self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
+
+    def add(self, array: NDArray[np.float32]) -> None:
+        """Replace an array by its sum over all workers."""
+        import torch
+
+        self._distributed.all_reduce(torch.from_numpy(array))
+
+
+def _work(config: dict[str, Any]) -> None:
+    """Do this worker's part of all jobs."""
+    import ray
+
+    task: _Task = config["task"]
+    group = TorchGroup()
+    reporter = _Reporter(task.reports)
+    try:
+        data: TrainingData = pickle.loads(ray.get(task.data))
+        plan = TrainingPlan(*data, None)
+        jobs = plan.jobs()
+        assignment = Assignment.of(
+            [job.work() for job in jobs], [bool(job.averaged()) for job in jobs], group.size, task.split
+        )
+        kept = replace(task.checkpoints, to_the_end=True)
+        seen = plan.valid_accuracy if data.settings.patience is not None else None
+
+        def train(jobs: list[Job], checkpoints: Checkpoints) -> None:
+            rows = plan.train.rows.row_count
+            Trainer(jobs, rows, data.settings, reporter, checkpoints, plan.valid_cost, seen).run()
+
+        reporter.plan(sum(job.epochs for job in jobs), plan.train.rows.row_count, len(assignment.shared), group)
+        for number in assignment.shared:
+            jobs[number].share(group)
+            jobs[number].shared.exchanges = task.exchanges
+            train([jobs[number]], replace(kept, read_only=group.rank > 0))
+        train([jobs[number] for number, owner in assignment.owner.items() if owner == group.rank], kept)
+    except HiNetError as error:
+        reporter.failed(str(error))  # to train anew would end in the same way
+
+
+class _Reporter(Progress):
+    """Sends progress from a worker, rows at most once a second."""
+
+    def __init__(self, queue: Any) -> None:
+        self._queue = queue
+        self._rows, self._sent = 0, time.monotonic()
+
+    def plan(self, epochs: int, rows: int, shared: int, group: TorchGroup) -> None:
+        """Tell how much there is to do."""
+        if group.rank == 0:
+            self._queue.put(("plan", (epochs, rows, shared)))
+
+    def message(self, text: str) -> None:
+        """Send a message."""
+        self._queue.put(("message", (text,)))
+
+    def advanced(self, rows: int) -> None:
+        """Count rows."""
+        self._rows += rows
+        if time.monotonic() - self._sent >= SECONDS_BETWEEN_REPORTS:
+            self._send_rows()
+
+    def epoch_done(self, record: EpochRecord) -> None:
+        """Send the record."""
+        self._send_rows()
+        self._queue.put(("epoch_done", (record,)))
+
+    def failed(self, message: str) -> None:
+        """Send an error that a user can do something about."""
+        self._queue.put(("failed", (message,)))
+
+    def _send_rows(self) -> None:
+        self._queue.put(("advanced", (self._rows,)))
+        self._rows, self._sent = 0, time.monotonic()
+
+
+class _Reports:
+    """Shows what workers report, in a thread of the process that waits for them."""
+
+    def __init__(self, progress: Progress) -> None:
+        from ray.util.queue import Queue
+
+        self.queue = Queue(actor_options={"num_cpus": 0})
+        self._progress, self._error = progress, ""
+        self._epochs: set[tuple[str, int]] = set()  # a shared job is reported by all workers
+        self._is_started = False
+        self._thread = threading.Thread(target=self._show, daemon=True)
+
+    @classmethod
+    @contextmanager
+    def shown(cls, progress: Progress) -> Iterator[_Reports]:
+        """Yield reports that are shown until the block ends."""
+        reports = cls(progress)
+        reports._thread.start()
+        try:
+            yield reports
+        finally:
+            reports.finish()
+            progress.finished()
+            reports.queue.shutdown(force=True)
+
+    def finish(self) -> None:
+        """Show what is left, and end."""
+        if self._thread.is_alive():
+            self.queue.put(("end", ()))
+            self._thread.join()
+
+    def check(self) -> None:
+        """Raise HiNetError if a worker failed."""
+        if self._error:
+            raise HiNetError(self._error)
+
+    def _show(self) -> None:
+        while True:
+            what, values = self.queue.get()
+            if what == "end":
+                return
+            if what == "failed":
+                self._error = values[0]
+            elif what == "plan":
+                self._start(*values)
+            elif what == "epoch_done":
+                self._show_epoch(values[0])
+            else:
+                getattr(self._progress, what)(*values)
+
+    def _start(self, epochs: int, rows: int, shared: int) -> None:
+        if self._is_started:
+            self._progress.message("a worker died; the workers go on from the last checkpoints")
+            return
+        self._is_started = True
+        if shared:
+            self._progress.message(f"workers share the rows of {shared} experts, and average their weights")
+        self._progress.started(epochs, rows)
+
+    def _show_epoch(self, record: EpochRecord) -> None:
+        if (record.part, record.epoch) not in self._epochs:
+            self._epochs.add((record.part, record.epoch))
+            self._progress.epoch_done(record)

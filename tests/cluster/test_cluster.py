@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import csv
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from hinet import HiNetClassifier
+from hinet.cli import main
+from hinet.cli.cluster_options import Split
+from hinet.cluster import Cluster, fit_on_cluster
+from hinet.engine.training.sharing import Split as EngineSplit
+from tests.cluster.conftest import one_killed, workers_of
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
+
+ROWS = 40_000
+THINGS = ("bread", "milk", "car", "train", "rye", "oat", "toy", "skimmed", "brown", "fast")
+
+
+def paths(count: int, seed: int = 0) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Return texts of a few words whose first word is their label, below one of two top nodes."""
+    random = np.random.default_rng(seed)
+    words = random.integers(len(THINGS), size=(count, 4))
+    texts = [" ".join(THINGS[word] for word in row) for row in words.tolist()]
+    return texts, [("top" + str(row[0] % 2), THINGS[row[0]]) for row in words.tolist()]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cluster") / "model"
+    HiNetClassifier(n_jobs=1, epochs=2).fit(*paths(300)).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Two tables with different numbers of rows, one of which has rows without text."""
+    folder = tmp_path_factory.mktemp("rows")
+    texts = paths(ROWS, 1)[0]
+    parts = {"first.csv": texts[: ROWS // 4 * 3], "second.csv": ["", *texts[ROWS // 4 * 3 :], " "]}
+    for name, part in parts.items():
+        with (folder / name).open("w", newline="") as stream:
+            csv.writer(stream).writerows([("id", "text"), *enumerate(part)])
+    return [str(folder / name) for name in parts]
+
+
+def run(*arguments: Any) -> int:
+    """Run the program in this process and return its exit code."""
+    try:
+        main([str(argument) for argument in arguments])
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+@pytest.fixture(scope="module")
+def alone(model: Path, files: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one machine writes."""
+    out = tmp_path_factory.mktemp("alone") / "out.parquet"
+    assert run("predict", model, *files, "--keep", "id", "--levels", "--out", out, "--quiet") == 0
+    return out
+
+
+def test_a_file_of_a_cluster_is_that_of_one_machine(
+    cluster: Cluster, model: Path, files: list[str], alone: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.parquet"
+    options = ["--keep", "id", "--levels", "--out", out, "--cluster", "local", "--workers", 2, "--quiet"]
+    assert run("predict", model, *files, *options) == 0
+    assert out.read_bytes() == alone.read_bytes()
+
+
+def test_a_killed_worker_loses_and_repeats_no_row(
+    cluster: Cluster, model: Path, files: list[str], alone: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "folder"
+    options = ["--keep", "id", "--levels", "--out", out, "--cluster", "local", "--workers", 2, "--quiet"]
+
+    def is_time() -> bool:
+        return len(workers_of("MapWorker")) == 2
+
+    with one_killed("MapWorker", is_time) as killed:
+        assert run("predict", model, *files, *options) == 0
+    assert killed
+    assert pq.read_table(out).equals(pq.read_table(alone))
+    assert [path for path in tmp_path.iterdir() if path != out] == []
+
+
+def test_an_invalid_row_is_named_and_nothing_is_left(
+    cluster: Cluster, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": "rye"}\n' * 9_000 + '{"text": ["rye"]}\n')
+    out = tmp_path / "out"
+    assert run("predict", model, rows, "--out", out, "--cluster", "local", "--workers", 2, "--quiet") == 2
+    assert f"{rows}:9001: the text is a list or an object" in capfd.readouterr().err
+    assert [*tmp_path.iterdir()] == [rows]
+
+
+def test_workers_with_whole_experts_train_the_same_model_though_one_is_killed(cluster: Cluster, tmp_path: Path) -> None:
+    rows = paths(3_000)
+    valid = paths(200, 2)
+    alone = HiNetClassifier(n_jobs=1).fit(*rows, valid=valid)
+    folder = tmp_path / "checkpoints"
+    together = HiNetClassifier(n_jobs=1, checkpoint=folder)
+
+    def is_time() -> bool:
+        return folder.is_dir() and any(folder.glob("*.safetensors"))
+
+    with one_killed("RayTrainWorker", is_time) as killed:
+        fit_on_cluster(together, cluster, *rows, valid=valid, split="jobs")
+    assert killed
+    np.testing.assert_array_equal(together.predict_proba(valid[0]), alone.predict_proba(valid[0]))
+
+
+def test_workers_that_share_rows_learn_as_well(cluster: Cluster) -> None:
+    valid = paths(200, 2)
+    together = fit_on_cluster(HiNetClassifier(n_jobs=1, wide=False), cluster, *paths(3_000), split="rows")
+    predicted = [tuple(label) for label in together.predict(valid[0])]
+    assert np.mean([a == b for a, b in zip(predicted, valid[1], strict=True)]) > 0.95
+    assert not hasattr(together, "_runner") or together._runner is None
+
+
+def test_the_ways_to_split_are_those_of_the_engine() -> None:
+    assert [each.value for each in Split] == [*EngineSplit.__args__]
+
+
+def closed_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--cluster", "local", "--workers", 9_999], "9,999 workers need 9,999 processors"),
+        (["--cluster", "nowhere", "--workers", 1], "the HOST:PORT of a cluster; got 'nowhere'"),
+        (["--cluster", f"127.0.0.1:{closed_port()}", "--workers", 1], "no cluster answers at 127.0.0.1"),
+        (["--cluster", "127.0.0.1:1"], "needs --workers"),
+        (["--workers", 2], "add --cluster local"),
+    ],
+)
+def test_a_cluster_that_cannot_be_used_is_one_line(
+    options: list[Any], message: str, model: Path, files: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    for command in (
+        ["predict", model, files[0]],
+        ["train", files[0], "--label", "id", "--out", model.parent / "other"],
+    ):
+        assert run(*command, *options) == 2
+        error = capfd.readouterr().err
+        assert error.startswith("error: ")
+        assert message in error
+        assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--threads", 2, "--workers", 1], "each worker trains in one thread"),
+        (["--fine-tune", "--encoder", "x"], "leave one of them out"),
+    ],
+)
+def test_training_options_that_a_cluster_has_not(
+    options: list[Any], message: str, files: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run("train", files[0], "--out", tmp_path / "model", "--cluster", "local", *options) == 2
+    assert message in capfd.readouterr().err
+
+
+def test_standard_input_is_not_for_a_cluster(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("predict", model, "--cluster", "local") == 2
+    assert "--cluster reads files" in capfd.readouterr().err
