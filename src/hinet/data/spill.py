@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from hinet.data.matrices import MixedRows, SparseMatrix
 from hinet.data.traces import Traces
 from hinet.errors import FileError, HiNetError
-from hinet.files import write_text
+from hinet.files.atomic import write_text
 from hinet.ragged import offsets_of
 from hinet.taxonomy import Layers
 

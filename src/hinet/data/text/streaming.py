@@ -25,8 +25,8 @@ MOST_COUNTED = 1 << 24  # n-grams that are counted at a time, 12 bytes each; the
 class BoundedCounts:
     """Counts the texts of each n-gram, exactly as long as there are at most ``most`` different ones.
 
-    If there are more, those in the fewest texts are dropped until half as many are left. One that comes again is counted
-    anew, so its count may be too low by what the dropped ones had, ``lost`` at most.
+    If there are more, those in the fewest texts are dropped until half as many are left. One that comes again is
+    counted anew, so its count may be too low by what the dropped ones had, ``lost`` at most.
     """
 
     def __init__(self, settings: TextSettings, threads: int | None, most: int = MOST_COUNTED) -> None:

@@ -97,7 +97,7 @@ class Columns(NamedTuple):
 
     def with_block(self, number: int, more: Columns) -> Columns:
         """Return the columns of these rows and of the block of this number."""
-        salt = np.uint64(2 * number + 1) * MIX  # odd, and another one for each block: equal digests stay equal
+        salt = np.uint64((2 * number + 1) * int(MIX) % (1 << 64))  # odd, and another one for each block
         return Columns(self.digests + salt * more.digests, self.counts + more.counts)
 
     def repeated_share(self) -> float:
