@@ -22,8 +22,8 @@ from hinet.engine.training import rows as training_rows
 from tests.classifier.data import EDGES, WORDS, small, taxonomy, texts
 
 
-def in_chunks(X: Any, y: Any, size: int = 70) -> list[tuple[Any, Any]]:
-    take = X.slice if isinstance(X, pa.Table) else lambda start, count: X[start : start + count]
+def in_chunks(given: Any, y: Any, size: int = 70) -> list[tuple[Any, Any]]:
+    take = given.slice if isinstance(given, pa.Table) else lambda start, count: given[start : start + count]
     return [(take(start, size), y[start : start + size]) for start in range(0, len(y), size)]
 
 
@@ -38,23 +38,23 @@ def same(one: HiNetClassifier, other: HiNetClassifier) -> bool:
 
 @pytest.mark.parametrize("form", ["ids", "paths", "sets", "frame", "titles"])
 def test_one_block_gives_the_model_of_all_rows_in_memory(form: str) -> None:
-    X, y = texts(400)
-    valid_X, valid_y = texts(60, seed=1)
+    given, y = texts(400)
+    valid_rows, valid_y = texts(60, seed=1)
     settings: dict[str, Any] = {"flat": False} if form == "sets" else {}
-    rows, labels, valid = X, y, (valid_X, valid_y)
+    rows, labels, valid = given, y, (valid_rows, valid_y)
     if form == "ids":
         settings["taxonomy"] = taxonomy()
     if form == "titles":
         settings |= {"taxonomy": Taxonomy.from_edges(EDGES, attributes={"title": WORDS}), "titles": True}
     if form == "sets":
         labels = [frozenset({a, b}) for a, b in zip(y, y[1:] + y[:1], strict=True)]
-        valid = valid_X, [frozenset({label}) for label in valid_y]
+        valid = valid_rows, [frozenset({label}) for label in valid_y]
     if form == "paths":
-        labels, valid = [f"all > {label}" for label in y], (valid_X, [f"all > {label}" for label in valid_y])
+        labels, valid = [f"all > {label}" for label in y], (valid_rows, [f"all > {label}" for label in valid_y])
     if form == "frame":
         random = np.random.default_rng(0)
-        rows = pa.table({"text": X, "size": random.normal(size=len(X)), "kind": [label[0] for label in y]})
-        valid = pa.table({"text": valid_X, "size": np.zeros(60), "kind": [label[0] for label in valid_y]}), valid_y
+        rows = pa.table({"text": given, "size": random.normal(size=len(given)), "kind": [label[0] for label in y]})
+        valid = pa.table({"text": valid_rows, "size": np.zeros(60), "kind": [label[0] for label in valid_y]}), valid_y
         settings["columns"] = {"text": "text", "number": "size", "category": "kind"}
     held = small(**settings).fit(rows, labels, valid=valid)
     streamed = small(**settings).fit_stream(in_chunks(rows, labels), valid=valid)
@@ -69,13 +69,13 @@ def test_many_blocks_learn_what_one_does_though_the_stream_is_sorted(monkeypatch
     monkeypatch.setattr(spill, "BLOCK_ROWS", 50)
     monkeypatch.setattr(spill, "WINDOW_VALUES", 600)
     monkeypatch.setattr(training_rows, "SAMPLE_VALUES", 2_000)
-    X, y = texts(600)
-    test_X, test_y = texts(200, seed=1)
+    given, y = texts(600)
+    test_rows, test_y = texts(200, seed=1)
     order = np.argsort(y, kind="stable").tolist()
-    X, y = [X[row] for row in order], [y[row] for row in order]
-    streamed = small(validation_fraction=0.1).fit_stream(in_chunks(X, y))
-    held = small().fit(X, y)
-    accuracy = [float(np.mean(c.predict(test_X) == np.array(test_y))) for c in (held, streamed)]
+    given, y = [given[row] for row in order], [y[row] for row in order]
+    streamed = small(validation_fraction=0.1).fit_stream(in_chunks(given, y))
+    held = small().fit(given, y)
+    accuracy = [float(np.mean(c.predict(test_rows) == np.array(test_y))) for c in (held, streamed)]
     assert accuracy[1] > accuracy[0] - 0.03
     assert streamed.metrics_["validation"]["rows"] == 60
     assert {record.part for record in streamed.history_} >= {"deep 1", "wide 1"}
@@ -83,20 +83,21 @@ def test_many_blocks_learn_what_one_does_though_the_stream_is_sorted(monkeypatch
 
 def test_a_stream_goes_on_after_a_kill_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spill, "BLOCK_ROWS", 50)
-    X, y = texts(300)
-    usual = small().fit_stream(in_chunks(X, y))
+    given, y = texts(300)
+    alone: dict[str, Any] = {"wide": False, "flat": False}
+    usual = small(**alone).fit_stream(in_chunks(given, y))
     for epoch in (0, 3):
         folder = tmp_path / f"after {epoch}"
         child = os.fork()
         if child == 0:
             monkeypatch.setattr("hinet.engine.training.deep.DeepJob.run_epoch", _killed_at(epoch))
-            small(checkpoint=folder).fit_stream(in_chunks(X, y))
+            small(checkpoint=folder, **alone).fit_stream(in_chunks(given, y))
             os._exit(0)
         assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
         kept = sorted(path.name for path in folder.iterdir())
         assert spill.MANIFEST in kept
         assert ("deep-1.safetensors" in kept) == (epoch > 0)
-        resumed = small(checkpoint=folder).fit_stream(in_chunks(X, y))
+        resumed = small(checkpoint=folder, **alone).fit_stream(in_chunks(given, y))
         assert same(usual, resumed)
         assert not any(spill.is_spill(path.name) for path in folder.iterdir())
 
@@ -116,13 +117,13 @@ def _killed_at(epoch: int) -> Any:
 
 def test_a_stream_that_was_killed_while_rows_were_written_starts_anew(tmp_path: Path) -> None:
     (tmp_path / "rows-00000.bin").write_bytes(b"half of a row")
-    X, y = texts(100)
-    assert same(small().fit_stream(in_chunks(X, y)), small(checkpoint=tmp_path).fit_stream(in_chunks(X, y)))
+    given, y = texts(100)
+    assert same(small().fit_stream(in_chunks(given, y)), small(checkpoint=tmp_path).fit_stream(in_chunks(given, y)))
 
 
 def test_a_saved_model_of_a_stream_explains_with_words(tmp_path: Path) -> None:
-    X, y = texts(200)
-    small(taxonomy=taxonomy()).fit_stream(in_chunks(X, y)).save(tmp_path / "model")
+    given, y = texts(200)
+    small(taxonomy=taxonomy()).fit_stream(in_chunks(given, y)).save(tmp_path / "model")
     model = load(tmp_path / "model")
     assert model.predict(["whole cream"])[0] == "milk"
     assert "cream" in str(model.explain("whole cream"))
@@ -136,8 +137,8 @@ class Changing:
 
     def __iter__(self) -> Iterator[tuple[list[str], list[str]]]:
         self.times += 1
-        X, y = texts(200 - 50 * self.times)
-        yield X, y
+        given, y = texts(200 - 50 * self.times)
+        yield given, y
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,9 @@ def test_streams_that_cannot_be_trained_on_are_refused(source: Any, settings: An
         small(**settings).fit_stream(source)
 
 
-def test_a_disk_without_room_is_refused_before_rows_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_without_room_is_refused_before_rows_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 10})())
     with pytest.raises(HiNetError, match="put the checkpoints on another disk"):
         small(checkpoint=tmp_path).fit_stream(in_chunks(*texts(50)))
@@ -168,13 +171,13 @@ def test_a_disk_without_room_is_refused_before_rows_are_written(tmp_path: Path, 
 
 
 def test_counts_are_exact_until_they_are_too_many_and_then_the_frequent_stay() -> None:
-    X, _ = texts(300)
+    given, _ = texts(300)
     settings = TextSettings(char_ngrams=(3, 4))
     exact, bounded = BoundedCounts(settings, 1), BoundedCounts(settings, 1, most=60)
-    for array in arrow_chunks(X[start : start + 40] for start in range(0, 300, 40)):
+    for array in arrow_chunks(given[start : start + 40] for start in range(0, 300, 40)):
         exact.add(array)
         bounded.add(array)
-    expected = TextFeatures.fit(X, settings, 1)
+    expected = TextFeatures.fit(given, settings, 1)
     found = features_from(exact.total(), settings, settings, 10**6)
     assert np.array_equal(found.words.lookup.hashes, expected.words.lookup.hashes)
     assert np.array_equal(found.chars.lookup.idf, expected.chars.lookup.idf)
@@ -190,7 +193,7 @@ def test_counts_are_exact_until_they_are_too_many_and_then_the_frequent_stay() -
 
 
 def test_counts_of_held_out_texts_can_be_taken_away() -> None:
-    X, _ = texts(100)
+    given, _ = texts(100)
     settings = TextSettings(char_ngrams=(3, 3))
 
     def counted(some: list[str]) -> Counts:
@@ -198,21 +201,21 @@ def test_counts_of_held_out_texts_can_be_taken_away() -> None:
         counts.add(next(arrow_chunks([some])))
         return counts.total()
 
-    left, expected = without(counted(X), counted(X[70:])), counted(X[:70])
+    left, expected = without(counted(given), counted(given[70:])), counted(given[:70])
     assert left.texts == 70
     assert np.array_equal(left.words.hashes, expected.words.hashes)
     assert np.array_equal(left.chars.rows, expected.chars.rows)
 
 
 def test_names_are_found_where_texts_come_again() -> None:
-    X = [*texts(80)[0], "Äpfel und Öl", "Äpfel und Öl"]
+    given = [*texts(80)[0], "Äpfel und Öl", "Äpfel und Öl"]
     settings = TextSettings(char_ngrams=(3, 5))
-    expected = TextFeatures.fit(X, settings, 1)
+    expected = TextFeatures.fit(given, settings, 1)
     counts = BoundedCounts(settings, 1)
-    counts.add(next(arrow_chunks([X])))
+    counts.add(next(arrow_chunks([given])))
     naming = NamingFeatures.of(features_from(counts.total(), settings, settings, 10**6))
-    for start in range(0, len(X), 7):
-        naming.transform(X[start : start + 7], 1)
+    for start in range(0, len(given), 7):
+        naming.transform(given[start : start + 7], 1)
     found, numbers = named(naming, naming.names_found()), np.arange(expected.count)
     assert found.names(numbers) == expected.names(numbers)
 
