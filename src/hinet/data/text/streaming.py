@@ -23,9 +23,9 @@ MOST_COUNTED = 1 << 24  # n-grams that are counted at a time, 12 bytes each; the
 
 
 class BoundedCounts:
-    """Counts the texts of each n-gram, exactly as long as there are at most ``most`` different ones.
+    """Counts the texts of each n-gram, exactly as long as there are not nearly ``most`` different ones.
 
-    If there are more, those in the fewest texts are dropped until half as many are left. One that comes again is
+    If there are, those in the fewest texts are dropped until half as many are left. One that comes again is
     counted anew, so its count may be too low by what the dropped ones had, ``lost`` at most.
     """
 
@@ -50,7 +50,7 @@ class BoundedCounts:
 
     def _prune(self) -> None:
         total = self.total()
-        if len(total) > self._most // 2:
+        if len(total) > 3 * self._most // 4:  # else parts of the counts had the same n-grams
             rows = np.concatenate((total.words.rows, total.chars.rows))
             least = int(np.partition(rows, len(rows) - self._most // 2)[len(rows) - self._most // 2])
             self.lost += least
