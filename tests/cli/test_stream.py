@@ -93,6 +93,7 @@ def test_it_switches_itself_on_where_rows_would_not_fit(shards: Path, capfd: pyt
     command = ["train", "0.parquet", *COLUMNS[:-1], "--epochs", "1", "--out", "model", "--memory-limit", "0.0004"]
     assert run_inside(*command) == 2  # the model does not fit either
     said = capfd.readouterr().err
+    assert not (shards / "model.checkpoint").exists()
     assert "about 200 rows would take" in said
     assert "training streams from disk, as with --stream; --no-stream reads all rows" in said
     assert run_inside(*command, "--no-stream") == 2

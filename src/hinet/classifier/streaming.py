@@ -35,6 +35,7 @@ from hinet.data.text.fitting import Counts, hash_and_count
 from hinet.data.text.streaming import NamingFeatures, features_from, named, without
 from hinet.data.text.text_input import as_arrow
 from hinet.engine import Search, fit
+from hinet.engine.model.groups import Groups
 from hinet.engine.settings import plan_memory
 from hinet.engine.training.rows import SAMPLE_VALUES
 from hinet.errors import HiNetError, LabelError
@@ -215,7 +216,7 @@ class StreamTraining:
         labels = int(codec.layers.ends.sum())
         width = settings.width_for(members, labels) * members
         limit = (total_memory() if settings.memory_limit is None else settings.memory_limit * GB) * SHARE_OF_MEMORY
-        outputs = plan_memory(features=0, outputs=len(codec.layers.option_neuron), width=width).total
+        outputs = plan_memory(features=0, outputs=Groups.of(codec.layers).rows, width=width).total
         each = plan_memory(features=1, outputs=0, width=width).total
         return int(min(MOST_FEATURES, max((limit - outputs) / each, LEAST_FEATURES)))
 
@@ -263,10 +264,17 @@ class StreamTraining:
     def _folder(self) -> Iterator[Path]:
         """Yield the folder for the rows: that of checkpoints, or one that is removed."""
         if self._parameters["checkpoint"] is not None:
-            yield Path(self._parameters["checkpoint"])
+            folder = Path(self._parameters["checkpoint"])
+            try:
+                yield folder
+            except HiNetError:  # to go on would end alike
+                remove_spill(folder)
+                if folder.is_dir() and not any(folder.iterdir()):
+                    folder.rmdir()
+                raise
             return
-        with tempfile.TemporaryDirectory(prefix="hinet-") as folder:
-            yield Path(folder)
+        with tempfile.TemporaryDirectory(prefix="hinet-") as temporary:
+            yield Path(temporary)
 
     def _spill(
         self,
