@@ -47,7 +47,7 @@ def in_full() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(DeepExpert, "quantised", lambda expert: expert))
         alone = patch(
-            "hinet.engine.training.fit.merged_columns", lambda rows, columns: np.arange(columns, dtype=np.int32)
+            "hinet.engine.training.rows.merged_columns", lambda rows, columns: np.arange(columns, dtype=np.int32)
         )
         stack.enter_context(alone)
         yield

@@ -403,11 +403,67 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 compile_for_training()
             held_out = self._fit_anew(checked, kind, engine, codec, traces, weights, valid)
         if held_out is not None:
-            self._held = held_out
-            if several:
-                self._learn_thresholds(held_out)
-            self.metrics_["validation"] = validation_metrics(self.fitted_, held_out, self.decoding)
+            self._take_up_held_out(held_out)
         return self
+
+    def fit_stream(self, source: Any, valid: tuple[Any, Any] | None = None) -> Self:
+        """Train on rows that do not fit in memory.
+
+        The rows are read twice: once to count labels and n-grams, once to write them to disk as features, in the folder
+        of ``checkpoint`` or a temporary one, from where the experts train. Each block on disk is a random part of all
+        rows. They are removed at the end. Memory depends on the features and the labels, not on the rows: at most a
+        million features, and fewer where ``memory_limit`` is short. The wide expert trains on a random part of many
+        rows, and some rows are then held out to weight the experts.
+
+        Parameters
+        ----------
+        source : iterable of pairs of rows and labels, or function that returns one
+            Each pair is as for :meth:`fit`: texts, or a frame, and their labels. ``LabelledTables`` of
+            ``hinet.data.tables`` reads files.
+        valid : pair of rows and labels, default=None
+            Validation rows, instead of ``validation_fraction``, which holds out 20,000 rows at most.
+
+        Returns
+        -------
+        HiNetClassifier
+            The classifier itself.
+
+        Examples
+        --------
+        >>> shards = [(["rye bread", "white bread"], ["Bread"] * 2), (["toy car", "toy train"], ["Toys"] * 2)]
+        >>> HiNetClassifier().fit_stream(shards).predict(["brown bread"])[0]
+        'Bread'
+        """
+        from hinet.classifier.streaming import StreamTraining
+
+        parameters = validate_parameters(self, RULES)
+        VALID.validate("valid", valid)
+        if engine_for(self.engine, self.network, self.device) != "fused":
+            raise HiNetError("a stream trains with the fused engine; leave `engine`, `network` and `device` out")
+        if self.warm_start and self.__sklearn_is_fitted__():
+            raise HiNetError("a stream starts a model anew; set `warm_start=False`, or train on with partial_fit")
+        if self.encoder is not None:
+            require("sentence_transformers", "`encoder`")
+        if self.patience is not None and valid is None and self.validation_fraction is None:
+            raise HiNetError(
+                "patience looks at validation rows; give `valid` or `validation_fraction`, or leave it out"
+            )
+        compile_for_training()
+        result = StreamTraining(parameters, self._given_taxonomy(), self._progress()).fit(source, valid)
+        self._clear("n_features_in_", "feature_names_in_")
+        if result.columns:
+            self.n_features_in_, self.feature_names_in_ = len(result.columns), np.array(result.columns, object)
+        self._set_fitted(result.fitted)
+        if result.held_out is not None:
+            self._take_up_held_out(result.held_out)
+        return self
+
+    def _take_up_held_out(self, held_out: HeldOut) -> None:
+        """Learn from validation rows what is learned after training, and keep them for :meth:`calibrate`."""
+        self._held = held_out
+        if self.fitted_.codec.sets is not None:
+            self._learn_thresholds(held_out)
+        self.metrics_["validation"] = validation_metrics(self.fitted_, held_out, self.decoding)
 
     def _wants_sets(self, y: Any) -> bool:
         """Return whether rows may have several labels; raise HiNetError if the parameters do not go with that."""

@@ -123,12 +123,13 @@ def settings_for(settings: EngineSettings, features: Features, rows: int) -> Eng
     return replace(settings, members=settings.members or min(STATIC_MEMBERS, settings.members_for(rows)))
 
 
-def for_sets(settings: EngineSettings, rows: int) -> EngineSettings:
+def for_sets(settings: EngineSettings, rows: int, *, streamed: bool = False) -> EngineSettings:
     """Return settings of the fused engine for so many sparse rows with several labels each.
 
     A yes or no to each option tells less at a time than a choice among all, so they are seen more often.
     """
-    return replace(settings, deep_epochs=settings.deep_epochs or SET_PASSES * settings.epochs_of_deep(rows))
+    epochs = SET_PASSES * settings.epochs_of_deep(rows, streamed=streamed)
+    return replace(settings, deep_epochs=settings.deep_epochs or epochs)
 
 
 def for_dense_sets(settings: EngineSettings, rows: Any) -> EngineSettings:

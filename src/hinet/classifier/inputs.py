@@ -194,15 +194,21 @@ class FrameInput:
             text_input, text_rows = fit_text(texts_of(table, kinds), settings, threads, source, progress)
         elif source is not None:
             raise HiNetError("vectors and encoder read texts, and the rows have no column of text; leave both out")
+        frame = cls.beside(text_input, table, kinds, several=several)
+        return frame, frame._rows(table, text_rows)
+
+    @classmethod
+    def beside(cls, text: TextInput | None, table: pa.Table, kinds: ColumnKinds, *, several: bool) -> FrameInput:
+        """Return the features of texts and, beside them, those of the other columns of a table."""
         vectors = tuple(VectorColumn.fit(kinds, table, name) for name in kinds.vector)
         numbers, categories = Numbers.fit(kinds, table), Categories.fit(kinds, table)
         lengths, ranks = Lengths.of(kinds), Ranks.none(len(kinds.number))
         if several and not kinds.text:
             lengths, ranks = Lengths(1.0, 1.0), Ranks.fit(numbers.values(table, kinds))
-        frame = cls(kinds, text_input, numbers, ranks, categories, vectors, lengths)
+        frame = cls(kinds, text, numbers, ranks, categories, vectors, lengths)
         if not frame.count:
             raise HiNetError("no column has a value that tells rows apart; give others")
-        return frame, frame._rows(table, text_rows)
+        return frame
 
     @property
     def meaning(self) -> Meaning | None:

@@ -191,15 +191,19 @@ class LabelCodec:
         root = self.taxonomy.root
         return steps[1:] if root != VIRTUAL_ROOT and steps[0] == self.taxonomy.ids[root] else steps
 
-    def weights_of(self, class_weight: Any, traces: Traces) -> NDArray[np.float64]:
+    def weights_of(
+        self, class_weight: Any, traces: Traces, counts: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float64]:
         """Return the weight of every row by its labels: of several, the mean.
 
         ``"balanced"`` weighs labels so that all count the same; a mapping gives weights of labels, others have 1.
+        ``counts`` has how many rows each node labels, where these traces are not all rows.
         """
         owner = np.repeat(np.arange(len(traces)), np.diff(traces.row_offsets))
-        counts = np.bincount(traces.end_nodes, minlength=len(self.taxonomy)).astype(np.float64)
+        if counts is None:
+            counts = np.bincount(traces.end_nodes, minlength=len(self.taxonomy)).astype(np.float64)
         if isinstance(class_weight, str):
-            weights = len(owner) / (np.count_nonzero(counts) * np.maximum(counts, 1))
+            weights = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
         else:
             weights = np.ones(len(self.taxonomy))
             for label, weight in class_weight.items():

@@ -75,15 +75,25 @@ class PredictedSets(NamedTuple):
 
 def form_of(traces: Traces) -> SetForm:
     """Return how the labels of rows relate: whether they come with all their ancestors, or never with one."""
+    return form_from(*ancestors_given(traces))
+
+
+def form_from(some: bool, whole: bool) -> SetForm:
+    """Return how labels relate that come with some of their ancestors, or with all of them."""
+    if not some:
+        return "deepest"
+    return "closed" if whole else "any"
+
+
+def ancestors_given(traces: Traces) -> tuple[bool, bool]:
+    """Return whether some labels of rows come with an ancestor, and whether all come with all of theirs."""
     taxonomy, size = traces.layers.taxonomy, np.int64(len(traces.layers.taxonomy))
     row = np.repeat(np.arange(len(traces)), np.diff(traces.row_offsets))
     given = np.unique(row * size + traces.end_nodes)
     own, counts = gather(*_proper_ancestors(taxonomy), given % size)
     above = np.unique(np.repeat(given // size, counts) * size + own)
     has = np.isin(above, given)
-    if not has.any():
-        return "deepest"
-    return "closed" if has.all() else "any"
+    return bool(has.any()), bool(has.all())
 
 
 def most_probable(search: Search, rows: Any, k: int | None = None, least: float = 0.0) -> PredictedSets:

@@ -67,16 +67,20 @@ class TitleRows:
         return Traces.joined(traces.layers, [traces, Traces.of_nodes(traces.layers, self.nodes)])
 
     def weights_after(self, weights: NDArray[np.float64] | None, traces: Traces, weight: float) -> NDArray[np.float64]:
-        """Return the weights of rows with those of the titles after them.
+        """Return the weights of rows with those of the titles after them."""
+        own = self.weights_beside(np.unique(traces.end_nodes), len(traces), weight)
+        return np.append(np.ones(len(traces)) if weights is None else weights, own)
+
+    def weights_beside(self, with_rows: NDArray[Any], rows: int, weight: float) -> NDArray[np.float64]:
+        """Return the weights of the titles beside so many rows, of nodes ``with_rows``.
 
         What the taxonomy says of a label without rows counts as much as the rows of a usual label: as a single row it
         would be learned as a label that hardly ever occurs.
         """
-        with_rows = np.unique(traces.end_nodes)
         _, text_of, texts = np.unique(self.nodes, return_inverse=True, return_counts=True)
-        usual = len(traces) / max(len(with_rows), 1) / texts[text_of]
-        own = np.where(np.isin(self.nodes, with_rows), weight, np.maximum(usual, weight))
-        return np.append(np.ones(len(traces)) if weights is None else weights, own)
+        usual = rows / max(len(with_rows), 1) / texts[text_of]
+        own: NDArray[np.float64] = np.where(np.isin(self.nodes, with_rows), weight, np.maximum(usual, weight))
+        return own
 
 
 def _texts(taxonomy: Taxonomy, node: int, described: bool) -> Iterator[str]:

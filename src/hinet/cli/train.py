@@ -64,6 +64,7 @@ def train(
     from hinet import Taxonomy
     from hinet.classifier.loaded import COLUMNS
     from hinet.classifier.settings import read_settings
+    from hinet.cli.streaming import stream_of
     from hinet.cli.training_rows import read_training_rows
     from hinet.data.tables import declared_columns
     from hinet.engine.compiling import compile_for_training
@@ -86,34 +87,46 @@ def train(
     )
     hierarchy = Taxonomy.from_file(taxonomy) if taxonomy is not None else declared and declared.taxonomy
     defaults = None if declared is None else declared.columns
-    rows_read = read_training_rows(
-        data, validation, rows, column_options, hierarchy, output=out, seed=run.seed, defaults=defaults
-    )
-    run.message(f"{len(rows_read.train):,} training rows with {len(rows_read.train.distinct_labels):,} labels")
-    report_hierarchy(rows_read, hierarchy, run)
     if training.resume and not checkpoints.is_dir():
         run.message(f"there are no checkpoints in {checkpoints}; training starts from the beginning")
-    report_validation(rows_read, validation.risk, run)
+    stream = None
+    if cluster is None:
+        stream = stream_of(data, validation, rows, column_options, hierarchy, defaults, training, run, out)
+    if stream is None:
+        rows_read = read_training_rows(
+            data, validation, rows, column_options, hierarchy, output=out, seed=run.seed, defaults=defaults
+        )
+        run.message(f"{len(rows_read.train):,} training rows with {len(rows_read.train.distinct_labels):,} labels")
+        report_hierarchy(rows_read.columns, hierarchy, run)
+        report_validation(rows_read, validation.risk, run)
+        columns, path_sep = rows_read.columns, rows_read.train.path_sep
+    else:
+        columns, path_sep = stream.columns, None
+        report_hierarchy(columns, hierarchy, run, streamed=True)
     classifier = classifier_with(
-        known, taxonomy=hierarchy, path_sep=path_sep_of(rows_read.train, column_options),
+        known, taxonomy=hierarchy, path_sep=path_sep_of(path_sep, column_options),
+        validation_fraction=None if stream is None else validation.valid_share,
         vectors=training.vectors, encoder=training.encoder, titles=training.titles,
         epochs=training.epochs, width=training.width, patience=training.patience,
         memory_limit=training.memory_limit, checkpoint=checkpoints, checkpoint_every=training.checkpoint_every,
-        columns=column_kinds(rows_read.columns), keep_examples=training.keep_examples,
+        columns=column_kinds(columns), keep_examples=training.keep_examples,
         multilabel="auto" if training.multilabel is None else training.multilabel,
         objective=training.parsed_objective, thresholds_by=training.thresholds_by.value,
         engine="torch" if training.fine_tune else "auto", random_state=run.seed, n_jobs=run.threads,
         verbose=not run.quiet,
     )  # fmt: skip
     try:
-        risk_error = fit_rows(classifier, rows_read.train, rows_read.valid, validation.risk, cluster, split)
+        if stream is None:
+            risk_error = fit_rows(classifier, rows_read.train, rows_read.valid, validation.risk, cluster, split)
+        else:
+            risk_error, columns = stream.fit(classifier, validation.risk)
     except KeyboardInterrupt:
         if checkpoints.is_dir():
             typer.echo(
                 f"interrupted; the checkpoints are in {checkpoints}: add --resume to the command to continue", err=True
             )
         raise
-    classifier.save(model, half=training.half, notes={COLUMNS: rows_read.columns.to_dict()})
+    classifier.save(model, half=training.half, notes={COLUMNS: columns.to_dict()})
     remove_checkpoints(checkpoints)
     if plot is not None:
         from hinet.evaluation.plots import plot_history
@@ -131,9 +144,9 @@ def classifier_with(settings: Mapping[str, Any], **parameters: Any) -> HiNetClas
     return HiNetClassifier(**{**settings, **given})
 
 
-def path_sep_of(rows: LabelledRows, column_options: ColumnOptions) -> str | None:
-    """Return the separator of labels that are paths, as the classifier takes it."""
-    return rows.path_sep or (None if column_options.path_sep == NOT_PATHS else "auto")
+def path_sep_of(found: str | None, column_options: ColumnOptions) -> str | None:
+    """Return the separator of labels that are paths, as the classifier takes it; rows may have told it."""
+    return found or (None if column_options.path_sep == NOT_PATHS else "auto")
 
 
 def column_kinds(columns: Columns) -> dict[str, tuple[str, ...]] | None:
@@ -161,12 +174,12 @@ def _check_outputs(model: Path, resume: bool, plot: Path | None) -> Path:
     return checkpoints
 
 
-def report_hierarchy(data: TrainingData, hierarchy: Taxonomy | None, run: RunOptions) -> None:
+def report_hierarchy(columns: Columns, hierarchy: Taxonomy | None, run: RunOptions, *, streamed: bool = False) -> None:
     """Print the shape of the hierarchy."""
     if hierarchy is not None:
         kind = "tree" if hierarchy.is_tree else "DAG"
         run.message(f"labels are nodes of a {kind} of {len(hierarchy):,} nodes in {hierarchy.height} levels")
-    elif data.columns.path_sep is None and len(data.columns.label) == 1:
+    elif columns.path_sep is None and len(columns.label) == 1 and not streamed:
         run.message("labels have no hierarchy; give --taxonomy, or labels that are paths A > B")
 
 
@@ -192,6 +205,8 @@ def _cluster(place: ClusterOptions, training: TrainingOptions, run: RunOptions) 
         return None
     from hinet.cluster import connected
 
+    if training.stream:
+        raise HiNetError("--cluster trains on rows in memory; leave --stream out")
     if training.fine_tune:
         raise HiNetError("--cluster trains the fused engine, and --fine-tune a network; leave one of them out")
     if cluster.threads > 1:

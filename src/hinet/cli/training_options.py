@@ -10,6 +10,7 @@ from hinet.cli.options import option, shared_options
 from hinet.errors import HiNetError
 
 _EPOCHS = "Training epochs (default: chosen from the number of rows; 3 with --fine-tune)."
+_STREAM = "Train on rows from disk, in constant memory (default: if they would not fit in memory)."
 _KEEP = "Keep some training rows, as features, in the model, for 'update' when nodes move."
 _FINE_TUNE = "Train the encoder together with the classifier, and save it in the model."
 _MULTILABEL = "Predict sets of labels, or one label (default: sets if a row has several, see --label-sep)."
@@ -42,6 +43,7 @@ class TrainingOptions:
     titles: Annotated[
         bool | None, option("Train on titles of all labels, or of none (default: of those with rows, if it helps).")
     ] = None
+    stream: Annotated[bool | None, option(_STREAM, "--stream/--no-stream")] = None
     memory_limit: Annotated[float | None, option("Gigabytes of memory for training (default: all).")] = None
     half: Annotated[bool, option("Save wide weights in half precision; others are in 8 bits.", "--half")] = False
     resume: Annotated[bool, option("Continue from the checkpoints of an interrupted run.", "--resume")] = False
@@ -60,6 +62,8 @@ class TrainingOptions:
             raise HiNetError("--fine-tune needs an encoder to train; give --encoder FOLDER")
         if self.fine_tune and self.half:
             raise HiNetError("--half is for models without --fine-tune, which are saved in full; leave one of them out")
+        if self.fine_tune and self.stream:
+            raise HiNetError("--fine-tune reads all rows into memory; leave --stream out")
         RULES["memory_limit"].validate("--memory-limit", self.memory_limit)
         RULES["checkpoint_every"].validate("--checkpoint-every", self.checkpoint_every)
         RULES["objective"].validate("--objective", self.parsed_objective)

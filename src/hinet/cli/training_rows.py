@@ -93,22 +93,14 @@ def read_training_rows(
     valid_where = conditions(validation.conditions)
     if valid_where and "-" in data:
         raise HiNetError("--valid-where reads the rows twice, which is impossible with standard input; give a file")
-    usual = Columns(text=()) if column_options.are_mixed and not column_options.text else Columns()
-    columns = column_options.with_defaults(defaults or usual)
-    may_be_paths = (
-        hierarchy is None and column_options.path_sep is None and columns.path_sep is None and len(columns.label) == 1
-    )
-    check = check_whole_path if may_be_paths else taxonomy_check(hierarchy)
-    query = RowQuery(columns, where=rows.where, exclude=valid_where, check=check)
+    query, may_be_paths = training_query(validation, rows, column_options, hierarchy, defaults)
+    columns = query.columns
     valid = None
     with rows.row_errors(output) as row_errors:
         train = _read_labelled(data, query, rows, row_errors)
         if validation.files or valid_where:
             valid = _read_labelled(
-                validation.files or data,
-                replace(query, where={**rows.where, **valid_where}, exclude={}),
-                rows,
-                row_errors,
+                validation.files or data, validation_query(query, validation, rows), rows, row_errors
             )
     for part in (train, valid):
         if part is not None and not len(part):
@@ -120,6 +112,29 @@ def read_training_rows(
         valid = None if valid is None else replace(valid, path_sep=PATH_MARK)
     read = TrainingData(train, valid, columns)
     return read if validation.valid_share is None else read.with_holdout(validation.valid_share, seed)
+
+
+def training_query(
+    validation: ValidationOptions,
+    rows: RowOptions,
+    column_options: ColumnOptions,
+    hierarchy: Taxonomy | None,
+    defaults: Columns | None,
+) -> tuple[RowQuery, bool]:
+    """Return which rows to train on, and whether their labels may turn out to be paths as text."""
+    usual = Columns(text=()) if column_options.are_mixed and not column_options.text else Columns()
+    columns = column_options.with_defaults(defaults or usual)
+    may_be_paths = (
+        hierarchy is None and column_options.path_sep is None and columns.path_sep is None and len(columns.label) == 1
+    )
+    check = check_whole_path if may_be_paths else taxonomy_check(hierarchy)
+    query = RowQuery(columns, where=rows.where, exclude=conditions(validation.conditions), check=check)
+    return query, may_be_paths
+
+
+def validation_query(query: RowQuery, validation: ValidationOptions, rows: RowOptions) -> RowQuery:
+    """Return which rows of the data, or of files for it, are for validation."""
+    return replace(query, where={**rows.where, **conditions(validation.conditions)}, exclude={})
 
 
 def read_rows(

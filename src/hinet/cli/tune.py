@@ -124,9 +124,9 @@ def _prepare(
         output=output, seed=run.seed, defaults=None if declared is None else declared.columns,
     )  # fmt: skip
     run.message(f"{len(read.train):,} rows with {len(read.train.distinct_labels):,} labels")
-    report_hierarchy(read, hierarchy, run)
+    report_hierarchy(read.columns, hierarchy, run)
     classifier = classifier_with(
-        {}, taxonomy=hierarchy, path_sep=path_sep_of(read.train, column_options), columns=column_kinds(read.columns),
+        {}, taxonomy=hierarchy, path_sep=path_sep_of(read.train.path_sep, column_options), columns=column_kinds(read.columns),
         vectors=training.vectors, encoder=training.encoder, memory_limit=training.memory_limit,
         keep_examples=training.keep_examples, multilabel="auto" if training.multilabel is None else training.multilabel,
         random_state=run.seed, n_jobs=run.threads,

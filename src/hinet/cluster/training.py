@@ -24,7 +24,7 @@ from hinet.classifier.estimator import HiNetClassifier
 from hinet.classifier.fitting import engine_for
 from hinet.cluster.session import Cluster, connected
 from hinet.engine.training.checkpoints import Checkpoints
-from hinet.engine.training.fit import TrainingData, TrainingPlan
+from hinet.engine.training.fit import TrainingData
 from hinet.engine.training.jobs import Job
 from hinet.engine.training.sharing import EXCHANGES, Assignment, Split
 from hinet.engine.training.trainer import Trainer
@@ -154,7 +154,7 @@ def _work(config: dict[str, Any]) -> None:
     reporter = _Reporter(task.reports)
     try:
         data: TrainingData = pickle.loads(ray.get(task.data))
-        plan = TrainingPlan(*data, None)
+        plan = data.plan()
         jobs = plan.jobs()
         assignment = Assignment.of(
             [job.work() for job in jobs], [bool(job.averaged()) for job in jobs], group.size, task.split

@@ -16,6 +16,7 @@ MOST_DEEP_EPOCHS = 10
 MOST_WIDE_EPOCHS = 6
 MEMBERS = 2
 MANY_ROWS = 100_000
+STREAMED_ROWS = 25_000_000  # that the deep expert sees over all epochs, where rows are streamed
 WIDTH = 256  # at most
 WIDTH_OF_MEMBER = 192
 WIDTH_OF_FLAT = 128
@@ -161,9 +162,10 @@ class EngineSettings:
             units = 0.0 if features else DROPOUT
         return Dropout(features, units)
 
-    def epochs_of_deep(self, rows: int) -> int:
-        """Return how often the deep expert goes over so many rows."""
-        return self.deep_epochs or min(MOST_DEEP_EPOCHS, max(5, round(800_000 / rows)))
+    def epochs_of_deep(self, rows: int, *, streamed: bool = False) -> int:
+        """Return how often the deep expert goes over so many rows; over very many that are streamed, less often."""
+        usual = min(MOST_DEEP_EPOCHS, max(5, round(800_000 / rows)))
+        return self.deep_epochs or (min(usual, max(1, round(STREAMED_ROWS / rows))) if streamed else usual)
 
     def epochs_of_wide(self, rows: int) -> int:
         """Return how often the wide expert goes over so many rows."""

@@ -4,6 +4,7 @@ from hinet.data.tables.blocks import ColumnSelection, RowBlock
 from hinet.data.tables.columns import Columns, Conditions, LabelledBlock, RowQuery, labelled_blocks, taxonomy_check
 from hinet.data.tables.declared import declared_columns
 from hinet.data.tables.formats import TableOptions
+from hinet.data.tables.labelled_tables import LabelledTables
 from hinet.data.tables.reading import read_blocks
 from hinet.data.tables.row_errors import FailFast, RowErrors, collect_rejects
 from hinet.data.tables.writing import new_table, output_format
@@ -14,6 +15,7 @@ __all__ = [
     "Conditions",
     "FailFast",
     "LabelledBlock",
+    "LabelledTables",
     "RowBlock",
     "RowErrors",
     "RowQuery",

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hinet.data.spill import is_spill
 from hinet.engine.training.jobs import Arrays, Job
 from hinet.errors import FileError, HiNetError
 from hinet.files import read_arrays, write_arrays
@@ -195,7 +196,7 @@ def remove_checkpoints(folder: Path) -> None:
 
 def _is_checkpoint(path: Path) -> bool:
     """Return whether a file is one of ours, or was on its way to become one."""
-    return _OURS.fullmatch(path.name) is not None
+    return _OURS.fullmatch(path.name) is not None or is_spill(path.name)
 
 
 def fingerprint_of(parts: list[Any]) -> str:

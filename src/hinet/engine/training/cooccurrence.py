@@ -7,6 +7,8 @@ random. Where every word counts, the same costs accuracy.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
@@ -82,25 +84,56 @@ def _pattern(row: NDArray[np.int64], column: NDArray[np.int64], shape: tuple[int
     return sp.csr_array((np.ones(len(row), np.float32), (row, column)), shape=shape)
 
 
+class Columns(NamedTuple):
+    """A digest of each column of rows, the same for columns that are equal, and how many values it has."""
+
+    digests: NDArray[np.uint64]
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: SparseMatrix, features: int) -> Columns:
+        """Return the columns of rows."""
+        return cls(*column_digests(rows, features))
+
+    def with_block(self, number: int, more: Columns) -> Columns:
+        """Return the columns of these rows and of the block of this number."""
+        salt = np.uint64((2 * number + 1) * int(MIX) % (1 << 64))  # odd, and another one for each block
+        return Columns(self.digests + salt * more.digests, self.counts + more.counts)
+
+    def repeated_share(self) -> float:
+        """Return the share of all values in columns that equal another; columns of a single value do not count."""
+        digests, counts = self.digests[self.counts > 1], self.counts[self.counts > 1]
+        _, inverse, columns = np.unique(digests, return_inverse=True, return_counts=True)
+        return float(counts[columns[inverse] > 1].sum() / max(int(self.counts.sum()), 1))
+
+    def merged(self, dense: int) -> NDArray[np.int32]:
+        """Return a number for each column, the same for columns that are equal; in the order of their first ones.
+
+        So many dense columns stand after them, no two of which are equal.
+        """
+        _, first, inverse = np.unique(self.digests, return_index=True, return_inverse=True)
+        rank = np.empty(len(first), np.int32)
+        rank[np.argsort(first)] = np.arange(len(first))
+        return np.append(rank[inverse], len(first) + np.arange(dense, dtype=np.int32))
+
+
 def repeated_share(rows: SparseMatrix, features: int) -> float:
     """Return the share of all values in columns that equal another; columns of a single value do not count."""
-    digests, counts = column_digests(rows, features)
-    digests, counts = digests[counts > 1], counts[counts > 1]
-    _, inverse, columns = np.unique(digests, return_inverse=True, return_counts=True)
-    return float(counts[columns[inverse] > 1].sum() / max(len(rows.indices), 1))
+    return Columns.of(rows, features).repeated_share()
 
 
 def merged_columns(rows: SparseMatrix, features: int) -> NDArray[np.int32]:
     """Return a number for each column, the same for columns that are equal; in the order of their first ones."""
-    dense = rows.dense.shape[1]  # no two of these are equal
-    digests, _ = column_digests(rows, features - dense)
-    _, first, inverse = np.unique(digests, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), np.int32)
-    rank[np.argsort(first)] = np.arange(len(first))
-    return np.append(rank[inverse], len(first) + np.arange(dense, dtype=np.int32))
+    dense = rows.dense.shape[1]
+    return Columns.of(rows, features - dense).merged(dense)
+
+
+def may_have_features_to_spare(rows: int, values: int) -> bool:
+    """Return whether there are enough rows, with enough values each, to ask whether these repeat each other."""
+    return rows >= LEAST_ROWS and values >= LEAST_FEATURES * rows
 
 
 def has_features_to_spare(rows: SparseMatrix, features: int) -> bool:
     """Return whether many rows have many features that repeat each other."""
-    many = rows.row_count >= LEAST_ROWS and len(rows.indices) >= LEAST_FEATURES * rows.row_count
+    many = may_have_features_to_spare(rows.row_count, len(rows.indices))
     return many and repeated_share(rows, features) >= LEAST_REPEATED

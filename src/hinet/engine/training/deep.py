@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from hinet.engine.training.sharing import Averaged
 
 MASK_LENGTH = 1 << 16  # dropout factors made for an epoch
 ROW_FACTORS = 4_093  # made for an epoch; a prime, so that they do not go with other factors
+EPOCH_ROWS = 2_000_000  # of an epoch, where rows are in blocks: enough to be worth a checkpoint and a line
 FAINT_ROWS = 0.1  # share of rows whose sparse features count less, as those of texts with unknown words do
 
 
@@ -51,12 +52,15 @@ class DeepAccumulators(NamedTuple):
     inner: Floats = np.zeros(0, np.float32)  # none without a second layer
 
 
+TrainChunk: TypeAlias = Callable[[RowChunk, DropoutMasks, DeepExpert, DeepAccumulators], float]
+
+
 class Objective(NamedTuple):
     """Rows, and what trains a deep expert on a chunk of them and returns their summed cost."""
 
     rows: SparseMatrix
     outputs: float  # about how many output rows an epoch touches
-    train: Callable[[RowChunk, DropoutMasks, DeepExpert, DeepAccumulators], float]
+    train: TrainChunk
 
     @classmethod
     def of_groups(cls, data: TrainingSet, *, multilabel: bool = False) -> Objective:
@@ -70,6 +74,23 @@ class Objective(NamedTuple):
         """Return the objective of rows that have some of all the labels, as if they were one large group."""
         train = partial(train_flat, rows, targets, adjustment)
         return cls(rows, float(rows.row_count * len(adjustment)), train)
+
+
+class BlockObjectives(NamedTuple):
+    """The objectives of rows in blocks, which need not be in memory at once."""
+
+    sizes: tuple[int, ...]  # rows of each block
+    values: int  # of all rows
+    dense: int  # columns
+    outputs: float
+    load: Callable[[int], Objective]
+
+    @classmethod
+    def of(cls, objective: Objective) -> BlockObjectives:
+        """Return an objective in memory as that of one block."""
+        rows = objective.rows
+        values = len(rows.indices)
+        return cls((rows.row_count,), values, rows.dense.shape[1], objective.outputs, lambda _: objective)
 
 
 class LabelTargets(NamedTuple):
@@ -98,13 +119,23 @@ class LabelTargets(NamedTuple):
 
 
 class DeepJob(Job):
-    """Trains a deep expert, the rate falling linearly to zero."""
+    """Trains a deep expert, the rate falling linearly to zero.
+
+    Rows in several blocks are gone over block by block, in another order each time; an epoch is then a part of that.
+    """
 
     def __init__(
-        self, name: str, objective: Objective, expert: DeepExpert, plan: DeepPlan, seeds: tuple[int, ...]
+        self,
+        name: str,
+        objective: Objective | BlockObjectives,
+        expert: DeepExpert,
+        plan: DeepPlan,
+        seeds: tuple[int, ...],
     ) -> None:
-        self.name, self.expert, self.epochs = name, expert, plan.epochs
-        self._objective, self._plan, self._seeds = objective, plan, seeds
+        self._blocks = BlockObjectives.of(objective) if isinstance(objective, Objective) else objective
+        self._parts = parts_of(self._blocks.sizes)
+        self.name, self.expert, self.epochs = name, expert, plan.epochs * self._parts
+        self._plan, self._seeds = plan, seeds
         self._accumulators = DeepAccumulators(
             np.full(len(expert.embedding), plan.accumulator, np.float32),
             np.full(len(expert.bias), plan.accumulator, np.float32),
@@ -113,23 +144,38 @@ class DeepJob(Job):
 
     def work(self) -> float:
         """Return about how much there is to do."""
-        rows = self._objective.rows
-        values = len(rows.indices) * (1 - self._plan.dropout.features) + rows.dense.size
-        return 3.0 * self.epochs * self.expert.width * (values + self._objective.outputs)
+        blocks = self._blocks
+        values = blocks.values * (1 - self._plan.dropout.features) + sum(blocks.sizes) * blocks.dense
+        return 3.0 * self._plan.epochs * self.expert.width * (values + blocks.outputs)
 
     def run_epoch(self, epoch: int, advance: Callable[[int], None]) -> float:
-        """Go over all rows once, in an order that the seeds and the epoch decide."""
+        """Go over the rows of an epoch once, in an order that the seeds and the epoch decide."""
         random = np.random.default_rng([*self._seeds, epoch])
-        order = random.permutation(self._objective.rows.row_count)
+        blocks = self._blocks_of(epoch)
+        orders = [random.permutation(self._blocks.sizes[number]) for number in blocks]
         masks = DropoutMasks(
             _factors(random, MASK_LENGTH, self._plan.dropout.features),
             _factors(random, MASK_LENGTH + self.expert.width, self._plan.dropout.units),
             self._row_factors(random),
         )
-        train, expert, accumulators = self._objective.train, self.expert, self._accumulators
-        return self.train_rows(
-            order, self._plan.rate, epoch, advance, lambda chunk: train(chunk, masks, expert, accumulators)
-        )
+        expert, accumulators = self.expert, self._accumulators
+        cost, done, total = 0.0, 0, sum(map(len, orders))
+        for number, order in zip(blocks, orders, strict=True):
+            train = self._blocks.load(number).train
+
+            def step(chunk: RowChunk, train: TrainChunk = train) -> float:
+                return train(chunk, masks, expert, accumulators)
+
+            cost += self.train_rows(order, self._plan.rate, epoch, advance, step, done, total)
+            done += len(order)
+        return cost
+
+    def _blocks_of(self, epoch: int) -> list[int]:
+        """Return the blocks that an epoch goes over: the next part of all of them, in the order of this time."""
+        time, part = divmod(epoch, self._parts)
+        order = np.random.default_rng([*self._seeds, 1 << 21, time]).permutation(len(self._blocks.sizes))
+        chosen: list[int] = np.array_split(order, self._parts)[part].tolist()
+        return chosen
 
     def averaged(self) -> list[Averaged]:
         """Return embeddings, output rows and inner units, each with the sums of squared gradients of its rows."""
@@ -143,7 +189,7 @@ class DeepJob(Job):
 
     def _row_factors(self, random: np.random.Generator) -> Floats:
         """Return factors of the sparse part of rows, below 1 for some if there are dense columns to go by instead."""
-        if not self._objective.rows.dense.shape[1]:
+        if not self._blocks.dense:
             return np.ones(1, np.float32)
         faint = random.random(ROW_FACTORS) < FAINT_ROWS
         return np.where(faint, random.random(ROW_FACTORS), 1).astype(np.float32)
@@ -157,3 +203,8 @@ class DeepJob(Job):
 def _factors(random: np.random.Generator, count: int, dropout: float) -> Floats:
     kept = 1 - dropout
     return ((random.random(count, np.float32) < kept) / kept).astype(np.float32)
+
+
+def parts_of(sizes: tuple[int, ...]) -> int:
+    """Return in how many epochs rows in blocks of these sizes are gone over once."""
+    return min(len(sizes), max(1, round(sum(sizes) / EPOCH_ROWS)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data import Traces
-from hinet.data.matrices import SparseMatrix, check_count, is_for_kernels, validate_weights
+from hinet.data.matrices import SparseMatrix
+from hinet.data.spill import Spill
 from hinet.engine.model.column_kernels import mean_sizes
 from hinet.engine.model.experts import PROTOTYPES, DeepExpert, Experts, Floats, Mix, Prototypes, WideExpert
 from hinet.engine.model.fused import FusedModel, with_merged
@@ -22,18 +22,21 @@ from hinet.engine.model.targets import Targets
 from hinet.engine.search.search import Search
 from hinet.engine.settings import MOST_FLAT_LABELS, EngineSettings, plan_memory
 from hinet.engine.training.checkpoints import CHECKPOINT_EVERY, Checkpoints, fingerprint_of
-from hinet.engine.training.cooccurrence import has_features_to_spare, merged_columns, prototypes, rank_features
-from hinet.engine.training.deep import DeepJob, DeepPlan, LabelTargets, Objective
+from hinet.engine.training.cooccurrence import prototypes, rank_features
+from hinet.engine.training.deep import DeepJob, DeepPlan, LabelTargets, Objective, parts_of
 from hinet.engine.training.jobs import Job, TrainingSet
 from hinet.engine.training.mixing import learned_mix, usual_mix
+from hinet.engine.training.rows import HeldRows, OfRows, StreamedRows, checked_rows, training_rows
 from hinet.engine.training.taxonomy_transfer import activate
 from hinet.engine.training.trainer import Trainer
 from hinet.engine.training.wide import WidePlan, WideTraining, wide_training
 from hinet.engine.training.wide_kernels import prune_weights
 from hinet.errors import HiNetError
+from hinet.memory import GB, total_memory
 from hinet.metrics import accuracy
 from hinet.parameters import PATH, instance
 from hinet.progress import EpochRecord, Progress, SilentProgress
+from hinet.taxonomy import Layers
 
 PLAIN_SHARE = 1 / 3  # of the member that leaves dense columns out
 FLAT_SEEDS = 1 << 10  # the seeds of flat experts, apart from those of deep ones
@@ -66,15 +69,20 @@ class TrainingData(NamedTuple):
     """What a plan is made of."""
 
     rows: Any
-    traces: Traces
+    traces: Traces | Layers
     settings: EngineSettings
     sample_weight: NDArray[np.floating[Any]] | None
     valid: ValidationRows | None
 
+    def plan(self, start: FusedModel | None = None) -> TrainingPlan:
+        """Return the plan, which may go on from a model."""
+        rows = training_rows(self.rows, self.traces, self.settings, self.sample_weight)
+        return TrainingPlan(rows, self.settings, self.valid, start)
+
 
 def fit(
     rows: Any,
-    traces: Traces,
+    traces: Traces | Layers,
     settings: EngineSettings | None = None,
     *,
     valid: ValidationRows | None = None,
@@ -87,6 +95,9 @@ def fit(
     runner: Runner | None = None,
 ) -> FusedModel:
     """Train a model on CSR ``rows`` towards the labels of ``traces``.
+
+    Rows that do not fit in memory are a :class:`hinet.data.spill.Spill`, which has their labels, with the layers of
+    these instead of traces. Deep experts then train on one block of them after the other, the wide one on a sample.
 
     The result depends on the settings and the data alone, not on the number of threads. With ``checkpoint``, a folder,
     finished epochs are kept there, every so many seconds, and a run that was broken off goes on from them to the same
@@ -101,7 +112,8 @@ def fit(
     """
     settings, progress = settings or EngineSettings(), progress or SilentProgress()
     instance(EngineSettings, "EngineSettings").validate("settings", settings)
-    instance(Traces, "Traces").validate("traces", traces)
+    if not isinstance(rows, Spill):
+        instance(Traces, "Traces").validate("traces", traces)
     if settings.patience is not None and valid is None:
         raise HiNetError("patience looks at validation rows; give some, or leave it out")
     if start is not None and checkpoint is not None:
@@ -109,8 +121,8 @@ def fit(
     if start is not None and runner is not None:
         raise HiNetError("training that goes on from a model runs in one process; leave one of the two out")
     data = TrainingData(rows, traces, settings, sample_weight, valid)
-    plan = TrainingPlan(*data, start)
-    progress.message(str(plan.memory))
+    plan = data.plan(start)
+    progress.message(f"{plan.memory}{plan.told_of_sample()}")
     plan.memory.check(settings.memory_limit)
     seen = plan.valid_accuracy if watch or settings.patience is not None else None
     every = CHECKPOINT_EVERY.validate("checkpoint_every", checkpoint_every)
@@ -124,7 +136,7 @@ def fit(
         if runner is not None and kept is not None:
             runner.run(data, kept, progress)
             progress = SilentProgress()  # what is left to do is to take up what others have done
-        trainer = Trainer(plan.jobs(), plan.train.rows.row_count, settings, progress, kept, plan.valid_cost, seen)
+        trainer = Trainer(plan.jobs(), plan.rows_of_epoch(), settings, progress, kept, plan.valid_cost, seen)
         trainer.run()
     return plan.mixed(trainer.history)
 
@@ -133,25 +145,15 @@ class TrainingPlan:
     """The data in the form kernels read, the experts to be, and how they become a model."""
 
     def __init__(
-        self,
-        rows: Any,
-        traces: Traces,
-        settings: EngineSettings,
-        sample_weight: NDArray[np.floating[Any]] | None,
-        valid: ValidationRows | None,
-        start: FusedModel | None,
+        self, rows: HeldRows, settings: EngineSettings, valid: ValidationRows | None, start: FusedModel | None
     ) -> None:
-        if settings.two_layers and not traces.layers.multilabel:
+        self.layers, columns = rows.targets.layers, rows.columns
+        if settings.two_layers and not self.layers.multilabel:
             raise HiNetError("`two_layers` is for rows with several labels; leave it out")
         self.settings, self.start = settings, start
-        self.layers = traces.layers
-        columns = int(rows.shape[1]) if getattr(rows, "ndim", 0) == 2 else 0
-        matrix, self.targets = _checked(rows, traces, self.layers)
-        if sample_weight is not None:
-            self.targets = self.targets.weighted(validate_weights(sample_weight, len(traces)))
         self.valid, self.watched = None, None
         if valid is not None:
-            self.valid = _checked(valid.rows, valid.traces, self.layers, "validation ")
+            self.valid = checked_rows(valid.rows, valid.traces, self.layers, "validation ")
             if valid.rows.shape[1] != columns:
                 raise HiNetError(f"validation rows have {valid.rows.shape[1]:,} features and training rows {columns:,}")
             seen = np.linspace(0, len(valid.traces) - 1, min(len(valid.traces), MOST_WATCHED)).astype(np.int64)
@@ -159,42 +161,77 @@ class TrainingPlan:
         if start is not None:
             self._check_start(start, columns)
         self.groups = Groups.of(self.layers)
-        labels = int(self.layers.ends.sum())
-        dense = matrix.dense.shape[1] > 0  # beside which leaving features out, or merging them, costs accuracy
-        self.members = 1 if start is not None else settings.members_for(matrix.row_count, dense=dense)
+        self.labels = int(self.layers.ends.sum())
+        dense = rows.matrix.dense.shape[1] > 0  # beside which leaving features out, or merging them, costs accuracy
+        self.members = 1 if start is not None else settings.members_for(rows.row_count, dense=dense)
         self.plain = int(self.members > 1 and dense)
-        self.width = settings.width_for(self.members, labels) if start is None else start.experts.deep.width
-        self.flat_width = settings.flat_width_for(labels) if start is None else start.experts.flat.width
+        self.width = settings.width_for(self.members, self.labels) if start is None else start.experts.deep.width
+        self.flat_width = settings.flat_width_for(self.labels) if start is None else start.experts.flat.width
         deep = plan_memory(features=columns, outputs=self.groups.rows, width=self.width * self.members)
         deep.check(settings.memory_limit)  # before anything else takes room for every feature
-        counts = self.targets.option_counts()
-        to_spare = start is None and has_features_to_spare(matrix, columns)
+        self.counts = rows.option_counts()
+        self.prior = self._prior(rows)
+        to_spare = start is None and rows.has_features_to_spare()
         self.plain_dropout = settings.dropout_for(to_spare=to_spare)
         self.dropout = settings.dropout_for(to_spare=to_spare, dense=dense)
         merges = to_spare and not dense
-        self.merged = merged_columns(matrix, columns) if merges else None if start is None else start.merged
+        self.merged = rows.merged_columns() if merges else None if start is None else start.merged
         self.features = columns
         if self.merged is not None:
             self.features = len(start.experts.deep.embedding) if start else int(self.merged.max()) + 1
-            matrix = with_merged(matrix, self.merged, self.features)
+            rows = rows.with_merged(self.merged, self.features)
             if self.valid is not None:
                 self.valid = with_merged(self.valid[0], self.merged, self.features), self.valid[1]
-        self.train = TrainingSet.of(matrix, self.targets.arrays, self.groups, self._adjustment(counts))
-        self.prior = self._prior(counts)
-        self.wide = self._wide_training(matrix)
         self.spans = LabelSpans.of(self.layers)
         self.has_flat = (
-            settings.wants_flat(labels, self.train.rows.row_count, self.layers) if start is None else start.mix.flat > 0
+            settings.wants_flat(self.labels, rows.row_count, self.layers) if start is None else start.mix.flat > 0
         )
+        self._take_up(rows)
+        while isinstance(rows, StreamedRows) and rows.can_be_smaller() and not self._fits():
+            rows = rows.smaller()
+            self._take_up(rows)
+
+    def _take_up(self, rows: HeldRows) -> None:
+        """Plan with these rows in memory."""
+        self.rows, self.targets = rows, rows.targets
+        adjustment = self._adjustment(self.counts)
+        self.train = TrainingSet.of(rows.matrix, self.targets.arrays, self.groups, adjustment)
+        self.wide = self._wide_training(rows.matrix)
         self.memory = plan_memory(
             features=self.features,
             outputs=self.groups.rows,
             width=self.width * self.members,
             wide_weights=self.wide.weights if self.wide else 0,
             wide_scratch=self.wide.scratch if self.wide else 0,
-            labels=labels if self.has_flat else 0,
+            labels=self.labels if self.has_flat else 0,
             flat_width=self.flat_width * self.members,
         )
+
+    def _fits(self) -> bool:
+        """Return whether the plan and the rows in memory fit."""
+        limit = self.settings.memory_limit
+        needed = self.memory.total + sum(array.nbytes for array in self.train.rows)
+        return needed <= (total_memory() if limit is None else limit * GB)
+
+    def told_of_sample(self) -> str:
+        """Return what to say of rows that are not in memory."""
+        if not isinstance(self.rows, StreamedRows):
+            return ""
+        held = self.train.rows.row_count
+        wide = "" if self.wide is None or self.rows.is_whole else f", the wide expert on {held:,} of them"
+        epochs = self._deep_epochs()
+        times = "once" if epochs == 1 else f"{epochs} times"
+        return f"; deep experts train on all {self.rows.row_count:,} rows {times}{wide}"
+
+    def _deep_epochs(self) -> int:
+        streamed = isinstance(self.rows, StreamedRows)
+        return self.settings.epochs_of_deep(self.rows.row_count, streamed=streamed)
+
+    def rows_of_epoch(self) -> int:
+        """Return about how many rows an epoch goes over."""
+        if not isinstance(self.rows, StreamedRows):
+            return self.rows.row_count
+        return self.rows.row_count // parts_of(tuple(block.rows for block in self.rows.spill.blocks))
 
     def _initial_accumulator(self, usual: float) -> float:
         """Return what sums of squared gradients start from: more if the weights have learned already."""
@@ -215,12 +252,12 @@ class TrainingPlan:
         share = np.log(smooth / np.bincount(group, smooth, len(self.layers.node))[group])
         return np.where(counts[option] > 0, self.settings.adjustment * share, 0).astype(np.float32)
 
-    def _prior(self, counts: NDArray[np.float64]) -> Floats:
+    def _prior(self, rows: HeldRows) -> Floats:
         """Return what biases start from: for sets of labels, the log odds of each option in the rows of its group."""
         if not self.layers.multilabel:
             return np.zeros(self.groups.rows, np.float32)
-        yes = counts[self.groups.row_options()]
-        no = self.targets.group_counts()[self.groups.row_groups()] - yes
+        yes = self.counts[self.groups.row_options()]
+        no = rows.group_counts()[self.groups.row_groups()] - yes
         return np.log((yes + SMOOTHING) / (no + SMOOTHING)).astype(np.float32)
 
     def _wide_training(self, matrix: SparseMatrix) -> WideTraining | None:
@@ -250,8 +287,7 @@ class TrainingPlan:
             self.plain_dropout,
             self.features,
             *self.groups,
-            *self.train.rows,
-            *self.targets.arrays,
+            *self.rows.fingerprint(),
         ]
         if self.valid is not None and self.settings.patience is not None:
             parts += [*self.valid[0], *self.valid[1].arrays]
@@ -261,8 +297,9 @@ class TrainingPlan:
         """Return the work to do, the longest first."""
         before = None if self.start is None else self.start.experts.deep
 
-        def objective(rows: SparseMatrix) -> Objective:
-            return Objective.of_groups(self.train._replace(rows=rows), multilabel=self.layers.multilabel)
+        def objective(rows: SparseMatrix, targets: Targets) -> Objective:
+            data = TrainingSet.of(rows, targets.arrays, self.groups, self.train.adjustment)
+            return Objective.of_groups(data, multilabel=self.layers.multilabel)
 
         self._deep = self._jobs_of("deep", objective, self.prior, self.width, 0, before)
         self._flat = self._flat_jobs()
@@ -273,39 +310,44 @@ class TrainingPlan:
         if not self.has_flat:
             return []
         settings, labels = self.settings, len(self.spans.neuron)
-        targets = LabelTargets.of(self.targets, self.spans, settings.flat_upper)
-        counts = np.bincount(targets.label, targets.share, labels).astype(float)
-        adjustment = _adjustment_of_labels(counts, settings.adjustment)
+        stops = self.layers.option_offsets[self.spans.neuron + 1] - 1  # the option that ends at each label
+        adjustment = _adjustment_of_labels(self.counts[stops], settings.adjustment)
 
-        def objective(rows: SparseMatrix) -> Objective:
-            return Objective.of_labels(rows, targets, adjustment)
+        def objective(rows: SparseMatrix, targets: Targets) -> Objective:
+            return Objective.of_labels(rows, LabelTargets.of(targets, self.spans, settings.flat_upper), adjustment)
 
-        before = None if self.start is None else activate(self.start.experts.flat, np.unique(targets.label))
+        before = None
+        if self.start is not None:
+            known = self.spans.labels_at(self.targets.arrays.end_neurons())
+            before = activate(self.start.experts.flat, np.unique(known))
         prior = np.zeros(labels, np.float32)
         return self._jobs_of("flat", objective, prior, self.flat_width, FLAT_SEEDS, before)
 
     def _jobs_of(
         self,
         name: str,
-        objective: Callable[[SparseMatrix], Objective],
+        objective: OfRows,
         prior: Floats,
         width: int,
         first_seed: int,
         before: DeepExpert | None,
     ) -> list[DeepJob]:
         """Return a job for each member of a deep expert; the last one leaves dense columns out, if one is plain."""
-        settings, jobs, rows = self.settings, [], self.train.rows
-        epochs = settings.epochs_of_deep(rows.row_count)
-        plan = DeepPlan(epochs, settings.deep_rate, self._initial_accumulator(settings.deep_slot), self.dropout)
+        settings, jobs, plain = self.settings, [], False
+        plan = DeepPlan(
+            self._deep_epochs(), settings.deep_rate, self._initial_accumulator(settings.deep_slot), self.dropout
+        )
         for member in range(self.members):
             seeds = settings.seed, first_seed + member
             random = np.random.default_rng([*seeds, 1 << 20])
             start = DeepExpert.start_two_layers if settings.two_layers else DeepExpert.start
             expert = start(self.features, prior, width, random) if before is None else before.in_floats()
             if member == self.members - self.plain:
-                expert.embedding[self.features - rows.dense.shape[1] :] = 0
-                rows, plan = rows._replace(dense=rows.dense[:, :0].copy()), replace(plan, dropout=self.plain_dropout)
-            jobs.append(DeepJob(f"{name} {member + 1}", objective(rows), expert, plan, seeds))
+                expert.embedding[self.features - self.train.rows.dense.shape[1] :] = 0
+                plain, plan = True, replace(plan, dropout=self.plain_dropout)
+            jobs.append(
+                DeepJob(f"{name} {member + 1}", self.rows.objectives(objective, plain=plain), expert, plan, seeds)
+            )
         return jobs
 
     def valid_cost(self, job: Job) -> float | None:
@@ -392,19 +434,3 @@ def _adjustment_of_labels(counts: NDArray[np.float64], strength: float) -> Float
     """Return the shift of the training logits of labels with so many rows, none for labels without rows."""
     share = np.log((counts + SMOOTHING) / (counts + SMOOTHING).sum())
     return np.where(counts > 0, strength * (share - share.max()), 0).astype(np.float32)
-
-
-def _checked(rows: Any, traces: Traces, layers: Any, kind: str = "") -> tuple[SparseMatrix, Targets]:
-    """Return rows and labels in the form kernels read, or raise HiNetError if they cannot be used."""
-    if not is_for_kernels(rows):
-        raise HiNetError(f"the fused engine reads {kind}rows of a CSR matrix, got {type(rows).__name__}")
-    matrix = SparseMatrix.of(rows)
-    check_count(matrix.row_count, len(traces))
-    if not len(traces):
-        raise HiNetError(f"there are no {kind}rows")
-    if not traces.layers.same_as(layers):
-        raise HiNetError(f"the {kind}rows have other layers than the training rows; build both from the same Layers")
-    empty = np.flatnonzero(np.diff(traces.row_offsets) == 0)
-    if len(empty):
-        raise HiNetError(f"{kind}row {int(empty[0])}: no label ({len(empty):,} such rows); leave these rows out")
-    return matrix, Targets.of(traces)

@@ -92,17 +92,24 @@ class Job(ABC):
         epoch: int,
         advance: Callable[[int], None],
         train: Callable[[RowChunk], float],
+        before: int = 0,
+        total: int | None = None,
     ) -> float:
-        """Train on rows a chunk at a time and return their mean cost; the rate falls to zero over all epochs."""
+        """Train on rows a chunk at a time and return their share of the mean cost of the epoch.
+
+        The rate falls to zero over all epochs. An epoch has ``total`` rows, ``before`` of them before these; by default
+        these are all.
+        """
         rates = rate * (1 - epoch / self.epochs), rate * (1 - (epoch + 1) / self.epochs)
         if self.shared is not None:
             return self._train_shared(self.shared, order, rates, advance, train)
+        total = len(order) if total is None else total
         cost = 0.0
         for first in range(0, len(order), CHUNK):
-            chunk = RowChunk(order[first : first + CHUNK], first, len(order), rates)
+            chunk = RowChunk(order[first : first + CHUNK], before + first, total, rates)
             cost += float(train(chunk))
             advance(len(chunk.order))
-        return cost / max(len(order), 1)
+        return cost / max(total, 1)
 
     def _train_shared(
         self,

@@ -1,0 +1,296 @@
+"""Labelled rows on disk, in blocks that are each a random part of all rows: what a stream trains on.
+
+Rows arrive in the order of their files. A window of them at a time is dealt out to the blocks at random, so a block is
+like a hand of well shuffled cards, whatever the order of the files was. A block is read as a whole.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from hinet.data.matrices import MixedRows, SparseMatrix
+from hinet.data.traces import Traces
+from hinet.errors import FileError, HiNetError
+from hinet.files.atomic import write_text
+from hinet.ragged import offsets_of
+from hinet.taxonomy import Layers
+
+MANIFEST = "rows.json"
+NAMES = "names.safetensors"
+BLOCK_ROWS = 1 << 15
+BLOCK_VALUES = 1 << 22  # 32 MB
+WINDOW_VALUES = 1 << 24  # that are dealt out at a time: 128 MB
+_HEADER = 6  # whole numbers before the arrays of a piece
+_REMEDY = "remove the folder of checkpoints and start anew"
+
+
+class StoredBlock(NamedTuple):
+    """Some rows with their labels, and the weight of each if rows have weights."""
+
+    rows: SparseMatrix
+    traces: Traces
+    weights: NDArray[np.float32] | None
+
+
+@dataclass(frozen=True)
+class BlockInfo:
+    """What a block holds."""
+
+    rows: int
+    values: int
+    bytes: int
+    crc: int
+
+
+@dataclass(frozen=True)
+class Spill:
+    """A folder of blocks, all written."""
+
+    folder: Path
+    columns: int  # of all rows, dense ones included
+    dense: int
+    blocks: tuple[BlockInfo, ...]
+    notes: Mapping[str, Any]  # what else a reader should know
+
+    @property
+    def row_count(self) -> int:
+        """Rows of all blocks."""
+        return sum(block.rows for block in self.blocks)
+
+    @property
+    def value_count(self) -> int:
+        """Values of sparse columns of all blocks."""
+        return sum(block.values for block in self.blocks)
+
+    @classmethod
+    def opened(cls, folder: Path, fingerprint: str) -> Spill | None:
+        """Return the blocks of a folder if all were written for this fingerprint; None if not."""
+        try:
+            told = json.loads((folder / MANIFEST).read_text())
+            if told["fingerprint"] != fingerprint:
+                return None
+            blocks = tuple(BlockInfo(**block) for block in told["blocks"])
+            sizes = [_file(folder, number).stat().st_size for number in range(len(blocks))]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        if sizes != [block.bytes for block in blocks]:
+            return None
+        return cls(folder, int(told["columns"]), int(told["dense"]), blocks, told["notes"])
+
+    def load(self, number: int, layers: Layers) -> StoredBlock:
+        """Return a block.
+
+        Raises
+        ------
+        FileError
+            If the file was damaged since it was written.
+        """
+        path, info = _file(self.folder, number), self.blocks[number]
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise FileError(path, f"cannot be read: {error.strerror or error}; {_REMEDY}") from None
+        if zlib.crc32(data) != info.crc:
+            raise FileError(path, f"is damaged: its checksum does not fit; {_REMEDY}")
+        pieces = []
+        at = 0
+        while at < len(data):
+            piece, at = _piece(data, at)
+            pieces.append(piece)
+        lengths, indices, values, dense, traces, trace_lengths, neurons, weights = (
+            np.concatenate(parts) for parts in zip(*pieces, strict=True)
+        )
+        rows = len(lengths)
+        csr = sp.csr_array(
+            (values, indices, offsets_of(lengths.astype(np.int64))), shape=(rows, self.columns - self.dense)
+        )
+        matrix = SparseMatrix.of(csr)
+        if self.dense:
+            matrix = matrix._replace(dense=dense.reshape(rows, self.dense))
+        found = Traces(layers, offsets_of(traces.astype(np.int64)), offsets_of(trace_lengths.astype(np.int64)), neurons)
+        return StoredBlock(matrix, found, weights if len(weights) else None)
+
+
+@dataclass
+class SpillWriter:
+    """Deals rows out to so many blocks of a folder, at random by a seed; :meth:`finish` makes them readable."""
+
+    folder: Path
+    count: int
+    seed: int
+    columns: int
+    fingerprint: str
+    dense: int = 0
+    _waiting: list[tuple[Any, Traces, NDArray[np.float32] | None]] = field(default_factory=list)
+    _values: int = 0
+    _windows: int = 0
+
+    def __post_init__(self) -> None:
+        remove_spill(self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._rows, self._value_counts = np.zeros(self.count, np.int64), np.zeros(self.count, np.int64)
+        self._bytes, self._crc = np.zeros(self.count, np.int64), [0] * self.count
+
+    def add(self, rows: Any, traces: Traces, weights: NDArray[np.floating[Any]] | None = None) -> None:
+        """Add CSR rows, or MixedRows, with their labels; all or none of them have weights."""
+        self._waiting.append((rows, traces, None if weights is None else weights.astype(np.float32)))
+        self._values += _value_count(rows)
+        if self._values >= WINDOW_VALUES:
+            self._deal_out()
+
+    def finish(self, notes: Mapping[str, Any]) -> Spill:
+        """Write what is left, and the manifest; return the blocks that have rows."""
+        self._deal_out()
+        full = np.flatnonzero(self._rows).tolist()
+        for number, old in enumerate(full):  # blocks of few rows may be empty
+            if number != old:
+                _file(self.folder, old).replace(_file(self.folder, number))
+        blocks = tuple(
+            BlockInfo(int(self._rows[old]), int(self._value_counts[old]), int(self._bytes[old]), self._crc[old])
+            for old in full
+        )
+        told = {
+            "fingerprint": self.fingerprint,
+            "columns": self.columns,
+            "dense": self.dense,
+            "blocks": [vars(block) for block in blocks],
+            "notes": dict(notes),
+        }
+        write_text(self.folder / MANIFEST, json.dumps(told))
+        return Spill(self.folder, self.columns, self.dense, blocks, dict(notes))
+
+    def _deal_out(self) -> None:
+        """Write the waiting rows to their blocks."""
+        if not self._waiting:
+            return
+        rows, traces, weights = _joined(self._waiting)
+        self._waiting, self._values = [], 0
+        matrix = SparseMatrix.of(rows)
+        random = np.random.default_rng([self.seed, 1 << 22, self._windows])
+        self._windows += 1
+        block = random.integers(0, self.count, matrix.row_count)
+        order = np.argsort(block, kind="stable")
+        bounds = np.searchsorted(block[order], np.arange(self.count + 1)).tolist()
+        if self.count > 1:
+            matrix, traces = matrix.take(order), traces.take(order)
+            weights = None if weights is None else weights[order]
+        for number in np.flatnonzero(np.diff(bounds)).tolist():
+            start, end = bounds[number], bounds[number + 1]
+            self._append(number, matrix.block(start, end), _slice(traces, start, end), _part(weights, start, end))
+
+    def _append(self, number: int, rows: SparseMatrix, traces: Traces, weights: NDArray[np.float32] | None) -> None:
+        arrays = [
+            np.diff(rows.indptr).astype("<u4"),
+            rows.indices.astype("<i4"),
+            rows.data.astype("<f4"),
+            rows.dense.astype("<f4"),
+            np.diff(traces.row_offsets).astype("<u4"),
+            np.diff(traces.offsets).astype("<u4"),
+            traces.neurons.astype("<i4"),
+            np.zeros(0, "<f4") if weights is None else weights.astype("<f4"),
+        ]
+        sizes = [rows.row_count, len(rows.indices), rows.dense.size, len(traces.offsets) - 1, len(traces.neurons)]
+        header = np.array([*sizes, 0 if weights is None else rows.row_count], "<i8")
+        data = b"".join(array.tobytes() for array in (header, *arrays))
+        path = _file(self.folder, number)
+        try:
+            with path.open("ab") as stream:
+                stream.write(data)
+        except OSError as error:
+            raise FileError(path, f"cannot be written: {error.strerror or error}") from None
+        self._crc[number] = zlib.crc32(data, self._crc[number])
+        self._rows[number] += rows.row_count
+        self._value_counts[number] += len(rows.indices)
+        self._bytes[number] += len(data)
+
+
+def block_count(rows: int, values: float) -> int:
+    """Return how many blocks so many rows with so many values make."""
+    return max(1, math.ceil(rows / BLOCK_ROWS), math.ceil(values / BLOCK_VALUES))
+
+
+def is_spill(name: str) -> bool:
+    """Return whether a file is one of those that a spill consists of, or was on its way to become one."""
+    name = name[1:-17] if name.startswith(".") and len(name) > 18 and name[-17] == "." else name
+    number = name.removeprefix("rows-").removesuffix(".bin")
+    return name in (MANIFEST, NAMES) or (name == f"rows-{number}.bin" and number.isdecimal())
+
+
+def remove_spill(folder: Path) -> None:
+    """Remove the blocks of a folder, and nothing else."""
+    if folder.is_dir():
+        (folder / MANIFEST).unlink(missing_ok=True)  # first, so that what is left is not taken for all of it
+        for path in list(folder.iterdir()):
+            if is_spill(path.name):
+                path.unlink(missing_ok=True)
+
+
+def check_room(folder: Path, needed: int) -> None:
+    """Raise HiNetError if a disk has no room for so many bytes."""
+    import shutil
+
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    if needed > free:
+        raise HiNetError(
+            f"the rows of a stream take about {needed / 1e9:.1f} GB on disk while it trains, and {there} has "
+            f"{free / 1e9:.1f} GB; make room, or put the checkpoints on another disk"
+        )
+
+
+def _file(folder: Path, number: int) -> Path:
+    return folder / f"rows-{number:05d}.bin"
+
+
+def _piece(data: bytes, at: int) -> tuple[tuple[NDArray[Any], ...], int]:
+    """Return the arrays of the piece at an offset, and where the next one begins."""
+    rows, values, dense, traces, neurons, weights = np.frombuffer(data, "<i8", _HEADER, at).tolist()
+    at += 8 * _HEADER
+    arrays = []
+    for kind, count in (
+        ("<u4", rows), ("<i4", values), ("<f4", values), ("<f4", dense), ("<u4", rows), ("<u4", traces),
+        ("<i4", neurons), ("<f4", weights),
+    ):  # fmt: skip
+        arrays.append(np.frombuffer(data, kind, count, at))
+        at += 4 * count
+    return tuple(arrays), at
+
+
+def _value_count(rows: Any) -> int:
+    return rows.sparse.nnz + rows.dense.size if isinstance(rows, MixedRows) else int(rows.nnz)
+
+
+def _joined(parts: list[tuple[Any, Traces, Any]]) -> tuple[Any, Traces, NDArray[np.float32] | None]:
+    rows = [part[0] for part in parts]
+    traces = Traces.joined(parts[0][1].layers, [part[1] for part in parts])
+    weights = None if parts[0][2] is None else np.concatenate([part[2] for part in parts])
+    if isinstance(rows[0], MixedRows):
+        sparse = sp.csr_array(sp.vstack([part.sparse for part in rows], format="csr"))
+        return MixedRows(sparse, np.concatenate([part.dense for part in rows])), traces, weights
+    return sp.csr_array(sp.vstack(rows, format="csr")), traces, weights
+
+
+def _slice(traces: Traces, start: int, end: int) -> Traces:
+    """Return the traces of some rows that follow each other."""
+    first, last = traces.row_offsets[start], traces.row_offsets[end]
+    low, high = traces.offsets[first], traces.offsets[last]
+    return Traces(
+        traces.layers,
+        traces.row_offsets[start : end + 1] - first,
+        traces.offsets[first : last + 1] - low,
+        traces.neurons[low:high],
+    )
+
+
+def _part(weights: NDArray[np.float32] | None, start: int, end: int) -> NDArray[np.float32] | None:
+    return None if weights is None else weights[start:end]

@@ -1,0 +1,236 @@
+"""Training from a stream: the same model as in memory where all rows make one block, and much the same with many."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import hinet.data.spill as spill
+from hinet import HiNetClassifier, HiNetError, Taxonomy, load
+from hinet.classifier.stream_reading import Chunk, RowSample
+from hinet.data.text import TextFeatures, TextSettings
+from hinet.data.text.fitting import Counts, arrow_chunks
+from hinet.data.text.streaming import BoundedCounts, NamingFeatures, features_from, named, without
+from hinet.engine.training import rows as training_rows
+from tests.classifier.data import EDGES, WORDS, small, taxonomy, texts
+
+
+def in_chunks(given: Any, y: Any, size: int = 70) -> list[tuple[Any, Any]]:
+    take = given.slice if isinstance(given, pa.Table) else lambda start, count: given[start : start + count]
+    return [(take(start, size), y[start : start + size]) for start in range(0, len(y), size)]
+
+
+def arrays_of(classifier: HiNetClassifier) -> list[Any]:
+    experts = classifier.fitted_.predictor.model.experts
+    return [np.asarray(part) for expert in experts for part in (expert if isinstance(expert, tuple) else (expert,))]
+
+
+def same(one: HiNetClassifier, other: HiNetClassifier) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(arrays_of(one), arrays_of(other), strict=True))
+
+
+@pytest.mark.parametrize("form", ["ids", "paths", "sets", "frame", "titles"])
+def test_one_block_gives_the_model_of_all_rows_in_memory(form: str) -> None:
+    given, y = texts(400)
+    valid_rows, valid_y = texts(60, seed=1)
+    settings: dict[str, Any] = {"flat": False} if form == "sets" else {}
+    rows, labels, valid = given, y, (valid_rows, valid_y)
+    if form == "ids":
+        settings["taxonomy"] = taxonomy()
+    if form == "titles":
+        settings |= {"taxonomy": Taxonomy.from_edges(EDGES, attributes={"title": WORDS}), "titles": True}
+    if form == "sets":
+        labels = [frozenset({a, b}) for a, b in zip(y, y[1:] + y[:1], strict=True)]
+        valid = valid_rows, [frozenset({label}) for label in valid_y]
+    if form == "paths":
+        labels, valid = [f"all > {label}" for label in y], (valid_rows, [f"all > {label}" for label in valid_y])
+    if form == "frame":
+        random = np.random.default_rng(0)
+        rows = pa.table({"text": given, "size": random.normal(size=len(given)), "kind": [label[0] for label in y]})
+        valid = pa.table({"text": valid_rows, "size": np.zeros(60), "kind": [label[0] for label in valid_y]}), valid_y
+        settings["columns"] = {"text": "text", "number": "size", "category": "kind"}
+    held = small(**settings).fit(rows, labels, valid=valid)
+    streamed = small(**settings).fit_stream(in_chunks(rows, labels), valid=valid)
+    assert same(held, streamed)
+    assert held.metrics_ == streamed.metrics_
+    assert held.classes_.tolist() == streamed.classes_.tolist()
+    names = np.arange(held.fitted_.features.count)
+    assert held.fitted_.features.names(names) == streamed.fitted_.features.names(names)
+
+
+def test_many_blocks_learn_what_one_does_though_the_stream_is_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spill, "BLOCK_ROWS", 50)
+    monkeypatch.setattr(spill, "WINDOW_VALUES", 600)
+    monkeypatch.setattr(training_rows, "SAMPLE_VALUES", 2_000)
+    given, y = texts(600)
+    test_rows, test_y = texts(200, seed=1)
+    order = np.argsort(y, kind="stable").tolist()
+    given, y = [given[row] for row in order], [y[row] for row in order]
+    streamed = small(validation_fraction=0.1).fit_stream(in_chunks(given, y))
+    held = small().fit(given, y)
+    accuracy = [float(np.mean(c.predict(test_rows) == np.array(test_y))) for c in (held, streamed)]
+    assert accuracy[1] > accuracy[0] - 0.03
+    assert streamed.metrics_["validation"]["rows"] == 60
+    assert {record.part for record in streamed.history_} >= {"deep 1", "wide 1"}
+
+
+def test_a_stream_goes_on_after_a_kill_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spill, "BLOCK_ROWS", 50)
+    given, y = texts(300)
+    alone: dict[str, Any] = {"wide": False, "flat": False}
+    usual = small(**alone).fit_stream(in_chunks(given, y))
+    for epoch in (0, 3):
+        folder = tmp_path / f"after {epoch}"
+        child = os.fork()
+        if child == 0:
+            monkeypatch.setattr("hinet.engine.training.deep.DeepJob.run_epoch", _killed_at(epoch))
+            small(checkpoint=folder, **alone).fit_stream(in_chunks(given, y))
+            os._exit(0)
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+        kept = sorted(path.name for path in folder.iterdir())
+        assert spill.MANIFEST in kept
+        assert ("deep-1.safetensors" in kept) == (epoch > 0)
+        resumed = small(checkpoint=folder, **alone).fit_stream(in_chunks(given, y))
+        assert same(usual, resumed)
+        assert not any(spill.is_spill(path.name) for path in folder.iterdir())
+
+
+def _killed_at(epoch: int) -> Any:
+    from hinet.engine.training.deep import DeepJob
+
+    run = DeepJob.run_epoch
+
+    def run_epoch(job: DeepJob, number: int, advance: Any) -> float:
+        if number == epoch:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return run(job, number, advance)
+
+    return run_epoch
+
+
+def test_a_stream_that_was_killed_while_rows_were_written_starts_anew(tmp_path: Path) -> None:
+    (tmp_path / "rows-00000.bin").write_bytes(b"half of a row")
+    given, y = texts(100)
+    assert same(small().fit_stream(in_chunks(given, y)), small(checkpoint=tmp_path).fit_stream(in_chunks(given, y)))
+
+
+def test_a_saved_model_of_a_stream_explains_with_words(tmp_path: Path) -> None:
+    given, y = texts(200)
+    small(taxonomy=taxonomy()).fit_stream(in_chunks(given, y)).save(tmp_path / "model")
+    model = load(tmp_path / "model")
+    assert model.predict(["whole cream"])[0] == "milk"
+    assert "cream" in str(model.explain("whole cream"))
+
+
+class Changing:
+    """A source with fewer rows each time."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __iter__(self) -> Iterator[tuple[list[str], list[str]]]:
+        self.times += 1
+        given, y = texts(200 - 50 * self.times)
+        yield given, y
+
+
+@pytest.mark.parametrize(
+    ("source", "settings", "message"),
+    [
+        (iter([(["a"], ["b"])]), {}, "give a function that returns a new iterator"),
+        (["rows.csv"], {}, "expected pairs of rows and labels, got str"),
+        ([(np.zeros((2, 2)), ["a", "b"])], {}, "give matrices to fit"),
+        ([(["rye", "car"], ["bread"])], {}, "2 rows and 1 labels"),
+        ([], {}, "no rows in the stream"),
+        (Changing(), {}, "had 150 rows when it was first read, now 100"),
+        ([(["rye"] * 3, ["bread", "milk", ""])], {"taxonomy": taxonomy()}, "row 2: the label is missing"),
+        ([(["rye"] * 3, ["bread"] * 3), (["rye"] * 3, ["bread", "breed", "milk"])], {"taxonomy": taxonomy()}, "row 4"),
+        ([(["rye"], ["bread"])], {"patience": 1}, "patience looks at validation rows"),
+        ([(["rye"], ["bread"])], {"engine": "torch"}, "a stream trains with the fused engine"),
+    ],
+)  # fmt: skip
+def test_streams_that_cannot_be_trained_on_are_refused(source: Any, settings: Any, message: str) -> None:
+    with pytest.raises(HiNetError, match=message):
+        small(**settings).fit_stream(source)
+
+
+def test_a_disk_without_room_is_refused_before_rows_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 10})())
+    with pytest.raises(HiNetError, match="put the checkpoints on another disk"):
+        small(checkpoint=tmp_path).fit_stream(in_chunks(*texts(50)))
+    assert not any(tmp_path.iterdir())
+
+
+def test_counts_are_exact_until_they_are_too_many_and_then_the_frequent_stay() -> None:
+    given, _ = texts(300)
+    settings = TextSettings(char_ngrams=(3, 4))
+    exact, bounded = BoundedCounts(settings, 1), BoundedCounts(settings, 1, most=60)
+    for array in arrow_chunks(given[start : start + 40] for start in range(0, 300, 40)):
+        exact.add(array)
+        bounded.add(array)
+    expected = TextFeatures.fit(given, settings, 1)
+    found = features_from(exact.total(), settings, settings, 10**6)
+    assert np.array_equal(found.words.lookup.hashes, expected.words.lookup.hashes)
+    assert np.array_equal(found.chars.lookup.idf, expected.chars.lookup.idf)
+    assert exact.lost == 0
+    total, most = bounded.total(), exact.total()
+    assert len(total) <= 60
+    for part, whole in ((total.words, most.words), (total.chars, most.chars)):
+        true = dict(zip(whole.hashes.tolist(), whole.rows.tolist(), strict=True))
+        lost = [true[number] - rows for number, rows in zip(part.hashes.tolist(), part.rows.tolist(), strict=True)]
+        assert all(0 <= each <= bounded.lost for each in lost)
+        frequent = {number for number, rows in true.items() if rows > bounded.lost}
+        assert frequent <= {*part.hashes.tolist()}
+
+
+def test_counts_of_held_out_texts_can_be_taken_away() -> None:
+    given, _ = texts(100)
+    settings = TextSettings(char_ngrams=(3, 3))
+
+    def counted(some: list[str]) -> Counts:
+        counts = BoundedCounts(settings, 1)
+        counts.add(next(arrow_chunks([some])))
+        return counts.total()
+
+    left, expected = without(counted(given), counted(given[70:])), counted(given[:70])
+    assert left.texts == 70
+    assert np.array_equal(left.words.hashes, expected.words.hashes)
+    assert np.array_equal(left.chars.rows, expected.chars.rows)
+
+
+def test_names_are_found_where_texts_come_again() -> None:
+    given = [*texts(80)[0], "Äpfel und Öl", "Äpfel und Öl"]
+    settings = TextSettings(char_ngrams=(3, 5))
+    expected = TextFeatures.fit(given, settings, 1)
+    counts = BoundedCounts(settings, 1)
+    counts.add(next(arrow_chunks([given])))
+    naming = NamingFeatures.of(features_from(counts.total(), settings, settings, 10**6))
+    for start in range(0, len(given), 7):
+        naming.transform(given[start : start + 7], 1)
+    found, numbers = named(naming, naming.names_found()), np.arange(expected.count)
+    assert found.names(numbers) == expected.names(numbers)
+
+
+def test_a_sample_depends_on_the_seed_alone_and_is_bounded() -> None:
+    def sampled(size: int, seed: int = 0) -> list[str]:
+        sample = RowSample(seed, most=50)
+        for start in range(0, 1_000, size):
+            rows = [str(row) for row in range(start, min(start + size, 1_000))]
+            sample.add(Chunk(start, pa.chunked_array([pa.array(rows, pa.large_string())]), rows))
+        _, numbers, inputs, labels = sample.chosen()
+        assert inputs.to_pylist() == labels == [str(number) for number in numbers.tolist()]
+        return labels
+
+    assert len(sampled(100)) == 50
+    assert sampled(100) == sampled(37)
+    assert sampled(100) != sampled(100, seed=1)
+    assert 300 < np.mean([int(label) for label in sampled(100)]) < 700

@@ -1,0 +1,122 @@
+"""``hinet train --stream``: files of every kind, rejects, validation, kills, and when it switches itself on."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+from subprocess import PIPE
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hinet import load
+from hinet.cli import main
+from hinet.data.tables.size import estimate_rows
+from tests.cli.conftest import CATEGORIES, HINET, products, run_hinet, write_products
+from tests.processes import started
+
+COLUMNS = ["--text", "title", "--label", "category", "--stream"]
+
+
+def files_of(model: Path) -> Any:
+    return json.loads((model / "manifest.json").read_text())["files"]
+
+
+def run_inside(*arguments: object) -> int:
+    """Run a command in this process and return its exit code."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with rows in files of two formats, labels as paths; two rows of one of them are invalid."""
+    monkeypatch.chdir(tmp_path)
+    for number in range(2):
+        rows = products(200, number)
+        columns = {
+            "title": [text for _, text, _ in rows],
+            "category": [f"{CATEGORIES[label][0]} > {label}" for *_, label in rows],
+            "size": [float(len(text)) for _, text, _ in rows],
+        }
+        pq.write_table(pa.table(columns), f"{number}.parquet")
+    write_products(tmp_path / "more.csv", 150, 2)
+    with (tmp_path / "more.csv").open("a") as stream:
+        stream.write("9,,tv\n10,colour screen,\n")
+    return tmp_path
+
+
+def test_shards_train_a_model_with_paths_numbers_and_a_risk(shards: Path) -> None:
+    options = ["--number", "size", "--valid-share", "0.2", "--risk", "0.2", "--epochs", "3"]
+    done = run_hinet("train", "0.parquet", "1.parquet", *COLUMNS, *options, "--out", "model", cwd=shards)
+    assert done.returncode == 0, done.stderr
+    for wanted in (
+        "320 training rows with 4 labels, from a stream",
+        "GB; they are removed at the end",
+        "--min-confidence",
+    ):
+        assert wanted in done.stderr
+    assert sorted(path.name for path in shards.iterdir() if "model" in path.name) == ["model"]
+    notes = json.loads((shards / "model" / "manifest.json").read_text())["notes"]
+    assert notes["columns"]["path_sep"] == ">" or notes["columns"]["path_sep"].strip() == ">"
+    table = pa.table({"title": ["dark bread loaf"], "size": [15.0]})
+    assert load(shards / "model").predict(table)[0] == "food > rye"
+
+
+def test_invalid_rows_are_skipped_once_and_told_of_once(shards: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    command = ["train", "more.csv", *COLUMNS, "--epochs", "2", "--out", "model"]
+    assert run_inside(*command) == 2
+    assert "more.csv:152: the text is empty" in capfd.readouterr().err
+    assert not (shards / "model").exists()
+    assert run_inside(*command, "--on-error", "skip", "--valid", "more.csv", "--where", "category=tv", "--where",
+                      "category=milk", "-q") == 0  # fmt: skip
+    rejects = (shards / "model.rejects.csv").read_text().splitlines()
+    assert len(rejects) == 3
+    assert load(shards / "model").classes_.tolist() == ["milk", "tv"]
+
+
+def test_what_a_stream_cannot_do_is_refused(shards: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for options, message in (
+        (["-"], "a stream is read twice, which is impossible with standard input; give files"),
+        (["0.parquet", "--encoder", "e", "--fine-tune"], "--fine-tune reads all rows into memory; leave --stream out"),
+    ):
+        assert run_inside("train", *options, *COLUMNS, "--out", "model") == 2
+        assert message in capfd.readouterr().err
+
+
+def test_it_switches_itself_on_where_rows_would_not_fit(shards: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    command = ["train", "0.parquet", *COLUMNS[:-1], "--epochs", "1", "--out", "model", "--memory-limit", "0.0004"]
+    assert run_inside(*command) == 2  # the model does not fit either
+    said = capfd.readouterr().err
+    assert not (shards / "model.checkpoint").exists()
+    assert "about 200 rows would take" in said
+    assert "training streams from disk, as with --stream; --no-stream reads all rows" in said
+    assert run_inside(*command, "--no-stream") == 2
+    assert "stream" not in capfd.readouterr().err.replace("--no-stream", "")
+
+
+def test_a_killed_run_goes_on_to_the_same_bytes(shards: Path) -> None:
+    command = ["train", "0.parquet", "1.parquet", *COLUMNS, "--epochs", "20", "--checkpoint-every", "0", "-q"]
+    assert run_inside(*command, "--out", "usual") == 0
+    checkpoints = shards / "killed.checkpoint"
+    with started([HINET, *command, "--out", "killed"], cwd=shards, stderr=PIPE) as process:
+        for _ in range(6_000):
+            if (checkpoints / "deep-1.safetensors").exists() or process.poll() is not None:
+                break
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    if not (shards / "killed").exists():
+        assert run_inside(*command, "--out", "killed", "--resume") == 0
+    assert files_of(shards / "killed") == files_of(shards / "usual")
+    assert not checkpoints.exists()
+
+
+def test_rows_are_estimated_without_reading_files(shards: Path) -> None:
+    assert estimate_rows(["0.parquet", "1.parquet"]) == 400
+    assert abs(estimate_rows(["more.csv"]) - 153) <= 1
