@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("ray", reason="needs the extra 'cluster'")
-
 from hinet.cluster import Cluster, connected
 
 WORKERS = 2

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import socket
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,10 @@ from hinet.cluster import Cluster, fit_on_cluster
 from hinet.engine.training.sharing import Split as EngineSplit
 from tests.cluster.conftest import one_killed, workers_of
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
+pytestmark = [
+    pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra 'cluster'"),
+    pytest.mark.filterwarnings("ignore"),  # Ray's own
+]
 
 ROWS = 40_000
 THINGS = ("bread", "milk", "car", "train", "rye", "oat", "toy", "skimmed", "brown", "fast")

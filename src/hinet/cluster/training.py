@@ -53,8 +53,8 @@ class RayRunner:
         """What the result depends on besides settings and data."""
         return "" if self.split == "jobs" else f"-{self.split}-{self.cluster.workers}-{self.exchanges}"
 
-    def run(self, data: TrainingData, checkpoints: Checkpoints, progress: Progress) -> None:
-        """Train all jobs, and leave their last states among the checkpoints."""
+    def run(self, data: TrainingData, checkpoints: Checkpoints, progress: Progress, *, watch: bool) -> None:
+        """Train all jobs, and leave their last states among the checkpoints; ``watch`` is that of the engine's fit."""
         require("torch", "training on a cluster")
         data = data._replace(settings=replace(data.settings, threads=1))
         checkpoints = replace(checkpoints, folder=checkpoints.folder.absolute())  # workers have folders of their own
@@ -65,7 +65,8 @@ class RayRunner:
             from ray.train.v2.api.exceptions import TrainingFailedError
 
             with _Reports.shown(progress) as reports, TemporaryDirectory(prefix="hinet-ray-") as folder:
-                task = _Task(ray.put(pickle.dumps(data, 5)), checkpoints, self.split, self.exchanges, reports.queue)
+                rows = ray.put(pickle.dumps(data, 5))
+                task = _Task(rows, checkpoints, self.split, self.exchanges, watch, reports.queue)
                 trainer = TorchTrainer(
                     _work,
                     train_loop_config={"task": task},
@@ -126,6 +127,7 @@ class _Task(NamedTuple):
     checkpoints: Checkpoints
     split: Split
     exchanges: int
+    watch: bool
     reports: Any  # queue
 
 
@@ -160,7 +162,7 @@ def _work(config: dict[str, Any]) -> None:
             [job.work() for job in jobs], [bool(job.averaged()) for job in jobs], group.size, task.split
         )
         kept = replace(task.checkpoints, to_the_end=True)
-        seen = plan.valid_accuracy if data.settings.patience is not None else None
+        seen = plan.valid_accuracy if task.watch else None
 
         def train(jobs: list[Job], checkpoints: Checkpoints) -> None:
             rows = plan.train.rows.row_count
@@ -168,8 +170,7 @@ def _work(config: dict[str, Any]) -> None:
 
         reporter.plan(sum(job.epochs for job in jobs), plan.train.rows.row_count, len(assignment.shared), group)
         for number in assignment.shared:
-            jobs[number].share(group)
-            jobs[number].shared.exchanges = task.exchanges
+            jobs[number].share(group, task.exchanges)
             train([jobs[number]], replace(kept, read_only=group.rank > 0))
         train([jobs[number] for number, owner in assignment.owner.items() if owner == group.rank], kept)
     except HiNetError as error:

@@ -61,8 +61,8 @@ class Runner(Protocol):
 
     mark: str  # what the result depends on besides settings and data; empty if on nothing
 
-    def run(self, data: TrainingData, checkpoints: Checkpoints, progress: Progress) -> None:
-        """Train all jobs, and leave their last states among the checkpoints."""
+    def run(self, data: TrainingData, checkpoints: Checkpoints, progress: Progress, *, watch: bool) -> None:
+        """Train all jobs, and leave their last states among the checkpoints; ``watch`` is as in :func:`fit`."""
 
 
 class TrainingData(NamedTuple):
@@ -134,7 +134,7 @@ def fit(
             fingerprint = plan.fingerprint() + ("" if runner is None else runner.mark)
             kept = Checkpoints(PATH.validate("checkpoint", checkpoint), fingerprint, every)
         if runner is not None and kept is not None:
-            runner.run(data, kept, progress)
+            runner.run(data, kept, progress, watch=seen is not None)
             progress = SilentProgress()  # what is left to do is to take up what others have done
         trainer = Trainer(plan.jobs(), plan.rows_of_epoch(), settings, progress, kept, plan.valid_cost, seen)
         trainer.run()

@@ -13,7 +13,7 @@ from hinet.data.matrices import SparseMatrix
 from hinet.engine.model.experts import Floats
 from hinet.engine.model.groups import Groups
 from hinet.engine.model.targets import TargetArrays
-from hinet.engine.training.sharing import Averaged, Group, SharedRows
+from hinet.engine.training.sharing import EXCHANGES, Averaged, Group, SharedRows
 from hinet.engine.training.target_kernels import most_of_a_row
 
 CHUNK = 4_096  # rows between two looks at whether to go on
@@ -81,9 +81,9 @@ class Job(ABC):
         """Return the weights to average where workers share the rows; none if they cannot."""
         return []
 
-    def share(self, group: Group) -> None:
-        """Train from now on only this worker's rows, and average the weights with those of the others."""
-        self.shared = SharedRows(group, self.averaged())
+    def share(self, group: Group, exchanges: int = EXCHANGES) -> None:
+        """Train from now on only this worker's rows, and so often an epoch average the weights with the others."""
+        self.shared = SharedRows(group, self.averaged(), exchanges)
 
     def train_rows(
         self,

@@ -42,7 +42,7 @@ class SharedRows:
     """The part of one worker in a job whose rows are shared."""
 
     def __init__(self, group: Group, parts: Sequence[Averaged], exchanges: int = EXCHANGES) -> None:
-        self._group, self._parts, self.exchanges = group, parts, exchanges
+        self._group, self._parts, self._exchanges = group, parts, exchanges
         self._before: list[Averaged] = []
         self.volume = 0  # bytes that this worker has put into exchanges
 
@@ -54,7 +54,7 @@ class SharedRows:
 
     def own(self, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Return the rows of this worker among those of an epoch, in as many pieces as there are exchanges."""
-        return np.array_split(order[self._group.rank :: self._group.size], self.exchanges)
+        return np.array_split(order[self._group.rank :: self._group.size], self._exchanges)
 
     def exchange(self) -> None:
         """Move the weights of all workers by the steps of all of them."""
