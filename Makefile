@@ -2,6 +2,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 CORE := .venv/installed-core
 EVERYTHING := .venv/installed-everything
+COMPILED := .venv/compiled
+KERNELS := $(shell find src/hinet/engine src/hinet/data src/hinet/compiled.py src/hinet/machine_code.py -name '*.py')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: demo test test-browser check bench docs release clean
@@ -9,10 +11,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 demo: $(CORE)  ## the whole job on the built-in ICD-10-CM set: train, evaluate, predict
 	$(BIN)/hinet demo
 
-test: $(EVERYTHING)  ## every test but those in a browser, doctests included
-	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --durations 15 --ignore tests/browser
+test: $(COMPILED)  ## every test but those in a browser, doctests included
+	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15 --ignore tests/browser
 
-test-browser: $(EVERYTHING)  ## the page in Chromium, if it is installed; screenshots land in build/screenshots
+test-browser: $(COMPILED)  ## the page in Chromium, if it is installed; screenshots land in build/screenshots
 	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --durations 5 tests/browser
 
 check: $(EVERYTHING)  ## format, lint, types, import layers
@@ -48,6 +50,7 @@ bench: $(EVERYTHING)  ## slow measurements, with HINET_DATA=folder of the data s
 	$(BIN)/python benchmarks/serve.py
 	$(BIN)/python benchmarks/tune.py
 	$(BIN)/python benchmarks/cluster.py
+	$(BIN)/python benchmarks/page.py
 
 docs: $(EVERYTHING)  ## the site in build/site, with the command-line reference from the program itself; warnings are errors
 	$(BIN)/typer hinet.cli utils docs --name hinet --output docs/cli.md
@@ -71,3 +74,7 @@ $(EVERYTHING): pyproject.toml constraints.txt  # and what tests and measurements
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) install --constraint constraints.txt --editable '.[demo,bench,dev,docs]'
 	touch $(CORE) $@
+
+$(COMPILED): $(EVERYTHING) $(KERNELS)  # once, with all cores, so that no two tests compile the same side by side
+	$(BIN)/hinet compile --quiet
+	touch $@

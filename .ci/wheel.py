@@ -108,6 +108,7 @@ def main() -> None:
         with zipfile.ZipFile(wheel) as packed:
             assert "hinet/serving/page/index.html" in packed.namelist()
         run(*pip, "install", "--constraint", ROOT / "constraints.txt", f"{wheel}[demo]")
+        run(python.with_name("hinet"), "compile", "--quiet")
         demo = run(python.with_name("hinet"), "demo", cwd=folder)
         assert "bitten by a dog" in demo, demo
         check_commands(python.with_name("hinet"), folder)

@@ -1,8 +1,9 @@
 """The service under load: a model of ICD-10-CM, single texts, 64 connections from a second process, by wrk.
 
-Requests a second and latency over a minute; memory over 100,000 requests; 20 new models taken up under load.
+Requests a second and latency over a minute; memory over 100,000 requests; 20 new models taken up under load; latency
+of right requests while malformed ones come in, beside that without them.
 
-    python benchmarks/serve.py [load memory reload] [--seconds 60]
+    python benchmarks/serve.py [load memory reload malformed] [--seconds 60]
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +34,19 @@ REQUESTS = 100_000  # while memory is watched
 WARM = 20_000  # requests before that
 RELOADS = 20
 BODIES = 4_000  # different texts
+MALFORMED = 200  # requests, at least
+LARGE = b"a" * (2 << 20)  # bytes, more than a body may have
+BROKEN = (
+    (b"POST /v1/classify", b'{"text": 3}'),
+    (b"POST /v1/classify", b'{"text": "a", "other": 1}'),
+    (b"POST /v1/classify", b'{"text": "\xff"}'),
+    (b"POST /v1/classify", b"[" * 50_000),
+    (b"POST /v1/classify", LARGE),
+    (b"POST /v1/classify/file", b"no table"),
+    (b"POST /v1/explain", b"{"),
+    (b"GET /v1/models/..%2f..%2fetc", b""),
+    (b"GET /v1/taxonomy?limit=-1", b""),
+)
 LONGEST = 600.0  # seconds that anything may take
 
 SCRIPT = """
@@ -102,7 +116,7 @@ def main() -> None:
     if shutil.which("wrk") is None:
         raise SystemExit("wrk is not installed: apt-get install wrk")
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("cases", nargs="*", choices=["load", "memory", "reload", []])
+    options.add_argument("cases", nargs="*", choices=["load", "memory", "reload", "malformed", []])
     options.add_argument("--seconds", type=float, default=SECONDS)
     asked = options.parse_args()
     path = RESULTS / "serve.json"
@@ -110,7 +124,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         prepare(folder)
-        cases = {"load": load_case, "memory": memory_case, "reload": reload_case}
+        cases = {"load": load_case, "memory": memory_case, "reload": reload_case, "malformed": malformed_case}
         for case in asked.cases or cases:
             with serving(folder) as service:
                 results[case] = cases[case](service, folder, asked.seconds)
@@ -131,8 +145,8 @@ def prepare(folder: Path) -> None:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Running]:
-    """Yield a service that is ready."""
+def serving(folder: Path, *, warm: bool = True) -> Iterator[Running]:
+    """Yield a service that is ready, after some requests if it is to be warm."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [str(Path(sys.executable).with_name("hinet")), "serve", str(folder / "icd"), "--port", str(port)]
@@ -140,7 +154,8 @@ def serving(folder: Path) -> Iterator[Running]:
         service = Running(process, f"http://127.0.0.1:{port}", folder / "wrk.lua")
         try:
             wait_until(lambda: service.get("/ready"))
-            service.load(2)
+            if warm:
+                service.load(2)
             yield service
         finally:
             process.terminate()
@@ -205,6 +220,43 @@ def reload_case(service: Running, folder: Path, seconds: float) -> dict[str, Any
         "p99_ms": max(each["p99_ms"] for each in figures),
         "worst_ms": max(each["worst_ms"] for each in figures),
     }
+
+
+def malformed_case(service: Running, folder: Path, seconds: float) -> dict[str, Any]:
+    """Send malformed requests one after the other, and others besides, that never end, while it is asked."""
+    quiet = service.load(seconds / 2)
+    statuses: list[int] = []
+    with ThreadPoolExecutor(1) as pool, ExitStack() as slow:
+        for _ in range(CONNECTIONS):
+            slow.enter_context(connect(service)).sendall(
+                b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n{"
+            )
+        loading = pool.submit(service.load, seconds / 2)
+        while not loading.done() or len(statuses) < MALFORMED:
+            statuses.append(status_of(service, *BROKEN[len(statuses) % len(BROKEN)]))
+    meanwhile = loading.result()
+    return {
+        "malformed_requests": len(statuses),
+        "answers_other_than_4xx": sum(status // 100 != 4 for status in statuses),
+        "errors_of_others": meanwhile["errors"],
+        **{f"{name}_ms_{when}": told[f"{name}_ms"] for when, told in (("without", quiet), ("meanwhile", meanwhile))
+           for name in ("p50", "p99")},
+    }  # fmt: skip
+
+
+def connect(service: Running) -> socket.socket:
+    host, _, port = service.address.removeprefix("http://").partition(":")
+    return socket.create_connection((host, int(port)), timeout=LONGEST)
+
+
+def status_of(service: Running, request: bytes, body: bytes) -> int:
+    """Return the status of the answer to a request."""
+    head = (
+        b"%s HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+    )
+    with connect(service) as connection:
+        connection.sendall(head % (request, len(body)) + body)
+        return int(connection.recv(12)[9:])
 
 
 if __name__ == "__main__":

@@ -2,6 +2,9 @@ import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # a name on the hub is refused at once; read when its client is imported
 
+from pathlib import Path
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 from hinet.compiled import compile_from_now_on
@@ -10,3 +13,16 @@ settings.register_profile("hinet", deadline=None, derandomize=True, suppress_hea
 settings.load_profile("hinet")
 
 compile_from_now_on()  # so that no answer depends on the time that tests before it took
+
+HERE = Path(__file__).parent
+LONG = (
+    "cli/test_demo.py", "cli/test_predict.py", "cli/test_compare.py", "test_examples.py", "engine/test_compiling.py",
+    "cli/test_train.py", "cli/test_help.py", "engine/test_compiled.py", "cli/test_serve.py", "serving/test_schema.py",
+    "engine/test_quantised.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start with the files that take longest, so that two workers end at about the same time."""
+    rank = {HERE / name: number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: rank.get(item.path, len(LONG)))

@@ -62,6 +62,7 @@ def test_real_problem_of_the_service_is_shown(service: str, open_page: Open) -> 
     text.fill("rye " * 30_000)
     page.get_by_role("button", name="Classify", exact=True).click()
     expect(page.locator(".note.failed")).to_contain_text("100")
+    expect(page.get_by_role("button", name="Try again")).to_have_count(0)  # it would fail again
     look(page, "error-too-long", whole=False)
 
 

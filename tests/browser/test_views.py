@@ -47,7 +47,7 @@ def test_table_is_dropped_classified_and_downloaded(service: str, open_page: Ope
     expect(page.get_by_role("heading", name="3 rows classified")).to_be_visible()
     look(page, "file-done")
     with page.expect_download() as download:
-        page.get_by_role("link", name=re.compile("Download")).click()
+        page.get_by_role("link", name="Download classified_products.csv").click()
     rows = list(csv.DictReader(io.StringIO(Path(download.value.path()).read_text(encoding="utf-8"))))
     assert [row["number"] for row in rows] == ["1", "2", "3"]
     assert [row["predicted_label"] for row in rows] == ["rye", "milk", "hammers"]
@@ -79,7 +79,7 @@ def test_progress_counts_rows(service: str, open_page: Open) -> None:
     [
         ("rows.pdf", b"%PDF", "neither .csv, .tsv, .jsonl nor .parquet"),
         ("rows.csv", b"", "has no rows"),
-        ("rows.jsonl", b"{broken\n", "is not valid JSONL"),
+        ("rows.jsonl", b"{broken\n", "rows.jsonl: line 1 is not a JSON object"),
     ],
 )
 def test_other_files_are_refused(service: str, open_page: Open, name: str, content: bytes, message: str) -> None:
@@ -94,11 +94,14 @@ def test_bad_row_is_named(service: str, open_page: Open) -> None:
     page = open_page(f"{service}/#file")
     expect(page.locator(".drop")).to_be_visible()
     drop(page, "rows.jsonl", b'{"text": "rye"}\n{"text": 5}\n{"text": \n')
-    page.get_by_role("alert").filter(has_text="not valid").wait_for()
+    page.get_by_role("alert").filter(has_text="line 3 is not a JSON object").wait_for()
     drop(page, "rows.csv", b"text,b\nrye,1\nmilk,2,3,4\n")
     page.get_by_role("button", name="Classify the table").click()
     expect(page.get_by_role("alert").filter(has_text=re.compile("line 3|:3"))).to_be_visible()
+    expect(page.get_by_role("heading", name="The table cannot be classified")).to_be_visible()
     look(page, "file-bad-row")
+    page.get_by_role("button", name="Back to the options").click()
+    expect(page.get_by_role("button", name="Classify the table")).to_be_visible()
 
 
 def ask(service: str, text: str) -> None:

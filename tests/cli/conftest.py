@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import random
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.cli.program import CAN_FORK, Program, started_program
 from tests.processes import run
 
 HINET = Path(sys.executable).with_name("hinet")
@@ -25,12 +29,25 @@ CATEGORIES = {
 }
 
 
-def run_hinet(*arguments: object, cwd: Path, stdin: str | bytes | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the real program."""
+def run_hinet(
+    *arguments: object, cwd: Path, stdin: str | bytes | None = None, anew: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run the real program, in a fork of a process that has imported it unless it is to start ``anew``."""
     given = stdin.encode() if isinstance(stdin, str) else stdin
     wide = {**os.environ, "COLUMNS": "200"}
-    done = run([HINET, *map(str, arguments)], cwd=cwd, input=given, text=False, env=wide)
+    words = [*map(str, arguments)]
+    if CAN_FORK and not anew:
+        done = _program().run(words, cwd, wide, given)
+    else:
+        done = run([HINET, *words], cwd=cwd, input=given, text=False, env=wide)
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+@cache
+def _program() -> Program:
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(started_program())
 
 
 def products(count: int, seed: int = 0) -> list[tuple[str, str, str]]:
@@ -64,7 +81,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_products(folder / "products.csv", 300)
     write_products(folder / "test.csv", 80, seed=1)
     write_products(folder / "new_products.csv", 20, seed=2)
-    done = run_hinet(*TRAIN_EXAMPLE.split(), cwd=folder)
+    done = run_hinet(*TRAIN_EXAMPLE.split(), cwd=folder, anew=True)
     assert done.returncode == 0, done.stderr
     return folder
 

@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
 def test_the_example_of_the_help_runs_and_saves_what_it_prints(folder: Path) -> None:
     example = "compare products.csv --taxonomy categories.csv --text title --label category"
     assert example in " ".join(hinet("compare", "--help", cwd=folder).stdout.split())
-    done = hinet(*example.split(), "--epochs", 30, "--width", 16, cwd=folder)
+    done = hinet(*example.split(), "--epochs", 30, "--width", 16, cwd=folder, anew=True)
     assert done.returncode == 0, done.stderr
     saved = json.loads((folder / "compare.json").read_text())
     assert list(saved["summary"]) == ["flatten", "paper", "default"]

@@ -1,4 +1,7 @@
-"""Random experts built by hand, and the slow and obvious way to what they say: dense, and over all traces."""
+"""Random experts built by hand, and the slow and obvious way to what they say: dense, and over all traces.
+
+They are in 8 bits, as trained ones are, and what they say is that of the fractions that these bits stand for.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,7 @@ def biased_model(layers: Layers, log_p: dict[int, float], features: int = FEATUR
         np.zeros((groups.rows, 2), np.float32),
         bias,
         np.ones(2, np.float32),
-    )
+    ).quantised()
     spans = LabelSpans.of(layers)
     experts = Experts(
         deep,
@@ -184,7 +187,7 @@ def _random_deep(random: np.random.Generator, features: int, rows: int, sharpnes
         random.standard_normal((rows, WIDTH), np.float32) * np.float32(sharpness),
         random.standard_normal(rows, np.float32) * np.float32(sharpness),
         np.array([1, 1, 0, 0], np.float32),
-    )
+    ).quantised()
 
 
 def _sparse(random: np.random.Generator, shape: tuple[int, int], sharpness: float) -> NDArray[np.float32]:

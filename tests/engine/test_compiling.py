@@ -8,6 +8,7 @@ from threading import Thread
 
 import pytest
 
+from hinet.cli.compile import EXAMPLE
 from hinet.compiled import Kernel
 from hinet.engine import compiling
 from hinet.engine.compiling import FOR_TRAINING, Workers, compile_for_training
@@ -155,7 +156,7 @@ print("compiled", compiled)
 
 
 def test_after_compiling_ahead_nothing_is_compiled(tmp_path: Path) -> None:
-    ahead = processes.run([sys.executable, "-c", "from hinet.cli import main; main()", "compile"])
+    ahead = processes.run([Path(sys.executable).with_name("hinet"), *EXAMPLE.split()[1:]])
     assert ahead.returncode == 0, ahead.stderr
     assert "compiled " in ahead.stderr
     assert f"{len(calls())}/{len(calls())}" in ahead.stderr

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import joblib
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -174,3 +176,13 @@ def test_an_expert_without_units_is_in_8_bits() -> None:
     nothing = DeepExpert.none(3, 2)
     assert nothing.is_quantised
     assert nothing.quantised() is nothing
+
+
+def test_a_model_that_joblib_maps_is_read_by_the_same_kernels(trained: FusedModel, tmp_path: Path) -> None:
+    joblib.dump(trained, tmp_path / "model")
+    mapped = joblib.load(tmp_path / "model", mmap_mode="r")
+    arrays = [array for expert in mapped.experts if isinstance(expert, tuple) for array in expert]
+    assert len(arrays) > 10
+    assert all(array.flags.writeable for array in [*arrays, *mapped.groups])  # of other arrays they would be compiled
+    rows, _ = data()
+    np.testing.assert_array_equal(log_p(mapped, rows), log_p(trained, rows))

@@ -354,7 +354,7 @@ def test_sums_are_the_same_in_every_run(tmp_path: Path) -> None:
 def test_weights_are_laid_out_to_be_mapped(tmp_path: Path) -> None:
     import onnx
 
-    export_onnx(random_model(some_tree(), 0, features=200).model, tmp_path / "exported")
+    export_onnx(random_model(some_tree(), 0, features=2_000).model, tmp_path / "exported")
     model = onnx.load(tmp_path / "exported" / "model.onnx", load_external_data=False)
     outside = [{entry.key: entry.value for entry in tensor.external_data} for tensor in model.graph.initializer]
     starts = [int(place["offset"]) for place in outside if place]

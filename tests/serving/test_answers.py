@@ -16,6 +16,7 @@ from hinet import HiNetClassifier, Layers, Taxonomy
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.loaded import LoadedModel
 from hinet.serving.answers import Answerer, Question, RowError
+from hinet.serving.models import EXAMPLES, ServedModel
 from hinet.serving.nodes import Nodes
 from hinet.serving.places import TextPlaces
 from hinet.serving.settings import Settings
@@ -192,3 +193,13 @@ def test_several_labels_are_those_that_the_model_predicts() -> None:
     assert all(len(answer["traces"]) == 3 for answer in answers)
     for answer in answerer_of(several).answer(texts, Question(min_confidence=0.7)):
         assert all(label["probability"] >= 0.7 for label in answer["labels"])
+
+
+def test_examples_come_from_all_branches() -> None:
+    screws = [f"screw {number}" for number in range(40)]
+    edges = [("screws", screw) for screw in screws] + [("food", "milk"), ("food", "bread"), ("tools", "hammer")]
+    labels = [child for _, child in edges]
+    fitted = HiNetClassifier(Taxonomy.from_edges(edges), epochs=1, n_jobs=1).fit(labels * 2, labels * 2).fitted_
+    model = ServedModel("shop", Path("shop"), LoadedModel(fitted, {"calibration": None}))
+    assert len(model.examples) == EXAMPLES
+    assert {"milk", "bread", "hammer"} <= {*model.examples}

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,9 +25,11 @@ from hinet.serving.nodes import Nodes
 from hinet.serving.problems import ProblemError
 
 EXAMPLES = 6  # texts to try
+EXAMPLES_TO_CHOOSE_FROM = 100
 LONGEST_EXAMPLE = 120  # characters
 VERSION_DIGITS = 16
 
+Item = TypeVar("Item")
 Stamp = tuple[tuple[str, int, int], ...]  # tells whether the files of a folder have changed
 log = logging.getLogger("hinet.serving")
 
@@ -86,8 +89,11 @@ class ServedModel:
         codec = self.model.fitted.codec
         titles = codec.taxonomy.titles
         nodes = [node for node in codec.label_nodes.tolist() if 0 < len(titles[node]) <= LONGEST_EXAMPLE]
-        chosen = np.linspace(0, len(nodes) - 1, min(EXAMPLES, len(nodes))).round().astype(int).tolist()
-        return list(dict.fromkeys(titles[nodes[number]] for number in chosen))
+        branches: dict[int, list[str]] = {}
+        for node in _spread(nodes, EXAMPLES_TO_CHOOSE_FROM):
+            branches.setdefault((codec.path_to(node) or [node])[0], []).append(titles[node])
+        rounds = zip_longest(*_spread(list(branches.values()), EXAMPLES))  # a title of each branch in turn
+        return list(dict.fromkeys(title for titles in rounds for title in titles if title is not None))[:EXAMPLES]
 
     def describe(self, problem: str | None) -> dict[str, Any]:
         """Return what a list of models says of it."""
@@ -193,6 +199,12 @@ class Models:
         model = ServedModel(name, folder, load_model(folder, self._threads, mapped=False))
         model.warm_up()
         self._served[name] = model
+
+
+def _spread(values: list[Item], count: int) -> list[Item]:
+    """Return so many values from all over a list, or all."""
+    chosen = np.linspace(0, len(values) - 1, min(count, len(values))).round().astype(int)
+    return [values[number] for number in chosen.tolist()]
 
 
 def _stamp(folder: Path) -> Stamp:

@@ -43,6 +43,11 @@ class FusedModel:
     odds_scale: float = 1.0  # of the log odds of a best trace, in trees: see hinet.engine.search.odds_scaling
     merged: NDArray[np.int32] | None = None  # (f,) the feature of the experts that each one of a row counts as
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take arrays that may only be read, as joblib maps them, into memory: kernels are not compiled for them."""
+        self.__dict__.update(state, experts=_writable(state["experts"]), merged=_writable(state["merged"]))
+        self.__dict__.pop("groups", None)
+
     @cached_property
     def groups(self) -> Groups:
         """The sibling groups as arrays."""
@@ -109,6 +114,13 @@ class FusedModel:
         if odds_scale != 1 and not layers.is_tree:
             raise HiNetError("the array 'slope' is for trees, and the taxonomy is a DAG")
         return cls(layers, experts, odds_scale=odds_scale, merged=merged)
+
+
+def _writable(part: Any) -> Any:
+    """Return arrays that may be written to: those that may not are copied."""
+    if isinstance(part, tuple):
+        return type(part)(*map(_writable, part))
+    return part.copy() if isinstance(part, np.ndarray) and not part.flags.writeable else part
 
 
 def with_merged(rows: SparseMatrix, numbers: NDArray[np.int32], count: int) -> SparseMatrix:

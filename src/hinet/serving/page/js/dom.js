@@ -53,7 +53,10 @@ export const share = (probability, text = percent(probability)) =>
 // A message in place of what cannot be shown: empty, failed, or turned off.
 export const note = (title, detail, action) => h("div.note", h("h3", title), detail && h("p", detail), action);
 
-export const failure = (error, retry) =>
+// What asks for something else fails again, however often it is asked.
+const mayPass = ({ status = 0 }) => status < 400 || status >= 500 || [408, 429].includes(status);
+
+export const failure = (error, retry, label = mayPass(error) && "Try again") =>
   h(
     "div.note.failed",
     { role: "alert" },
@@ -64,5 +67,5 @@ export const failure = (error, retry) =>
         "ul",
         error.fields.map(({ field, message }) => h("li", h("code", field), ` ${message}`)),
       ),
-    retry && h("button", { type: "button", onclick: retry }, "Try again"),
+    retry && label && h("button", { type: "button", onclick: retry }, label),
   );

@@ -74,11 +74,8 @@ export function create(panel, app) {
     if (format !== "parquet") {
       try {
         head = start(await file.slice(0, HEAD).text(), format, file.size <= HEAD);
-      } catch {
-        return fill(
-          stage,
-          failure(new api.Problem("The file cannot be read", `${file.name} is not valid ${format.toUpperCase()}.`)),
-        );
+      } catch (error) {
+        return fill(stage, failure(new api.Problem("The file cannot be read", `${file.name}: ${error.message}`)));
       }
       if (!head.columns.length)
         return fill(stage, failure(new api.Problem("The file is empty", `${file.name} has no rows.`)));
@@ -92,7 +89,7 @@ export function create(panel, app) {
     const least = h(
       "select",
       { name: "min_confidence" },
-      h("option", { value: "" }, "Always answer in full"),
+      h("option", { value: "" }, "Always in full"),
       model.calibration?.risk &&
         h("option", { value: "calibrated" }, `Calibrated: at most ${percent(model.calibration.risk.risk)} wrong`),
       CONFIDENCES.map((value) => h("option", { value }, `At least ${percent(value)} sure`)),
@@ -176,7 +173,7 @@ export function create(panel, app) {
         format,
         new Blob(parts, { type: FORMATS[format].type }),
         rows ?? done,
-        fileName(response) ?? `classified_${file.name}`,
+        `classified_${file.name}`,
       );
     } catch (error) {
       if (error.name === "AbortError") fill(stage, h("p.muted", "Cancelled. Nothing was kept."));
@@ -185,9 +182,10 @@ export function create(panel, app) {
           stage,
           failure(
             error instanceof api.Problem
-              ? error
+              ? Object.assign(error, error.status === 422 && { title: "The table cannot be classified" })
               : new api.Problem("The answer broke off", "The service stopped before the table was done."),
             () => choose(file),
+            "Back to the options",
           ),
         );
     }
@@ -223,8 +221,6 @@ export function create(panel, app) {
   fill(panel, h("h1.hidden", "Classify a table"), h("div.file", drop, stage));
   return {};
 }
-
-const fileName = (response) => /filename="?([^";]+)"?/.exec(response.headers.get("Content-Disposition") ?? "")?.[1];
 
 function columnChoice(model, columns) {
   if (!columns.length)

@@ -32,14 +32,21 @@ function delimited(text, separator) {
   return rows.filter((row) => row.length > 1 || row[0]);
 }
 
+function objectOf(line, number) {
+  let value = null;
+  try {
+    value = JSON.parse(line);
+  } catch {} // told below
+  if (value === null || typeof value !== "object" || Array.isArray(value))
+    throw new Error(`line ${number} is not a JSON object such as {"text": "…"}.`);
+  return value;
+}
+
 // The columns and rows of the start of a table; a last line that is cut off is left out.
 export function start(text, format, isWhole) {
   const whole = isWhole ? text : text.slice(0, text.lastIndexOf("\n") + 1);
   if (format === "jsonl") {
-    const rows = whole
-      .split("\n")
-      .filter((line) => line.trim())
-      .map((line) => JSON.parse(line));
+    const rows = whole.split("\n").flatMap((line, number) => (line.trim() ? [objectOf(line, number + 1)] : []));
     const columns = [...new Set(rows.flatMap((row) => Object.keys(row)))];
     return { columns, rows: rows.map((row) => columns.map((column) => row[column] ?? "")) };
   }

@@ -195,7 +195,12 @@ export class Workbench {
     if (!service.feedback)
       return fill(
         this.answer.actions,
-        h("p.muted", "Feedback is off. Start the service with --feedback FILE to keep what people accept and correct."),
+        h(
+          "p.muted",
+          "Feedback is off. Start the service with ",
+          h("code", "--feedback FILE"),
+          " to keep what people accept and correct.",
+        ),
       );
     const what = chosen ? trace.node : result.labels.length > 1 ? `all ${result.labels.length}` : trace.node;
     fill(
