@@ -231,3 +231,11 @@ def test_the_load_of_the_service_in_the_readme() -> None:
     assert f"99% of them within {load['p99_ms']:.0f} ms" in readme
     assert f"{reload['reloads']} new models taken up meanwhile cost no request" in readme
     assert load["errors"] == reload["errors"] == 0
+
+
+def test_the_table_of_ontologies() -> None:
+    page = (ROOT / "docs" / "hierarchies.md").read_text()
+    for syntax in ("N-Triples", "Turtle", "RDF/XML", "JSON-LD"):
+        row = results("ontologies")[syntax]
+        assert f"| {syntax} | {row['processor_seconds']:.1f} | {row['peak_gb']:.2f} GB |" in page
+        assert f"thesaurus of {row['triples']:,} triples ({row['nodes']:,} concepts)" in page
