@@ -272,6 +272,15 @@ def service() -> Claims:
     yield RESULTS, f"{reload['reloads']} new models taken up meanwhile cost no request"
 
 
+@claims
+def ontologies() -> Claims:
+    page = "docs/hierarchies.md"
+    for syntax in ("N-Triples", "Turtle", "RDF/XML", "JSON-LD"):
+        row = results("ontologies")[syntax]
+        yield page, row_of(syntax, f"{row['processor_seconds']:.1f}", f"{row['peak_gb']:.2f} GB")
+        yield page, f"thesaurus of {row['triples']:,} triples ({row['nodes']:,} concepts)"
+
+
 @pytest.mark.parametrize("function", CLAIMS, ids=lambda function: function.__name__)
 def test_figures_are_those_of_the_results(function: Callable[[], Claims]) -> None:
     found = list(function())
