@@ -7,10 +7,11 @@ as nothing of a portion is visible before all of it is, none is lost and none is
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -73,7 +74,7 @@ class Answers(NamedTuple):
 
     rows: int
     blank: int
-    columns: list[Mapping[str, Any]]
+    columns: list[dict[str, Any]]
     bad: list[BadRow]
 
 
@@ -118,8 +119,9 @@ def predict_rows(
         If the rows, the model or the cluster cannot be used. What was written until then is removed.
     """
     first = _first_block(job)
-    output = _output(job, load_model(job.model, 1), first)
-    kinds = output.kinds()
+    kinds = _output(job, load_model(job.model, 1), first).kinds()
+    paths = tuple(os.path.abspath(path) for path in job.files)  # noqa: PTH100 workers have folders of their own
+    job = replace(job, model=job.model.absolute(), files=paths)
     with ExitStack() as stack:
         table = folder = None
         if sink.is_folder:
@@ -290,7 +292,7 @@ class _Worker:
         keys = {name: [row[name]] for name in ("file", "portion", "is_last")}
         return pa.table({**keys, "payload": pa.array([pickle.dumps(answers, 5)], pa.large_binary())})
 
-    def _write(self, name: str, columns: list[Mapping[str, Any]]) -> None:
+    def _write(self, name: str, columns: list[dict[str, Any]]) -> None:
         """Write a file of the folder, all at once; a portion without rows leaves none."""
         if columns:
             assert self._folder is not None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -89,7 +91,7 @@ def _connect(cluster: Cluster) -> None:
 
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
-        with _quiet(), _without_stderr():
+        with _quiet(), _without_stderr(), _own_signals():
             if cluster.is_local:
                 processors = cluster.workers * cluster.threads
                 ray.init(LOCAL, num_cpus=processors, include_dashboard=False, _node_ip_address="127.0.0.1", **options)
@@ -127,6 +129,19 @@ def _without_stderr() -> Iterator[None]:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(nothing)
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep what the process does when it is told to end: Ray would print where it stood, and leave files half-done."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _check_processors(cluster: Cluster, there_are: int, where: str) -> None:

@@ -60,9 +60,8 @@ class RayRunner:
         checkpoints = replace(checkpoints, folder=checkpoints.folder.absolute())  # workers have folders of their own
         with connected(self.cluster):
             import ray
-            from ray.train import FailureConfig, RunConfig, ScalingConfig
+            from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
             from ray.train.torch import TorchConfig, TorchTrainer
-            from ray.train.v2.api.exceptions import TrainingFailedError
 
             with _Reports.shown(progress) as reports, TemporaryDirectory(prefix="hinet-ray-") as folder:
                 rows = ray.put(pickle.dumps(data, 5))

@@ -97,7 +97,7 @@ class Processes:
         return float(sum(numbers)) / self.count
 
 
-def sparse_weights(network: nn.Module) -> list[nn.Parameter]:
+def sparse_weights(network: nn.Module) -> list[Tensor]:
     """Return the weights of a network whose gradients are sparse."""
     return [
         module.weight

@@ -59,7 +59,9 @@ class ValidationRows:
 class Runner(Protocol):
     """Trains experts elsewhere, in several processes."""
 
-    mark: str  # what the result depends on besides settings and data; empty if on nothing
+    @property
+    def mark(self) -> str:
+        """What the result depends on besides settings and data; empty if on nothing."""
 
     def run(self, data: TrainingData, checkpoints: Checkpoints, progress: Progress, *, watch: bool) -> None:
         """Train all jobs, and leave their last states among the checkpoints; ``watch`` is as in :func:`fit`."""
