@@ -121,6 +121,7 @@ def settings_for(settings: EngineSettings, features: Features, rows: int) -> Eng
     meaning = features.meaning if isinstance(features, TextInput) else None
     if meaning is None:
         return settings
+    settings = replace(settings, whiten=True)
     if not isinstance(meaning.source, TokenVectors):
         return settings
     epochs = max(LEAST_STATIC_EPOCHS, round(STATIC_EPOCHS * settings.epochs_of_deep(rows)))

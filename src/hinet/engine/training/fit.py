@@ -26,6 +26,7 @@ from hinet.engine.training.jobs import Job, TrainingSet
 from hinet.engine.training.mixing import learned_mix, usual_mix
 from hinet.engine.training.taxonomy_transfer import activate
 from hinet.engine.training.trainer import Trainer
+from hinet.engine.training.whitening import read_directly, whitened, whitening
 from hinet.engine.training.wide import WidePlan, WideTraining, wide_training
 from hinet.engine.training.wide_kernels import prune_weights
 from hinet.errors import HiNetError
@@ -146,6 +147,11 @@ class _Plan:
             matrix = with_merged(matrix, self.merged, self.features)
             if self.valid is not None:
                 self.valid = with_merged(self.valid[0], self.merged, self.features), self.valid[1]
+        self.whitening = None
+        if settings.whiten and dense and start is None and not self.layers.multilabel:
+            arrays = self.targets.arrays
+            self.whitening = whitening(matrix.dense, arrays.entry_target[arrays.row_offsets[:-1]])
+            matrix = matrix._replace(dense=whitened(matrix.dense, self.whitening))
         self.train = TrainingSet.of(matrix, self.targets.arrays, self.groups, self._adjustment(counts))
         self.prior = self._prior(counts)
         self.wide = self._wide_training(matrix)
@@ -300,6 +306,8 @@ class _Plan:
         """Return the members of a deep expert as one; the plain one counts a third, however many others there are."""
         if not members:
             return DeepExpert.none(self.features, outputs)
+        if self.whitening is not None:
+            members = [read_directly(member, self.whitening) for member in members]
         shares = np.full(len(members), 1 / len(members), np.float32)
         if self.plain and len(members) > 1:
             shares[:-1], shares[-1] = (1 - PLAIN_SHARE) / (len(members) - 1), PLAIN_SHARE
