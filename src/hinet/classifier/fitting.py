@@ -30,6 +30,7 @@ DENSE_RATE = 0.3  # of the deep expert: a dense row has few features, each of wh
 DENSE_ROWS = 60_000  # that the deep expert sees at least, over all epochs
 MAX_DENSE_EPOCHS = 100
 STATIC_MEMBERS = 2  # one with static vectors and one without; a second one with them gains nothing
+STATIC_EPOCHS, LEAST_STATIC_EPOCHS = 0.8, 5  # share of the usual epochs beside static vectors, which learn sooner
 SET_EPOCHS, SET_ROWS = 40, 400_000  # of several labels a row: at most, and rows that are seen over all epochs
 SET_SLOT = 1.0  # what sums of squared gradients start from: large, so that the few rows of rare labels move little
 SET_PASSES = 3  # of several labels a row, for each of one label
@@ -118,9 +119,17 @@ def settings_for(settings: EngineSettings, features: Features, rows: int) -> Eng
     if is_dense(features):
         return for_dense_rows(settings, rows)
     meaning = features.meaning if isinstance(features, TextInput) else None
-    if meaning is None or not isinstance(meaning.source, TokenVectors):
+    if meaning is None:
         return settings
-    return replace(settings, members=settings.members or min(STATIC_MEMBERS, settings.members_for(rows)))
+    settings = replace(settings, whiten=True)
+    if not isinstance(meaning.source, TokenVectors):
+        return settings
+    epochs = max(LEAST_STATIC_EPOCHS, round(STATIC_EPOCHS * settings.epochs_of_deep(rows)))
+    return replace(
+        settings,
+        members=settings.members or min(STATIC_MEMBERS, settings.members_for(rows)),
+        deep_epochs=settings.deep_epochs or epochs,
+    )
 
 
 def for_sets(settings: EngineSettings, rows: int, *, streamed: bool = False) -> EngineSettings:

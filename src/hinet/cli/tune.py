@@ -126,9 +126,10 @@ def _prepare(
     run.message(f"{len(read.train):,} rows with {len(read.train.distinct_labels):,} labels")
     report_hierarchy(read.columns, hierarchy, run)
     classifier = classifier_with(
-        {}, taxonomy=hierarchy, path_sep=path_sep_of(read.train.path_sep, column_options), columns=column_kinds(read.columns),
-        vectors=training.vectors, encoder=training.encoder, memory_limit=training.memory_limit,
-        keep_examples=training.keep_examples, multilabel="auto" if training.multilabel is None else training.multilabel,
+        {}, taxonomy=hierarchy, path_sep=path_sep_of(read.train.path_sep, column_options),
+        columns=column_kinds(read.columns), vectors=training.vectors, encoder=training.encoder,
+        memory_limit=training.memory_limit, keep_examples=training.keep_examples,
+        multilabel="auto" if training.multilabel is None else training.multilabel,
         random_state=run.seed, n_jobs=run.threads,
     )  # fmt: skip
     return read, classifier

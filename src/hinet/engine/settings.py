@@ -51,6 +51,7 @@ RULES: Rules = {
     "flat_upper": real(0),
     "prior_strength": real() | NONE,
     "two_layers": FLAG,
+    "whiten": FLAG,
     "patience": _COUNT | NONE,
     "seed": SEED,
     "threads": THREADS,
@@ -103,6 +104,8 @@ class EngineSettings:
         Of the logit adjustment, by the share of each option in its group.
     two_layers : bool
         Whether deep experts have a second layer of hidden units, all of them rectified; for several labels a row only.
+    whiten : bool
+        Whether experts train on dense columns in which rows of one label vary alike in all directions.
     patience : int, optional
         Epochs of an expert without a lower cost of the validation rows after which it stops, the best epoch kept.
     seed : int
@@ -131,6 +134,7 @@ class EngineSettings:
     flat_upper: float = 0.4
     prior_strength: float | None = None
     two_layers: bool = False
+    whiten: bool = False
     patience: int | None = None
     seed: int = 0
     threads: int | None = None

@@ -29,6 +29,7 @@ from hinet.engine.training.mixing import learned_mix, usual_mix
 from hinet.engine.training.rows import HeldRows, OfRows, StreamedRows, checked_rows, training_rows
 from hinet.engine.training.taxonomy_transfer import activate
 from hinet.engine.training.trainer import Trainer
+from hinet.engine.training.whitening import read_directly, whitening
 from hinet.engine.training.wide import WidePlan, WideTraining, wide_training
 from hinet.engine.training.wide_kernels import prune_weights
 from hinet.errors import HiNetError
@@ -184,6 +185,11 @@ class TrainingPlan:
             rows = rows.with_merged(self.merged, self.features)
             if self.valid is not None:
                 self.valid = with_merged(self.valid[0], self.merged, self.features), self.valid[1]
+        self.whitening = None
+        if settings.whiten and dense and start is None and not self.layers.multilabel:
+            arrays = rows.targets.arrays
+            self.whitening = whitening(rows.matrix.dense, arrays.entry_target[arrays.row_offsets[:-1]])
+            rows = rows.with_whitened(self.whitening)
         self.spans = LabelSpans.of(self.layers)
         self.has_flat = (
             settings.wants_flat(self.labels, rows.row_count, self.layers) if start is None else start.mix.flat > 0
@@ -377,6 +383,8 @@ class TrainingPlan:
         """Return the members of a deep expert as one; the plain one counts a third, however many others there are."""
         if not members:
             return DeepExpert.none(self.features, outputs)
+        if self.whitening is not None:
+            members = [read_directly(member, self.whitening) for member in members]
         shares = np.full(len(members), 1 / len(members), np.float32)
         if self.plain and len(members) > 1:
             shares[:-1], shares[-1] = (1 - PLAIN_SHARE) / (len(members) - 1), PLAIN_SHARE

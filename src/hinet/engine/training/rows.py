@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix, check_count, is_for_kernels, validate_weights
 from hinet.data.spill import Spill, StoredBlock
+from hinet.engine.model.experts import Floats
 from hinet.engine.model.fused import with_merged
 from hinet.engine.model.targets import Targets
 from hinet.engine.settings import EngineSettings
@@ -24,6 +25,7 @@ from hinet.engine.training.cooccurrence import (
     merged_columns,
 )
 from hinet.engine.training.deep import BlockObjectives, Objective
+from hinet.engine.training.whitening import whitened
 from hinet.errors import HiNetError
 from hinet.taxonomy import Layers
 
@@ -71,6 +73,10 @@ class HeldRows:
         """Return rows whose columns are numbered anew."""
         return replace(self, matrix=with_merged(self.matrix, numbers, count), columns=count)
 
+    def with_whitened(self, matrix: Floats) -> HeldRows:
+        """Return rows whose dense columns are multiplied by a matrix."""
+        return replace(self, matrix=_whitened(self.matrix, matrix))
+
     def objectives(self, of: OfRows, *, plain: bool = False) -> Objective | BlockObjectives:
         """Return what deep experts are trained towards; ``plain`` leaves dense columns out."""
         return of(_plain(self.matrix) if plain else self.matrix, self.targets)
@@ -86,6 +92,7 @@ class StreamedRows(HeldRows):
 
     spill: Spill
     numbers: NDArray[np.int32] | None = None  # of merged columns
+    whitening: Floats | None = None  # what dense columns are multiplied by
 
     @classmethod
     def of(cls, spill: Spill, layers: Layers, most_values: int = SAMPLE_VALUES) -> StreamedRows:
@@ -150,6 +157,10 @@ class StreamedRows(HeldRows):
         """Return rows whose columns are numbered anew."""
         return replace(self, matrix=with_merged(self.matrix, numbers, count), columns=count, numbers=numbers)
 
+    def with_whitened(self, matrix: Floats) -> StreamedRows:
+        """Return rows whose dense columns are multiplied by a matrix."""
+        return replace(self, matrix=_whitened(self.matrix, matrix), whitening=matrix)
+
     def smaller(self) -> StreamedRows:
         """Return the same with half as many rows in memory."""
         half = np.arange(self.matrix.row_count // 2)
@@ -162,7 +173,9 @@ class StreamedRows(HeldRows):
     def load(self, number: int) -> tuple[SparseMatrix, Targets]:
         """Return the rows of a block, with what they are trained towards."""
         matrix, targets = _joined([self.spill.load(number, self.targets.layers)], self.targets.layers)
-        return (matrix if self.numbers is None else with_merged(matrix, self.numbers, self.columns)), targets
+        if self.numbers is not None:
+            matrix = with_merged(matrix, self.numbers, self.columns)
+        return (matrix if self.whitening is None else _whitened(matrix, self.whitening)), targets
 
     def objectives(self, of: OfRows, *, plain: bool = False) -> BlockObjectives:
         """Return what deep experts are trained towards; ``plain`` leaves dense columns out."""
@@ -183,6 +196,10 @@ class StreamedRows(HeldRows):
 
 def _plain(rows: SparseMatrix) -> SparseMatrix:
     return rows._replace(dense=rows.dense[:, :0].copy())
+
+
+def _whitened(rows: SparseMatrix, matrix: Floats) -> SparseMatrix:
+    return rows._replace(dense=whitened(rows.dense, matrix))
 
 
 def _joined(blocks: list[StoredBlock], layers: Layers) -> tuple[SparseMatrix, Targets]:

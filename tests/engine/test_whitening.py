@@ -1,0 +1,52 @@
+"""Whitening of dense columns: its law, and models that read rows as they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from hinet import Layers, Taxonomy, Traces
+from hinet.data.matrices import MixedRows
+from hinet.engine import EngineSettings, Search, fit
+from hinet.engine.training.whitening import SHRINKAGE, whitening
+
+
+def _rows(count: int = 2_000) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows of 5 labels, apart in the first columns and noisy in the last ones, with their labels."""
+    random = np.random.default_rng(0)
+    label = random.integers(0, 5, count)
+    centres = np.hstack([np.eye(5), np.zeros((5, 3))])
+    noise = random.standard_normal((count, 8)) * np.array([0.3] * 5 + [3.0] * 3)
+    return (centres[label] + noise).astype(np.float32), label
+
+
+def test_the_shrunk_covariance_within_labels_becomes_that_of_columns_that_vary_alike() -> None:
+    columns, label = _rows()
+    matrix = whitening(columns, label).astype(np.float64)
+    means = np.stack([columns[label == each].mean(0) for each in range(5)])[label]
+    within = (columns - means).T.astype(np.float64) @ (columns - means)
+    spread = np.trace(within) / 8
+    shrunk = (1 - SHRINKAGE) * within / spread + SHRINKAGE * np.eye(8)
+    whole = matrix @ shrunk @ matrix
+    np.testing.assert_allclose(whole, np.eye(8) * whole[0, 0], atol=1e-4 * whole[0, 0])
+    np.testing.assert_allclose(np.square(columns @ matrix).sum(), np.square(columns).sum(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("columns", [np.zeros((4, 3), np.float32), np.eye(4, 3, dtype=np.float32)])
+def test_columns_that_do_not_vary_within_labels_stay(columns: np.ndarray) -> None:
+    assert np.array_equal(whitening(columns, np.arange(4)), np.eye(3))
+
+
+def test_a_model_that_trained_on_whitened_columns_reads_rows_as_they_are() -> None:
+    columns, label = _rows(400)
+    layers = Layers.of(Taxonomy.from_paths([(f"top {each % 2}", f"{each}") for each in range(5)], steps="ids"))
+    rows = MixedRows(sp.csr_array((400, 2), dtype=np.float32), columns)
+    traces = Traces.encode(layers, [str(each) for each in label])
+    settings = EngineSettings(threads=1, members=1, wide=False, deep_epochs=20)
+    right = [
+        np.mean(np.array(Search(model, 1).traces(rows).traces.decode()) == label.astype(str))
+        for model in (fit(rows, traces, settings), fit(rows, traces, EngineSettings(**{**vars(settings), "whiten": True})))
+    ]
+    assert right[1] > 0.9
+    assert right[1] > right[0]
