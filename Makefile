@@ -4,7 +4,7 @@ CORE := .venv/installed-core
 EVERYTHING := .venv/installed-everything
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-browser check bench docs clean
+.PHONY: demo test test-browser check bench bench-peers docs clean
 
 demo: $(CORE)  ## the whole job on the built-in ICD-10-CM set: train, evaluate, predict
 	$(BIN)/hinet demo
@@ -46,6 +46,10 @@ bench: $(EVERYTHING)  ## slow measurements, with HINET_DATA=folder of the data s
 	$(BIN)/python benchmarks/meaning.py
 	$(BIN)/python benchmarks/several_labels.py
 	$(BIN)/python benchmarks/serve.py
+
+bench-peers: $(EVERYTHING)  ## hinet beside its peers; DATA='naics lshtc' with HINET_DATA=folder of them; writes docs/benchmarks.md
+	$(BIN)/python benchmarks/bench_peers.py --data $(or $(DATA),icd)
+	$(BIN)/python benchmarks/bench_peers.py --report
 
 docs: $(EVERYTHING)  ## write the command-line reference from the program itself
 	$(BIN)/typer hinet.cli utils docs --name hinet --output docs/cli.md

@@ -68,7 +68,7 @@ class PeerData:
 
 
 def lshtc_texts() -> Texts:
-    """Return LSHTC's dry run, judged on its validation rows, as texts: a word for each feature, as often as it occurs."""
+    """Return LSHTC's dry run, judged on its validation rows, as texts: a word for each occurrence of a feature."""
     read = read_lshtc(DATA / "lshtc1_dryrun" / "task2", "validation.txt")
     parts = []
     for part in (read.train, read.test):

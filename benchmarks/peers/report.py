@@ -40,14 +40,14 @@ def read_results() -> dict[str, dict[str, Any]]:
 
 def tables(results: dict[str, dict[str, Any]]) -> str:
     """Return the part of the page that comes from results."""
-    return "\n".join(line for name, found in results.items() for line in _section(name, found))
+    return "".join(f"{line}\n" for name, found in results.items() for line in _section(name, found))
 
 
 def page_with(text: str, page: str) -> str:
     """Return the page with its part between the marks replaced."""
     before, _, rest = page.partition(BEGIN)
     after = rest.partition(END)[2]
-    return f"{before}{BEGIN}\n{text}\n{END}{after}"
+    return f"{before}{BEGIN}\n{text}{END}{after}"
 
 
 def write() -> None:
