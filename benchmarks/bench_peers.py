@@ -20,7 +20,7 @@ from typing import Any
 from measure import RESULTS, save
 from peers import report
 from peers.catalogue import PEERS
-from peers.data import LOADERS
+from peers.data import LOADERS, SINGLE_WORDS
 
 LIMIT = 1_800.0
 
@@ -37,6 +37,9 @@ def main() -> None:
         path = RESULTS / f"peers_{name}.json"
         results: dict[str, Any] = json.loads(path.read_text())["results"] if path.exists() else {}
         for peer in arguments.peers:
+            if not PEERS[peer].is_installed or (PEERS[peer].pretrained and name in SINGLE_WORDS):
+                print(f"{name} {peer}: left out, not installed or not for texts without meaning")
+                continue
             before = {} if arguments.choose else results.get(peer, {})
             results[peer] = _measured(name, peer, before, arguments)
             print(f"{name} {peer}: {json.dumps(results[peer])}", flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError
 from typing import Any
 
 from peers.embeddings import LinearOnEmbeddings, NearestEmbeddings
@@ -21,6 +22,15 @@ class Entry:
     kind: type[Peer]
     choices: tuple[dict[str, Any], ...] = ({},)
     pretrained: bool = False
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether its packages are there; not all install everywhere."""
+        try:
+            self.kind.versions()
+        except PackageNotFoundError:
+            return False
+        return True
 
 
 PARABEL = {"cluster_balanced": True, "cluster_k": 2, "max_depth": 20}

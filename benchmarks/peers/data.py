@@ -48,16 +48,17 @@ class PeerData:
     train: Rows
     valid: Rows
     test: Rows
+    single_words: bool = False  # texts are words in no order, whose characters mean nothing
 
     @classmethod
     def of(cls, name: str, texts: Texts) -> PeerData:
         """Return a set of texts; without validation rows, every tenth training row is one."""
-        train, test = _rows(texts.train), _rows(texts.test)
+        train, test, single = _rows(texts.train), _rows(texts.test), name in SINGLE_WORDS
         if texts.valid[1]:
-            return cls(name, texts.taxonomy, train, _rows(texts.valid), test)
+            return cls(name, texts.taxonomy, train, _rows(texts.valid), test, single)
         held = np.arange(len(train)) % HELD_OUT == 0
         parts = (train.take(np.flatnonzero(chosen).tolist()) for chosen in (~held, held))
-        return cls(name, texts.taxonomy, *parts, test)
+        return cls(name, texts.taxonomy, *parts, test, single)
 
     def path(self, label: str) -> tuple[str, ...]:
         """Return the ids from below the root to a label; in a DAG, by the first parent of each."""
@@ -91,6 +92,7 @@ LOADERS: dict[str, Callable[[], Texts]] = {
     "wikitaxa": wikitaxa_texts,
     "long": long_texts,
 }
+SINGLE_WORDS = ("lshtc",)
 TITLES = {
     "icd": "ICD-10-CM",
     "naics": "NAICS",

@@ -14,7 +14,8 @@ from peers.data import PeerData
 from peers.peer import Answers, Peer
 
 MODEL, PREFIX = "model.bin", "__label__"
-SHARED = {"wordNgrams": 2, "minn": 3, "maxn": 5, "dim": 100, "bucket": 200_000, "verbose": 0, "seed": 0}
+NGRAMS, NO_NGRAMS = {"wordNgrams": 2, "minn": 3, "maxn": 5}, {"wordNgrams": 1, "minn": 0, "maxn": 0}
+SHARED = {"dim": 100, "bucket": 200_000, "verbose": 0, "seed": 0}
 _WORD = re.compile(r"\w+")
 
 
@@ -34,7 +35,8 @@ class FastText(Peer):
             path = Path(folder, "rows.txt")
             lines = (f"{PREFIX}{number[label]} {_line(text)}\n" for text, label in zip(texts, labels, strict=True))
             path.write_text("".join(lines), encoding="utf-8")
-            self.model: Any = fasttext.train_supervised(str(path), thread=self.threads, **SHARED, **self.settings)
+            settings = {**SHARED, **(NO_NGRAMS if data.single_words else NGRAMS), **self.settings}
+            self.model: Any = fasttext.train_supervised(str(path), thread=self.threads, **settings)
 
     def answer(self, texts: Sequence[str]) -> Answers:
         """Return the most probable label."""

@@ -27,7 +27,7 @@ class Omikuji(Peer):
         """Train its default of three trees."""
         import omikuji
 
-        self.features, self.labels = NGrams(), sorted(set(labels))
+        self.features, self.labels = NGrams(data), sorted(set(labels))
         number = {label: at for at, label in enumerate(self.labels)}
         parameters = omikuji.Model.default_hyper_param()
         for name, value in self.settings.items():
@@ -68,7 +68,7 @@ class LabelTree(Peer):
 
     def fit(self, texts: Sequence[str], labels: Sequence[str], data: PeerData) -> None:
         """Train a classifier at each node; a label at an inner node is a leaf below it."""
-        self.features, self.labels = NGrams(), sorted(set(labels))
+        self.features, self.labels = NGrams(data), sorted(set(labels))
         self._folder = tempfile.TemporaryDirectory()
         self.model = self._model(Path(self._folder.name), tree_structure=tree_of(self.labels, data))
         number = {label: at for at, label in enumerate(self.labels)}

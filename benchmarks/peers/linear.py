@@ -19,7 +19,7 @@ class LinearSVM(Peer):
 
     def fit(self, texts: Sequence[str], labels: Sequence[str], data: PeerData) -> None:
         """Learn all labels side by side."""
-        self.features, self.model = NGrams(), self._model()
+        self.features, self.model = NGrams(data), self._model()
         self.model.fit(self.features.fit_transform(texts), np.array(labels))
 
     def _model(self) -> Any:
@@ -59,7 +59,7 @@ class PerParentNode(Peer):
         from sklearn.svm import LinearSVC
 
         kind = LinearSVC if self.settings["local"] == "svm" else Logistic
-        self.features = NGrams()
+        self.features = NGrams(data)
         self.model = LocalClassifierPerParentNode(local_classifier=kind(C=self.settings["C"]), n_jobs=self.threads)
         paths = [data.path(label) for label in labels]
         depth = max(map(len, paths))

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-WORDS, CHARACTERS = (1, 2), (3, 5)
+from peers.data import PeerData
+
+WORDS, SINGLE_WORDS, CHARACTERS = (1, 2), (1, 1), (3, 5)
 MIN_DF = 2
 
 
@@ -16,12 +18,13 @@ class NGrams:
 
     modules = ("scipy.sparse", "sklearn.feature_extraction.text", "sklearn.preprocessing")
 
-    def __init__(self, *, characters: bool = True) -> None:
+    def __init__(self, data: PeerData) -> None:
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         shared = {"sublinear_tf": True, "min_df": MIN_DF, "dtype": np.float32}
-        self._parts = [TfidfVectorizer(ngram_range=WORDS, token_pattern=r"\b\w+\b", **shared)]
-        if characters:
+        words = SINGLE_WORDS if data.single_words else WORDS
+        self._parts = [TfidfVectorizer(ngram_range=words, token_pattern=r"\b\w+\b", **shared)]
+        if not data.single_words:
             self._parts.append(TfidfVectorizer(analyzer="char_wb", ngram_range=CHARACTERS, **shared))
 
     def fit_transform(self, texts: Sequence[str]) -> Any:

@@ -15,6 +15,7 @@ from peers.data import PeerData
 from peers.peer import Answers, Peer
 
 MODEL = "model"
+SINGLE_WORDS = TextSettings(word_ngrams=(1, 1), char_ngrams=None)
 
 
 class HiNet(Peer):
@@ -29,7 +30,8 @@ class HiNet(Peer):
         HiNetClassifier(data.taxonomy, epochs=1).fit(*sample.single()).predict(sample.texts[:1])
 
     def _parameters(self, data: PeerData) -> dict[str, Any]:
-        return {"taxonomy": data.taxonomy, "n_jobs": self.threads, **self.settings}
+        text = SINGLE_WORDS if data.single_words else None
+        return {"taxonomy": data.taxonomy, "n_jobs": self.threads, "text": text, **self.settings}
 
     def fit(self, texts: Sequence[str], labels: Sequence[str], data: PeerData) -> None:
         """Train."""
@@ -95,7 +97,8 @@ class Flatten(Peer):
         from hinet.networks import FlattenNetwork, SparseBag, Targets, TrainingSettings, train
         from hinet.networks.features import WIDTH
 
-        self.features, rows = TextFeatures.fit_transform(list(texts), TextSettings(char_ngrams=(3, 5)))
+        settings = SINGLE_WORDS if data.single_words else TextSettings(char_ngrams=(3, 5))
+        self.features, rows = TextFeatures.fit_transform(list(texts), settings)
         layers = Layers.of(data.taxonomy, ends=sorted(set(labels)))
         targets = Targets(Traces.encode(layers, list(labels)))
         self.network = FlattenNetwork.for_targets(SparseBag(rows.shape[1], WIDTH), WIDTH, targets)

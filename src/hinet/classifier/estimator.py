@@ -90,6 +90,7 @@ from hinet.data.text.text_input import as_arrow
 from hinet.engine import Decoding, Search, fit
 from hinet.engine.compiling import compile_for_training
 from hinet.engine.search.predictor import Engine, Predictor
+from hinet.engine.settings import Effort
 from hinet.errors import FileError, HiNetError, InputTypeError, LabelError
 from hinet.evaluation.risk import CERTAINTY, validate_share
 from hinet.extras import require
@@ -162,6 +163,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The share of rows to hold out, drawn by ``random_state`` whatever their labels. They choose the mix of experts,
         or the best epoch, and :meth:`calibrate` uses them if it gets no rows. Labels whose rows are all held out are
         not learned, and their rows count as wrong. None holds out nothing.
+    effort : {"quick", "default"}, default="default"
+        How much is trained where the parameters below leave it open. ``"quick"`` trains one narrow member for half
+        the epochs, and no wide expert where there is a flat one. For the fused engine only.
     width : int, default=None
         Hidden units of the deep expert, or of the network. None chooses by the number of labels (fused) or 256 (torch).
     members : int, default=None
@@ -260,6 +264,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         thresholds_by: Literal["all", "level"] = "all",
         class_weight: Any = None,
         validation_fraction: float | None = None,
+        effort: Effort = "default",
         width: int | None = None,
         members: int | None = None,
         epochs: int | None = None,
@@ -293,6 +298,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.thresholds_by = thresholds_by
         self.class_weight = class_weight
         self.validation_fraction = validation_fraction
+        self.effort = effort
         self.width = width
         self.members = members
         self.epochs = epochs

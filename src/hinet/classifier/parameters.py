@@ -101,7 +101,17 @@ def _read_classes(value: Any) -> Any:
 
 
 OBJECTIVE = one_of(*get_args(Objective)) | PROBABILITY
-ENGINE_SETTINGS = ("width", "members", "dropout", "wide", "flat", "prior_strength", "patience", "memory_limit")
+ENGINE_SETTINGS = (
+    "effort",
+    "width",
+    "members",
+    "dropout",
+    "wide",
+    "flat",
+    "prior_strength",
+    "patience",
+    "memory_limit",
+)
 TAXONOMY = instance(Taxonomy, "a Taxonomy") | PATH
 RULES: Rules = {
     "taxonomy": TAXONOMY | NONE,

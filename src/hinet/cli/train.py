@@ -82,7 +82,7 @@ def train(
     classifier = HiNetClassifier(
         hierarchy, path_sep=rows_read.train.path_sep or (None if column_options.path_sep == NOT_PATHS else "auto"),
         vectors=training.vectors, encoder=training.encoder, titles=training.titles,
-        epochs=training.epochs, width=training.width, patience=training.patience,
+        effort=training.effort.value, epochs=training.epochs, width=training.width, patience=training.patience,
         memory_limit=training.memory_limit, checkpoint=checkpoints, checkpoint_every=training.checkpoint_every,
         columns=_kinds(rows_read.columns), keep_examples=training.keep_examples,
         multilabel="auto" if training.multilabel is None else training.multilabel,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
 from hinet.errors import HiNetError
 from hinet.memory import GB, require_memory
-from hinet.parameters import FLAG, NONE, SEED, THREADS, Rules, real, resolve_threads, validate_fields, whole
+from hinet.parameters import FLAG, NONE, SEED, THREADS, Rules, one_of, real, resolve_threads, validate_fields, whole
 
 if TYPE_CHECKING:
     from hinet.taxonomy import Layers
+
+Effort: TypeAlias = Literal["quick", "default"]
+EFFORT = one_of(*get_args(Effort))
 
 MOST_DEEP_EPOCHS = 10
 MOST_WIDE_EPOCHS = 6
@@ -32,6 +35,7 @@ _COUNT = whole(1)
 _DROPOUT = real(0, below=1)
 _POSITIVE = real(above=0)
 RULES: Rules = {
+    "effort": EFFORT,
     "members": _COUNT | NONE,
     "width": _COUNT | NONE,
     "dropout": _DROPOUT | NONE,
@@ -71,6 +75,9 @@ class EngineSettings:
 
     Attributes
     ----------
+    effort : {"quick", "default"}
+        How much is trained where the settings below leave it open: "quick" has one narrow member, half the epochs, and
+        no wide expert beside a flat one.
     members : int, optional
         How many deep experts, and flat ones, are trained from different starts and averaged; by default two, or three
         if there are dense columns, and one if there are many rows. The last of several leaves dense columns out: it
@@ -112,6 +119,7 @@ class EngineSettings:
         In GB, by default what the machine has; a model that would take more to train is refused before training starts.
     """
 
+    effort: Effort = "default"
     members: int | None = None
     width: int | None = None
     dropout: float | None = None
@@ -140,11 +148,12 @@ class EngineSettings:
 
     def members_for(self, rows: int, *, dense: bool = False) -> int:
         """Return how many members train on so many rows, which may have dense columns."""
-        return self.members or (MEMBERS + dense if rows < MANY_ROWS else 1)
+        return self.members or (MEMBERS + dense if rows < MANY_ROWS and not self.is_quick else 1)
 
     def width_for(self, members: int, labels: int) -> int:
         """Return the hidden units of each of so many members that tell so many labels apart."""
-        return self.width or min(WIDTH if members == 1 else WIDTH_OF_MEMBER, _width_of(labels))
+        most = WIDTH_OF_FLAT if self.is_quick else WIDTH if members == 1 else WIDTH_OF_MEMBER
+        return self.width or min(most, _width_of(labels))
 
     def flat_width_for(self, labels: int) -> int:
         """Return the hidden units of each member of the flat expert."""
@@ -163,11 +172,23 @@ class EngineSettings:
 
     def epochs_of_deep(self, rows: int) -> int:
         """Return how often the deep expert goes over so many rows."""
-        return self.deep_epochs or min(MOST_DEEP_EPOCHS, max(5, round(800_000 / rows)))
+        return self.deep_epochs or self._fewer(min(MOST_DEEP_EPOCHS, max(5, round(800_000 / rows))))
 
     def epochs_of_wide(self, rows: int) -> int:
         """Return how often the wide expert goes over so many rows."""
-        return self.wide_epochs or min(MOST_WIDE_EPOCHS, max(3, round(300_000 / rows)))
+        return self.wide_epochs or self._fewer(min(MOST_WIDE_EPOCHS, max(3, round(300_000 / rows))))
+
+    def wants_wide(self, *, flat: bool) -> bool:
+        """Return whether to train the wide expert, given whether there is a flat one."""
+        return self.wide and not (self.is_quick and flat)
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether little effort is wanted."""
+        return self.effort == "quick"
+
+    def _fewer(self, epochs: int) -> int:
+        return (epochs + 1) // 2 if self.is_quick else epochs
 
     def wants_flat(self, labels: int, rows: int, layers: Layers) -> bool:
         """Return whether to train the flat expert on so many rows of so many labels."""

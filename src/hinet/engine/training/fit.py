@@ -148,11 +148,11 @@ class _Plan:
                 self.valid = with_merged(self.valid[0], self.merged, self.features), self.valid[1]
         self.train = TrainingSet.of(matrix, self.targets.arrays, self.groups, self._adjustment(counts))
         self.prior = self._prior(counts)
-        self.wide = self._wide_training(matrix)
         self.spans = LabelSpans.of(self.layers)
         self.has_flat = (
             settings.wants_flat(labels, self.train.rows.row_count, self.layers) if start is None else start.mix.flat > 0
         )
+        self.wide = self._wide_training(matrix)
         self.memory = plan_memory(
             features=self.features,
             outputs=self.groups.rows,
@@ -193,7 +193,7 @@ class _Plan:
     def _wide_training(self, matrix: SparseMatrix) -> WideTraining | None:
         settings = self.settings
         before = None if self.start is None else self.start.experts.wide
-        if not settings.wide or (self.start is not None and not self.start.mix.wide):
+        if not settings.wants_wide(flat=self.has_flat) or (self.start is not None and not self.start.mix.wide):
             return None
         known = rank_features(matrix, self.features, settings.wide_buckets) if before is None else before.feature_rank
         plan = WidePlan(
@@ -313,7 +313,7 @@ class _Plan:
             self._joined(flat, labels),
             Prototypes.none(self.features),
             self.spans,
-            usual_mix(wide=self.settings.wide, flat=bool(flat)),
+            usual_mix(wide=self.wide is not None, flat=bool(flat)),
         )
 
     def mixed(self, history: list[EpochRecord]) -> FusedModel:
