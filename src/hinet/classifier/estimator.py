@@ -486,7 +486,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 settings = for_dense_sets(settings, training.rows)
             else:
                 settings = settings_for(settings, features, len(training.traces))
-                settings = settings if codec.sets is None else for_sets(settings, len(training.traces))
+                settings = settings if codec.sets is None else for_sets(settings, training.rows)
             options |= {"checkpoint": self.checkpoint, "checkpoint_every": self.checkpoint_every}
             model = fit(training.rows, training.traces, settings, watch=self.verbose, **options)
             predictor = Search(model, settings.threads)

@@ -22,6 +22,7 @@ from hinet.data.vectors import TokenVectors
 from hinet.engine import Decoding, EngineSettings, ValidationRows
 from hinet.engine.search.predictor import Engine
 from hinet.engine.search.search import RATE_OF_TWO_LAYERS
+from hinet.engine.settings import WIDE_RATE
 from hinet.errors import HiNetError
 from hinet.extras import require
 from hinet.metrics import hierarchical_f1
@@ -123,12 +124,14 @@ def settings_for(settings: EngineSettings, features: Features, rows: int) -> Eng
     return replace(settings, members=settings.members or min(STATIC_MEMBERS, settings.members_for(rows)))
 
 
-def for_sets(settings: EngineSettings, rows: int) -> EngineSettings:
-    """Return settings of the fused engine for so many sparse rows with several labels each.
+def for_sets(settings: EngineSettings, rows: Any) -> EngineSettings:
+    """Return settings of the fused engine for CSR rows, or mixed ones, with several labels each.
 
     A yes or no to each option tells less at a time than a choice among all, so they are seen more often.
     """
-    return replace(settings, deep_epochs=settings.deep_epochs or SET_PASSES * settings.epochs_of_deep(rows))
+    count = rows.shape[0]
+    features = (rows.sparse if isinstance(rows, MixedRows) else rows).nnz / max(count, 1)
+    return replace(settings, deep_epochs=settings.deep_epochs or SET_PASSES * settings.epochs_of_deep(count, features))
 
 
 def for_dense_sets(settings: EngineSettings, rows: Any) -> EngineSettings:
@@ -156,7 +159,7 @@ def for_dense_rows(settings: EngineSettings, rows: int) -> EngineSettings:
     """Return settings of the fused engine for so many dense rows, few of which need many epochs."""
     usual = settings.epochs_of_deep(rows)
     epochs = settings.deep_epochs or max(usual, min(MAX_DENSE_EPOCHS, round(DENSE_ROWS / rows)))
-    return replace(settings, deep_rate=DENSE_RATE, deep_epochs=epochs)
+    return replace(settings, deep_rate=DENSE_RATE, deep_epochs=epochs, wide_rate=WIDE_RATE)
 
 
 def validation_metrics(fitted: Fitted, held_out: HeldOut, decoding: Decoding) -> dict[str, float]:

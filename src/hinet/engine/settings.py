@@ -17,6 +17,9 @@ EFFORT = one_of(*get_args(Effort))
 
 MOST_DEEP_EPOCHS = 10
 MOST_WIDE_EPOCHS = 6
+WIDE_RATE = 3.0
+LONG_ROW = 100  # features; a longer row teaches more at a time, and is learned by heart if it is seen as often
+LEAST_EPOCHS_OF_LONG = 4
 MEMBERS = 2
 MANY_ROWS = 100_000
 WIDTH = 256  # at most
@@ -44,7 +47,7 @@ RULES: Rules = {
     "deep_slot": _POSITIVE,
     "deep_epochs": _COUNT | NONE,
     "wide": FLAG,
-    "wide_rate": _POSITIVE,
+    "wide_rate": _POSITIVE | NONE,
     "wide_slot": _POSITIVE,
     "wide_epochs": _COUNT | NONE,
     "wide_prune": real(0),
@@ -95,7 +98,9 @@ class EngineSettings:
         Share of the features that are left out, at random, for each row; by default some of them if there are many
         rows with features that repeat each other, as character n-grams do, and ``dropout`` is not given; else none.
     deep_epochs, wide_epochs : int, optional
-        By default fewer the more rows there are.
+        By default fewer the more rows there are; of the deep expert also the more features rows have on average.
+    wide_rate : float, optional
+        By default lower the more features rows have on average.
     wide : bool
         Whether to train the wide expert.
     wide_prune : float
@@ -128,7 +133,7 @@ class EngineSettings:
     deep_slot: float = 1e-2  # what the sums of squared gradients start from: smaller makes the first steps huge
     deep_epochs: int | None = None
     wide: bool = True
-    wide_rate: float = 3.0
+    wide_rate: float | None = None
     wide_slot: float = 0.05
     wide_epochs: int | None = None
     wide_prune: float = 0.03
@@ -170,13 +175,18 @@ class EngineSettings:
             units = 0.0 if features else DROPOUT
         return Dropout(features, units)
 
-    def epochs_of_deep(self, rows: int) -> int:
-        """Return how often the deep expert goes over so many rows."""
-        return self.deep_epochs or self._fewer(min(MOST_DEEP_EPOCHS, max(5, round(800_000 / rows))))
+    def epochs_of_deep(self, rows: int, features: float = 0) -> int:
+        """Return how often the deep expert goes over so many rows, with so many features each on average."""
+        usual = min(MOST_DEEP_EPOCHS, max(5, round(800_000 / rows)))
+        return self.deep_epochs or self._fewer(max(LEAST_EPOCHS_OF_LONG, round(usual * _share_of_long(features))))
 
     def epochs_of_wide(self, rows: int) -> int:
         """Return how often the wide expert goes over so many rows."""
         return self.wide_epochs or self._fewer(min(MOST_WIDE_EPOCHS, max(3, round(300_000 / rows))))
+
+    def wide_rate_for(self, features: float) -> float:
+        """Return the rate of the wide expert for rows with so many features each on average."""
+        return self.wide_rate or WIDE_RATE * _share_of_long(features)
 
     def wants_wide(self, *, flat: bool) -> bool:
         """Return whether to train the wide expert, given whether there is a flat one."""
@@ -217,6 +227,11 @@ class EngineSettings:
         """Return the settings that the trained model depends on."""
         free = {"threads", "memory_limit"}
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in free}
+
+
+def _share_of_long(features: float) -> float:
+    """Return how much of what is usual is enough for rows with so many features: less of long ones."""
+    return min(1.0, LONG_ROW / max(features, 1))
 
 
 def _width_of(labels: int) -> int:

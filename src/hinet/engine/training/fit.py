@@ -200,7 +200,7 @@ class _Plan:
             known,
             int(known.max(initial=-1)) + 1,
             settings.epochs_of_wide(self.train.rows.row_count),
-            settings.wide_rate,
+            settings.wide_rate_for(self.train.rows.mean_features),
             self._initial_accumulator(settings.wide_slot),
             settings.seed,
             settings.thread_count,
@@ -262,7 +262,7 @@ class _Plan:
     ) -> list[DeepJob]:
         """Return a job for each member of a deep expert; the last one leaves dense columns out, if one is plain."""
         settings, jobs, rows = self.settings, [], self.train.rows
-        epochs = settings.epochs_of_deep(rows.row_count)
+        epochs = settings.epochs_of_deep(rows.row_count, rows.mean_features)
         plan = DeepPlan(epochs, settings.deep_rate, self._initial_accumulator(settings.deep_slot), self.dropout)
         for member in range(self.members):
             seeds = settings.seed, first_seed + member
