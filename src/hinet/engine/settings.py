@@ -18,10 +18,11 @@ EFFORT = one_of(*get_args(Effort))
 MOST_DEEP_EPOCHS = 10
 MOST_WIDE_EPOCHS = 6
 WIDE_RATE = 3.0
-LONG_ROW = 100  # features; a longer row teaches more at a time, and is learned by heart if it is seen as often
+LONG_ROW = 128  # features; a longer row teaches more at a time, and is learned by heart if it is seen as often
 LEAST_EPOCHS_OF_LONG = 4
 MEMBERS = 2
 MANY_ROWS = 100_000
+MANY_VALUES = 5_000_000  # of all rows together
 WIDTH = 256  # at most
 WIDTH_OF_MEMBER = 192
 WIDTH_OF_FLAT = 128
@@ -83,8 +84,8 @@ class EngineSettings:
         no wide expert beside a flat one.
     members : int, optional
         How many deep experts, and flat ones, are trained from different starts and averaged; by default two, or three
-        if there are dense columns, and one if there are many rows. The last of several leaves dense columns out: it
-        errs on other rows.
+        if there are dense columns, and one if there are many rows, or values of them. The last of several leaves dense
+        columns out: it errs on other rows.
     width : int, optional
         Hidden units of each member of the deep expert; by default more the more labels there are, up to a limit that
         is higher if there is but one member.
@@ -151,9 +152,10 @@ class EngineSettings:
     def __post_init__(self) -> None:
         validate_fields(self, RULES)
 
-    def members_for(self, rows: int, *, dense: bool = False) -> int:
-        """Return how many members train on so many rows, which may have dense columns."""
-        return self.members or (MEMBERS + dense if rows < MANY_ROWS and not self.is_quick else 1)
+    def members_for(self, rows: int, features: float = 0, *, dense: bool = False) -> int:
+        """Return how many members train on so many rows, with so many features each and maybe dense columns."""
+        many = rows >= MANY_ROWS or rows * features >= MANY_VALUES
+        return self.members or (1 if many or self.is_quick else MEMBERS + dense)
 
     def width_for(self, members: int, labels: int) -> int:
         """Return the hidden units of each of so many members that tell so many labels apart."""

@@ -128,7 +128,9 @@ class _Plan:
         self.groups = Groups.of(self.layers)
         labels = int(self.layers.ends.sum())
         dense = matrix.dense.shape[1] > 0  # beside which leaving features out, or merging them, costs accuracy
-        self.members = 1 if start is not None else settings.members_for(matrix.row_count, dense=dense)
+        self.members = (
+            1 if start is not None else settings.members_for(matrix.row_count, matrix.mean_features, dense=dense)
+        )
         self.plain = int(self.members > 1 and dense)
         self.width = settings.width_for(self.members, labels) if start is None else start.experts.deep.width
         self.flat_width = settings.flat_width_for(labels) if start is None else start.experts.flat.width
