@@ -15,14 +15,13 @@ if TYPE_CHECKING:
 Effort: TypeAlias = Literal["quick", "default"]
 EFFORT = one_of(*get_args(Effort))
 
-MOST_DEEP_EPOCHS = 10
+LEAST_DEEP_EPOCHS, MOST_DEEP_EPOCHS = 5, 10
 MOST_WIDE_EPOCHS = 6
 WIDE_RATE = 3.0
 LONG_ROW = 128  # features; a longer row teaches more at a time, and is learned by heart if it is seen as often
-LEAST_EPOCHS_OF_LONG = 4
 MEMBERS = 2
 MANY_ROWS = 100_000
-MANY_VALUES = 5_000_000  # of all rows together
+MANY_VALUES = 10_000_000  # of all rows together
 WIDTH = 256  # at most
 WIDTH_OF_MEMBER = 192
 WIDTH_OF_FLAT = 128
@@ -179,8 +178,8 @@ class EngineSettings:
 
     def epochs_of_deep(self, rows: int, features: float = 0) -> int:
         """Return how often the deep expert goes over so many rows, with so many features each on average."""
-        usual = min(MOST_DEEP_EPOCHS, max(5, round(800_000 / rows)))
-        return self.deep_epochs or self._fewer(max(LEAST_EPOCHS_OF_LONG, round(usual * _share_of_long(features))))
+        wanted = min(MOST_DEEP_EPOCHS, 800_000 / rows) * _share_of_long(features)
+        return self.deep_epochs or self._fewer(max(LEAST_DEEP_EPOCHS, round(wanted)))
 
     def epochs_of_wide(self, rows: int) -> int:
         """Return how often the wide expert goes over so many rows."""
