@@ -38,6 +38,7 @@ BONSAI = {"cluster_balanced": False, "cluster_k": 100, "max_depth": 3}
 RATES = tuple({"lr": rate, "epoch": epochs} for rate, epochs in ((0.5, 10), (0.5, 25), (1.0, 25)))
 PEERS: dict[str, Entry] = {
     "hinet": Entry("hinet", HiNet),
+    "hinet-quick": Entry("hinet, quick", HiNet, ({"effort": "quick"},)),
     "flatten": Entry("Flatten Network", Flatten),
     "svm": Entry("LinearSVC", LinearSVM, tuple({"C": c} for c in (0.1, 0.3, 1.0))),
     "logistic": Entry("logistic regression", LogisticRegression, tuple({"C": c} for c in (10.0, 100.0))),

@@ -169,9 +169,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     width : int, default=None
         Hidden units of the deep expert, or of the network. None chooses by the number of labels (fused) or 256 (torch).
     members : int, default=None
-        How many deep and flat experts to train from different starts and to average. None is 2, or 3 for an encoder and
-        for rows of several columns, or 1 from 100,000 rows or 10,000,000 values on. With vectors or numbers, the last of
-        several goes by words and categories alone. For the fused engine only.
+        How many deep and flat experts to train from different starts and to average. None is 2, or 3 for an encoder
+        and for rows of several columns, or 1 from 100,000 rows or 10,000,000 values on. With vectors or numbers, the
+        last of several goes by words and categories alone. For the fused engine only.
     epochs : int, default=None
         Passes of the deep expert, or the network, over the rows. None chooses by the number of rows; for an encoder
         that is fine-tuned it is 3.
