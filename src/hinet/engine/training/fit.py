@@ -18,7 +18,7 @@ from hinet.engine.model.fused import FusedModel, with_merged
 from hinet.engine.model.groups import Groups, LabelSpans
 from hinet.engine.model.targets import Targets
 from hinet.engine.search.search import Search
-from hinet.engine.settings import MOST_FLAT_LABELS, EngineSettings, plan_memory
+from hinet.engine.settings import LONG_ROW, MOST_FLAT_LABELS, EngineSettings, plan_memory
 from hinet.engine.training.checkpoints import CHECKPOINT_EVERY, Checkpoints, fingerprint_of
 from hinet.engine.training.cooccurrence import has_features_to_spare, merged_columns, prototypes, rank_features
 from hinet.engine.training.deep import DeepJob, DeepPlan, LabelTargets, Objective
@@ -315,7 +315,7 @@ class _Plan:
             self._joined(flat, labels),
             Prototypes.none(self.features),
             self.spans,
-            usual_mix(wide=self.wide is not None, flat=bool(flat)),
+            usual_mix(wide=self.wide is not None, flat=bool(flat), long=self.train.rows.mean_features > LONG_ROW),
         )
 
     def mixed(self, history: list[EpochRecord]) -> FusedModel:
