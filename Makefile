@@ -6,7 +6,7 @@ COMPILED := .venv/compiled
 KERNELS := $(shell find src/hinet/engine src/hinet/data src/hinet/compiled.py src/hinet/machine_code.py -name '*.py')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-browser check bench docs release clean
+.PHONY: demo test test-browser check bench bench-peers docs release clean
 
 demo: $(CORE)  ## the whole job on the built-in ICD-10-CM set: train, evaluate, predict
 	$(BIN)/hinet demo
@@ -51,6 +51,10 @@ bench: $(EVERYTHING)  ## slow measurements, with HINET_DATA=folder of the data s
 	$(BIN)/python benchmarks/tune.py
 	$(BIN)/python benchmarks/cluster.py
 	$(BIN)/python benchmarks/page.py
+
+bench-peers: $(EVERYTHING)  ## hinet beside its peers; DATA='naics lshtc' with HINET_DATA=folder of them; writes docs/benchmarks.md
+	$(BIN)/python benchmarks/bench_peers.py --data $(or $(DATA),icd)
+	$(BIN)/python benchmarks/bench_peers.py --report
 
 docs: $(EVERYTHING)  ## the site in build/site, with the command-line reference from the program itself; warnings are errors
 	$(BIN)/typer hinet.cli utils docs --name hinet --output docs/cli.md

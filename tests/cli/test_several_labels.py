@@ -11,7 +11,7 @@ import pytest
 
 from hinet.classifier.parameters import RULES
 from hinet.cli import main
-from hinet.cli.training_options import ThresholdsBy
+from hinet.cli.training_options import EffortOption, ThresholdsBy
 
 LINES = ["rye bread,bread", "whole milk,milk", "bread and milk,bread;milk", "toy car,car", "toy train,train"] * 6
 
@@ -93,5 +93,6 @@ def test_one_label_can_be_forced(folder: Path) -> None:
 
 
 def test_options_are_those_of_the_library() -> None:
-    for name in ThresholdsBy:
-        assert RULES["thresholds_by"].validate("thresholds_by", name.value) == name.value
+    for parameter, names in (("thresholds_by", [*ThresholdsBy]), ("effort", [*EffortOption])):
+        for name in names:
+            assert RULES[parameter].validate(parameter, name.value) == name.value

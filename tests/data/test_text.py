@@ -298,7 +298,8 @@ def test_min_df_counts_rows_and_max_features_keeps_the_most_frequent() -> None:
     assert features.names([0]) == ["ab"]
 
 
-def test_auto_chooses_characters_for_short_texts() -> None:
+def test_auto_chooses_characters_for_short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hinet.data.text.fitting.FEW_TEXTS", 0)
     short, long = ["one two three"] * 4, ["word " * 20] * 4
     assert TextFeatures.fit(short).settings.char_ngrams == (3, 5)
     assert TextFeatures.fit(long).settings.char_ngrams is None
@@ -307,7 +308,17 @@ def test_auto_chooses_characters_for_short_texts() -> None:
     assert TextFeatures.fit(["word " * 7, "word " * 8]).settings.char_ngrams == (3, 5)
 
 
+@pytest.mark.parametrize(("name", "least"), [("FEW_TEXTS", 4), ("FEW_WORDS", 80)])
+def test_auto_chooses_characters_for_few_long_texts(name: str, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = ["word " * 20] * 4
+    for most, expected in ((least, (3, 5)), (least - 1, None)):
+        monkeypatch.setattr(f"hinet.data.text.fitting.{name}", most)
+        assert TextFeatures.fit(long).settings.char_ngrams == expected
+        assert TextFeatures.fit_chunks(iter([long[:1], long[1:]])).settings.char_ngrams == expected
+
+
 def test_auto_looks_at_the_first_texts_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hinet.data.text.fitting.FEW_TEXTS", 0)
     monkeypatch.setattr("hinet.data.text.fitting.FIRST_TEXTS", 3)
     texts = ["one", "two one", "two", *["word " * 200] * 5]
     for chunks in ([texts], [texts[:1], texts[1:2], texts[2:]], [texts[:2], texts[2:]]):

@@ -143,6 +143,17 @@ def test_settings_change_the_experts_they_are_for(given: dict[str, Any], changed
     assert {name for name in names if differ(plain, other, name)} == changed
 
 
+def test_quick_effort_trains_less_where_nothing_else_is_given() -> None:
+    rows, traces, labels = data("tree")
+    quick = fit(rows, traces, EngineSettings(effort="quick", flat=True))
+    np.testing.assert_array_equal(quick.experts.mix, usual_mix(wide=False, flat=True))
+    assert len(quick.history) == 2 * EngineSettings(effort="quick").epochs_of_deep(rows.shape[0])  # one deep, one flat
+    assert EngineSettings(effort="quick", members=3, deep_epochs=9, width=7).members_for(10) == 3
+    assert EngineSettings(effort="quick", deep_epochs=9).epochs_of_deep(10) == 9
+    assert fit(rows, traces, EngineSettings(effort="quick", flat=False)).mix.wide > 0
+    assert accuracy(quick, rows, labels) > 0.9
+
+
 def test_another_seed_gives_another_model(trained: FusedModel, kind: str) -> None:
     rows, traces, _ = data(kind)
     other = fit(rows, traces, _with(QUICK, seed=1))

@@ -172,6 +172,14 @@ def test_width_goes_by_the_number_of_labels() -> None:
     assert EngineSettings(flat_width=5).flat_width_for(20_000) == 5
 
 
+def test_long_rows_are_seen_less_often() -> None:
+    settings = EngineSettings()
+    assert [settings.epochs_of_deep(10_000, features) for features in (0, 128, 183, 10_000)] == [10, 10, 7, 5]
+    assert [settings.wide_rate_for(features) for features in (1, 128, 256)] == [3.0, 3.0, 1.5]
+    assert EngineSettings(wide_rate=2.0, deep_epochs=3).wide_rate_for(256) == 2.0
+    assert [settings.members_for(10_000, features) for features in (999, 1_000)] == [2, 1]
+
+
 def test_an_expert_without_units_is_in_8_bits() -> None:
     nothing = DeepExpert.none(3, 2)
     assert nothing.is_quantised

@@ -24,11 +24,11 @@ from hinet.classifier.fine_tuning import check_tunable, fit_tuned
 from hinet.classifier.fitted import Fitted, features_of
 from hinet.classifier.fitting import (
     HeldOut,
+    RowShape,
     TrainingSet,
     engine_for,
     engine_settings,
     for_dense_sets,
-    for_sets,
     is_dense,
     settings_for,
     validation_metrics,
@@ -91,6 +91,7 @@ from hinet.data.text.text_input import as_arrow
 from hinet.engine import Decoding, Search, fit
 from hinet.engine.compiling import compile_for_training
 from hinet.engine.search.predictor import Engine, Predictor
+from hinet.engine.settings import Effort
 from hinet.errors import FileError, HiNetError, InputTypeError, LabelError
 from hinet.evaluation.risk import CERTAINTY, validate_share
 from hinet.extras import require
@@ -164,12 +165,15 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The share of rows to hold out, drawn by ``random_state`` whatever their labels. They choose the mix of experts,
         or the best epoch, and :meth:`calibrate` uses them if it gets no rows. Labels whose rows are all held out are
         not learned, and their rows count as wrong. None holds out nothing.
+    effort : {"quick", "default"}, default="default"
+        How much is trained where the parameters below leave it open. ``"quick"`` trains one narrow member for half
+        the epochs, and no wide expert where there is a flat one. For the fused engine only.
     width : int, default=None
         Hidden units of the deep expert, or of the network. None chooses by the number of labels (fused) or 256 (torch).
     members : int, default=None
         How many deep and flat experts to train from different starts and to average. None is 2, or 3 for an encoder
-        and for rows of several columns, or 1 from 100,000 rows on. With vectors or numbers, the last of several goes by
-        words and categories alone. For the fused engine only.
+        and for rows of several columns, or 1 from 100,000 rows or 10,000,000 values on. With vectors or numbers, the
+        last of several goes by words and categories alone. For the fused engine only.
     epochs : int, default=None
         Passes of the deep expert, or the network, over the rows. None chooses by the number of rows; for an encoder
         that is fine-tuned it is 3.
@@ -267,6 +271,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         thresholds_by: Literal["all", "level"] = "all",
         class_weight: Any = None,
         validation_fraction: float | None = None,
+        effort: Effort = "default",
         width: int | None = None,
         members: int | None = None,
         epochs: int | None = None,
@@ -301,6 +306,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.thresholds_by = thresholds_by
         self.class_weight = class_weight
         self.validation_fraction = validation_fraction
+        self.effort = effort
         self.width = width
         self.members = members
         self.epochs = epochs
@@ -544,8 +550,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 training = training.as_csr()
                 settings = for_dense_sets(settings, training.rows)
             else:
-                settings = settings_for(settings, features, len(training.traces))
-                settings = settings if codec.sets is None else for_sets(settings, len(training.traces))
+                shape = RowShape.of(training.rows)
+                settings = settings_for(settings, features, shape, several=codec.sets is not None)
             options |= {"checkpoint": self.checkpoint, "checkpoint_every": self.checkpoint_every}
             options["runner"] = self._runner
             model = fit(training.rows, training.traces, settings, watch=self.verbose, **options)

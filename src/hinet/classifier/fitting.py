@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from hinet.data.vectors import TokenVectors
 from hinet.engine import Decoding, EngineSettings, ValidationRows
 from hinet.engine.search.predictor import Engine
 from hinet.engine.search.search import RATE_OF_TWO_LAYERS
+from hinet.engine.settings import WIDE_RATE
 from hinet.errors import HiNetError
 from hinet.extras import require
 from hinet.metrics import hierarchical_f1
@@ -114,31 +115,47 @@ def is_dense(features: Features) -> bool:
     return features.kind == "dense" or (isinstance(features, FrameInput) and features.text is None)
 
 
-def settings_for(settings: EngineSettings, features: Features, rows: int) -> EngineSettings:
-    """Return settings of the fused engine for so many rows of some features."""
+class RowShape(NamedTuple):
+    """How many rows there are, how many sparse features they have on average, and whether they are streamed."""
+
+    rows: int
+    features: float
+    streamed: bool = False
+
+    @classmethod
+    def of(cls, rows: Any) -> RowShape:
+        """Return the shape of a CSR matrix, of a dense one, or of both side by side."""
+        sparse = rows.sparse if isinstance(rows, MixedRows) else rows
+        return cls(rows.shape[0], sparse.nnz / max(rows.shape[0], 1) if is_sparse(sparse) else 0.0)
+
+    def epochs(self, settings: EngineSettings) -> int:
+        """Return how often the deep expert goes over the rows."""
+        return settings.epochs_of_deep(self.rows, self.features, streamed=self.streamed)
+
+
+def settings_for(
+    settings: EngineSettings, features: Features, shape: RowShape, *, several: bool = False
+) -> EngineSettings:
+    """Return settings of the fused engine for rows of some features, with several labels each or one.
+
+    A yes or no to each of several labels tells less at a time than a choice among all, so rows are seen more often.
+    """
     if is_dense(features):
-        return for_dense_rows(settings, rows)
+        settings = for_dense_rows(settings, shape.rows)
+    if several:
+        settings = replace(settings, deep_epochs=settings.deep_epochs or SET_PASSES * shape.epochs(settings))
     meaning = features.meaning if isinstance(features, TextInput) else None
     if meaning is None:
         return settings
     settings = replace(settings, whiten=True)
     if not isinstance(meaning.source, TokenVectors):
         return settings
-    epochs = max(LEAST_STATIC_EPOCHS, round(STATIC_EPOCHS * settings.epochs_of_deep(rows)))
+    usual = shape.epochs(settings)
     return replace(
         settings,
-        members=settings.members or min(STATIC_MEMBERS, settings.members_for(rows)),
-        deep_epochs=settings.deep_epochs or epochs,
+        members=settings.members or min(STATIC_MEMBERS, settings.members_for(shape.rows, shape.features)),
+        deep_epochs=settings.deep_epochs or max(min(LEAST_STATIC_EPOCHS, usual), round(STATIC_EPOCHS * usual)),
     )
-
-
-def for_sets(settings: EngineSettings, rows: int, *, streamed: bool = False) -> EngineSettings:
-    """Return settings of the fused engine for so many sparse rows with several labels each.
-
-    A yes or no to each option tells less at a time than a choice among all, so they are seen more often.
-    """
-    epochs = SET_PASSES * settings.epochs_of_deep(rows, streamed=streamed)
-    return replace(settings, deep_epochs=settings.deep_epochs or epochs)
 
 
 def for_dense_sets(settings: EngineSettings, rows: Any) -> EngineSettings:
@@ -168,7 +185,7 @@ def for_dense_rows(settings: EngineSettings, rows: int) -> EngineSettings:
     """Return settings of the fused engine for so many dense rows, few of which need many epochs."""
     usual = settings.epochs_of_deep(rows)
     epochs = settings.deep_epochs or max(usual, min(MAX_DENSE_EPOCHS, round(DENSE_ROWS / rows)))
-    return replace(settings, deep_rate=DENSE_RATE, deep_epochs=epochs)
+    return replace(settings, deep_rate=DENSE_RATE, deep_epochs=epochs, wide_rate=WIDE_RATE)
 
 
 def validation_metrics(fitted: Fitted, held_out: HeldOut, decoding: Decoding) -> dict[str, float]:

@@ -102,6 +102,7 @@ def _read_classes(value: Any) -> Any:
 
 OBJECTIVE = one_of(*get_args(Objective)) | PROBABILITY
 ENGINE_SETTINGS = (
+    "effort",
     "width",
     "members",
     "dropout",

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.fitting import HeldOut, engine_settings, for_sets, is_dense, settings_for, validation_rows
+from hinet.classifier.fitting import HeldOut, RowShape, engine_settings, is_dense, settings_for, validation_rows
 from hinet.classifier.inputs import FrameInput, TextInput
 from hinet.classifier.label_reading import codec_of_sets, read_labels
 from hinet.classifier.label_rows import labels_of_row
@@ -349,9 +349,9 @@ class StreamTraining:
         first: FirstPass,
     ) -> Fitted:
         rows = spill.row_count
-        settings = settings_for(engine_settings(self._parameters), features, rows)
-        if codec.sets is not None:
-            settings = for_sets(settings, rows, streamed=True)
+        shape = RowShape(rows, spill.value_count / max(rows, 1), streamed=True)
+        settings = engine_settings(self._parameters)
+        settings = settings_for(settings, features, shape, several=codec.sets is not None)
         model = fit(
             spill, codec.layers, settings,
             valid=None if held_out is None else validation_rows(codec, held_out), progress=self._progress,

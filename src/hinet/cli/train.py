@@ -107,7 +107,7 @@ def train(
         known, taxonomy=hierarchy, path_sep=path_sep_of(path_sep, column_options),
         validation_fraction=None if stream is None else validation.valid_share,
         vectors=training.vectors, encoder=training.encoder, titles=training.titles,
-        epochs=training.epochs, width=training.width, patience=training.patience,
+        effort=training.effort.value, epochs=training.epochs, width=training.width, patience=training.patience,
         memory_limit=training.memory_limit, checkpoint=checkpoints, checkpoint_every=training.checkpoint_every,
         columns=column_kinds(columns), keep_examples=training.keep_examples,
         multilabel="auto" if training.multilabel is None else training.multilabel,

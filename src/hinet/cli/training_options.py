@@ -26,10 +26,20 @@ class ThresholdsBy(StrEnum):
     level = "level"
 
 
+class EffortOption(StrEnum):
+    """How much is trained; a test keeps them equal to the library's."""
+
+    quick = "quick"
+    default = "default"
+
+
 @dataclass(frozen=True)
 class TrainingOptions:
     """How to train; None leaves the choice to the engine."""
 
+    effort: Annotated[EffortOption, option("Train less, in a fraction of the time, for a little less accuracy.")] = (
+        EffortOption.default
+    )
     epochs: Annotated[int | None, option(_EPOCHS, least=1)] = None
     width: Annotated[int | None, option("Units of the deep expert (default: chosen by the engine).", least=1)] = None
     patience: Annotated[

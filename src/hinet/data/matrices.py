@@ -79,6 +79,11 @@ class SparseMatrix(NamedTuple):
         nothing = np.zeros((rows.shape[0], 0), np.float32)
         return cls(indptr, indices.astype(np.int32, copy=False), data, nothing)
 
+    @property
+    def mean_features(self) -> float:
+        """How many sparse features rows have on average."""
+        return len(self.indices) / max(self.row_count, 1)
+
     def take(self, rows: NDArray[np.int64]) -> SparseMatrix:
         """Return the chosen rows."""
         entries, lengths = gather(np.arange(len(self.indices)), self.indptr, rows)

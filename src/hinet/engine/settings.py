@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
 from hinet.errors import HiNetError
 from hinet.memory import GB, require_memory
-from hinet.parameters import FLAG, NONE, SEED, THREADS, Rules, real, resolve_threads, validate_fields, whole
+from hinet.parameters import FLAG, NONE, SEED, THREADS, Rules, one_of, real, resolve_threads, validate_fields, whole
 
 if TYPE_CHECKING:
     from hinet.taxonomy import Layers
 
-MOST_DEEP_EPOCHS = 10
+Effort: TypeAlias = Literal["quick", "default"]
+EFFORT = one_of(*get_args(Effort))
+
+LEAST_DEEP_EPOCHS, MOST_DEEP_EPOCHS = 5, 10
 MOST_WIDE_EPOCHS = 6
+WIDE_RATE = 3.0
+LONG_ROW = 128  # features; a longer row teaches more at a time, and is learned by heart if it is seen as often
 MEMBERS = 2
 MANY_ROWS = 100_000
+MANY_VALUES = 10_000_000  # of all rows together
 STREAMED_ROWS = 25_000_000  # that the deep expert sees over all epochs, where rows are streamed
 WIDTH = 256  # at most
 WIDTH_OF_MEMBER = 192
@@ -33,6 +39,7 @@ _COUNT = whole(1)
 _DROPOUT = real(0, below=1)
 _POSITIVE = real(above=0)
 RULES: Rules = {
+    "effort": EFFORT,
     "members": _COUNT | NONE,
     "width": _COUNT | NONE,
     "dropout": _DROPOUT | NONE,
@@ -41,7 +48,7 @@ RULES: Rules = {
     "deep_slot": _POSITIVE,
     "deep_epochs": _COUNT | NONE,
     "wide": FLAG,
-    "wide_rate": _POSITIVE,
+    "wide_rate": _POSITIVE | NONE,
     "wide_slot": _POSITIVE,
     "wide_epochs": _COUNT | NONE,
     "wide_prune": real(0),
@@ -73,10 +80,13 @@ class EngineSettings:
 
     Attributes
     ----------
+    effort : {"quick", "default"}
+        How much is trained where the settings below leave it open: "quick" has one narrow member, half the epochs, and
+        no wide expert beside a flat one.
     members : int, optional
         How many deep experts, and flat ones, are trained from different starts and averaged; by default two, or three
-        if there are dense columns, and one if there are many rows. The last of several leaves dense columns out: it
-        errs on other rows.
+        if there are dense columns, and one if there are many rows, or values of them. The last of several leaves dense
+        columns out: it errs on other rows.
     width : int, optional
         Hidden units of each member of the deep expert; by default more the more labels there are, up to a limit that
         is higher if there is but one member.
@@ -90,7 +100,9 @@ class EngineSettings:
         Share of the features that are left out, at random, for each row; by default some of them if there are many
         rows with features that repeat each other, as character n-grams do, and ``dropout`` is not given; else none.
     deep_epochs, wide_epochs : int, optional
-        By default fewer the more rows there are.
+        By default fewer the more rows there are; of the deep expert also the more features rows have on average.
+    wide_rate : float, optional
+        By default lower the more features rows have on average.
     wide : bool
         Whether to train the wide expert.
     wide_prune : float
@@ -116,6 +128,7 @@ class EngineSettings:
         In GB, by default what the machine has; a model that would take more to train is refused before training starts.
     """
 
+    effort: Effort = "default"
     members: int | None = None
     width: int | None = None
     dropout: float | None = None
@@ -124,7 +137,7 @@ class EngineSettings:
     deep_slot: float = 1e-2  # what the sums of squared gradients start from: smaller makes the first steps huge
     deep_epochs: int | None = None
     wide: bool = True
-    wide_rate: float = 3.0
+    wide_rate: float | None = None
     wide_slot: float = 0.05
     wide_epochs: int | None = None
     wide_prune: float = 0.03
@@ -143,13 +156,15 @@ class EngineSettings:
     def __post_init__(self) -> None:
         validate_fields(self, RULES)
 
-    def members_for(self, rows: int, *, dense: bool = False) -> int:
-        """Return how many members train on so many rows, which may have dense columns."""
-        return self.members or (MEMBERS + dense if rows < MANY_ROWS else 1)
+    def members_for(self, rows: int, features: float = 0, *, dense: bool = False) -> int:
+        """Return how many members train on so many rows, with so many features each and maybe dense columns."""
+        many = rows >= MANY_ROWS or rows * features >= MANY_VALUES
+        return self.members or (1 if many or self.is_quick else MEMBERS + dense)
 
     def width_for(self, members: int, labels: int) -> int:
         """Return the hidden units of each of so many members that tell so many labels apart."""
-        return self.width or min(WIDTH if members == 1 else WIDTH_OF_MEMBER, _width_of(labels))
+        most = WIDTH_OF_FLAT if self.is_quick else WIDTH if members == 1 else WIDTH_OF_MEMBER
+        return self.width or min(most, _width_of(labels))
 
     def flat_width_for(self, labels: int) -> int:
         """Return the hidden units of each member of the flat expert."""
@@ -166,14 +181,35 @@ class EngineSettings:
             units = 0.0 if features else DROPOUT
         return Dropout(features, units)
 
-    def epochs_of_deep(self, rows: int, *, streamed: bool = False) -> int:
-        """Return how often the deep expert goes over so many rows; over very many that are streamed, less often."""
-        usual = min(MOST_DEEP_EPOCHS, max(5, round(800_000 / rows)))
-        return self.deep_epochs or (min(usual, max(1, round(STREAMED_ROWS / rows))) if streamed else usual)
+    def epochs_of_deep(self, rows: int, features: float = 0, *, streamed: bool = False) -> int:
+        """Return how often the deep expert goes over so many rows, with so many features each on average.
+
+        It goes over very many rows that are streamed less often.
+        """
+        usual = max(LEAST_DEEP_EPOCHS, round(min(MOST_DEEP_EPOCHS, 800_000 / rows) * _share_of_long(features)))
+        if streamed:
+            usual = min(usual, max(1, round(STREAMED_ROWS / rows)))
+        return self.deep_epochs or self._fewer(usual)
 
     def epochs_of_wide(self, rows: int) -> int:
         """Return how often the wide expert goes over so many rows."""
-        return self.wide_epochs or min(MOST_WIDE_EPOCHS, max(3, round(300_000 / rows)))
+        return self.wide_epochs or self._fewer(min(MOST_WIDE_EPOCHS, max(3, round(300_000 / rows))))
+
+    def wide_rate_for(self, features: float) -> float:
+        """Return the rate of the wide expert for rows with so many features each on average."""
+        return self.wide_rate or WIDE_RATE * _share_of_long(features)
+
+    def wants_wide(self, *, flat: bool) -> bool:
+        """Return whether to train the wide expert, given whether there is a flat one."""
+        return self.wide and not (self.is_quick and flat)
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether little effort is wanted."""
+        return self.effort == "quick"
+
+    def _fewer(self, epochs: int) -> int:
+        return (epochs + 1) // 2 if self.is_quick else epochs
 
     def wants_flat(self, labels: int, rows: int, layers: Layers) -> bool:
         """Return whether to train the flat expert on so many rows of so many labels."""
@@ -202,6 +238,11 @@ class EngineSettings:
         """Return the settings that the trained model depends on."""
         free = {"threads", "memory_limit"}
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in free}
+
+
+def _share_of_long(features: float) -> float:
+    """Return how much of what is usual is enough for rows with so many features: less of long ones."""
+    return min(1.0, LONG_ROW / max(features, 1))
 
 
 def _width_of(labels: int) -> int:

@@ -12,7 +12,15 @@ import numpy as np
 import pyarrow as pa
 
 from hinet.data.text.hashing_kernels import Grams, hash_rows
-from hinet.data.text.settings import FIRST_TEXTS, SHORT_TEXT_CHAR_NGRAMS, SHORT_TEXT_WORDS, Sizes, TextSettings
+from hinet.data.text.settings import (
+    AUTO_CHAR_NGRAMS,
+    FEW_TEXTS,
+    FEW_WORDS,
+    FIRST_TEXTS,
+    SHORT_TEXT_WORDS,
+    Sizes,
+    TextSettings,
+)
 from hinet.data.text.text_input import TextBlock, as_arrow, in_blocks, normalise
 from hinet.data.text.vocabulary import (
     RowCounts,
@@ -85,8 +93,9 @@ def resolve_auto(
         texts += len(sample)
         for block in in_blocks(sample, 1):
             words += int(extract_ngrams(normalise(block), False, (1, 1)).times.sum())
-    short = words < SHORT_TEXT_WORDS * texts or settings.word_ngrams is None
-    return chain(first, arrays), replace(settings, char_ngrams=SHORT_TEXT_CHAR_NGRAMS if short else None)
+    few = texts <= FEW_TEXTS and words <= FEW_WORDS
+    pays = few or words < SHORT_TEXT_WORDS * texts or settings.word_ngrams is None
+    return chain(first, arrays), replace(settings, char_ngrams=AUTO_CHAR_NGRAMS if pays else None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,9 +14,11 @@ Sizes: TypeAlias = tuple[int, int]
 LONGEST_NGRAM = 16
 MOST_HASH_BITS = 26  # 256 MB of weights for each kind
 
-# With char_ngrams="auto", texts get character n-grams where the first texts have fewer words than this on average.
-SHORT_TEXT_WORDS = 8  # for longer texts, character n-grams add too many features and too much training time
-SHORT_TEXT_CHAR_NGRAMS: Sizes = (3, 5)
+# With char_ngrams="auto", texts get character n-grams where the first ones have fewer words than this on average, or
+# where there are few of them: of many long texts they are too many features and take too much training time.
+SHORT_TEXT_WORDS = 8
+FEW_TEXTS, FEW_WORDS = 50_000, 3_000_000
+AUTO_CHAR_NGRAMS: Sizes = (3, 5)
 FIRST_TEXTS = 100_000
 
 
@@ -51,8 +53,8 @@ class TextSettings:
         Shortest and longest word n-gram; ``None`` for none. A word consists of letters, digits and ``_``.
     char_ngrams
         Shortest and longest character n-gram within space-separated words, padded with a space on both sides; ``None``
-        for none. ``"auto"`` is 3 to 5 if the first 100,000 texts of a fit have fewer than 8 words on average, else
-        none.
+        for none. ``"auto"`` is 3 to 5 for at most 50,000 texts of at most 3,000,000 words together, and if the first
+        100,000 texts of a fit have fewer than 8 words on average; else none.
     char_weight
         Length of the character n-gram part of a row before the row is scaled to length 1; the words have length 1.
     min_df

@@ -20,7 +20,7 @@ from hinet.engine.model.fused import FusedModel, with_merged
 from hinet.engine.model.groups import Groups, LabelSpans
 from hinet.engine.model.targets import Targets
 from hinet.engine.search.search import Search
-from hinet.engine.settings import MOST_FLAT_LABELS, EngineSettings, plan_memory
+from hinet.engine.settings import LONG_ROW, MOST_FLAT_LABELS, EngineSettings, plan_memory
 from hinet.engine.training.checkpoints import CHECKPOINT_EVERY, Checkpoints, fingerprint_of
 from hinet.engine.training.cooccurrence import prototypes, rank_features
 from hinet.engine.training.deep import DeepJob, DeepPlan, LabelTargets, Objective, parts_of
@@ -166,7 +166,9 @@ class TrainingPlan:
         self.groups = Groups.of(self.layers)
         self.labels = int(self.layers.ends.sum())
         dense = rows.matrix.dense.shape[1] > 0  # beside which leaving features out, or merging them, costs accuracy
-        self.members = 1 if start is not None else settings.members_for(rows.row_count, dense=dense)
+        self.members = (
+            1 if start is not None else settings.members_for(rows.row_count, rows.matrix.mean_features, dense=dense)
+        )
         self.plain = int(self.members > 1 and dense)
         self.width = settings.width_for(self.members, self.labels) if start is None else start.experts.deep.width
         self.flat_width = settings.flat_width_for(self.labels) if start is None else start.experts.flat.width
@@ -233,7 +235,7 @@ class TrainingPlan:
 
     def _deep_epochs(self) -> int:
         streamed = isinstance(self.rows, StreamedRows)
-        return self.settings.epochs_of_deep(self.rows.row_count, streamed=streamed)
+        return self.settings.epochs_of_deep(self.rows.row_count, self.train.rows.mean_features, streamed=streamed)
 
     def rows_of_epoch(self) -> int:
         """Return about how many rows an epoch goes over."""
@@ -271,14 +273,14 @@ class TrainingPlan:
     def _wide_training(self, matrix: SparseMatrix) -> WideTraining | None:
         settings = self.settings
         before = None if self.start is None else self.start.experts.wide
-        if not settings.wide or (self.start is not None and not self.start.mix.wide):
+        if not settings.wants_wide(flat=self.has_flat) or (self.start is not None and not self.start.mix.wide):
             return None
         known = rank_features(matrix, self.features, settings.wide_buckets) if before is None else before.feature_rank
         plan = WidePlan(
             known,
             int(known.max(initial=-1)) + 1,
             settings.epochs_of_wide(self.train.rows.row_count),
-            settings.wide_rate,
+            settings.wide_rate_for(self.train.rows.mean_features),
             self._initial_accumulator(settings.wide_slot),
             settings.seed,
             settings.thread_count,
@@ -398,7 +400,7 @@ class TrainingPlan:
             self._joined(flat, labels),
             Prototypes.none(self.features),
             self.spans,
-            usual_mix(wide=self.settings.wide, flat=bool(flat)),
+            usual_mix(wide=self.wide is not None, flat=bool(flat), long=self.train.rows.mean_features > LONG_ROW),
         )
 
     def mixed(self, history: list[EpochRecord]) -> FusedModel:

@@ -17,10 +17,12 @@ DECAY = 1e-3  # of the distance from the start, for few rows or experts that agr
 LEAST = 1e-3  # smaller weights are none: the expert is not worth asking
 
 
-def usual_mix(*, wide: bool, flat: bool) -> Floats:
-    """Return the mix without validation rows."""
-    if flat:
-        chosen = Mix(deep=0.4, wide=0.1, flat=0.4) if wide else Mix(deep=0.5, flat=0.5)
+def usual_mix(*, wide: bool, flat: bool, long: bool = False) -> Floats:
+    """Return the mix without validation rows; of long rows the wide expert knows as much as the others."""
+    if flat and wide:
+        chosen = Mix(deep=0.3, wide=0.3, flat=0.3) if long else Mix(deep=0.4, wide=0.1, flat=0.4)
+    elif flat:
+        chosen = Mix(deep=0.5, flat=0.5)
     else:
         chosen = Mix(deep=0.5, wide=0.5) if wide else Mix(deep=1.0)
     return np.array(chosen, np.float32)

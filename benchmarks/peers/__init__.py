@@ -1,0 +1,1 @@
+"""hinet beside what people use today: the same rows, machine and threads, from raw text to labels."""

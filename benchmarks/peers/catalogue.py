@@ -1,0 +1,66 @@
+"""Every peer by name, with the settings that validation rows choose among."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError
+from typing import Any
+
+from peers.embeddings import LinearOnEmbeddings, NearestEmbeddings
+from peers.fast_text import FastText
+from peers.label_trees import LabelTree, Omikuji
+from peers.linear import LinearSVM, LogisticRegression, PerParentNode
+from peers.ours import Flatten, HiNet, HiNetWithEncoder, HiNetWithVectors
+from peers.peer import Peer
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A peer, its settings to choose among, and whether it uses weights that were trained before."""
+
+    title: str
+    kind: type[Peer]
+    choices: tuple[dict[str, Any], ...] = ({},)
+    pretrained: bool = False
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether its packages are there; not all install everywhere."""
+        try:
+            self.kind.versions()
+        except PackageNotFoundError:
+            return False
+        return True
+
+
+PARABEL = {"cluster_balanced": True, "cluster_k": 2, "max_depth": 20}
+BONSAI = {"cluster_balanced": False, "cluster_k": 100, "max_depth": 3}
+RATES = tuple({"lr": rate, "epoch": epochs} for rate, epochs in ((0.5, 10), (0.5, 25), (1.0, 25)))
+PEERS: dict[str, Entry] = {
+    "hinet": Entry("hinet", HiNet),
+    "hinet-quick": Entry("hinet, quick", HiNet, ({"effort": "quick"},)),
+    "flatten": Entry("Flatten Network", Flatten),
+    "svm": Entry("LinearSVC", LinearSVM, tuple({"C": c} for c in (0.1, 0.3, 1.0))),
+    "logistic": Entry("logistic regression", LogisticRegression, tuple({"C": c} for c in (10.0, 100.0))),
+    "omikuji-parabel": Entry("Omikuji, Parabel", Omikuji, tuple({**PARABEL, "linear_c": c} for c in (0.3, 1.0, 3.0))),
+    "omikuji-bonsai": Entry("Omikuji, Bonsai", Omikuji, tuple({**BONSAI, "linear_c": c} for c in (0.3, 1.0, 3.0))),
+    "fasttext": Entry("fastText, softmax", FastText, tuple({**rate, "loss": "softmax"} for rate in RATES)),
+    "fasttext-hs": Entry("fastText, hierarchical softmax", FastText, tuple({**rate, "loss": "hs"} for rate in RATES)),
+    "hiclass-svm": Entry(
+        "HiClass, LinearSVC", PerParentNode, tuple({"local": "svm", "C": c} for c in (0.3, 1.0))
+    ),
+    "hiclass-logistic": Entry(
+        "HiClass, logistic regression", PerParentNode, tuple({"local": "logistic", "C": c} for c in (10.0, 100.0))
+    ),
+    "napkinxc": Entry(
+        "napkinXC, PLT with the tree", LabelTree, tuple({"liblinear_c": c} for c in (3, 10, 30))
+    ),
+    "hinet-vectors": Entry("hinet, static vectors", HiNetWithVectors, pretrained=True),
+    "hinet-encoder": Entry("hinet, MiniLM", HiNetWithEncoder, pretrained=True),
+    "minilm-linear": Entry(
+        "MiniLM, linear layer", LinearOnEmbeddings, tuple({"C": c} for c in (10.0, 100.0)), pretrained=True
+    ),
+    "minilm-nearest": Entry(
+        "MiniLM, nearest rows", NearestEmbeddings, tuple({"k": k} for k in (1, 5, 15)), pretrained=True
+    ),
+}  # fmt: skip

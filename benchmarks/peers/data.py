@@ -1,0 +1,112 @@
+"""The rows of a comparison: raw texts with one label each, the same for every peer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from engine_data import Labels, Texts, icd_texts, long_texts, naics_texts, wikitaxa_texts, wordnet_texts
+from measure import DATA
+
+from hinet import Taxonomy
+from hinet.data.lshtc import read_lshtc
+
+HELD_OUT = 10  # every so many training rows choose settings, where a set has no validation rows
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Texts, and the labels that are right for each."""
+
+    texts: list[str]
+    labels: list[tuple[str, ...]]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def single(self) -> tuple[list[str], list[str]]:
+        """Return texts and labels to learn from: a text once for each of its labels."""
+        pairs = [(text, label) for text, labels in zip(self.texts, self.labels, strict=True) for label in labels]
+        return [text for text, _ in pairs], [label for _, label in pairs]
+
+    def take(self, chosen: Sequence[int]) -> Rows:
+        """Return some of the rows."""
+        return Rows([self.texts[row] for row in chosen], [self.labels[row] for row in chosen])
+
+    def joined(self, other: Rows) -> Rows:
+        """Return these rows and others."""
+        return Rows(self.texts + other.texts, self.labels + other.labels)
+
+
+@dataclass(frozen=True)
+class PeerData:
+    """A data set: settings are chosen on ``valid``; what is judged on ``test`` learns from ``train`` and ``valid``."""
+
+    name: str
+    taxonomy: Taxonomy
+    train: Rows
+    valid: Rows
+    test: Rows
+    single_words: bool = False  # texts are words in no order, whose characters mean nothing
+
+    @classmethod
+    def of(cls, name: str, texts: Texts) -> PeerData:
+        """Return a set of texts; without validation rows, every tenth training row is one."""
+        train, test, single = _rows(texts.train), _rows(texts.test), name in SINGLE_WORDS
+        if texts.valid[1]:
+            return cls(name, texts.taxonomy, train, _rows(texts.valid), test, single)
+        held = np.arange(len(train)) % HELD_OUT == 0
+        parts = (train.take(np.flatnonzero(chosen).tolist()) for chosen in (~held, held))
+        return cls(name, texts.taxonomy, *parts, test, single)
+
+    def path(self, label: str) -> tuple[str, ...]:
+        """Return the ids from below the root to a label; in a DAG, by the first parent of each."""
+        path = [label]
+        while (parents := self.taxonomy.parents(path[-1])) and parents[0] != self.taxonomy.root:
+            path.append(parents[0])
+        return tuple(reversed(path))
+
+
+def lshtc_texts() -> Texts:
+    """Return LSHTC's dry run, judged on its validation rows, as texts: a word for each occurrence of a feature."""
+    read = read_lshtc(DATA / "lshtc1_dryrun" / "task2", "validation.txt")
+    parts = []
+    for part in (read.train, read.test):
+        counts = part.features.tocsr()
+        texts = []
+        for row in range(counts.shape[0]):
+            entries = slice(counts.indptr[row], counts.indptr[row + 1])
+            pairs = zip(counts.indices[entries].tolist(), counts.data[entries].tolist(), strict=True)
+            texts.append(" ".join(word for feature, times in pairs for word in [f"w{feature}"] * int(times)))
+        labels = [(label,) if isinstance(label, str) else tuple(label) for label in part.labels]
+        parts.append((texts, labels))
+    return Texts(read.taxonomy, *parts)
+
+
+LOADERS: dict[str, Callable[[], Texts]] = {
+    "icd": icd_texts,  # built in; the others are below HINET_DATA
+    "naics": naics_texts,
+    "lshtc": lshtc_texts,
+    "wordnet": wordnet_texts,
+    "wikitaxa": wikitaxa_texts,
+    "long": long_texts,
+}
+SINGLE_WORDS = ("lshtc",)
+TITLES = {
+    "icd": "ICD-10-CM",
+    "naics": "NAICS",
+    "lshtc": "LSHTC",
+    "wordnet": "WordNet nouns",
+    "wikitaxa": "wikitaxa",
+    "long": "long texts",
+}
+
+
+def load(name: str) -> PeerData:
+    """Return a data set by name."""
+    return PeerData.of(name, LOADERS[name]())
+
+
+def _rows(part: tuple[Sequence[str], Labels]) -> Rows:
+    return Rows(list(part[0]), [tuple(labels) for labels in part[1]])

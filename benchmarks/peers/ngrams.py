@@ -1,0 +1,43 @@
+"""Word and character n-grams by scikit-learn, for the peers that have no features of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from peers.data import PeerData
+
+WORDS, SINGLE_WORDS, CHARACTERS = (1, 2), (1, 1), (3, 5)
+MIN_DF = 2
+
+
+class NGrams:
+    """TF-IDF of words and pairs of words, and of character n-grams within words, as hinet has them for short texts."""
+
+    modules = ("scipy.sparse", "sklearn.feature_extraction.text", "sklearn.preprocessing")
+
+    def __init__(self, data: PeerData) -> None:
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        shared = {"sublinear_tf": True, "min_df": MIN_DF, "dtype": np.float32}
+        words = SINGLE_WORDS if data.single_words else WORDS
+        self._parts = [TfidfVectorizer(ngram_range=words, token_pattern=r"\b\w+\b", **shared)]
+        if not data.single_words:
+            self._parts.append(TfidfVectorizer(analyzer="char_wb", ngram_range=CHARACTERS, **shared))
+
+    def fit_transform(self, texts: Sequence[str]) -> Any:
+        """Return the rows of training texts, CSR, each of length 1."""
+        return _stacked([part.fit_transform(texts) for part in self._parts])
+
+    def transform(self, texts: Sequence[str]) -> Any:
+        """Return the rows of other texts."""
+        return _stacked([part.transform(texts) for part in self._parts])
+
+
+def _stacked(parts: list[Any]) -> Any:
+    import scipy.sparse as sp
+    from sklearn.preprocessing import normalize
+
+    return normalize(sp.hstack(parts, format="csr"), copy=False)

@@ -1,0 +1,111 @@
+"""hinet as a user has it, and the Flatten Network of the paper."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from hinet import HiNetClassifier, Layers, Traces, load
+from hinet.data.text import TextFeatures, TextSettings
+from peers.data import PeerData
+from peers.peer import Answers, Peer
+
+MODEL = "model"
+SINGLE_WORDS = TextSettings(word_ngrams=(1, 1), char_ngrams=None)
+
+
+class HiNet(Peer):
+    """HiNetClassifier; without settings, all by default."""
+
+    packages = ()  # its commit is that of the results
+
+    def prepare(self, data: PeerData) -> None:
+        """Compile, or load what was compiled, and distil static vectors, which are not of this data set."""
+        self.classifier = HiNetClassifier(**self._parameters(data))
+        sample = data.train.take(range(min(len(data.train), 50)))
+        HiNetClassifier(data.taxonomy, epochs=1).fit(*sample.single()).predict(sample.texts[:1])
+
+    def _parameters(self, data: PeerData) -> dict[str, Any]:
+        text = SINGLE_WORDS if data.single_words else None
+        return {"taxonomy": data.taxonomy, "n_jobs": self.threads, "text": text, **self.settings}
+
+    def fit(self, texts: Sequence[str], labels: Sequence[str], data: PeerData) -> None:
+        """Train."""
+        self.classifier.fit(list(texts), list(labels))
+
+    def answer(self, texts: Sequence[str]) -> Answers:
+        """Return the labels of the most probable traces."""
+        found = self.classifier.predict_traces(list(texts))
+        return Answers(list(found.traces.decode()), np.minimum(np.exp(found.log_p), 1))
+
+    def save(self, folder: Path) -> None:
+        """Write a model folder."""
+        self.classifier.save(folder / MODEL)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Load a model folder."""
+        peer = cls()
+        peer.classifier = load(folder / MODEL)
+        return peer
+
+
+class HiNetWithVectors(HiNet):
+    """hinet with static vectors, distilled from MiniLM once and kept with the model."""
+
+    packages = ("sentence-transformers",)
+
+    def _parameters(self, data: PeerData) -> dict[str, Any]:
+        from hinet.encoders import Encoder, distill, packaged_encoder
+
+        self._vectors = tempfile.TemporaryDirectory()
+        distill(Encoder.load(packaged_encoder()), Path(self._vectors.name, MODEL), texts=data.train.texts)
+        return {**super()._parameters(data), "vectors": Path(self._vectors.name, MODEL)}
+
+
+class HiNetWithEncoder(HiNet):
+    """hinet with MiniLM beside the n-grams, frozen."""
+
+    packages = ("sentence-transformers",)
+
+    def _parameters(self, data: PeerData) -> dict[str, Any]:
+        from hinet.encoders import packaged_encoder
+
+        return {**super()._parameters(data), "encoder": packaged_encoder()}
+
+
+class Flatten(Peer):
+    """The Flatten Network of the paper, in torch: one softmax over all labels, on hinet's features."""
+
+    packages = ("torch",)
+    modules = ("hinet.networks",)
+
+    def prepare(self, data: PeerData) -> None:
+        """Import torch and set its threads."""
+        super().prepare(data)
+        import torch
+
+        torch.set_num_threads(self.threads)
+        torch.manual_seed(0)
+
+    def fit(self, texts: Sequence[str], labels: Sequence[str], data: PeerData) -> None:
+        """Train with the settings of the comparison in the paper's terms."""
+        from hinet.networks import FlattenNetwork, SparseBag, Targets, TrainingSettings, train
+        from hinet.networks.features import WIDTH
+
+        settings = SINGLE_WORDS if data.single_words else TextSettings(char_ngrams=(3, 5))
+        self.features, rows = TextFeatures.fit_transform(list(texts), settings)
+        layers = Layers.of(data.taxonomy, ends=sorted(set(labels)))
+        targets = Targets(Traces.encode(layers, list(labels)))
+        self.network = FlattenNetwork.for_targets(SparseBag(rows.shape[1], WIDTH), WIDTH, targets)
+        train(self.network, rows, targets, TrainingSettings(seed=0, **self.settings))
+
+    def answer(self, texts: Sequence[str]) -> Answers:
+        """Return the labels with the highest scores."""
+        from hinet.networks import predict_traces
+
+        return Answers(list(predict_traces(self.network, self.features.transform(list(texts))).decode()))

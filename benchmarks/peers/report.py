@@ -1,0 +1,126 @@
+"""Tables and plots of the docs, written from committed results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from measure import RESULTS
+
+from peers.catalogue import PEERS
+from peers.data import TITLES
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE, BEGIN, END = DOCS / "benchmarks.md", "<!-- tables: begin -->", "<!-- tables: end -->"
+COLUMNS = {
+    "accuracy": "accuracy",
+    "hierarchical F1": "hierarchical_f1",
+    "macro-F1": "macro_f1",
+    "LCA-F1": "lca_f1",
+    "calibration error": "calibration_error",
+    "training s": "train_seconds",
+    "CPU s": "train_cpu_seconds",
+    "rows/s": "rows_per_second",
+    "one row, ms": "single_row_milliseconds",
+    "peak GB": "peak_gb",
+    "MB on disk": "megabytes",
+    "cold start s": "cold_start_seconds",
+}
+SHARES = ("accuracy", "hierarchical_f1", "macro_f1", "lca_f1")
+WITH_WEIGHTS = "with weights trained before"
+
+
+def read_results() -> dict[str, dict[str, Any]]:
+    """Return the results of each data set that has some, by name, in the order of the catalogue."""
+    paths = {name: RESULTS / f"peers_{name}.json" for name in TITLES}
+    return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+
+
+def tables(results: dict[str, dict[str, Any]]) -> str:
+    """Return the part of the page that comes from results."""
+    return "".join(f"{line}\n" for name, found in results.items() for line in _section(name, found))
+
+
+def page_with(text: str, page: str) -> str:
+    """Return the page with its part between the marks replaced."""
+    before, _, rest = page.partition(BEGIN)
+    after = rest.partition(END)[2]
+    return f"{before}{BEGIN}\n{text}{END}{after}"
+
+
+def write() -> None:
+    """Write the tables into the page, and the plots beside it."""
+    results = read_results()
+    PAGE.write_text(page_with(tables(results), PAGE.read_text()))
+    for name, found in results.items():
+        plot(found["results"], TITLES[name], DOCS / f"benchmarks_{name}.svg")
+        print(f"wrote the table and plot of {name}")
+
+
+def _section(name: str, found: dict[str, Any]) -> Iterator[str]:
+    results = found["results"]
+    yield f"\n### {TITLES[name]}\n"
+    yield f"![accuracy against seconds of training](benchmarks_{name}.svg)\n"
+    yield f"| | {' | '.join(COLUMNS)} |"
+    yield f"|---|{'---|' * len(COLUMNS)}"
+    known = [peer for peer in PEERS if peer in results]
+    for pretrained in (False, True):
+        group = [peer for peer in known if PEERS[peer].pretrained is pretrained]
+        best = max((results[peer].get("accuracy", 0.0) for peer in group), default=0.0)
+        if pretrained and group:
+            yield f"| *{WITH_WEIGHTS}* |{' |' * len(COLUMNS)}"
+        for peer in group:
+            yield _row(PEERS[peer].title, results[peer], best)
+    threads = sorted({row["threads"] for row in results.values() if "threads" in row})
+    yield (
+        f"\nCommit {found['commit']}, Python {found['python']}, {found['cores']} cores of {found['processor']}, "
+        f"threads: {', '.join(map(str, threads))}. Settings: "
+        + "; ".join(f"{PEERS[peer].title} {_settings(results[peer])}" for peer in known if _settings(results[peer]))
+        + "."
+    )
+
+
+def _row(title: str, row: dict[str, Any], best: float) -> str:
+    if "did_not_finish" in row:
+        return f"| {title} | did not finish in {row['limit_seconds']:,.0f} s |{' |' * (len(COLUMNS) - 1)}"
+    if "failed" in row:
+        return f"| {title} | failed: {row['error']} |{' |' * (len(COLUMNS) - 1)}"
+    cells = [_cell(key, row.get(key)) for key in COLUMNS.values()]
+    if row["accuracy"] == best:
+        cells[0] = f"**{cells[0]}**"
+    return f"| {title} | {' | '.join(cells)} |"
+
+
+def _cell(key: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    if key in SHARES:
+        return f"{100 * value:.1f}"
+    if key == "calibration_error":
+        return f"{value:.3f}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
+
+
+def _settings(row: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in row.get("settings", {}).items())
+
+
+def plot(results: dict[str, Any], title: str, path: Path) -> None:
+    """Draw accuracy against seconds of training, a point for each peer; the same bytes for the same results."""
+    import matplotlib.pyplot as plt
+
+    plt.rcParams["svg.hashsalt"] = "hinet"
+    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    for peer, entry in PEERS.items():
+        row = results.get(peer, {})
+        if "accuracy" in row:
+            ours = peer.startswith("hinet")
+            at = row["train_seconds"], 100 * row["accuracy"]
+            axes.plot(*at, "D" if ours else "o", color="C3" if ours else "C1" if entry.pretrained else "C0")
+            axes.annotate(entry.title, at, textcoords="offset points", xytext=(5, 3), fontsize=8)
+    axes.set(xscale="log", xlabel="seconds of training, features included", ylabel="accuracy, percent", title=title)
+    axes.margins(x=0.2, y=0.1)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)

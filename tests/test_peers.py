@@ -1,0 +1,111 @@
+"""The harness that compares hinet with its peers, on a few rows."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+import bench_peers
+from engine_data import Texts
+from peers import report
+from peers.catalogue import PEERS
+from peers.data import PeerData
+from peers.label_trees import tree_of
+from peers.linear import LinearSVM
+from peers.measuring import chosen, measured, scores
+from peers.ours import HiNet
+from peers.peer import Answers
+
+from hinet import Taxonomy
+
+WORDS = {"bread": "rye flour loaf", "milk": "cow cream whole", "car": "wheels drive race", "food": "any eaten goods"}
+
+
+@pytest.fixture(scope="module")
+def data() -> PeerData:
+    taxonomy = Taxonomy.from_edges([("food", "bread"), ("food", "milk"), ("toys", "car")])
+    labels = [(label,) for label in WORDS] * 15
+    texts = [f"{WORDS[label]} {row % 5}" for row, (label,) in enumerate(labels)]
+    return PeerData.of("tiny", Texts(taxonomy, (texts, labels), (texts[:8], labels[:8])))
+
+
+def test_every_tenth_training_row_chooses_settings(data: PeerData) -> None:
+    assert len(data.valid) == 6
+    assert data.valid.labels[1] == data.train.joined(data.valid).labels[-5]
+    assert len(data.train) + len(data.valid) == 60
+
+
+def test_a_row_with_several_labels_is_learned_once_for_each(data: PeerData) -> None:
+    rows = data.test.take([0])
+    texts, labels = type(rows)(rows.texts, [("bread", "milk")]).single()
+    assert (texts, labels) == (rows.texts * 2, ["bread", "milk"])
+
+
+@pytest.mark.parametrize("kind", [LinearSVM, HiNet])
+def test_a_peer_is_measured_from_texts_to_a_cold_start(kind: Any, data: PeerData) -> None:
+    found = measured(kind(1, C=1.0) if kind is LinearSVM else kind(1), data)
+    assert {*report.COLUMNS.values()} <= {*found, "peak_gb"}
+    assert found["accuracy"] == found["hierarchical_f1"] == 1.0
+    assert (found["calibration_error"] is None) is (kind is LinearSVM)
+    assert found["megabytes"] > 0
+    assert found["cold_start_seconds"] > 0
+
+
+def test_validation_rows_choose_the_settings(data: PeerData, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(peer: LinearSVM, texts: list[str]) -> Answers:
+        return Answers([labels[0] if peer.settings["C"] == 2 else "toys" for labels in data.valid.labels])
+
+    monkeypatch.setattr(LinearSVM, "answer", answer)
+    found = chosen(LinearSVM, ({"C": 1}, {"C": 2}, {"C": 3}), data, 1)
+    assert found["settings"] == {"C": 2}
+    assert [row["accuracy"] for row in found["tried"]] == [0, 1, 0]
+
+
+def test_any_of_several_labels_is_right(data: PeerData) -> None:
+    rows = type(data.test)(["a"], [("bread", "car")])
+    assert scores(data, rows, Answers(["car"]))["accuracy"] == 1
+
+
+def test_the_tree_of_napkinxc_holds_every_label_once_below_its_ancestors(data: PeerData) -> None:
+    labels = sorted(WORDS)
+    edges = tree_of(labels, data)
+    parents = {node: parent for parent, node, _ in edges}
+    assert len(parents) == len(edges)
+    assert all(parent in parents for parent in parents.values() if parent >= 0)
+    node_of = {labels[label]: node for _, node, label in edges if label >= 0}
+    assert {*node_of} == {*WORDS}
+    assert parents[node_of["bread"]] == parents[node_of["milk"]] == parents[node_of["food"]]
+    assert not {*node_of.values()} & {*parents.values()}  # labels are leaves
+
+
+def test_a_peer_that_takes_too_long_is_recorded() -> None:
+    found = bench_peers._in_process("measure", "icd", "hinet", {}, Namespace(threads=1, limit=0.01))
+    assert found == {"did_not_finish": "measure", "limit_seconds": 0.01}
+
+
+def test_the_page_holds_the_tables_of_the_results() -> None:
+    page = report.PAGE.read_text()
+    assert report.page_with(report.tables(report.read_results()), page) == page
+
+
+def test_the_best_of_each_group_is_bold_and_gaps_are_told() -> None:
+    row = {"accuracy": 0.5, "train_seconds": 1.0, "threads": 1, "settings": {}}
+    results = {
+        "hinet": row, "svm": {**row, "accuracy": 0.4}, "hinet-encoder": {**row, "accuracy": 0.3},
+        "logistic": {"did_not_finish": "measure", "limit_seconds": 60},
+        "napkinxc": {"failed": "choose", "error": "gone"},
+    }  # fmt: skip
+    header = {"commit": "c", "python": "3", "cores": 2, "processor": "p"}
+    text = report.tables({"icd": {**header, "results": results}})
+    titles = {name: entry.title for name, entry in PEERS.items()}
+    assert f"| {titles['hinet']} | **50.0** |" in text
+    assert f"| {titles['svm']} | 40.0 |" in text
+    assert f"| {titles['hinet-encoder']} | **30.0** |" in text
+    assert f"| {titles['logistic']} | did not finish in 60 s |" in text
+    assert f"| {titles['napkinxc']} | failed: gone |" in text
