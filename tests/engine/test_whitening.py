@@ -46,7 +46,10 @@ def test_a_model_that_trained_on_whitened_columns_reads_rows_as_they_are() -> No
     settings = EngineSettings(threads=1, members=1, wide=False, deep_epochs=20)
     right = [
         np.mean(np.array(Search(model, 1).traces(rows).traces.decode()) == label.astype(str))
-        for model in (fit(rows, traces, settings), fit(rows, traces, EngineSettings(**{**vars(settings), "whiten": True})))
+        for model in (
+            fit(rows, traces, settings),
+            fit(rows, traces, EngineSettings(**{**vars(settings), "whiten": True})),
+        )
     ]
     assert right[1] > 0.9
     assert right[1] > right[0]
