@@ -166,7 +166,7 @@ def test_a_disk_without_room_is_refused_before_rows_are_written(
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 10})())
     with pytest.raises(HiNetError, match="put the checkpoints on another disk"):
-        small(checkpoint=tmp_path).fit_stream(in_chunks(*texts(50)))
+        small(checkpoint=tmp_path / "kept").fit_stream(in_chunks(*texts(50)))
     assert not any(tmp_path.iterdir())
 
 

@@ -175,7 +175,7 @@ class StreamTraining:
         """Return the titles of labels that are rows as well, if any, and their weights."""
         wanted, nothing = self._parameters["titles"], np.zeros(0)
         nodes = self._nodes(codec, counts)
-        self._class_counts = np.bincount(nodes, list(counts.values()), len(codec.taxonomy))
+        self._class_counts = np.bincount(nodes, [*counts.values()], len(codec.taxonomy)).astype(np.float64)
         if self._reader.kind != "text" or wanted is False:
             if wanted:
                 raise HiNetError("titles=True, and titles have no other columns than text; leave titles out")
