@@ -84,6 +84,13 @@ def test_the_tree_of_napkinxc_holds_every_label_once_below_its_ancestors(data: P
     assert not {*node_of.values()} & {*parents.values()}  # labels are leaves
 
 
+def test_paths_leave_a_root_out_and_nothing_else(data: PeerData) -> None:
+    assert [data.path(label) for label in ("bread", "food")] == [("food", "bread"), ("food",)]
+    rooted = Taxonomy.from_edges([("all", "food"), ("all", "toys"), ("food", "bread")])
+    below = PeerData("rooted", rooted, data.train, data.valid, data.test)
+    assert [below.path(label) for label in ("bread", "food", "all")] == [("food", "bread"), ("food",), ("all",)]
+
+
 def test_a_peer_that_takes_too_long_is_recorded() -> None:
     found = bench_peers._in_process("measure", "icd", "hinet", {}, Namespace(threads=1, limit=0.01))
     assert found == {"did_not_finish": "measure", "limit_seconds": 0.01}
