@@ -62,9 +62,10 @@ def test_validation_rows_choose_the_settings(data: PeerData, monkeypatch: pytest
         return Answers([labels[0] if peer.settings["C"] == 2 else "toys" for labels in data.valid.labels])
 
     monkeypatch.setattr(LinearSVM, "answer", answer)
-    found = chosen(LinearSVM, ({"C": 1}, {"C": 2}, {"C": 3}), data, 1)
+    found = chosen(LinearSVM, ({"C": 1}, {"C": 2}, {"C": -3}), data, 1)
     assert found["settings"] == {"C": 2}
     assert [row["accuracy"] for row in found["tried"]] == [0, 1, 0]
+    assert "error" in found["tried"][-1]
 
 
 def test_any_of_several_labels_is_right(data: PeerData) -> None:
