@@ -62,9 +62,10 @@ def test_validation_rows_choose_the_settings(data: PeerData, monkeypatch: pytest
         return Answers([labels[0] if peer.settings["C"] == 2 else "toys" for labels in data.valid.labels])
 
     monkeypatch.setattr(LinearSVM, "answer", answer)
-    found = chosen(LinearSVM, ({"C": 1}, {"C": 2}, {"C": 3}), data, 1)
+    found = chosen(LinearSVM, ({"C": 1}, {"C": 2}, {"C": -3}), data, 1)
     assert found["settings"] == {"C": 2}
     assert [row["accuracy"] for row in found["tried"]] == [0, 1, 0]
+    assert "error" in found["tried"][-1]
 
 
 def test_any_of_several_labels_is_right(data: PeerData) -> None:
@@ -82,6 +83,13 @@ def test_the_tree_of_napkinxc_holds_every_label_once_below_its_ancestors(data: P
     assert {*node_of} == {*WORDS}
     assert parents[node_of["bread"]] == parents[node_of["milk"]] == parents[node_of["food"]]
     assert not {*node_of.values()} & {*parents.values()}  # labels are leaves
+
+
+def test_paths_leave_a_root_out_and_nothing_else(data: PeerData) -> None:
+    assert [data.path(label) for label in ("bread", "food")] == [("food", "bread"), ("food",)]
+    rooted = Taxonomy.from_edges([("all", "food"), ("all", "toys"), ("food", "bread")])
+    below = PeerData("rooted", rooted, data.train, data.valid, data.test)
+    assert [below.path(label) for label in ("bread", "food", "all")] == [("food", "bread"), ("food",), ("all",)]
 
 
 def test_a_peer_that_takes_too_long_is_recorded() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from engine_data import Labels, Texts, icd_texts, long_texts, naics_texts, wikitaxa_texts, wordnet_texts
+from engine_data import Labels, Texts, _sets, icd_texts, long_texts, naics_texts, wikitaxa_texts, wordnet_texts
 from measure import DATA
 
 from hinet import Taxonomy
@@ -57,15 +57,16 @@ class PeerData:
         if texts.valid[1]:
             return cls(name, texts.taxonomy, train, _rows(texts.valid), test, single)
         held = np.arange(len(train)) % HELD_OUT == 0
-        parts = (train.take(np.flatnonzero(chosen).tolist()) for chosen in (~held, held))
-        return cls(name, texts.taxonomy, *parts, test, single)
+        rest, valid = (train.take(np.flatnonzero(chosen).tolist()) for chosen in (~held, held))
+        return cls(name, texts.taxonomy, rest, valid, test, single)
 
     def path(self, label: str) -> tuple[str, ...]:
         """Return the ids from below the root to a label; in a DAG, by the first parent of each."""
         path = [label]
-        while (parents := self.taxonomy.parents(path[-1])) and parents[0] != self.taxonomy.root:
+        while parents := self.taxonomy.parents(path[-1]):
             path.append(parents[0])
-        return tuple(reversed(path))
+        has_root = self.taxonomy.position(path[-1]) == self.taxonomy.root and len(path) > 1
+        return tuple(path[::-1][has_root:])
 
 
 def lshtc_texts() -> Texts:
@@ -79,8 +80,7 @@ def lshtc_texts() -> Texts:
             entries = slice(counts.indptr[row], counts.indptr[row + 1])
             pairs = zip(counts.indices[entries].tolist(), counts.data[entries].tolist(), strict=True)
             texts.append(" ".join(word for feature, times in pairs for word in [f"w{feature}"] * int(times)))
-        labels = [(label,) if isinstance(label, str) else tuple(label) for label in part.labels]
-        parts.append((texts, labels))
+        parts.append((texts, _sets(part.labels)))
     return Texts(read.taxonomy, *parts)
 
 

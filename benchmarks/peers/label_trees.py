@@ -123,11 +123,12 @@ def tree_of(labels: Sequence[str], data: PeerData) -> list[tuple[int, int, int]]
 
 
 def _write_rows(path: Path, rows: Any, numbers: Sequence[int], labels: int) -> None:
-    """Write rows as Omikuji reads them."""
+    """Write rows as Omikuji reads them; it refuses rows without features, so they are left out."""
     with path.open("w") as stream:
-        stream.write(f"{rows.shape[0]} {rows.shape[1]} {labels}\n")
+        stream.write(f"{int((np.diff(rows.indptr) > 0).sum())} {rows.shape[1]} {labels}\n")
         for label, pairs in zip(numbers, _pairs(rows), strict=True):
-            stream.write(f"{label} {' '.join(f'{feature}:{value:.6g}' for feature, value in pairs)}\n")
+            if pairs:
+                stream.write(f"{label} {' '.join(f'{feature}:{value:.6g}' for feature, value in pairs)}\n")
 
 
 def _pairs(rows: Any) -> Any:

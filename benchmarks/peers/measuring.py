@@ -52,14 +52,17 @@ def scores(data: PeerData, rows: Rows, answers: Answers) -> dict[str, float | No
 
 def chosen(kind: type[Peer], choices: tuple[dict[str, Any], ...], data: PeerData, threads: int) -> dict[str, Any]:
     """Return the settings with the best accuracy on validation rows, and that of all."""
-    found = []
+    tried = []
     for settings in choices:
         peer = kind(threads, **settings)
         peer.prepare(data)
-        peer.fit(*data.train.single(), data)
-        found.append(scores(data, data.valid, peer.answer(data.valid.texts))["accuracy"])
-    best = max(range(len(choices)), key=lambda at: (found[at] or 0, -at))
-    tried = [{**settings, "accuracy": share} for settings, share in zip(choices, found, strict=True)]
+        try:
+            peer.fit(*data.train.single(), data)
+        except (RuntimeError, ValueError) as error:  # such as training that diverged
+            tried.append({**settings, "accuracy": 0.0, "error": str(error)})
+            continue
+        tried.append({**settings, "accuracy": scores(data, data.valid, peer.answer(data.valid.texts))["accuracy"]})
+    best = max(range(len(choices)), key=lambda at: (tried[at]["accuracy"], -at))
     return {"settings": choices[best], "tried": tried}
 
 

@@ -21,7 +21,8 @@ class NGrams:
     def __init__(self, data: PeerData) -> None:
         from sklearn.feature_extraction.text import TfidfVectorizer
 
-        shared = {"sublinear_tf": True, "min_df": MIN_DF, "dtype": np.float32}
+        least = 1 if data.single_words else MIN_DF
+        shared = {"sublinear_tf": True, "min_df": least, "dtype": np.float32}
         words = SINGLE_WORDS if data.single_words else WORDS
         self._parts = [TfidfVectorizer(ngram_range=words, token_pattern=r"\b\w+\b", **shared)]
         if not data.single_words:

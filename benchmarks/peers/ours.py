@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -15,13 +15,13 @@ from peers.data import PeerData
 from peers.peer import Answers, Peer
 
 MODEL = "model"
-SINGLE_WORDS = TextSettings(word_ngrams=(1, 1), char_ngrams=None)
+SINGLE_WORDS = TextSettings(word_ngrams=(1, 1), char_ngrams=None, min_df=1)
 
 
 class HiNet(Peer):
     """HiNetClassifier; without settings, all by default."""
 
-    packages = ()  # its commit is that of the results
+    packages: ClassVar[tuple[str, ...]] = ()  # its commit is that of the results
 
     def prepare(self, data: PeerData) -> None:
         """Compile, or load what was compiled, and distil static vectors, which are not of this data set."""
