@@ -10,6 +10,7 @@ one thread each in the same process, one after the other. Results: ``benchmarks/
 from __future__ import annotations
 
 import os
+import re
 import signal
 import tempfile
 import time
@@ -42,18 +43,19 @@ QUERY = RowQuery(Columns(), labels=False, keep=("id",), allow_blank=True)
 
 
 class Clock(Progress):
-    """When the workers of a run had started, and when the last epoch was done."""
+    """When the workers of a run had started, and what they exchanged."""
 
     def __init__(self) -> None:
-        self.start = self.end = 0.0
+        self.start = self.waited = 0.0  # when workers had started, and how long that took
+        self.exchanged = 0.0  # GB by each worker
+
+    def message(self, text: str) -> None:
+        """Add up what workers exchanged."""
+        self.exchanged += float(found[1]) if (found := re.search(r"([\d.]+) GB exchanged", text)) else 0.0
 
     def started(self, epochs: int, rows: int) -> None:
         """Note that workers have started."""
         self.start = time.perf_counter()
-
-    def finished(self) -> None:
-        """Note that workers are done."""
-        self.end = self.end or time.perf_counter()
 
 
 def new_rows(folder: Path) -> tuple[Path, str]:
@@ -160,21 +162,22 @@ def training(name: str, split: Split) -> dict[str, Any]:
     traces, settings = data.traces(data.train), EngineSettings(threads=1)
     truth = data.traces(data.test)
 
-    def run(workers: int) -> tuple[float, float, float, Any]:
+    def run(workers: int) -> tuple[float, float, Clock, Any]:
         clock, before = Clock(), time.perf_counter()
         with connected(Cluster("local", workers)):
             runner = RayRunner(Cluster("local", workers), split)
             model = fit(data.train.rows, traces, settings, valid=data.validation, progress=clock, runner=runner)
-        end = time.perf_counter()
+            end = time.perf_counter()
         score = 100 * accuracy(truth, Search(model, 1).traces(data.test.rows).traces)
-        return score, end - clock.start, clock.start - before, model
+        clock.waited = clock.start - before
+        return score, end - clock.start, clock, model
 
     watch = Stopwatch()
     alone = fit(data.train.rows, traces, settings, valid=data.validation)
     alone_seconds = watch.seconds
     alone_accuracy = 100 * accuracy(truth, Search(alone, 1).traces(data.test.rows).traces)
     _, one, _, _ = run(1)
-    together, two, start, model = run(WORKERS)
+    together, two, clock, model = run(WORKERS)
     same = bool(np.array_equal(alone.experts.deep.embedding, model.experts.deep.embedding))
     return {
         "accuracy_alone": round(alone_accuracy, 2),
@@ -184,7 +187,8 @@ def training(name: str, split: Split) -> dict[str, Any]:
         "seconds_one_worker": round(one, 1),
         "seconds_two_workers": round(two, 1),
         "time_ratio": round(two / one, 3),
-        "start_seconds": round(start, 1),
+        "start_seconds": round(clock.waited, 1),
+        "exchanged_gb": round(clock.exchanged, 2),
         "same_model": same,
     }
 
