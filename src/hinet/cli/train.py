@@ -171,7 +171,7 @@ def _cluster(place: ClusterOptions, training: TrainingOptions, run: RunOptions) 
     cluster = place.chosen(run.threads)
     if cluster is None:
         return None
-    from hinet.cluster import connected
+    from hinet.cluster.session import check_cluster, connected
 
     if training.fine_tune:
         raise HiNetError("--cluster trains the fused engine, and --fine-tune a network; leave one of them out")
@@ -179,8 +179,9 @@ def _cluster(place: ClusterOptions, training: TrainingOptions, run: RunOptions) 
         raise HiNetError(
             "with --cluster each worker trains in one thread; leave --threads out, and give more --workers"
         )
+    check_cluster(cluster)  # before rows are read
     if not cluster.is_local:
-        with connected(cluster):  # before rows are read
+        with connected(cluster):
             pass
     return cluster
 
