@@ -13,6 +13,7 @@ import os
 import re
 import signal
 import tempfile
+import threading
 import time
 from functools import partial
 from itertools import chain
@@ -30,7 +31,9 @@ from hinet.classifier.loaded import load_model
 from hinet.classifier.prediction_output import PredictionOutput
 from hinet.classifier.prediction_table import PredictionOptions
 from hinet.cluster import Cluster, PredictionJob, RayRunner, Sink, connected, predict_rows
+from hinet.cluster.prediction import BLOCKS
 from hinet.data.tables import Columns, FailFast, RowQuery, TableOptions, labelled_blocks, new_table
+from hinet.data.tables.blocks import MAX_ROWS
 from hinet.engine import EngineSettings, Search, fit
 from hinet.engine.compiling import compile_for_training
 from hinet.engine.training.sharing import Split
@@ -39,6 +42,7 @@ from hinet.progress import Progress
 
 ROWS = int(os.environ.get("HINET_CLUSTER_ROWS", "2000000"))
 WORKERS = 2
+PORTION = BLOCKS * MAX_ROWS
 QUERY = RowQuery(Columns(), labels=False, keep=("id",), allow_blank=True)
 
 
@@ -82,18 +86,18 @@ def write_alone(model: Path, path: str, out: Path) -> None:
             table.write(output.columns(block))
 
 
-def predicted(model: Path, path: str, out: Path, workers: int, advanced: Any = None) -> float:
-    """Predict with workers, and return the seconds from the first answers to the last, in rows a second."""
+def predicted(model: Path, path: str, out: Path, workers: int) -> dict[str, float]:
+    """Predict with workers; return the seconds of all, and rows a second once the first portion was written.
+
+    Answers are seen in order, so that their arrival says little of the work; when workers wrote their files does.
+    """
     job = PredictionJob(model, (path,), QUERY, TableOptions(), PredictionOptions())
-    marks: list[tuple[float, int]] = []
-
-    def seen(rows: int) -> None:
-        marks.append((time.perf_counter(), rows))
-        if advanced is not None:
-            advanced(sum(done for _, done in marks))
-
-    predict_rows(job, Cluster("local", workers), Sink(str(out), is_folder=True), FailFast(), seen)
-    return sum(rows for _, rows in marks[1:]) / (marks[-1][0] - marks[0][0])
+    watch = Stopwatch()
+    predict_rows(job, Cluster("local", workers), Sink(str(out), is_folder=True), FailFast(), lambda rows: None)
+    seconds = watch.seconds
+    written = sorted((part.stat().st_mtime_ns, pq.read_metadata(part).num_rows) for part in out.iterdir())
+    rate = sum(rows for _, rows in written[1:]) / ((written[-1][0] - written[0][0]) / 1e9)
+    return {"seconds": seconds, "rows_per_second": round(rate)}
 
 
 def equal(folder: Path, alone: Path) -> bool:
@@ -113,34 +117,48 @@ def prediction() -> dict[str, Any]:
             one = predicted(model, path, folder / "one", 1)
         with connected(Cluster("local", WORKERS)):
             two = predicted(model, path, folder / "two", WORKERS)
-            killed = Killer()
-            predicted(model, path, folder / "killed", WORKERS, killed.seen)
+            with Killer(folder, "killed") as killer:
+                predicted(model, path, folder / "killed", WORKERS)
         return {
             "rows": ROWS,
-            "rows_per_second_alone": round(ROWS / alone_seconds),
-            "rows_per_second_one_worker": round(one),
-            "rows_per_second_two_workers": round(two),
-            "throughput_ratio": round(two / one, 3),
+            "seconds_alone": alone_seconds,
+            "seconds_one_worker": one["seconds"],
+            "seconds_two_workers": two["seconds"],
+            "rows_per_second_one_worker": one["rows_per_second"],
+            "rows_per_second_two_workers": two["rows_per_second"],
+            "throughput_ratio": round(two["rows_per_second"] / one["rows_per_second"], 3),
             "equal": equal(folder / "two", folder / "alone.parquet"),
-            "killed": len(killed.pids),
+            "killed_after_portions": killer.portions,
+            "portions": len([*(folder / "killed").iterdir()]),
             "equal_after_kill": equal(folder / "killed", folder / "alone.parquet"),
         }
 
 
 class Killer:
-    """Kills a worker with -9 when half of the rows are done."""
+    """Kills a worker with -9 when half of the rows are written, before the folder has its name."""
 
-    def __init__(self) -> None:
-        self.pids: list[int] = []
+    def __init__(self, folder: Path, name: str) -> None:
+        self._parts = partial(folder.glob, f".{name}.*/part-*")
+        self.portions = 0  # that were written when the worker was killed; 0 if none was
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
 
-    def seen(self, rows: int) -> None:
-        """Kill, if it is time."""
-        if rows * 2 >= ROWS and not self.pids:
-            for path in Path("/proc").iterdir():
-                if path.name.isdigit() and is_worker(int(path.name)):
-                    os.kill(int(path.name), signal.SIGKILL)
-                    self.pids.append(int(path.name))
-                    return
+    def __enter__(self) -> Killer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *others: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.05):
+            written = len([*self._parts()])
+            if written * PORTION * 2 >= ROWS:
+                workers = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+                os.kill(next(filter(is_worker, workers)), signal.SIGKILL)
+                self.portions = written
+                return
 
 
 def is_worker(pid: int) -> bool:

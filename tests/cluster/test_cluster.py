@@ -11,11 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from hinet import HiNetClassifier
+from hinet.classifier.prediction_table import PredictionOptions
 from hinet.cli import main
 from hinet.cli.cluster_options import Split
-from hinet.cluster import Cluster, fit_on_cluster
+from hinet.cluster import Cluster, PredictionJob, Sink, fit_on_cluster, predict_rows
+from hinet.data.tables import Columns, FailFast, RowQuery, TableOptions
+from hinet.data.tables.blocks import MAX_ROWS
 from hinet.engine.training.sharing import Split as EngineSplit
-from tests.cluster.conftest import one_killed, workers_of
+from tests.cluster.conftest import one_killed
 
 pytestmark = [
     pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra 'cluster'"),
@@ -82,17 +85,21 @@ def test_a_file_of_a_cluster_is_that_of_one_machine(
 def test_a_killed_worker_loses_and_repeats_no_row(
     cluster: Cluster, model: Path, files: list[str], alone: Path, tmp_path: Path
 ) -> None:
+    query = RowQuery(Columns(), labels=False, keep=("id",), allow_blank=True)
+    job = PredictionJob(model, tuple(files), query, TableOptions(), PredictionOptions(levels=True), blocks=1)
     out = tmp_path / "folder"
-    options = ["--keep", "id", "--levels", "--out", out, "--cluster", "local", "--workers", 2, "--quiet"]
+    portions = sum(-(-rows // MAX_ROWS) for rows in (ROWS // 4 * 3, ROWS // 4 + 2))
 
-    def is_time() -> bool:
-        return len(workers_of("MapWorker")) == 2
+    def is_in_the_middle() -> bool:
+        return 0 < len([*tmp_path.glob(".folder.*/part-*")]) < portions - 1
 
-    with one_killed("MapWorker", is_time) as killed:
-        assert run("predict", model, *files, *options) == 0
+    with one_killed("MapWorker", is_in_the_middle) as killed:
+        blank = predict_rows(job, cluster, Sink(str(out), is_folder=True), FailFast(), lambda rows: None)
     assert killed
+    assert blank == 2
+    assert len([*out.iterdir()]) == portions
     assert pq.read_table(out).equals(pq.read_table(alone))
-    assert [path for path in tmp_path.iterdir() if path != out] == []
+    assert [*tmp_path.iterdir()] == [out]
 
 
 def test_an_invalid_row_is_named_and_nothing_is_left(
