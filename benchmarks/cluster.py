@@ -10,8 +10,10 @@ one thread each in the same process, one after the other. Results: ``benchmarks/
 from __future__ import annotations
 
 import os
+import re
 import signal
 import tempfile
+import threading
 import time
 from functools import partial
 from itertools import chain
@@ -29,7 +31,9 @@ from hinet.classifier.loaded import load_model
 from hinet.classifier.prediction_output import PredictionOutput
 from hinet.classifier.prediction_table import PredictionOptions
 from hinet.cluster import Cluster, PredictionJob, RayRunner, Sink, connected, predict_rows
+from hinet.cluster.prediction import BLOCKS
 from hinet.data.tables import Columns, FailFast, RowQuery, TableOptions, labelled_blocks, new_table
+from hinet.data.tables.blocks import MAX_ROWS
 from hinet.engine import EngineSettings, Search, fit
 from hinet.engine.compiling import compile_for_training
 from hinet.engine.training.sharing import Split
@@ -38,22 +42,24 @@ from hinet.progress import Progress
 
 ROWS = int(os.environ.get("HINET_CLUSTER_ROWS", "2000000"))
 WORKERS = 2
+PORTION = BLOCKS * MAX_ROWS
 QUERY = RowQuery(Columns(), labels=False, keep=("id",), allow_blank=True)
 
 
 class Clock(Progress):
-    """When the workers of a run had started, and when the last epoch was done."""
+    """When the workers of a run had started, and what they exchanged."""
 
     def __init__(self) -> None:
-        self.start = self.end = 0.0
+        self.start = self.waited = 0.0  # when workers had started, and how long that took
+        self.exchanged = 0.0  # GB by each worker
+
+    def message(self, text: str) -> None:
+        """Add up what workers exchanged."""
+        self.exchanged += float(found[1]) if (found := re.search(r"([\d.]+) GB exchanged", text)) else 0.0
 
     def started(self, epochs: int, rows: int) -> None:
         """Note that workers have started."""
         self.start = time.perf_counter()
-
-    def finished(self) -> None:
-        """Note that workers are done."""
-        self.end = self.end or time.perf_counter()
 
 
 def new_rows(folder: Path) -> tuple[Path, str]:
@@ -80,18 +86,18 @@ def write_alone(model: Path, path: str, out: Path) -> None:
             table.write(output.columns(block))
 
 
-def predicted(model: Path, path: str, out: Path, workers: int, advanced: Any = None) -> float:
-    """Predict with workers, and return the seconds from the first answers to the last, in rows a second."""
+def predicted(model: Path, path: str, out: Path, workers: int) -> dict[str, float]:
+    """Predict with workers; return the seconds of all, and rows a second once the first portion was written.
+
+    Answers are seen in order, so that their arrival says little of the work; when workers wrote their files does.
+    """
     job = PredictionJob(model, (path,), QUERY, TableOptions(), PredictionOptions())
-    marks: list[tuple[float, int]] = []
-
-    def seen(rows: int) -> None:
-        marks.append((time.perf_counter(), rows))
-        if advanced is not None:
-            advanced(sum(done for _, done in marks))
-
-    predict_rows(job, Cluster("local", workers), Sink(str(out), is_folder=True), FailFast(), seen)
-    return sum(rows for _, rows in marks[1:]) / (marks[-1][0] - marks[0][0])
+    watch = Stopwatch()
+    predict_rows(job, Cluster("local", workers), Sink(str(out), is_folder=True), FailFast(), lambda rows: None)
+    seconds = watch.seconds
+    written = sorted((part.stat().st_mtime_ns, pq.read_metadata(part).num_rows) for part in out.iterdir())
+    rate = sum(rows for _, rows in written[1:]) / ((written[-1][0] - written[0][0]) / 1e9)
+    return {"seconds": seconds, "rows_per_second": round(rate)}
 
 
 def equal(folder: Path, alone: Path) -> bool:
@@ -111,34 +117,48 @@ def prediction() -> dict[str, Any]:
             one = predicted(model, path, folder / "one", 1)
         with connected(Cluster("local", WORKERS)):
             two = predicted(model, path, folder / "two", WORKERS)
-            killed = Killer()
-            predicted(model, path, folder / "killed", WORKERS, killed.seen)
+            with Killer(folder, "killed") as killer:
+                predicted(model, path, folder / "killed", WORKERS)
         return {
             "rows": ROWS,
-            "rows_per_second_alone": round(ROWS / alone_seconds),
-            "rows_per_second_one_worker": round(one),
-            "rows_per_second_two_workers": round(two),
-            "throughput_ratio": round(two / one, 3),
+            "seconds_alone": alone_seconds,
+            "seconds_one_worker": one["seconds"],
+            "seconds_two_workers": two["seconds"],
+            "rows_per_second_one_worker": one["rows_per_second"],
+            "rows_per_second_two_workers": two["rows_per_second"],
+            "throughput_ratio": round(two["rows_per_second"] / one["rows_per_second"], 3),
             "equal": equal(folder / "two", folder / "alone.parquet"),
-            "killed": len(killed.pids),
+            "killed_after_portions": killer.portions,
+            "portions": len([*(folder / "killed").iterdir()]),
             "equal_after_kill": equal(folder / "killed", folder / "alone.parquet"),
         }
 
 
 class Killer:
-    """Kills a worker with -9 when half of the rows are done."""
+    """Kills a worker with -9 when half of the rows are written, before the folder has its name."""
 
-    def __init__(self) -> None:
-        self.pids: list[int] = []
+    def __init__(self, folder: Path, name: str) -> None:
+        self._parts = partial(folder.glob, f".{name}.*/part-*")
+        self.portions = 0  # that were written when the worker was killed; 0 if none was
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
 
-    def seen(self, rows: int) -> None:
-        """Kill, if it is time."""
-        if rows * 2 >= ROWS and not self.pids:
-            for path in Path("/proc").iterdir():
-                if path.name.isdigit() and is_worker(int(path.name)):
-                    os.kill(int(path.name), signal.SIGKILL)
-                    self.pids.append(int(path.name))
-                    return
+    def __enter__(self) -> Killer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *others: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.05):
+            written = len([*self._parts()])
+            if written * PORTION * 2 >= ROWS:
+                workers = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+                os.kill(next(filter(is_worker, workers)), signal.SIGKILL)
+                self.portions = written
+                return
 
 
 def is_worker(pid: int) -> bool:
@@ -160,21 +180,22 @@ def training(name: str, split: Split) -> dict[str, Any]:
     traces, settings = data.traces(data.train), EngineSettings(threads=1)
     truth = data.traces(data.test)
 
-    def run(workers: int) -> tuple[float, float, float, Any]:
+    def run(workers: int) -> tuple[float, float, Clock, Any]:
         clock, before = Clock(), time.perf_counter()
         with connected(Cluster("local", workers)):
             runner = RayRunner(Cluster("local", workers), split)
             model = fit(data.train.rows, traces, settings, valid=data.validation, progress=clock, runner=runner)
-        end = time.perf_counter()
+            end = time.perf_counter()
         score = 100 * accuracy(truth, Search(model, 1).traces(data.test.rows).traces)
-        return score, end - clock.start, clock.start - before, model
+        clock.waited = clock.start - before
+        return score, end - clock.start, clock, model
 
     watch = Stopwatch()
     alone = fit(data.train.rows, traces, settings, valid=data.validation)
     alone_seconds = watch.seconds
     alone_accuracy = 100 * accuracy(truth, Search(alone, 1).traces(data.test.rows).traces)
     _, one, _, _ = run(1)
-    together, two, start, model = run(WORKERS)
+    together, two, clock, model = run(WORKERS)
     same = bool(np.array_equal(alone.experts.deep.embedding, model.experts.deep.embedding))
     return {
         "accuracy_alone": round(alone_accuracy, 2),
@@ -184,7 +205,8 @@ def training(name: str, split: Split) -> dict[str, Any]:
         "seconds_one_worker": round(one, 1),
         "seconds_two_workers": round(two, 1),
         "time_ratio": round(two / one, 3),
-        "start_seconds": round(start, 1),
+        "start_seconds": round(clock.waited, 1),
+        "exchanged_gb": round(clock.exchanged, 2),
         "same_model": same,
     }
 

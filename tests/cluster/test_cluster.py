@@ -11,11 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from hinet import HiNetClassifier
+from hinet.classifier.prediction_table import PredictionOptions
 from hinet.cli import main
 from hinet.cli.cluster_options import Split
-from hinet.cluster import Cluster, fit_on_cluster
+from hinet.cluster import Cluster, PredictionJob, Sink, fit_on_cluster, predict_rows
+from hinet.data.tables import Columns, FailFast, RowQuery, TableOptions
+from hinet.data.tables.blocks import MAX_ROWS
 from hinet.engine.training.sharing import Split as EngineSplit
-from tests.cluster.conftest import one_killed, workers_of
+from tests.cluster.conftest import one_killed
 
 pytestmark = [
     pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra 'cluster'"),
@@ -82,17 +85,21 @@ def test_a_file_of_a_cluster_is_that_of_one_machine(
 def test_a_killed_worker_loses_and_repeats_no_row(
     cluster: Cluster, model: Path, files: list[str], alone: Path, tmp_path: Path
 ) -> None:
+    query = RowQuery(Columns(), labels=False, keep=("id",), allow_blank=True)
+    job = PredictionJob(model, tuple(files), query, TableOptions(), PredictionOptions(levels=True), blocks=1)
     out = tmp_path / "folder"
-    options = ["--keep", "id", "--levels", "--out", out, "--cluster", "local", "--workers", 2, "--quiet"]
+    portions = sum(-(-rows // MAX_ROWS) for rows in (ROWS // 4 * 3, ROWS // 4 + 2))
 
-    def is_time() -> bool:
-        return len(workers_of("MapWorker")) == 2
+    def is_in_the_middle() -> bool:
+        return 0 < len([*tmp_path.glob(".folder.*/part-*")]) < portions - 1
 
-    with one_killed("MapWorker", is_time) as killed:
-        assert run("predict", model, *files, *options) == 0
+    with one_killed("MapWorker", is_in_the_middle) as killed:
+        blank = predict_rows(job, cluster, Sink(str(out), is_folder=True), FailFast(), lambda rows: None)
     assert killed
+    assert blank == 2
+    assert len([*out.iterdir()]) == portions
     assert pq.read_table(out).equals(pq.read_table(alone))
-    assert [path for path in tmp_path.iterdir() if path != out] == []
+    assert [*tmp_path.iterdir()] == [out]
 
 
 def test_an_invalid_row_is_named_and_nothing_is_left(
@@ -122,12 +129,18 @@ def test_workers_with_whole_experts_train_the_same_model_though_one_is_killed(cl
     np.testing.assert_array_equal(together.predict_proba(valid[0]), alone.predict_proba(valid[0]))
 
 
+def right(classifier: HiNetClassifier, rows: tuple[list[str], list[tuple[str, ...]]]) -> float:
+    """Return the share of rows whose label is predicted."""
+    predicted = map(tuple, classifier.predict(rows[0]))
+    return float(np.mean([found == label for found, label in zip(predicted, rows[1], strict=True)]))
+
+
 def test_workers_that_share_rows_learn_as_well(cluster: Cluster) -> None:
-    valid = paths(200, 2)
-    together = fit_on_cluster(HiNetClassifier(n_jobs=1, wide=False), cluster, *paths(3_000), split="rows")
-    predicted = [tuple(label) for label in together.predict(valid[0])]
-    assert np.mean([a == b for a, b in zip(predicted, valid[1], strict=True)]) > 0.95
-    assert not hasattr(together, "_runner") or together._runner is None
+    rows, unseen = paths(3_000), paths(2_000, 2)
+    alone = HiNetClassifier(n_jobs=1, wide=False).fit(*rows)
+    together = fit_on_cluster(HiNetClassifier(n_jobs=1, wide=False), cluster, *rows, split="rows")
+    assert right(together, unseen) > right(alone, unseen) - 0.03
+    assert together._runner is None
 
 
 def test_the_ways_to_split_are_those_of_the_engine() -> None:

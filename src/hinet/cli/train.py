@@ -203,7 +203,7 @@ def _cluster(place: ClusterOptions, training: TrainingOptions, run: RunOptions) 
     cluster = place.chosen(run.threads)
     if cluster is None:
         return None
-    from hinet.cluster import connected
+    from hinet.cluster.session import check_cluster, connected
 
     if training.stream:
         raise HiNetError("--cluster trains on rows in memory; leave --stream out")
@@ -213,8 +213,9 @@ def _cluster(place: ClusterOptions, training: TrainingOptions, run: RunOptions) 
         raise HiNetError(
             "with --cluster each worker trains in one thread; leave --threads out, and give more --workers"
         )
+    check_cluster(cluster)  # before rows are read
     if not cluster.is_local:
-        with connected(cluster):  # before rows are read
+        with connected(cluster):
             pass
     return cluster
 

@@ -57,6 +57,7 @@ class PredictionJob:
     prefix: str = ""
     skips: bool = False  # whether invalid rows are skipped, and output rows have their line
     hint: str = ""  # what an error of a row ends with
+    blocks: int = BLOCKS  # of a portion
 
 
 class BadRow(NamedTuple):
@@ -253,9 +254,9 @@ def _read(batch: dict[str, Any], job: PredictionJob) -> Iterator[dict[str, Any]]
     try:
         blocks = labelled_blocks([path], job.query, job.tables, errors)
         number = 0
-        portion = list(islice(blocks, BLOCKS))
+        portion = list(islice(blocks, job.blocks))
         while True:
-            after = list(islice(blocks, BLOCKS))
+            after = list(islice(blocks, job.blocks))
             payload = pickle.dumps((portion, bad.taken()), pickle.HIGHEST_PROTOCOL)
             yield {"file": [file], "portion": [number], "is_last": [not after], "payload": [payload]}
             if not after:

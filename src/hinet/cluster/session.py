@@ -61,11 +61,7 @@ def connected(cluster: Cluster) -> Iterator[None]:
     HiNetError
         If Ray is not installed, the address cannot be reached, or the cluster has fewer processors than workers need.
     """
-    require("ray", "`cluster`")
-    if cluster.is_local:
-        _check_processors(cluster, os.cpu_count() or 1, "this machine")
-    else:
-        _check_address(cluster.address)
+    check_cluster(cluster)
     for name, value in {**_QUIET, **(_LOOPBACK if cluster.is_local else {})}.items():
         os.environ.setdefault(name, value)
     import ray
@@ -82,6 +78,15 @@ def connected(cluster: Cluster) -> Iterator[None]:
             yield
     finally:
         ray.shutdown()
+
+
+def check_cluster(cluster: Cluster) -> None:
+    """Raise HiNetError if a cluster cannot be used, as far as that shows without starting or joining it."""
+    require("ray", "`cluster`")
+    if cluster.is_local:
+        _check_processors(cluster, os.cpu_count() or 1, "this machine")
+    else:
+        _check_address(cluster.address)
 
 
 def _connect(cluster: Cluster) -> None:

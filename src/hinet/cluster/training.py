@@ -30,6 +30,7 @@ from hinet.engine.training.sharing import EXCHANGES, Assignment, Split
 from hinet.engine.training.trainer import Trainer
 from hinet.errors import HiNetError
 from hinet.extras import require
+from hinet.memory import GB
 from hinet.progress import EpochRecord, Progress
 
 RESTARTS = 3  # of the workers, when one of them dies
@@ -171,9 +172,16 @@ def _work(config: dict[str, Any]) -> None:
         for number in assignment.shared:
             jobs[number].share(group, task.exchanges)
             train([jobs[number]], replace(kept, read_only=group.rank > 0))
+            if group.rank == 0:
+                reporter.message(exchanged_message(jobs[number]))
         train([jobs[number] for number, owner in assignment.owner.items() if owner == group.rank], kept)
     except HiNetError as error:
         reporter.failed(str(error))  # to train anew would end in the same way
+
+
+def exchanged_message(job: Job) -> str:
+    """Return how much of a shared job each worker has given to the others."""
+    return f"{job.name}: {(0 if job.shared is None else job.shared.volume) / GB:.2f} GB exchanged by each worker"
 
 
 class _Reporter(Progress):
