@@ -19,7 +19,6 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphin
 myst_heading_anchors = 4  # links to headings are those of GitHub
 suppress_warnings = [
     "misc.highlighting_failure",  # JSON in which … stands for what is left out
-    "toc.not_readable",  # the guides to tuning, scaling and clusters, until they are there
     "ref.python",  # words in the types of parameters, such as rows, that are also names of attributes
 ]
 autodoc_member_order = "bysource"
