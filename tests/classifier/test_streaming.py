@@ -68,7 +68,7 @@ def test_one_block_gives_the_model_of_all_rows_in_memory(form: str) -> None:
 def test_many_blocks_learn_what_one_does_though_the_stream_is_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spill, "BLOCK_ROWS", 50)
     monkeypatch.setattr(spill, "WINDOW_VALUES", 600)
-    monkeypatch.setattr(training_rows, "SAMPLE_VALUES", 2_000)
+    monkeypatch.setattr(training_rows, "sample_values", lambda limit: 2_000)
     given, y = texts(600)
     test_rows, test_y = texts(200, seed=1)
     order = np.argsort(y, kind="stable").tolist()

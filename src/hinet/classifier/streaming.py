@@ -37,7 +37,7 @@ from hinet.data.text.text_input import as_arrow
 from hinet.engine import Search, fit
 from hinet.engine.model.groups import Groups
 from hinet.engine.settings import plan_memory
-from hinet.engine.training.rows import SAMPLE_VALUES
+from hinet.engine.training.rows import sample_values
 from hinet.errors import HiNetError, LabelError
 from hinet.files import read_arrays, write_arrays
 from hinet.memory import GB, total_memory
@@ -135,7 +135,7 @@ class StreamTraining:
         assert first.text is not None
         hashed, _ = hash_and_count(some, first.text, 1)
         values = sum(len(part.words.hashes) + len(part.chars.hashes) for part in hashed) / max(len(some), 1)
-        if values * first.rows <= SAMPLE_VALUES:
+        if values * first.rows <= sample_values(self._parameters["memory_limit"]):
             return 0
         size = min(MOST_HELD, int(HELD_SHARE * first.rows))
         self._progress.message(f"{size:,} rows are held out, to weight the experts")

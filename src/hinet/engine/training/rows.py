@@ -27,9 +27,11 @@ from hinet.engine.training.cooccurrence import (
 from hinet.engine.training.deep import BlockObjectives, Objective
 from hinet.engine.training.whitening import whitened
 from hinet.errors import HiNetError
+from hinet.memory import GB, total_memory
 from hinet.taxonomy import Layers
 
-SAMPLE_VALUES = 24_000_000  # of the rows of a stream that are held in memory, for the wide expert
+SAMPLE_SHARE = 0.1  # of memory, for the rows of a stream that the wide expert trains on
+VALUE_BYTES = 8  # of a value in memory
 LEAST_SAMPLE = 10_000  # rows of it, that are kept when memory is short
 
 OfRows: TypeAlias = Callable[[SparseMatrix, Targets], Objective]
@@ -95,7 +97,7 @@ class StreamedRows(HeldRows):
     whitening: Floats | None = None  # what dense columns are multiplied by
 
     @classmethod
-    def of(cls, spill: Spill, layers: Layers, most_values: int = SAMPLE_VALUES) -> StreamedRows:
+    def of(cls, spill: Spill, layers: Layers, most_values: int) -> StreamedRows:
         """Return the rows of a spill, with as many blocks in memory as have so many values; one at least."""
         held: list[StoredBlock] = []
         values = 0
@@ -219,13 +221,19 @@ def _joined(blocks: list[StoredBlock], layers: Layers) -> tuple[SparseMatrix, Ta
     return matrix, targets if weights is None else targets.weighted(weights)
 
 
+def sample_values(memory_limit: float | None) -> int:
+    """Return how many values the rows of a stream that are held in memory may have, given the limit in GB."""
+    memory = total_memory() if memory_limit is None else memory_limit * GB
+    return int(SAMPLE_SHARE * memory / VALUE_BYTES)
+
+
 def training_rows(
     rows: Any, traces: Traces | Layers, settings: EngineSettings, sample_weight: NDArray[np.floating[Any]] | None
 ) -> HeldRows:
     """Return the rows to train on, in memory or from disk."""
     if isinstance(rows, Spill):
         assert isinstance(traces, Layers)
-        return StreamedRows.of(rows, traces, SAMPLE_VALUES if settings.wide else 0)
+        return StreamedRows.of(rows, traces, sample_values(settings.memory_limit) if settings.wide else 0)
     assert isinstance(traces, Traces)
     columns = int(rows.shape[1]) if getattr(rows, "ndim", 0) == 2 else 0
     matrix, targets = checked_rows(rows, traces, traces.layers)
