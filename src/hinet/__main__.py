@@ -1,0 +1,5 @@
+"""``python -m hinet``: the command line."""
+
+from hinet.cli import main
+
+main()
