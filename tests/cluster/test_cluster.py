@@ -17,7 +17,7 @@ from hinet.cli.cluster_options import Split
 from hinet.cluster import Cluster, PredictionJob, Sink, fit_on_cluster, predict_rows
 from hinet.data.tables import Columns, FailFast, RowQuery, TableOptions
 from hinet.data.tables.blocks import MAX_ROWS
-from hinet.engine.training.sharing import Split as EngineSplit
+from hinet.engine.training.sharing import SplitBy
 from tests.cluster.conftest import one_killed
 
 pytestmark = [
@@ -144,7 +144,7 @@ def test_workers_that_share_rows_learn_as_well(cluster: Cluster) -> None:
 
 
 def test_the_ways_to_split_are_those_of_the_engine() -> None:
-    assert [each.value for each in Split] == [*EngineSplit.__args__]
+    assert [each.value for each in Split] == [*SplitBy.__args__]
 
 
 def closed_port() -> int:
