@@ -36,7 +36,7 @@ from hinet.data.tables import Columns, FailFast, RowQuery, TableOptions, labelle
 from hinet.data.tables.blocks import MAX_ROWS
 from hinet.engine import EngineSettings, Search, fit
 from hinet.engine.compiling import compile_for_training
-from hinet.engine.training.sharing import Split
+from hinet.engine.training.sharing import SplitBy
 from hinet.metrics import accuracy
 from hinet.progress import Progress
 
@@ -173,7 +173,7 @@ def is_worker(pid: int) -> bool:
     return pid == os.getpid()
 
 
-def training(name: str, split: Split) -> dict[str, Any]:
+def training(name: str, split: SplitBy) -> dict[str, Any]:
     """Accuracy of test rows, and seconds, of one process, one worker and two."""
     data = load(name)
     compile_for_training()

@@ -1,23 +1,30 @@
 from __future__ import annotations
 
 import csv
+import os
 import socket
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from hinet import HiNetClassifier
+from hinet import FileError, HiNetClassifier, HiNetError
 from hinet.classifier.prediction_table import PredictionOptions
 from hinet.cli import main
 from hinet.cli.cluster_options import Split
 from hinet.cluster import Cluster, PredictionJob, Sink, fit_on_cluster, predict_rows
+from hinet.cluster.prediction import _cause_of
+from hinet.cluster.session import _environment
+from hinet.cluster.training import _Reporter, _Reports, _Task, _work
 from hinet.data.tables import Columns, FailFast, RowQuery, TableOptions
 from hinet.data.tables.blocks import MAX_ROWS
-from hinet.engine.training.sharing import Split as EngineSplit
+from hinet.engine.training.checkpoints import Checkpoints
+from hinet.engine.training.sharing import SplitBy
+from hinet.progress import SilentProgress
 from tests.cluster.conftest import one_killed
 
 pytestmark = [
@@ -25,7 +32,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # Ray's own
 ]
 
-ROWS = 40_000
+ROWS = 24_000
 THINGS = ("bread", "milk", "car", "train", "rye", "oat", "toy", "skimmed", "brown", "fast")
 
 
@@ -108,25 +115,30 @@ def test_an_invalid_row_is_named_and_nothing_is_left(
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"text": "rye"}\n' * 9_000 + '{"text": ["rye"]}\n')
     out = tmp_path / "out"
-    assert run("predict", model, rows, "--out", out, "--cluster", "local", "--workers", 2, "--quiet") == 2
+    assert run("predict", model, rows, "--out", out, "--cluster", "local", "--workers", 1, "--quiet") == 2
     assert f"{rows}:9001: the text is a list or an object" in capfd.readouterr().err
     assert [*tmp_path.iterdir()] == [rows]
 
 
-def test_workers_with_whole_experts_train_the_same_model_though_one_is_killed(cluster: Cluster, tmp_path: Path) -> None:
-    rows = paths(3_000)
-    valid = paths(200, 2)
-    alone = HiNetClassifier(n_jobs=1).fit(*rows, valid=valid)
-    folder = tmp_path / "checkpoints"
-    together = HiNetClassifier(n_jobs=1, checkpoint=folder)
+@pytest.fixture(scope="module")
+def trained() -> HiNetClassifier:
+    """What one machine trains."""
+    return HiNetClassifier(n_jobs=1, epochs=3).fit(*paths(2_000), valid=paths(200, 2))
+
+
+def test_workers_with_whole_experts_train_the_same_model_though_one_is_killed(
+    cluster: Cluster, trained: HiNetClassifier, tmp_path: Path
+) -> None:
+    folder, valid = tmp_path / "checkpoints", paths(200, 2)
+    together = HiNetClassifier(n_jobs=1, epochs=3, checkpoint=folder)
 
     def is_time() -> bool:
         return folder.is_dir() and any(folder.glob("*.safetensors"))
 
     with one_killed("RayTrainWorker", is_time) as killed:
-        fit_on_cluster(together, cluster, *rows, valid=valid, split="jobs")
+        fit_on_cluster(together, cluster, *paths(2_000), valid=valid, split="jobs")
     assert killed
-    np.testing.assert_array_equal(together.predict_proba(valid[0]), alone.predict_proba(valid[0]))
+    np.testing.assert_array_equal(together.predict_proba(valid[0]), trained.predict_proba(valid[0]))
 
 
 def right(classifier: HiNetClassifier, rows: tuple[list[str], list[tuple[str, ...]]]) -> float:
@@ -135,16 +147,80 @@ def right(classifier: HiNetClassifier, rows: tuple[list[str], list[tuple[str, ..
     return float(np.mean([found == label for found, label in zip(predicted, rows[1], strict=True)]))
 
 
-def test_workers_that_share_rows_learn_as_well(cluster: Cluster) -> None:
-    rows, unseen = paths(3_000), paths(2_000, 2)
-    alone = HiNetClassifier(n_jobs=1, wide=False).fit(*rows)
-    together = fit_on_cluster(HiNetClassifier(n_jobs=1, wide=False), cluster, *rows, split="rows")
-    assert right(together, unseen) > right(alone, unseen) - 0.03
+def test_workers_that_share_rows_learn_as_well(cluster: Cluster, trained: HiNetClassifier) -> None:
+    together = HiNetClassifier(n_jobs=1, epochs=3, wide=False)
+    fit_on_cluster(together, cluster, *paths(2_000), valid=paths(200, 2), split="rows")
+    unseen = paths(2_000, 3)
+    assert right(together, unseen) > right(trained, unseen) - 0.03
     assert together._runner is None
 
 
+class Heard:
+    """A queue of reports that keeps them."""
+
+    def __init__(self) -> None:
+        self.reports: list[Any] = []
+
+    def qsize(self) -> int:
+        return len(self.reports)
+
+    def put(self, report: Any) -> None:
+        self.reports.append(report)
+
+
+def test_a_worker_that_fails_ends_the_others_and_its_reason_is_shown(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    class Pair:
+        rank, size = 0, 2
+
+    def fails() -> None:
+        raise FileError("rows.csv", "is damaged")
+
+    monkeypatch.setattr("hinet.cluster.training.TorchGroup", Pair)
+    monkeypatch.setattr("hinet.cluster.training.pickle.loads", lambda data: SimpleNamespace(plan=fails))
+    heard = Heard()
+    task = _Task(ray.put(b""), Checkpoints(Path("none"), ""), "jobs", 4, False, heard)
+    with pytest.raises(HiNetError, match=r"^rows.csv: is damaged$"):
+        _work({"task": task})
+    assert heard.reports == [("failed", ("rows.csv: is damaged",))]
+    monkeypatch.undo()
+    with _Reports.shown(SilentProgress()) as reports:
+        reporter = _Reporter(reports.queue)
+        assert reporter.is_heard()
+        reporter.failed("rows.csv: is damaged")
+        reports.finish()
+        with pytest.raises(HiNetError, match=r"^rows.csv: is damaged$"):
+            reports.check()
+        assert not reporter.is_heard()
+
+
+def test_workers_that_died_are_an_error_with_a_remedy() -> None:
+    from ray.exceptions import OutOfMemoryError, RayTaskError
+
+    def in_a_task(cause: Exception) -> BaseException:
+        return _cause_of(RayTaskError("f", "Traceback", cause, "worker", 1, "127.0.0.1"))
+
+    died = _cause_of(OutOfMemoryError("Task was killed.\nMore of it."))
+    assert str(died) == "the workers failed: Task was killed.; give fewer `workers`"
+    assert type(died) is HiNetError
+    for error in (HiNetError("a row"), MemoryError("too large"), OSError("disk full")):
+        assert in_a_task(error) is error
+    assert isinstance(in_a_task(KeyError("a bug")), RayTaskError)
+
+
+def test_a_local_session_leaves_no_variable_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OURS", "given")
+    with _environment({"OURS": "usual", "THEIRS": "lo"}):
+        assert (os.environ["OURS"], os.environ["THEIRS"]) == ("given", "lo")
+    assert os.environ["OURS"] == "given"
+    assert "THEIRS" not in os.environ
+
+
 def test_the_ways_to_split_are_those_of_the_engine() -> None:
-    assert [each.value for each in Split] == [*EngineSplit.__args__]
+    assert [each.value for each in Split] == [*SplitBy.__args__]
 
 
 def closed_port() -> int:
@@ -189,6 +265,11 @@ def test_training_options_that_a_cluster_has_not(
 ) -> None:
     assert run("train", files[0], "--out", tmp_path / "model", "--cluster", "local", *options) == 2
     assert message in capfd.readouterr().err
+
+
+def test_a_split_is_of_a_cluster(files: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("train", files[0], "--out", tmp_path / "model", "--split", "auto") == 2
+    assert "--split is of a cluster; add --cluster local" in capfd.readouterr().err
 
 
 def test_standard_input_is_not_for_a_cluster(model: Path, capfd: pytest.CaptureFixture[str]) -> None:

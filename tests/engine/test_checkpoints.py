@@ -198,3 +198,18 @@ def test_only_checkpoints_are_removed(tmp_path: Path) -> None:
         check_folder(tmp_path)
     remove_checkpoints(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
+
+
+class Idle:
+    """A runner whose workers leave nothing, as where they have no folder in common with this process."""
+
+    mark = ""
+
+    def run(self, *arguments: Any, **options: Any) -> None:
+        pass
+
+
+def test_jobs_that_no_worker_did_are_named_instead_of_trained_here(given: Given) -> None:
+    rows, traces, _ = given
+    with pytest.raises(HiNetError, match=r"no state of .*deep 1.* in .*; set `checkpoint` to a folder that all nodes"):
+        fit(rows, traces, SMALL, runner=Idle())

@@ -12,6 +12,8 @@ from hinet.data.tables.columns import is_blank
 from hinet.data.tables.writing import CellKind
 from hinet.errors import FileError, HiNetError
 
+NO_ROWS = "there are no rows to predict: all were skipped, or none matches `where`"
+
 
 class PredictionOutput:
     """Converts blocks of rows to output columns: line numbers if rows may be skipped, kept columns, predictions."""

@@ -126,7 +126,7 @@ def predict(
 
             job = PredictionJob(model, tuple(paths), query, rows.options, options, prefix, skips, SKIP_HINT)
             sink = Sink(out, None if to is None else to.value, to is None and _is_folder(out), separator)
-            blank = predict_rows(job, cluster, sink, row_errors, counter.advanced)
+            blank = predict_rows(job, cluster, sink, row_errors, counter.advanced, loaded)
         else:
             blocks = labelled_blocks(paths, query, rows.options, row_errors)
             new_output = partial(PredictionOutput, loaded, table, query, prefix, skips)
@@ -181,12 +181,13 @@ def _write(
     label_sep: str,
 ) -> int:
     """Write the predictions of blocks and return how many are blank; open the file after the first block is read."""
+    from hinet.classifier.prediction_output import NO_ROWS
     from hinet.data.tables import new_table, output_format
 
     filled = (block for block in blocks if len(block))
     first = next(filled, None)
     if first is None:
-        raise HiNetError("there are no rows to predict: all were skipped, or none matches --where")
+        raise HiNetError(NO_ROWS)
     chosen = output_format(out, to, first.rows.format)
     answers = output(first)
     with new_table(out, chosen, answers.kinds(), label_sep) as table:

@@ -32,7 +32,7 @@ _SETTINGS = "File of settings, such as of 'hinet tune'; options that are given t
 TAXONOMY = "File of the hierarchy, see 'hinet taxonomy check' (default: labels are paths such as A > B > C)."
 _SPLIT = (
     "Of --cluster: give workers whole experts (jobs), which changes no result, or shares of the rows (rows); auto "
-    "takes rows only where jobs would leave workers idle."
+    "takes rows only where jobs would leave workers idle (default: auto)."
 )
 
 
@@ -54,7 +54,7 @@ def train(
     taxonomy: Annotated[Path | None, option(TAXONOMY)] = None,
     plot: Annotated[Path | None, option(f"Plot the training curve. {PLOT}")] = None,
     settings: Annotated[Path | None, option(_SETTINGS)] = None,
-    split: Annotated[Split, option(_SPLIT)] = Split.auto,
+    split: Annotated[Split | None, option(_SPLIT)] = None,
 ) -> None:
     """Train a classifier on labelled texts and save it to a folder.
 
@@ -79,7 +79,7 @@ def train(
     )
     validation.check(training.patience)
     known = {} if settings is None else read_settings(settings)
-    cluster = _cluster(place, training, run)
+    cluster = _cluster(place, split, training, run)
     start = time.perf_counter()
     compile_for_training()
     declared = declared_columns(
@@ -198,10 +198,12 @@ def report_validation(data: TrainingData, risk: float | None, run: RunOptions) -
         )
 
 
-def _cluster(place: ClusterOptions, training: TrainingOptions, run: RunOptions) -> Cluster | None:
+def _cluster(place: ClusterOptions, split: Split | None, training: TrainingOptions, run: RunOptions) -> Cluster | None:
     """Return the cluster to train on, if one is wanted; raise HiNetError if it cannot be used."""
     cluster = place.chosen(run.threads)
     if cluster is None:
+        if split is not None:
+            raise HiNetError("--split is of a cluster; add --cluster local, or leave it out")
         return None
     from hinet.cluster.session import check_cluster, connected
 
@@ -226,7 +228,7 @@ def fit_rows(
     valid: LabelledRows | None,
     risk: float | None,
     cluster: Cluster | None = None,
-    split: Split = Split.auto,
+    split: Split | None = None,
 ) -> HiNetError | None:
     """Train, and calibrate if there are validation rows; return why the risk cannot be guaranteed, if so."""
     held_out = None if valid is None else (valid.inputs, valid.labels)
@@ -235,5 +237,7 @@ def fit_rows(
     else:
         from hinet.cluster import fit_on_cluster
 
-        fit_on_cluster(classifier, cluster, train.inputs, train.labels, valid=held_out, split=split.value)
+        fit_on_cluster(
+            classifier, cluster, train.inputs, train.labels, valid=held_out, split=(split or Split.auto).value
+        )
     return None if valid is None else calibrate(classifier, len(valid), risk)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from hinet.classifier.loaded import LoadedModel, load_model
-from hinet.classifier.prediction_output import PredictionOutput
+from hinet.classifier.prediction_output import NO_ROWS, PredictionOutput
 from hinet.classifier.prediction_table import PredictionOptions
 from hinet.cluster.session import Cluster, connected
 from hinet.compiled import compile_from_now_on
@@ -42,7 +42,6 @@ BLOCKS = 4  # of a portion
 BLOCK_BYTES = 1 << 16  # portions are larger, so that each of them is a block of Ray's own and goes to any worker
 READING = 0  # processors that Ray keeps free for a reader: it waits most of the time, and workers may have them all
 READERS = 4  # files that are read at a time
-NO_ROWS = "there are no rows to predict: all were skipped, or none matches `where`"
 
 
 @dataclass(frozen=True)
@@ -110,9 +109,16 @@ class Sink:
 
 
 def predict_rows(
-    job: PredictionJob, cluster: Cluster, sink: Sink, row_errors: RowErrors, advanced: Callable[[int], None]
+    job: PredictionJob,
+    cluster: Cluster,
+    sink: Sink,
+    row_errors: RowErrors,
+    advanced: Callable[[int], None],
+    loaded: LoadedModel | None = None,
 ) -> int:
     """Write the answers to all rows in their order, and return how many are blank; ``advanced`` takes the rows done.
+
+    ``loaded`` is the model of the job, if it is loaded already.
 
     Raises
     ------
@@ -120,7 +126,7 @@ def predict_rows(
         If the rows, the model or the cluster cannot be used. What was written until then is removed.
     """
     first = _first_block(job)
-    kinds = _output(job, load_model(job.model, 1), first).kinds()
+    kinds = _output(job, loaded or load_model(job.model, 1), first).kinds()
     paths = tuple(os.path.abspath(path) for path in job.files)  # noqa: PTH100 workers have folders of their own
     job = replace(job, model=job.model.absolute(), files=paths)
     with ExitStack() as stack:
@@ -236,14 +242,19 @@ def _in_order(answered: Any, files: int) -> Iterator[Answers]:
 
 
 def _cause_of(error: BaseException) -> BaseException:
-    """Return what a user can do something about, where a task raised that, else the error of Ray."""
-    from ray.exceptions import RayTaskError
+    """Return what a user can do something about: what a task raised, or that workers died; else the error itself."""
+    from ray.exceptions import RayError, RayTaskError
 
-    cause: BaseException | None = error
-    while cause is not None and type(cause) is not HiNetError:
-        inner = cause.cause if isinstance(cause, RayTaskError) else None
+    cause, last = error, error
+    while cause is not None:
+        if isinstance(cause, HiNetError | MemoryError | OSError) and not isinstance(cause, RayError):
+            return cause
+        last, inner = cause, cause.cause if isinstance(cause, RayTaskError) else None
         cause = inner if isinstance(inner, BaseException) and inner is not cause else cause.__cause__
-    return cause or error
+    if not isinstance(last, RayError):
+        return error  # no user can cause it: all that Ray tells helps to find out why
+    reason = str(last).strip().partition("\n")[0]
+    return HiNetError(f"the workers failed: {reason}; give fewer `workers`")
 
 
 def _read(batch: dict[str, Any], job: PredictionJob) -> Iterator[dict[str, Any]]:

@@ -6,8 +6,9 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,10 @@ LOCAL = "local"
 AUTO = "auto"  # the cluster that runs on this machine already
 SECONDS_TO_CONNECT = 5.0
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_DATA_DISABLE_PROGRESS_BARS": "1"}
-_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "GLOO_SOCKET_IFNAME": "lo"}  # no port is open to others
+_LOOPBACK = {  # no port is open to others
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
+}
 _RULES: Rules = {"workers": whole(1), "threads": whole(1)}
 
 
@@ -62,22 +66,22 @@ def connected(cluster: Cluster) -> Iterator[None]:
         If Ray is not installed, the address cannot be reached, or the cluster has fewer processors than workers need.
     """
     check_cluster(cluster)
-    for name, value in {**_QUIET, **(_LOOPBACK if cluster.is_local else {})}.items():
-        os.environ.setdefault(name, value)
-    import ray
+    with _environment({**_QUIET, **(_LOOPBACK if cluster.is_local else {})}):
+        import ray
 
-    if ray.is_initialized():
-        _check_processors(cluster, int(ray.cluster_resources().get("CPU", 0)), "the cluster")
-        yield
-        return
-    _connect(cluster)
-    try:
-        if not cluster.is_local:
-            _check_processors(cluster, int(ray.cluster_resources().get("CPU", 0)), f"the cluster at {cluster.address}")
-        with _quiet():
+        if ray.is_initialized():
+            _check_processors(cluster, int(ray.cluster_resources().get("CPU", 0)), "the cluster")
             yield
-    finally:
-        ray.shutdown()
+            return
+        _connect(cluster)
+        try:
+            if not cluster.is_local:
+                there_are = int(ray.cluster_resources().get("CPU", 0))
+                _check_processors(cluster, there_are, f"the cluster at {cluster.address}")
+            with _quiet():
+                yield
+        finally:
+            ray.shutdown()
 
 
 def check_cluster(cluster: Cluster) -> None:
@@ -107,6 +111,18 @@ def _connect(cluster: Cluster) -> None:
         raise HiNetError(
             f"no connection to Ray at {cluster.address}: {reason}; start it there with: ray start --head"
         ) from None
+
+
+@contextmanager
+def _environment(usual: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of the environment that are not set, for Ray and its workers, and unset them afterwards."""
+    unset = {name: value for name, value in usual.items() if name not in os.environ}
+    os.environ.update(unset)
+    try:
+        yield
+    finally:
+        for name in unset:
+            os.environ.pop(name, None)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import pickle
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from hinet.cluster.session import Cluster, connected
 from hinet.engine.training.checkpoints import Checkpoints
 from hinet.engine.training.fit import TrainingData
 from hinet.engine.training.jobs import Job
-from hinet.engine.training.sharing import EXCHANGES, Assignment, Split
+from hinet.engine.training.sharing import EXCHANGES, Assignment, SplitBy
 from hinet.engine.training.trainer import Trainer
 from hinet.errors import HiNetError
 from hinet.extras import require
@@ -46,7 +46,7 @@ class RayRunner:
     """
 
     cluster: Cluster
-    split: Split = "auto"
+    split: SplitBy = "auto"
     exchanges: int = EXCHANGES
 
     @property
@@ -79,6 +79,8 @@ class RayRunner:
                 try:
                     trainer.fit()
                 except TrainingFailedError as error:
+                    reports.finish()
+                    reports.check()
                     reason = str(error).strip().rpartition("\n")[2]
                     raise HiNetError(
                         f"the workers ended {RESTARTS + 1} times ({reason}); finished epochs are kept, and the same "
@@ -97,7 +99,7 @@ def fit_on_cluster(
     *,
     sample_weight: Any = None,
     valid: tuple[Any, Any] | None = None,
-    split: Split = "auto",
+    split: SplitBy = "auto",
 ) -> HiNetClassifier:
     """Fit a classifier as its own ``fit`` does, the experts trained by the workers of a cluster.
 
@@ -125,7 +127,7 @@ class _Task(NamedTuple):
 
     data: Any  # reference to the pickled rows
     checkpoints: Checkpoints
-    split: Split
+    split: SplitBy
     exchanges: int
     watch: bool
     reports: Any  # queue
@@ -154,6 +156,8 @@ def _work(config: dict[str, Any]) -> None:
     task: _Task = config["task"]
     group = TorchGroup()
     reporter = _Reporter(task.reports)
+    if not reporter.is_heard():
+        return  # a worker failed: to train anew would end in the same way
     try:
         data: TrainingData = pickle.loads(ray.get(task.data))
         plan = data.plan()
@@ -176,7 +180,9 @@ def _work(config: dict[str, Any]) -> None:
                 reporter.message(exchanged_message(jobs[number]))
         train([jobs[number] for number, owner in assignment.owner.items() if owner == group.rank], kept)
     except HiNetError as error:
-        reporter.failed(str(error))  # to train anew would end in the same way
+        reporter.failed(str(error))
+        if group.size > 1:  # the others may wait for this worker: Ray ends them, and starts all anew
+            raise HiNetError(str(error)) from None  # errors with more arguments cannot be sent
 
 
 def exchanged_message(job: Job) -> str:
@@ -190,6 +196,16 @@ class _Reporter(Progress):
     def __init__(self, queue: Any) -> None:
         self._queue = queue
         self._rows, self._sent = 0, time.monotonic()
+
+    def is_heard(self) -> bool:
+        """Return whether reports are still shown, as they are until a worker fails."""
+        from ray.exceptions import RayActorError
+
+        try:
+            self._queue.qsize()
+        except RayActorError:
+            return False
+        return True
 
     def plan(self, epochs: int, rows: int, shared: int, group: TorchGroup) -> None:
         """Tell how much there is to do."""
@@ -247,8 +263,11 @@ class _Reports:
 
     def finish(self) -> None:
         """Show what is left, and end."""
+        from ray.exceptions import RayActorError
+
         if self._thread.is_alive():
-            self.queue.put(("end", ()))
+            with suppress(RayActorError):  # a worker failed meanwhile
+                self.queue.put(("end", ()))
             self._thread.join()
 
     def check(self) -> None:
@@ -257,13 +276,17 @@ class _Reports:
             raise HiNetError(self._error)
 
     def _show(self) -> None:
+        import ray
+
         while True:
             what, values = self.queue.get()
             if what == "end":
                 return
             if what == "failed":
                 self._error = values[0]
-            elif what == "plan":
+                ray.kill(self.queue.actor)  # which the workers notice
+                return
+            if what == "plan":
                 self._start(*values)
             elif what == "epoch_done":
                 self._show_epoch(values[0])

@@ -8,7 +8,7 @@ import math
 import re
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -116,6 +116,15 @@ class Checkpoints:
             raise FileError(path, f"the checkpoint is damaged or of another version ({error}); {remedy}") from None
         job.restore(state)
         return done
+
+    def check(self, jobs: Sequence[Job]) -> None:
+        """Raise HiNetError if other processes, which were to train the jobs, have left no state of some of them."""
+        missing = [job.name for job in jobs if not self._file(job).exists()]
+        if missing:
+            raise HiNetError(
+                f"the workers left no state of {', '.join(missing)} in {self.folder}; set `checkpoint` to a folder "
+                "that all nodes share"
+            )
 
     def _file(self, job: Job) -> Path:
         return self.folder / f"{job.name.replace(' ', '-')}{ENDING}"

@@ -139,7 +139,10 @@ def fit(
         if runner is not None and kept is not None:
             runner.run(data, kept, progress, watch=seen is not None)
             progress = SilentProgress()  # what is left to do is to take up what others have done
-        trainer = Trainer(plan.jobs(), plan.rows_of_epoch(), settings, progress, kept, plan.valid_cost, seen)
+        jobs = plan.jobs()
+        if runner is not None and kept is not None:
+            kept.check(jobs)
+        trainer = Trainer(jobs, plan.rows_of_epoch(), settings, progress, kept, plan.valid_cost, seen)
         trainer.run()
     return plan.mixed(trainer.history)
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
-Split = Literal["auto", "jobs", "rows"]
+SplitBy = Literal["auto", "jobs", "rows"]
 
 EXCHANGES = 4  # an epoch
 UNEVEN = 1.15  # where the longest worker takes so much longer than the mean, the longest job is shared
@@ -103,7 +103,7 @@ class Assignment(NamedTuple):
     owner: dict[int, int]
 
     @classmethod
-    def of(cls, work: Sequence[float], can_share: Sequence[bool], workers: int, split: Split) -> Assignment:
+    def of(cls, work: Sequence[float], can_share: Sequence[bool], workers: int, split: SplitBy) -> Assignment:
         """Return who does which of the jobs that take so much work.
 
         Whole jobs leave the result as it is on one machine, so ``auto`` shares as few of them as keep workers busy;
