@@ -50,11 +50,6 @@ class HeldRows:
         """How many rows there are."""
         return self.matrix.row_count
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all rows are in memory."""
-        return True
-
     def option_counts(self) -> NDArray[np.float64]:
         """Return how much of the rows takes each option."""
         return self.targets.option_counts()
@@ -233,7 +228,9 @@ def training_rows(
     """Return the rows to train on, in memory or from disk."""
     if isinstance(rows, Spill):
         assert isinstance(traces, Layers)
-        return StreamedRows.of(rows, traces, sample_values(settings.memory_limit) if settings.wide else 0)
+        flat = settings.wants_flat(int(traces.ends.sum()), rows.row_count, traces)
+        wide = settings.wants_wide(flat=flat)
+        return StreamedRows.of(rows, traces, sample_values(settings.memory_limit) if wide else 0)
     assert isinstance(traces, Traces)
     columns = int(rows.shape[1]) if getattr(rows, "ndim", 0) == 2 else 0
     matrix, targets = checked_rows(rows, traces, traces.layers)
