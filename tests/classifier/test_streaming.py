@@ -126,7 +126,8 @@ def test_rows_on_disk_of_another_taxonomy_are_written_anew(
     titles = WORDS | {"milk": "cow whole cream skimmed"}  # the same n-grams
     edges = {"order": EDGES[::-1], "title": EDGES}[changed]
     after = Taxonomy.from_edges(edges, attributes={"title": WORDS if changed == "order" else titles})
-    settings: dict[str, Any] = {"titles": True, "text": TextSettings(word_ngrams=(1, 1), char_ngrams=None)}
+    text = TextSettings(word_ngrams=(1, 1), char_ngrams=None)
+    settings: dict[str, Any] = {"titles": True, "text": text, "wide": False, "flat": False}
     with monkeypatch.context() as patch:
         patch.setattr("hinet.engine.training.deep.DeepJob.run_epoch", _interrupted)
         with pytest.raises(KeyboardInterrupt):

@@ -53,11 +53,14 @@ def fit(
     Rows that do not fit in memory are a :class:`hinet.data.spill.Spill`, which has their labels, with the layers of
     these instead of traces. Deep experts then train on one block of them after the other, the wide one on a sample.
 
-    The result depends on the settings and the data alone, not on the number of threads. With ``checkpoint``, a folder,
-    finished epochs are kept there, every so many seconds, and a run that was broken off goes on from them to the same
-    result. With ``start``, a model over the same layers, training goes on from it: its experts learn from these rows,
-    its shape stays. With ``watch``, every epoch records the accuracy of its expert alone on validation rows. With a
-    ``runner``, other processes train the experts.
+    The result depends on the settings and the data alone, not on the number of threads. That of a spill depends on
+    memory as well, which decides how large the sample is: ``memory_limit`` of the settings, or else the memory of the
+    machine. Set it for the same result on every machine.
+
+    With ``checkpoint``, a folder, finished epochs are kept there, every so many seconds, and a run that was broken off
+    goes on from them to the same result. With ``start``, a model over the same layers, training goes on from it: its
+    experts learn from these rows, its shape stays. With ``watch``, every epoch records the accuracy of its expert alone
+    on validation rows. With a ``runner``, other processes train the experts.
 
     Raises
     ------

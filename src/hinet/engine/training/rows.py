@@ -32,6 +32,7 @@ from hinet.taxonomy import Layers
 
 SAMPLE_SHARE = 0.1  # of memory, for the rows of a stream that the wide expert trains on
 VALUE_BYTES = 8  # of a value in memory
+MOST_VALUES = 1 << 40  # of them, where the limit is infinite
 LEAST_SAMPLE = 10_000  # rows of it, that are kept when memory is short
 
 OfRows: TypeAlias = Callable[[SparseMatrix, Targets], Objective]
@@ -219,7 +220,7 @@ def _joined(blocks: list[StoredBlock], layers: Layers) -> tuple[SparseMatrix, Ta
 def sample_values(memory_limit: float | None) -> int:
     """Return how many values the rows of a stream that are held in memory may have, given the limit in GB."""
     memory = total_memory() if memory_limit is None else memory_limit * GB
-    return int(SAMPLE_SHARE * memory / VALUE_BYTES)
+    return int(min(SAMPLE_SHARE * memory / VALUE_BYTES, MOST_VALUES))
 
 
 def training_rows(
