@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pyarrow as pa
 import pytest
 
 import hinet.data.spill as spill
-from hinet import HiNetClassifier, HiNetError, Taxonomy, load
+from hinet import HiNetClassifier, HiNetError, LabelError, Taxonomy, load
+from hinet.classifier import stream_reading, streaming
 from hinet.classifier.stream_reading import Chunk, RowSample
 from hinet.data.text import TextFeatures, TextSettings
 from hinet.data.text.fitting import Counts, arrow_chunks
@@ -115,6 +117,55 @@ def _killed_at(epoch: int) -> Any:
     return run_epoch
 
 
+@pytest.mark.parametrize("changed", ["order", "title"])
+def test_rows_on_disk_of_another_taxonomy_are_written_anew(
+    changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = in_chunks(*texts(200))
+    before = Taxonomy.from_edges(EDGES, attributes={"title": WORDS})
+    titles = WORDS | {"milk": "cow whole cream skimmed"}  # the same n-grams
+    edges = {"order": EDGES[::-1], "title": EDGES}[changed]
+    after = Taxonomy.from_edges(edges, attributes={"title": WORDS if changed == "order" else titles})
+    text = TextSettings(word_ngrams=(1, 1), char_ngrams=None)
+    settings: dict[str, Any] = {"titles": True, "text": text, "wide": False, "flat": False}
+    with monkeypatch.context() as patch:
+        patch.setattr("hinet.engine.training.deep.DeepJob.run_epoch", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            small(taxonomy=before, checkpoint=tmp_path, **settings).fit_stream(rows)
+    assert (tmp_path / spill.MANIFEST).exists()
+    resumed = small(taxonomy=after, checkpoint=tmp_path, **settings).fit_stream(rows)
+    assert same(resumed, small(taxonomy=after, **settings).fit_stream(rows))
+
+
+def _interrupted(*_: Any) -> float:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("share", [None, 0.5])
+def test_held_out_rows_leave_some_of_the_sample(share: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_reading, "RowSample", partial(RowSample, most=10))
+    monkeypatch.setattr(streaming, "sample_values", lambda limit: 0)
+    monkeypatch.setattr(streaming, "HELD_SHARE", 0.5)
+    streamed = small(validation_fraction=share).fit_stream(in_chunks(*texts(200)))
+    assert streamed.metrics_["validation"]["rows"] == 5
+
+
+def test_rows_are_held_out_unasked_for_a_wide_expert_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "sample_values", lambda limit: 0)
+    rows = in_chunks(*texts(200))
+    quick = small(effort="quick", flat=True).fit_stream(rows)
+    assert not any(record.part.startswith("wide") for record in quick.history_)
+    assert "validation" not in quick.metrics_
+    assert small(effort="quick", flat=False).fit_stream(rows).metrics_["validation"]["rows"] == 2
+
+
+def test_unknown_labels_of_validation_rows_are_told_before_the_second_pass() -> None:
+    source = Changing()
+    with pytest.raises(LabelError, match=r"row 1: .*breed"):
+        small(taxonomy=taxonomy()).fit_stream(source, valid=(["rye", "loaf"], ["bread", "breed"]))
+    assert source.times == 1
+
+
 def test_a_stream_that_was_killed_while_rows_were_written_starts_anew(tmp_path: Path) -> None:
     (tmp_path / "rows-00000.bin").write_bytes(b"half of a row")
     given, y = texts(100)
@@ -151,6 +202,7 @@ class Changing:
         ([], {}, "no rows in the stream"),
         (Changing(), {}, "had 150 rows when it was first read, now 100"),
         ([(["rye"] * 3, ["bread", "milk", ""])], {"taxonomy": taxonomy()}, "row 2: the label is missing"),
+        ([(["rye"] * 2, [{"bread"}] * 2), (["rye"] * 2, [{"bread"}, set()])], {}, "row 3: no label; leave the row out"),
         ([(["rye"] * 3, ["bread"] * 3), (["rye"] * 3, ["bread", "breed", "milk"])], {"taxonomy": taxonomy()}, "row 4"),
         ([(["rye"], ["bread"])], {"patience": 1}, "patience looks at validation rows"),
         ([(["rye"], ["bread"])], {"engine": "torch"}, "a stream trains with the fused engine"),

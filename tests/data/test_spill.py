@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +85,32 @@ def test_other_or_unfinished_rows_are_not_taken_up(tmp_path: Path) -> None:
     file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(FileError, match="its checksum does not fit; remove the folder of checkpoints"):
         stored.load(1, LAYERS)
+    file.write_bytes(data)
+    manifest = json.loads((tmp_path / MANIFEST).read_text())
+    for key in manifest:
+        (tmp_path / MANIFEST).write_text(json.dumps({name: manifest[name] for name in manifest if name != key}))
+        assert Spill.opened(tmp_path, "print") is None, key
     (tmp_path / MANIFEST).write_text("{")
     assert Spill.opened(tmp_path, "print") is None
+
+
+def test_rows_of_other_columns_or_layers_are_not_loaded(tmp_path: Path) -> None:
+    stored, *_ = written(tmp_path, 20, 1, 0)
+    fewer = Layers.of(Taxonomy.from_edges([("a", "b")]), ["a", "b"])
+    for narrow, layers in ((replace(stored, columns=11), LAYERS), (stored, fewer)):
+        with pytest.raises(FileError, match=r"is damaged.* out of range; remove the folder of checkpoints"):
+            narrow.load(0, layers)
+
+
+def test_a_folder_that_cannot_be_written_is_told_with_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FileError, match=r"cannot be written: .*; make room, or put the checkpoints on another disk"):
+        SpillWriter(tmp_path / "file" / "rows", 1, 0, 12, "print")
+    writer = SpillWriter(tmp_path / "rows", 1, 0, 12, "print")
+    (tmp_path / "rows" / "rows-00000.bin").mkdir()
+    writer.add(*rows(5, 0))
+    with pytest.raises(FileError, match=r"cannot be written: .*; make room"):
+        writer.finish({})
 
 
 def test_only_own_files_are_removed(tmp_path: Path) -> None:

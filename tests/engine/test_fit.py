@@ -205,7 +205,7 @@ def test_patience_stops_early_and_keeps_the_best(monkeypatch: pytest.MonkeyPatch
         costs.append(cost)
         return mix, cost
 
-    monkeypatch.setattr("hinet.engine.training.fit.learned_mix", heard_mix)
+    monkeypatch.setattr("hinet.engine.training.plan.learned_mix", heard_mix)
     rows, traces, _ = data("dag")
     valid_rows, _, _ = data("dag", 60, 5)
     random_traces = data("dag", 60, 6)[1]  # which nobody can learn, so that more training only costs

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hinet import Layers, Taxonomy, Traces
 from hinet.engine import EngineSettings
-from hinet.engine.training.fit import TrainingData
+from hinet.engine.training.plan import PlanInput
 from hinet.engine.training.sharing import Assignment, Averaged, SharedRows
 
 
@@ -71,7 +71,7 @@ def test_workers_end_an_epoch_with_the_same_weights(multilabel: bool) -> None:
 
     def work(group: Threads) -> list[dict[str, NDArray[np.float32]]]:
         rows = sp.csr_array(dense.astype(np.float32))
-        plan = TrainingData(rows, traces, EngineSettings(threads=1), None, None).plan()
+        plan = PlanInput(rows, traces, EngineSettings(threads=1), None, None).plan()
         states = []
         for job in plan.jobs():
             if job.averaged():

@@ -214,7 +214,10 @@ def _count_labels(chunk: Chunk, labels: dict[Any, list[int]]) -> bool:
     """Count the labels of a chunk; return whether a row has several."""
     several = False
     for row, own in enumerate(chunk.labels, chunk.first):
-        several |= isinstance(own, set | frozenset) and len(own) > 1
+        if isinstance(own, set | frozenset):
+            if not own:
+                raise LabelError(f"row {row}: no label; leave the row out")
+            several |= len(own) > 1
         for label in labels_of_row(own):
             try:
                 known = labels.get(label)

@@ -85,14 +85,17 @@ class StreamTraining:
         reader = ChunkReader(source, self._parameters["columns"])
         self._reader = reader
         first = first_pass(reader, self._parameters["text"], self._threads, self._seed, self._progress)
-        held, sample = self._held_out(first, valid is not None)
-        codec, counts = self._codec(first, held)
+        every = self._read_labels(first, [*first.labels])
+        held, sample = self._held_out(first, every, valid is not None)
+        codec, counts = self._codec(first, held, every)
+        valid_rows, valid_labels = (held.inputs, held.labels) if valid is None else valid
+        truth = codec.truth(valid_labels) if len(valid_labels) else None  # raises before rows are read once more
         self._progress.message(
             f"{first.rows - len(held.labels):,} training rows with {len(counts):,} labels, from a stream"
         )
         titles, weights_of_titles = self._titles(first, held, sample, codec, counts)
         features = self._features(first, held, sample, codec, titles)
-        fingerprint = self._fingerprint(first, features, len(held.labels), weights_of_titles)
+        fingerprint = self._fingerprint(first, features, codec, len(held.labels), (titles, weights_of_titles))
         with self._folder() as folder:
             spill = Spill.opened(folder, fingerprint)
             if spill is None:
@@ -104,60 +107,69 @@ class StreamTraining:
             if codec.sets is not None:
                 codec = replace(codec, sets=form_from(*spill.notes["ancestors"]))
             features = _with_names(features, folder)
-            held_out = self._as_held_out(features, codec, held, valid)
+            held_out = None if truth is None else HeldOut(features.rows(valid_rows, self._threads), truth)
             fitted = self._train(spill, features, codec, held_out, sample, first)
             remove_spill(folder)
         names = () if reader.kinds is None else reader.kinds.names
         return Streamed(fitted, held_out, tuple(names))
 
-    def _held_out(self, first: FirstPass, has_valid: bool) -> tuple[_Rows, _Rows]:
-        """Return the rows to hold out, and the others of the sample."""
+    def _held_out(self, first: FirstPass, codec: LabelCodec, has_valid: bool) -> tuple[_Rows, _Rows]:
+        """Return the rows to hold out, and the others of the sample, of which there are always some."""
         key, number, inputs, labels = first.sample.chosen()
         share = self._parameters["validation_fraction"]
+        most = len(number) - 1 if len(number) == first.rows else len(number) // 2
         if has_valid:
             size = 0
         elif share is not None:
             size = min(int(holdout_mask(first.rows, share, 0).sum()) if first.rows < 2 * MOST_HELD else
-                       round(share * first.rows), MOST_HELD, len(number) - 1)  # fmt: skip
+                       round(share * first.rows), MOST_HELD, most)  # fmt: skip
             if size < round(share * first.rows):
                 self._progress.message(f"{size:,} rows are held out, which is enough; the others are trained on")
         else:
-            size = self._size_of_unasked(first, inputs)
+            size = min(self._size_of_unasked(first, codec, inputs), most)
+            if size:
+                self._progress.message(f"{size:,} rows are held out, to weight the experts")
         order = np.argsort(key, kind="stable")
         rows = _Rows(inputs, labels, number)
         return rows.take(np.sort(order[:size])), rows.take(np.sort(order[size:]))
 
-    def _size_of_unasked(self, first: FirstPass, inputs: Inputs) -> int:
+    def _size_of_unasked(self, first: FirstPass, codec: LabelCodec, inputs: Inputs) -> int:
         """Return how many rows are held out unasked: some if the wide expert cannot train on all rows."""
-        some = self._reader.texts(inputs.slice(0, LOOKED_AT))
-        if first.counts is None or some is None or not self._parameters["wide"]:
+        some, settings = self._reader.texts(inputs.slice(0, LOOKED_AT)), engine_settings(self._parameters)
+        labels = int(codec.layers.ends.sum())
+        flat = not self._has_sets(first) and settings.wants_flat(labels, first.rows, codec.layers)
+        if first.counts is None or some is None or not settings.wants_wide(flat=flat):
             return 0
         assert first.text is not None
         hashed, _ = hash_and_count(some, first.text, 1)
         values = sum(len(part.words.hashes) + len(part.chars.hashes) for part in hashed) / max(len(some), 1)
         if values * first.rows <= sample_values(self._parameters["memory_limit"]):
             return 0
-        size = min(MOST_HELD, int(HELD_SHARE * first.rows))
-        self._progress.message(f"{size:,} rows are held out, to weight the experts")
-        return size
+        return min(MOST_HELD, int(HELD_SHARE * first.rows))
 
-    def _codec(self, first: FirstPass, held: _Rows) -> tuple[LabelCodec, dict[Any, int]]:
-        """Return the codec of all labels that are trained on, and how many rows each of them has."""
+    def _has_sets(self, first: FirstPass) -> bool:
+        """Return whether rows may have several labels."""
+        several = self._parameters["multilabel"]
+        return first.several if several == "auto" else bool(several)
+
+    def _read_labels(self, first: FirstPass, labels: list[Any], like: LabelCodec | None = None) -> LabelCodec:
+        """Return the codec of different labels, written ``like`` others."""
+        try:
+            return read_labels(labels, self._taxonomy, self._parameters["path_sep"], like)[0]
+        except LabelError as error:
+            raise _renumbered(error, [*first.labels.values()]) from None
+
+    def _codec(self, first: FirstPass, held: _Rows, codec: LabelCodec) -> tuple[LabelCodec, dict[Any, int]]:
+        """Return the codec of all labels that are trained on, given that of all, and how many rows each has."""
         left = {label: count for label, (_, count) in first.labels.items()}
         for own in held.labels:
             for label in labels_of_row(own):
                 left[label] -= 1
         known = [label for label, count in left.items() if count]
-        path_sep, several = self._parameters["path_sep"], self._parameters["multilabel"]
-        several = first.several if several == "auto" else bool(several)
-        try:
-            codec, _ = read_labels([*first.labels], self._taxonomy, path_sep)
-            if len(known) < len(first.labels):  # held-out rows do not make labels known, as new rows would not
-                codec, _ = read_labels(known, self._taxonomy, path_sep, codec)
-        except LabelError as error:
-            raise _renumbered(error, [*first.labels.values()]) from None
+        if len(known) < len(first.labels):  # held-out rows do not make labels known, as new rows would not
+            codec = self._read_labels(first, known, codec)
         codec.check_class_weight(self._parameters["class_weight"])
-        if several:
+        if self._has_sets(first):
             if self._parameters["decoding"] != "map":
                 raise HiNetError(f"`decoding={self._parameters['decoding']!r}` answers with one label; leave it out")
             codec = codec_of_sets(codec, "any")
@@ -249,14 +261,24 @@ class StreamTraining:
         return frame
 
     def _fingerprint(
-        self, first: FirstPass, features: TextInput | FrameInput, held: int, weights: NDArray[np.float64]
+        self,
+        first: FirstPass,
+        features: TextInput | FrameInput,
+        codec: LabelCodec,
+        held: int,
+        titles: tuple[TitleRows | None, NDArray[np.float64]],
     ) -> str:
         """Return what the rows on disk are recognised by."""
         digest = hashlib.blake2b(first.digest.encode(), digest_size=20)
         keys = ("class_weight", "multilabel", "path_sep", "columns")
         digest.update(repr([self._parameters[key] for key in keys]).encode())
         digest.update(repr([self._seed, held, features.count, features.describe()]).encode())
-        for array in (*features.to_arrays().values(), weights):
+        layers, (rows, weights) = codec.layers, titles
+        texts = (layers.taxonomy.ids, () if rows is None else rows.texts)
+        digest.update(repr(texts).encode(errors="surrogatepass"))
+        numbering = (layers.node, layers.ends, layers.option_offsets, layers.option_neuron)
+        nodes = () if rows is None else (rows.nodes,)
+        for array in (*features.to_arrays().values(), *numbering, *nodes, weights):
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
 
@@ -331,13 +353,6 @@ class StreamTraining:
         if class_weight is None:
             return np.ones(len(traces))
         return codec.weights_of(class_weight, traces, self._class_counts)
-
-    def _as_held_out(
-        self, features: TextInput | FrameInput, codec: LabelCodec, held: _Rows, valid: tuple[Any, Any] | None
-    ) -> HeldOut | None:
-        """Return the validation rows as the model reads them."""
-        inputs, labels = (held.inputs, held.labels) if valid is None else valid
-        return HeldOut(features.rows(inputs, self._threads), codec.truth(labels)) if len(labels) else None
 
     def _train(
         self,

@@ -24,8 +24,8 @@ from hinet.classifier.estimator import HiNetClassifier
 from hinet.classifier.fitting import engine_for
 from hinet.cluster.session import Cluster, connected
 from hinet.engine.training.checkpoints import Checkpoints
-from hinet.engine.training.fit import TrainingData
 from hinet.engine.training.jobs import Job
+from hinet.engine.training.plan import PlanInput
 from hinet.engine.training.sharing import EXCHANGES, Assignment, SplitBy
 from hinet.engine.training.trainer import Trainer
 from hinet.errors import HiNetError
@@ -54,7 +54,7 @@ class RayRunner:
         """What the result depends on besides settings and data."""
         return "" if self.split == "jobs" else f"-{self.split}-{self.cluster.workers}-{self.exchanges}"
 
-    def run(self, data: TrainingData, checkpoints: Checkpoints, progress: Progress, *, watch: bool) -> None:
+    def run(self, data: PlanInput, checkpoints: Checkpoints, progress: Progress, *, watch: bool) -> None:
         """Train all jobs, and leave their last states among the checkpoints; ``watch`` is that of the engine's fit."""
         require("torch", "training on a cluster")
         data = data._replace(settings=replace(data.settings, threads=1))
@@ -159,7 +159,7 @@ def _work(config: dict[str, Any]) -> None:
     if not reporter.is_heard():
         return  # a worker failed: to train anew would end in the same way
     try:
-        data: TrainingData = pickle.loads(ray.get(task.data))
+        data: PlanInput = pickle.loads(ray.get(task.data))
         plan = data.plan()
         jobs = plan.jobs()
         assignment = Assignment.of(

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +33,7 @@ BLOCK_VALUES = 1 << 22  # 32 MB
 WINDOW_VALUES = 1 << 24  # that are dealt out at a time: 128 MB
 _HEADER = 6  # whole numbers before the arrays of a piece
 _REMEDY = "remove the folder of checkpoints and start anew"
+_ROOM = "make room, or put the checkpoints on another disk"
 
 
 class StoredBlock(NamedTuple):
@@ -81,11 +83,10 @@ class Spill:
                 return None
             blocks = tuple(BlockInfo(**block) for block in told["blocks"])
             sizes = [_file(folder, number).stat().st_size for number in range(len(blocks))]
+            spill = cls(folder, int(told["columns"]), int(told["dense"]), blocks, dict(told["notes"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        if sizes != [block.bytes for block in blocks]:
-            return None
-        return cls(folder, int(told["columns"]), int(told["dense"]), blocks, told["notes"])
+        return spill if sizes == [block.bytes for block in blocks] else None
 
     def load(self, number: int, layers: Layers) -> StoredBlock:
         """Return a block.
@@ -93,7 +94,7 @@ class Spill:
         Raises
         ------
         FileError
-            If the file was damaged since it was written.
+            If the file was damaged since it was written, or is of other columns or layers.
         """
         path, info = _file(self.folder, number), self.blocks[number]
         try:
@@ -111,6 +112,8 @@ class Spill:
             np.concatenate(parts) for parts in zip(*pieces, strict=True)
         )
         rows = len(lengths)
+        if not (_within(indices, self.columns - self.dense) and _within(neurons, len(layers.node))):
+            raise FileError(path, f"is damaged: it has features or labels that are out of range; {_REMEDY}")
         csr = sp.csr_array(
             (values, indices, offsets_of(lengths.astype(np.int64))), shape=(rows, self.columns - self.dense)
         )
@@ -137,7 +140,8 @@ class SpillWriter:
 
     def __post_init__(self) -> None:
         remove_spill(self.folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        with _writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
         self._rows, self._value_counts = np.zeros(self.count, np.int64), np.zeros(self.count, np.int64)
         self._bytes, self._crc = np.zeros(self.count, np.int64), [0] * self.count
 
@@ -154,7 +158,8 @@ class SpillWriter:
         full = np.flatnonzero(self._rows).tolist()
         for number, old in enumerate(full):  # blocks of few rows may be empty
             if number != old:
-                _file(self.folder, old).replace(_file(self.folder, number))
+                with _writing(self.folder):
+                    _file(self.folder, old).replace(_file(self.folder, number))
         blocks = tuple(
             BlockInfo(int(self._rows[old]), int(self._value_counts[old]), int(self._bytes[old]), self._crc[old])
             for old in full
@@ -203,11 +208,8 @@ class SpillWriter:
         header = np.array([*sizes, 0 if weights is None else rows.row_count], "<i8")
         data = b"".join(array.tobytes() for array in (header, *arrays))
         path = _file(self.folder, number)
-        try:
-            with path.open("ab") as stream:
-                stream.write(data)
-        except OSError as error:
-            raise FileError(path, f"cannot be written: {error.strerror or error}") from None
+        with _writing(path), path.open("ab") as stream:
+            stream.write(data)
         self._crc[number] = zlib.crc32(data, self._crc[number])
         self._rows[number] += rows.row_count
         self._value_counts[number] += len(rows.indices)
@@ -244,8 +246,22 @@ def check_room(folder: Path, needed: int) -> None:
     if needed > free:
         raise HiNetError(
             f"the rows of a stream take about {needed / 1e9:.1f} GB on disk while it trains, and {there} has "
-            f"{free / 1e9:.1f} GB; make room, or put the checkpoints on another disk"
+            f"{free / 1e9:.1f} GB; {_ROOM}"
         )
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Raise FileError if the system cannot write a file."""
+    try:
+        yield
+    except OSError as error:
+        raise FileError(path, f"cannot be written: {error.strerror or error}; {_ROOM}") from None
+
+
+def _within(numbers: NDArray[Any], count: int) -> bool:
+    """Return whether all numbers are at least 0 and below a count."""
+    return not len(numbers) or (int(numbers.min()) >= 0 and int(numbers.max()) < count)
 
 
 def _file(folder: Path, number: int) -> Path:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from hinet.engine.search.predictor import Decoding, Found, FoundLabels, FoundNodes
     from hinet.engine.search.search import Search
     from hinet.engine.settings import EngineSettings
-    from hinet.engine.training.fit import ValidationRows, fit
+    from hinet.engine.training.fit import fit
+    from hinet.engine.training.plan import ValidationRows
 
 # A trained model is searched without what trains one.
 _HOMES = {
@@ -30,7 +31,7 @@ _HOMES = {
     "Mix": "hinet.engine.model.experts",
     "Search": "hinet.engine.search.search",
     "Targets": "hinet.engine.model.targets",
-    "ValidationRows": "hinet.engine.training.fit",
+    "ValidationRows": "hinet.engine.training.plan",
     "WideExpert": "hinet.engine.model.experts",
     "fit": "hinet.engine.training.fit",
 }

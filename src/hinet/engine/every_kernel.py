@@ -23,7 +23,8 @@ from hinet.engine.model.targets import Targets
 from hinet.engine.search.search import Search
 from hinet.engine.settings import EngineSettings
 from hinet.engine.training.cooccurrence import merged_columns, repeated_share
-from hinet.engine.training.fit import ValidationRows, fit
+from hinet.engine.training.fit import fit
+from hinet.engine.training.plan import ValidationRows
 from hinet.engine.training.taxonomy_transfer import option_targets, taught
 from hinet.taxonomy import Layers, Taxonomy
 

@@ -32,6 +32,7 @@ from hinet.taxonomy import Layers
 
 SAMPLE_SHARE = 0.1  # of memory, for the rows of a stream that the wide expert trains on
 VALUE_BYTES = 8  # of a value in memory
+MOST_VALUES = 1 << 40  # of them, where the limit is infinite
 LEAST_SAMPLE = 10_000  # rows of it, that are kept when memory is short
 
 OfRows: TypeAlias = Callable[[SparseMatrix, Targets], Objective]
@@ -49,11 +50,6 @@ class HeldRows:
     def row_count(self) -> int:
         """How many rows there are."""
         return self.matrix.row_count
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all rows are in memory."""
-        return True
 
     def option_counts(self) -> NDArray[np.float64]:
         """Return how much of the rows takes each option."""
@@ -224,7 +220,7 @@ def _joined(blocks: list[StoredBlock], layers: Layers) -> tuple[SparseMatrix, Ta
 def sample_values(memory_limit: float | None) -> int:
     """Return how many values the rows of a stream that are held in memory may have, given the limit in GB."""
     memory = total_memory() if memory_limit is None else memory_limit * GB
-    return int(SAMPLE_SHARE * memory / VALUE_BYTES)
+    return int(min(SAMPLE_SHARE * memory / VALUE_BYTES, MOST_VALUES))
 
 
 def training_rows(
@@ -233,7 +229,9 @@ def training_rows(
     """Return the rows to train on, in memory or from disk."""
     if isinstance(rows, Spill):
         assert isinstance(traces, Layers)
-        return StreamedRows.of(rows, traces, sample_values(settings.memory_limit) if settings.wide else 0)
+        flat = settings.wants_flat(int(traces.ends.sum()), rows.row_count, traces)
+        wide = settings.wants_wide(flat=flat)
+        return StreamedRows.of(rows, traces, sample_values(settings.memory_limit) if wide else 0)
     assert isinstance(traces, Traces)
     columns = int(rows.shape[1]) if getattr(rows, "ndim", 0) == 2 else 0
     matrix, targets = checked_rows(rows, traces, traces.layers)
