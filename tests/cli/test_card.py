@@ -72,6 +72,15 @@ def test_a_card_that_cannot_be_written(
     assert not (shop / "card.md").exists()
 
 
+def test_settings_that_differ_from_the_defaults_are_shown(shop: Path) -> None:
+    manifest = json.loads((shop / "model" / "manifest.json").read_text())
+    manifest["parameters"] |= {"wide": False, "prior_strength": 0.0, "dropout": 0.0, "members": None, "titles": None}
+    taxonomy = json.loads(run_hinet("inspect", "model", "--json", cwd=shop).stdout)["taxonomy"]
+    body = model_card("m", manifest, taxonomy).partition("## Settings")[2]
+    assert all(f"| {cell} |" in body for cell in ("wide | `false`", "prior_strength | `0.0`", "dropout | `0.0`"))
+    assert not any(f"| {name} |" in body for name in ("members", "titles", "engine_", "effort", "keep_examples"))
+
+
 def test_names_that_others_chose_cannot_change_a_card(shop: Path) -> None:
     manifest = json.loads((shop / "model" / "manifest.json").read_text())
     hostile = "x\n---\n# Pwned | `a` <script>alert(1)</script>"

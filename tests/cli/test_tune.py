@@ -66,7 +66,7 @@ def test_control_c_keeps_finished_trials_and_resume_goes_on(shop: Path) -> None:
     assert "Traceback" not in said
     before = trials_of(shop / "found")
     assert len(before) >= 2
-    refused = run_hinet(*TUNE, "--results", "found", cwd=shop)
+    refused = run_hinet(*TUNE, "--results", "found", "--where", "none=none", cwd=shop)  # before rows are read
     assert refused.returncode == 2
     assert "set --resume to continue it" in refused.stderr
     (shop / "found" / "trials" / ".half.json.0123").write_text("{")  # of a process that was killed as it wrote
@@ -132,12 +132,12 @@ def test_bad_settings_are_told(
 
 def test_options_take_the_place_of_settings(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(shop)
-    parameters = {"epochs": 3, "width": 24, "text": {"min_df": 1}, "titles": False}
+    parameters = {"epochs": 3, "width": 24, "text": {"min_df": 1}, "titles": False, "effort": "quick"}
     Path("own.json").write_text(json.dumps({"format": "hinet settings", "version": 1, "parameters": parameters}))
     with pytest.raises(SystemExit) as ended:
-        main(["train", *DATA, "--settings", "own.json", "--width", "16", "--out", "own", "-q"])
+        main(["train", *DATA, "--settings", "own.json", "--width", "16", "--effort", "default", "--out", "own", "-q"])
     assert not ended.value.code
     model = load("own")
-    assert (model.epochs, model.width, model.titles) == (3, 16, False)
+    assert (model.epochs, model.width, model.titles, model.effort) == (3, 16, False, "default")
     assert model.text is not None
     assert model.text.min_df == 1

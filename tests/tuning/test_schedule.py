@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hinet import HiNetError
 from hinet.tuning.comparison import best_of, gain_of
 from hinet.tuning.schedule import Schedule, Stage, stages_of
-from hinet.tuning.space import Problem, Space, key_of, parameters_of, settings_of
-from hinet.tuning.splits import LabelledRows, Splits
-from hinet.tuning.trials import Step, Trial, candidates_of
+from hinet.tuning.space import Problem, Size, Space, key_of, parameters_of, settings_of
+from hinet.tuning.splits import Splits, TuningRows
+from hinet.tuning.trials import Refusal, Step, Trial, candidates_of
 
 SPACE = Space({"a": (1, 2), "b": (1,), "c": (1,), "d": (1,), "e": (1, 2)})
 STAGES = [Stage(1 / 3, (0,)), Stage(1.0, (0,)), Stage(1.0, (0, 1, 2))]
@@ -51,6 +52,31 @@ def test_it_finds_what_is_better_within_the_time_and_repeats_nothing() -> None:
     assert sum(trial.seconds for trial in trials) <= 60
     assert len({trial.step.key for trial in trials}) == len(trials)
     assert trials[0].changes == trials[1].changes == {}
+
+
+def test_refused_changes_are_not_tried_again_nor_with_others() -> None:
+    trials, refused = [], []
+    while (step := Schedule(SPACE, STAGES, 60, 0, trials, refused).next_step()) is not None:
+        if "b" in step.changes:
+            refused.append(Refusal(step.changes, "too wide", 1.0))
+        else:
+            trials.append(finished(step, len(trials) + 1, better_by_b_and_d))
+    assert [refusal.changes for refusal in refused] == [{"b": 1}]
+    assert sum(trial.seconds for trial in trials) <= 59
+    late = [Refusal({"d": 1}, "too wide on all rows", 1.0)]
+    assert "d" in best_of(candidates_of(trials), trials).changes  # type: ignore[union-attr]
+    assert not any("d" in changes for changes in candidates_of(trials, late))
+    following = Schedule(SPACE, STAGES, 600, 0, trials[:12], late).next_step()
+    assert following is not None
+    assert "d" not in following.changes
+
+
+def test_validation_rows_must_be_enough_for_the_error_of_a_gain() -> None:
+    rows, few = (TuningRows(np.zeros((n, 1)), list(range(n))) for n in (100, 39))
+    with pytest.raises(HiNetError, match="got 39 validation rows, and a search needs at least 40"):
+        Splits(rows, few, None, seed=0)
+    with pytest.raises(HiNetError, match="got 39 rows, and a search needs at least 100"):
+        Splits(few, None, None, seed=0)
 
 
 def test_only_some_go_on_to_all_rows() -> None:
@@ -122,16 +148,21 @@ def test_the_defaults_are_tried_even_without_time_for_it() -> None:
 
 
 def test_the_space_fits_the_rows() -> None:
-    text = Problem(rows=20_000, labels=500, has_text=True, has_short_texts=True, has_titles=True)
+    text = Problem(
+        rows=20_000, labels=500, usual=Size(2, 192, 10), has_text=True, has_short_texts=True, has_titles=True
+    )
     names = Space.of(text, {}).values
     assert {"text.min_df", "text.char_ngrams", "titles", "flat", "prior_strength"} <= names.keys()
     assert names["flat"] == (False,)  # with so many rows a label, the flat expert is trained by default
     assert "epochs" not in Space.of(text, {"epochs": 3}).values
     assert not any(name.startswith("text.") for name in Space.of(text, {"text": object()}).values)
     assert "vectors" in Space.of(text, {"vectors": "folder"}).values
-    numbers = Problem(rows=20_000, labels=500, has_text=False, is_dense=True, several=True, has_thresholds=True)
+    numbers = replace(
+        text, usual=Size(6, 256, 20), has_text=False, is_dense=True, several=True, has_thresholds=True, has_titles=False
+    )
     names = Space.of(numbers, {}).values
     assert {"thresholds_by", "objective"} <= names.keys()
+    assert (names["members"], names["width"], names["epochs"]) == ((12,), (512, 128), (30, 40, 12))
     assert not names.keys() & {"flat", "wide", "prior_strength", "titles", "text.min_df"}
     assert "decoding" in Space.of(replace(text, hierarchical=True), {}).values
     assert "flat" not in Space.of(replace(text, is_tree=False), {}).values
@@ -149,7 +180,7 @@ def test_changes_become_parameters_and_plain_settings() -> None:
 
 
 def test_splits_hold_every_row_out_once_and_shares_are_nested() -> None:
-    rows = LabelledRows(np.arange(103)[:, None], list(range(103)))
+    rows = TuningRows(np.arange(103)[:, None], list(range(103)))
     splits = Splits(rows, None, 0.1, seed=3)
     scored = [label for number in range(splits.count) for label in splits.split(number).scored.labels]
     assert sorted(scored) == rows.labels
@@ -163,8 +194,8 @@ def test_splits_hold_every_row_out_once_and_shares_are_nested() -> None:
 
 
 def test_given_validation_rows_are_scored_in_halves() -> None:
-    rows = LabelledRows(np.arange(30)[:, None], list(range(30)))
-    valid = LabelledRows(np.arange(100, 111)[:, None], list(range(100, 111)))
+    rows = TuningRows(np.arange(30)[:, None], list(range(30)))
+    valid = TuningRows(np.arange(100, 141)[:, None], list(range(100, 141)))
     splits = Splits(rows, valid, None, seed=0)
     first, second = splits.split(0), splits.split(1)
     assert first.train.labels == rows.labels
@@ -175,7 +206,7 @@ def test_given_validation_rows_are_scored_in_halves() -> None:
 
 
 def test_many_rows_are_tried_on_few_first() -> None:
-    few, many = (Splits(LabelledRows(np.zeros((n, 1)), np.zeros(n)), None, None, 0) for n in (3_000, 100_000))
+    few, many = (Splits(TuningRows(np.zeros((n, 1)), np.zeros(n)), None, None, 0) for n in (3_000, 100_000))
     assert [stage.share for stage in stages_of(few)] == [1, 1, 1]
     assert [stage.share for stage in stages_of(many)][:2] == [pytest.approx(1 / 9), pytest.approx(1 / 3)]
     assert stages_of(many)[-1].splits == (0, 1, 2, 3, 4)

@@ -16,10 +16,11 @@ from hinet import HiNetClassifier, HiNetError, Taxonomy
 from hinet.data.text import TextSettings
 from hinet.progress import Progress
 from hinet.tuning import tune
-from hinet.tuning.fits import FeatureMemory, Trainer, scores_of
+from hinet.tuning.fits import FeatureMemory, TrialClassifier, TrialRunner, scores_of
 from hinet.tuning.report import table_of, write_results
-from hinet.tuning.splits import LabelledRows, Splits
-from hinet.tuning.trials import Step, TrialFolder
+from hinet.tuning.search import _shown
+from hinet.tuning.splits import Splits, TuningRows
+from hinet.tuning.trials import Step, Trial, TrialFolder
 
 WORDS = {
     "tv": "screen television inches",
@@ -28,7 +29,7 @@ WORDS = {
     "milk": "cow litre",
 }
 TOPS = {"tv": "electronics", "radio": "electronics", "rye": "food", "milk": "food"}
-COUNT = 80
+COUNT = 100
 ENOUGH = 0.02  # minutes, for a few trials
 
 
@@ -62,6 +63,7 @@ FORMS = {
     "paths": (TEXTS, [(TOPS[label], label) for label in LABELS], {}),
     "paths as text": (TEXTS, [f"{TOPS[label]} > {label}" for label in LABELS], {}),
     "dense": (dense(), LABELS, {}),
+    "list of lists": (dense().tolist(), LABELS, {}),
     "sparse": (sp.csr_array(dense()), np.array(LABELS), {}),
     "table": (
         pa.table({"text": TEXTS, "size": [len(text) for text in TEXTS], "last": [text[-1] for text in TEXTS]}),
@@ -98,13 +100,13 @@ def test_rows_and_labels_of_every_form_are_searched(form: str, tmp_path: Path) -
 
 def test_trials_are_those_of_a_plain_classifier_whatever_is_kept_in_memory(tmp_path: Path) -> None:
     """Features that are kept, in any order of trials, change no score."""
-    splits = Splits(LabelledRows(TEXTS, LABELS), None, 0.2, seed=0)
+    splits = Splits(TuningRows(TEXTS, LABELS), None, 0.2, seed=0)
     steps = [Step(changes, 1.0, split) for split in (0, 1) for changes in ({}, {"text.min_df": 1}, {"members": 1}, {})]
     base = {"taxonomy": TAXONOMY, "n_jobs": 1}
-    shared = Trainer(splits, base, "accuracy", 0)
-    small = Trainer(splits, base, "accuracy", 0, FeatureMemory(most=1))
+    shared = TrialRunner(splits, base, "accuracy", 0)
+    small = TrialRunner(splits, base, "accuracy", 0, FeatureMemory(most=1))
     for number, step in enumerate(steps):
-        trials = [trainer.run(step, number) for trainer in (shared, small)]
+        trials = [runner.run(step, number) for runner in (shared, small)]
         split = splits.split(step.split)
         text = TextSettings(min_df=1) if "text.min_df" in step.changes else None
         plain = HiNetClassifier(TAXONOMY, text=text, members=step.changes.get("members"), random_state=step.split)
@@ -159,7 +161,7 @@ def test_given_parameters_stay_and_wrong_ones_are_told(tmp_path: Path) -> None:
         tune(HiNetClassifier(), TEXTS, LABELS, folder=tmp_path / "b", metric="exact_match")
     with pytest.raises(HiNetError, match="minutes: expected a number above 0"):
         tune(HiNetClassifier(), TEXTS, LABELS, folder=tmp_path / "b", minutes=0)
-    with pytest.raises(HiNetError, match="a search needs at least 20"):
+    with pytest.raises(HiNetError, match="a search needs at least 100"):
         tune(HiNetClassifier(), TEXTS[:5], LABELS[:5], folder=tmp_path / "b")
     with pytest.raises(HiNetError, match="for the engine 'fused'"):
         tune(HiNetClassifier(engine="torch"), TEXTS, LABELS, folder=tmp_path / "b")
@@ -170,3 +172,63 @@ def test_rows_that_cannot_be_trained_on_leave_nothing(tmp_path: Path) -> None:
     with pytest.raises(HiNetError, match=r"row 3: .*bicycle"):
         tune(HiNetClassifier(TAXONOMY), TEXTS, [*LABELS[:3], "bicycle", *LABELS[4:]], folder=tmp_path / "none")
     assert not (tmp_path / "none").exists()
+
+
+def test_changes_that_cannot_be_trained_are_left_out_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[dict[str, Any]] = []
+    run = TrialRunner.run
+
+    def fail_for_members(self: TrialRunner, step: Step, number: int) -> Any:
+        tried.append(step.changes)
+        if "members" in step.changes:
+            raise HiNetError("takes too much memory")
+        return run(self, step, number)
+
+    monkeypatch.setattr(TrialRunner, "run", fail_for_members)
+    progress = Lines()
+    classifier = HiNetClassifier(TAXONOMY, n_jobs=1)
+    found = tune(classifier, TEXTS, LABELS, folder=tmp_path, minutes=3 * ENOUGH, progress=progress)
+    assert sum("members" in changes for changes in tried) == 1
+    assert not any("members" in trial.changes for trial in found.trials)
+    assert "members=4, all rows, split 1: left out: takes too much memory" in progress.lines
+    again = tune(classifier, TEXTS, LABELS, folder=tmp_path, minutes=4 * ENOUGH, resume=True)
+    assert sum("members" in changes for changes in tried) == 1
+    assert list(again.refused) == list(found.refused)
+    monkeypatch.setattr(TrialRunner, "run", lambda *_: (_ for _ in ()).throw(HiNetError("no room")))
+    with pytest.raises(HiNetError, match="no room"):
+        tune(classifier, TEXTS, LABELS, folder=tmp_path / "other", minutes=ENOUGH)
+
+
+@pytest.mark.parametrize("form", ["texts", "dense", "sets", "sets of dense rows", "table"])
+@pytest.mark.parametrize("effort", ["default", "quick"])
+def test_the_space_starts_from_what_the_defaults_train(form: str, effort: str) -> None:
+    rows, labels, parameters = FORMS[form.removesuffix(" of dense rows")]
+    rows = dense() if form == "sets of dense rows" else rows
+    base = {**parameters, "n_jobs": 1, "effort": effort, "flat": False if "sets" not in form else None}
+    runner = TrialRunner(Splits(TuningRows.of(rows, labels), None, 0.2, seed=0), base, "accuracy", 0)
+    step = Step({}, 1.0, 0)
+    classifier = runner._fitted(TrialClassifier, step)
+    size = runner.usual_size(1.0, int(classifier.fitted_.codec.layers.ends.sum()))
+    deep = [record for record in classifier.history_ if record.part.startswith("deep")]
+    assert len(deep) == size.members * size.epochs
+    assert classifier.fitted_.predictor.model.experts.deep.width == size.members * size.width
+
+
+def test_trials_of_an_unknown_or_damaged_search_are_not_taken_in(tmp_path: Path) -> None:
+    folder = TrialFolder(tmp_path / "found", {"seed": 0})
+    folder.add(Trial(1, {}, 1.0, 0, 10, 0.5, [0.5, 0.5], 1.0))
+    assert len(folder.start(resume=True)) == 1
+    for bad in ("{", "[]"):
+        (folder.path / "search.json").write_text(bad)
+        with pytest.raises(HiNetError, match=r"search.json: is damaged.*; remove the folder to start anew"):
+            folder.start(resume=True)
+    (folder.path / "search.json").unlink()
+    for resume in (True, False):
+        with pytest.raises(HiNetError, match="has trials of an unknown search; remove the folder"):
+            folder.start(resume=resume)
+
+
+def test_the_identity_of_a_search_has_no_addresses() -> None:
+    assert _shown(object()) == "object"
+    assert _shown([object(), 1]) == _shown([object(), 1])
+    assert len({_shown(value) for value in ("a", Path("a"), 1, TextSettings(), TextSettings(min_df=1))}) == 5

@@ -28,7 +28,6 @@ from hinet.classifier.fitting import (
     TrainingSet,
     engine_for,
     engine_settings,
-    for_dense_sets,
     is_dense,
     settings_for,
     validation_metrics,
@@ -548,10 +547,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         else:
             if codec.sets is not None and is_dense(features):
                 training = training.as_csr()
-                settings = for_dense_sets(settings, training.rows)
-            else:
-                shape = RowShape.of(training.rows)
-                settings = settings_for(settings, features, shape, several=codec.sets is not None)
+            shape = RowShape.of(training.rows)
+            settings = settings_for(settings, features, shape, several=codec.sets is not None)
             options |= {"checkpoint": self.checkpoint, "checkpoint_every": self.checkpoint_every}
             options["runner"] = self._runner
             model = fit(training.rows, training.traces, settings, watch=self.verbose, **options)

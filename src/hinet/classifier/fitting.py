@@ -138,10 +138,14 @@ def settings_for(
 ) -> EngineSettings:
     """Return settings of the fused engine for rows of some features, with several labels each or one.
 
+    Rows in memory that are dense and have several labels each are CSR, and their shape is that of all columns.
+
     A yes or no to each of several labels tells less at a time than a choice among all, so rows are seen more often.
     """
+    if is_dense(features) and several and not shape.streamed:
+        return _for_dense_sets(settings, shape)
     if is_dense(features):
-        settings = for_dense_rows(settings, shape.rows)
+        settings = _for_dense_rows(settings, shape.rows)
     if several:
         settings = replace(settings, deep_epochs=settings.deep_epochs or SET_PASSES * shape.epochs(settings))
     meaning = features.meaning if isinstance(features, TextInput) else None
@@ -158,33 +162,34 @@ def settings_for(
     )
 
 
-def for_dense_sets(settings: EngineSettings, rows: Any) -> EngineSettings:
+def _for_dense_sets(settings: EngineSettings, shape: RowShape) -> EngineSettings:
     """Return settings of the fused engine for CSR rows that are full, with several labels each.
 
     A few attributes tell little of many labels, so that what matters is not to learn rows by heart.
     """
-    count = max(rows.shape[0], 1)
-    epochs = max(settings.epochs_of_deep(count), min(SET_EPOCHS, round(SET_ROWS / count)))
+    rows = max(shape.rows, 1)
+    more = settings.fewer_if_quick(min(SET_EPOCHS, round(SET_ROWS / rows)))
+    members, width = (None, None) if settings.is_quick else (SET_MEMBERS, SET_WIDTH)
     return replace(
         settings,
         wide=False,
         two_layers=True,
-        deep_rate=RATE_OF_TWO_LAYERS * min(1.0, (SET_VALUES * count / max(rows.nnz, 1)) ** 0.5),
+        deep_rate=RATE_OF_TWO_LAYERS * min(1.0, (SET_VALUES / max(shape.features, 1.0)) ** 0.5),
         deep_slot=SET_SLOT,
-        deep_epochs=settings.deep_epochs or epochs,
+        deep_epochs=settings.deep_epochs or max(settings.epochs_of_deep(rows), more),
         dropout=SET_DROPOUT if settings.dropout is None else settings.dropout,
         feature_dropout=SET_FEATURE_DROPOUT
         if (settings.dropout, settings.feature_dropout) == (None, None)
         else settings.feature_dropout,
-        members=settings.members or SET_MEMBERS,
-        width=settings.width or SET_WIDTH,
+        members=settings.members or members,
+        width=settings.width or width,
     )
 
 
-def for_dense_rows(settings: EngineSettings, rows: int) -> EngineSettings:
+def _for_dense_rows(settings: EngineSettings, rows: int) -> EngineSettings:
     """Return settings of the fused engine for so many dense rows, few of which need many epochs."""
-    usual = settings.epochs_of_deep(rows)
-    epochs = settings.deep_epochs or max(usual, min(MAX_DENSE_EPOCHS, round(DENSE_ROWS / rows)))
+    more = settings.fewer_if_quick(min(MAX_DENSE_EPOCHS, round(DENSE_ROWS / rows)))
+    epochs = settings.deep_epochs or max(settings.epochs_of_deep(rows), more)
     return replace(settings, deep_rate=DENSE_RATE, deep_epochs=epochs, wide_rate=WIDE_RATE)
 
 

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from hinet.classifier.estimator import HiNetClassifier
+from hinet.classifier.parameters import plain_parameters
 from hinet.evaluation.risk import RiskBound
 
 # Parameters that say nothing about the model.
@@ -210,10 +212,11 @@ def _calibration(manifest: Mapping[str, Any]) -> str:
 
 
 def _settings(manifest: Mapping[str, Any]) -> str:
+    usual = plain_parameters(HiNetClassifier())
     given = {
         key: _code(json.dumps(value))
         for key, value in manifest["parameters"].items()
-        if key not in UNTOLD and value not in (None, "auto", False)
+        if key not in UNTOLD and (key not in usual or value != usual[key])
     }
     return _table({"engine": manifest["engine"], "rows": manifest["features"]["kind"], **given})
 

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import typer
+from click.core import ParameterSource
 
 from hinet.cli.cluster_options import ClusterOptions, Split, cluster_options
 from hinet.cli.column_options import NOT_PATHS, ColumnOptions, column_options
@@ -61,12 +63,10 @@ def train(
     With --number, --category or --vector, rows are more than a text; --text may then be left out. Empty cells of these
     columns are missing values. An ARFF file declares its columns and, as 'class hierarchical', the hierarchy itself.
     """
-    from hinet import Taxonomy
     from hinet.classifier.loaded import COLUMNS
     from hinet.classifier.settings import read_settings
     from hinet.cli.streaming import stream_of
     from hinet.cli.training_rows import read_training_rows
-    from hinet.data.tables import declared_columns
     from hinet.engine.compiling import compile_for_training
     from hinet.engine.training.checkpoints import remove_checkpoints
 
@@ -82,11 +82,7 @@ def train(
     cluster = _cluster(place, split, training, run)
     start = time.perf_counter()
     compile_for_training()
-    declared = declared_columns(
-        data[0], rows.options, column_options.label or (), {*rows.where, *conditions(validation.conditions)}
-    )
-    hierarchy = Taxonomy.from_file(taxonomy) if taxonomy is not None else declared and declared.taxonomy
-    defaults = None if declared is None else declared.columns
+    defaults, hierarchy = declared_by(data[0], rows, column_options, validation, taxonomy)
     if training.resume and not checkpoints.is_dir():
         run.message(f"there are no checkpoints in {checkpoints}; training starts from the beginning")
     stream = None
@@ -135,12 +131,28 @@ def train(
     report_model(classifier, model, time.perf_counter() - start, run, risk_error)
 
 
+def declared_by(
+    path: str, rows: RowOptions, column_options: ColumnOptions, validation: ValidationOptions, taxonomy: Path | None
+) -> tuple[Columns | None, Taxonomy | None]:
+    """Return the columns that a file declares, if it does, and the hierarchy: the given one, or what it declares."""
+    from hinet import Taxonomy
+    from hinet.data.tables import declared_columns
+
+    declared = declared_columns(
+        path, rows.options, column_options.label or (), {*rows.where, *conditions(validation.conditions)}
+    )
+    if taxonomy is not None:
+        return declared and declared.columns, Taxonomy.from_file(taxonomy)
+    return (None, None) if declared is None else (declared.columns, declared.taxonomy)
+
+
 def classifier_with(settings: Mapping[str, Any], **parameters: Any) -> HiNetClassifier:
-    """Return a classifier with these parameters; those that are defaults give way to settings of a file."""
+    """Return a classifier with these parameters; what no option gives gives way to settings of a file."""
     from hinet import HiNetClassifier
 
-    usual = HiNetClassifier()
-    given = {name: value for name, value in parameters.items() if value != getattr(usual, name)}
+    usual, context = HiNetClassifier(), click.get_current_context()
+    typed = {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    given = {name: value for name, value in parameters.items() if name in typed or value != getattr(usual, name)}
     return HiNetClassifier(**{**settings, **given})
 
 

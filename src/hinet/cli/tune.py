@@ -13,8 +13,16 @@ from hinet.cli.column_options import ColumnOptions, column_options
 from hinet.cli.finishing import report_model
 from hinet.cli.options import RunOptions, option, seed_options, shared_options
 from hinet.cli.outputs import PLOT, check_plot
-from hinet.cli.row_options import FILES, RowOptions, conditions, row_options
-from hinet.cli.train import TAXONOMY, classifier_with, column_kinds, fit_rows, path_sep_of, report_hierarchy
+from hinet.cli.row_options import FILES, RowOptions, row_options
+from hinet.cli.train import (
+    TAXONOMY,
+    classifier_with,
+    column_kinds,
+    declared_by,
+    fit_rows,
+    path_sep_of,
+    report_hierarchy,
+)
 from hinet.cli.training_options import TrainingOptions, ValidationOptions, validation_options
 from hinet.errors import HiNetError
 
@@ -71,7 +79,7 @@ def tune(
     folder = Path(results if results is not None else f"{str(out).rstrip('/')}.tune")
     reads = [*data, *validation.files, taxonomy]
     rows.check_outputs(reads, {"--out": out, "--results": folder, "--plot": plot}, str(folder))
-    _check_outputs(out, folder, plot)
+    _check_outputs(out, folder, plot, resume=resume)
     if resume and not (folder / report.SEARCH).exists():
         run.message(f"there are no trials in {folder}; the search starts from the beginning")
     validation.check()
@@ -89,14 +97,14 @@ def tune(
         _train(classifier, rows_read, tuning, validation, run, Path(out), start, half=training.half)
 
 
-def _check_outputs(out: str | None, folder: Path, plot: Path | None) -> None:
-    """Raise FileError before the search if an output could not be written."""
+def _check_outputs(out: str | None, folder: Path, plot: Path | None, *, resume: bool) -> None:
+    """Raise FileError before rows are read if an output could not be written, or has another search."""
     from hinet.classifier.model_folder import check_target
-    from hinet.files import check_writable
+    from hinet.tuning.trials import TrialFolder
 
     if out is not None:
         check_target(Path(out))
-    check_writable(folder)
+    TrialFolder(folder).check(resume=resume)
     check_plot(plot)
 
 
@@ -111,17 +119,12 @@ def _prepare(
     output: str,
 ) -> tuple[TrainingData, HiNetClassifier]:
     """Return all rows, and the classifier to tune; rows of --valid-share are still among the training rows."""
-    from hinet import Taxonomy
     from hinet.cli.training_rows import read_training_rows
-    from hinet.data.tables import declared_columns
 
-    declared = declared_columns(
-        data[0], rows.options, column_options.label or (), {*rows.where, *conditions(validation.conditions)}
-    )
-    hierarchy = Taxonomy.from_file(taxonomy) if taxonomy is not None else declared and declared.taxonomy
+    defaults, hierarchy = declared_by(data[0], rows, column_options, validation, taxonomy)
     read = read_training_rows(
         data, replace(validation, valid_share=None), rows, column_options, hierarchy,
-        output=output, seed=run.seed, defaults=None if declared is None else declared.columns,
+        output=output, seed=run.seed, defaults=defaults,
     )  # fmt: skip
     run.message(f"{len(read.train):,} rows with {len(read.train.distinct_labels):,} labels")
     report_hierarchy(read.columns, hierarchy, run)

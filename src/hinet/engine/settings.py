@@ -189,11 +189,11 @@ class EngineSettings:
         usual = max(LEAST_DEEP_EPOCHS, round(min(MOST_DEEP_EPOCHS, 800_000 / rows) * _share_of_long(features)))
         if streamed:
             usual = min(usual, max(1, round(STREAMED_ROWS / rows)))
-        return self.deep_epochs or self._fewer(usual)
+        return self.deep_epochs or self.fewer_if_quick(usual)
 
     def epochs_of_wide(self, rows: int) -> int:
         """Return how often the wide expert goes over so many rows."""
-        return self.wide_epochs or self._fewer(min(MOST_WIDE_EPOCHS, max(3, round(300_000 / rows))))
+        return self.wide_epochs or self.fewer_if_quick(min(MOST_WIDE_EPOCHS, max(3, round(300_000 / rows))))
 
     def wide_rate_for(self, features: float) -> float:
         """Return the rate of the wide expert for rows with so many features each on average."""
@@ -208,7 +208,8 @@ class EngineSettings:
         """Whether little effort is wanted."""
         return self.effort == "quick"
 
-    def _fewer(self, epochs: int) -> int:
+    def fewer_if_quick(self, epochs: int) -> int:
+        """Return half of the epochs if little effort is wanted."""
         return (epochs + 1) // 2 if self.is_quick else epochs
 
     def wants_flat(self, labels: int, rows: int, layers: Layers) -> bool:

@@ -12,13 +12,19 @@ from typing import Any
 import numpy as np
 
 from hinet.classifier import HiNetClassifier
+from hinet.classifier.fitting import RowShape, engine_settings, is_dense, settings_for
+from hinet.classifier.parameters import RULES
 from hinet.data.matrices import MixedRows, is_sparse
+from hinet.engine import EngineSettings
+from hinet.errors import HiNetError
 from hinet.metrics import SCORES, SET_SCORES
-from hinet.tuning.space import parameters_of
-from hinet.tuning.splits import LabelledRows, Split, Splits, add_rows
+from hinet.parameters import validate_parameters
+from hinet.tuning.space import Size, parameters_of
+from hinet.tuning.splits import LEAST_SCORED, Split, Splits, TuningRows, add_rows
 from hinet.tuning.trials import Step, Trial
 
-GROUPS = 20  # of scored rows, each of which is left out once, for the error of a difference
+GROUPS = LEAST_SCORED  # of scored rows, each of which is left out once, for the error of a difference
+LEAST_KNOWN = GROUPS // 2  # scored rows whose labels can be predicted
 MOST_KEPT = 1 << 29  # bytes of features that further trials may use
 FITTED_NAMES = ("n_features_in_", "feature_names_in_")  # attributes that are set as features are fitted
 
@@ -83,6 +89,30 @@ class TrialClassifier(HiNetClassifier):
         return self.memory.get(("titles", _digest(checked), self.text, self.titles, self.random_state), make)
 
 
+@dataclass(eq=False)
+class _Planned(Exception):  # noqa: N818 it is no error
+    """What a classifier would train with, instead of training."""
+
+    settings: EngineSettings  # that are given
+    features: Any
+    shape: RowShape
+    several: bool
+    has_dense: bool
+
+
+class PlannedClassifier(TrialClassifier):
+    """A classifier that makes features as a trial does, and raises what it would train with."""
+
+    def _train(self, training: Any, features: Any, codec: Any, engine: Any) -> Any:
+        several = codec.sets is not None
+        if several and is_dense(features):
+            training = training.as_csr()
+        raise _Planned(
+            engine_settings(validate_parameters(self, RULES)), features, RowShape.of(training.rows), several,
+            isinstance(training.rows, MixedRows),
+        )  # fmt: skip
+
+
 def _digest(rows: Any) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
     add_rows(digest.update, rows)
@@ -90,7 +120,7 @@ def _digest(rows: Any) -> bytes:
 
 
 @dataclass
-class Trainer:
+class TrialRunner:
     """Runs steps: all that trials share."""
 
     splits: Splits
@@ -104,15 +134,31 @@ class Trainer:
         """Return a finished trial."""
         start = time.perf_counter()
         split = self._split(step)
-        classifier = TrialClassifier(
+        classifier = self._fitted(TrialClassifier, step)
+        score, without = scores_of(classifier, split.scored, self.metric)
+        seconds = round(time.perf_counter() - start, 3)
+        return Trial(number, step.changes, step.share, step.split, len(split.train), score, without, seconds)
+
+    def usual_size(self, share: float, labels: int) -> Size:
+        """Return the size of the defaults on all rows; a share of them, which is tried first, tells their features."""
+        try:
+            self._fitted(PlannedClassifier, Step({}, share, 0))
+        except _Planned as planned:
+            shape = planned.shape._replace(rows=round(planned.shape.rows / share))
+            settings = settings_for(planned.settings, planned.features, shape, several=planned.several)
+            members = settings.members_for(shape.rows, shape.features, dense=planned.has_dense)
+            return Size(members, settings.width_for(members, labels), shape.epochs(settings))
+        raise AssertionError("a planned classifier never trains")
+
+    def _fitted(self, kind: type[TrialClassifier], step: Step) -> TrialClassifier:
+        split = self._split(step)
+        classifier = kind(
             **{**parameters_of(step.changes, self.base), "keep_examples": False, "random_state": self.seed + step.split}
         )
         classifier.memory = self.memory
         valid = None if split.valid is None else (split.valid.rows, split.valid.labels)
         classifier.fit(split.train.rows, split.train.labels, valid=valid)
-        score, without = scores_of(classifier, split.scored, self.metric)
-        seconds = round(time.perf_counter() - start, 3)
-        return Trial(number, step.changes, step.share, step.split, len(split.train), score, without, seconds)
+        return classifier
 
     def _split(self, step: Step) -> Split:
         key = step.split, step.share
@@ -121,15 +167,18 @@ class Trainer:
         return self._last[1]
 
 
-def scores_of(classifier: HiNetClassifier, scored: LabelledRows, metric: str) -> tuple[float, list[float]]:
+def scores_of(classifier: HiNetClassifier, scored: TuningRows, metric: str) -> tuple[float, list[float]]:
     """Return a metric of rows, and the metric without each group of them.
 
     Rows whose labels an inferred taxonomy does not have are left out: no changes could predict them.
     """
     truth = classifier.fitted_.codec.truth(scored.labels)
     known = np.bincount(truth.owner[~truth.exact], minlength=len(truth)) == 0
-    if not known.any():
-        return 0.0, [0.0] * GROUPS
+    if np.count_nonzero(known) < LEAST_KNOWN:
+        raise HiNetError(
+            f"only {np.count_nonzero(known)} of {len(known)} held-out rows have labels that training rows have too, "
+            f"and a search needs {LEAST_KNOWN}; give more rows of each label, or a taxonomy"
+        )
     true = truth.take(known).ids()
     predicted = [
         ids for ids, kept in zip(classifier.node_ids(classifier.predict(scored.rows)), known, strict=True) if kept
@@ -141,6 +190,4 @@ def scores_of(classifier: HiNetClassifier, scored: LabelledRows, metric: str) ->
 
     rows = np.arange(len(true))
     groups = min(GROUPS, len(true))
-    if groups < 2:
-        return score(rows), [score(rows)] * 2
     return score(rows), [score(rows[rows % groups != group]) for group in range(groups)]

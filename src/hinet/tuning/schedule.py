@@ -17,7 +17,7 @@ import numpy as np
 from hinet.tuning.comparison import Gain, gain_of
 from hinet.tuning.space import Changes, Space, key_of
 from hinet.tuning.splits import Splits
-from hinet.tuning.trials import Step, Trial, by_step, candidates_of
+from hinet.tuning.trials import Refusal, Step, Trial, by_step, candidates_of, is_refused
 
 REDUCTION = 3  # of so many, one goes on
 SHARES = (1 / 9, 1 / 3)  # of the rows, that are tried before all of them
@@ -51,6 +51,7 @@ class Schedule:
     seconds: float  # to spend
     seed: int
     trials: Sequence[Trial]
+    refused: Sequence[Refusal] = ()
 
     def next_step(self) -> Step | None:
         """Return what to try next; None if the time is over, or there is nothing more to try."""
@@ -60,8 +61,8 @@ class Schedule:
 
     @cached_property
     def spent(self) -> float:
-        """Seconds that the trials took."""
-        return sum(trial.seconds for trial in self.trials)
+        """Seconds that the trials took, refused ones included."""
+        return sum(trial.seconds for trial in (*self.trials, *self.refused))
 
     @cached_property
     def _done(self) -> dict[tuple[object, ...], Trial]:
@@ -69,7 +70,7 @@ class Schedule:
 
     @cached_property
     def _challengers(self) -> list[Changes]:
-        return [changes for changes in candidates_of(self.trials) if changes]
+        return [changes for changes in candidates_of(self.trials, self.refused) if changes]
 
     def _default_step(self) -> Step | None:
         """Return the defaults on the stages up to all rows of one split, which all else is compared with."""
@@ -124,13 +125,16 @@ class Schedule:
 
     def _proposal(self) -> Changes | None:
         """Return changes that were not tried: one parameter at a time, then also combinations of the best."""
-        tried = self._challengers
-        known = {key_of(changes) for changes in tried}
-        singles = [changes for changes in self.space.singles if key_of(changes) not in known]
-        number = len(tried)
+        known = {key_of(changes) for changes in self._challengers}
+
+        def is_new(changes: Changes) -> bool:
+            return key_of(changes) not in known and not is_refused(changes, self.refused)
+
+        singles = [changes for changes in self.space.singles if is_new(changes)]
+        number = len(known) + len(self.refused)
         if singles and (number < COMBINE_FROM or number % COMBINE_EVERY):
             return singles[0]
-        combined = self.space.combined(self._best(), tried, np.random.default_rng([self.seed, number]))
+        combined = self.space.combined(self._best(), is_new, np.random.default_rng([self.seed, number]))
         return combined if combined is not None or not singles else singles[0]
 
     def _best(self) -> list[Changes]:

@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hinet.classifier import HiNetClassifier
 from hinet.classifier.columns import ColumnKinds, texts_of
 from hinet.classifier.fitting import engine_for
 from hinet.classifier.inputs import count_of, kind_of
 from hinet.classifier.label_reading import read_labels
-from hinet.classifier.label_rows import checked_labels, has_sets, rows_of
+from hinet.classifier.label_rows import checked_labels, has_sets
 from hinet.classifier.parameters import RULES
 from hinet.classifier.settings import SETTINGS
 from hinet.data.text import TextSettings
 from hinet.data.text.fitting import resolve_auto
 from hinet.data.text.text_input import as_arrow
 from hinet.data.vectors import read_vectors
-from hinet.engine.compiling import compile_for_training
 from hinet.errors import HiNetError, did_you_mean
 from hinet.metrics import SCORES, SET_SCORES
 from hinet.parameters import NONE, SEED, SHARE, real, validate_parameters
 from hinet.progress import Progress, SilentProgress
 from hinet.taxonomy import Taxonomy
 from hinet.tuning.comparison import Gain, best_of, gain_of
-from hinet.tuning.fits import Trainer
+from hinet.tuning.fits import TrialRunner
 from hinet.tuning.schedule import Schedule, stages_of
-from hinet.tuning.space import Problem, Space, parameters_of, settings_of, text_of
-from hinet.tuning.splits import LabelledRows, Splits
-from hinet.tuning.trials import Trial, TrialFolder, candidates_of
+from hinet.tuning.space import Problem, Size, Space, parameters_of, settings_of, text_of
+from hinet.tuning.splits import Splits, TuningRows
+from hinet.tuning.trials import Refusal, Trial, TrialFolder, candidates_of
 
 MINUTES = real(above=0)
 OF_A_RUN = ("columns", "path_sep", "random_state", "keep_examples", "memory_limit", "validation_fraction")
@@ -48,11 +50,12 @@ class Tuning:
     space: Space
     base: Mapping[str, Any]
     metric: str
+    refused: Sequence[Refusal] = ()
 
     @cached_property
     def best(self) -> Gain:
         """What scores best on all rows: the defaults, unless changes beat them by more than chance."""
-        best = best_of(candidates_of(self.trials), self.trials)
+        best = best_of(candidates_of(self.trials, self.refused), self.trials)
         assert best is not None, "the defaults are always tried"
         return best
 
@@ -71,7 +74,7 @@ class Tuning:
     @property
     def ranking(self) -> list[Gain]:
         """What was tried on all rows, the best first."""
-        gains = [gain_of(changes, self.trials) for changes in candidates_of(self.trials)]
+        gains = [gain_of(changes, self.trials) for changes in candidates_of(self.trials, self.refused)]
         known = [gain for gain in gains if gain is not None]
         return sorted(known, key=lambda gain: (-gain.splits, -gain.value))
 
@@ -136,41 +139,53 @@ def tune(
     if engine_for(classifier.engine, classifier.network, classifier.device) == "torch":
         raise HiNetError("a search is for the engine 'fused'; leave `engine`, `network` and `device` out")
     valid_share = (SHARE | NONE).validate("valid_share", valid_share)
-    rows = LabelledRows.of(X, y)
-    splits = Splits(rows, None if valid is None else LabelledRows.of(*valid), valid_share, seed)
+    rows = TuningRows.of(X, y)
+    splits = Splits(rows, None if valid is None else TuningRows.of(*valid), valid_share, seed)
     several = has_sets(y) if classifier.multilabel == "auto" else bool(classifier.multilabel)
     metric = validate_metric(metric, several=several)
     taxonomy = classifier.taxonomy
     if taxonomy is not None and not isinstance(taxonomy, Taxonomy):
         taxonomy = Taxonomy.from_file(taxonomy)
-    read_labels(checked_labels(y, count_of(rows.rows)), taxonomy, classifier.path_sep)  # whose errors name rows of y
-    problem = _problem(rows, splits, classifier.columns, taxonomy, several=several, metric=metric)
-    space = Space.of(problem, given)
-    trials = TrialFolder(Path(folder), _identity(splits, space, given, taxonomy, metric))
-    finished = trials.start(resume=resume)
+    # errors of labels name rows of y
+    codec, _ = read_labels(checked_labels(y, count_of(rows.rows)), taxonomy, classifier.path_sep)
+    TrialFolder(Path(folder)).check(resume=resume)
     base = {**given, "taxonomy": taxonomy}
     if "vectors" in given:
         base["vectors"] = read_vectors(given["vectors"])  # once for all trials
-    trainer = Trainer(splits, base, metric, seed)
-    stages = stages_of(splits)
-    compile_for_training()
+    runner, stages = TrialRunner(splits, base, metric, seed), stages_of(splits)
+    labels = int(codec.layers.ends.sum())
+    usual = runner.usual_size(stages[0].share, labels)
+    problem = _problem(rows, splits, classifier.columns, taxonomy, labels, usual, several=several, metric=metric)
+    space = Space.of(problem, given)
+    trials = TrialFolder(Path(folder), _identity(splits, space, given, taxonomy, metric))
+    finished = trials.start(resume=resume)
+    refused = trials.refusals()
     progress.started(1, round(seconds))
     shown = 0
     try:
         while True:
-            schedule = Schedule(space, stages, seconds, seed, finished)
+            schedule = Schedule(space, stages, seconds, seed, finished, refused)
             progress.advanced(round(schedule.spent) - shown)
             shown = round(schedule.spent)
             step = schedule.next_step()
             if step is None:
                 break
-            trial = trainer.run(step, len(finished) + 1)
+            start = time.perf_counter()
+            try:
+                trial = runner.run(step, len(finished) + 1)
+            except HiNetError as error:
+                if not step.changes:
+                    raise
+                refused = [*refused, Refusal(step.changes, str(error), round(time.perf_counter() - start, 3))]
+                trials.refuse(step, refused[-1])
+                progress.message(f"{step}: left out: {error}")
+                continue
             trials.add(trial)
             finished = [*finished, trial]
-            progress.message(describe_trial(trial, finished, metric))
+            progress.message(describe_trial(trial, finished, metric, refused))
     finally:
         progress.finished()
-    return Tuning(finished, space, given, metric)
+    return Tuning(finished, space, given, metric, refused)
 
 
 def validate_metric(metric: str | None, *, several: bool | None = None) -> str:
@@ -190,7 +205,7 @@ def validate_metric(metric: str | None, *, several: bool | None = None) -> str:
     raise HiNetError(f"`metric` is {metric!r}, which is no scorer for {kind}{choices}")
 
 
-def describe_trial(trial: Trial, finished: Sequence[Trial], metric: str) -> str:
+def describe_trial(trial: Trial, finished: Sequence[Trial], metric: str, refused: Sequence[Refusal] = ()) -> str:
     """Return a finished trial, and the best so far, as one line."""
     line = f"{trial.number}: {trial.step}: {metric} {100 * trial.score:.2f}"
     usual = [
@@ -198,7 +213,7 @@ def describe_trial(trial: Trial, finished: Sequence[Trial], metric: str) -> str:
     ]
     if trial.changes and usual:
         line += f" ({100 * (trial.score - usual[0].score):+.2f})"
-    best = best_of(candidates_of(finished), finished)
+    best = best_of(candidates_of(finished, refused), finished)
     if best is None:
         return f"{line}, {trial.seconds:.1f} s"
     gain = f" ({100 * best.value:+.2f} ± {100 * best.error:.2f})" if best.changes else ""
@@ -222,10 +237,12 @@ def _given(classifier: HiNetClassifier) -> dict[str, Any]:
 
 
 def _problem(
-    rows: LabelledRows,
+    rows: TuningRows,
     splits: Splits,
     columns: Mapping[str, Any] | None,
     taxonomy: Taxonomy | None,
+    labels: int,
+    usual: Size,
     *,
     several: bool,
     metric: str,
@@ -237,14 +254,13 @@ def _problem(
     if kind == "frame" and has_text:
         kinds = ColumnKinds.of(RULES["columns"].validate("columns", columns)) if columns else None
         texts = texts_of(rows.rows, kinds or ColumnKinds.recognised(rows.rows))
-    listed, _ = rows_of(rows.labels)
-    labels = {label for row in listed for label in (row if isinstance(row, set | frozenset) else (_hashable(row),))}
     titles = taxonomy is not None and any(
         title != node for title, node in zip(taxonomy.titles, taxonomy.ids, strict=True)
     )
     return Problem(
         rows=splits.rows_of(1.0),
-        labels=len(labels),
+        labels=labels,
+        usual=usual,
         has_text=has_text,
         has_short_texts=has_text and _are_short(texts),
         is_frame=kind == "frame",
@@ -263,15 +279,21 @@ def _are_short(texts: Any) -> bool:
     return settings.char_ngrams is not None
 
 
-def _hashable(label: Any) -> Any:
-    return tuple(label) if isinstance(label, list) or hasattr(label, "tolist") else label
+def _shown(value: Any) -> str:
+    """Return what equal values of two runs share; the repr of an object may have its address."""
+    if isinstance(value, list | tuple):
+        return repr([_shown(each) for each in value])
+    if isinstance(value, Mapping):
+        return repr({_shown(key): _shown(each) for key, each in value.items()})
+    plain = value is None or isinstance(value, str | int | float | np.generic | Path | TextSettings)
+    return repr(value) if plain else type(value).__name__
 
 
 def _identity(
     splits: Splits, space: Space, given: Mapping[str, Any], taxonomy: Taxonomy | None, metric: str
 ) -> dict[str, Any]:
     """Return what trials of the same search share."""
-    shown = {name: repr(value) for name, value in given.items() if name not in ("taxonomy", "n_jobs", "memory_limit")}
+    shown = {name: _shown(value) for name, value in given.items() if name not in ("taxonomy", "n_jobs", "memory_limit")}
     return {
         "rows": splits.train.digest(),
         "validation rows": None if splits.valid is None else splits.valid.digest(),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hinet.classifier.settings import plain_settings
 from hinet.data.text import TextSettings
-from hinet.engine.settings import LEAST_FLAT_ROWS, MOST_FLAT_LABELS, EngineSettings
+from hinet.engine.settings import LEAST_FLAT_ROWS, MOST_FLAT_LABELS
 
 TEXT = "text."  # what the names of text settings start with, apart from parameters of the estimator
 MOST_TRIED_FLAT_LABELS = 2 * MOST_FLAT_LABELS
@@ -33,12 +33,21 @@ FIRST = (
 Changes = Mapping[str, Any]  # names with plain values; {} are the defaults
 
 
+class Size(NamedTuple):
+    """The members, their width and the epochs of the deep expert."""
+
+    members: int
+    width: int
+    epochs: int
+
+
 @dataclass(frozen=True)
 class Problem:
     """What decides which parameters are worth a change."""
 
     rows: int
     labels: int
+    usual: Size  # of the defaults on all rows
     has_text: bool
     has_short_texts: bool = False  # which have character n-grams by default
     is_frame: bool = False
@@ -85,10 +94,9 @@ class Space:
         ]
 
     def combined(
-        self, best: Sequence[Changes], tried: Sequence[Changes], random: np.random.Generator
+        self, best: Sequence[Changes], is_new: Callable[[Changes], bool], random: np.random.Generator
     ) -> Changes | None:
         """Return a combination of two of the best changes, or one of them with a further change, that is new."""
-        known = {key_of(changes) for changes in tried}
         singles = self.singles
         parents = [changes for changes in best if changes][:PARENTS]
         if not parents:
@@ -96,28 +104,26 @@ class Space:
         for first in range(len(parents)):  # the best two that go together, before chance
             for second in range(first):
                 joined = {**parents[first], **parents[second]}
-                if key_of(joined) not in known:
+                if is_new(joined):
                     return joined
         for _ in range(TRIES if singles else 0):
             parent = parents[min(int(random.geometric(0.4)) - 1, len(parents) - 1)]
             changes = {**parent, **singles[int(random.integers(len(singles)))]}
-            if key_of(changes) not in known:
+            if is_new(changes):
                 return changes
         return None
 
 
 def _engine_values(problem: Problem) -> dict[str, tuple[Any, ...]]:
-    settings = EngineSettings()
-    members = settings.members_for(problem.rows)
-    width = settings.width_for(members, problem.labels)
-    epochs = settings.epochs_of_deep(problem.rows)
+    members, width, epochs = problem.usual
+    dense_sets = problem.is_dense and problem.several  # which have more dropout of units by default
     values: dict[str, tuple[Any, ...]] = {
         "members": (2 * members,),
         "epochs": (round(1.5 * epochs), 2 * epochs, max(1, round(0.6 * epochs))),
         "width": (2 * width, max(16, width // 2)),
         "prior_strength": (0.5, 0.1),
-        "feature_dropout": (0.3, 0.5),
-        "dropout": (0.5, 0.15),
+        "feature_dropout": (0.3, 0.5) if not dense_sets else (0.0, 0.2),
+        "dropout": (0.5, 0.15) if not dense_sets else (0.75, 0.45),
         "wide": (False,),
         "flat": _flat_values(problem),
     }

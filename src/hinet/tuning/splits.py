@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from hinet.classifier.inputs import check_container, kind_of
 from hinet.data.frames import as_table, is_frame
 from hinet.data.holdout import holdout_mask
 from hinet.data.matrices import is_sparse
@@ -19,29 +20,35 @@ from hinet.ragged import Ints
 
 PARTS = 5  # of the rows, each of which is held out in turn
 MOST_SCORED = 10_000  # rows of a trial
-LEAST_ROWS = 20  # to hold parts out
+LEAST_SCORED = 20  # rows of a split, each of which can be left out once for the error of a difference
 
 
 @dataclass(frozen=True)
-class LabelledRows:
+class TuningRows:
     """Rows in a container that can be indexed, and their labels."""
 
     rows: Any
     labels: Any
 
     @classmethod
-    def of(cls, X: Any, y: Any) -> LabelledRows:
-        """Return rows of any container; frames become Arrow tables."""
+    def of(cls, X: Any, y: Any) -> TuningRows:
+        """Return rows of any container; frames become Arrow tables, and lists of numbers an array."""
+        check_container(X)
         if is_frame(X):
             X = as_table(X)
+        elif kind_of(X) == "dense" and getattr(getattr(X, "dtype", None), "kind", "O") not in "biuf":
+            try:
+                X = np.asarray(X, np.float64)
+            except (TypeError, ValueError) as error:
+                raise HiNetError(f"X: expected texts, or rows of numbers of one length: {error}") from None
         return cls(_indexable(X), _indexable(y))
 
     def __len__(self) -> int:
         return int(self.labels.shape[0]) if hasattr(self.labels, "shape") else len(self.labels)
 
-    def take(self, rows: Ints) -> LabelledRows:
+    def take(self, rows: Ints) -> TuningRows:
         """Return the rows of these numbers."""
-        return LabelledRows(_taken(self.rows, rows), _taken(self.labels, rows))
+        return TuningRows(_taken(self.rows, rows), _taken(self.labels, rows))
 
     def digest(self) -> str:
         """Return what the same rows in the same order share."""
@@ -85,9 +92,9 @@ def add_rows(update: Callable[[Any], None], rows: Any) -> None:
 class Split:
     """Rows to train on, rows that weight the experts as validation rows do, if any, and rows to be scored on."""
 
-    train: LabelledRows
-    valid: LabelledRows | None
-    scored: LabelledRows
+    train: TuningRows
+    valid: TuningRows | None
+    scored: TuningRows
 
 
 @dataclass(frozen=True)
@@ -99,16 +106,16 @@ class Splits:
     experts, as it will when the model is trained.
     """
 
-    train: LabelledRows
-    valid: LabelledRows | None
+    train: TuningRows
+    valid: TuningRows | None
     valid_share: float | None
     seed: int
 
     def __post_init__(self) -> None:
-        if self.valid is None and len(self.train) < LEAST_ROWS:
-            raise HiNetError(f"got {len(self.train)} rows, and a search needs at least {LEAST_ROWS}; give more")
-        if self.valid is not None and len(self.valid) < 2:
-            raise HiNetError(f"got {len(self.valid)} validation rows, and a search needs at least 2; give more")
+        scored, least = (self.train if self.valid is None else self.valid), self.count * LEAST_SCORED
+        if len(scored) < least:
+            kind = "rows" if self.valid is None else "validation rows"
+            raise HiNetError(f"got {len(scored)} {kind}, and a search needs at least {least}; give more")
 
     @property
     def count(self) -> int:

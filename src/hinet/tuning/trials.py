@@ -19,7 +19,9 @@ from hinet.tuning.space import Changes, key_of, text_of
 
 SEARCH = "search.json"  # what the trials are of
 TRIALS = "trials"
+REFUSED = "refused"
 FORMAT = 1
+ANEW, REPEATED = "remove the folder to start anew", "remove it, and the trial is repeated"
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,17 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """Changes that rows cannot be trained with, the reason, and the seconds until that was known."""
+
+    changes: dict[str, Any]
+    reason: str
+    seconds: float
+
+
+@dataclass(frozen=True)
 class TrialFolder:
-    """A folder with what is searched, and the finished trials."""
+    """A folder with what is searched, the finished trials, and the changes that were refused."""
 
     path: Path
     identity: Mapping[str, Any] = field(default_factory=dict)  # what trials of the same search share
@@ -76,6 +87,14 @@ class TrialFolder:
         """Whether a search was begun here."""
         return (self.path / SEARCH).exists()
 
+    def check(self, *, resume: bool) -> None:
+        """Raise FileError if no trial can be kept here, or there is a search and ``resume`` is False."""
+        check_writable(self.path)
+        if not self.has_search and self._files(TRIALS):
+            raise FileError(self.path, f"has trials of an unknown search; {ANEW}")
+        if self.has_search and not resume:
+            raise FileError(self.path, f"has the trials of a search; set `resume` to continue it, or {ANEW}")
+
     def start(self, *, resume: bool) -> list[Trial]:
         """Return the finished trials of this search; nothing is written before the first of them.
 
@@ -84,16 +103,11 @@ class TrialFolder:
         FileError
             If there is a search and ``resume`` is False, or it is another search, or a file is damaged.
         """
-        check_writable(self.path)
+        self.check(resume=resume)
         if not self.has_search:
             return []
-        if not resume:
-            raise FileError(
-                self.path, "has the trials of a search; set `resume` to continue it, or remove the folder to start anew"
-            )
         path, content = self.path / SEARCH, self._content
-        before = _json_of(path)
-        check_plain(before, dict[str, Any], "search")
+        before = _read(path, dict[str, Any], ANEW)
         differing = [name for name in content if before.get(name) != json.loads(json.dumps(content[name]))]
         if differing:
             raise FileError(
@@ -107,10 +121,14 @@ class TrialFolder:
 
     def trials(self) -> list[Trial]:
         """Return the finished trials in their order."""
-        return sorted(
-            (_trial_of(path) for path in sorted((self.path / TRIALS).glob("*.json")) if not path.name.startswith(".")),
-            key=lambda trial: trial.number,
-        )
+        return sorted(map(_trial_of, self._files(TRIALS)), key=lambda trial: trial.number)
+
+    def refusals(self) -> list[Refusal]:
+        """Return the changes that were refused."""
+        return [Refusal(**_read(path, Refusal, REPEATED)) for path in self._files(REFUSED)]
+
+    def _files(self, name: str) -> list[Path]:
+        return sorted(path for path in (self.path / name).glob("*.json") if not path.name.startswith("."))
 
     def add(self, trial: Trial) -> None:
         """Keep a finished trial, and before the first of them what is searched."""
@@ -119,26 +137,33 @@ class TrialFolder:
             write_text(self.path / SEARCH, json.dumps(self._content, indent=2) + "\n")
         write_text(self.path / TRIALS / trial.step.name, json.dumps(asdict(trial)) + "\n")
 
+    def refuse(self, step: Step, refusal: Refusal) -> None:
+        """Keep that changes were refused, so that a resumed search leaves them out."""
+        (self.path / REFUSED).mkdir(parents=True, exist_ok=True)
+        write_text(self.path / REFUSED / step.name, json.dumps(asdict(refusal)) + "\n")
 
-def _json_of(path: Path) -> Any:
+
+def _read(path: Path, kind: Any, remedy: str) -> Any:
+    """Return the content of a JSON file, or raise FileError with a remedy if it is not of some kind."""
     try:
-        return json.loads(read_text(path))
-    except (json.JSONDecodeError, RecursionError):
-        raise FileError(path, "is damaged; remove it, and the trial is repeated") from None
+        content = json.loads(read_text(path))
+        check_plain(content, kind, path.stem)
+    except (json.JSONDecodeError, RecursionError, HiNetError) as error:
+        reason = f": {error}" if isinstance(error, HiNetError) and not isinstance(error, FileError) else ""
+        raise FileError(path, f"is damaged{reason}; {remedy}") from None
+    return content
 
 
 def _trial_of(path: Path) -> Trial:
-    content = _json_of(path)
-    try:
-        check_plain(content, Trial, "trial")
-        numbers = [content["score"], content["seconds"], *content["without"]]
-        if not np.isfinite(numbers).all() or content["seconds"] < 0 or len(content["without"]) < 2:
-            raise HiNetError("it has numbers that no trial has")
-        trial = Trial(**content)
-    except HiNetError as error:
-        raise FileError(path, f"is not a trial: {error}; remove it, and the trial is repeated") from None
+    trial = Trial(**_read(path, Trial, REPEATED))
+    if (
+        not np.isfinite([trial.score, trial.seconds, *trial.without]).all()
+        or trial.seconds < 0
+        or len(trial.without) < 2
+    ):
+        raise FileError(path, f"has numbers that no trial has; {REPEATED}")
     if trial.step.name != path.name:
-        raise FileError(path, "is not the trial that its name says; remove it, and the trial is repeated")
+        raise FileError(path, f"is not the trial that its name says; {REPEATED}")
     return trial
 
 
@@ -147,6 +172,12 @@ def by_step(trials: Sequence[Trial]) -> dict[tuple[Any, ...], Trial]:
     return {trial.step.key: trial for trial in trials}
 
 
-def candidates_of(trials: Sequence[Trial]) -> list[Changes]:
-    """Return the distinct changes of trials, the earliest first."""
-    return list({key_of(trial.changes): trial.changes for trial in trials}.values())
+def is_refused(changes: Changes, refused: Sequence[Refusal]) -> bool:
+    """Return whether changes were refused, or some of them were."""
+    return any({*key_of(refusal.changes)} <= {*key_of(changes)} for refusal in refused)
+
+
+def candidates_of(trials: Sequence[Trial], refused: Sequence[Refusal] = ()) -> list[Changes]:
+    """Return the distinct changes of trials that were not refused at a later one, the earliest first."""
+    distinct = {key_of(trial.changes): trial.changes for trial in trials}
+    return [changes for changes in distinct.values() if not is_refused(changes, refused)]
