@@ -123,7 +123,7 @@ def test_rows_on_disk_of_another_taxonomy_are_written_anew(
 ) -> None:
     rows = in_chunks(*texts(200))
     before = Taxonomy.from_edges(EDGES, attributes={"title": WORDS})
-    titles = WORDS | {"milk": "cow whole cream skimmed"}  # the same n-grams
+    titles = WORDS | {"milk": WORDS["bread"], "bread": WORDS["milk"]}  # the same features
     edges = {"order": EDGES[::-1], "title": EDGES}[changed]
     after = Taxonomy.from_edges(edges, attributes={"title": WORDS if changed == "order" else titles})
     text = TextSettings(word_ngrams=(1, 1), char_ngrams=None)
