@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import os
+import pickle
 import socket
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from hinet import FileError, HiNetClassifier, HiNetError
+from hinet import HiNetClassifier, HiNetError
 from hinet.classifier.prediction_table import PredictionOptions
 from hinet.cli import main
 from hinet.cli.cluster_options import Split
@@ -23,8 +24,9 @@ from hinet.cluster.training import _Reporter, _Reports, _Task, _work
 from hinet.data.tables import Columns, FailFast, RowQuery, TableOptions
 from hinet.data.tables.blocks import MAX_ROWS
 from hinet.engine.training.checkpoints import Checkpoints
-from hinet.engine.training.sharing import SplitBy
-from hinet.progress import SilentProgress
+from hinet.engine.training.fit import TrainingData
+from hinet.engine.training.sharing import EXCHANGES, SplitBy
+from hinet.progress import Progress, SilentProgress
 from tests.cluster.conftest import one_killed
 
 pytestmark = [
@@ -126,35 +128,6 @@ def trained() -> HiNetClassifier:
     return HiNetClassifier(n_jobs=1, epochs=3).fit(*paths(2_000), valid=paths(200, 2))
 
 
-def test_workers_with_whole_experts_train_the_same_model_though_one_is_killed(
-    cluster: Cluster, trained: HiNetClassifier, tmp_path: Path
-) -> None:
-    folder, valid = tmp_path / "checkpoints", paths(200, 2)
-    together = HiNetClassifier(n_jobs=1, epochs=3, checkpoint=folder)
-
-    def is_time() -> bool:
-        return folder.is_dir() and any(folder.glob("*.safetensors"))
-
-    with one_killed("RayTrainWorker", is_time) as killed:
-        fit_on_cluster(together, cluster, *paths(2_000), valid=valid, split="jobs")
-    assert killed
-    np.testing.assert_array_equal(together.predict_proba(valid[0]), trained.predict_proba(valid[0]))
-
-
-def right(classifier: HiNetClassifier, rows: tuple[list[str], list[tuple[str, ...]]]) -> float:
-    """Return the share of rows whose label is predicted."""
-    predicted = map(tuple, classifier.predict(rows[0]))
-    return float(np.mean([found == label for found, label in zip(predicted, rows[1], strict=True)]))
-
-
-def test_workers_that_share_rows_learn_as_well(cluster: Cluster, trained: HiNetClassifier) -> None:
-    together = HiNetClassifier(n_jobs=1, epochs=3, wide=False)
-    fit_on_cluster(together, cluster, *paths(2_000), valid=paths(200, 2), split="rows")
-    unseen = paths(2_000, 3)
-    assert right(together, unseen) > right(trained, unseen) - 0.03
-    assert together._runner is None
-
-
 class Heard:
     """A queue of reports that keeps them."""
 
@@ -168,25 +141,65 @@ class Heard:
         self.reports.append(report)
 
 
-def test_a_worker_that_fails_ends_the_others_and_its_reason_is_shown(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+class OneAfterTheOther:
+    """Two workers with whole jobs, one after the other in this process."""
+
+    mark = ""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._patch, self.heard = monkeypatch, Heard()
+        monkeypatch.setattr("ray.get", lambda data: data)
+
+    def run(self, data: TrainingData, checkpoints: Checkpoints, progress: Progress, *, watch: bool) -> None:
+        for rank in range(2):
+            self._patch.setattr("hinet.cluster.training.TorchGroup", lambda: SimpleNamespace(rank=rank, size=2))  # noqa: B023 called at once
+            _work({"task": _Task(pickle.dumps(data), checkpoints, "jobs", EXCHANGES, watch, self.heard)})
+
+
+def test_workers_with_whole_experts_train_the_same_model(
+    trained: HiNetClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import ray
+    together = HiNetClassifier(n_jobs=1, epochs=3)
+    together._runner = OneAfterTheOther(monkeypatch)
+    valid = paths(200, 2)
+    together.fit(*paths(2_000), valid=valid)
+    np.testing.assert_array_equal(together.predict_proba(valid[0]), trained.predict_proba(valid[0]))
 
-    class Pair:
-        rank, size = 0, 2
 
-    def fails() -> None:
-        raise FileError("rows.csv", "is damaged")
+def right(classifier: HiNetClassifier, rows: tuple[list[str], list[tuple[str, ...]]]) -> float:
+    """Return the share of rows whose label is predicted."""
+    predicted = map(tuple, classifier.predict(rows[0]))
+    return float(np.mean([found == label for found, label in zip(predicted, rows[1], strict=True)]))
 
-    monkeypatch.setattr("hinet.cluster.training.TorchGroup", Pair)
-    monkeypatch.setattr("hinet.cluster.training.pickle.loads", lambda data: SimpleNamespace(plan=fails))
-    heard = Heard()
-    task = _Task(ray.put(b""), Checkpoints(Path("none"), ""), "jobs", 4, False, heard)
-    with pytest.raises(HiNetError, match=r"^rows.csv: is damaged$"):
-        _work({"task": task})
-    assert heard.reports == [("failed", ("rows.csv: is damaged",))]
-    monkeypatch.undo()
+
+def test_workers_that_share_rows_learn_as_well_though_one_is_killed(
+    cluster: Cluster, trained: HiNetClassifier, tmp_path: Path
+) -> None:
+    folder = tmp_path / "checkpoints"
+    together = HiNetClassifier(n_jobs=1, epochs=3, checkpoint=folder)
+
+    def is_time() -> bool:
+        return folder.is_dir() and any(folder.glob("*.safetensors"))
+
+    with one_killed("RayTrainWorker", is_time) as killed:
+        fit_on_cluster(together, cluster, *paths(2_000), valid=paths(200, 2), split="rows")
+    assert killed
+    unseen = paths(2_000, 3)
+    assert right(together, unseen) > right(trained, unseen) - 0.03
+    assert together._runner is None
+
+
+def test_a_worker_that_fails_tells_why_and_ends_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "deep-1.safetensors").write_bytes(b"damaged")
+    together = HiNetClassifier(n_jobs=1, epochs=3, checkpoint=tmp_path)
+    together._runner = runner = OneAfterTheOther(monkeypatch)
+    with pytest.raises(HiNetError, match="the checkpoint is damaged") as raised:
+        together.fit(*paths(100))
+    assert type(raised.value) is HiNetError  # which can be sent
+    assert runner.heard.reports[-1] == ("failed", (str(raised.value),))
+
+
+def test_workers_that_start_anew_after_a_failure_have_nobody_to_report_to(cluster: Cluster) -> None:
     with _Reports.shown(SilentProgress()) as reports:
         reporter = _Reporter(reports.queue)
         assert reporter.is_heard()

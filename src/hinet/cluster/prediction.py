@@ -245,7 +245,8 @@ def _cause_of(error: BaseException) -> BaseException:
     """Return what a user can do something about: what a task raised, or that workers died; else the error itself."""
     from ray.exceptions import RayError, RayTaskError
 
-    cause, last = error, error
+    cause: BaseException | None = error
+    last = error
     while cause is not None:
         if isinstance(cause, HiNetError | MemoryError | OSError) and not isinstance(cause, RayError):
             return cause
