@@ -24,7 +24,7 @@ from hinet.cluster.training import _Reporter, _Reports, _Task, _work
 from hinet.data.tables import Columns, FailFast, RowQuery, TableOptions
 from hinet.data.tables.blocks import MAX_ROWS
 from hinet.engine.training.checkpoints import Checkpoints
-from hinet.engine.training.fit import TrainingData
+from hinet.engine.training.plan import PlanInput
 from hinet.engine.training.sharing import EXCHANGES, SplitBy
 from hinet.progress import Progress, SilentProgress
 from tests.cluster.conftest import one_killed
@@ -150,7 +150,7 @@ class OneAfterTheOther:
         self._patch, self.heard = monkeypatch, Heard()
         monkeypatch.setattr("ray.get", lambda data: data)
 
-    def run(self, data: TrainingData, checkpoints: Checkpoints, progress: Progress, *, watch: bool) -> None:
+    def run(self, data: PlanInput, checkpoints: Checkpoints, progress: Progress, *, watch: bool) -> None:
         for rank in range(2):
             self._patch.setattr("hinet.cluster.training.TorchGroup", lambda: SimpleNamespace(rank=rank, size=2))  # noqa: B023 called at once
             _work({"task": _Task(pickle.dumps(data), checkpoints, "jobs", EXCHANGES, watch, self.heard)})
