@@ -62,7 +62,7 @@ class Schedule:
     @cached_property
     def spent(self) -> float:
         """Seconds that the trials took, refused ones included."""
-        return sum(trial.seconds for trial in (*self.trials, *self.refused))
+        return sum(trial.seconds for trial in self.trials) + sum(refusal.seconds for refusal in self.refused)
 
     @cached_property
     def _done(self) -> dict[tuple[object, ...], Trial]:
