@@ -6,13 +6,16 @@ COMPILED := .venv/compiled
 KERNELS := $(shell find src/hinet/engine src/hinet/data src/hinet/compiled.py src/hinet/machine_code.py -name '*.py')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-browser check bench bench-peers docs release clean
+.PHONY: demo test test-slow test-browser check bench bench-peers docs release clean
 
 demo: $(CORE)  ## the whole job on the built-in ICD-10-CM set: train, evaluate, predict
 	$(BIN)/hinet demo
 
-test: $(COMPILED)  ## every test but those in a browser, doctests included
-	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15 --ignore tests/browser
+test: $(COMPILED)  ## every test but slow ones and those in a browser, doctests included
+	$(BIN)/python -m pytest -q -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15 --ignore tests/browser
+
+test-slow: $(COMPILED)  ## tests that take most of a minute, such as a cluster that loses a worker in training
+	$(BIN)/python -m pytest -q -m slow --durations 5 --ignore tests/browser
 
 test-browser: $(COMPILED)  ## the page in Chromium, if it is installed; screenshots land in build/screenshots
 	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --durations 5 tests/browser

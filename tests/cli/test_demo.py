@@ -6,11 +6,14 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 from hinet import load
 from hinet.cli.demo import PHRASES
 from tests.processes import run
 
 
+@pytest.mark.slow  # .ci/wheel.py runs the demo too
 def test_the_demo_trains_judges_and_classifies(tmp_path: Path) -> None:
     command = [Path(sys.executable).with_name("hinet"), "demo", "--save", str(tmp_path / "model")]
     done = run(command)

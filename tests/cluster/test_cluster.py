@@ -172,6 +172,7 @@ def right(classifier: HiNetClassifier, rows: tuple[list[str], list[tuple[str, ..
     return float(np.mean([found == label for found, label in zip(predicted, rows[1], strict=True)]))
 
 
+@pytest.mark.slow
 def test_workers_that_share_rows_learn_as_well_though_one_is_killed(
     cluster: Cluster, trained: HiNetClassifier, tmp_path: Path
 ) -> None:
