@@ -270,6 +270,13 @@ def service() -> Claims:
     yield RESULTS, f"answers {int(load['requests_a_second']):,} single texts a second"
     yield RESULTS, f"99% of them within {load['p99_ms']:.0f} ms"
     yield RESULTS, f"{reload['reloads']} new models taken up meanwhile cost no request"
+    beside = results("serve")["malformed"]
+    assert beside["answers_other_than_4xx"] == beside["errors_of_others"] == 0
+    meanwhile, alone = beside["p99_ms_meanwhile"], beside["p99_ms_without"]
+    yield RESULTS, f"99% of right ones are answered within {meanwhile:.0f} ms instead of {alone:.0f}"
+    page = results("page")
+    yield RESULTS, f"needs {page['first_paint']['kilobytes']:.0f} kB for its first paint"
+    yield RESULTS, f"its tree answers 99% of the clicks within {page['clicks']['p99_ms']:.0f} ms"
 
 
 @claims
