@@ -30,8 +30,7 @@ from hinet.metrics import hierarchical_f1
 DENSE_RATE = 0.3  # of the deep expert: a dense row has few features, each of which tells little
 DENSE_ROWS = 60_000  # that the deep expert sees at least, over all epochs
 MAX_DENSE_EPOCHS = 100
-STATIC_MEMBERS = 2  # one with static vectors and one without; a second one with them gains nothing
-STATIC_EPOCHS, LEAST_STATIC_EPOCHS = 0.8, 5  # share of the usual epochs beside static vectors, which learn sooner
+STATIC_EPOCHS, LEAST_STATIC_EPOCHS = 0.6, 5  # share of the usual epochs beside static vectors, which learn sooner
 SET_EPOCHS, SET_ROWS = 40, 400_000  # of several labels a row: at most, and rows that are seen over all epochs
 SET_SLOT = 1.0  # what sums of squared gradients start from: large, so that the few rows of rare labels move little
 SET_PASSES = 3  # of several labels a row, for each of one label
@@ -155,11 +154,8 @@ def settings_for(
     if not isinstance(meaning.source, TokenVectors):
         return settings
     usual = shape.epochs(settings)
-    return replace(
-        settings,
-        members=settings.members or min(STATIC_MEMBERS, settings.members_for(shape.rows, shape.features)),
-        deep_epochs=settings.deep_epochs or max(min(LEAST_STATIC_EPOCHS, usual), round(STATIC_EPOCHS * usual)),
-    )
+    epochs = max(min(LEAST_STATIC_EPOCHS, usual), round(STATIC_EPOCHS * usual))
+    return replace(settings, deep_epochs=settings.deep_epochs or epochs)
 
 
 def _for_dense_sets(settings: EngineSettings, shape: RowShape) -> EngineSettings:
