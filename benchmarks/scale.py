@@ -246,8 +246,8 @@ def cases() -> dict[str, Case]:
     for rows in (100_000, 1_000_000, 5_000_000):
         found[f"stream {rows:,} rows"] = partial(streamed_rows, rows, 3_000)
     found["DMOZ-2012's shape, synthetic"] = partial(grown, depth=5, **DMOZ)
-    for labels in (1_000, 10_000, 100_000):
-        found[f"{labels:,} labels"] = partial(grown, 500_000, labels, 300_000, 5)
+    for depth, labels in enumerate((1_000, 10_000, 100_000), start=3):  # each node has ten children
+        found[f"{labels:,} labels"] = partial(grown, 500_000, labels, 300_000, depth)
         found[f"{labels:,} labels, flat"] = partial(flat_network, 500_000, labels, 300_000)
     found["1,000,000 labels"] = partial(grown, 5_000_000, 1_000_000, 300_000, 6)
     found["1,000,000 labels, flat"] = partial(flat_network, 5_000_000, 1_000_000, 300_000)
