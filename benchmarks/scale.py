@@ -211,11 +211,11 @@ def grown(rows: int, labels: int, features: int, depth: int, **settings: Any) ->
     search = Search(model, 1)
     search.traces(test[:100])
     begin = time.process_time()
-    found = search.traces(test).traces
+    found = search.traces(test)
     seconds = time.process_time() - begin
-    right = float(np.mean(found.end_nodes == position[truth]))
+    right = float(np.mean(found.traces.end_nodes == position[truth]))
     told |= {"accuracy": round(100 * right, 2), "predict_us_a_row": round(1e6 * seconds / PREDICTED, 1)}
-    return told | {"model_gb": round(search.nbytes / 1e9, 3)}
+    return told | {"outputs_a_row": round(float(found.touched.mean()), 1), "model_gb": round(search.nbytes / 1e9, 3)}
 
 
 def flat_network(rows: int, labels: int, features: int, width: int = 128) -> dict[str, Any]:
