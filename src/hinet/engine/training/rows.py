@@ -185,7 +185,7 @@ class StreamedRows(HeldRows):
         spill, sample = self.spill, of(self.matrix, self.targets)
         outputs = sample.outputs * self.row_count / max(self.matrix.row_count, 1)
         sizes = tuple(block.rows for block in spill.blocks)
-        return BlockObjectives(sizes, spill.value_count, 0 if plain else spill.dense, outputs, load)
+        return BlockObjectives(sizes, spill.value_count, 0 if plain else self.matrix.dense.shape[1], outputs, load)
 
     def fingerprint(self) -> list[Any]:
         """Return what the rows are recognised by."""

@@ -1,7 +1,8 @@
-"""Dense columns in which rows of one label vary alike in all directions, for training alone.
+"""Fewer dense columns, in which rows of one label vary alike in all directions, for training alone.
 
-What varies among rows of one label says little about labels. Experts train on columns times a matrix that makes such
-directions short. The matrix is then multiplied into their embeddings, so that models read rows as they are.
+What varies among rows of one label says little about labels, and so do directions in which labels hardly differ.
+Experts train on columns times a matrix that makes the first short and leaves the second out: linear discriminant
+analysis. The matrix is then multiplied into their embeddings, so that models read rows as they are.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ from threadpoolctl import threadpool_limits
 from hinet.engine.model.experts import DeepExpert, Floats
 
 SHRINKAGE = 0.3  # of the covariance to that of columns that all vary alike; more if there are few rows
+MOST_COLUMNS = 128  # that are left
 
 
 def whitening(columns: Floats, label: NDArray[np.int64]) -> Floats:
-    """Return the symmetric matrix that whitens columns within labels, (d, d); the mean square of all rows stays."""
+    """Return the matrix that whitens columns within labels and keeps those in which labels differ most, (d, kept).
+
+    The mean square of all rows stays.
+    """
     with threadpool_limits(1):  # sums in another order would give another model
         return _whitening(columns, label)
 
@@ -43,16 +48,23 @@ def _whitening(columns: Floats, label: NDArray[np.int64]) -> Floats:
     shrunk = (1 - share) / spread * within + share * np.eye(width)
     values, directions = np.linalg.eigh(shrunk)
     matrix = (directions / np.sqrt(values)) @ directions.T
-    after = float((_gram(columns) * (matrix @ matrix)).sum())
+    if width > MOST_COLUMNS:
+        apart = (means - sizes @ means / count) * np.sqrt(sizes)[:, None]  # (labels, d)
+        _, directions = np.linalg.eigh(matrix @ (apart.T @ apart) @ matrix)
+        matrix = matrix @ directions[:, -MOST_COLUMNS:]
+    after = float((_gram(columns) * (matrix @ matrix.T)).sum())
     scaled: Floats = (matrix * np.sqrt(total / max(after, 1e-12))).astype(np.float32)
     return scaled
 
 
 def read_directly(expert: DeepExpert, matrix: Floats) -> DeepExpert:
-    """Return an expert on whitened columns, in single precision, as one on the columns themselves."""
+    """Return an expert on whitened columns, in single precision, as one on the columns themselves.
+
+    Its embedding has room for all columns, and was trained at the last rows, one for each that was kept.
+    """
     embedding = expert.embedding.copy()
-    first = len(embedding) - len(matrix)
-    embedding[first:] = whitened(matrix, embedding[first:])
+    columns, kept = matrix.shape
+    embedding[len(embedding) - columns :] = whitened(matrix, embedding[len(embedding) - kept :])
     return expert._replace(embedding=embedding)
 
 
