@@ -250,14 +250,14 @@ def test_runs_that_are_killed_lose_no_finished_checkpoint_and_go_on_to_the_same_
     assert run_inside("train", "products.csv", *LONG, "--out", "whole", "-q") == 0
     moments, kills, most = random.Random(0), 0, 0
     kept: dict[str, int] = {}
-    while kills < 20 or (most <= 10 and kills < 200):  # later kills come later, so that a slow machine gets on too
+    while kills < 10 or (most <= 10 and kills < 200):  # later kills come later, so that a slow machine gets on too
         child = os.fork()
         if child == 0:
             try:
                 main(["train", "products.csv", *LONG, "--out", "killed", "-q", "--resume"])
             finally:
                 os._exit(0)
-        time.sleep(moments.uniform(0.02, 0.2 + 0.05 * max(0, kills - 10)))
+        time.sleep(moments.uniform(0.02, 0.2 + 0.05 * max(0, kills - 5)))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         if Path("killed", "manifest.json").exists():  # it was done before, and may have removed checkpoints
