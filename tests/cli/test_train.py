@@ -10,7 +10,6 @@ import signal
 import time
 from pathlib import Path
 from subprocess import PIPE
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,21 +19,10 @@ from hinet.cli import main
 from hinet.data.holdout import holdout_mask
 from hinet.data.text import TextFeatures
 from hinet.files import read_arrays
-from tests.cli.conftest import HINET, TRAIN_EXAMPLE, products, run_hinet
+from tests.cli.conftest import HINET, TRAIN_EXAMPLE, files_of, products, run_hinet, run_inside
 from tests.processes import started
 
 COLUMNS = ["--text", "title", "--label", "category"]
-
-
-def files_of(model: Path) -> Any:
-    return json.loads((model / "manifest.json").read_text())["files"]
-
-
-def run_inside(*arguments: object) -> int:
-    """Run a command in this process and return its exit code."""
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
 
 
 def test_a_run_shows_progress_validation_and_what_it_saved(shop: Path) -> None:
