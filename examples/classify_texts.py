@@ -9,7 +9,7 @@ from hinet.metrics import hierarchical_f1
 
 icd = load_icd10cm()
 train, valid, test = (
-    part.take(np.arange(0, len(part.labels), step)) for part, step in ((icd.train, 8), (icd.valid, 8), (icd.test, 20))
+    part.take(np.arange(0, len(part.labels), step)) for part, step in ((icd.train, 20), (icd.valid, 8), (icd.test, 40))
 )
 classifier = HiNetClassifier(icd.taxonomy).fit(train.texts, train.labels)
 predicted = classifier.predict(test.texts)
@@ -30,6 +30,6 @@ with tempfile.TemporaryDirectory() as folder:
     again = load(f"{folder}/model")
 print(again.predict([phrase]) == classifier.predict([phrase]))
 
-more = icd.train.take(np.arange(1, len(icd.train.labels), 16))
+more = icd.train.take(np.arange(1, len(icd.train.labels), 40))
 again.partial_fit(more.texts, more.labels)  # labels that are new to it included
 print(f"accuracy after more rows {again.score(test.texts, test.labels):.2f}")

@@ -16,9 +16,9 @@ compile_from_now_on()  # so that no answer depends on the time that tests before
 
 HERE = Path(__file__).parent
 LONG = (
-    "cli/test_demo.py", "cli/test_predict.py", "cli/test_compare.py", "test_examples.py", "engine/test_compiling.py",
-    "cli/test_train.py", "cli/test_help.py", "engine/test_compiled.py", "cli/test_serve.py", "serving/test_schema.py",
-    "engine/test_quantised.py",
+    "cli/test_predict.py", "cluster/test_cluster.py", "test_examples.py", "cli/test_train.py", "cli/test_compare.py",
+    "cli/test_help.py", "engine/test_compiling.py", "cli/test_serve.py", "serving/test_process.py",
+    "engine/test_compiled.py", "serving/test_schema.py",
 )  # fmt: skip
 
 

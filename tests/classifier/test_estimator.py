@@ -253,7 +253,7 @@ def test_probabilities_agree_with_each_other(engine: Any) -> None:
 def test_large_probabilities_are_sparse(monkeypatch: pytest.MonkeyPatch) -> None:
     found = small(taxonomy=taxonomy()).fit(TEXTS, LABELS)
     dense = found.predict_proba(NEW)
-    monkeypatch.setattr("hinet.classifier.estimator.MAX_DENSE_CELLS", 10)
+    monkeypatch.setattr("hinet.classifier.fitted.MAX_DENSE_CELLS", 10)
     sparse = found.predict_proba(NEW)
     assert isinstance(sparse, sp.csr_array)
     np.testing.assert_allclose(sparse.toarray(), np.where(dense >= 1e-5, dense, 0), atol=1e-9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import random
 import shutil
@@ -12,9 +13,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hinet.cli import main
 from tests.cli.program import CAN_FORK, Program, started_program
 from tests.processes import run
 
@@ -43,11 +46,23 @@ def run_hinet(
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
+def run_inside(*arguments: object) -> int:
+    """Run the program in this process and return its exit code."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
+
+
 @cache
 def _program() -> Program:
     stack = ExitStack()
     atexit.register(stack.close)
     return stack.enter_context(started_program())
+
+
+def files_of(model: Path) -> Any:
+    """Return the files of a saved model with their digests."""
+    return json.loads((model / "manifest.json").read_text())["files"]
 
 
 def products(count: int, seed: int = 0) -> list[tuple[str, str, str]]:

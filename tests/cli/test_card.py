@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 from hinet.classifier.model_card import model_card
-from hinet.cli import main
-from tests.cli.conftest import run_hinet
+from tests.cli.conftest import run_hinet, run_inside
 
 SECTIONS = [
     "How to use it", "Intended use and limits", "Training data", "Taxonomy", "Evaluation", "Calibration", "Settings",
@@ -65,9 +64,7 @@ def test_a_card_that_cannot_be_written(
     shop: Path, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(shop)
-    with pytest.raises(SystemExit) as ended:
-        main(["inspect", "model", *arguments])
-    assert ended.value.code == 2
+    assert run_inside("inspect", "model", *arguments) == 2
     assert message in capsys.readouterr().err
     assert not (shop / "card.md").exists()
 

@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from hinet import load
-from hinet.cli import main
 from tests.classifier.test_columns import products
+from tests.cli.conftest import run_inside
 
 ROWS, TEST_ROWS = 200, 80
 COLUMNS = ["--text", "title", "--number", "price", "--category", "brand", "--vector", "embedding"]
@@ -44,14 +44,11 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def main_ok(*arguments: object) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    assert not ended.value.code
+    assert run_inside(*arguments) == 0
 
 
 def main_error(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    with pytest.raises(SystemExit, match="2"):
-        main([str(argument) for argument in arguments])
+    assert run_inside(*arguments) == 2
     return capsys.readouterr().err
 
 

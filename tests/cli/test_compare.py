@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hinet.cli import app
+from hinet.evaluation import comparison
 from tests.cli.conftest import run_hinet as hinet
 
 WORDS = {"tv": "screen", "radio": "sound", "rye": "dark", "milk": "white"}
@@ -25,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 def test_the_example_of_the_help_runs_and_saves_what_it_prints(folder: Path) -> None:
     example = "compare products.csv --taxonomy categories.csv --text title --label category"
     assert example in " ".join(hinet("compare", "--help", cwd=folder).stdout.split())
-    done = hinet(*example.split(), "--epochs", 30, "--width", 16, cwd=folder, anew=True)
+    done = hinet(*example.split(), "--epochs", 30, "--width", 16, "--threads", 1, cwd=folder, anew=True)
     assert done.returncode == 0, done.stderr
     saved = json.loads((folder / "compare.json").read_text())
     assert list(saved["summary"]) == ["flatten", "paper", "default"]
@@ -38,21 +40,23 @@ def test_the_example_of_the_help_runs_and_saves_what_it_prints(folder: Path) -> 
     assert (folder / "compare.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_folders_of_lshtc_files_and_paths_as_labels_are_read(folder: Path) -> None:
+def test_folders_of_lshtc_files_and_paths_as_labels_are_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "cat_hier.txt").write_text("1 2 3\n1 2 4\n1 5\n")
     (folder / "train.txt").write_text("3 0:1 7:1\n4 0:2 8:1\n5 0:3 9:1\n" * 4)
     (folder / "validation.txt").write_text("3 0:1 7:2\n5 0:2 9:1\n")
-    options = ["--epochs", 2, "--width", 4, "--models", "default", "--out", "a.json", "--plot", "a.svg"]
-    lshtc = hinet("compare", ".", *options, "--seeds", 2, "--threads", 1, cwd=folder)
-    assert lshtc.returncode == 0, lshtc.stderr
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(comparison, "_run_in_process", lambda threads, *given: comparison.run_model(*given))
+    options = ["--epochs", "2", "--width", "4", "--models", "default", "--out", "a.json", "--plot", "a.svg", "--quiet"]
+    app(["compare", ".", *options, "--seeds", "2"], standalone_mode=False)
     saved = json.loads((folder / "a.json").read_text())
     assert [outcome["seed"] for outcome in saved["outcomes"]] == [0, 1]
     accuracies = [outcome["accuracy"] for outcome in saved["outcomes"]]
     assert saved["summary"]["default"]["accuracy_mean"] == pytest.approx(sum(accuracies) / 2, abs=1e-5)
     lines = [f"{word} {n},{('A' if n % 2 else 'B')} > {word}" for n in range(10) for word in ("x", "y")]
     (folder / "paths.csv").write_text("\n".join(["text,label", *lines]) + "\n")
-    done = hinet("compare", "paths.csv", *options, cwd=folder)
-    assert done.returncode == 0, done.stderr
+    app(["compare", "paths.csv", *options], standalone_mode=False)
+    saved = json.loads((folder / "a.json").read_text())
+    assert (saved["data"], saved["train_rows"] + saved["test_rows"]) == ("paths", 20)
 
 
 @pytest.mark.parametrize(

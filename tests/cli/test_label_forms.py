@@ -9,16 +9,10 @@ from pathlib import Path
 import pytest
 
 from hinet import load
-from hinet.cli import main
+from tests.cli.conftest import run_inside as hinet
 
 TEXTS = ["rye bread", "white bread", "whole milk", "skimmed milk"] * 5
 SMALL = ["--epochs", "4", "--width", "8", "-q"]
-
-
-def hinet(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
 
 
 def write(name: str, *columns: tuple[str, list[str]]) -> None:

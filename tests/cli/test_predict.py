@@ -21,9 +21,8 @@ import pytest
 
 from hinet import HiNetClassifier, Taxonomy, load
 from hinet.classifier import prediction_table
-from hinet.cli import main
 from hinet.metrics import hierarchical_f1
-from tests.cli.conftest import HINET, products, run_hinet, write_products
+from tests.cli.conftest import HINET, products, run_hinet, run_inside, write_products
 from tests.processes import run
 
 
@@ -238,9 +237,7 @@ def test_bad_files_end_every_command_with_one_clear_line(
     train = ["train", file, "--text", "title", "--label", "category", "--taxonomy", "categories.csv", "--out", "new"]
     predict = ["predict", "model", file, "--out", "out.csv", "--text", "title"]
     for command in (train, ["evaluate", "model", file], *([predict] if name != "label" else [])):
-        with pytest.raises(SystemExit) as ended:
-            main(command)
-        assert ended.value.code == 2
+        assert run_inside(*command) == 2
         said = capsys.readouterr().err
         assert f"error: {message}" in said
         assert "Traceback" not in said
@@ -356,10 +353,9 @@ def lose_nothing(shop: Path, capsys: pytest.CaptureFixture[str], *commands: list
     before = {path: path.read_bytes() for path in sorted(shop.rglob("*")) if path.is_file()}
     said = []
     for command in commands:
-        with pytest.raises(SystemExit) as ended:
-            main(command)
+        code = run_inside(*command)
         said.append(capsys.readouterr().err)
-        assert ended.value.code == 2, (command, said)
+        assert code == 2, (command, said)
         assert {path: path.read_bytes() for path in sorted(shop.rglob("*")) if path.is_file()} == before, command
     return said
 
@@ -424,9 +420,7 @@ def test_no_option_writes_over_what_is_read_or_over_another_result(
 
 
 def predict_inside(*arguments: object) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["predict", "model", *map(str, arguments)])
-    assert not ended.value.code
+    assert run_inside("predict", "model", *arguments) == 0
 
 
 def test_rows_without_a_text_keep_their_place_with_a_blank_answer(

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from hinet.classifier.parameters import RULES
-from hinet.cli import main
 from hinet.cli.training_options import EffortOption, ThresholdsBy
+from tests.cli.conftest import run_inside as run
 
 LINES = ["rye bread,bread", "whole milk,milk", "bread and milk,bread;milk", "toy car,car", "toy train,train"] * 6
 
@@ -24,13 +24,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = ["--label-sep", ";", "--valid-share", "0.3", "--epochs", "3", "--quiet"]
     assert run("train", folder / "rows.csv", *options, "--out", folder / "model") == 0
     return folder
-
-
-def run(*arguments: object) -> int:
-    """Run a command in this process and return its exit code."""
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:

@@ -7,30 +7,17 @@ import signal
 import time
 from pathlib import Path
 from subprocess import PIPE
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from hinet import load
-from hinet.cli import main
 from hinet.data.tables.size import estimate_rows
-from tests.cli.conftest import CATEGORIES, HINET, products, run_hinet, write_products
+from tests.cli.conftest import CATEGORIES, HINET, files_of, products, run_hinet, run_inside, write_products
 from tests.processes import started
 
 COLUMNS = ["--text", "title", "--label", "category", "--stream"]
-
-
-def files_of(model: Path) -> Any:
-    return json.loads((model / "manifest.json").read_text())["files"]
-
-
-def run_inside(*arguments: object) -> int:
-    """Run a command in this process and return its exit code."""
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
 
 
 @pytest.fixture

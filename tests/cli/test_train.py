@@ -10,7 +10,6 @@ import signal
 import time
 from pathlib import Path
 from subprocess import PIPE
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,21 +19,10 @@ from hinet.cli import main
 from hinet.data.holdout import holdout_mask
 from hinet.data.text import TextFeatures
 from hinet.files import read_arrays
-from tests.cli.conftest import HINET, TRAIN_EXAMPLE, products, run_hinet
+from tests.cli.conftest import HINET, TRAIN_EXAMPLE, files_of, products, run_hinet, run_inside
 from tests.processes import started
 
 COLUMNS = ["--text", "title", "--label", "category"]
-
-
-def files_of(model: Path) -> Any:
-    return json.loads((model / "manifest.json").read_text())["files"]
-
-
-def run_inside(*arguments: object) -> int:
-    """Run a command in this process and return its exit code."""
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
 
 
 def test_a_run_shows_progress_validation_and_what_it_saved(shop: Path) -> None:
@@ -250,14 +238,14 @@ def test_runs_that_are_killed_lose_no_finished_checkpoint_and_go_on_to_the_same_
     assert run_inside("train", "products.csv", *LONG, "--out", "whole", "-q") == 0
     moments, kills, most = random.Random(0), 0, 0
     kept: dict[str, int] = {}
-    while kills < 20 or (most <= 10 and kills < 200):  # later kills come later, so that a slow machine gets on too
+    while kills < 10 or (most <= 10 and kills < 200):  # later kills come later, so that a slow machine gets on too
         child = os.fork()
         if child == 0:
             try:
                 main(["train", "products.csv", *LONG, "--out", "killed", "-q", "--resume"])
             finally:
                 os._exit(0)
-        time.sleep(moments.uniform(0.02, 0.2 + 0.05 * max(0, kills - 10)))
+        time.sleep(moments.uniform(0.02, 0.2 + 0.05 * max(0, kills - 5)))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         if Path("killed", "manifest.json").exists():  # it was done before, and may have removed checkpoints

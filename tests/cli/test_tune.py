@@ -11,9 +11,9 @@ from subprocess import PIPE
 import pytest
 
 from hinet import HiNetClassifier, load
-from hinet.cli import main, tune
-from tests.cli.conftest import HINET, run_hinet
-from tests.cli.test_train import ignore_control_c, run_inside
+from hinet.cli import tune
+from tests.cli.conftest import HINET, run_hinet, run_inside
+from tests.cli.test_train import ignore_control_c
 from tests.processes import started
 
 EXAMPLE, _, _ = tune.EXAMPLE.partition(" --minutes ")
@@ -134,9 +134,8 @@ def test_options_take_the_place_of_settings(shop: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(shop)
     parameters = {"epochs": 3, "width": 24, "text": {"min_df": 1}, "titles": False, "effort": "quick"}
     Path("own.json").write_text(json.dumps({"format": "hinet settings", "version": 1, "parameters": parameters}))
-    with pytest.raises(SystemExit) as ended:
-        main(["train", *DATA, "--settings", "own.json", "--width", "16", "--effort", "default", "--out", "own", "-q"])
-    assert not ended.value.code
+    options = ["--settings", "own.json", "--width", "16", "--effort", "default", "--out", "own", "-q"]
+    assert run_inside("train", *DATA, *options) == 0
     model = load("own")
     assert (model.epochs, model.width, model.titles, model.effort) == (3, 16, False, "default")
     assert model.text is not None

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from hinet import load
-from hinet.cli.main import main
-from tests.cli.conftest import products, run_hinet
+from tests.cli.conftest import products, run_hinet, run_inside
 from tests.cli.test_help import EXAMPLES
 
 RENAMED = ["--taxonomy", "new_categories.csv", "--rename", "tv=television"]
@@ -29,9 +28,7 @@ def score(model: Path, rows: list[tuple[str, str, str]], **renamed: str) -> floa
 
 def refused(*arguments: object, capsys: pytest.CaptureFixture[str]) -> str:
     """Run a command that fails in this process and return its message."""
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    assert ended.value.code == 2
+    assert run_inside(*arguments) == 2
     return capsys.readouterr().err
 
 
@@ -93,9 +90,7 @@ def test_more_rows_alone(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def main_ok(*arguments: object) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    assert not ended.value.code
+    assert run_inside(*arguments) == 0
 
 
 def manifest_text(folder: Path) -> str:

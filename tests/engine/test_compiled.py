@@ -145,11 +145,15 @@ for expert in (model.experts.deep, model.experts.flat):
 """
 
 
-def test_a_process_that_compiles_trains_the_same_bits_as_one_that_loads(tmp_path: Path) -> None:
-    trainers = (train_deep, train_flat)
+@pytest.mark.parametrize(
+    "trainer", [pytest.param(train_deep, marks=pytest.mark.slow), train_flat], ids=lambda kernel: kernel.__name__
+)
+def test_a_process_that_compiles_trains_the_same_bits_as_one_that_loads(
+    trainer: compiled.Kernel, tmp_path: Path
+) -> None:
     for kernel in FOR_TRAINING:  # the others may be there
         folder = compiled.folder_for(kernel.py_func)
-        if folder is not None and kernel not in trainers:
+        if folder is not None and kernel is not trainer:
             for file in folder.glob(f"*.{kernel.__name__}-*"):
                 (tmp_path / folder.name).mkdir(exist_ok=True)
                 shutil.copy(file, tmp_path / folder.name)

@@ -134,7 +134,7 @@ def wide_expert(random: np.random.Generator, groups: Groups, *, hashed: bool = F
 
 
 def fused_model(case: Case, mix: str) -> FusedModel:
-    """A model of random experts; those on labels are for trees."""
+    """A model of random experts in 8 bits, as trained ones are; those on labels are for trees."""
     layers, random = case.layers, case.random
     groups = Groups.of(layers)
     spans = LabelSpans.of(layers)
@@ -144,9 +144,9 @@ def fused_model(case: Case, mix: str) -> FusedModel:
         means.indptr.astype(np.int64), means.indices.astype(np.int32), 10 * means.data.astype(np.float32)
     )
     experts = Experts(
-        deep_expert(random, groups.rows),
+        deep_expert(random, groups.rows).quantised(),
         wide_expert(random, groups, hashed=bool(random.integers(2))),
-        deep_expert(random, labels),
+        deep_expert(random, labels).quantised(),
         prototypes,
         spans,
         np.array(MIXES[mix], np.float32),
@@ -315,9 +315,10 @@ def test_a_single_path_costs_the_same_in_both(case: Case) -> None:
     model = fused_model(case, "deep")
     adjustment = normal(case.random, model.groups.rows)
     path = Search(model, threads=1).traces(case.rows).traces  # of labels with several paths, one
-    network = deep_network(case.layers, model.experts.deep, adjustment)
+    deep = model.experts.deep.in_floats()
+    network = deep_network(case.layers, deep, adjustment)
     expected = network.cost(batch_of(case.rows), TorchTargets(path).batch(np.arange(1))).detach()
-    found = deep_step(model.experts.deep, case.rows, Targets.of(path), adjustment)
+    found = deep_step(deep, case.rows, Targets.of(path), adjustment)
     assert found.cost == pytest.approx(expected[0].item(), rel=1e-4, abs=1e-4)
 
 
@@ -327,7 +328,7 @@ def test_a_single_path_costs_the_same_in_both(case: Case) -> None:
 def test_the_deep_kernel_goes_down_the_gradient(most: int, data: st.DataObject) -> None:
     case = data.draw(cases(2))
     model = fused_model(case, "deep")
-    deep, adjustment = model.experts.deep, normal(case.random, model.groups.rows)
+    deep, adjustment = model.experts.deep.in_floats(), normal(case.random, model.groups.rows)
     traces = some_traces(case, most, rows=1)
     weight = case.random.uniform(0.2, 3)
     found = deep_step(deep, case.rows[[0]], Targets.of(traces).weighted(np.array([weight])), adjustment)

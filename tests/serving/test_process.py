@@ -156,7 +156,7 @@ def test_no_acknowledged_feedback_is_lost_when_it_is_killed(shop: Path, tmp_path
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        for moment in range(20):
+        for moment in range(10):
             port = free_port()
             values = {"models": {"shop": str(shop)}, "port": port, "feedback": str(store)}
             process.stdin.write(json.dumps(values) + "\n")

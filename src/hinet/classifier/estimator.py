@@ -23,13 +23,11 @@ from hinet.classifier.explanation import Explanation, explain_row
 from hinet.classifier.fine_tuning import check_tunable, fit_tuned
 from hinet.classifier.fitted import Fitted, features_of
 from hinet.classifier.fitting import (
+    EncodedRows,
     HeldOut,
-    RowShape,
-    TrainingSet,
     engine_for,
     engine_settings,
-    is_dense,
-    settings_for,
+    fit_model,
     validation_metrics,
     validation_rows,
 )
@@ -74,7 +72,7 @@ from hinet.classifier.parameters import (
     restored_parameters,
     seed_of,
 )
-from hinet.classifier.predicted_sets import SetRule, form_of, learned_rule, micro_f1_of
+from hinet.classifier.predicted_sets import form_of, learned_rule, micro_f1_of
 from hinet.classifier.predictions import PredictedLabels, PredictedTraces
 from hinet.classifier.settings import read_settings
 from hinet.classifier.text_paths import AUTO
@@ -87,9 +85,9 @@ from hinet.data.holdout import holdout_mask
 from hinet.data.matrices import MixedRows, as_csr, check_rows, is_sparse, validate_weights
 from hinet.data.text import TextSettings
 from hinet.data.text.text_input import as_arrow
-from hinet.engine import Decoding, Search, fit
+from hinet.engine import Decoding
 from hinet.engine.compiling import compile_for_training
-from hinet.engine.search.predictor import Engine, Predictor
+from hinet.engine.search.predictor import Engine
 from hinet.engine.settings import Effort
 from hinet.errors import FileError, HiNetError, InputTypeError, LabelError
 from hinet.evaluation.risk import CERTAINTY, validate_share
@@ -104,11 +102,7 @@ if TYPE_CHECKING:
     from hinet.engine.training.fit import Runner
     from hinet.exporting import Exported
 
-MAX_DENSE_CELLS = 50_000_000  # of predicted probabilities: 400 MB; beyond that they are sparse
-MIN_SPARSE_PROBABILITY = 1e-5  # smaller probabilities are left out where they are sparse
-MAX_BLOCK_CELLS = 5_000_000  # of dense probabilities that are found at a time
 MIN_KNOWN_WORDS = 0.5  # share of the words of further texts that a model should know
-MIN_BLOCK_ROWS = 256  # rows that are worth several threads
 
 
 class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -399,7 +393,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._warn_of_unknown_words(checked)
             moved = transfer_fitted(self.fitted_, codec)
             held_out = None if valid is None else HeldOut(moved.rows(valid[0]), codec.truth(valid[1]))
-            self._continue_training(moved, TrainingSet(moved.rows(checked), traces, weights))
+            self._continue_training(moved, EncodedRows(moved.rows(checked), traces, weights))
         else:
             if self.encoder is not None:
                 require("sentence_transformers", "`encoder`")
@@ -511,7 +505,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if valid is not None and truth is not None:
             held_out = HeldOut(features_of(features, engine, valid[0], self.n_jobs), truth)
         valid_rows = None if held_out is None else validation_rows(codec, held_out)
-        self._set_fitted(self._train(TrainingSet(rows, traces, weights, valid_rows), features, codec, engine))
+        self._set_fitted(self._train(EncodedRows(rows, traces, weights, valid_rows), features, codec, engine))
         return held_out
 
     def _kind_to_fit(self, X: Any) -> Kind:
@@ -533,32 +527,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise other_kind(X, "frame")
         return "frame"
 
-    def _train(self, training: TrainingSet, features: Features, codec: LabelCodec, engine: Engine) -> Fitted:
-        """Return the state of a classifier that was trained by an engine."""
-        settings = engine_settings(validate_parameters(self, RULES))
-        options: dict[str, Any] = {
-            "valid": training.valid, "sample_weight": training.sample_weight, "progress": self._progress()
-        }  # fmt: skip
-        if engine == "torch":
-            from hinet.networks.predictor import NetworkPredictor
-
-            options |= {"network": self.network, "device": self.device}
-            predictor: Predictor = NetworkPredictor.trained(training.rows, training.traces, settings, **options)
-        else:
-            if codec.sets is not None and is_dense(features):
-                training = training.as_csr()
-            shape = RowShape.of(training.rows)
-            settings = settings_for(settings, features, shape, several=codec.sets is not None)
-            options |= {"checkpoint": self.checkpoint, "checkpoint_every": self.checkpoint_every}
-            options["runner"] = self._runner
-            model = fit(training.rows, training.traces, settings, watch=self.verbose, **options)
-            predictor = Search(model, settings.threads)
-        fitted = Fitted(features, codec, predictor, predictor.history, training.fingerprint())
-        if codec.sets is not None:
-            return replace(fitted, set_rule=SetRule())
-        if not self.keep_examples or codec.inferred:
-            return fitted
-        return fitted.keeping(training.rows, training.traces, settings.seed)
+    def _train(self, training: EncodedRows, features: Features, codec: LabelCodec, engine: Engine) -> Fitted:
+        parameters = validate_parameters(self, RULES)
+        return fit_model(training, features, codec, engine, parameters, self._progress(), self._runner)
 
     def _set_fitted(self, fitted: Fitted) -> None:
         """Set the fitted attributes, and remove those of earlier calibrations and validation rows."""
@@ -612,10 +583,10 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         fitted = _with_labels(fitted, y)
         traces = fitted.codec.encode(y)
         return self._continue_training(
-            fitted, TrainingSet(rows, traces, self._weights(sample_weight, fitted.codec, traces))
+            fitted, EncodedRows(rows, traces, self._weights(sample_weight, fitted.codec, traces))
         )
 
-    def _continue_training(self, fitted: Fitted, training: TrainingSet, *, beside_examples: bool = False) -> Self:
+    def _continue_training(self, fitted: Fitted, training: EncodedRows, *, beside_examples: bool = False) -> Self:
         settings, progress = engine_settings(validate_parameters(self, RULES)), self._progress()
         after = continue_training(fitted, training, settings, self.device, progress, beside_examples=beside_examples)
         self._set_fitted(after)
@@ -678,7 +649,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         else:
             self._warn_of_unknown_words(X)
             fitted = _with_labels(fitted, y)
-            self._continue_training(fitted, TrainingSet(rows, fitted.codec.encode(y)), beside_examples=True)
+            self._continue_training(fitted, EncodedRows(rows, fitted.codec.encode(y)), beside_examples=True)
         self.taxonomy_change_ = change
         if self.taxonomy is not None:
             self.taxonomy = new
@@ -841,15 +812,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         in a DAG leave out paths through less probable nodes.
         """
         rows = self.features_of(X)
-        search, nodes = self.fitted_.predictor, self.fitted_.codec.label_nodes
-        if rows.shape[0] * len(nodes) > MAX_DENSE_CELLS:
-            return sp.csr_array(search.label_probabilities(rows, MIN_SPARSE_PROBABILITY)[:, nodes])
-        probabilities = np.empty((rows.shape[0], len(nodes)))
-        size = max(MIN_BLOCK_ROWS, MAX_BLOCK_CELLS // len(nodes))
-        for start in range(0, len(probabilities), size):
-            part = slice(start, start + size)
-            probabilities[part] = search.label_probabilities(rows[part])[:, nodes].toarray()
-        return probabilities
+        return self.fitted_.label_probabilities(rows)
 
     def predict_node_proba(self, X: Any) -> Any:
         """Return the probability that rows have each node of ``taxonomy_``, (n, nodes), if rows have several labels.
@@ -860,11 +823,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         if self.fitted_.codec.sets is None:
             raise HiNetError("predict_node_proba is for rows with several labels; see predict_proba for one label")
-        rows, search = self.features_of(X), self.fitted_.search
-        nodes = len(self.taxonomy_)
-        if rows.shape[0] * nodes > MAX_DENSE_CELLS:
-            return search.node_probabilities(rows, MIN_SPARSE_PROBABILITY)
-        return search.node_probabilities(rows).toarray()
+        rows = self.features_of(X)
+        return self.fitted_.node_probabilities(rows)
 
     def predict_log_proba(self, X: Any) -> Any:
         """Return the log of :meth:`predict_proba`, (n, classes); for as many rows as fit into an ndarray."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hinet.classifier.examples import Examples
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.fitting import HeldOut, TrainingSet, engine_settings, validation_rows
+from hinet.classifier.fitting import EncodedRows, HeldOut, engine_settings, validation_rows
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.truth import Truth
 from hinet.classifier.tuned import TunedInput
@@ -65,7 +65,7 @@ def fit_tuned(
         progress=progress,
     )
     predictor = NetworkPredictor(network.eval(), settings.threads, history)
-    fitted = Fitted(features, codec, predictor, history, TrainingSet(rows.ids, traces).fingerprint())
+    fitted = Fitted(features, codec, predictor, history, EncodedRows(rows.ids, traces).fingerprint())
     if not parameters["keep_examples"] or codec.inferred:
         return fitted
     return _keeping(fitted, features.count, texts, traces, settings.seed)

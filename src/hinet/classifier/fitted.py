@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from hinet.classifier.examples import Examples
@@ -19,6 +20,11 @@ from hinet.engine.search.search import Search
 from hinet.extras import require
 from hinet.files import MappedFile
 from hinet.progress import EpochRecord
+
+MAX_DENSE_CELLS = 50_000_000  # of predicted probabilities: 400 MB; beyond that they are sparse
+MIN_SPARSE_PROBABILITY = 1e-5  # smaller probabilities are left out where they are sparse
+MAX_BLOCK_CELLS = 5_000_000  # of dense probabilities that are found at a time
+MIN_BLOCK_ROWS = 256  # rows that are worth several threads
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +70,24 @@ class Fitted:
             return answer_sets(self.search, rows, self.set_rule, codec.sets)
         likely = most_probable(self.search, rows, top, min_probability or 0.0)
         return likely if top is not None else formed(likely, codec.taxonomy, codec.sets)
+
+    def label_probabilities(self, rows: Any) -> Any:
+        """Return the probability of every label, (n, labels): an ndarray, or a CSR array if that would be too large."""
+        nodes = self.codec.label_nodes
+        if rows.shape[0] * len(nodes) > MAX_DENSE_CELLS:
+            return sp.csr_array(self.predictor.label_probabilities(rows, MIN_SPARSE_PROBABILITY)[:, nodes])
+        probabilities = np.empty((rows.shape[0], len(nodes)))
+        size = max(MIN_BLOCK_ROWS, MAX_BLOCK_CELLS // len(nodes))
+        for start in range(0, len(probabilities), size):
+            part = slice(start, start + size)
+            probabilities[part] = self.predictor.label_probabilities(rows[part])[:, nodes].toarray()
+        return probabilities
+
+    def node_probabilities(self, rows: Any) -> Any:
+        """Return the probability of every node of the taxonomy, (n, nodes), for rows that may have several labels."""
+        if rows.shape[0] * len(self.codec.taxonomy) > MAX_DENSE_CELLS:
+            return self.search.node_probabilities(rows, MIN_SPARSE_PROBABILITY)
+        return self.search.node_probabilities(rows).toarray()
 
     @property
     def search(self) -> Search:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,18 +14,22 @@ from hinet.classifier.fitted import Fitted
 from hinet.classifier.inputs import Features, FrameInput, TextInput
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.parameters import ENGINE_SETTINGS, seed_of
-from hinet.classifier.predicted_sets import micro_f1_of
+from hinet.classifier.predicted_sets import SetRule, micro_f1_of
 from hinet.classifier.truth import Truth
 from hinet.data import Traces
 from hinet.data.matrices import MixedRows, is_sparse
 from hinet.data.vectors import TokenVectors
-from hinet.engine import Decoding, EngineSettings, ValidationRows
-from hinet.engine.search.predictor import Engine
+from hinet.engine import Decoding, EngineSettings, Search, ValidationRows, fit
+from hinet.engine.search.predictor import Engine, Predictor
 from hinet.engine.search.search import RATE_OF_TWO_LAYERS
 from hinet.engine.settings import WIDE_RATE
 from hinet.errors import HiNetError
 from hinet.extras import require
 from hinet.metrics import hierarchical_f1
+from hinet.progress import Progress
+
+if TYPE_CHECKING:
+    from hinet.engine.training.fit import Runner
 
 DENSE_RATE = 0.3  # of the deep expert: a dense row has few features, each of which tells little
 DENSE_ROWS = 60_000  # that the deep expert sees at least, over all epochs
@@ -42,7 +46,7 @@ SET_WIDTH = 256
 
 
 @dataclass(frozen=True)
-class TrainingSet:
+class EncodedRows:
     """Rows as the engine reads them, with their labels."""
 
     rows: Any
@@ -50,7 +54,7 @@ class TrainingSet:
     sample_weight: NDArray[np.float64] | None = None
     valid: ValidationRows | None = None
 
-    def as_csr(self) -> TrainingSet:
+    def as_csr(self) -> EncodedRows:
         """Return the same rows with dense columns as CSR, which models read alike: all columns have dropout then."""
         valid = self.valid
         if valid is not None and isinstance(valid.rows, MixedRows):
@@ -187,6 +191,38 @@ def _for_dense_rows(settings: EngineSettings, rows: int) -> EngineSettings:
     more = settings.fewer_if_quick(min(MAX_DENSE_EPOCHS, round(DENSE_ROWS / rows)))
     epochs = settings.deep_epochs or max(settings.epochs_of_deep(rows), more)
     return replace(settings, deep_rate=DENSE_RATE, deep_epochs=epochs, wide_rate=WIDE_RATE)
+
+
+def fit_model(
+    training: EncodedRows,
+    features: Features,
+    codec: LabelCodec,
+    engine: Engine,
+    parameters: Mapping[str, Any],
+    progress: Progress,
+    runner: Runner | None = None,
+) -> Fitted:
+    """Return the state of a classifier that was trained by an engine."""
+    settings = engine_settings(parameters)
+    options: dict[str, Any] = {"valid": training.valid, "sample_weight": training.sample_weight, "progress": progress}
+    if engine == "torch":
+        from hinet.networks.predictor import NetworkPredictor
+
+        options |= {"network": parameters["network"], "device": parameters["device"]}
+        predictor: Predictor = NetworkPredictor.trained(training.rows, training.traces, settings, **options)
+    else:
+        if codec.sets is not None and is_dense(features):
+            training = training.as_csr()
+        settings = settings_for(settings, features, RowShape.of(training.rows), several=codec.sets is not None)
+        options |= {name: parameters[name] for name in ("checkpoint", "checkpoint_every")}
+        model = fit(training.rows, training.traces, settings, watch=parameters["verbose"], runner=runner, **options)
+        predictor = Search(model, settings.threads)
+    fitted = Fitted(features, codec, predictor, predictor.history, training.fingerprint())
+    if codec.sets is not None:
+        return replace(fitted, set_rule=SetRule())
+    if not parameters["keep_examples"] or codec.inferred:
+        return fitted
+    return fitted.keeping(training.rows, training.traces, settings.seed)
 
 
 def validation_metrics(fitted: Fitted, held_out: HeldOut, decoding: Decoding) -> dict[str, float]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from hinet.classifier.examples import Examples
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.fitting import TrainingSet
+from hinet.classifier.fitting import EncodedRows
 from hinet.classifier.labels import LabelCodec
 from hinet.data import Traces
 from hinet.engine import EngineSettings
@@ -48,7 +48,7 @@ def transfer_fitted(
 
 def continue_training(
     fitted: Fitted,
-    new_rows: TrainingSet,
+    new_rows: EncodedRows,
     settings: EngineSettings,
     device: str | None,
     progress: Progress | None = None,
@@ -67,7 +67,7 @@ def continue_training(
     return after if fitted.examples is None else after.keeping(new_rows.rows, new_rows.traces, settings.seed)
 
 
-def _beside_examples(new_rows: TrainingSet, fitted: Fitted) -> TrainingSet:
+def _beside_examples(new_rows: EncodedRows, fitted: Fitted) -> EncodedRows:
     """Return rows with the examples that the model keeps after them."""
     examples, layers = fitted.examples, new_rows.traces.layers
     if examples is None:
@@ -76,7 +76,7 @@ def _beside_examples(new_rows: TrainingSet, fitted: Fitted) -> TrainingSet:
     traces = Traces.joined(layers, [new_rows.traces, Traces.of_nodes(layers, known.nodes)])
     rows = _unlabelled(new_rows.rows).joined(known).rows
     weights = new_rows.sample_weight
-    return TrainingSet(rows, traces, None if weights is None else np.concatenate([weights, np.ones(len(known))]))
+    return EncodedRows(rows, traces, None if weights is None else np.concatenate([weights, np.ones(len(known))]))
 
 
 def _unlabelled(rows: Any) -> Examples:

@@ -20,7 +20,7 @@ from hinet.errors import FileError, HiNetError
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.classifier.loaded import LoadedModel
     from hinet.classifier.prediction_output import PredictionOutput
-    from hinet.data.tables import LabelledBlock
+    from hinet.data.tables import LabelledBlock, RowQuery
 
 _TOP = (
     "Predictions per row, best first: traces, or labels with --decoding label (default: 1; of a model of several "
@@ -90,7 +90,7 @@ def predict(
     from hinet.classifier.parameters import MIN_PROBABILITY
     from hinet.classifier.prediction_output import PredictionOutput
     from hinet.classifier.prediction_table import PredictionOptions
-    from hinet.data.tables import RowQuery, labelled_blocks
+    from hinet.data.tables import labelled_blocks
     from hinet.data.tables.writing import LABEL_SEP
     from hinet.files.streams import standard_input
     from hinet.progress import counter_for_terminal
@@ -107,14 +107,9 @@ def predict(
         top, _min_confidence(min_confidence, loaded, run), decoding.value, levels, titles,
         MIN_PROBABILITY.validate("--min-probability", min_probability),
     )  # fmt: skip
-    columns = loaded.checked_columns(column_options.with_defaults(loaded.columns))
+    query = _query(loaded, column_options, rows, keep or [], keep_all=keep_all)
     if "-" in paths and standard_input().isatty():
         run.message("reading texts from the terminal, one per line; end with Ctrl-D")
-    explicit = bool(column_options.text) or len(columns.text) > 1 or columns.is_mixed
-    query = RowQuery(
-        columns, labels=False, where=rows.where, keep=tuple(keep or ()), keep_all=keep_all, explicit=explicit,
-        allow_blank=True, widths=loaded.widths(columns),
-    )  # fmt: skip
     table = loaded.table(options)
     if top is not None and table.top < top:
         run.message(f"--top {top:,} is more than the model has: all {table.top:,} are given")
@@ -145,6 +140,20 @@ def _check_paths(paths: list[str]) -> None:
     for path in paths:
         if " " in path and not Path(path).exists():
             raise FileError(path, f"no such file; pass a text through standard input: echo {path!r} | hinet predict …")
+
+
+def _query(
+    loaded: LoadedModel, column_options: ColumnOptions, rows: RowOptions, keep: list[str], *, keep_all: bool
+) -> RowQuery:
+    """Return which rows and columns are read: those of training, where no option names others."""
+    from hinet.data.tables import RowQuery
+
+    columns = loaded.checked_columns(column_options.with_defaults(loaded.columns))
+    explicit = bool(column_options.text) or len(columns.text) > 1 or columns.is_mixed
+    return RowQuery(
+        columns, labels=False, where=rows.where, keep=tuple(keep), keep_all=keep_all, explicit=explicit,
+        allow_blank=True, widths=loaded.widths(columns),
+    )  # fmt: skip
 
 
 def _is_folder(out: str) -> bool:

@@ -23,7 +23,7 @@ from hinet.errors import FileError, HiNetError
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet import HiNetClassifier, Taxonomy
-    from hinet.cli.training_rows import LabelledRows, TrainingData
+    from hinet.cli.training_rows import LabelledInputs, TrainingData
     from hinet.cluster import Cluster
     from hinet.data.tables import Columns
 
@@ -100,16 +100,9 @@ def train(
         columns, path_sep = stream.columns, None
         report_hierarchy(columns, hierarchy, run, streamed=True)
     classifier = classifier_with(
-        known, taxonomy=hierarchy, path_sep=path_sep_of(path_sep, column_options),
-        validation_fraction=None if stream is None else validation.valid_share,
-        vectors=training.vectors, encoder=training.encoder, titles=training.titles,
-        effort=training.effort.value, epochs=training.epochs, width=training.width, patience=training.patience,
-        memory_limit=training.memory_limit, checkpoint=checkpoints, checkpoint_every=training.checkpoint_every,
-        columns=column_kinds(columns), keep_examples=training.keep_examples,
-        multilabel="auto" if training.multilabel is None else training.multilabel,
-        objective=training.parsed_objective, thresholds_by=training.thresholds_by.value,
-        engine="torch" if training.fine_tune else "auto", random_state=run.seed, n_jobs=run.threads,
-        verbose=not run.quiet,
+        known, **_parameters(training, run), taxonomy=hierarchy, path_sep=path_sep_of(path_sep, column_options),
+        validation_fraction=None if stream is None else validation.valid_share, checkpoint=checkpoints,
+        columns=column_kinds(columns),
     )  # fmt: skip
     try:
         if stream is None:
@@ -154,6 +147,20 @@ def classifier_with(settings: Mapping[str, Any], **parameters: Any) -> HiNetClas
     typed = {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
     given = {name: value for name, value in parameters.items() if name in typed or value != getattr(usual, name)}
     return HiNetClassifier(**{**settings, **given})
+
+
+def _parameters(training: TrainingOptions, run: RunOptions) -> dict[str, Any]:
+    """Return the parameters of a classifier that options name."""
+    return {
+        "vectors": training.vectors, "encoder": training.encoder, "titles": training.titles,
+        "effort": training.effort.value, "epochs": training.epochs, "width": training.width,
+        "patience": training.patience, "memory_limit": training.memory_limit,
+        "checkpoint_every": training.checkpoint_every, "keep_examples": training.keep_examples,
+        "multilabel": "auto" if training.multilabel is None else training.multilabel,
+        "objective": training.parsed_objective, "thresholds_by": training.thresholds_by.value,
+        "engine": "torch" if training.fine_tune else "auto",
+        "random_state": run.seed, "n_jobs": run.threads, "verbose": not run.quiet,
+    }  # fmt: skip
 
 
 def path_sep_of(found: str | None, column_options: ColumnOptions) -> str | None:
@@ -236,8 +243,8 @@ def _cluster(place: ClusterOptions, split: Split | None, training: TrainingOptio
 
 def fit_rows(
     classifier: HiNetClassifier,
-    train: LabelledRows,
-    valid: LabelledRows | None,
+    train: LabelledInputs,
+    valid: LabelledInputs | None,
     risk: float | None,
     cluster: Cluster | None = None,
     split: Split | None = None,

@@ -23,7 +23,7 @@ from hinet.taxonomy.path_text import path_error
 
 
 @dataclass(frozen=True)
-class LabelledRows:
+class LabelledInputs:
     """Texts, or the rows of a table, and their labels."""
 
     inputs: pa.ChunkedArray | pa.Table
@@ -39,18 +39,18 @@ class LabelledRows:
         labels = {label for row_labels in self.labels for label in iter_labels(row_labels)}
         return labels if self.path_sep is None else {split_path(label, self.path_sep) for label in labels}
 
-    def take(self, rows: Ints) -> LabelledRows:
+    def take(self, rows: Ints) -> LabelledInputs:
         """Return the selected rows."""
         labels = [self.labels[row] for row in rows.tolist()]
-        return LabelledRows(self.inputs.take(pa.array(rows)), labels, self.path_sep)
+        return LabelledInputs(self.inputs.take(pa.array(rows)), labels, self.path_sep)
 
 
 @dataclass(frozen=True)
 class TrainingData:
     """Training rows, validation rows, and their columns."""
 
-    train: LabelledRows
-    valid: LabelledRows | None
+    train: LabelledInputs
+    valid: LabelledInputs | None
     columns: Columns
 
     def with_holdout(self, share: float, seed: int) -> TrainingData:
@@ -73,7 +73,7 @@ class TrainingData:
             return sum(row in known for row in self._comparable(self.valid))
         return int(pc.sum(pc.is_in(self.valid.inputs, value_set=self.train.inputs)).as_py() or 0)
 
-    def _comparable(self, rows: LabelledRows) -> Iterator[tuple[Any, ...]]:
+    def _comparable(self, rows: LabelledInputs) -> Iterator[tuple[Any, ...]]:
         names = [name for name in self.columns.inputs if name not in self.columns.vector]
         return zip(*(rows.inputs.column(name).to_pylist() for name in names), strict=True)
 
@@ -139,7 +139,7 @@ def validation_query(query: RowQuery, validation: ValidationOptions, rows: RowOp
 
 def read_rows(
     data: list[str], columns: Columns, rows: RowOptions, hierarchy: Taxonomy | None, output: str
-) -> LabelledRows:
+) -> LabelledInputs:
     """Read all labelled rows of files."""
     with rows.row_errors(output) as row_errors:
         return _read_labelled(
@@ -147,7 +147,7 @@ def read_rows(
         )
 
 
-def _read_labelled(paths: list[str], query: RowQuery, rows: RowOptions, row_errors: RowErrors) -> LabelledRows:
+def _read_labelled(paths: list[str], query: RowQuery, rows: RowOptions, row_errors: RowErrors) -> LabelledInputs:
     labels: list[Any] = []
 
     def inputs() -> Iterator[pa.Array | pa.Table]:
@@ -162,10 +162,10 @@ def _read_labelled(paths: list[str], query: RowQuery, rows: RowOptions, row_erro
         else pa.chunked_array(parts, pa.large_string())
     )
     interned: dict[Any, Any] = {}  # equal labels are then the same object, which saves memory
-    return LabelledRows(joined, [interned.setdefault(label, label) for label in labels])
+    return LabelledInputs(joined, [interned.setdefault(label, label) for label in labels])
 
 
-def _check_paths(*parts: LabelledRows | None) -> None:
+def _check_paths(*parts: LabelledInputs | None) -> None:
     """Raise HiNetError for a label that is not a valid path."""
     labels = (label for rows in parts if rows is not None for label in rows.labels)
     for item in dict.fromkeys(item for label in labels for item in iter_labels(label)):

@@ -20,7 +20,7 @@ from hinet.errors import FileError, HiNetError
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet import HiNetClassifier, Taxonomy
     from hinet.classifier.loaded import LoadedModel
-    from hinet.cli.training_rows import LabelledRows
+    from hinet.cli.training_rows import LabelledInputs
     from hinet.data.tables import Columns
 
 EXAMPLE = "hinet update model --taxonomy new_categories.csv --rename tv=television --rows more.csv"
@@ -157,7 +157,7 @@ def _read(
     loaded: LoadedModel,
     output: str,
     seed: int,
-) -> tuple[LabelledRows | None, LabelledRows | None, Columns]:
+) -> tuple[LabelledInputs | None, LabelledInputs | None, Columns]:
     """Return training rows and validation rows, if there are any, and their columns."""
     from hinet.cli.training_rows import read_rows, read_training_rows
 
@@ -180,7 +180,7 @@ def _learn(
     classifier: HiNetClassifier,
     hierarchy: Taxonomy | None,
     renamed: dict[str, str],
-    train: LabelledRows | None,
+    train: LabelledInputs | None,
     run: RunOptions,
 ) -> None:
     if train is not None:
@@ -196,7 +196,7 @@ def _learn(
         run.message(f"warning: {warning.message}")
 
 
-def _validate(classifier: HiNetClassifier, valid: LabelledRows, risk: float | None) -> HiNetError | None:
+def _validate(classifier: HiNetClassifier, valid: LabelledInputs, risk: float | None) -> HiNetError | None:
     """Evaluate and calibrate the model with validation rows; return why the risk cannot be guaranteed, if so."""
     from hinet.classifier.fitting import HeldOut, validation_metrics
 

@@ -152,24 +152,32 @@ def tune(
     base = {**given, "taxonomy": taxonomy}
     if "vectors" in given:
         base["vectors"] = read_vectors(given["vectors"])  # once for all trials
-    runner, stages = TrialRunner(splits, base, metric, seed), stages_of(splits)
+    runner = TrialRunner(splits, base, metric, seed)
     labels = int(codec.layers.ends.sum())
-    usual = runner.usual_size(stages[0].share, labels)
+    usual = runner.usual_size(stages_of(splits)[0].share, labels)
     problem = _problem(rows, splits, classifier.columns, taxonomy, labels, usual, several=several, metric=metric)
     space = Space.of(problem, given)
     trials = TrialFolder(Path(folder), _identity(splits, space, given, taxonomy, metric))
-    finished = trials.start(resume=resume)
-    refused = trials.refusals()
+    finished, refused = _run_trials(runner, space, trials, seconds, progress, resume=resume)
+    return Tuning(finished, space, given, metric, refused)
+
+
+def _run_trials(
+    runner: TrialRunner, space: Space, trials: TrialFolder, seconds: float, progress: Progress, *, resume: bool
+) -> tuple[Sequence[Trial], Sequence[Refusal]]:
+    """Run trials until the schedule has no further one; return all, and which changes could not be trained."""
+    finished, refused = trials.start(resume=resume), trials.refusals()
+    stages = stages_of(runner.splits)
     progress.started(1, round(seconds))
     shown = 0
     try:
         while True:
-            schedule = Schedule(space, stages, seconds, seed, finished, refused)
+            schedule = Schedule(space, stages, seconds, runner.seed, finished, refused)
             progress.advanced(round(schedule.spent) - shown)
             shown = round(schedule.spent)
             step = schedule.next_step()
             if step is None:
-                break
+                return finished, refused
             start = time.perf_counter()
             try:
                 trial = runner.run(step, len(finished) + 1)
@@ -182,10 +190,9 @@ def tune(
                 continue
             trials.add(trial)
             finished = [*finished, trial]
-            progress.message(describe_trial(trial, finished, metric, refused))
+            progress.message(describe_trial(trial, finished, runner.metric, refused))
     finally:
         progress.finished()
-    return Tuning(finished, space, given, metric, refused)
 
 
 def validate_metric(metric: str | None, *, several: bool | None = None) -> str:

@@ -84,21 +84,21 @@ def _pattern(row: NDArray[np.int64], column: NDArray[np.int64], shape: tuple[int
     return sp.csr_array((np.ones(len(row), np.float32), (row, column)), shape=shape)
 
 
-class Columns(NamedTuple):
+class ColumnDigests(NamedTuple):
     """A digest of each column of rows, the same for columns that are equal, and how many values it has."""
 
     digests: NDArray[np.uint64]
     counts: NDArray[np.int64]
 
     @classmethod
-    def of(cls, rows: SparseMatrix, features: int) -> Columns:
+    def of(cls, rows: SparseMatrix, features: int) -> ColumnDigests:
         """Return the columns of rows."""
         return cls(*column_digests(rows, features))
 
-    def with_block(self, number: int, more: Columns) -> Columns:
+    def with_block(self, number: int, more: ColumnDigests) -> ColumnDigests:
         """Return the columns of these rows and of the block of this number."""
         salt = np.uint64((2 * number + 1) * int(MIX) % (1 << 64))  # odd, and another one for each block
-        return Columns(self.digests + salt * more.digests, self.counts + more.counts)
+        return ColumnDigests(self.digests + salt * more.digests, self.counts + more.counts)
 
     def repeated_share(self) -> float:
         """Return the share of all values in columns that equal another; columns of a single value do not count."""
@@ -119,13 +119,13 @@ class Columns(NamedTuple):
 
 def repeated_share(rows: SparseMatrix, features: int) -> float:
     """Return the share of all values in columns that equal another; columns of a single value do not count."""
-    return Columns.of(rows, features).repeated_share()
+    return ColumnDigests.of(rows, features).repeated_share()
 
 
 def merged_columns(rows: SparseMatrix, features: int) -> NDArray[np.int32]:
     """Return a number for each column, the same for columns that are equal; in the order of their first ones."""
     dense = rows.dense.shape[1]
-    return Columns.of(rows, features - dense).merged(dense)
+    return ColumnDigests.of(rows, features - dense).merged(dense)
 
 
 def may_have_features_to_spare(rows: int, values: int) -> bool:

@@ -19,7 +19,7 @@ from hinet.engine.model.targets import Targets
 from hinet.engine.settings import EngineSettings
 from hinet.engine.training.cooccurrence import (
     LEAST_REPEATED,
-    Columns,
+    ColumnDigests,
     has_features_to_spare,
     may_have_features_to_spare,
     merged_columns,
@@ -116,7 +116,7 @@ class StreamedRows(HeldRows):
         return self.matrix.row_count == self.row_count
 
     @cached_property
-    def _sums(self) -> tuple[NDArray[np.float64], NDArray[np.float64] | None, Columns | None]:
+    def _sums(self) -> tuple[NDArray[np.float64], NDArray[np.float64] | None, ColumnDigests | None]:
         """Counts of options and groups, and the columns, over all blocks in one go."""
         several = self.targets.layers.multilabel
         looks = may_have_features_to_spare(self.row_count, self.spill.value_count)
@@ -128,7 +128,7 @@ class StreamedRows(HeldRows):
                 more = targets.group_counts()
                 groups = more if groups is None else groups + more
             if looks:
-                own = Columns.of(rows, self.columns - self.spill.dense)
+                own = ColumnDigests.of(rows, self.columns - self.spill.dense)
                 columns = own if columns is None else columns.with_block(number, own)
         return options, groups, columns
 

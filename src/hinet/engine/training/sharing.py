@@ -54,7 +54,8 @@ class SharedRows:
 
     def own(self, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Return the rows of this worker among those of an epoch, in as many pieces as there are exchanges."""
-        return np.array_split(order[self._group.rank :: self._group.size], self._exchanges)
+        own = np.ascontiguousarray(order[self._group.rank :: self._group.size])  # as kernels were compiled for
+        return np.array_split(own, self._exchanges)
 
     def exchange(self) -> None:
         """Move the weights of all workers by the steps of all of them."""
