@@ -195,10 +195,10 @@ def _for_dense_rows(settings: EngineSettings, rows: int) -> EngineSettings:
 
 def validation_metrics(fitted: Fitted, held_out: HeldOut, decoding: Decoding) -> dict[str, float]:
     """Return accuracy and hierarchical F1 of the best label of validation rows; of sets of labels, micro-F1 too."""
-    taxonomy, truth = fitted.codec.taxonomy, held_out.truth
+    truth, true = held_out.truth, held_out.truth.whole_ids()
+    taxonomy = fitted.codec.taxonomy_with(true)
     predicted = fitted.predictor.decode(held_out.rows, decoding).nodes
-    labels = [taxonomy.ids[node] for node in predicted.tolist()]
-    pairs = [pair for pair in zip(truth.ids(), labels, strict=True) if pair[0]]
+    pairs = [(ids, taxonomy.ids[node]) for ids, node in zip(true, predicted.tolist(), strict=True) if ids]
     f1 = hierarchical_f1(*map(list, zip(*pairs, strict=True)), taxonomy=taxonomy) if pairs else 0.0
     metrics = {"rows": len(truth), "accuracy": float(truth.are_right(predicted).mean()), "hierarchical_f1": f1}
     if fitted.codec.sets is not None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
 from hinet.data.text import TextSettings
-from hinet.errors import FileError, HiNetError
+from hinet.errors import FileError, HiNetError, counted
 from hinet.evaluation.risk import RiskBound
 from hinet.files import check_plain
 from hinet.progress import EpochRecord
@@ -163,6 +163,12 @@ class RowEntry(TypedDict):
     labels: int
 
 
+class TrainingEntry(RowEntry):
+    """What the rows of the last training can be recognised by, and before it those of all others, the first first."""
+
+    before: NotRequired[list[RowEntry]]
+
+
 class MetricEntry(TypedDict):
     """How the model did on some rows."""
 
@@ -192,7 +198,7 @@ class Manifest(TypedDict):
     model: dict[str, Any]
     labels: LabelEntry
     features: TextEntry | TunedEntry | MatrixEntry | FrameEntry
-    training_data: RowEntry
+    training_data: TrainingEntry
     files: FileEntries
     parameters: dict[str, Any]
     metrics: dict[str, MetricEntry]
@@ -221,6 +227,20 @@ def parse_manifest(path: Path, data: bytes) -> dict[str, Any]:
     except HiNetError as error:
         raise damaged(path, error) from None
     return dict(manifest)
+
+
+def trainings_of(manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return what is known of the rows of the first training, and then of those of every update."""
+    last = manifest["training_data"]
+    return [*last.get("before", ()), last]
+
+
+def updates_text(updates: Sequence[Mapping[str, Any]]) -> str:
+    """Return how often a model was trained on more rows, and on how many."""
+    rows = counted(sum(update["rows"] for update in updates), "row")
+    if len(updates) == 1:
+        return f"once, with {rows} of {counted(updates[0]['labels'], 'label')}"
+    return f"{len(updates):,} times, with {rows} in all"
 
 
 def damaged(path: Path, reason: object) -> FileError:

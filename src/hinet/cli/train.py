@@ -19,7 +19,7 @@ from hinet.cli.options import RunOptions, option, seed_options
 from hinet.cli.outputs import PLOT, check_plot
 from hinet.cli.row_options import FILES, RowOptions, conditions, row_options
 from hinet.cli.training_options import TrainingOptions, ValidationOptions, training_options, validation_options
-from hinet.errors import FileError, HiNetError
+from hinet.errors import FileError, HiNetError, counted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet import HiNetClassifier, Taxonomy
@@ -92,7 +92,8 @@ def train(
         rows_read = read_training_rows(
             data, validation, rows, column_options, hierarchy, output=out, seed=run.seed, defaults=defaults
         )
-        run.message(f"{len(rows_read.train):,} training rows with {len(rows_read.train.distinct_labels):,} labels")
+        labels = counted(len(rows_read.train.distinct_labels), "label")
+        run.message(f"{counted(len(rows_read.train), 'training row')} with {labels}")
         report_hierarchy(rows_read.columns, hierarchy, run)
         report_validation(rows_read, validation.risk, run)
         columns, path_sep = rows_read.columns, rows_read.train.path_sep
@@ -190,7 +191,9 @@ def report_hierarchy(columns: Columns, hierarchy: Taxonomy | None, run: RunOptio
     """Print the shape of the hierarchy."""
     if hierarchy is not None:
         kind = "tree" if hierarchy.is_tree else "DAG"
-        run.message(f"labels are nodes of a {kind} of {len(hierarchy):,} nodes in {hierarchy.height} levels")
+        run.message(
+            f"labels are nodes of a {kind} of {counted(len(hierarchy), 'node')} in {counted(hierarchy.height, 'level')}"
+        )
     elif columns.path_sep is None and len(columns.label) == 1 and not streamed:
         run.message("labels have no hierarchy; give --taxonomy, or labels that are paths A > B")
 
@@ -199,15 +202,15 @@ def report_validation(data: TrainingData, risk: float | None, run: RunOptions) -
     """Print the number of validation rows, and how they relate to the training rows."""
     if data.valid is None:
         return
-    run.message(f"{len(data.valid):,} validation rows")
+    run.message(counted(len(data.valid), "validation row"))
     untrained = data.count_untrained_labels()
     if untrained:
-        run.message(f"{untrained:,} labels occur only in validation rows, so the model cannot learn them")
+        only = "only in validation rows, so the model cannot learn"
+        run.message(counted(untrained, f"label occurs {only} it/labels occur {only} them"))
     repeated = 0 if risk is None else data.count_repeated_texts()
     if repeated:
-        run.message(
-            f"{repeated:,} validation rows repeat a training text: the risk is valid for rows that do so as often"
-        )
+        repeat = counted(repeated, "validation row repeats/validation rows repeat")
+        run.message(f"{repeat} a training text: the risk is valid for rows that do so as often")
 
 
 def _cluster(place: ClusterOptions, split: Split | None, training: TrainingOptions, run: RunOptions) -> Cluster | None:

@@ -24,7 +24,7 @@ from hinet.cli.train import (
     report_hierarchy,
 )
 from hinet.cli.training_options import TrainingOptions, ValidationOptions, validation_options
-from hinet.errors import HiNetError
+from hinet.errors import HiNetError, counted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet import HiNetClassifier
@@ -126,7 +126,7 @@ def _prepare(
         data, replace(validation, valid_share=None), rows, column_options, hierarchy,
         output=output, seed=run.seed, defaults=defaults,
     )  # fmt: skip
-    run.message(f"{len(read.train):,} rows with {len(read.train.distinct_labels):,} labels")
+    run.message(f"{counted(len(read.train), 'row')} with {counted(len(read.train.distinct_labels), 'label')}")
     report_hierarchy(read.columns, hierarchy, run)
     classifier = classifier_with(
         {}, taxonomy=hierarchy, path_sep=path_sep_of(read.train.path_sep, column_options),
@@ -195,7 +195,7 @@ def print_ranking(tuning: Tuning) -> None:
     from hinet.tuning.space import text_of
 
     best = tuning.best
-    table = Table(title=f"{len(tuning.trials):,} trials in {tuning.seconds:.0f} s", title_justify="left")
+    table = Table(title=f"{counted(len(tuning.trials), 'trial')} in {tuning.seconds:.0f} s", title_justify="left")
     for column in ("settings", tuning.metric, "gain", "error of the gain", "splits"):
         table.add_column(column, justify="left" if column == "settings" else "right")
     others = [gain for gain in tuning.ranking if gain.changes not in (best.changes, {})]
