@@ -175,7 +175,9 @@ class MetricEntry(TypedDict):
     rows: int
     accuracy: float
     hierarchical_f1: float
-    micro_f1: NotRequired[float]  # of sets of labels
+    micro_f1: NotRequired[float]  # of sets of labels, as the next two
+    hierarchical_set_f1: NotRequired[float]
+    exact_match: NotRequired[float]
 
 
 class CalibrationEntry(TypedDict):
@@ -241,6 +243,14 @@ def updates_text(updates: Sequence[Mapping[str, Any]]) -> str:
     if len(updates) == 1:
         return f"once, with {rows} of {counted(updates[0]['labels'], 'label')}"
     return f"{len(updates):,} times, with {rows} in all"
+
+
+def metrics_text(metrics: Mapping[str, Any]) -> str:
+    """Return how the model did on some rows: by its sets of labels, if it answers with them, and by the first label."""
+    of_sets = {"micro_f1": "micro-F1", "hierarchical_set_f1": "hierarchical F1", "exact_match": "exact match"}
+    shares = [f"{title} {100 * metrics[name]:.1f}%" for name, title in of_sets.items() if name in metrics]
+    first = f"accuracy {100 * metrics['accuracy']:.1f}%, hierarchical F1 {100 * metrics['hierarchical_f1']:.1f}%"
+    return f"sets: {', '.join(shares)}; first label: {first}" if shares else first
 
 
 def damaged(path: Path, reason: object) -> FileError:

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hinet.classifier.estimator import HiNetClassifier
-from hinet.classifier.manifest import trainings_of, updates_text
+from hinet.classifier.manifest import metrics_text, trainings_of, updates_text
 from hinet.classifier.parameters import plain_parameters
+from hinet.classifier.predicted_sets import SetRule
 from hinet.errors import counted
 from hinet.evaluation.risk import RiskBound
 
@@ -189,8 +190,7 @@ def _evaluation(manifest: Mapping[str, Any], evaluation: Mapping[str, Any] | Non
             parts.append("Accuracy by level: " + ", ".join(f"{100 * share:.1f}%" for share in levels) + ".")
     for name, metrics in manifest["metrics"].items():
         parts.append(
-            f"On {counted(metrics['rows'], 'row')} held out from training ({_plain(name)}): "
-            f"accuracy {100 * metrics['accuracy']:.1f}%, hierarchical F1 {100 * metrics['hierarchical_f1']:.1f}%."
+            f"On {counted(metrics['rows'], 'row')} held out from training ({_plain(name)}): {metrics_text(metrics)}."
         )
     return "\n\n".join(parts) or "None is kept with the model."
 
@@ -211,9 +211,7 @@ def _calibration(manifest: Mapping[str, Any]) -> str:
         if calibration["promise"] is not None:
             parts.append(f'`min_confidence="calibrated"`: {RiskBound(**calibration["promise"])}.')
     if rule is not None:
-        thresholds = ", ".join(f"{threshold:.3g}" for threshold in rule["thresholds"])
-        learned = f"learned for {_plain(rule['objective'])} on {counted(rule['rows'], 'row')}"
-        parts.append(f"Sets are the labels above {thresholds}, {learned if rule['rows'] else 'which was not learned'}.")
+        parts.append(_plain(f"Sets: {SetRule(**rule)}."))
     return "\n\n".join(parts) or "None: probabilities are as trained."
 
 

@@ -75,7 +75,7 @@ def _draw(manifest: dict[str, Any], model: Path, plot: Path) -> None:
 def _lines(manifest: dict[str, Any]) -> list[str]:
     """Return the summary of a manifest as lines."""
     from hinet.classifier.loaded import saved_columns
-    from hinet.classifier.manifest import trainings_of, updates_text
+    from hinet.classifier.manifest import metrics_text, trainings_of, updates_text
 
     features = manifest["features"]
     first, *updates = trainings_of(manifest)
@@ -97,10 +97,11 @@ def _lines(manifest: dict[str, Any]) -> list[str]:
     settings = {k: v for k, v in manifest["parameters"].items() if v not in (None, "auto", False) and k not in hidden}
     lines.append(f"  settings    {', '.join(f'{name} {value}' for name, value in settings.items())}")
     for name, metrics in manifest["metrics"].items():
-        lines.append(
-            f"  {name:<11} {counted(metrics['rows'], 'row')}: accuracy {100 * metrics['accuracy']:.1f}%, "
-            f"hierarchical F1 {100 * metrics['hierarchical_f1']:.1f}%"
-        )
+        lines.append(f"  {name:<11} {counted(metrics['rows'], 'row')}: {metrics_text(metrics)}")
+    if (rule := manifest.get("set_rule")) is not None:
+        from hinet.classifier.predicted_sets import SetRule
+
+        lines.append(f"  sets        {SetRule(**rule)}")
     return [*lines, *_calibration_lines(manifest["calibration"])]
 
 
