@@ -22,9 +22,9 @@ PAGE = Path(__file__).parents[1] / "docs" / "tutorial.md"
 INSTALLED = "pip install"  # what the page installs is there
 
 
-def blocks(page: str) -> list[tuple[str, str]]:
-    """Return the language and text of each block."""
-    return re.findall(r"^```(\w+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+def blocks(page: str) -> list[tuple[str, str, str]]:
+    """Return the file that is named right before each block, if any, and its language and text."""
+    return re.findall(r"^(?:[^\n]*`([^`\n]+)`:\n\n)?```(\w+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 
 def commands(text: str) -> Iterator[tuple[str, str]]:
@@ -76,10 +76,9 @@ def test_the_tutorial_does_what_it_says(
     monkeypatch.chdir(tmp_path)
     port = free_port()
     with ExitStack() as services:
-        for language, text in blocks(PAGE.read_text().replace("8000", str(port))):
+        for name, language, text in blocks(PAGE.read_text().replace("8000", str(port))):
             if language == "text":
-                name, _, content = text.partition("\n")
-                Path(name.removeprefix("# ")).write_text(content)
+                Path(name).write_text(text)
             elif language == "python":
                 exec(compile(text, str(PAGE), "exec"), {})
             else:

@@ -63,6 +63,16 @@ def quoted(value: str) -> str:
     return repr(value if len(value) <= _LONGEST_QUOTED else value[: _LONGEST_QUOTED - 1] + "…")
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with a noun, such as ``"row"``, in the plural unless there is one.
+
+    >>> counted(1, "row"), counted(1200, "training row"), counted(2, "more child/more children")
+    ('1 row', '1,200 training rows', '2 more children')
+    """
+    one, _, several = noun.partition("/")
+    return f"{number:,} {one if number == 1 else several or one + 's'}"
+
+
 def format_value(value: Any) -> str:
     """Return the repr of any value for a message, on one line, with the type if the repr does not show it.
 

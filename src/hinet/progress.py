@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TextIO
 
+from hinet.errors import counted
+
 SECONDS_BETWEEN_LINES = 10.0
 
 
@@ -132,7 +134,7 @@ class RowCounter:
 
     def __str__(self) -> str:
         seconds = time.monotonic() - self._start
-        rows = "1 row" if self.rows == 1 else f"{self.rows:,} rows"
+        rows = counted(self.rows, "row")
         return f"{rows} in {seconds:.1f} s, {self.rows / max(seconds, 1e-9):,.0f} a second"
 
 

@@ -128,6 +128,8 @@ def test_review_by_keyboard(service: str, open_page: Open) -> None:
     text = page.locator(".queue-text")
     expect(page.get_by_text("1 of 4 to review")).to_be_visible()
     expect(text).to_have_text("قصص nested milk")  # the least sure
+    expect(page.locator(".queue .hint")).to_have_text(re.compile("1 to 3: a trace.*a accept.*c correct"))
+    expect(page.locator(".explanation h3")).to_have_attribute("title", re.compile("."))  # whole, where it is cut off
     look(page, "review")
     first = text.inner_text()
     page.locator("body").press("j")

@@ -120,6 +120,10 @@ def test_labels_an_inferred_taxonomy_does_not_know_count_as_wrong() -> None:
     assert paths.node_ids([("food", "cheese"), ("food", "milk"), ("else",)]) == [("food",), ("food > milk",), ()]
     judged = small().fit(TEXTS, LABELS, valid=([*NEW, "rye"], [*TRUE, "cheese"]))
     assert judged.metrics_["validation"]["rows"] == len(NEW) + 1
+    valid = ["rye loaf", "rye loaf"], [("food", "bread", "rye"), ("else",)]
+    judged = small().fit(TEXTS, [PATHS[label] for label in LABELS], valid=valid)
+    assert judged.predict(valid[0]).tolist() == [("food", "bread")] * 2
+    assert judged.metrics_["validation"]["hierarchical_f1"] == 2 * 2 / (4 + 4)
 
 
 @pytest.mark.parametrize("form", ["ids", "paths", "table", "plain"])

@@ -106,6 +106,9 @@ def test_partial_fits_start_and_go_on(engine: Any) -> None:
     for low in range(0, 90, 30):
         classifier.partial_fit(TEXTS[low : low + 30], LABELS[low : low + 30])
     assert classifier.score(NEW, TRUE) > 0.8
+    told = classifier.fitted_.fingerprint
+    assert [each["rows"] for each in (*told["before"], told)] == [30, 30, 30]
+    assert not any("before" in each for each in told["before"])  # so that any number of them can be saved
 
 
 def test_further_texts_of_unknown_words_bring_a_warning() -> None:
@@ -147,7 +150,7 @@ def test_what_cannot_be_continued_is_said() -> None:
     classifier = small(taxonomy=taxonomy()).fit(TEXTS, LABELS)
     with pytest.raises(LabelError, match="row 1: label 'eggs' is not in the taxonomy"):
         classifier.partial_fit(NEW[:2], ["bread", "eggs"])
-    with pytest.raises(HiNetError, match="2 rows and 1 labels"):
+    with pytest.raises(HiNetError, match="2 rows and 1 label;"):
         classifier.partial_fit(NEW[:2], ["bread"])
     with pytest.raises(LabelError, match="'flour' is not in the taxonomy"):
         classifier.update_taxonomy(taxonomy(), renamed={"flour": "bread"})

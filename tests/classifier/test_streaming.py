@@ -198,7 +198,7 @@ class Changing:
         (iter([(["a"], ["b"])]), {}, "give a function that returns a new iterator"),
         (["rows.csv"], {}, "expected pairs of rows and labels, got str"),
         ([(np.zeros((2, 2)), ["a", "b"])], {}, "give matrices to fit"),
-        ([(["rye", "car"], ["bread"])], {}, "2 rows and 1 labels"),
+        ([(["rye", "car"], ["bread"])], {}, "2 rows and 1 label"),
         ([], {}, "no rows in the stream"),
         (Changing(), {}, "had 150 rows when it was first read, now 100"),
         ([(["rye"] * 3, ["bread", "milk", ""])], {"taxonomy": taxonomy()}, "row 2: the label is missing"),

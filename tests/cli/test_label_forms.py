@@ -28,6 +28,28 @@ def predicted(model: str, *asked: str) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_labels_that_the_model_does_not_know_are_wrong_at_their_full_depth(
+    several: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tops = ["Cheap; ", ""] if several else ["", ""]  # so that some rows have two labels
+    write("rows.csv", ("label", [top + path for path in ("Food > Bread", "Food > Milk") for top in tops]))
+    separator = ["--label-sep", ";"] if several else []
+    assert hinet("train", "rows.csv", *separator, "--out", "model", *SMALL) == 0
+    known, unknown = "white bread,Food > Bread", "white bread,Food > Bread > White > Toast"
+    Path("test.csv").write_text("\n".join(["text,label", known, unknown, "white bread,Art", ""]))
+    capsys.readouterr()
+    assert hinet("evaluate", "model", "test.csv", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["hierarchical_precision"] == pytest.approx((2 + 2 + 0) / (2 + 2 + 2))
+    assert told["hierarchical_recall"] == pytest.approx((2 + 2 + 0) / (2 + 4 + 1))
+    assert told["level_accuracy"] == pytest.approx([2 / 3, 1, 0, 0])
+    if several:
+        assert told["sets"]["hierarchical_set_recall"] == pytest.approx((2 + 2 + 0) / (2 + 4 + 1))
+        assert told["sets"]["set_recall"] == pytest.approx(1 / 3)
+
+
 @pytest.mark.parametrize("form", ["text", "columns"])
 def test_a_shared_top_is_written(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

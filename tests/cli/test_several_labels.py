@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from hinet.classifier.parameters import RULES
+from hinet.classifier.predicted_sets import SetRule
 from hinet.cli.training_options import EffortOption, ThresholdsBy
+from hinet.cli.training_rows import label_separator
 from tests.cli.conftest import run_inside as run
 
 LINES = ["rye bread,bread", "whole milk,milk", "bread and milk,bread;milk", "toy car,car", "toy train,train"] * 6
@@ -77,6 +80,77 @@ def test_sets_are_evaluated_and_explained(folder: Path, capsys: pytest.CaptureFi
     assert "(not there)" in capsys.readouterr().out
     assert run("export", folder / "model", folder / "onnx") == 2
     assert "cannot be exported" in capsys.readouterr().err
+
+
+def test_inspect_tells_sets_their_thresholds_and_their_figures(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("inspect", folder / "model") == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    manifest = json.loads((folder / "model" / "manifest.json").read_text())
+    figures, rule = manifest["metrics"]["validation"], manifest["set_rule"]
+    shares = {name: f"{100 * figures[name]:.1f}%" for name in figures}
+    assert (
+        f"validation 9 rows: sets: micro-F1 {shares['micro_f1']}, hierarchical F1 {shares['hierarchical_set_f1']}, "
+        f"exact match {shares['exact_match']}; first label: accuracy {shares['accuracy']}, hierarchical F1 "
+        f"{shares['hierarchical_f1']}"
+    ) in lines
+    least = f"sets labels of at least probability {rule['thresholds'][0]:.3g}, learned for micro-F1 on 9 rows"
+    assert any(line.startswith(least) for line in lines), lines
+    assert run("inspect", folder / "model", "--card") == 0
+    card = capsys.readouterr().out
+    assert f"sets: micro-F1 {shares['micro_f1']}" in card
+    assert least.partition(" ")[2] in card
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (SetRule(), "labels of at least probability 0.5, not learned; the most probable label always"),
+        (
+            SetRule((0.25,), False, 0.9, 1),
+            "labels of at least probability 0.25, learned for a precision of 0.9 on 1 row",
+        ),
+        (
+            SetRule((0.25, 2.0), False, "macro_f1", 40),
+            "labels of at least the probability of their level (0.25, none from the top level down), learned for "
+            "macro-F1 on 40 rows",
+        ),
+    ],
+)
+def test_a_rule_tells_what_it_answers_with(rule: SetRule, said: str) -> None:
+    assert str(rule) == said
+
+
+@pytest.mark.parametrize(
+    ("labels", "separator"),
+    [
+        (["Food > Bread; Toys > Car", "Food > Milk"], ";"),
+        (["Food > Bread | Toys > Car"], "|"),
+        (["Food > Bread, Toys > Car", "Toys > Car", "Food > Milk"], ","),
+        (["Home > Kitchen, Bath > Taps", "Home > Garden"], None),  # a step with a comma
+        (["Clothing, Shoes > Women, Girls > Dresses", "Girls > Shoes"], None),
+        (["Bread; Milk", "Food > Bread; dark", "Food > Bread"], None),
+        (["Food > Bread; Toys > Car", *["Food > Milk"] * 9], None),  # by accident
+        ([frozenset({"Food > Bread", "Toys > Car"})], None),
+        ([], None),
+    ],
+)
+def test_several_paths_in_a_cell_are_seen(labels: list[Any], separator: str | None) -> None:
+    assert label_separator(labels) == separator
+
+
+def test_several_paths_in_a_cell_bring_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ["rye bread,Food > Bread", "whole milk and toy car,Food > Milk; Toys > Car"] * 6
+    (tmp_path / "rows.csv").write_text("\n".join(["text,label", *lines]) + "\n")
+    train = ["train", tmp_path / "rows.csv", "--epochs", "1", "--out", tmp_path / "model"]
+    assert run(*train) == 0
+    warning = (
+        "warning: labels such as 'Food > Milk; Toys > Car' look like several paths in a cell, and are read as one; add"
+    )
+    assert f"{warning} --label-sep ';' if they are several\n" in capsys.readouterr().err
+    assert run(*train, "--label-sep", ";") == 0
+    assert "warning" not in capsys.readouterr().err
 
 
 def test_one_label_can_be_forced(folder: Path) -> None:

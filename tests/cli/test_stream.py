@@ -104,6 +104,24 @@ def test_a_killed_run_goes_on_to_the_same_bytes(shards: Path) -> None:
     assert not checkpoints.exists()
 
 
+@pytest.mark.parametrize(
+    ("kept", "option", "said"),
+    [
+        ("rows.json", "--no-stream", "checkpoints of a run with --stream; add --stream to continue it"),
+        ("deep-1.safetensors", "--stream", "checkpoints of a run without --stream; add --no-stream to continue it"),
+    ],
+)
+def test_a_run_goes_on_as_it_was_begun(
+    kept: str, option: str, said: str, shards: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    checkpoints = shards / "model.checkpoint"
+    checkpoints.mkdir()
+    (checkpoints / kept).write_bytes(b"")
+    assert run_inside("train", "0.parquet", *COLUMNS[:-1], option, "--out", "model", "--resume", "-q") == 2
+    assert f"model.checkpoint: has {said}, or remove the folder" in capfd.readouterr().err
+    assert [*checkpoints.iterdir()] == [checkpoints / kept]
+
+
 def test_rows_are_estimated_without_reading_files(shards: Path) -> None:
     assert estimate_rows(["0.parquet", "1.parquet"]) == 400
     assert abs(estimate_rows(["more.csv"]) - 153) <= 1

@@ -77,13 +77,34 @@ def test_control_c_keeps_finished_trials_and_resume_goes_on(shop: Path) -> None:
     assert not (shop / "found.rejects.csv").exists()
 
 
+def test_control_c_before_a_trial_ended_names_no_folder(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(shop)
+    monkeypatch.setattr("hinet.tuning.fits.TrialRunner.run", interrupted)
+    run_inside(*TUNE, "--results", "found", "-q")
+    assert "interrupted before a trial ended: none is kept\n" in capsys.readouterr().err
+    assert not (shop / "found").exists()
+
+
+@pytest.mark.parametrize("minutes", ["0", "-1", "nan"])
+def test_a_search_of_no_time_is_refused_before_anything_is_read(
+    minutes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_inside("tune", "none.csv", "--minutes", minutes, "--results", "found") == 2
+    assert "--minutes: expected a number above 0, got" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
         ([], "give --out for the model, or --results for the settings alone"),
         (["--results", "r", "--metric", "acuracy"], "--metric is 'acuracy'"),
         (["--results", "r", "--metric", "exact_match"], "no scorer for one label a row"),
-        (["--results", "r", "--minutes", "0"], "minutes: expected a number above 0"),
         (["--results", "products.csv"], "is an input file"),
         (["--results", "r", "--risk", "0.1"], "--risk needs validation rows"),
         (["--out", "m", "--plot", "m.txt"], "a plot is written as .png, .svg or .pdf"),
@@ -111,6 +132,14 @@ def test_wrong_options_are_told_and_leave_nothing(
         (
             '{"format": "hinet settings", "version": 1, "parameters": {"epochs": "5"}}',
             "epochs: expected a whole number",
+        ),
+        (
+            '{"format": "hinet settings", "version": 1, "parameters": {"epochs": "None"}}',
+            "epochs: expected a whole number of at least 1 or null, got 'None'",
+        ),
+        (
+            '{"format": "hinet settings", "version": 1, "parameters": {"wide": null}}',
+            "wide: expected true or false, got null",
         ),
         ('{"format": "hinet settings", "version": 1, "parameters": {"text": {"min_df": 0}}}', "text: min_df"),
         ('{"format": "hinet settings", "version": 1, "parameters": {"text": 3}}', "text is 3, expected a mapping"),

@@ -42,7 +42,7 @@ def test_a_changed_taxonomy_with_more_rows(shop: Path) -> None:
         "1 renamed: 'tv' to 'television'",
     ]
     for wanted in (
-        "24 training rows with 1 labels",
+        "24 training rows with 1 label\n",
         "deep 1  epoch 1/",
         "the model is no longer calibrated",
         "saved to model",
@@ -72,7 +72,7 @@ def test_without_rows_to_another_folder_and_calibrated_anew(shop: Path) -> None:
     assert score(shop / "new", products(80, seed=2), tv="television") > 0.95
 
 
-def test_more_rows_alone(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_rows_alone(shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(shop)
     with (shop / "paths.csv").open("w", newline="") as stream:
         writer = csv.writer(stream)
@@ -82,7 +82,21 @@ def test_more_rows_alone(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         )
     (shop / "later.csv").write_text("text,label\n" + "yellow goat,food > cheese\ngoat holes slice,food > cheese\n" * 15)
     main_ok("train", "paths.csv", "--out", "named", "--width", 8, "--epochs", 6, "--quiet")
-    main_ok("update", "named", "--rows", "later.csv", "--rows", "paths.csv", "--valid-share", 0.2, "--quiet")
+    later = ["--rows", "later.csv", "--rows", "paths.csv", "--valid-share", 0.2, "--quiet"]
+    capsys.readouterr()
+    main_ok("update", "named", *later)
+    assert capsys.readouterr().out == "new nodes: food > cheese\n"
+    main_ok("inspect", "named")
+    lines = capsys.readouterr().out.splitlines()
+    assert "  trained on  90 rows with 4 labels" in lines
+    assert "  updated     once, with 96 rows of 5 labels" in lines
+    main_ok("update", "named", *later)
+    assert capsys.readouterr().out == ""
+    main_ok("inspect", "named", "--card")
+    card = capsys.readouterr().out
+    assert "| rows | 90 |" in card
+    assert "| updated | 2 times, with 192 rows in all |" in card
+    assert "its 282 training rows" in card
     assert load("named").predict(["goat holes"])[0] == load("named").predict(["yellow goat slice"])[0]
     assert "food > cheese" in manifest_text(shop / "named")
     main_ok("update", "model", "--rows", "test.csv", "--quiet")
@@ -95,6 +109,19 @@ def main_ok(*arguments: object) -> None:
 
 def manifest_text(folder: Path) -> str:
     return "".join(path.read_text() for path in folder.glob("taxonomy-*.tsv"))
+
+
+def test_new_nodes_are_listed_up_to_a_number(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(shop)
+    (shop / "paths.csv").write_text("text,label\n" + "rye bread,a > b\ntoy car,c\n" * 8)
+    (shop / "later.csv").write_text("text,label\n" + "".join(f"rye car,a > {number}\n" for number in range(13)))
+    main_ok("train", "paths.csv", "--out", "named", "--width", 8, "--epochs", 2, "--quiet")
+    capsys.readouterr()
+    main_ok("update", "named", "--rows", "later.csv", "--quiet")
+    listed = ", ".join(f"a > {number}" for number in range(10))
+    assert capsys.readouterr().out == f"new nodes: {listed} (and 3 more)\n"
 
 
 def test_what_cannot_be_updated_is_said(
@@ -121,4 +148,9 @@ def test_what_cannot_be_updated_is_said(
     ):
         assert message in refused("update", "model", *options, capsys=capsys)
     assert "no such folder" in refused("update", "nowhere", "--rows", "more.csv", capsys=capsys)
+    (shop / "photos").mkdir()
+    (shop / "photos" / "cat.png").write_text("")
+    for options in ([], ["--rows", "more.csv"]):
+        message = refused("update", "photos", *options, capsys=capsys)
+        assert "photos: cannot be loaded: it has no manifest.json, so it is no saved model; name the folder" in message
     assert manifest_of(shop / "model") == before

@@ -4,6 +4,7 @@ import csv
 import os
 import pickle
 import socket
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +28,7 @@ from hinet.engine.training.checkpoints import Checkpoints
 from hinet.engine.training.plan import PlanInput
 from hinet.engine.training.sharing import EXCHANGES, SplitBy
 from hinet.progress import Progress, SilentProgress
-from tests.cluster.conftest import one_killed
+from tests.cluster.conftest import WORKERS, one_killed
 
 pytestmark = [
     pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra 'cluster'"),
@@ -89,6 +90,18 @@ def test_a_file_of_a_cluster_is_that_of_one_machine(
     options = ["--keep", "id", "--levels", "--out", out, "--cluster", "local", "--workers", 2, "--quiet"]
     assert run("predict", model, *files, *options) == 0
     assert out.read_bytes() == alone.read_bytes()
+
+
+def test_fewer_portions_than_workers_bring_no_word_of_ray(
+    cluster: Cluster, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "few.csv").write_text("text\nrye bread\n")
+    options = ["--out", tmp_path / "out.csv", "--cluster", "local", "--workers", WORKERS, "--quiet"]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert run("predict", model, tmp_path / "few.csv", *options) == 0
+    assert [str(each.message) for each in caught if f"{os.sep}ray{os.sep}" in each.filename] == []
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_killed_worker_loses_and_repeats_no_row(

@@ -26,5 +26,5 @@ def test_every_row_is_as_likely_as_any_other() -> None:
 
 
 def test_one_row_cannot_be_split() -> None:
-    with pytest.raises(HiNetError, match="got 1 rows, but holding some out needs at least 2"):
+    with pytest.raises(HiNetError, match="got 1 row, but holding some out needs at least 2"):
         holdout_mask(1, 0.5, 0)

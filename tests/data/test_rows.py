@@ -33,5 +33,5 @@ def test_shares_are_about_right() -> None:
 
 
 def test_a_label_for_every_text() -> None:
-    with pytest.raises(LabelError, match="2 texts and 1 labels"):
+    with pytest.raises(LabelError, match="2 texts and 1 label;"):
         LabelledRows(("a", "b"), ("x",))

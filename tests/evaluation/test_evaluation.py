@@ -44,14 +44,27 @@ def test_figures_are_those_of_the_metrics() -> None:
     assert told["coverage_at_risk"]["0.01"] < 1
 
 
-def test_rows_without_a_known_label_are_wrong_and_leave_the_hierarchy_alone() -> None:
+def test_labels_that_no_trace_leads_to_are_wrong_at_their_full_depth() -> None:
     truth: list[tuple[str, ...]] = [(label,) for label in LABELS]
-    for row in (1, 7):
-        truth[row] = ()
-    judgement = judged(truth)
-    assert judgement.accuracy == pytest.approx(28 / 30)
-    assert judgement.report.accuracy == 1.0
-    assert len(judgement.level_calibration) == 3
+    truth[0], truth[1] = ("lion cub",), ("fish",)  # a cat and a dog by their traces
+    found = judged([(label,) for label in LABELS]).found
+    wider = ANIMALS.with_nodes({"lion": "cat", "lion cub": "lion", "fish": None})
+    judgement = Evaluation(wider, truth, found, np.arange(len(TEXTS)) > 1)
+    report, depths = judgement.report, dict(zip(ANIMALS.ids, ANIMALS.depth.tolist(), strict=True))
+    predicted = sum(depths[label] for label in LABELS)
+    assert judgement.accuracy == report.accuracy == pytest.approx(28 / 30)
+    assert report.hierarchical_precision == pytest.approx((predicted - 2) / predicted)  # pet, dog
+    assert report.hierarchical_recall == pytest.approx((predicted - 2) / (predicted + 2 - 1))
+    assert report.level_accuracy == pytest.approx((29 / 30, 1, 6 / 7, 0))
+    assert judgement.level_calibration[0] == pytest.approx(
+        expected_calibration_error(
+            np.minimum(np.exp(found.log_p[found.traces.offsets[:-1]]), 1), np.arange(len(TEXTS)) != 1
+        )
+    )
+    assert {each.top: each.by_agreement for each in judgement.errors_by_top()} == {
+        "pet": (0, 0, 1, 0, 0),
+        "fish": (1, 0, 0, 0, 0),
+    }
 
 
 def test_errors_are_counted_below_the_top_node_of_the_truth_by_the_last_level_that_is_right() -> None:

@@ -75,6 +75,21 @@ def test_every_path_of_names_has_its_own_id(paths: list[tuple[str, ...]]) -> Non
     assert len(Taxonomy.from_paths(paths)) == len(prefixes)
 
 
+@given(st.lists(st.lists(awkward_names, min_size=1, max_size=3).map(tuple), min_size=2, max_size=6, unique=True))
+def test_nodes_that_are_added_come_after_the_others(paths: list[tuple[str, ...]]) -> None:
+    whole, part = Taxonomy.from_paths(paths), Taxonomy.from_paths(paths[:1])
+    whole, part = whole.under_virtual_root(), part.under_virtual_root()
+    wider = part.with_nodes({node: next(iter(whole.parents(node)), None) for node in whole.ids if node not in part.ids})
+    assert wider.ids[: len(part)] == part.ids
+    assert set(wider.ids) == set(whole.ids)
+    for node in whole.ids:
+        assert wider.depth[wider.position(node)] == whole.depth[whole.position(node)]
+        assert wider.parents(node) == whole.parents(node)
+        assert set(wider.children(node)) == set(whole.children(node))
+    rooted = Taxonomy.from_edges([("r", "a")]).with_nodes({"b": None})
+    assert (rooted.children("r"), rooted.depth.tolist()) == (("a", "b"), [0, 1, 1])
+
+
 def test_padding_is_allowed_at_the_end_of_a_path_only() -> None:
     assert Taxonomy.from_paths([["A", "B", ""], ["C", None, None]]).ids == ("A", "A > B", "C")
     with pytest.raises(LabelError, match="row 1: step 0"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ from hinet.engine.search.search import RATE_OF_TWO_LAYERS
 from hinet.engine.settings import WIDE_RATE
 from hinet.errors import HiNetError
 from hinet.extras import require
-from hinet.metrics import hierarchical_f1
+from hinet.metrics import hierarchical_f1, set_report
 from hinet.progress import Progress
 
 if TYPE_CHECKING:
@@ -226,13 +227,18 @@ def fit_model(
 
 
 def validation_metrics(fitted: Fitted, held_out: HeldOut, decoding: Decoding) -> dict[str, float]:
-    """Return accuracy and hierarchical F1 of the best label of validation rows; of sets of labels, micro-F1 too."""
-    taxonomy, truth = fitted.codec.taxonomy, held_out.truth
+    """Return accuracy and hierarchical F1 of the best label of validation rows; of sets, figures of theirs too."""
+    truth, true = held_out.truth, held_out.truth.whole_ids()
+    taxonomy = fitted.codec.taxonomy_with(true)
     predicted = fitted.predictor.decode(held_out.rows, decoding).nodes
-    labels = [taxonomy.ids[node] for node in predicted.tolist()]
-    pairs = [pair for pair in zip(truth.ids(), labels, strict=True) if pair[0]]
+    pairs = [(ids, taxonomy.ids[node]) for ids, node in zip(true, predicted.tolist(), strict=True) if ids]
     f1 = hierarchical_f1(*map(list, zip(*pairs, strict=True)), taxonomy=taxonomy) if pairs else 0.0
     metrics = {"rows": len(truth), "accuracy": float(truth.are_right(predicted).mean()), "hierarchical_f1": f1}
     if fitted.codec.sets is not None:
-        metrics["micro_f1"] = micro_f1_of(fitted.label_sets(held_out.rows), truth)
+        sets = fitted.label_sets(held_out.rows)
+        metrics["micro_f1"] = micro_f1_of(sets, truth)
+        names = [taxonomy.ids[node] for node in sets.nodes.tolist()]
+        answers = [names[start:end] for start, end in pairwise(sets.offsets.tolist())]
+        report = set_report(true, answers, taxonomy=taxonomy)
+        metrics |= {"hierarchical_set_f1": report.hierarchical_set_f1, "exact_match": report.exact_match}
     return metrics

@@ -57,7 +57,8 @@ def continue_training(
 ) -> Fitted:
     """Return the classifier trained on more rows, ``beside_examples`` together with those it keeps."""
     settings = replace(settings, patience=None)  # there are no validation rows
-    fingerprint = {**new_rows.fingerprint(), "before": fitted.fingerprint}
+    last = {name: value for name, value in fitted.fingerprint.items() if name != "before"}
+    fingerprint = {**new_rows.fingerprint(), "before": [*fitted.fingerprint.get("before", ()), last]}
     training = _beside_examples(new_rows, fitted) if beside_examples else new_rows
     predictor = fitted.predictor.continued(
         training.rows, training.traces, settings,

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from hinet.errors import HiNetError, LabelError, format_value, quoted
+from hinet.errors import HiNetError, LabelError, counted, format_value, quoted
 from hinet.taxonomy import as_id, path_id, strip_padding
 
 Read = TypeVar("Read")
@@ -26,7 +26,7 @@ def checked_labels(y: Any, count: int) -> Any:
     if getattr(y, "ndim", 1) == 0:
         raise HiNetError(f"y: expected a list of labels, got {format_value(y.item())}; give one label a row")
     if len(y) != count:
-        raise HiNetError(f"{count:,} rows and {len(y):,} labels; give one label a row")
+        raise HiNetError(f"{counted(count, 'row')} and {counted(len(y), 'label')}; give one label a row")
     kind = getattr(getattr(y, "dtype", None), "kind", "")
     if kind == "f" and np.ndim(y) == 1 and not np.isfinite(y).all():
         row = int(np.flatnonzero(~np.isfinite(y))[0])

@@ -18,7 +18,7 @@ path are its ids; without one they are names, and a node is known by its whole p
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -127,7 +127,19 @@ class LabelCodec:
             row = int(np.searchsorted(offsets, unknown, side="right")) - 1
             raise LabelError(f"row {row}: label {self._unknown_message(names[unknown])}")
         nodes = np.array([self._nearest_known(name) for name in names], np.int64)
-        return Truth(self.taxonomy, offsets, nodes, exact)
+        return Truth(self.taxonomy, offsets, nodes, exact, names=np.array(names, object))
+
+    def taxonomy_with(self, labels: Iterable[Sequence[str]]) -> Taxonomy:
+        """Return the taxonomy with the ids of labels that it does not know and all nodes above them, after its own."""
+        parents: dict[str, str | None] = {}
+        for label in dict.fromkeys(name for row in labels for name in row):
+            name, unknown = label, []
+            while name and name not in self.taxonomy and name not in parents:
+                above = name.rpartition(PATH_SEP)[0] if self.named_steps else ""
+                unknown.append((name, above or None))
+                name = above
+            parents.update(reversed(unknown))
+        return self.taxonomy.with_nodes(parents) if parents else self.taxonomy
 
     def _given_paths(self, rows: Sequence[Any]) -> tuple[tuple[str, ...], ...] | None:
         """Return the paths of rows where a node has several, checked, if all rows are paths."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
 from hinet.data.text import TextSettings
-from hinet.errors import FileError, HiNetError
+from hinet.errors import FileError, HiNetError, counted
 from hinet.evaluation.risk import RiskBound
 from hinet.files import check_plain
 from hinet.progress import EpochRecord
@@ -163,13 +163,21 @@ class RowEntry(TypedDict):
     labels: int
 
 
+class TrainingEntry(RowEntry):
+    """What the rows of the last training can be recognised by, and before it those of all others, the first first."""
+
+    before: NotRequired[list[RowEntry]]
+
+
 class MetricEntry(TypedDict):
     """How the model did on some rows."""
 
     rows: int
     accuracy: float
     hierarchical_f1: float
-    micro_f1: NotRequired[float]  # of sets of labels
+    micro_f1: NotRequired[float]  # of sets of labels, as the next two
+    hierarchical_set_f1: NotRequired[float]
+    exact_match: NotRequired[float]
 
 
 class CalibrationEntry(TypedDict):
@@ -192,7 +200,7 @@ class Manifest(TypedDict):
     model: dict[str, Any]
     labels: LabelEntry
     features: TextEntry | TunedEntry | MatrixEntry | FrameEntry
-    training_data: RowEntry
+    training_data: TrainingEntry
     files: FileEntries
     parameters: dict[str, Any]
     metrics: dict[str, MetricEntry]
@@ -221,6 +229,28 @@ def parse_manifest(path: Path, data: bytes) -> dict[str, Any]:
     except HiNetError as error:
         raise damaged(path, error) from None
     return dict(manifest)
+
+
+def trainings_of(manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return what is known of the rows of the first training, and then of those of every update."""
+    last = manifest["training_data"]
+    return [*last.get("before", ()), last]
+
+
+def updates_text(updates: Sequence[Mapping[str, Any]]) -> str:
+    """Return how often a model was trained on more rows, and on how many."""
+    rows = counted(sum(update["rows"] for update in updates), "row")
+    if len(updates) == 1:
+        return f"once, with {rows} of {counted(updates[0]['labels'], 'label')}"
+    return f"{len(updates):,} times, with {rows} in all"
+
+
+def metrics_text(metrics: Mapping[str, Any]) -> str:
+    """Return how the model did on some rows: by its sets of labels, if it answers with them, and by the first label."""
+    of_sets = {"micro_f1": "micro-F1", "hierarchical_set_f1": "hierarchical F1", "exact_match": "exact match"}
+    shares = [f"{title} {100 * metrics[name]:.1f}%" for name, title in of_sets.items() if name in metrics]
+    first = f"accuracy {100 * metrics['accuracy']:.1f}%, hierarchical F1 {100 * metrics['hierarchical_f1']:.1f}%"
+    return f"sets: {', '.join(shares)}; first label: {first}" if shares else first
 
 
 def damaged(path: Path, reason: object) -> FileError:

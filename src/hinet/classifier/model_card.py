@@ -8,7 +8,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hinet.classifier.estimator import HiNetClassifier
+from hinet.classifier.manifest import metrics_text, trainings_of, updates_text
 from hinet.classifier.parameters import plain_parameters
+from hinet.classifier.predicted_sets import SetRule
+from hinet.errors import counted
 from hinet.evaluation.risk import RiskBound
 
 # Parameters that say nothing about the model.
@@ -102,9 +105,9 @@ def _summary(manifest: Mapping[str, Any], taxonomy: Mapping[str, Any]) -> str:
     answer = (
         "sets of labels" if _several(manifest) else "one label, with the path to it and a probability for every step"
     )
-    levels = f"{taxonomy['levels']} level{'s' * (taxonomy['levels'] != 1)}"
+    nodes, levels = counted(taxonomy["nodes"], "node"), counted(taxonomy["levels"], "level")
     return (
-        f"Classifies {rows} into a {taxonomy['kind']} of {taxonomy['nodes']:,} nodes in {levels}. It answers with "
+        f"Classifies {rows} into a {taxonomy['kind']} of {nodes} in {levels}. It answers with "
         f"{answer}. Made with hinet {_plain(manifest['versions'].get('hinet', '?'))}."
     )
 
@@ -119,9 +122,9 @@ def _usage(manifest: Mapping[str, Any]) -> str:
 
 
 def _limits(manifest: Mapping[str, Any], evaluation: Mapping[str, Any] | None) -> str:
-    rows = manifest["training_data"].get("rows", 0)
+    rows = sum(training["rows"] for training in trainings_of(manifest))
     points = [
-        f"For rows from the same source as its {rows:,} training rows. On others, its answers may be far off.",
+        f"For rows from the same source as its {counted(rows, 'training row')}. On others, its answers may be far off.",
         "It answers only with nodes of its taxonomy, whatever it is asked.",
         "It knows the words of its training rows. Texts without known words get an answer that says nothing; a "
         "threshold leaves them out."
@@ -139,10 +142,14 @@ def _limits(manifest: Mapping[str, Any], evaluation: Mapping[str, Any] | None) -
 
 
 def _training_data(manifest: Mapping[str, Any]) -> str:
-    data = manifest["training_data"]
-    cells = {"rows": f"{data.get('rows', 0):,}", "labels": f"{data.get('labels', 0):,}"}
-    if data.get("blake2b"):
-        cells["fingerprint (BLAKE2 of features and labels)"] = _code(data["blake2b"])
+    first, *updates = trainings_of(manifest)
+    cells = {"rows": f"{first['rows']:,}", "labels": f"{first['labels']:,}"}
+    if first.get("blake2b"):
+        cells["fingerprint (BLAKE2 of features and labels)"] = _code(first["blake2b"])
+    if updates:
+        cells["updated"] = updates_text(updates)
+        if updates[-1].get("blake2b"):
+            cells["fingerprint of the last update"] = _code(updates[-1]["blake2b"])
     notes = manifest.get("notes")
     columns = notes.get("columns") if isinstance(notes, Mapping) else None
     if isinstance(columns, Mapping):
@@ -173,7 +180,7 @@ def _evaluation(manifest: Mapping[str, Any], evaluation: Mapping[str, Any] | Non
     parts = []
     figures = _known_metrics(evaluation)
     if evaluation is not None and figures:
-        told = f"On {evaluation.get('rows', 0):,} rows of {_code(evaluation.get('name', ''))}"
+        told = f"On {counted(evaluation.get('rows', 0), 'row')} of {_code(evaluation.get('name', ''))}"
         parts.append(f"{told}, evaluated {_plain(str(evaluation.get('evaluated', ''))[:10])}:")
         parts.append(_table({TOLD_METRICS[key]: _figure(key, value) for key, value in figures.items()}))
         if _several(manifest):
@@ -183,8 +190,7 @@ def _evaluation(manifest: Mapping[str, Any], evaluation: Mapping[str, Any] | Non
             parts.append("Accuracy by level: " + ", ".join(f"{100 * share:.1f}%" for share in levels) + ".")
     for name, metrics in manifest["metrics"].items():
         parts.append(
-            f"On {metrics['rows']:,} rows held out from training ({_plain(name)}): "
-            f"accuracy {100 * metrics['accuracy']:.1f}%, hierarchical F1 {100 * metrics['hierarchical_f1']:.1f}%."
+            f"On {counted(metrics['rows'], 'row')} held out from training ({_plain(name)}): {metrics_text(metrics)}."
         )
     return "\n\n".join(parts) or "None is kept with the model."
 
@@ -199,15 +205,13 @@ def _calibration(manifest: Mapping[str, Any]) -> str:
     if calibration is not None:
         before, after = (f"{calibration[name]:.3f}" for name in ("error_before", "error_after"))
         parts.append(
-            f"On {calibration['rows']:,} held-out rows: temperature {calibration['temperature']:.3f}, expected "
-            f"calibration error {before} before and {after} after."
+            f"On {counted(calibration['rows'], 'held-out row')}: temperature {calibration['temperature']:.3f}, "
+            f"expected calibration error {before} before and {after} after."
         )
         if calibration["promise"] is not None:
             parts.append(f'`min_confidence="calibrated"`: {RiskBound(**calibration["promise"])}.')
     if rule is not None:
-        thresholds = ", ".join(f"{threshold:.3g}" for threshold in rule["thresholds"])
-        learned = f"learned for {_plain(rule['objective'])} on {rule['rows']:,} rows"
-        parts.append(f"Sets are the labels above {thresholds}, {learned if rule['rows'] else 'which was not learned'}.")
+        parts.append(_plain(f"Sets: {SetRule(**rule)}."))
     return "\n\n".join(parts) or "None: probabilities are as trained."
 
 

@@ -167,7 +167,7 @@ def _open(folder: Path, name: str, manifest: Mapping[str, Any]) -> IO[bytes]:
 def _manifest_bytes(folder: Path) -> bytes:
     path = folder / MANIFEST
     if not path.is_file():
-        remedy = f"it has no {MANIFEST}, so it is no saved model"
+        remedy = f"it has no {MANIFEST}, so it is no saved model; name the folder that a model was saved to"
         if not folder.is_dir():
             remedy = "it is a file; name the folder" if folder.exists() else "no such folder"
         raise FileError(folder, f"cannot be loaded: {remedy}")

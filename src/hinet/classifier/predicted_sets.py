@@ -12,6 +12,7 @@ from hinet.classifier.label_rows import SetForm
 from hinet.classifier.truth import Truth
 from hinet.data import Traces
 from hinet.engine.search.search import Search
+from hinet.errors import counted
 from hinet.ragged import gather, offsets_of
 from hinet.taxonomy import Taxonomy
 
@@ -48,6 +49,16 @@ class SetRule:
     best_always: bool = True
     objective: Objective | float | None = None
     rows: int = 0
+
+    def __str__(self) -> str:
+        named = [f"{threshold:.3g}" if threshold <= 1 else "none" for threshold in self.thresholds]
+        levels = f" ({', '.join(named)} from the top level down)" if len(named) > 1 else ""
+        least = "the probability of their level" if levels else f"probability {named[0]}"
+        best = "; the most probable label always" if self.best_always else ""
+        precision = isinstance(self.objective, float)
+        goal = f"a precision of {self.objective:g}" if precision else str(self.objective).replace("_f1", "-F1")
+        learned = f"learned for {goal} on {counted(self.rows, 'row')}" if self.rows else "not learned"
+        return f"labels of at least {least}{levels}, {learned}{best}"
 
     def of_depth(self, depth: NDArray[np.integer]) -> Floats:
         """Return the threshold of nodes at a depth of 1 or more."""

@@ -15,6 +15,7 @@ from hinet.classifier.display import MAX_HTML_ROWS, frame, label_text, probabili
 from hinet.classifier.labels import LabelCodec
 from hinet.data import Traces
 from hinet.engine import Found
+from hinet.errors import counted
 from hinet.taxonomy import Taxonomy
 
 STOPS = "(stops here)"  # the option of ending at the node itself
@@ -97,7 +98,7 @@ class RowPredictions(Sequence[list[Prediction]]):
             for row, predictions in enumerate(self[:MAX_HTML_ROWS])
             for one in predictions
         )
-        more = f"<p>and {len(self) - MAX_HTML_ROWS:,} more rows</p>" if len(self) > MAX_HTML_ROWS else ""
+        more = f"<p>and {counted(len(self) - MAX_HTML_ROWS, 'more row')}</p>" if len(self) > MAX_HTML_ROWS else ""
         return table(("row", "label", "probability", "trace"), cells) + more
 
 
@@ -129,7 +130,8 @@ class PredictedTraces(RowPredictions[Trace]):
         return self.found.traces.layers.taxonomy
 
     def __repr__(self) -> str:
-        return f"<PredictedTraces: {len(self):,} rows, {len(self.log_p):,} traces; each row is a list of Trace>"
+        counts = f"{counted(len(self), 'row')}, {counted(len(self.log_p), 'trace')}"
+        return f"<PredictedTraces: {counts}; each row is a list of Trace>"
 
     def __len__(self) -> int:
         return len(self.found)
@@ -157,7 +159,8 @@ class PredictedLabels(RowPredictions[PredictedLabel]):
     probability: NDArray[np.float64]
 
     def __repr__(self) -> str:
-        return f"<PredictedLabels: {len(self):,} rows, {len(self.probability):,} labels; each row is a list of them>"
+        counts = f"{counted(len(self), 'row')}, {counted(len(self.probability), 'label')}"
+        return f"<PredictedLabels: {counts}; each row is a list of them>"
 
     def __len__(self) -> int:
         return len(self.traces)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
@@ -19,6 +20,8 @@ VERSION = 1
 
 # What goes with one run or one machine is no setting.
 NOT_SETTINGS = ("taxonomy", "network", "device", "warm_start", "checkpoint", "checkpoint_every", "n_jobs", "verbose")
+_JSON = {"None": "null", "True": "true", "False": "false"}  # what a file has for values that messages name
+_PYTHON = re.compile(rf"(?<!['\"\w])({'|'.join(_JSON)})(?!['\"\w])")  # but not in quotes, where it is text
 SETTINGS = tuple(name for name in RULES if name not in NOT_SETTINGS)
 
 
@@ -97,4 +100,4 @@ def read_settings(path: str | Path) -> dict[str, Any]:
             raise HiNetError(f"version is {content['version']}, and this hinet reads {VERSION}; write the file anew")
         return restored_settings(content["parameters"])
     except HiNetError as error:
-        raise FileError(path, str(error)) from None
+        raise FileError(path, _PYTHON.sub(lambda word: _JSON[word[0]], str(error))) from None

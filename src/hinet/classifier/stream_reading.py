@@ -20,7 +20,7 @@ from hinet.data.text.fitting import Counts, resolve_auto
 from hinet.data.text.settings import TextSettings
 from hinet.data.text.streaming import BoundedCounts
 from hinet.data.text.text_input import as_arrow
-from hinet.errors import HiNetError, InputTypeError, LabelError
+from hinet.errors import HiNetError, InputTypeError, LabelError, counted
 from hinet.progress import SECONDS_BETWEEN_LINES, Progress
 
 SAMPLE_ROWS = 100_000  # that are kept in memory as they are: held-out rows, and what columns and titles are judged by
@@ -67,7 +67,9 @@ class ChunkReader:
             if is_table:
                 raise LabelError("labels of a stream are one a row; give paths as tuples, not as columns")
             if len(labels) != count_of(inputs):
-                raise HiNetError(f"rows from {first}: {count_of(inputs):,} rows and {len(labels):,} labels")
+                raise HiNetError(
+                    f"rows from {first}: {counted(count_of(inputs), 'row')} and {counted(len(labels), 'label')}"
+                )
             if len(labels):
                 yield Chunk(first, inputs, [tuple(label) if isinstance(label, list) else label for label in labels])
             first += len(labels)

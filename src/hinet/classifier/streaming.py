@@ -38,7 +38,7 @@ from hinet.engine import Search, fit
 from hinet.engine.model.groups import Groups
 from hinet.engine.settings import plan_memory
 from hinet.engine.training.rows import sample_values
-from hinet.errors import HiNetError, LabelError
+from hinet.errors import HiNetError, LabelError, counted
 from hinet.files import read_arrays, write_arrays
 from hinet.memory import GB, total_memory
 from hinet.parameters import resolve_threads
@@ -90,9 +90,8 @@ class StreamTraining:
         codec, counts = self._codec(first, held, every)
         valid_rows, valid_labels = (held.inputs, held.labels) if valid is None else valid
         truth = codec.truth(valid_labels) if len(valid_labels) else None  # raises before rows are read once more
-        self._progress.message(
-            f"{first.rows - len(held.labels):,} training rows with {len(counts):,} labels, from a stream"
-        )
+        trained = counted(first.rows - len(held.labels), "training row")
+        self._progress.message(f"{trained} with {counted(len(counts), 'label')}, from a stream")
         titles, weights_of_titles = self._titles(first, held, sample, codec, counts)
         features = self._features(first, held, sample, codec, titles)
         fingerprint = self._fingerprint(first, features, codec, len(held.labels), (titles, weights_of_titles))
@@ -124,11 +123,13 @@ class StreamTraining:
             size = min(int(holdout_mask(first.rows, share, 0).sum()) if first.rows < 2 * MOST_HELD else
                        round(share * first.rows), MOST_HELD, most)  # fmt: skip
             if size < round(share * first.rows):
-                self._progress.message(f"{size:,} rows are held out, which is enough; the others are trained on")
+                self._progress.message(
+                    f"{counted(size, 'row is/rows are')} held out, which is enough; the others are trained on"
+                )
         else:
             size = min(self._size_of_unasked(first, codec, inputs), most)
             if size:
-                self._progress.message(f"{size:,} rows are held out, to weight the experts")
+                self._progress.message(f"{counted(size, 'row is/rows are')} held out, to weight the experts")
         order = np.argsort(key, kind="stable")
         rows = _Rows(inputs, labels, number)
         return rows.take(np.sort(order[:size])), rows.take(np.sort(order[size:]))

@@ -20,7 +20,7 @@ class Truth:
     """The true labels of rows, as nodes of the taxonomy, whether the classifier can predict them or not.
 
     A label that an inferred taxonomy does not know stands for the deepest node above it that is known, if any, and is
-    not ``exact``: nothing that is predicted can be that label.
+    not ``exact``: nothing that is predicted can be that label. ``names`` has the ids of all labels then.
     """
 
     taxonomy: Taxonomy
@@ -28,6 +28,7 @@ class Truth:
     nodes: NDArray[np.int64]  # those of row i are offsets[i]:offsets[i + 1]; NOTHING where no node is known
     exact: NDArray[np.bool_]  # as long as nodes
     paths: tuple[tuple[str, ...], ...] | None = None  # of rows that were given as paths in a DAG: ids below the root
+    names: NDArray[np.object_] | None = None  # as long as nodes; None if all labels are known
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -41,7 +42,8 @@ class Truth:
         """Return the chosen rows, by a mask or by number."""
         entries, counts = gather(np.arange(len(self.nodes)), self.offsets, np.arange(len(self))[rows])
         paths = None if self.paths is None else tuple(self.paths[row] for row in np.arange(len(self))[rows].tolist())
-        return Truth(self.taxonomy, offsets_of(counts), self.nodes[entries], self.exact[entries], paths)
+        names = None if self.names is None else self.names[entries]
+        return Truth(self.taxonomy, offsets_of(counts), self.nodes[entries], self.exact[entries], paths, names)
 
     def are_right(self, nodes: NDArray[np.int64], *, or_above: bool = False) -> NDArray[np.bool_]:
         """Return whether the node of every row is one of its labels or, with ``or_above``, above one."""
@@ -61,3 +63,9 @@ class Truth:
         names = [self.taxonomy.ids[node] for node in self.nodes[known].tolist()]
         bounds = offsets_of(np.bincount(self.owner[known], minlength=len(self))).tolist()
         return [tuple(names[start:end]) for start, end in pairwise(bounds)]
+
+    def whole_ids(self) -> list[tuple[str, ...]]:
+        """Return the labels of every row by their ids, those that are not known too."""
+        if self.names is None:
+            return self.ids()
+        return [tuple(self.names[start:end].tolist()) for start, end in pairwise(self.offsets.tolist())]

@@ -10,7 +10,7 @@ import typer
 from hinet.cli.column_options import LabelSep
 from hinet.cli.options import RunOptions, option, seed_options
 from hinet.cli.outputs import check_outputs, check_plot
-from hinet.errors import FileError
+from hinet.errors import FileError, counted
 from hinet.extras import require
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
@@ -97,7 +97,8 @@ def print_outcomes(data: ComparisonData, outcomes: list[Outcome]) -> None:
     from rich.table import Table
 
     table = Table(
-        title=f"{data.name}: {len(data.train):,} training rows, {len(data.test):,} test rows", title_justify="left"
+        title=f"{data.name}: {counted(len(data.train), 'training row')}, {counted(len(data.test), 'test row')}",
+        title_justify="left",
     )
     columns = ("model", "accuracy", "hier. F1", "by level", "output parameters", "s/epoch", "peak GB")
     for column in columns:

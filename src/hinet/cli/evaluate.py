@@ -12,7 +12,7 @@ from hinet.cli.column_options import ColumnOptions, column_options
 from hinet.cli.options import AsJson, ModelFolder, RunOptions, option, thread_options
 from hinet.cli.outputs import PLOT, check_plot
 from hinet.cli.row_options import FILES, RowOptions, row_options
-from hinet.errors import HiNetError
+from hinet.errors import HiNetError, counted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from rich.table import Table
@@ -70,11 +70,11 @@ def evaluate(
                 counter.advanced(len(block))
     evaluation = _combine(loaded, parts)
     speed = len(evaluation) / (time.perf_counter() - start - sum(part.seconds for part in parts))
-    sets = _combine_sets(loaded, parts)
+    sets = _combine_sets(loaded, evaluation, parts)
     if plot is not None:
         from hinet.evaluation.plots import plot_evaluation, plot_set_evaluation
 
-        title = f"{model.name}: {len(evaluation):,} rows"
+        title = f"{model.name}: {counted(len(evaluation), 'row')}"
         if sets is not None and sets.scores is not None:  # the model predicts sets
             plot_set_evaluation(sets, plot, title)
         else:
@@ -93,6 +93,7 @@ class _JudgedBlock(NamedTuple):
     """The true labels of rows, the predictions, which are right, and the answers at the calibrated threshold."""
 
     labels: list[tuple[str, ...]]
+    knows_labels: bool  # whether the model knows one of them, or a node above one
     found: Found
     right: Any
     counts: AnswerCounts | None  # of answers at the threshold, if there is one
@@ -104,6 +105,7 @@ class _JudgedBlock(NamedTuple):
 
 def _evaluate_block(loaded: LoadedModel, block: LabelledBlock) -> _JudgedBlock:
     from hinet.classifier.calibration import answers_at
+    from hinet.classifier.truth import NOTHING
 
     truth = loaded.fitted.codec.truth(block.labels)
     rows = loaded.fitted.rows(loaded.named_as_trained(block.inputs))
@@ -121,7 +123,17 @@ def _evaluate_block(loaded: LoadedModel, block: LabelledBlock) -> _JudgedBlock:
         predicted = _names_of(loaded, sets.nodes, sets.offsets)
         scores = fitted.search.node_probabilities(rows, MIN_SCORE)
     seconds = time.perf_counter() - start
-    return _JudgedBlock(truth.ids(), found, truth.are_right(ends), counts, ranked, predicted, scores, seconds)
+    return _JudgedBlock(
+        truth.whole_ids(),
+        bool((truth.nodes != NOTHING).any()),
+        found,
+        truth.are_right(ends),
+        counts,
+        ranked,
+        predicted,
+        scores,
+        seconds,
+    )
 
 
 def _ranked(loaded: LoadedModel, rows: Any) -> list[list[str]]:
@@ -148,14 +160,15 @@ def _combine(loaded: LoadedModel, parts: list[_JudgedBlock]) -> Evaluation:
 
     if not parts:
         raise HiNetError("there are no rows to evaluate: all were skipped, or none matches --where")
-    labels = [ids for part in parts for ids in part.labels]
-    if not any(labels):
+    if not any(part.knows_labels for part in parts):
         raise HiNetError("the model knows none of the labels or their ancestors; are --text and --label right?")
+    labels = [ids for part in parts for ids in part.labels]
+    taxonomy = loaded.fitted.codec.taxonomy_with(labels)
     right = np.concatenate([part.right for part in parts])
-    return Evaluation(loaded.fitted.codec.taxonomy, labels, concat_traces([part.found for part in parts]), right)
+    return Evaluation(taxonomy, labels, concat_traces([part.found for part in parts]), right)
 
 
-def _combine_sets(loaded: LoadedModel, parts: list[_JudgedBlock]) -> SetEvaluation | None:
+def _combine_sets(loaded: LoadedModel, evaluation: Evaluation, parts: list[_JudgedBlock]) -> SetEvaluation | None:
     """Return the evaluation of sets, if rows have several labels; a model of one label predicts the best alone."""
     import scipy.sparse as sp
 
@@ -164,12 +177,13 @@ def _combine_sets(loaded: LoadedModel, parts: list[_JudgedBlock]) -> SetEvaluati
     if any(part.ranked is None for part in parts):
         return None
     ranked = [labels for part in parts for labels in part.ranked or ()]
-    truth = [ids for part in parts for ids in part.labels]
-    taxonomy = loaded.fitted.codec.taxonomy
+    taxonomy, truth = evaluation.taxonomy, evaluation.labels
     if loaded.fitted.codec.sets is None:
         return SetEvaluation(taxonomy, truth, [labels[:1] for labels in ranked], ranked)
     predicted = [labels for part in parts for labels in part.predicted or ()]
-    return SetEvaluation(taxonomy, truth, predicted, ranked, sp.vstack([part.scores for part in parts], format="csr"))
+    scores = sp.vstack([part.scores for part in parts], format="csr")
+    scores.resize(len(truth), len(taxonomy))  # labels that the model does not know have none
+    return SetEvaluation(taxonomy, truth, predicted, ranked, scores)
 
 
 def _print(
@@ -209,7 +223,7 @@ def evaluation_table(evaluation: Evaluation, outputs: int, speed: float) -> Tabl
     from rich.table import Table
 
     report = evaluation.report
-    table = Table(title=f"{len(evaluation):,} rows", title_justify="left", show_header=False)
+    table = Table(title=counted(len(evaluation), "row"), title_justify="left", show_header=False)
     figures = [
         ("accuracy", f"{100 * evaluation.accuracy:.1f}%"),
         ("hierarchical F1", f"{100 * report.hierarchical_f1:.1f}%"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hinet.cli.options import AsJson, RunOptions, help_with_example, option, quiet_option
-from hinet.errors import HiNetError, did_you_mean
+from hinet.errors import HiNetError, counted, did_you_mean
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.serving.store import Store
@@ -40,7 +40,7 @@ def export(
         raise HiNetError(f"some rows have several labels, which {format} has no room for; write .jsonl")
     with new_table(out, format, dict.fromkeys(names, "any")) as table:
         table.write({name: [row.get(name) for row in rows] for name in names})
-    run.message(f"{len(rows):,} rows")
+    run.message(counted(len(rows), "row"))
 
 
 @quiet_option

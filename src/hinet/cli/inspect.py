@@ -10,7 +10,7 @@ import typer
 
 from hinet.cli.options import AsJson, ModelFolder, RunOptions, option, quiet_option
 from hinet.cli.outputs import PLOT, STANDARD, check_outputs, check_plot
-from hinet.errors import HiNetError
+from hinet.errors import HiNetError, counted
 
 EXAMPLE = "hinet inspect model"
 
@@ -75,13 +75,16 @@ def _draw(manifest: dict[str, Any], model: Path, plot: Path) -> None:
 def _lines(manifest: dict[str, Any]) -> list[str]:
     """Return the summary of a manifest as lines."""
     from hinet.classifier.loaded import saved_columns
+    from hinet.classifier.manifest import metrics_text, trainings_of, updates_text
 
-    features, data = manifest["features"], manifest["training_data"]
+    features = manifest["features"]
+    first, *updates = trainings_of(manifest)
     size = sum(entry["bytes"] for entry in manifest["files"].values())
     versions = ", ".join(f"{name} {version}" for name, version in manifest["versions"].items())
     lines = [
         f"model of the {manifest['engine']} engine, format {manifest['format']}, {size / 1e6:,.1f} MB; {versions}",
-        f"  trained on  {data.get('rows', 0):,} rows with {data.get('labels', 0):,} labels",
+        f"  trained on  {counted(first['rows'], 'row')} with {counted(first['labels'], 'label')}",
+        *([f"  updated     {updates_text(updates)}"] if updates else []),
         f"  features    {_features_line(features)}",
     ]
     with suppress(HiNetError):  # a note of this name may be the user's own
@@ -94,10 +97,11 @@ def _lines(manifest: dict[str, Any]) -> list[str]:
     settings = {k: v for k, v in manifest["parameters"].items() if v not in (None, "auto", False) and k not in hidden}
     lines.append(f"  settings    {', '.join(f'{name} {value}' for name, value in settings.items())}")
     for name, metrics in manifest["metrics"].items():
-        lines.append(
-            f"  {name:<11} {metrics['rows']:,} rows: accuracy {100 * metrics['accuracy']:.1f}%, "
-            f"hierarchical F1 {100 * metrics['hierarchical_f1']:.1f}%"
-        )
+        lines.append(f"  {name:<11} {counted(metrics['rows'], 'row')}: {metrics_text(metrics)}")
+    if (rule := manifest.get("set_rule")) is not None:
+        from hinet.classifier.predicted_sets import SetRule
+
+        lines.append(f"  sets        {SetRule(**rule)}")
     return [*lines, *_calibration_lines(manifest["calibration"])]
 
 
@@ -119,7 +123,7 @@ def _calibration_lines(calibration: dict[str, Any] | None) -> list[str]:
     if calibration is None:
         return ["  calibrated  no"]
     lines = [
-        f"  calibrated  on {calibration['rows']:,} rows: temperature {calibration['temperature']:.2f}, "
+        f"  calibrated  on {counted(calibration['rows'], 'row')}: temperature {calibration['temperature']:.2f}, "
         f"error {calibration['error_before']:.3f}, then {calibration['error_after']:.3f}"
     ]
     if calibration["promise"] is not None:

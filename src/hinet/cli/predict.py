@@ -15,7 +15,7 @@ from hinet.cli.cluster_options import ClusterOptions, cluster_options
 from hinet.cli.column_options import ColumnOptions, input_options
 from hinet.cli.options import ModelFolder, RunOptions, option, thread_options
 from hinet.cli.row_options import FILES, SKIP_HINT, OnError, RowFormat, RowOptions, row_options
-from hinet.errors import FileError, HiNetError
+from hinet.errors import FileError, HiNetError, counted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.classifier.loaded import LoadedModel
@@ -127,11 +127,7 @@ def predict(
             new_output = partial(PredictionOutput, loaded, table, query, prefix, skips)
             blank = _write(blocks, out, None if to is None else to.value, new_output, counter, separator)
     if blank:
-        rows_without = (
-            "1 row has no text: its prediction is"
-            if blank == 1
-            else f"{blank:,} rows have no text: their predictions are"
-        )
+        rows_without = counted(blank, "row has no text: its prediction is/rows have no text: their predictions are")
         run.message(f"{rows_without} blank")
 
 

@@ -13,7 +13,7 @@ import typer
 
 from hinet.cli.options import option, shared_options
 from hinet.cli.outputs import STANDARD, check_outputs
-from hinet.errors import HiNetError
+from hinet.errors import HiNetError, counted
 
 if TYPE_CHECKING:  # imported when a command runs, so that --help is fast
     from hinet.data.tables import Conditions, RowErrors, TableOptions
@@ -77,7 +77,7 @@ class RowOptions:
         with collect_rejects(self.rejects_path(output)) as rejects:
             yield rejects
         if rejects.count:
-            rows = "1 row was" if rejects.count == 1 else f"{rejects.count:,} rows were"
+            rows = counted(rejects.count, "row was/rows were")
             typer.echo(f"{rows} skipped; the reasons are in {rejects.path}", err=True)
 
 

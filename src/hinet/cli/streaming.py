@@ -27,7 +27,7 @@ from hinet.data.tables.size import estimate_rows
 from hinet.data.text.fitting import hash_and_count, resolve_auto
 from hinet.data.text.settings import TextSettings
 from hinet.engine.settings import WIDTH, plan_memory
-from hinet.errors import HiNetError
+from hinet.errors import HiNetError, counted
 from hinet.memory import GB, total_memory
 from hinet.taxonomy import PATH_MARK
 
@@ -73,7 +73,7 @@ class Stream:
             raise HiNetError("there are no validation rows; check --where and the rejects")
         _, _, inputs, labels = sample.chosen()
         chosen = "" if len(labels) == count else f", of which {len(labels):,} are chosen at random"
-        self.run.message(f"{count:,} validation rows{chosen}")
+        self.run.message(f"{counted(count, 'validation row')}{chosen}")
         return inputs, labels
 
 

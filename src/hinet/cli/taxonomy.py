@@ -13,7 +13,7 @@ from hinet.cli.hierarchy_options import HierarchyOptions, hierarchy_options
 from hinet.cli.messages import with_options
 from hinet.cli.options import AsJson, RunOptions, help_with_example, option, quiet_option
 from hinet.cli.outputs import check_outputs
-from hinet.errors import HiNetError
+from hinet.errors import HiNetError, counted
 
 if TYPE_CHECKING:  # imported when a command runs, so that --help is fast
     from hinet.taxonomy import Problem, Report
@@ -117,7 +117,7 @@ def convert(
     check_outputs([hierarchy.file], {"the file to write": out})
     taxonomy = hierarchy.taxonomy()
     taxonomy.write(out)
-    run.message(f"{out}: {len(taxonomy):,} nodes, {len(taxonomy.edge_child):,} edges")
+    run.message(f"{out}: {counted(len(taxonomy), 'node')}, {counted(len(taxonomy.edge_child), 'edge')}")
 
 
 for command, example in (
@@ -192,13 +192,9 @@ def _print_report(report: Report, every: bool) -> None:
         for line in summary_lines(report.source, report.summary):
             console.print(Text(line))
     if report.errors:
-        console.print(Text(_count_text(len(report.errors), "error"), style="bold red"))
+        console.print(Text(counted(len(report.errors), "error"), style="bold red"))
     else:
-        console.print(Text(f"no errors, {_count_text(len(report.warnings), 'warning')}", style="green"))
-
-
-def _count_text(number: int, word: str) -> str:
-    return f"{number:,} {word}{'s' * (number != 1)}"
+        console.print(Text(f"no errors, {counted(len(report.warnings), 'warning')}", style="green"))
 
 
 def summary_lines(source: str, summary: dict[str, Any]) -> list[str]:
@@ -206,12 +202,12 @@ def summary_lines(source: str, summary: dict[str, Any]) -> list[str]:
     branching = summary["branching"]
     widest = f", widest {branching['widest']!r}" if branching["widest"] is not None else ""
     lines = [
-        f"{source}: {summary['kind']} of {summary['nodes']:,} nodes in {_count_text(summary['levels'], 'level')}",
+        f"{source}: {summary['kind']} of {counted(summary['nodes'], 'node')} in {counted(summary['levels'], 'level')}",
         f"  root        {summary['root'] if summary['root'] is not None else '(virtual)'}, "
-        f"{summary['tops']:,} children",
+        f"{counted(summary['tops'], 'child/children')}",
         f"  edges       {summary['edges']:,}",
         f"  leaves      {summary['leaves']:,}   inner nodes {summary['inner']:,}",
-        f"  parents     {summary['several_parents']:,} nodes with several parents",
+        f"  parents     {counted(summary['several_parents'], 'node')} with several parents",
         f"  branching   mean {branching['mean']}, median {branching['median']:g}, max {branching['max']:,}{widest}",
         *_depth_lines(summary),
     ]
@@ -220,8 +216,9 @@ def summary_lines(source: str, summary: dict[str, Any]) -> list[str]:
         depths = ", ".join(f"{depth}: {count:,}" for depth, count in rows["labels_by_depth"].items())
         lines += [
             f"  labels      {rows['labels']:,} distinct among {rows['labels_given']:,} given; by depth {depths}",
-            f"  inner       {rows['inner_labels']:,} labels are inner nodes, in {rows['given_at_inner_labels']:,} rows",
-            f"  no rows     {rows['nodes_without_rows']:,} nodes have no row at or below them",
+            f"  inner       {counted(rows['inner_labels'], 'label is an inner node/labels are inner nodes')}, "
+            f"in {counted(rows['given_at_inner_labels'], 'row')}",
+            f"  no rows     {counted(rows['nodes_without_rows'], 'node has/nodes have')} no row at or below them",
         ]
     return lines
 
@@ -234,7 +231,7 @@ def _depth_lines(summary: dict[str, Any]) -> list[str]:
     for depth, count in counts if len(counts) <= 60 else counts[:60]:
         leaves = summary["leaves_by_depth"].get(depth, 0)
         bar = "█" * max(1, round(_BAR * count / largest))
-        lines.append(f"  {depth:>5} {count:>12,}  {bar} {leaves:,} leaves")
+        lines.append(f"  {depth:>5} {count:>12,}  {bar} {counted(leaves, 'leaf/leaves')}")
     if len(counts) > 60:
-        lines.append(f"      … {len(counts) - 60:,} more depths")
+        lines.append(f"      … {counted(len(counts) - 60, 'more depth')}")
     return lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +19,7 @@ from hinet.cli.options import RunOptions, option, seed_options
 from hinet.cli.outputs import PLOT, check_plot
 from hinet.cli.row_options import FILES, RowOptions, conditions, row_options
 from hinet.cli.training_options import TrainingOptions, ValidationOptions, training_options, validation_options
-from hinet.errors import FileError, HiNetError
+from hinet.errors import FileError, HiNetError, counted, quoted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet import HiNetClassifier, Taxonomy
@@ -88,17 +88,20 @@ def train(
     stream = None
     if cluster is None:
         stream = stream_of(data, validation, rows, column_options, hierarchy, defaults, training, run, out)
+    if training.resume and checkpoints.is_dir():
+        _check_resumed(checkpoints, streams=stream is not None)
     if stream is None:
         rows_read = read_training_rows(
             data, validation, rows, column_options, hierarchy, output=out, seed=run.seed, defaults=defaults
         )
-        run.message(f"{len(rows_read.train):,} training rows with {len(rows_read.train.distinct_labels):,} labels")
-        report_hierarchy(rows_read.columns, hierarchy, run)
+        labels = counted(len(rows_read.train.distinct_labels), "label")
+        run.message(f"{counted(len(rows_read.train), 'training row')} with {labels}")
+        report_hierarchy(rows_read.columns, hierarchy, run, rows_read.train.labels)
         report_validation(rows_read, validation.risk, run)
         columns, path_sep = rows_read.columns, rows_read.train.path_sep
     else:
         columns, path_sep = stream.columns, None
-        report_hierarchy(columns, hierarchy, run, streamed=True)
+        report_hierarchy(columns, hierarchy, run)
     classifier = classifier_with(
         known, **_parameters(training, run), taxonomy=hierarchy, path_sep=path_sep_of(path_sep, column_options),
         validation_fraction=None if stream is None else validation.valid_share, checkpoint=checkpoints,
@@ -193,28 +196,52 @@ def _check_outputs(model: Path, resume: bool, plot: Path | None) -> Path:
     return checkpoints
 
 
-def report_hierarchy(columns: Columns, hierarchy: Taxonomy | None, run: RunOptions, *, streamed: bool = False) -> None:
-    """Print the shape of the hierarchy."""
+def _check_resumed(checkpoints: Path, *, streams: bool) -> None:
+    """Raise FileError if rows in memory were to go on where a stream was broken off, or the other way round."""
+    from hinet.data.spill import is_spill
+
+    names = [path.name for path in checkpoints.iterdir()]
+    streamed = any(map(is_spill, names))
+    if names and streamed != streams:
+        option = "with --stream; add --stream" if streamed else "without --stream; add --no-stream"
+        raise FileError(checkpoints, f"has checkpoints of a run {option} to continue it, or remove the folder")
+
+
+def report_hierarchy(
+    columns: Columns, hierarchy: Taxonomy | None, run: RunOptions, labels: Sequence[Any] | None = None
+) -> None:
+    """Print the shape of the hierarchy, as far as it is known; a stream has not read its ``labels`` yet."""
+    from hinet.cli.training_rows import label_separator
+
     if hierarchy is not None:
         kind = "tree" if hierarchy.is_tree else "DAG"
-        run.message(f"labels are nodes of a {kind} of {len(hierarchy):,} nodes in {hierarchy.height} levels")
-    elif columns.path_sep is None and len(columns.label) == 1 and not streamed:
-        run.message("labels have no hierarchy; give --taxonomy, or labels that are paths A > B")
+        run.message(
+            f"labels are nodes of a {kind} of {counted(len(hierarchy), 'node')} in {counted(hierarchy.height, 'level')}"
+        )
+    elif labels is not None and len(columns.label) == 1:
+        if columns.path_sep is None:
+            run.message("labels have no hierarchy; give --taxonomy, or labels that are paths A > B")
+        elif columns.label_sep is None and (separator := label_separator(labels)) is not None:
+            example = next(label for label in labels if separator in label)
+            run.message(
+                f"warning: labels such as {quoted(example)} look like several paths in a cell, and are read as one; "
+                f"add --label-sep '{separator}' if they are several"
+            )
 
 
 def report_validation(data: TrainingData, risk: float | None, run: RunOptions) -> None:
     """Print the number of validation rows, and how they relate to the training rows."""
     if data.valid is None:
         return
-    run.message(f"{len(data.valid):,} validation rows")
+    run.message(counted(len(data.valid), "validation row"))
     untrained = data.count_untrained_labels()
     if untrained:
-        run.message(f"{untrained:,} labels occur only in validation rows, so the model cannot learn them")
+        only = "only in validation rows, so the model cannot learn"
+        run.message(counted(untrained, f"label occurs {only} it/labels occur {only} them"))
     repeated = 0 if risk is None else data.count_repeated_texts()
     if repeated:
-        run.message(
-            f"{repeated:,} validation rows repeat a training text: the risk is valid for rows that do so as often"
-        )
+        repeat = counted(repeated, "validation row repeats/validation rows repeat")
+        run.message(f"{repeat} a training text: the risk is valid for rows that do so as often")
 
 
 def _cluster(place: ClusterOptions, split: Split | None, training: TrainingOptions, run: RunOptions) -> Cluster | None:

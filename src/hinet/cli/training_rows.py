@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -20,6 +20,9 @@ from hinet.errors import HiNetError
 from hinet.ragged import Ints
 from hinet.taxonomy import PATH_MARK, Taxonomy, has_paths, split_path
 from hinet.taxonomy.path_text import path_error
+
+SEPARATORS = (";", "|", ",")
+LEAST_SEVERAL = 0.2  # share of cells with several paths that is no accident
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,25 @@ def read_training_rows(
         valid = None if valid is None else replace(valid, path_sep=PATH_MARK)
     read = TrainingData(train, valid, columns)
     return read if validation.valid_share is None else read.with_holdout(validation.valid_share, seed)
+
+
+def label_separator(labels: Sequence[Any]) -> str | None:
+    """Return what seems to separate several paths in the cells of labels, if many have it; None if nothing does.
+
+    There is a path on each side of it. A comma may also stand within a step, as in ``Home > Kitchen, Bath > Taps``:
+    there a step after a comma must also start a cell.
+    """
+    cells = [label for label in labels if isinstance(label, str)]
+    tops = {split_path(cell)[0] for cell in cells}
+    for separator in SEPARATORS:
+        several = 0
+        for cell in cells:
+            paths = [split_path(part) for part in cell.split(separator)]
+            starts = separator != "," or any(path[0] in tops for path in paths[1:])
+            several += len(paths) > 1 and starts and all(len(path) > 1 and all(path) for path in paths)
+        if several > LEAST_SEVERAL * len(cells):
+            return separator
+    return None
 
 
 def training_query(

@@ -24,7 +24,7 @@ from hinet.cli.train import (
     report_hierarchy,
 )
 from hinet.cli.training_options import TrainingOptions, ValidationOptions, validation_options
-from hinet.errors import HiNetError
+from hinet.errors import HiNetError, counted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet import HiNetClassifier
@@ -73,7 +73,9 @@ def tune(
     is held out in turn. With --vectors, settings with and without them are compared.
     """
     from hinet.tuning import report, validate_metric
+    from hinet.tuning.search import MINUTES
 
+    MINUTES.validate("--minutes", minutes)
     if out is None and results is None:
         raise HiNetError("give --out for the model, or --results for the settings alone")
     folder = Path(results if results is not None else f"{str(out).rstrip('/')}.tune")
@@ -126,8 +128,8 @@ def _prepare(
         data, replace(validation, valid_share=None), rows, column_options, hierarchy,
         output=output, seed=run.seed, defaults=defaults,
     )  # fmt: skip
-    run.message(f"{len(read.train):,} rows with {len(read.train.distinct_labels):,} labels")
-    report_hierarchy(read.columns, hierarchy, run)
+    run.message(f"{counted(len(read.train), 'row')} with {counted(len(read.train.distinct_labels), 'label')}")
+    report_hierarchy(read.columns, hierarchy, run, read.train.labels)
     classifier = classifier_with(
         {}, taxonomy=hierarchy, path_sep=path_sep_of(read.train.path_sep, column_options),
         columns=column_kinds(read.columns), vectors=training.vectors, encoder=training.encoder,
@@ -150,6 +152,7 @@ def _search(
 ) -> Tuning:
     from hinet.progress import SilentProgress, progress_for_terminal
     from hinet.tuning import tune as search
+    from hinet.tuning.trials import TrialFolder
 
     valid = None if read.valid is None else (read.valid.inputs, read.valid.labels)
     try:
@@ -159,8 +162,9 @@ def _search(
             progress=SilentProgress() if run.quiet else progress_for_terminal("tune"),
         )  # fmt: skip
     except KeyboardInterrupt:
+        kept = f"interrupted; the finished trials are in {folder}: add --resume to the command to continue"
         typer.echo(
-            f"interrupted; the finished trials are in {folder}: add --resume to the command to continue", err=True
+            kept if TrialFolder(folder).has_search else "interrupted before a trial ended: none is kept", err=True
         )
         raise
 
@@ -195,7 +199,7 @@ def print_ranking(tuning: Tuning) -> None:
     from hinet.tuning.space import text_of
 
     best = tuning.best
-    table = Table(title=f"{len(tuning.trials):,} trials in {tuning.seconds:.0f} s", title_justify="left")
+    table = Table(title=f"{counted(len(tuning.trials), 'trial')} in {tuning.seconds:.0f} s", title_justify="left")
     for column in ("settings", tuning.metric, "gain", "error of the gain", "splits"):
         table.add_column(column, justify="left" if column == "settings" else "right")
     others = [gain for gain in tuning.ranking if gain.changes not in (best.changes, {})]

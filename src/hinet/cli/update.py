@@ -15,7 +15,7 @@ from hinet.cli.finishing import calibrate, report_model
 from hinet.cli.options import ModelFolder, RunOptions, option, seed_options
 from hinet.cli.row_options import FILES, RowOptions, row_options
 from hinet.cli.training_options import ValidationOptions, validation_options
-from hinet.errors import FileError, HiNetError
+from hinet.errors import FileError, HiNetError, counted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet import HiNetClassifier, Taxonomy
@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.cli.training_rows import LabelledInputs
     from hinet.data.tables import Columns
 
+MOST_NEW_NODES = 10  # that are listed
 EXAMPLE = "hinet update model --taxonomy new_categories.csv --rename tv=television --rows more.csv"
 
 
@@ -49,8 +50,10 @@ def update(
     validation rows, which must be new to the model, calibrate it again.
     """
     from hinet.classifier.loaded import COLUMNS, LoadedModel
+    from hinet.classifier.model_folder import read_manifest
 
     start = time.perf_counter()
+    read_manifest(model)  # raises for what is no model, before anything is said of options
     target = model if out is None else Path(out)
     _check(taxonomy, rename or [], more or [], validation)
     writes = {} if out is None or target.resolve() == model.resolve() else {"--out": target}
@@ -184,7 +187,9 @@ def _learn(
     run: RunOptions,
 ) -> None:
     if train is not None:
-        run.message(f"{len(train):,} training rows with {len(train.distinct_labels):,} labels")
+        run.message(f"{counted(len(train), 'training row')} with {counted(len(train.distinct_labels), 'label')}")
+        if hierarchy is None:
+            _report_new_nodes(classifier, train)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if hierarchy is None and train is not None:
@@ -194,6 +199,15 @@ def _learn(
             classifier.update_taxonomy(hierarchy, renamed, inputs, labels)
     for warning in caught:
         run.message(f"warning: {warning.message}")
+
+
+def _report_new_nodes(classifier: HiNetClassifier, train: LabelledInputs) -> None:
+    """Print the nodes that an inferred hierarchy gains by new labels."""
+    codec = classifier.fitted_.codec
+    new = codec.taxonomy_with(codec.truth(train.labels).whole_ids()).ids[len(codec.taxonomy) :]
+    if new:
+        more = f" (and {len(new) - MOST_NEW_NODES:,} more)" if len(new) > MOST_NEW_NODES else ""
+        typer.echo(f"new nodes: {', '.join(new[:MOST_NEW_NODES])}{more}")
 
 
 def _validate(classifier: HiNetClassifier, valid: LabelledInputs, risk: float | None) -> HiNetError | None:

@@ -10,7 +10,7 @@ import typer
 from hinet.cli.column_options import ColumnOptions, text_options
 from hinet.cli.options import AsJson, RunOptions, help_with_example, option, quiet_option, thread_options
 from hinet.cli.row_options import RowOptions, row_options
-from hinet.errors import FileError, HiNetError
+from hinet.errors import FileError, HiNetError, counted
 
 if TYPE_CHECKING:  # imported when a command runs, so that --help is fast
     import pyarrow as pa
@@ -67,7 +67,7 @@ def distill(
     progress = Progress() if run.quiet else progress_for_terminal("vectors")
     source = loaded if no_cache else CachedEncoder(loaded, cache)
     written = write_vectors(source, out, texts=texts, width=width, progress=progress)
-    run.message(f"wrote {out}: {written.tokens:,} tokens of width {written.width:,}")
+    run.message(f"wrote {out}: {counted(written.tokens, 'token')} of width {written.width:,}")
 
 
 def _texts(table: list[str], rows: RowOptions, column_options: ColumnOptions, out: Path) -> pa.ChunkedArray:
@@ -118,7 +118,7 @@ def inspect(
     if as_json:
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
         return
-    typer.echo(f"{folder}: {shape[0]:,} tokens of width {shape[1]:,}, {found['bytes'] / 1e6:,.1f} MB")
+    typer.echo(f"{folder}: {counted(shape[0], 'token')} of width {shape[1]:,}, {found['bytes'] / 1e6:,.1f} MB")
     if isinstance(about, dict):
         typer.echo(f"  encoder  {config.get('tokenizer_name')}, {about.get('encoder')}")
         typer.echo(f"  added    {about.get('words')} words and {about.get('pairs')} pairs of words")

@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -71,7 +72,8 @@ def connected(cluster: Cluster) -> Iterator[None]:
 
         if ray.is_initialized():
             _check_processors(cluster, int(ray.cluster_resources().get("CPU", 0)), "the cluster")
-            yield
+            with _quiet():
+                yield
             return
         _connect(cluster)
         try:
@@ -127,13 +129,15 @@ def _environment(usual: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what Ray tells of itself to its log files; errors are raised anyway."""
+    """Keep what Ray tells and warns of itself to its log files; errors are raised anyway."""
     loggers = [logging.getLogger(name) for name in ("ray", "ray.data", "ray.train", "ray._private")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"ray\.")
+            yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

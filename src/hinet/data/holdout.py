@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.errors import HiNetError
+from hinet.errors import HiNetError, counted
 
 
 def holdout_mask(count: int, share: float, seed: int) -> NDArray[np.bool_]:
@@ -19,7 +19,9 @@ def holdout_mask(count: int, share: float, seed: int) -> NDArray[np.bool_]:
     np.int64(2)
     """
     if count < 2:
-        raise HiNetError(f"got {count} rows, but holding some out needs at least 2; give more rows, or validation rows")
+        raise HiNetError(
+            f"got {counted(count, 'row')}, but holding some out needs at least 2; give more rows, or validation rows"
+        )
     mask = np.zeros(count, bool)
     size = min(max(round(share * count), 1), count - 1)
     mask[np.random.default_rng(seed).permutation(count)[:size]] = True

@@ -10,7 +10,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from hinet.data.matrix_kernels import BAD_FEATURES, BAD_OFFSETS, BAD_VALUES, SORTED, validate_csr
-from hinet.errors import HiNetError, format_value
+from hinet.errors import HiNetError, counted, format_value
 from hinet.ragged import gather, offsets_of
 
 MAX_FEATURES = np.iinfo(np.int32).max  # kernels use 32-bit feature numbers
@@ -131,7 +131,9 @@ def check_rows(rows: Any, expected: int | None = None) -> None:
 def check_count(rows: int, labels: int) -> None:
     """Raise HiNetError unless there are as many rows of features as of labels."""
     if rows != labels:
-        raise HiNetError(f"{rows:,} rows of features and {labels:,} rows of labels; give one label per row")
+        raise HiNetError(
+            f"{counted(rows, 'row')} of features and {counted(labels, 'row')} of labels; give one label per row"
+        )
 
 
 def as_csr(rows: Any) -> Any:

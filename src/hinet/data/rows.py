@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hinet.errors import LabelError
+from hinet.errors import LabelError, counted
 from hinet.ragged import Ints
 
 
@@ -21,7 +21,9 @@ class LabelledRows:
 
     def __post_init__(self) -> None:
         if len(self.texts) != len(self.labels):
-            raise LabelError(f"{len(self.texts):,} texts and {len(self.labels):,} labels; give one label per text")
+            raise LabelError(
+                f"{counted(len(self.texts), 'text')} and {counted(len(self.labels), 'label')}; give one label per text"
+            )
 
     def __len__(self) -> int:
         return len(self.texts)

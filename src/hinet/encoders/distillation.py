@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from hinet.data.text.text_input import as_arrow
 from hinet.encoders.cache import CachedEncoder
 from hinet.encoders.encoder import Encoder, Vectors, distinct_texts
-from hinet.errors import FileError, HiNetError
+from hinet.errors import FileError, HiNetError, counted
 from hinet.files import write_arrays
 from hinet.files.atomic import new_folder, write_text
 from hinet.parameters import whole
@@ -291,7 +291,7 @@ def _fit(
     rows = usable[np.unique(np.linspace(0, len(usable) - 1, min(len(usable), FITTED_TEXTS)).astype(np.int64))]
     if not len(rows):
         return _project(vectors, vectors, width), 0
-    progress.message(f"encoding {len(rows):,} texts")
+    progress.message(f"encoding {counted(len(rows), 'text')}")
     targets = encoder.encode([texts[row] for row in rows.tolist()], progress=progress)
     targets = targets - targets.mean(axis=0)
     targets /= max(float(np.linalg.norm(targets, axis=1).mean()), 1e-6)

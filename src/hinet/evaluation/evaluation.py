@@ -45,10 +45,13 @@ class Bin(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The true labels of rows, the predicted traces, and which of them are right."""
+    """The true labels of rows, the predicted traces, and which of them are right.
+
+    The taxonomy is that of the traces, perhaps with further nodes after its own: true labels that no trace leads to.
+    """
 
     taxonomy: Taxonomy
-    labels: list[tuple[str, ...]]  # true node ids of every row; empty if the taxonomy has none of them
+    labels: list[tuple[str, ...]]  # true node ids of every row, at least one
     found: Found
     right: NDArray[np.bool_]
 
@@ -56,9 +59,10 @@ class Evaluation:
         return len(self.labels)
 
     @cached_property
-    def _known(self) -> NDArray[np.int64]:
-        """Rows with a true node in the taxonomy, for the hierarchical metrics."""
-        return np.flatnonzero([bool(ids) for ids in self.labels])
+    def predicted(self) -> list[str]:
+        """The predicted node id of every row."""
+        traces = self.found.traces
+        return [self.taxonomy.ids[node] for node in traces.end_nodes[traces.row_offsets[:-1]].tolist()]
 
     @property
     def accuracy(self) -> float:
@@ -68,7 +72,7 @@ class Evaluation:
     @cached_property
     def report(self) -> LabelReport:
         """Metrics of labels and of the hierarchy."""
-        return label_report([self.labels[row] for row in self._known.tolist()], self.found.traces.take(self._known))
+        return label_report(self.labels, self.predicted, taxonomy=self.taxonomy)
 
     @cached_property
     def confidence(self) -> NDArray[np.float64]:
@@ -94,13 +98,8 @@ class Evaluation:
     @cached_property
     def level_calibration(self) -> list[float]:
         """Expected calibration error of each level."""
-        traces = self.found.traces
-        kept = traces.take(self._known)
-        counts = np.diff(traces.offsets)[traces.row_offsets[:-1]]
-        chosen = np.zeros(len(self), bool)
-        chosen[self._known] = True
-        log_p = self.found.log_p[np.repeat(chosen, counts)]
-        return level_calibration_error([self.labels[row] for row in self._known.tolist()], kept, np.minimum(log_p, 0))
+        log_p = np.minimum(self.found.log_p, 0)
+        return level_calibration_error(self.labels, self.found.traces, log_p, taxonomy=self.taxonomy)
 
     @cached_property
     def coverage(self) -> CoverageRisk:
@@ -114,10 +113,10 @@ class Evaluation:
 
     def errors_by_top(self) -> list[TopErrors]:
         """Return the wrong rows by the top node above their first true label, most errors first."""
-        wrong = self._known[~self.right[self._known]]
-        if not len(wrong):
+        wrong = np.flatnonzero(~self.right).tolist()
+        if not wrong:
             return []
-        cases = Cases.of([self.labels[row] for row in wrong.tolist()], self.found.traces.take(wrong))
+        cases = Cases.of([self.labels[row] for row in wrong], [self.predicted[row] for row in wrong], self.taxonomy)
         agreed = np.concatenate([common.greatest_depth() for common in Common.of_all(cases)])
         first = cases.true_nodes[cases.offsets[:-1]]
         tops = _top_of(self.taxonomy, first)
@@ -125,7 +124,7 @@ class Evaluation:
         np.add.at(counts, (tops, agreed), cases.counts)
         order = np.argsort(-counts.sum(1), kind="stable")
         return [
-            TopErrors(self.taxonomy.titles[top], tuple(counts[top].tolist()))
+            TopErrors(self.taxonomy.titles[top] or self.taxonomy.ids[top], tuple(counts[top].tolist()))
             for top in order[: np.count_nonzero(counts.sum(1))].tolist()
         ]
 

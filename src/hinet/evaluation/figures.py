@@ -53,7 +53,7 @@ def _confused(evaluation: Evaluation) -> list[dict[str, Any]]:
     """Return the commonest pairs of a true and another, predicted label; of several true ones the first counts."""
     traces, taxonomy = evaluation.found.traces, evaluation.taxonomy
     ends = traces.end_nodes[traces.row_offsets[:-1]].tolist()
-    wrong = [row for row in np.flatnonzero(~evaluation.right).tolist() if evaluation.labels[row] and ends[row] >= 0]
+    wrong = [row for row in np.flatnonzero(~evaluation.right).tolist() if ends[row] >= 0]
     pairs = Counter((taxonomy.position(evaluation.labels[row][0]), ends[row]) for row in wrong)
     return [
         {"true": _node(taxonomy, true), "predicted": _node(taxonomy, predicted), "rows": count}
@@ -69,11 +69,10 @@ def _node(taxonomy: Taxonomy, node: int) -> dict[str, Any]:
 def _branches(evaluation: Evaluation) -> list[dict[str, Any]]:
     """Return the nodes with most errors at or below them, with the first parent of each; parents come first."""
     taxonomy = evaluation.taxonomy
-    known = [row for row, ids in enumerate(evaluation.labels) if ids]
-    true = np.array([taxonomy.position(evaluation.labels[row][0]) for row in known], np.int64)
+    true = np.array([taxonomy.position(labels[0]) for labels in evaluation.labels], np.int64)
     path, offsets = _paths(taxonomy, true)
     lengths = np.diff(offsets)
-    wrong = np.repeat(~evaluation.right[known], lengths)
+    wrong = np.repeat(~evaluation.right, lengths)
     rows, errors = np.bincount(path, minlength=len(taxonomy)), np.bincount(path, wrong, len(taxonomy))
     order = np.argsort(-errors, kind="stable")[:MOST_BRANCHES]  # no node has more errors than its parent
     listed = {int(node) for node in order[errors[order] > 0]}

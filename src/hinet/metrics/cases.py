@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data import Traces
-from hinet.errors import LabelError, quoted
+from hinet.errors import LabelError, counted, quoted
 from hinet.ragged import Ints, distinct, gather, offsets_of
 from hinet.taxonomy import VIRTUAL_ROOT, Taxonomy
 from hinet.taxonomy.path_ids import as_id
@@ -193,7 +193,9 @@ def _lookup(taxonomy: Taxonomy, labels: list[Any], row_of: Ints, side: str) -> N
         index = next(index for index, label in enumerate(labels) if label not in taxonomy)
     row, name = row_of[index], as_id(labels[index])
     hint = taxonomy.hint_for(name)
-    raise LabelError(f"{side}: row {row}: label {quoted(name)} is not in the taxonomy of {len(taxonomy):,} nodes{hint}")
+    raise LabelError(
+        f"{side}: row {row}: label {quoted(name)} is not in the taxonomy of {counted(len(taxonomy), 'node')}{hint}"
+    )
 
 
 def _numbered_sets(nodes: Ints, offsets: Ints, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

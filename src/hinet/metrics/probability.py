@@ -12,6 +12,7 @@ from hinet.errors import HiNetError
 from hinet.metrics.ancestry import Ancestry
 from hinet.metrics.cases import Labels, check_lengths, check_predicted, common_taxonomy, true_labels
 from hinet.ragged import Bools, Ints, gather, offsets_of
+from hinet.taxonomy import Taxonomy
 
 BINS = 15  # as in Guo et al. (2017), On calibration of modern neural networks
 MIN_PROBABILITY = float(np.finfo(np.float64).eps)  # for log loss, in place of 0
@@ -51,12 +52,15 @@ def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, *, bin
     return _calibration_error(sure, right, bins)
 
 
-def level_calibration_error(y_true: Labels, y_pred: Traces, log_p: ArrayLike, *, bins: int = BINS) -> list[float]:
+def level_calibration_error(
+    y_true: Labels, y_pred: Traces, log_p: ArrayLike, *, bins: int = BINS, taxonomy: Taxonomy | None = None
+) -> list[float]:
     """Return for each level the expected calibration error of the nodes predicted there.
 
     A node on the first trace of a row is right if it is a true label or an ancestor of one. ``log_p`` is the log
     probability of the path down to every neuron of ``y_pred``, as in ``Found.log_p``; the longest trace determines the
-    number of levels.
+    number of levels. ``taxonomy`` is that of the traces, or that with further nodes after its own
+    (``Taxonomy.with_nodes``), where true labels are such.
 
     >>> from hinet import Layers, Taxonomy, Traces
     >>> layers = Layers.of(Taxonomy.from_paths([("pet", "cat"), ("pet", "dog"), ("cow",)], steps="ids"))
@@ -64,7 +68,7 @@ def level_calibration_error(y_true: Labels, y_pred: Traces, log_p: ArrayLike, *,
     >>> [round(e, 3) for e in level_calibration_error(["cat", "pet"], predicted, np.log([0.9, 0.5, 1.0, 0.5]))]
     [0.05, 0.0]
     """
-    taxonomy = common_taxonomy(y_true, y_pred, None)
+    taxonomy = common_taxonomy(y_true, y_pred, None) if taxonomy is None else taxonomy
     true_nodes, true_offsets = true_labels(y_true, taxonomy)
     check_lengths(len(true_offsets) - 1, len(y_pred))
     check_predicted(y_pred.row_offsets)

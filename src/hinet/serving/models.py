@@ -16,7 +16,7 @@ import numpy as np
 
 from hinet.classifier.evaluation_file import read_evaluation
 from hinet.classifier.loaded import LoadedModel, load_model
-from hinet.classifier.manifest import MANIFEST
+from hinet.classifier.manifest import MANIFEST, trainings_of
 from hinet.classifier.model_folder import OURS, read_manifest
 from hinet.compiled import compile_from_now_on
 from hinet.errors import quoted
@@ -110,7 +110,7 @@ class ServedModel:
             "labels": len(codec.label_nodes),
             "levels": codec.layers.height,
             "is_tree": codec.taxonomy.is_tree,
-            "trained_rows": manifest["training_data"]["rows"],
+            "trained_rows": sum(training["rows"] for training in trainings_of(manifest)),
             "engine": manifest["engine"],
             "bytes": sum(entry["bytes"] for entry in manifest["files"].values()),
             "versions": manifest["versions"],

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hinet.errors import TaxonomyError, quoted
+from hinet.errors import TaxonomyError, counted, quoted
 from hinet.ragged import Bools, Ints, group_by
 from hinet.taxonomy.draft import MAX_SUGGESTIONS, Draft, Problem, resolve
 from hinet.taxonomy.layers import Layers
@@ -216,7 +216,7 @@ def _count_rows(taxonomy: Taxonomy, rows: Iterable[RowLabels]) -> tuple[list[Pro
                 reason = (
                     "not reachable from the root"
                     if label in taxonomy
-                    else f"not in the taxonomy of {len(taxonomy):,} nodes"
+                    else f"not in the taxonomy of {counted(len(taxonomy), 'node')}"
                 )
                 message = f"label {quoted(label)} is {reason}{hint}"
                 problems.append(Problem("error", "unknown-label", message, line, (label,), table.path))

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.errors import FileError, LabelError, TaxonomyError, did_you_mean, quoted
+from hinet.errors import FileError, LabelError, TaxonomyError, counted, did_you_mean, quoted
 from hinet.files.atomic import write_text
 from hinet.files.delimited import format_delimited
 from hinet.ragged import Bools, Ints, first_seen, freeze, frozen, gather, group_by, offsets_of
@@ -190,6 +190,30 @@ class Taxonomy:
         depth = longest_depth(len(self), self.edge_parent, self.edge_child) + np.int32(1)
         return replace(self, root=VIRTUAL_ROOT, depth=depth)
 
+    def with_nodes(self, parents: Mapping[str, str | None]) -> Taxonomy:
+        """Return the taxonomy with new nodes after its own, by id: the parent of each, or None for the root.
+
+        A parent that is new as well comes before its children.
+
+        >>> Taxonomy.from_paths([("Food", "Bread"), ("Toys",)]).with_nodes({"Food > Milk": "Food", "Art": None}).ids
+        ('Food', 'Food > Bread', 'Toys', 'Food > Milk', 'Art')
+        """
+        position, depth = dict(self._positions), self.depth.tolist()
+        edges = []
+        for node, parent in parents.items():
+            above = self.root if parent is None else position[parent]
+            position[node] = len(position)
+            depth.append(1 if above == VIRTUAL_ROOT else depth[above] + 1)
+            if above != VIRTUAL_ROOT:
+                edges.append((above, position[node]))
+        new_edges = np.array(edges, self.edge_parent.dtype).reshape(-1, 2)
+        edge_parent = np.append(self.edge_parent, new_edges[:, 0])
+        edge_child = np.append(self.edge_child, new_edges[:, 1])
+        order = np.lexsort((edge_child, edge_parent))
+        attributes = {name: (*values, *repeat("", len(parents))) for name, values in self.attributes.items()}
+        depths = np.array(depth, np.int32)
+        return Taxonomy(tuple(position), edge_parent[order], edge_child[order], attributes, self.root, depths)
+
     def __len__(self) -> int:
         return len(self.ids)
 
@@ -214,13 +238,16 @@ class Taxonomy:
 
     def __repr__(self) -> str:
         kind = "tree" if self.is_tree else "DAG"
-        return f"<Taxonomy: {kind} of {len(self):,} nodes, {int(self.leaves.sum()):,} leaves, height {self.height}>"
+        leaves = counted(int(self.leaves.sum()), "leaf/leaves")
+        return f"<Taxonomy: {kind} of {counted(len(self), 'node')}, {leaves}, height {self.height}>"
 
     def position(self, node: str) -> int:
         """Return the position of ``node`` in ``ids``, or raise LabelError with the nearest id."""
         name = as_id(node)
         if name not in self._positions:
-            raise LabelError(f"{quoted(name)} is not in the taxonomy of {len(self):,} nodes{self.hint_for(name)}")
+            raise LabelError(
+                f"{quoted(name)} is not in the taxonomy of {counted(len(self), 'node')}{self.hint_for(name)}"
+            )
         return self._positions[name]
 
     def hint_for(self, name: str) -> str:
@@ -245,7 +272,11 @@ class Taxonomy:
         missing = np.flatnonzero(positions < 0)
         if len(missing):
             row = int(missing[0])
-            more = f" ({len(missing) - 1:,} more rows have unknown labels)" if len(missing) > 1 else ""
+            more = (
+                f" ({counted(len(missing) - 1, 'more row has/more rows have')} unknown labels)"
+                if len(missing) > 1
+                else ""
+            )
             try:
                 self.position(nodes[row])
             except LabelError as error:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hinet.classifier.settings import write_settings
+from hinet.errors import counted
 from hinet.files.atomic import write_text
 from hinet.tuning.search import Tuning
 from hinet.tuning.space import text_of
@@ -85,5 +86,5 @@ def plot(tuning: Tuning, path: str | Path) -> None:
         if gain is not None and trial.changes
     ]
     best = tuning.best
-    title = f"{tuning.metric} of {len(tuning.trials):,} trials"
+    title = f"{tuning.metric} of {counted(len(tuning.trials), 'trial')}"
     plot_search(points, (text_of(best.changes), 100 * best.value, 100 * best.error), path, title)

@@ -216,7 +216,7 @@ export class Answer {
     const { text } = this.input;
     fill(
       this.explanation,
-      h("h3", "Why “", step ? titled(step) : "this", "”?"),
+      h("h3", { title: step && (step.title || step.node) }, "Why “", step ? titled(step) : "this", "”?"),
       text != null && marked(text, reasons?.reasons ?? [], unknown),
       reasons ? rivalLine(reasons) : h("p.rival", this.withoutReasons(step, found.trace)),
       reasons &&

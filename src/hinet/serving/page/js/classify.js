@@ -28,6 +28,7 @@ export function create(panel, app) {
               "button.chip",
               {
                 type: "button",
+                title: text,
                 onclick: () => {
                   fields.first.value = text;
                   ask();

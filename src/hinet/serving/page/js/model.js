@@ -129,7 +129,7 @@ function evaluation({ evaluation: found, calibration: fitted }) {
 
 function confused(pairs) {
   const cell = ({ node, title }) =>
-    h("td", h("span.clamp", { title }, name(title || node), " ", title !== node && h("code", name(node))));
+    h("td", h("span.clamp", { title: title || node }, name(title || node), " ", title !== node && h("code", name(node))));
   return h(
     "div.table-box",
     { tabindex: 0, role: "region", "aria-label": "Most confused labels" },

@@ -43,6 +43,11 @@ export function create(panel, app) {
     button("Previous", "k", () => move(-1)),
     button("Next", "j", () => move(1)),
   );
+  const keys = { a: "accept", c: "correct", 1: "to 3: a trace", "?": "all keys" };
+  const hint = h(
+    "p.facts.hint",
+    Object.entries(keys).map(([key, what]) => h("span", h("kbd", key), ` ${what}`)),
+  );
   let items = [];
   let at = 0;
   let left = 0; // rows of the queue, with those that are not loaded
@@ -91,7 +96,7 @@ export function create(panel, app) {
       h("span", `First step: ${percent(1 - item.split)}`),
       h("span", new Date(item.received).toLocaleString("en", { dateStyle: "medium", timeStyle: "short" })),
     );
-    fill(body, text, facts, buttons);
+    fill(body, text, facts, buttons, hint);
     bench.show(item.text != null ? { text: item.text } : { row: item.row }, item.result, item.id);
     fill(result, bench.answer.element);
   }
