@@ -52,6 +52,7 @@ bench: $(EVERYTHING)  ## slow measurements, with HINET_DATA=folder of the data s
 	$(BIN)/python benchmarks/several_labels.py
 	$(BIN)/python benchmarks/serve.py
 	$(BIN)/python benchmarks/tune.py
+	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/cluster.py
 	$(BIN)/python benchmarks/page.py
 

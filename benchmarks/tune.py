@@ -27,7 +27,7 @@ from hinet.tuning.space import text_of
 MINUTES = float(os.environ.get("HINET_MINUTES", "5"))
 THREADS = int(os.environ.get("HINET_THREADS", "-1"))
 VALID_SHARE = 0.1
-PART = 30_000  # training rows of Wikipedia, and a third of that to test on
+PART, SMALL_PART = 30_000, 8_000  # training rows of Wikipedia, and a third of the first to test on
 LEVELS = 2  # of the hierarchy that are left of Wikipedia's seven
 
 
@@ -64,10 +64,10 @@ def _some(part: tuple[Any, Sequence[str]], count: int) -> tuple[Any, Sequence[st
     return [part[0][row] for row in chosen], [part[1][row] for row in chosen]
 
 
-def _wikipedia(*, top: bool) -> Rows:
+def _wikipedia(*, top: bool, part: int = PART) -> Rows:
     """Return some rows of Wikipedia, their labels cut to the ``top`` levels or as they are."""
     rows = _of_texts(wikitaxa_texts())
-    train, test = _some(rows.train, PART), _some(rows.test, PART // 3)
+    train, test = _some(rows.train, part), _some(rows.test, PART // 3)
     if not top:
         return Rows(rows.taxonomy, train, test)
     return Rows(
@@ -128,6 +128,7 @@ SETS: dict[str, Callable[[], Rows]] = {
     "icd": lambda: _of_texts(icd_texts()),
     "wikitaxa, two levels": partial(_wikipedia, top=True),
     "wikitaxa, 30,000 rows": partial(_wikipedia, top=False),
+    "wikitaxa, 8,000 rows": partial(_wikipedia, top=False, part=SMALL_PART),
     "wordnet": lambda: _of_texts(wordnet_texts()),
 }
 CASES: dict[str, Case] = {name: partial(compare, read) for name, read in SETS.items()}

@@ -335,6 +335,33 @@ def needs() -> Claims:
 
 
 @claims
+def cluster() -> Claims:
+    page, found = "docs/cluster.md", results("cluster")
+    rows = found["prediction"]
+    assert rows["equal"]
+    assert rows["equal_after_kill"]
+    assert 0 < rows["killed_after_portions"] < rows["portions"]
+    yield page, f"two workers answer {rows['rows']:,} rows as one process does, to the last bit"
+    yield page, f"they answer {rows['throughput_ratio']:.2f} times as many rows a second as one"
+    for name, title in (("icd", "ICD-10-CM"), ("wikitaxa", "wikitaxa")):
+        for split in ("auto", "rows"):
+            row = found[f"{name}, {split}"]
+            right = [f"{row[key]:.1f}" for key in ("accuracy_alone", "accuracy_two_workers")]
+            yield page, row_of(title, f"`{split}`", *right, f"{row['time_ratio']:.2f}", f"{row['exchanged_gb']:.1f} GB")
+
+
+@claims
+def tuning() -> Claims:
+    for name, row in results("tune").items():
+        cells = [
+            f"{row['default']:.1f}",
+            f"{row['tuned']:.1f}",
+            f"`{row['settings']}`" if row["gain"] else "the defaults",
+        ]
+        yield "docs/tuning.md", row_of(name, *cells)
+
+
+@claims
 def ontologies() -> Claims:
     page = "docs/hierarchies.md"
     for syntax in ("N-Triples", "Turtle", "RDF/XML", "JSON-LD"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -56,6 +58,11 @@ def test_directions_are_kept_in_which_labels_differ_most(monkeypatch: pytest.Mon
     np.testing.assert_allclose(np.square(kept).sum(), np.square(columns).sum(), rtol=1e-4)
 
 
+def test_all_columns_stay_where_there_are_few_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_COLUMNS", 5)
+    assert whitening(*_rows()).shape == (8, 8)
+
+
 @pytest.mark.parametrize("most_columns", [8, 4])
 def test_a_model_that_trained_on_whitened_columns_reads_rows_as_they_are(
     most_columns: int, monkeypatch: pytest.MonkeyPatch
@@ -67,5 +74,7 @@ def test_a_model_that_trained_on_whitened_columns_reads_rows_as_they_are(
     traces = Traces.encode(layers, [str(each) for each in label])
     columns, label = _rows(400, seed=1)
     rows = MixedRows(trained.sparse, columns)
-    model = fit(trained, traces, EngineSettings(threads=1, members=1, wide=False, deep_epochs=20, whiten=True))
+    settings = EngineSettings(threads=1, members=1, wide=False, deep_epochs=20, whiten=True)
+    model, plain = (fit(trained, traces, each) for each in (settings, replace(settings, whiten=False)))
+    assert not np.array_equal(model.experts.deep.embedding, plain.experts.deep.embedding)
     assert np.mean(np.array(Search(model, 1).traces(rows).traces.decode()) == label.astype(str)) > 0.9

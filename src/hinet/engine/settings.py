@@ -117,8 +117,8 @@ class EngineSettings:
     two_layers : bool
         Whether deep experts have a second layer of hidden units, all of them rectified; for several labels a row only.
     whiten : bool
-        Whether experts train on dense columns in which rows of one label vary alike in all directions, and at most 128
-        of them, in which labels differ most.
+        Whether experts train on dense columns in which rows of one label vary alike in all directions; if there are
+        more than 128 labels, on those 128 alone in which labels differ most.
     patience : int, optional
         Epochs of an expert without a lower cost of the validation rows after which it stops, the best epoch kept.
     seed : int

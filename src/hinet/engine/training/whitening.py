@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from hinet.engine.model.experts import DeepExpert, Floats
 
 SHRINKAGE = 0.3  # of the covariance to that of columns that all vary alike; more if there are few rows
-MOST_COLUMNS = 128  # that are left
+MOST_COLUMNS = 128  # that are left, if there are more labels
 
 
 def whitening(columns: Floats, label: NDArray[np.int64]) -> Floats:
@@ -48,7 +48,7 @@ def _whitening(columns: Floats, label: NDArray[np.int64]) -> Floats:
     shrunk = (1 - share) / spread * within + share * np.eye(width)
     values, directions = np.linalg.eigh(shrunk)
     matrix = (directions / np.sqrt(values)) @ directions.T
-    if width > MOST_COLUMNS:
+    if width > MOST_COLUMNS and len(sizes) > MOST_COLUMNS:  # fewer labels differ in fewer directions
         apart = (means - sizes @ means / count) * np.sqrt(sizes)[:, None]  # (labels, d)
         _, directions = np.linalg.eigh(matrix @ (apart.T @ apart) @ matrix)
         matrix = matrix @ directions[:, -MOST_COLUMNS:]
