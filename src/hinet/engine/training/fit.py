@@ -22,6 +22,8 @@ from hinet.parameters import PATH, instance
 from hinet.progress import Progress, SilentProgress
 from hinet.taxonomy import Layers
 
+SECONDS_OF_WORKERS = 5.0  # between two checkpoints, of which a caller knows nothing
+
 
 class Runner(Protocol):
     """Trains experts elsewhere, in several processes."""
@@ -86,6 +88,7 @@ def fit(
     with ExitStack() as stack:
         if runner is not None and checkpoint is None:
             checkpoint = stack.enter_context(TemporaryDirectory(prefix="hinet-"))
+            every = max(every, SECONDS_OF_WORKERS)
         kept = None
         if checkpoint is not None:
             fingerprint = plan.fingerprint() + ("" if runner is None else runner.mark)
