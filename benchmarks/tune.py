@@ -75,6 +75,12 @@ def _wikipedia(*, top: bool, part: int = PART) -> Rows:
     )
 
 
+def _icd(part: int) -> Rows:
+    """Return some training rows of ICD-10-CM, of which a share is held out, and its test rows."""
+    rows = _of_texts(icd_texts())
+    return Rows(rows.taxonomy, _some(rows.train, part), rows.test)
+
+
 def _cut(taxonomy: Taxonomy, label: str) -> str:
     path = [label]
     while parents := taxonomy.parents(path[-1]):
@@ -126,6 +132,7 @@ SETS: dict[str, Callable[[], Rows]] = {
     "naics": lambda: _of_texts(naics_texts()),
     "lshtc": _lshtc,
     "icd": lambda: _of_texts(icd_texts()),
+    "icd, 10,000 rows": partial(_icd, 10_000),
     "wikitaxa, two levels": partial(_wikipedia, top=True),
     "wikitaxa, 30,000 rows": partial(_wikipedia, top=False),
     "wikitaxa, 8,000 rows": partial(_wikipedia, top=False, part=SMALL_PART),
