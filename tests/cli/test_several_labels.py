@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from hinet.classifier.manifest import sealed
 from hinet.classifier.parameters import RULES
 from hinet.classifier.predicted_sets import SetRule
 from hinet.cli.training_options import EffortOption, ThresholdsBy
@@ -104,12 +106,38 @@ def test_inspect_tells_sets_their_thresholds_and_their_figures(
 
 
 @pytest.mark.parametrize(
+    ("forged", "message"),
+    [
+        ({"thresholds": []}, "thresholds should be numbers from 0 to 2, got []"),
+        ({"thresholds": [0.5, -1]}, "thresholds should be numbers from 0 to 2, got [0.5, -1]"),
+        ({"objective": 0}, "a precision should be above 0 and at most 1, got 0"),
+        ({"rows": None}, "manifest.set_rule.rows is None, expected a whole number"),
+    ],
+)
+@pytest.mark.parametrize("options", [[], ["--json"], ["--card"]])
+def test_a_forged_rule_is_named(
+    folder: Path, tmp_path: Path, forged: Any, message: str, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    copied = shutil.copytree(folder / "model", tmp_path / "model")
+    manifest = json.loads((copied / "manifest.json").read_text())
+    for changed, code in (({"later": 1}, 0), (forged, 2)):  # an entry of a later version does no harm
+        rule = manifest["set_rule"] | changed
+        (copied / "manifest.json").write_text(json.dumps(sealed({**manifest, "set_rule": rule})))
+        assert run("inspect", copied, *options) == code
+    assert f"manifest.json: the manifest is damaged ({message}); save the model again" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("rule", "said"),
     [
         (SetRule(), "labels of at least probability 0.5, not learned; the most probable label always"),
         (
             SetRule((0.25,), False, 0.9, 1),
             "labels of at least probability 0.25, learned for a precision of 0.9 on 1 row",
+        ),
+        (
+            SetRule((0.25,), False, 1, 2),
+            "labels of at least probability 0.25, learned for a precision of 1 on 2 rows",
         ),
         (
             SetRule((0.25, 2.0), False, "macro_f1", 40),
@@ -123,25 +151,28 @@ def test_a_rule_tells_what_it_answers_with(rule: SetRule, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "separator"),
+    ("labels", "found"),
     [
-        (["Food > Bread; Toys > Car", "Food > Milk"], ";"),
-        (["Food > Bread | Toys > Car"], "|"),
-        (["Food > Bread, Toys > Car", "Toys > Car", "Food > Milk"], ","),
+        (["Food > Bread; Toys > Car", "Food > Milk", "Toys > Car"], (";", "Food > Bread; Toys > Car")),
+        (["Food > Bread | Food > Milk"], ("|", "Food > Bread | Food > Milk")),
+        (["Food > Bread, Toys > Car", "Toys > Car", "Food > Milk"], (",", "Food > Bread, Toys > Car")),
+        (["Food > Salt; Oil", "Toys > Car; Food > Oil"], (";", "Toys > Car; Food > Oil")),  # the first is one path
         (["Home > Kitchen, Bath > Taps", "Home > Garden"], None),  # a step with a comma
+        (["Home > Kitchen; Bath > Taps"], None),
+        (["Home > Kitchen | Bath > Taps", "Home > Garden"], None),
         (["Clothing, Shoes > Women, Girls > Dresses", "Girls > Shoes"], None),
         (["Bread; Milk", "Food > Bread; dark", "Food > Bread"], None),
-        (["Food > Bread; Toys > Car", *["Food > Milk"] * 9], None),  # by accident
+        (["Food > Bread; Food > Rye", *["Food > Milk"] * 9], None),  # by accident
         ([frozenset({"Food > Bread", "Toys > Car"})], None),
         ([], None),
     ],
 )
-def test_several_paths_in_a_cell_are_seen(labels: list[Any], separator: str | None) -> None:
-    assert label_separator(labels) == separator
+def test_several_paths_in_a_cell_are_seen(labels: list[Any], found: tuple[str, str] | None) -> None:
+    assert label_separator(labels) == found
 
 
 def test_several_paths_in_a_cell_bring_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = ["rye bread,Food > Bread", "whole milk and toy car,Food > Milk; Toys > Car"] * 6
+    lines = ["rye bread,Food > Bread", "toy car,Toys > Car", "milk and toy car,Food > Milk; Toys > Car"] * 6
     (tmp_path / "rows.csv").write_text("\n".join(["text,label", *lines]) + "\n")
     train = ["train", tmp_path / "rows.csv", "--epochs", "1", "--out", tmp_path / "model"]
     assert run(*train) == 0

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hinet import load
+from hinet import HiNetClassifier, HiNetError, load
+from hinet.data.spill import is_spill
 from hinet.data.tables.size import estimate_rows
 from tests.cli.conftest import CATEGORIES, HINET, files_of, products, run_hinet, run_inside, write_products
 from tests.processes import started
@@ -104,22 +105,40 @@ def test_a_killed_run_goes_on_to_the_same_bytes(shards: Path) -> None:
     assert not checkpoints.exists()
 
 
-@pytest.mark.parametrize(
-    ("kept", "option", "said"),
-    [
-        ("rows.json", "--no-stream", "checkpoints of a run with --stream; add --stream to continue it"),
-        ("deep-1.safetensors", "--stream", "checkpoints of a run without --stream; add --no-stream to continue it"),
-    ],
-)
-def test_a_run_goes_on_as_it_was_begun(
-    kept: str, option: str, said: str, shards: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_in_memory_do_not_go_on_from_a_stream(shards: Path, capfd: pytest.CaptureFixture[str]) -> None:
     checkpoints = shards / "model.checkpoint"
     checkpoints.mkdir()
-    (checkpoints / kept).write_bytes(b"")
-    assert run_inside("train", "0.parquet", *COLUMNS[:-1], option, "--out", "model", "--resume", "-q") == 2
-    assert f"model.checkpoint: has {said}, or remove the folder" in capfd.readouterr().err
-    assert [*checkpoints.iterdir()] == [checkpoints / kept]
+    (checkpoints / "rows.json").write_bytes(b"")
+    assert run_inside("train", "0.parquet", *COLUMNS[:-1], "--no-stream", "--out", "model", "--resume", "-q") == 2
+    said = "has checkpoints of a run with --stream; add --stream to continue it, or remove the folder"
+    assert f"model.checkpoint: {said}" in capfd.readouterr().err
+    assert [*checkpoints.iterdir()] == [checkpoints / "rows.json"]
+
+
+@pytest.mark.parametrize("begun", ["--stream", "--no-stream"])
+def test_a_stream_goes_on_without_its_rows_on_disk_and_not_from_another_run(
+    begun: str, shards: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The rows leave the disk when training ends, before the model is saved."""
+    command = ["train", "0.parquet", *COLUMNS[:-1], "--epochs", "3", "--checkpoint-every", "0", "-q"]
+
+    def fail(*_: object, **__: object) -> None:
+        raise HiNetError("no room")
+
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(HiNetClassifier, "save", fail)
+        assert run_inside(*command, begun, "--out", "model") == 2
+    names = [path.name for path in (shards / "model.checkpoint").iterdir()]
+    assert names
+    assert not any(map(is_spill, names))
+    resumed = run_inside(*command, "--stream", "--out", "model", "--resume")
+    if begun == "--no-stream":
+        assert resumed == 2
+        assert "the checkpoint is of other rows or settings" in capfd.readouterr().err
+        return
+    assert resumed == 0
+    assert run_inside(*command, "--stream", "--out", "usual") == 0
+    assert files_of(shards / "model") == files_of(shards / "usual")
 
 
 def test_rows_are_estimated_without_reading_files(shards: Path) -> None:

@@ -138,6 +138,10 @@ def test_wrong_options_are_told_and_leave_nothing(
             "epochs: expected a whole number of at least 1 or null, got 'None'",
         ),
         (
+            '{"format": "hinet settings", "version": 1, "parameters": {"epochs": "is None or True"}}',
+            "or null, got 'is None or True'",
+        ),
+        (
             '{"format": "hinet settings", "version": 1, "parameters": {"wide": null}}',
             "wide: expected true or false, got null",
         ),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hinet import load
+from hinet import HiNetClassifier, HiNetError, load
 from tests.cli.conftest import products, run_hinet, run_inside
 from tests.cli.test_help import EXAMPLES
 
@@ -119,7 +119,16 @@ def test_new_nodes_are_listed_up_to_a_number(
     (shop / "later.csv").write_text("text,label\n" + "".join(f"rye car,a > {number}\n" for number in range(13)))
     main_ok("train", "paths.csv", "--out", "named", "--width", 8, "--epochs", 2, "--quiet")
     capsys.readouterr()
-    main_ok("update", "named", "--rows", "later.csv", "--quiet")
+    update = ["update", "named", "--rows", "later.csv", "--quiet"]
+
+    def fail(*_: object, **__: object) -> None:
+        raise HiNetError("no room")
+
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(HiNetClassifier, "save", fail)
+        assert run_inside(*update) == 2
+    assert capsys.readouterr().out == ""
+    main_ok(*update)
     listed = ", ".join(f"a > {number}" for number in range(10))
     assert capsys.readouterr().out == f"new nodes: {listed} (and 3 more)\n"
 

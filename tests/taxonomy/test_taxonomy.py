@@ -4,6 +4,7 @@ import copy
 import gzip
 import os
 import pickle
+import re
 from pathlib import Path
 from subprocess import PIPE
 
@@ -88,6 +89,19 @@ def test_nodes_that_are_added_come_after_the_others(paths: list[tuple[str, ...]]
         assert set(wider.children(node)) == set(whole.children(node))
     rooted = Taxonomy.from_edges([("r", "a")]).with_nodes({"b": None})
     assert (rooted.children("r"), rooted.depth.tolist()) == (("a", "b"), [0, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("parents", "message"),
+    [
+        ({"milk": "fod"}, "'milk': its parent 'fod' is neither in the taxonomy nor a new node before it; did you mean"),
+        ({"rye": "loaves", "loaves": "food"}, "'rye': its parent 'loaves' is neither in the taxonomy nor a new node"),
+        ({"milk": "food", "bread": "food"}, "'bread' is in the taxonomy already; give each new node an id of its own"),
+    ],
+)
+def test_nodes_that_cannot_be_added_are_named(parents: dict[str, str | None], message: str) -> None:
+    with pytest.raises(TaxonomyError, match=re.escape(message)):
+        Taxonomy.from_edges([("food", "bread"), ("food", "cake")]).with_nodes(parents)
 
 
 def test_padding_is_allowed_at_the_end_of_a_path_only() -> None:

@@ -26,7 +26,7 @@ from hinet.classifier.inputs import Features, MatrixInput, restore_features
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.manifest import FORMAT, MANIFEST, damaged
 from hinet.classifier.model_folder import ModelFiles, new_model, open_model, switch_manifest
-from hinet.classifier.predicted_sets import NEVER, SetRule
+from hinet.classifier.predicted_sets import SetRule
 from hinet.classifier.text_paths import TextStyle
 from hinet.data import Traces
 from hinet.engine.search.predictor import Predictor
@@ -229,14 +229,7 @@ def _restored_rule(metadata: Mapping[str, Any] | None, codec: LabelCodec) -> Set
     """Return the rule for sets of labels, which models of such rows have, and no others."""
     if (metadata is None) != (codec.sets is None):
         raise HiNetError("thresholds belong to models of rows with several labels, which have some")
-    if metadata is None:
-        return None
-    thresholds, objective = tuple(metadata["thresholds"]), metadata["objective"]
-    if not thresholds or not all(0 <= threshold <= NEVER for threshold in thresholds):
-        raise HiNetError(f"thresholds should be numbers from 0 to {NEVER:g}, got {list(thresholds)}")
-    if isinstance(objective, int | float) and not 0 < objective <= 1:
-        raise HiNetError(f"a precision should be above 0 and at most 1, got {objective}")
-    return SetRule(thresholds, metadata["best_always"], objective, metadata["rows"])
+    return None if metadata is None else SetRule.restored(metadata)
 
 
 def _restored_values(taxonomy: Taxonomy, kind: str, values: list[Any]) -> NDArray[Any]:

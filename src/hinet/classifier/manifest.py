@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
+from hinet.classifier.predicted_sets import SetRule
 from hinet.data.text import TextSettings
 from hinet.errors import FileError, HiNetError, counted
 from hinet.evaluation.risk import RiskBound
@@ -224,11 +225,29 @@ def parse_manifest(path: Path, data: bytes) -> dict[str, Any]:
     if manifest.get("blake2b") != digest:
         raise FileError(path, "was changed after the model was saved; copy the folder again or save the model anew")
     try:
+        manifest = _with_list_of_trainings(manifest)
         check_plain(manifest, Manifest, "manifest")
+        if manifest.get("set_rule") is not None:
+            SetRule.restored(manifest["set_rule"])
         _check_text(manifest, data)
     except HiNetError as error:
         raise damaged(path, error) from None
     return dict(manifest)
+
+
+def _with_list_of_trainings(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return a manifest with earlier trainings as a list, the first first; older models have each within the next."""
+    training = manifest.get("training_data")
+    if not isinstance(training, dict) or not isinstance(training.get("before"), dict):
+        return manifest
+    before = training["before"]
+    trainings: list[Any] = []
+    while isinstance(before, dict):
+        trainings.insert(0, {name: value for name, value in before.items() if name != "before"})
+        before = before.get("before")
+    if before is not None:
+        trainings.insert(0, before)  # which is no training, and is told as such
+    return {**manifest, "training_data": {**training, "before": trainings}}
 
 
 def trainings_of(manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:

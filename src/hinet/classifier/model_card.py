@@ -211,7 +211,7 @@ def _calibration(manifest: Mapping[str, Any]) -> str:
         if calibration["promise"] is not None:
             parts.append(f'`min_confidence="calibrated"`: {RiskBound(**calibration["promise"])}.')
     if rule is not None:
-        parts.append(_plain(f"Sets: {SetRule(**rule)}."))
+        parts.append(_plain(f"Sets: {SetRule.restored(rule)}."))
     return "\n\n".join(parts) or "None: probabilities are as trained."
 
 

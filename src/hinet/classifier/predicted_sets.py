@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -12,7 +13,7 @@ from hinet.classifier.label_rows import SetForm
 from hinet.classifier.truth import Truth
 from hinet.data import Traces
 from hinet.engine.search.search import Search
-from hinet.errors import counted
+from hinet.errors import HiNetError, counted
 from hinet.ragged import gather, offsets_of
 from hinet.taxonomy import Taxonomy
 
@@ -50,12 +51,22 @@ class SetRule:
     objective: Objective | float | None = None
     rows: int = 0
 
+    @classmethod
+    def restored(cls, metadata: Mapping[str, Any]) -> SetRule:
+        """Return the rule that a manifest holds, or raise HiNetError if its values are out of range."""
+        thresholds, objective = tuple(metadata["thresholds"]), metadata["objective"]
+        if not thresholds or not all(0 <= threshold <= NEVER for threshold in thresholds):
+            raise HiNetError(f"thresholds should be numbers from 0 to {NEVER:g}, got {list(thresholds)}")
+        if isinstance(objective, int | float) and not 0 < objective <= 1:
+            raise HiNetError(f"a precision should be above 0 and at most 1, got {objective}")
+        return cls(thresholds, metadata["best_always"], objective, metadata["rows"])
+
     def __str__(self) -> str:
         named = [f"{threshold:.3g}" if threshold <= 1 else "none" for threshold in self.thresholds]
         levels = f" ({', '.join(named)} from the top level down)" if len(named) > 1 else ""
         least = "the probability of their level" if levels else f"probability {named[0]}"
         best = "; the most probable label always" if self.best_always else ""
-        precision = isinstance(self.objective, float)
+        precision = isinstance(self.objective, int | float)
         goal = f"a precision of {self.objective:g}" if precision else str(self.objective).replace("_f1", "-F1")
         learned = f"learned for {goal} on {counted(self.rows, 'row')}" if self.rows else "not learned"
         return f"labels of at least {least}{levels}, {learned}{best}"

@@ -21,7 +21,8 @@ VERSION = 1
 # What goes with one run or one machine is no setting.
 NOT_SETTINGS = ("taxonomy", "network", "device", "warm_start", "checkpoint", "checkpoint_every", "n_jobs", "verbose")
 _JSON = {"None": "null", "True": "true", "False": "false"}  # what a file has for values that messages name
-_PYTHON = re.compile(rf"(?<!['\"\w])({'|'.join(_JSON)})(?!['\"\w])")  # but not in quotes, where it is text
+_QUOTED = r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_PYTHON = re.compile(rf"{_QUOTED}|\b(?:{'|'.join(_JSON)})\b")  # what is in quotes is text, and stays
 SETTINGS = tuple(name for name in RULES if name not in NOT_SETTINGS)
 
 
@@ -100,4 +101,4 @@ def read_settings(path: str | Path) -> dict[str, Any]:
             raise HiNetError(f"version is {content['version']}, and this hinet reads {VERSION}; write the file anew")
         return restored_settings(content["parameters"])
     except HiNetError as error:
-        raise FileError(path, _PYTHON.sub(lambda word: _JSON[word[0]], str(error))) from None
+        raise FileError(path, _PYTHON.sub(lambda word: _JSON.get(word[0], word[0]), str(error))) from None

@@ -101,7 +101,7 @@ def _lines(manifest: dict[str, Any]) -> list[str]:
     if (rule := manifest.get("set_rule")) is not None:
         from hinet.classifier.predicted_sets import SetRule
 
-        lines.append(f"  sets        {SetRule(**rule)}")
+        lines.append(f"  sets        {SetRule.restored(rule)}")
     return [*lines, *_calibration_lines(manifest["calibration"])]
 
 

@@ -88,9 +88,9 @@ def train(
     stream = None
     if cluster is None:
         stream = stream_of(data, validation, rows, column_options, hierarchy, defaults, training, run, out)
-    if training.resume and checkpoints.is_dir():
-        _check_resumed(checkpoints, streams=stream is not None)
     if stream is None:
+        if training.resume and checkpoints.is_dir():
+            _check_resumed(checkpoints)
         rows_read = read_training_rows(
             data, validation, rows, column_options, hierarchy, output=out, seed=run.seed, defaults=defaults
         )
@@ -196,15 +196,14 @@ def _check_outputs(model: Path, resume: bool, plot: Path | None) -> Path:
     return checkpoints
 
 
-def _check_resumed(checkpoints: Path, *, streams: bool) -> None:
-    """Raise FileError if rows in memory were to go on where a stream was broken off, or the other way round."""
+def _check_resumed(checkpoints: Path) -> None:
+    """Raise FileError if rows in memory were to go on where a stream was broken off that has its rows on disk."""
     from hinet.data.spill import is_spill
 
-    names = [path.name for path in checkpoints.iterdir()]
-    streamed = any(map(is_spill, names))
-    if names and streamed != streams:
-        option = "with --stream; add --stream" if streamed else "without --stream; add --no-stream"
-        raise FileError(checkpoints, f"has checkpoints of a run {option} to continue it, or remove the folder")
+    if any(is_spill(path.name) for path in checkpoints.iterdir()):
+        raise FileError(
+            checkpoints, "has checkpoints of a run with --stream; add --stream to continue it, or remove the folder"
+        )
 
 
 def report_hierarchy(
@@ -221,8 +220,8 @@ def report_hierarchy(
     elif labels is not None and len(columns.label) == 1:
         if columns.path_sep is None:
             run.message("labels have no hierarchy; give --taxonomy, or labels that are paths A > B")
-        elif columns.label_sep is None and (separator := label_separator(labels)) is not None:
-            example = next(label for label in labels if separator in label)
+        elif columns.label_sep is None and (found := label_separator(labels)) is not None:
+            separator, example = found
             run.message(
                 f"warning: labels such as {quoted(example)} look like several paths in a cell, and are read as one; "
                 f"add --label-sep '{separator}' if they are several"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -117,22 +118,23 @@ def read_training_rows(
     return read if validation.valid_share is None else read.with_holdout(validation.valid_share, seed)
 
 
-def label_separator(labels: Sequence[Any]) -> str | None:
-    """Return what seems to separate several paths in the cells of labels, if many have it; None if nothing does.
+def label_separator(labels: Sequence[Any]) -> tuple[str, str] | None:
+    """Return what seems to separate several paths in many cells of labels, and such a cell; None if nothing does.
 
-    There is a path on each side of it. A comma may also stand within a step, as in ``Home > Kitchen, Bath > Taps``:
-    there a step after a comma must also start a cell.
+    There is a path on each side of it. It may also stand within a step, as in ``Home > Kitchen, Bath > Taps``: so a
+    step after it must also start a cell.
     """
-    cells = [label for label in labels if isinstance(label, str)]
+    cells = Counter(label for label in labels if isinstance(label, str))
     tops = {split_path(cell)[0] for cell in cells}
     for separator in SEPARATORS:
-        several = 0
+        several = []
         for cell in cells:
-            paths = [split_path(part) for part in cell.split(separator)]
-            starts = separator != "," or any(path[0] in tops for path in paths[1:])
-            several += len(paths) > 1 and starts and all(len(path) > 1 and all(path) for path in paths)
-        if several > LEAST_SEVERAL * len(cells):
-            return separator
+            if separator in cell:
+                paths = [split_path(part) for part in cell.split(separator)]
+                starts = any(path[0] in tops for path in paths[1:])
+                several += [cell] if starts and all(len(path) > 1 and all(path) for path in paths) else []
+        if sum(cells[cell] for cell in several) > LEAST_SEVERAL * cells.total():
+            return separator, several[0]
     return None
 
 

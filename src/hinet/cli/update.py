@@ -67,6 +67,7 @@ def update(
         more or [], validation, rows, column_options, hierarchy, loaded, str(target), run.seed
     )
     was_calibrated = hasattr(classifier, "calibration_")
+    new_nodes = _new_nodes(classifier, train) if hierarchy is None and train is not None else ()
     _learn(classifier, hierarchy, renamed, train, run)
     risk_error = None
     if valid is not None:
@@ -75,6 +76,9 @@ def update(
         run.message("the model is no longer calibrated; give --valid or --valid-share to calibrate it again")
     notes = {**(manifest.get("notes") or {}), COLUMNS: columns.to_dict()}
     classifier.save(target, half=bool(manifest["model"].get("half")), notes=notes)
+    if new_nodes:
+        more_nodes = f" (and {len(new_nodes) - MOST_NEW_NODES:,} more)" if len(new_nodes) > MOST_NEW_NODES else ""
+        typer.echo(f"new nodes: {', '.join(new_nodes[:MOST_NEW_NODES])}{more_nodes}")
     report_model(classifier, target, time.perf_counter() - start, run, risk_error)
 
 
@@ -188,8 +192,6 @@ def _learn(
 ) -> None:
     if train is not None:
         run.message(f"{counted(len(train), 'training row')} with {counted(len(train.distinct_labels), 'label')}")
-        if hierarchy is None:
-            _report_new_nodes(classifier, train)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if hierarchy is None and train is not None:
@@ -201,13 +203,10 @@ def _learn(
         run.message(f"warning: {warning.message}")
 
 
-def _report_new_nodes(classifier: HiNetClassifier, train: LabelledInputs) -> None:
-    """Print the nodes that an inferred hierarchy gains by new labels."""
+def _new_nodes(classifier: HiNetClassifier, train: LabelledInputs) -> tuple[str, ...]:
+    """Return the nodes that an inferred hierarchy gains by new labels."""
     codec = classifier.fitted_.codec
-    new = codec.taxonomy_with(codec.truth(train.labels).whole_ids()).ids[len(codec.taxonomy) :]
-    if new:
-        more = f" (and {len(new) - MOST_NEW_NODES:,} more)" if len(new) > MOST_NEW_NODES else ""
-        typer.echo(f"new nodes: {', '.join(new[:MOST_NEW_NODES])}{more}")
+    return codec.taxonomy_with(codec.truth(train.labels).whole_ids()).ids[len(codec.taxonomy) :]
 
 
 def _validate(classifier: HiNetClassifier, valid: LabelledInputs, risk: float | None) -> HiNetError | None:

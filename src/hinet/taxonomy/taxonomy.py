@@ -193,7 +193,8 @@ class Taxonomy:
     def with_nodes(self, parents: Mapping[str, str | None]) -> Taxonomy:
         """Return the taxonomy with new nodes after its own, by id: the parent of each, or None for the root.
 
-        A parent that is new as well comes before its children.
+        A parent that is new as well comes before its children. Raises TaxonomyError for an id that is there already and
+        for an unknown parent.
 
         >>> Taxonomy.from_paths([("Food", "Bread"), ("Toys",)]).with_nodes({"Food > Milk": "Food", "Art": None}).ids
         ('Food', 'Food > Bread', 'Toys', 'Food > Milk', 'Art')
@@ -201,6 +202,13 @@ class Taxonomy:
         position, depth = dict(self._positions), self.depth.tolist()
         edges = []
         for node, parent in parents.items():
+            if node in position:
+                raise TaxonomyError(f"{quoted(node)} is in the taxonomy already; give each new node an id of its own")
+            if parent is not None and parent not in position:
+                raise TaxonomyError(
+                    f"{quoted(node)}: its parent {quoted(parent)} is neither in the taxonomy nor a new node before it"
+                    f"{did_you_mean(parent, position)}"
+                )
             above = self.root if parent is None else position[parent]
             position[node] = len(position)
             depth.append(1 if above == VIRTUAL_ROOT else depth[above] + 1)
