@@ -255,6 +255,11 @@ def meaning() -> Claims:
         yield page, row_of(name, pair(naics[kind]), *shares[kind])
     sizes = [results("meaning")[f"naics, size, {kind}"]["megabytes"] for kind in ("static", "nothing")]
     yield page, f"the phrases are {naics['phrases']} everyday"
+    bare = results("meaning")["naics, labels without rows"]
+    found = [f"{100 * bare[f'{kind}, titles']['first']:.0f}%" for kind in ("static", "encoder")]
+    yield page, f"{found[0]} of their test rows are answered right with static vectors, and {found[1]} with the encoder"
+    for kind in ("static", "encoder"):
+        assert bare[f"{kind}, titles"]["other_accuracy"] > bare[kind]["other_accuracy"] - 0.001, "the page says so"
     yield page, f"has {speed['predict_speed_ratio']:.2f} of the speed"
     yield page, f"training takes {speed['train_time_ratio']:.1f} times as long"
     yield page, f"the model {sizes[0]:.0f} MB instead of {sizes[1]:.0f}"
