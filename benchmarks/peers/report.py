@@ -30,6 +30,7 @@ COLUMNS = {
 }
 SHARES = ("accuracy", "hierarchical_f1", "macro_f1", "lca_f1")
 WITH_WEIGHTS = "with weights trained before"
+NO_RESULTS = "No results are committed yet: `make bench-peers` writes their tables here.\n"
 
 
 def read_results() -> dict[str, dict[str, Any]]:
@@ -40,7 +41,7 @@ def read_results() -> dict[str, dict[str, Any]]:
 
 def tables(results: dict[str, dict[str, Any]]) -> str:
     """Return the part of the page that comes from results."""
-    return "".join(f"{line}\n" for name, found in results.items() for line in _section(name, found))
+    return "".join(f"{line}\n" for name, found in results.items() for line in _section(name, found)) or NO_RESULTS
 
 
 def page_with(text: str, page: str) -> str:
