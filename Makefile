@@ -14,7 +14,7 @@ demo: $(CORE)  ## the whole job on the built-in ICD-10-CM set: train, evaluate, 
 test: $(COMPILED)  ## every test but slow ones and those in a browser, doctests included
 	$(BIN)/python -m pytest -q -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15 --ignore tests/browser
 
-test-slow: $(COMPILED)  ## tests that take most of a minute, such as a cluster that loses a worker in training
+test-slow: $(COMPILED)  ## tests that take long, such as a cluster that loses a worker in training
 	$(BIN)/python -m pytest -q -m slow --durations 5 --ignore tests/browser
 
 test-browser: $(COMPILED)  ## the page in Chromium, if it is installed; screenshots land in build/screenshots

@@ -92,6 +92,7 @@ def test_a_file_of_a_cluster_is_that_of_one_machine(
     assert out.read_bytes() == alone.read_bytes()
 
 
+@pytest.mark.slow
 def test_fewer_portions_than_workers_bring_no_word_of_ray(
     cluster: Cluster, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +105,7 @@ def test_fewer_portions_than_workers_bring_no_word_of_ray(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_a_killed_worker_loses_and_repeats_no_row(
     cluster: Cluster, model: Path, files: list[str], alone: Path, tmp_path: Path
 ) -> None:

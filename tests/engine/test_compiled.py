@@ -145,9 +145,8 @@ for expert in (model.experts.deep, model.experts.flat):
 """
 
 
-@pytest.mark.parametrize(
-    "trainer", [pytest.param(train_deep, marks=pytest.mark.slow), train_flat], ids=lambda kernel: kernel.__name__
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("trainer", [train_deep, train_flat], ids=lambda kernel: kernel.__name__)
 def test_a_process_that_compiles_trains_the_same_bits_as_one_that_loads(
     trainer: compiled.Kernel, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ from hinet.data.matrices import SparseMatrix
 from hinet.engine import EngineSettings, FusedModel, Search, Targets, ValidationRows, fit
 from hinet.engine.model.groups import LabelSpans
 from hinet.engine.training.cooccurrence import prototypes
-from hinet.engine.training.mixing import learned_mix, usual_mix
+from hinet.engine.training.mixing import MixCost, learned_mix, usual_mix
 from hinet.progress import EpochRecord, LineProgress, SilentProgress
 
 FEATURES = 40
@@ -26,6 +26,8 @@ TREE = [
     *[("a0", f"a0{child}") for child in range(3)],
 ]
 DAG = [("r", "a"), ("r", "b"), ("b", "c"), ("b", "d"), ("d", "e"), ("d", "f"), ("a", "f"), ("a", "d"), ("a", "g")]
+
+UNKNOWN = ("a1", "f")  # of the tree and of the DAG
 
 
 def layers_of(kind: str) -> Layers:
@@ -200,8 +202,8 @@ def test_heavier_rows_win() -> None:
 def test_patience_stops_early_and_keeps_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
     costs: list[float] = []
 
-    def heard_mix(*arguments: Any) -> tuple[Any, float]:
-        mix, cost = learned_mix(*arguments)
+    def heard_mix(cost_of: MixCost) -> tuple[Any, float]:
+        mix, cost = learned_mix(cost_of)
         costs.append(cost)
         return mix, cost
 
@@ -218,7 +220,9 @@ def test_patience_stops_early_and_keeps_the_best(monkeypatch: pytest.MonkeyPatch
     assert all(record.valid_score is not None for record in model.history)
     deep = model.experts._replace(mix=np.array([1, 0, 0, 0], np.float32))
     targets = Targets.of(random_traces)
-    assert learned_mix(SparseMatrix.of(valid_rows), targets, model.groups, deep)[1] == pytest.approx(costs[best])
+    assert learned_mix(MixCost(SparseMatrix.of(valid_rows), targets, model.groups, deep))[1] == pytest.approx(
+        costs[best]
+    )
 
 
 def test_validation_rows_decide_the_mix(trained: FusedModel, kind: str) -> None:
@@ -242,7 +246,23 @@ def test_validation_rows_decide_the_mix(trained: FusedModel, kind: str) -> None:
         return total / len(valid_labels)
 
     assert cost(model.experts) < cost(model.experts._replace(mix=trained.experts.mix))
-    assert learned_mix(matrix, targets, groups, trained.experts)[1] < cost(trained.experts) + 1e-3
+    assert learned_mix(MixCost(matrix, targets, groups, trained.experts))[1] < cost(trained.experts) + 1e-3
+
+
+def test_rows_of_labels_that_were_not_trained_only_lower_how_sure_it_is(kind: str) -> None:
+    rows, traces, labels = data(kind)
+    known = [row for row, label in enumerate(labels) if label not in UNKNOWN]
+    valid_rows, valid_traces, valid_labels = data(kind, 200, 5)
+    seen = [row for row, label in enumerate(valid_labels) if label not in UNKNOWN]
+    assert 0 < len(seen) < 190
+
+    def mix(chosen: list[int]) -> Any:
+        valid = ValidationRows(valid_rows[chosen], valid_traces.take(np.array(chosen)))
+        return fit(rows[known], traces.take(np.array(known)), QUICK, valid=valid).experts.mix
+
+    of_known, of_all = mix(seen), mix([*range(200)])
+    assert of_all.sum() < 0.9 * of_known.sum()
+    np.testing.assert_allclose(of_all / of_all.sum(), of_known / of_known.sum(), rtol=1e-3)
 
 
 @pytest.mark.parametrize("patience", [None, 1])

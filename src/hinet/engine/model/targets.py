@@ -189,6 +189,16 @@ class Targets:
         )
         return Targets(self.layers, chosen)
 
+    def are_taken(self, counts: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which targets have an end that rows take, given how much of some rows takes each option."""
+        arrays = self.arrays
+        step = np.repeat(np.arange(len(arrays.step_group)), np.diff(arrays.choice_offsets))  # of each choice
+        target = np.repeat(np.arange(len(arrays.step_offsets) - 1), np.diff(arrays.step_offsets))  # of each step
+        taken = (arrays.choice_next == END) & (counts[self.choice_options()] > 0)
+        found = np.zeros(len(arrays.step_offsets) - 1, bool)
+        found[target[step[taken]]] = True
+        return found
+
     def option_counts(self) -> NDArray[np.float64]:
         """Return how much of the rows takes each option, (options,).
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+from numpy.typing import NDArray
 
 from hinet.data.matrices import SparseMatrix
 from hinet.engine.model.experts import Experts, Floats, Mix
@@ -28,31 +31,78 @@ def usual_mix(*, wide: bool, flat: bool, long: bool = False) -> Floats:
     return np.array(chosen, np.float32)
 
 
-def learned_mix(rows: SparseMatrix, targets: Targets, groups: Groups, experts: Experts) -> tuple[Floats, float]:
-    """Return the mix with the least cost on validation rows, and that cost; starts from the experts' own mix."""
+class MixCost:
+    """The cost of validation rows, evenly chosen if there are many, as the experts are mixed.
+
+    With ``counts``, how much of the training rows takes each option, only rows whose labels have training rows: no mix
+    gets the others right, and the least cost of them is that of the expert which is the least sure of anything.
+    """
+
+    def __init__(
+        self,
+        rows: SparseMatrix,
+        targets: Targets,
+        groups: Groups,
+        experts: Experts,
+        counts: NDArray[np.float64] | None = None,
+    ) -> None:
+        arrays = targets.arrays
+        entry_row = np.repeat(np.arange(len(targets)), np.diff(arrays.row_offsets))
+        chosen = np.arange(len(entry_row))
+        if counts is not None:
+            chosen = np.flatnonzero(targets.are_taken(counts)[arrays.entry_target])
+        if len(chosen) > MOST_ROWS:
+            chosen = chosen[np.linspace(0, len(chosen) - 1, MOST_ROWS).astype(np.int64)]
+        self._targets = arrays._replace(
+            row_offsets=np.arange(len(chosen) + 1),
+            entry_target=arrays.entry_target[chosen],
+            entry_share=arrays.entry_share[chosen],
+        )
+        self._groups, self._most = groups, most_of_a_row(self._targets, groups)
+        self._logits = expert_logits(rows, entry_row[chosen], self._targets, groups, experts)
+        self._kernel = mixed_cost_of_sets if targets.layers.multilabel else mixed_cost
+        self._rows = max(len(chosen), 1)
+        self.start = experts.mix.astype(np.float64)
+
+    def __call__(self, mix: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        """Return the mean cost of a row with what it costs to leave the start, and its gradient."""
+        cost, gradient = self._kernel(self._targets, self._groups, self._most, self._logits, mix)
+        away = mix - self.start
+        return float(cost) / self._rows + DECAY * float(away @ away), gradient / self._rows + 2 * DECAY * away
+
+
+def learned_mix(cost_of: MixCost) -> tuple[Floats, float]:
+    """Return the mix with the least cost, and that cost; starts from the experts' own mix."""
+    used = cost_of.start != 0
+
+    def cost(weights: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        mix = np.zeros(len(used))
+        mix[used] = weights
+        value, gradient = cost_of(mix)
+        return value, gradient[used]
+
+    weights, least = _least(cost, cost_of.start[used])
+    mix = np.zeros(len(used), np.float32)
+    mix[used] = np.where(weights < LEAST, 0, weights)
+    return mix, least
+
+
+def scaled_mix(cost_of: MixCost) -> Floats:
+    """Return the experts' own mix times the number with the least cost: as sure as the answers are right."""
+
+    def cost(scale: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        value, gradient = cost_of(scale * cost_of.start)
+        return value, gradient @ cost_of.start[:, None]
+
+    scale, _ = _least(cost, np.ones(1))
+    return (max(float(scale[0]), LEAST) * cost_of.start).astype(np.float32)
+
+
+def _least(
+    cost: Callable[[NDArray[np.float64]], tuple[float, NDArray[np.float64]]], start: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], float]:
+    """Return the numbers, none below zero, with the least cost, and that cost."""
     from scipy.optimize import minimize  # only here: it takes long to import
 
-    entry_row = np.repeat(np.arange(len(targets)), np.diff(targets.arrays.row_offsets))
-    chosen = np.linspace(0, len(entry_row) - 1, min(len(entry_row), MOST_ROWS)).astype(np.int64)  # evenly
-    arrays = targets.arrays._replace(
-        row_offsets=np.arange(len(chosen) + 1),
-        entry_target=targets.arrays.entry_target[chosen],
-        entry_share=targets.arrays.entry_share[chosen],
-    )
-    logits = expert_logits(rows, entry_row[chosen], arrays, groups, experts)
-    most = most_of_a_row(arrays, groups)
-    start = experts.mix.astype(np.float64)
-    used = start != 0
-    cost_of = mixed_cost_of_sets if targets.layers.multilabel else mixed_cost
-
-    def cost(mix: np.ndarray) -> tuple[float, np.ndarray]:
-        full = np.zeros(len(start))
-        full[used] = mix
-        value, gradient = (part / max(len(chosen), 1) for part in cost_of(arrays, groups, most, logits, full))
-        away = mix - start[used]
-        return float(value) + DECAY * float(away @ away), gradient[used] + 2 * DECAY * away
-
-    result = minimize(cost, start[used], jac=True, method="L-BFGS-B", bounds=[(0, None)] * int(used.sum()))
-    mix = np.zeros(len(start), np.float32)
-    mix[used] = np.where(result.x < LEAST, 0, result.x)
-    return mix, float(result.fun)
+    found = minimize(cost, start, jac=True, method="L-BFGS-B", bounds=[(0, None)] * len(start))
+    return found.x, float(found.fun)

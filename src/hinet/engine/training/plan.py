@@ -21,7 +21,7 @@ from hinet.engine.training.checkpoints import fingerprint_of
 from hinet.engine.training.cooccurrence import prototypes, rank_features
 from hinet.engine.training.deep import DeepJob, DeepPlan, LabelTargets, Objective, parts_of
 from hinet.engine.training.jobs import Job, TrainingSet
-from hinet.engine.training.mixing import learned_mix, usual_mix
+from hinet.engine.training.mixing import MixCost, learned_mix, scaled_mix, usual_mix
 from hinet.engine.training.rows import HeldRows, OfRows, StreamedRows, checked_rows, training_rows
 from hinet.engine.training.taxonomy_transfer import activate
 from hinet.engine.training.whitening import read_directly, whitening
@@ -287,7 +287,7 @@ class TrainingPlan:
         if self.valid is None or not isinstance(job, DeepJob):
             return None
         rows, targets = self.valid
-        return learned_mix(rows, targets, self.groups, self._alone(job))[1]
+        return learned_mix(MixCost(rows, targets, self.groups, self._alone(job)))[1]
 
     def valid_accuracy(self, job: Job) -> float | None:
         """Return the accuracy of some validation rows by the job's expert alone; of the wide expert, nothing."""
@@ -349,19 +349,27 @@ class TrainingPlan:
 
     def _tuned(self, experts: Experts) -> Experts:
         """Mix the experts by the validation rows, with prototypes where these help."""
-        assert self.valid is not None
-        rows, targets = self.valid
-        mix, least = learned_mix(rows, targets, self.groups, experts)
-        best = experts._replace(mix=mix)
+        best, least = self._with_mix(experts)
         few = 0 < len(self.spans.neuron) <= MOST_FLAT_LABELS  # all labels are scored for every row
         for temperature in TEMPERATURES if few else ():
             known = prototypes(self.train.rows, self.features, self.targets, self.spans, temperature)
             start = np.array(Mix(*experts.mix)._replace(prototypes=START_OF_PROTOTYPES), np.float32)
-            tried = experts._replace(prototypes=known, mix=start)
-            mix, cost = learned_mix(rows, targets, self.groups, tried)
-            if mix[PROTOTYPES] and cost < least - LEAST_GAIN:
-                best, least = tried._replace(mix=mix), cost
-        return best
+            tried, cost = self._with_mix(experts._replace(prototypes=known, mix=start))
+            if tried.mix[PROTOTYPES] and cost < least - LEAST_GAIN:
+                best, least = tried, cost
+        if self.layers.multilabel:
+            return best
+        return best._replace(mix=scaled_mix(MixCost(*self._valid_rows(), self.groups, best)))
+
+    def _with_mix(self, experts: Experts) -> tuple[Experts, float]:
+        """Return experts with the mix of least cost on validation rows of known labels, and that cost."""
+        counts = None if self.layers.multilabel else self.counts
+        mix, cost = learned_mix(MixCost(*self._valid_rows(), self.groups, experts, counts))
+        return experts._replace(mix=mix), cost
+
+    def _valid_rows(self) -> tuple[SparseMatrix, Targets]:
+        assert self.valid is not None
+        return self.valid
 
 
 def _adjustment_of_labels(counts: NDArray[np.float64], strength: float) -> Floats:
