@@ -97,13 +97,15 @@ def test_a_peer_that_takes_too_long_is_recorded() -> None:
     assert found == {"did_not_finish": "measure", "limit_seconds": 0.01}
 
 
-def test_the_page_holds_the_tables_of_the_results() -> None:
-    page = report.PAGE.read_text()
-    assert report.page_with(report.tables(report.read_results()), page) == page
+def test_the_page_and_the_readme_hold_the_tables_of_the_results() -> None:
+    results = report.read_results()
+    for path, text in ((report.PAGE, report.tables(results)), (report.README, report.overview(results))):
+        assert report.page_with(text, path.read_text()) == path.read_text()
 
 
 def test_the_best_of_each_group_is_bold_and_gaps_are_told() -> None:
-    row = {"accuracy": 0.5, "train_seconds": 1.0, "threads": 1, "settings": {}}
+    counts = {"labels": 1_010, "train_rows": 2_000, "test_rows": 30}
+    row = {"accuracy": 0.5, "hierarchical_f1": 0.75, "train_seconds": 1.0, "threads": 1, "settings": {}, **counts}
     results = {
         "hinet": row, "svm": {**row, "accuracy": 0.4}, "hinet-encoder": {**row, "accuracy": 0.3},
         "logistic": {"did_not_finish": "measure", "limit_seconds": 60},
@@ -117,3 +119,9 @@ def test_the_best_of_each_group_is_bold_and_gaps_are_told() -> None:
     assert f"| {titles['hinet-encoder']} | **30.0** |" in text
     assert f"| {titles['logistic']} | did not finish in 60 s |" in text
     assert f"| {titles['napkinxc']} | failed: gone |" in text
+    assert "1,010 labels, 2,000 rows to learn from, 30 to answer" in text
+    short = report.overview({"icd": {**header, "results": results}, "naics": {**header, "results": {}}})
+    assert "| ICD-10-CM, 1,010 labels | NAICS |" in short
+    assert f"| {titles['hinet']} | **50.0 / 75.0** | - |" in short
+    assert f"| {titles['hinet-encoder']} | **30.0 / 75.0** | - |" in short
+    assert titles["logistic"] not in short

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from engine_data import Labels, Texts, _sets, icd_texts, long_texts, naics_texts, wikitaxa_texts, wordnet_texts
@@ -69,9 +70,9 @@ class PeerData:
         return tuple(path[::-1][has_root:])
 
 
-def lshtc_texts() -> Texts:
-    """Return LSHTC's dry run, judged on its validation rows, as texts: a word for each occurrence of a feature."""
-    read = read_lshtc(DATA / "lshtc1_dryrun" / "task2", "validation.txt")
+def lshtc_texts(folder: str = "lshtc1_dryrun/task2", test: str = "validation.txt") -> Texts:
+    """Return a set of LSHTC, by default the dry run, as texts: a word for each occurrence of a feature."""
+    read = read_lshtc(DATA / folder, test)
     parts = []
     for part in (read.train, read.test):
         counts = part.features.tocsr()
@@ -88,15 +89,17 @@ LOADERS: dict[str, Callable[[], Texts]] = {
     "icd": icd_texts,  # built in; the others are below HINET_DATA
     "naics": naics_texts,
     "lshtc": lshtc_texts,
+    "dmoz": partial(lshtc_texts, "lshtc2012_dmoz", "test.txt"),
     "wordnet": wordnet_texts,
     "wikitaxa": wikitaxa_texts,
     "long": long_texts,
 }
-SINGLE_WORDS = ("lshtc",)
+SINGLE_WORDS = ("lshtc", "dmoz")
 TITLES = {
     "icd": "ICD-10-CM",
     "naics": "NAICS",
     "lshtc": "LSHTC",
+    "dmoz": "DMOZ",
     "wordnet": "WordNet nouns",
     "wikitaxa": "wikitaxa",
     "long": "long texts",

@@ -84,6 +84,9 @@ def measured(peer: Peer, data: PeerData) -> dict[str, Any]:
         latency.append(clock.seconds()[0])
     return {
         **scores(data, data.test, answers),
+        "labels": len(set(rows[1])),
+        "train_rows": len(rows[0]),
+        "test_rows": len(data.test),
         "train_seconds": train,
         "train_cpu_seconds": train_cpu,
         "rows_per_second": round(len(data.test) / max(predict, 1e-3)),

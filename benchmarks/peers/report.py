@@ -12,7 +12,8 @@ from measure import RESULTS
 from peers.catalogue import PEERS
 from peers.data import TITLES
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS, README = ROOT / "docs", ROOT / "README.md"
 PAGE, BEGIN, END = DOCS / "benchmarks.md", "<!-- tables: begin -->", "<!-- tables: end -->"
 COLUMNS = {
     "accuracy": "accuracy",
@@ -30,6 +31,7 @@ COLUMNS = {
 }
 SHARES = ("accuracy", "hierarchical_f1", "macro_f1", "lca_f1")
 WITH_WEIGHTS = "with weights trained before"
+COST = "![seconds of training a row, against labels](benchmarks_cost.svg)\n"
 NO_RESULTS = "No results are committed yet: `make bench-peers` writes their tables here.\n"
 
 
@@ -41,35 +43,85 @@ def read_results() -> dict[str, dict[str, Any]]:
 
 def tables(results: dict[str, dict[str, Any]]) -> str:
     """Return the part of the page that comes from results."""
-    return "".join(f"{line}\n" for name, found in results.items() for line in _section(name, found)) or NO_RESULTS
+    if not results:
+        return NO_RESULTS
+    sections = (line for name, found in results.items() for line in _section(name, found))
+    return f"\n{overview(results)}\n{COST}\n" + "".join(f"{line}\n" for line in sections)
+
+
+def overview(results: dict[str, dict[str, Any]]) -> str:
+    """Return a table of accuracy and hierarchical F1, with a line for each peer and a column for each data set."""
+    if not results:
+        return NO_RESULTS
+    lines = [
+        f"| accuracy / hierarchical F1 | {' | '.join(map(_heading, results.items()))} |",
+        f"|---|{'---|' * len(results)}",
+    ]
+    for pretrained in (False, True):
+        group = [peer for peer, entry in PEERS.items() if entry.pretrained is pretrained]
+        group = [
+            peer for peer in group if any("accuracy" in found["results"].get(peer, {}) for found in results.values())
+        ]
+        if pretrained and group:
+            lines.append(f"| *{WITH_WEIGHTS}* |{' |' * len(results)}")
+        best = [_best(found["results"], group) for found in results.values()]
+        for peer in group:
+            cells = (
+                _pair(found["results"].get(peer, {}), most) for found, most in zip(results.values(), best, strict=True)
+            )
+            lines.append(f"| {PEERS[peer].title} | {' | '.join(cells)} |")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _heading(item: tuple[str, dict[str, Any]]) -> str:
+    name, found = item
+    counts = next((row for row in found["results"].values() if "labels" in row), None)
+    return TITLES[name] + (f", {counts['labels']:,} labels" if counts else "")
+
+
+def _best(results: dict[str, Any], group: list[str]) -> float:
+    return max((results.get(peer, {}).get("accuracy", 0.0) for peer in group), default=0.0)
+
+
+def _pair(row: dict[str, Any], best: float) -> str:
+    if "accuracy" not in row:
+        return f"over {row['limit_seconds']:,.0f} s" if "did_not_finish" in row else "-"
+    text = f"{100 * row['accuracy']:.1f} / {100 * row['hierarchical_f1']:.1f}"
+    return f"**{text}**" if row["accuracy"] == best else text
 
 
 def page_with(text: str, page: str) -> str:
-    """Return the page with its part between the marks replaced."""
+    """Return a page with its part between the marks replaced."""
     before, _, rest = page.partition(BEGIN)
     after = rest.partition(END)[2]
     return f"{before}{BEGIN}\n{text}{END}{after}"
 
 
 def write() -> None:
-    """Write the tables into the page, and the plots beside it."""
+    """Write the tables into the page and the README, and the plots beside the page."""
     results = read_results()
     PAGE.write_text(page_with(tables(results), PAGE.read_text()))
+    README.write_text(page_with(overview(results), README.read_text()))
     for name, found in results.items():
         plot(found["results"], TITLES[name], DOCS / f"benchmarks_{name}.svg")
         print(f"wrote the table and plot of {name}")
+    plot_cost(results, DOCS / "benchmarks_cost.svg")
 
 
 def _section(name: str, found: dict[str, Any]) -> Iterator[str]:
     results = found["results"]
-    yield f"\n### {TITLES[name]}\n"
+    counts = next((row for row in results.values() if "labels" in row), None)
+    told = (
+        f"{counts['labels']:,} labels, {counts['train_rows']:,} rows to learn from, {counts['test_rows']:,} to answer\n"
+    )
+    yield f"\n### {TITLES[name]}\n\n{told if counts else ''}"
     yield f"![accuracy against seconds of training](benchmarks_{name}.svg)\n"
     yield f"| | {' | '.join(COLUMNS)} |"
     yield f"|---|{'---|' * len(COLUMNS)}"
     known = [peer for peer in PEERS if peer in results]
     for pretrained in (False, True):
         group = [peer for peer in known if PEERS[peer].pretrained is pretrained]
-        best = max((results[peer].get("accuracy", 0.0) for peer in group), default=0.0)
+        best = _best(results, group)
         if pretrained and group:
             yield f"| *{WITH_WEIGHTS}* |{' |' * len(COLUMNS)}"
         for peer in group:
@@ -123,5 +175,24 @@ def plot(results: dict[str, Any], title: str, path: Path) -> None:
             axes.annotate(entry.title, at, textcoords="offset points", xytext=(5, 3), fontsize=8)
     axes.set(xscale="log", xlabel="seconds of training, features included", ylabel="accuracy, percent", title=title)
     axes.margins(x=0.2, y=0.1)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+def plot_cost(results: dict[str, dict[str, Any]], path: Path) -> None:
+    """Draw seconds of all cores to train on a thousand rows against the number of labels, a line for each peer."""
+    import matplotlib.pyplot as plt
+
+    plt.rcParams["svg.hashsalt"] = "hinet"
+    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    for peer, entry in PEERS.items():
+        rows = [found["results"].get(peer, {}) for found in results.values()]
+        points = sorted(
+            (row["labels"], 1e3 * row["train_cpu_seconds"] / row["train_rows"]) for row in rows if "labels" in row
+        )
+        if len(points) > 1:
+            axes.plot(*zip(*points, strict=True), "D-" if peer.startswith("hinet") else "o--", label=entry.title)
+    axes.set(xscale="log", yscale="log", xlabel="labels", ylabel="CPU seconds of training for 1,000 rows")
+    axes.legend(fontsize=7, ncols=2)
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
