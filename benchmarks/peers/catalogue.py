@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
 from typing import Any
 
-from peers.embeddings import LinearOnEmbeddings, NearestEmbeddings
+from peers.embeddings import FineTuned, LinearOnEmbeddings, NearestEmbeddings
 from peers.fast_text import FastText
 from peers.label_trees import LabelTree, Omikuji
 from peers.linear import LinearSVM, LogisticRegression, PerParentNode
@@ -63,4 +63,5 @@ PEERS: dict[str, Entry] = {
     "minilm-nearest": Entry(
         "MiniLM, nearest rows", NearestEmbeddings, tuple({"k": k} for k in (1, 5, 15)), pretrained=True
     ),
+    "minilm-tuned": Entry("MiniLM, fine-tuned", FineTuned, ({"epochs": 5},), pretrained=True),
 }  # fmt: skip

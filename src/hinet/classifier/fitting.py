@@ -15,7 +15,7 @@ from hinet.classifier.fitted import Fitted
 from hinet.classifier.inputs import Features, FrameInput, TextInput
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.parameters import ENGINE_SETTINGS, seed_of
-from hinet.classifier.predicted_sets import SetRule, micro_f1_of
+from hinet.classifier.predicted_sets import SetRule
 from hinet.classifier.truth import Truth
 from hinet.data import Traces
 from hinet.data.matrices import MixedRows, is_sparse
@@ -236,9 +236,12 @@ def validation_metrics(fitted: Fitted, held_out: HeldOut, decoding: Decoding) ->
     metrics = {"rows": len(truth), "accuracy": float(truth.are_right(predicted).mean()), "hierarchical_f1": f1}
     if fitted.codec.sets is not None:
         sets = fitted.label_sets(held_out.rows)
-        metrics["micro_f1"] = micro_f1_of(sets, truth)
         names = [taxonomy.ids[node] for node in sets.nodes.tolist()]
         answers = [names[start:end] for start, end in pairwise(sets.offsets.tolist())]
         report = set_report(true, answers, taxonomy=taxonomy)
-        metrics |= {"hierarchical_set_f1": report.hierarchical_set_f1, "exact_match": report.exact_match}
+        metrics |= {
+            "micro_f1": report.set_f1,
+            "hierarchical_set_f1": report.hierarchical_set_f1,
+            "exact_match": report.exact_match,
+        }
     return metrics
