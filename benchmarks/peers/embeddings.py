@@ -108,9 +108,11 @@ class FineTuned(Peer):
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 - step / steps)
         self.encoder.train()
         for _ in range(self.settings["epochs"]):
-            for chosen in torch.randperm(len(texts)).split(self.batch):
+            order = torch.randperm(len(texts))
+            for start in range(0, len(texts), self.batch):
+                chosen = order[start : start + self.batch]
                 scores = self._scores([texts[row] for row in chosen.tolist()])
-                torch.nn.functional.cross_entropy(scores, truth[chosen]).backward()
+                torch.autograd.backward(torch.nn.functional.cross_entropy(scores, truth[chosen]))
                 optimiser.step()
                 schedule.step()
                 optimiser.zero_grad()

@@ -110,11 +110,11 @@ def write() -> None:
 
 def _section(name: str, found: dict[str, Any]) -> Iterator[str]:
     results = found["results"]
+    yield f"\n### {TITLES[name]}\n"
     counts = next((row for row in results.values() if "labels" in row), None)
-    told = (
-        f"{counts['labels']:,} labels, {counts['train_rows']:,} rows to learn from, {counts['test_rows']:,} to answer\n"
-    )
-    yield f"\n### {TITLES[name]}\n\n{told if counts else ''}"
+    if counts:
+        rows = f"{counts['train_rows']:,} rows to learn from, {counts['test_rows']:,} to answer"
+        yield f"{counts['labels']:,} labels, {rows}.\n"
     yield f"![accuracy against seconds of training](benchmarks_{name}.svg)\n"
     yield f"| | {' | '.join(COLUMNS)} |"
     yield f"|---|{'---|' * len(COLUMNS)}"
