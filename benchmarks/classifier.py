@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from engine_data import Texts, icd_texts, naics_texts
-from measure import LONGEST, Case, Stopwatch, run_cases, save
+from measure import LONGEST, Case, Stopwatch, run_cases
 
 from hinet import HiNetClassifier
 from hinet.metrics import expected_calibration_error, hierarchical_f1, level_calibration_error
@@ -151,4 +151,4 @@ CASES: dict[str, Case] = {
 
 
 if __name__ == "__main__":
-    save("classifier", run_cases(__file__, "classifier", CASES))
+    run_cases(__file__, "classifier", CASES)

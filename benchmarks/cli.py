@@ -23,7 +23,7 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
-from measure import LONGEST, Case, Stopwatch, run_cases, save
+from measure import LONGEST, Case, Stopwatch, run_cases
 
 from hinet import load_icd10cm
 from hinet.data import LabelledRows
@@ -241,4 +241,4 @@ CASES: dict[str, Case] = {"demo": demo, "start": start, "many rows": many, "read
 
 
 if __name__ == "__main__":
-    save("cli", run_cases(__file__, "cli", CASES))
+    run_cases(__file__, "cli", CASES)

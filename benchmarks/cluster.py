@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from engine import load
-from measure import Case, Stopwatch, run_cases, save
+from measure import Case, Stopwatch, run_cases
 
 from hinet import HiNetClassifier, load_icd10cm
 from hinet.classifier.loaded import load_model
@@ -221,4 +221,4 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 if __name__ == "__main__":
-    save("cluster", run_cases(__file__, "cluster", CASES))
+    run_cases(__file__, "cluster", CASES)

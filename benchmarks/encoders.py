@@ -22,7 +22,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import numpy as np
-from measure import DATA, Case, run_cases, save
+from measure import DATA, Case, run_cases
 
 from hinet.data.vectors import read_vectors
 from hinet.encoders import CachedEncoder, Encoder, distill
@@ -223,4 +223,4 @@ CASES: dict[str, Case] = {
 }
 
 if __name__ == "__main__":
-    save("encoders", run_cases(__file__, "encoders", CASES))
+    run_cases(__file__, "encoders", CASES)

@@ -15,7 +15,7 @@ import venv
 from pathlib import Path
 from typing import Any
 
-from measure import LONGEST, Case, Stopwatch, run_cases, save
+from measure import LONGEST, Case, Stopwatch, run_cases
 
 ROOT = Path(__file__).parents[1]
 REPEATS = 2
@@ -59,4 +59,4 @@ CASES: dict[str, Case] = {
 
 
 if __name__ == "__main__":
-    save("install", run_cases(__file__, "install", CASES))
+    run_cases(__file__, "install", CASES)

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from classifier import parts
 from engine import SEEDS, TEXTS
-from measure import Case, Stopwatch, answer_if_asked, run_alone, run_cases, save
+from measure import Case, Stopwatch, answer_if_asked, run_alone, run_cases
 
 from hinet import HiNetClassifier, Taxonomy
 from hinet.data.text import TextFeatures, TextSettings
@@ -287,4 +287,4 @@ if __name__ == "__main__":
         del sys.argv[1]
     with tempfile.TemporaryDirectory() as folder:
         os.environ[SHARED] = folder
-        save("meaning", run_cases(__file__, "meaning", CASES))
+        run_cases(__file__, "meaning", CASES)

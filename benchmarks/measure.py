@@ -58,15 +58,17 @@ def answer_if_asked(cases: Mapping[str, Case]) -> None:
 
 
 def run_cases(script: str, name: str, cases: Mapping[str, Case]) -> dict[str, Any]:
-    """Run all cases, or those named on the command line, whose results join the saved ones; return all of them."""
+    """Run all cases, or those named on the command line; each joins the saved results when it ends. Return all."""
     answer_if_asked(cases)
+    path = RESULTS / f"{name}.json"
     results: dict[str, Any] = {}
     for case in sys.argv[1:] or cases:
-        results[case] = run_alone(script, case)
-        print(f"{case:24} " + "  ".join(f"{name} {value}" for name, value in results[case].items()), flush=True)
-    path = RESULTS / f"{name}.json"  # read now, as other cases may have been saved meanwhile
-    saved: dict[str, Any] = json.loads(path.read_text())["results"] if path.exists() and sys.argv[1:] else {}
-    return {**saved, **results}
+        found = run_alone(script, case)
+        print(f"{case:24} " + "  ".join(f"{name} {value}" for name, value in found.items()), flush=True)
+        saved = json.loads(path.read_text())["results"] if path.exists() else {}  # others may have saved meanwhile
+        results = {**saved, case: found}
+        save(name, results)
+    return results
 
 
 def save(name: str, results: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ from unittest.mock import patch
 import numpy as np
 from engine import SEEDS, TEXTS, hits, warm_up
 from engine_data import EngineData, long_texts, lshtc
-from measure import Case, run_cases, save
+from measure import Case, run_cases
 
 from hinet.classifier.examples import Examples
 from hinet.data.text import TextFeatures
@@ -146,4 +146,4 @@ CASES: dict[str, Case] = {name: partial(compared, name) for name in NAMES}
 
 
 if __name__ == "__main__":
-    save("model_size", run_cases(__file__, "model_size", CASES))
+    run_cases(__file__, "model_size", CASES)

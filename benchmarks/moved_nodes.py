@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from engine_data import Texts, icd_texts, naics_texts
-from measure import Case, Stopwatch, run_cases, save
+from measure import Case, Stopwatch, run_cases
 
 from hinet import HiNetClassifier, Taxonomy
 from hinet.engine import FusedModel
@@ -143,4 +143,4 @@ CASES: dict[str, Case] = {
 
 
 if __name__ == "__main__":
-    save("moved_nodes", run_cases(__file__, "moved_nodes", CASES))
+    run_cases(__file__, "moved_nodes", CASES)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import Case, Stopwatch, run_cases, save
+from measure import Case, Stopwatch, run_cases
 
 from hinet import HiNetClassifier, HiNetError, Taxonomy, load
 from hinet.cli import main
@@ -193,4 +193,4 @@ CASES: dict[str, Case] = {
 
 
 if __name__ == "__main__":
-    save("risk", run_cases(__file__, "risk", CASES))
+    run_cases(__file__, "risk", CASES)

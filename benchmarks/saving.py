@@ -11,7 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from measure import Case, Stopwatch, run_cases, save
+from measure import Case, Stopwatch, run_cases
 
 from hinet import HiNetClassifier, HiNetError, load
 
@@ -73,4 +73,4 @@ def concurrent() -> dict[str, Any]:
 CASES: dict[str, Case] = {"concurrent": concurrent}
 
 if __name__ == "__main__":
-    save("saving", run_cases(__file__, "saving", CASES))
+    run_cases(__file__, "saving", CASES)

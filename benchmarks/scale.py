@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import scipy.sparse as sp
 from engine_data import icd_texts, wikitaxa_texts
-from measure import Case, Stopwatch, run_cases, save
+from measure import Case, Stopwatch, run_cases
 
 from hinet import HiNetClassifier, Layers, Taxonomy, Traces
 from hinet.data import spill
@@ -255,4 +255,4 @@ def cases() -> dict[str, Case]:
 
 
 if __name__ == "__main__":
-    save("scale", run_cases(__file__, "scale", cases()))
+    run_cases(__file__, "scale", cases())

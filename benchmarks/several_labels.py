@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import scipy.sparse as sp
-from measure import DATA, Case, Stopwatch, run_cases, save
+from measure import DATA, Case, Stopwatch, run_cases
 
 from hinet import HiNetClassifier, Layers, Taxonomy, Traces
 from hinet.data import load_arff
@@ -129,4 +129,4 @@ CASES: dict[str, Case] = {
 }
 
 if __name__ == "__main__":
-    save("several_labels", run_cases(str(Path(__file__)), "several_labels", CASES))
+    run_cases(str(Path(__file__)), "several_labels", CASES)

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from measure import LONGEST, Case, Stopwatch, run_cases, save
+from measure import LONGEST, Case, Stopwatch, run_cases
 
 PROGRAM = [sys.executable, "-c", "from hinet.cli import main; main()"]
 TEXTS = {"naics": "dairy cattle farming\n", "icd": "broken left wrist after a fall\n"}
@@ -109,4 +109,4 @@ CASES: dict[str, Case] = {"answers": answers, "demo": demo, "small training": sm
 
 
 if __name__ == "__main__":
-    save("start", run_cases(__file__, "start", CASES))
+    run_cases(__file__, "start", CASES)

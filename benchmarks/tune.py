@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from engine_data import Texts, icd_texts, joined, lshtc, naics_texts, wikitaxa_texts, wordnet_texts
-from measure import Case, Stopwatch, run_cases, save
+from measure import Case, Stopwatch, run_cases
 
 from hinet import HiNetClassifier, Taxonomy
 from hinet.classifier.settings import restored_settings
@@ -141,4 +141,4 @@ SETS: dict[str, Callable[[], Rows]] = {
 CASES: dict[str, Case] = {name: partial(compare, read) for name, read in SETS.items()}
 
 if __name__ == "__main__":
-    save("tune", run_cases(str(Path(__file__)), "tune", CASES))
+    run_cases(str(Path(__file__)), "tune", CASES)
