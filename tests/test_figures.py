@@ -241,29 +241,40 @@ def encoders() -> Claims:
 @claims
 def meaning() -> Claims:
     page = "docs/meaning.md"
-    naics, speed = results("meaning")["naics, accuracy"], results("meaning")["naics, speed"]["static"]
+    found, speed = results("meaning"), results("meaning")["naics, speed"]["static"]
     names = {
         "nothing": "words of the rows alone",
         "titles": "and titles of labels, the default",
         "static": "and static vectors",
         "encoder": "or the encoder itself",
     }
-    shares = {
-        kind: [f"{100 * naics[kind][f'phrases_{name}']:.0f}%" for name in ("first", "among_five")] for kind in names
-    }
-    for kind, name in names.items():
-        yield page, row_of(name, pair(naics[kind]), *shares[kind])
+    for name in ("naics, accuracy", "icd, accuracy"):
+        for kind, title in names.items():
+            phrases = (f"{100 * found[name][kind][f'phrases_{which}']:.0f}%" for which in ("first", "among_five"))
+            yield page, row_of(title, pair(found[name][kind]), *phrases)
+    naics = found["naics, accuracy"]
+    calibration = found["naics, calibration"]
+    after = [calibration[kind]["after"] for kind in ("static", "encoder")]
+    errors = [f"{part['calibration_error']:.3f}" for part in after]
+    yield page, f"is {errors[0]} with static vectors and {errors[1]} with the encoder"
+    errors = [f"{part['strange_calibration_error']:.3f}" for part in after]
+    yield (
+        page,
+        f"{calibration['strange_rows']} test rows whose words are mostly unknown it is {errors[0]} and {errors[1]}",
+    )
+    assert all(part["strange_accuracy"] > part["strange_confidence"] for part in after), "the page says so"
     sizes = [results("meaning")[f"naics, size, {kind}"]["megabytes"] for kind in ("static", "nothing")]
     yield page, f"the phrases are {naics['phrases']} everyday"
+    yield page, f"and {found['icd, accuracy']['phrases']} [for ICD-10-CM]"
     bare = results("meaning")["naics, labels without rows"]
-    found = [f"{100 * bare[f'{kind}, titles']['first']:.0f}%" for kind in ("static", "encoder")]
-    yield page, f"{found[0]} of their test rows are answered right with static vectors, and {found[1]} with the encoder"
+    right = [f"{100 * bare[f'{kind}, titles']['first']:.0f}%" for kind in ("static", "encoder")]
+    yield page, f"{right[0]} of their test rows are answered right with static vectors, and {right[1]} with the encoder"
     for kind in ("static", "encoder"):
         assert bare[f"{kind}, titles"]["other_accuracy"] > bare[kind]["other_accuracy"] - 0.001, "the page says so"
     yield page, f"has {speed['predict_speed_ratio']:.2f} of the speed"
     yield page, f"training takes {speed['train_time_ratio']:.1f} times as long"
     yield page, f"the model {sizes[0]:.0f} MB instead of {sizes[1]:.0f}"
-    first, of_encoder = shares["titles"][0], shares["encoder"][0]
+    first, of_encoder = (f"{100 * naics[kind]['phrases_first']:.0f}%" for kind in ("titles", "encoder"))
     yield (
         README,
         f"Of {naics['phrases']} everyday phrases for NAICS the default finds {first} at first, and {of_encoder} with",
