@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from hinet import FileError, HiNetError, Layers, Taxonomy, Traces
 from hinet.data.matrices import SparseMatrix
 from hinet.engine import EngineSettings, FusedModel, Search, Targets, ValidationRows, fit
+from hinet.engine.model.experts import PROTOTYPES
 from hinet.engine.model.groups import LabelSpans
 from hinet.engine.training.cooccurrence import prototypes
 from hinet.engine.training.mixing import MixCost, learned_mix, usual_mix
@@ -263,6 +264,42 @@ def test_rows_of_labels_that_were_not_trained_only_lower_how_sure_it_is(kind: st
     of_known, of_all = mix(seen), mix([*range(200)])
     assert of_all.sum() < 0.9 * of_known.sum()
     np.testing.assert_allclose(of_all / of_all.sum(), of_known / of_known.sum(), rtol=1e-3)
+
+
+def test_a_few_validation_rows_hardly_move_the_mix(kind: str) -> None:
+    rows, traces, _ = data(kind)
+    valid_rows, valid_traces, valid_labels = data(kind, 100, 5)
+    usual = usual_mix(wide=True, flat=kind == "tree")
+
+    def moved(count: int) -> float:
+        valid = ValidationRows(valid_rows[:count], valid_traces.take(np.arange(count)))
+        model = fit(rows, traces, QUICK, valid=valid)
+        assert accuracy(model, valid_rows[:count], valid_labels[:count]) == 1
+        return float(np.linalg.norm(model.experts.mix - usual))
+
+    assert moved(4) < 0.15 < moved(100)
+
+
+def test_without_validation_rows_some_are_held_out_of_a_second_training() -> None:
+    layers = Layers.of(Taxonomy.from_edges([(f"t{leaf // 10}", f"l{leaf}") for leaf in range(120)]))
+    random = np.random.default_rng(0)
+    leaf = np.arange(600) % 120
+    rows = sp.random_array((600, 200), density=0.02, format="csr", dtype=np.float32, rng=random)
+    rows = sp.csr_array(rows + sp.csr_array((np.ones(600, np.float32), (np.arange(600), leaf)), (600, 200)))
+    traces = Traces.encode(layers, [f"l{number}" for number in leaf])
+    settings = _with(QUICK, members=1, deep_epochs=3, seed=3)
+    model = fit(rows, traces, settings)
+    held = np.sort(np.random.default_rng(3).permutation(600)[:60])
+    rest = np.setdiff1d(np.arange(600), held)
+    rehearsed = fit(rows[rest], traces.take(rest), settings, valid=ValidationRows(rows[held], traces.take(held)))
+    usual = usual_mix(wide=True, flat=False)
+    assert not np.allclose(rehearsed.experts.mix, usual, atol=1e-2)
+    np.testing.assert_array_equal(model.experts.mix, rehearsed.experts.mix)
+    assert bool(model.experts.mix[PROTOTYPES]) is bool(len(model.experts.prototypes.label))
+    few = fit(rows[:400], traces.take(np.arange(400)), settings)
+    quick = fit(rows, traces, _with(settings, effort="quick"))
+    for plain in (few, quick):
+        np.testing.assert_array_equal(plain.experts.mix, usual)
 
 
 @pytest.mark.parametrize("patience", [None, 1])

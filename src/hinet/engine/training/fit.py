@@ -15,13 +15,14 @@ from hinet.data.spill import Spill
 from hinet.engine.model.fused import FusedModel
 from hinet.engine.settings import EngineSettings
 from hinet.engine.training.checkpoints import CHECKPOINT_EVERY, Checkpoints
-from hinet.engine.training.plan import PlanInput, ValidationRows
+from hinet.engine.training.plan import Blend, PlanInput, ValidationRows
 from hinet.engine.training.trainer import Trainer
 from hinet.errors import HiNetError
 from hinet.parameters import PATH, instance
 from hinet.progress import Progress, SilentProgress
 from hinet.taxonomy import Layers
 
+HELD = 10  # one row in so many is held out of a rehearsal
 SECONDS_OF_WORKERS = 5.0  # between two checkpoints, of which a caller knows nothing
 
 
@@ -101,4 +102,20 @@ def fit(
             kept.check(jobs)
         trainer = Trainer(jobs, plan.rows_of_epoch(), settings, progress, kept, plan.valid_cost, seen)
         trainer.run()
-    return plan.mixed(trainer.history)
+    if not plan.wants_rehearsal():
+        return plan.mixed(trainer.history)
+    progress.message("training once more with some rows held out, to learn how much each expert counts")
+    return plan.mixed(trainer.history, _rehearsed(data))
+
+
+def _rehearsed(data: PlanInput) -> Blend:
+    """Return the mix that validation rows would choose, had some of the rows been held out for them."""
+    assert isinstance(data.traces, Traces)
+    order = np.random.default_rng(data.settings.seed).permutation(data.rows.shape[0])
+    held, rest = np.sort(order[: len(order) // HELD]), np.sort(order[len(order) // HELD :])
+    weight = None if data.sample_weight is None else data.sample_weight[rest]
+    valid = ValidationRows(data.rows[held], data.traces.take(held))
+    plan = PlanInput(data.rows[rest], data.traces.take(rest), data.settings, weight, valid).plan()
+    trainer = Trainer(plan.jobs(), plan.rows_of_epoch(), data.settings, SilentProgress(), None, plan.valid_cost, None)
+    trainer.run()
+    return plan.blend(plan.mixed(trainer.history))

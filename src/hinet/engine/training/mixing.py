@@ -16,7 +16,7 @@ from hinet.engine.training.set_kernels import mixed_cost_of_sets
 from hinet.engine.training.target_kernels import mixed_cost, most_of_a_row
 
 MOST_ROWS = 4_000  # validation rows looked at
-DECAY = 1e-3  # of the distance from the start, for few rows or experts that agree
+PRIOR = 4.0  # cost of the squared distance from the start, in rows: a few rows that are all right say little
 LEAST = 1e-3  # smaller weights are none: the expert is not worth asking
 
 
@@ -68,7 +68,7 @@ class MixCost:
         """Return the mean cost of a row with what it costs to leave the start, and its gradient."""
         cost, gradient = self._kernel(self._targets, self._groups, self._most, self._logits, mix)
         away = mix - self.start
-        return float(cost) / self._rows + DECAY * float(away @ away), gradient / self._rows + 2 * DECAY * away
+        return float(cost + PRIOR * (away @ away)) / self._rows, (gradient + 2 * PRIOR * away) / self._rows
 
 
 def learned_mix(cost_of: MixCost) -> tuple[Floats, float]:

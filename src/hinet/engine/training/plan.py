@@ -40,7 +40,8 @@ SMOOTHING = 0.5  # rows added to every option before shares are taken
 TEMPERATURES = (20.0, 40.0)  # lengths of prototypes that are tried
 MOST_WATCHED = 2_000  # validation rows whose accuracy is recorded after every epoch
 START_OF_PROTOTYPES = 0.2  # their weight in the mix, before it is learned
-LEAST_GAIN = 0.002  # in the cost of validation rows, for prototypes to be worth their while
+LEAST_REHEARSED, MOST_REHEARSED = 500, 20_000  # rows
+LEAST_GAIN, LEAST_GAIN_OF_ALL = 0.002, 1.0  # in the cost of a validation row, and of all, for prototypes to be worth it
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,13 @@ class ValidationRows:
 
     rows: Any  # CSR
     traces: Traces
+
+
+class Blend(NamedTuple):
+    """How experts are mixed, and the length of prototypes, zero without them."""
+
+    mix: Floats
+    temperature: float
 
 
 class PlanInput(NamedTuple):
@@ -77,6 +85,7 @@ class TrainingPlan:
             raise HiNetError("`two_layers` is for rows with several labels; leave it out")
         self.settings, self.start = settings, start
         self.valid, self.watched = None, None
+        self.temperature = 0.0  # of the prototypes that validation rows chose
         if valid is not None:
             self.valid = checked_rows(valid.rows, valid.traces, self.layers, "validation ")
             if valid.rows.shape[1] != columns:
@@ -282,6 +291,13 @@ class TrainingPlan:
             )
         return jobs
 
+    def wants_rehearsal(self) -> bool:
+        """Return whether to find the mix by a training with rows held out: of few rows, with few of each label."""
+        if self.start is not None or self.valid is not None or self.settings.is_quick or self.layers.multilabel:
+            return False
+        held = not isinstance(self.rows, StreamedRows) and LEAST_REHEARSED <= self.rows.row_count <= MOST_REHEARSED
+        return held and self.wide is not None and not self.has_flat
+
     def valid_cost(self, job: Job) -> float | None:
         """Return the cost of the validation rows by the job's expert alone; of the wide expert, nothing."""
         if self.valid is None or not isinstance(job, DeepJob):
@@ -325,8 +341,8 @@ class TrainingPlan:
             usual_mix(wide=self.wide is not None, flat=bool(flat), long=self.train.rows.mean_features > LONG_ROW),
         )
 
-    def mixed(self, history: list[EpochRecord]) -> FusedModel:
-        """Return the model of the trained experts, mixed as the validation rows have it."""
+    def mixed(self, history: list[EpochRecord], rehearsed: Blend | None = None) -> FusedModel:
+        """Return the model of the trained experts, mixed as the validation rows have it, or as was rehearsed."""
         experts = self._experts([job.expert for job in self._deep], [job.expert for job in self._flat])
         if self.wide is not None:
             wide = self.wide.expert()
@@ -335,6 +351,8 @@ class TrainingPlan:
             experts = experts._replace(prototypes=self.start.experts.prototypes, mix=self.start.experts.mix)
         elif self.valid is not None and len(self.valid[1]):
             experts = self._tuned(experts)
+        elif rehearsed is not None:
+            experts = self._like(experts, rehearsed)
         return FusedModel(self.layers, experts, tuple(history), merged=self.merged)
 
     def _pruned(self, wide: WideExpert) -> WideExpert:
@@ -350,16 +368,28 @@ class TrainingPlan:
     def _tuned(self, experts: Experts) -> Experts:
         """Mix the experts by the validation rows, with prototypes where these help."""
         best, least = self._with_mix(experts)
+        gain = max(LEAST_GAIN, LEAST_GAIN_OF_ALL / max(len(self._valid_rows()[1]), 1))
         few = 0 < len(self.spans.neuron) <= MOST_FLAT_LABELS  # all labels are scored for every row
         for temperature in TEMPERATURES if few else ():
             known = prototypes(self.train.rows, self.features, self.targets, self.spans, temperature)
             start = np.array(Mix(*experts.mix)._replace(prototypes=START_OF_PROTOTYPES), np.float32)
             tried, cost = self._with_mix(experts._replace(prototypes=known, mix=start))
-            if tried.mix[PROTOTYPES] and cost < least - LEAST_GAIN:
-                best, least = tried, cost
+            if tried.mix[PROTOTYPES] and cost < least - gain:
+                best, least, self.temperature = tried, cost, temperature
         if self.layers.multilabel:
             return best
         return best._replace(mix=scaled_mix(MixCost(*self._valid_rows(), self.groups, best)))
+
+    def blend(self, model: FusedModel) -> Blend:
+        """Return how the experts of a model of this plan are mixed."""
+        return Blend(model.experts.mix, self.temperature)
+
+    def _like(self, experts: Experts, blend: Blend) -> Experts:
+        """Mix experts as others were mixed, with their kind of prototypes."""
+        if not blend.temperature:
+            return experts._replace(mix=blend.mix)
+        known = prototypes(self.train.rows, self.features, self.targets, self.spans, blend.temperature)
+        return experts._replace(prototypes=known, mix=blend.mix)
 
     def _with_mix(self, experts: Experts) -> tuple[Experts, float]:
         """Return experts with the mix of least cost on validation rows of known labels, and that cost."""
