@@ -187,7 +187,7 @@ CASES: dict[str, Case] = {
     "one row in ten alone, mix on other rows": partial(
         drawn, SINGLE, mixed_on_others, 0.05, ROWS + round(SHARE * ROWS)
     ),
-    "one row in ten alone, and nothing tells": partial(drawn, HIDDEN, in_python, 0.05),
+    "one row in ten alone, texts say nothing about the label": partial(drawn, HIDDEN, in_python, 0.05),
     "hard and easy rows in turn": partial(drawn, HARD, mixed_on_others, 0.1, ROWS + round(SHARE * ROWS)),
 }
 

@@ -9,6 +9,7 @@ from hinet.lazy import lazy_exports
 if TYPE_CHECKING:
     from hinet.classifier import HiNetClassifier, TextVectorizer, load, paths_as_text
     from hinet.data import Traces, load_icd10cm
+    from hinet.data.text import TextSettings
     from hinet.errors import FileError, HiNetError, LabelError, TaxonomyError
     from hinet.taxonomy import Layers, Taxonomy
 
@@ -18,6 +19,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "hinet.classifier": ("HiNetClassifier", "TextVectorizer", "load", "paths_as_text"),
     "hinet.data": ("Traces", "load_icd10cm"),
+    "hinet.data.text": ("TextSettings",),
     "hinet.errors": ("FileError", "HiNetError", "LabelError", "TaxonomyError"),
     "hinet.taxonomy": ("Layers", "Taxonomy"),
 }
@@ -31,6 +33,7 @@ __all__ = [
     "Layers",
     "Taxonomy",
     "TaxonomyError",
+    "TextSettings",
     "TextVectorizer",
     "Traces",
     "load",

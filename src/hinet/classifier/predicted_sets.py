@@ -219,6 +219,8 @@ def learned_rule(
         return SetRule(thresholds, False, objective, len(truth))
     learn = _for_micro_f1 if objective == "micro_f1" else _for_macro_f1
     held_out = np.bincount(np.clip(taxonomy.depth[truth.nodes[known]] - 1, 0, levels - 1), minlength=levels)
+    if held_out.max() < LEAST_LABELS:
+        return SetRule()
     scored = []
     for best_always in (True, False):  # as good with as without: an answer is more use than none
         learned, score = learn(judged, truth, levels, best_always)

@@ -164,7 +164,8 @@ def _min_confidence(value: str | None, loaded: LoadedModel, run: RunOptions) -> 
         bound = loaded.risk_bound
         if bound is None:
             raise HiNetError(
-                "this model has no calibrated threshold; train with --risk, or give --min-confidence a number"
+                "this model has no calibrated threshold; train with --risk and enough held-out rows, or give "
+                "--min-confidence a number"
             )
         run.message(f"--min-confidence calibrated: {bound}")
         return bound.threshold

@@ -127,9 +127,11 @@ def find_threshold(
     valid = np.flatnonzero(bounds <= risk)
     if not len(valid):
         best = int(np.argmin(bounds))
+        fewest = int(np.ceil(np.log((1 - certainty) / len(thresholds)) / np.log(1 - risk)))
         raise HiNetError(
             f"no threshold guarantees a risk of {risk} with certainty {certainty} on {rows:,} held-out rows: at "
-            f"{thresholds[best]:.3f} the error may be as large as {bounds[best]:.3f}; give more rows or a larger risk"
+            f"{thresholds[best]:.3f} the error may be as large as {bounds[best]:.3f}; it takes {fewest:,} such rows if "
+            "no answer is wrong, else more; give more rows or a larger risk"
         )
     chosen = int(valid[np.argmax(answered[valid])])
     return RiskBound(
