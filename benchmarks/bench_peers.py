@@ -15,6 +15,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from typing import Any
 
 from measure import RESULTS, save
@@ -79,13 +80,15 @@ def _in_process(
     command = [sys.executable, __file__, "--step", step, "--data", data, "--peers", peer, "--threads", threads]
     limits = {f"{name}_NUM_THREADS": threads for name in ("OMP", "OPENBLAS", "MKL", "NUMBA")}
     environment = {**os.environ, **limits, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-    try:
-        done = subprocess.run(
-            [*command, "--settings", json.dumps(settings)],
-            capture_output=True, text=True, check=False, timeout=arguments.limit, env=environment,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return {"did_not_finish": step, "limit_seconds": arguments.limit}
+    with tempfile.TemporaryDirectory() as cache:  # no embedding was computed before
+        try:
+            done = subprocess.run(
+                [*command, "--settings", json.dumps(settings)],
+                capture_output=True, text=True, check=False, timeout=arguments.limit,
+                env={**environment, "XDG_CACHE_HOME": cache},
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return {"did_not_finish": step, "limit_seconds": arguments.limit}
     if done.returncode:
         print(done.stderr, file=sys.stderr)
         return {"failed": step, "error": done.stderr.strip().splitlines()[-1][:300] if done.stderr else "killed"}

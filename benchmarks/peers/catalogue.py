@@ -35,7 +35,7 @@ class Entry:
 
 PARABEL = {"cluster_balanced": True, "cluster_k": 2, "max_depth": 20}
 BONSAI = {"cluster_balanced": False, "cluster_k": 100, "max_depth": 3}
-RATES = tuple({"lr": rate, "epoch": epochs} for rate, epochs in ((0.5, 10), (0.5, 25), (1.0, 25)))
+RATES = tuple({"lr": rate, "epoch": epochs} for rate, epochs in ((0.5, 10), (0.5, 25), (1.0, 25), (0.1, 50)))
 PEERS: dict[str, Entry] = {
     "hinet": Entry("hinet", HiNet),
     "hinet-quick": Entry("hinet, quick", HiNet, ({"effort": "quick"},)),
