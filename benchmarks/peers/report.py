@@ -110,7 +110,7 @@ def write() -> None:
 
 def _section(name: str, found: dict[str, Any]) -> Iterator[str]:
     results = found["results"]
-    yield f"\n### {TITLES[name]}\n"
+    yield f"\n## {TITLES[name]}\n"
     counts = next((row for row in results.values() if "labels" in row), None)
     if counts:
         rows = f"{counts['train_rows']:,} rows to learn from, {counts['test_rows']:,} to answer"
