@@ -275,3 +275,9 @@ def test_formats_are_told_apart() -> None:
     for other in ('{"Food": {"Bread": {}}}', '[{"id": "a", "children": []}]', "a > b\n", "1 2\n", "node\tparent\n"):
         assert syntax_of(other) is None
         assert not is_obo(other)
+
+
+def test_control_characters_that_python_takes_for_blanks_stay_in_ids(tmp_path: Path) -> None:
+    taxonomy = Taxonomy.from_edges([("top", "low\x1f"), ("top", "low\\")])
+    taxonomy.write(tmp_path / "written.obo")
+    assert Taxonomy.from_file(tmp_path / "written.obo").ids == taxonomy.ids

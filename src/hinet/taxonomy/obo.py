@@ -144,7 +144,7 @@ def _without_comment(value: str) -> str:
 
 
 def _plain(value: str) -> str:
-    return _unescaped(_without_comment(value).split(" ")[0].strip())
+    return _unescaped(_without_comment(value).split(" ")[0].strip("\t"))
 
 
 def _quoted_text(path: str | Path, value: str, line: int) -> str:
