@@ -493,7 +493,10 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tunes = engine == "torch" and self.encoder is not None
         if tunes:
             check_tunable(vars(self), kind)
-        checked, traces, weights = self._with_titles(checked, kind, codec, traces, weights)
+        titles, weight = self._titles(checked, kind, codec, traces)
+        if titles is not None:
+            weights = titles.weights_after(weights, traces, weight)
+            checked, traces = titles.after(checked), titles.traces_after(traces)
         truth = None if valid is None else codec.truth(valid[1])
         held_out = None
         if tunes:
@@ -505,7 +508,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if valid is not None and truth is not None:
             held_out = HeldOut(features_of(features, engine, valid[0], self.n_jobs), truth)
         valid_rows = None if held_out is None else validation_rows(codec, held_out)
-        self._set_fitted(self._train(EncodedRows(rows, traces, weights, valid_rows), features, codec, engine))
+        columns = None if titles is None else titles.columns_of(rows)
+        self._set_fitted(self._train(EncodedRows(rows, traces, weights, valid_rows, columns), features, codec, engine))
         return held_out
 
     def _kind_to_fit(self, X: Any) -> Kind:
@@ -678,14 +682,12 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         features = MatrixInput.fit(checked, columns, scaled=kind == "dense" and self.network is None)
         return features, features_of(features, engine, checked, self.n_jobs)
 
-    def _with_titles(
-        self, checked: Any, kind: Kind, codec: LabelCodec, traces: Traces, weights: NDArray[np.float64] | None
-    ) -> tuple[Any, Traces, NDArray[np.float64] | None]:
-        """Return texts, labels and weights with the titles of labels after them, where these are wanted."""
+    def _titles(self, checked: Any, kind: Kind, codec: LabelCodec, traces: Traces) -> tuple[TitleRows | None, float]:
+        """Return the titles of labels that are rows as well, if any, and how many rows each counts as."""
         if kind == "frame" and self.titles:
             raise HiNetError("titles=True, and titles have no other columns than text; leave titles out")
         if kind != "text" or self.titles is False:
-            return checked, traces, weights
+            return None, 0.0
         nodes = codec.label_nodes if self.titles else np.unique(traces.end_nodes)
         choices = TitleRows.choices(codec, nodes.astype(np.int64))
         titles, weight = choices[0], USUAL_WEIGHT if self.titles else 0.0
@@ -695,10 +697,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             features, rows = fit_text(checked, self.text, self.n_jobs)
             title_rows = [features.rows(choice.texts, self.n_jobs) for choice in choices]
             titles, weight = best_titles(rows, traces, choices, title_rows, seed_of(self.random_state))
-        if not weight:
-            return checked, traces, weights
-        weights = titles.weights_after(weights, traces, weight)
-        return titles.after(checked), titles.traces_after(traces), weights
+        return (titles, weight) if weight else (None, 0.0)
 
     def _weights(self, sample_weight: Any, codec: LabelCodec, traces: Traces) -> NDArray[np.float64] | None:
         weights = None if sample_weight is None else validate_weights(sample_weight, len(traces))

@@ -24,6 +24,7 @@ from hinet.engine import Decoding, EngineSettings, Search, ValidationRows, fit
 from hinet.engine.search.predictor import Engine, Predictor
 from hinet.engine.search.search import RATE_OF_TWO_LAYERS
 from hinet.engine.settings import WIDE_RATE
+from hinet.engine.training.title_units import TitleColumns
 from hinet.errors import HiNetError
 from hinet.extras import require
 from hinet.metrics import hierarchical_f1, set_report
@@ -54,6 +55,7 @@ class EncodedRows:
     traces: Traces
     sample_weight: NDArray[np.float64] | None = None
     valid: ValidationRows | None = None
+    titles: TitleColumns | None = None
 
     def as_csr(self) -> EncodedRows:
         """Return the same rows with dense columns as CSR, which models read alike: all columns have dropout then."""
@@ -216,6 +218,7 @@ def fit_model(
             training = training.as_csr()
         settings = settings_for(settings, features, RowShape.of(training.rows), several=codec.sets is not None)
         options |= {name: parameters[name] for name in ("checkpoint", "checkpoint_every")}
+        options["titles"] = training.titles
         model = fit(training.rows, training.traces, settings, watch=parameters["verbose"], runner=runner, **options)
         predictor = Search(model, settings.threads)
     fitted = Fitted(features, codec, predictor, predictor.history, training.fingerprint())

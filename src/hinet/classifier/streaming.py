@@ -107,7 +107,7 @@ class StreamTraining:
                 codec = replace(codec, sets=form_from(*spill.notes["ancestors"]))
             features = _with_names(features, folder)
             held_out = None if truth is None else HeldOut(features.rows(valid_rows, self._threads), truth)
-            fitted = self._train(spill, features, codec, held_out, sample, first)
+            fitted = self._train(spill, features, codec, held_out, titles, sample, first)
             remove_spill(folder)
         names = () if reader.kinds is None else reader.kinds.names
         return Streamed(fitted, held_out, tuple(names))
@@ -361,6 +361,7 @@ class StreamTraining:
         features: TextInput | FrameInput,
         codec: LabelCodec,
         held_out: HeldOut | None,
+        titles: TitleRows | None,
         sample: _Rows,
         first: FirstPass,
     ) -> Fitted:
@@ -373,6 +374,7 @@ class StreamTraining:
             valid=None if held_out is None else validation_rows(codec, held_out), progress=self._progress,
             checkpoint=self._parameters["checkpoint"], checkpoint_every=self._parameters["checkpoint_every"],
             watch=bool(self._parameters["verbose"]),
+            titles=None if titles is None else titles.columns_of(features.rows(titles.texts, self._threads)),
         )  # fmt: skip
         predictor = Search(model, settings.threads)
         told = {"rows": rows, "labels": int(np.count_nonzero(self._class_counts)), "blake2b": first.digest}

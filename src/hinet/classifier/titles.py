@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from hinet.classifier.labels import LabelCodec
 from hinet.data import Traces
+from hinet.data.matrices import MixedRows
 from hinet.data.text.text_input import as_arrow
+from hinet.engine.training.title_units import TitleColumns
 from hinet.taxonomy import Taxonomy
 from hinet.taxonomy.terms import DEFINITION, SYNONYMS, split_terms
 
@@ -65,6 +67,10 @@ class TitleRows:
     def traces_after(self, traces: Traces) -> Traces:
         """Return labels with those of the titles after them."""
         return Traces.joined(traces.layers, [traces, Traces.of_nodes(traces.layers, self.nodes)])
+
+    def columns_of(self, rows: Any) -> TitleColumns | None:
+        """Return the dense columns of the titles, which are the last of some rows; None if these have no columns."""
+        return TitleColumns(rows.dense[-len(self) :], self.nodes) if isinstance(rows, MixedRows) else None
 
     def weights_after(self, weights: NDArray[np.float64] | None, traces: Traces, weight: float) -> NDArray[np.float64]:
         """Return the weights of rows with those of the titles after them."""

@@ -16,6 +16,7 @@ from hinet.engine.model.fused import FusedModel
 from hinet.engine.settings import EngineSettings
 from hinet.engine.training.checkpoints import CHECKPOINT_EVERY, Checkpoints
 from hinet.engine.training.plan import Blend, PlanInput, ValidationRows
+from hinet.engine.training.title_units import TitleColumns
 from hinet.engine.training.trainer import Trainer
 from hinet.errors import HiNetError
 from hinet.parameters import PATH, instance
@@ -45,6 +46,7 @@ def fit(
     valid: ValidationRows | None = None,
     sample_weight: NDArray[np.floating[Any]] | None = None,
     start: FusedModel | None = None,
+    titles: TitleColumns | None = None,
     progress: Progress | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: float = 0.0,
@@ -63,7 +65,8 @@ def fit(
     With ``checkpoint``, a folder, finished epochs are kept there, every so many seconds, and a run that was broken off
     goes on from them to the same result. With ``start``, a model over the same layers, training goes on from it: its
     experts learn from these rows, its shape stays. With ``watch``, every epoch records the accuracy of its expert alone
-    on validation rows. With a ``runner``, other processes train the experts.
+    on validation rows. With a ``runner``, other processes train the experts. With ``titles``, the dense columns of
+    titles of labels, rows are also compared with these.
 
     Raises
     ------
@@ -80,7 +83,7 @@ def fit(
         raise HiNetError("training that goes on from a model keeps no checkpoint; leave one of the two out")
     if start is not None and runner is not None:
         raise HiNetError("training that goes on from a model runs in one process; leave one of the two out")
-    data = PlanInput(rows, traces, settings, sample_weight, valid)
+    data = PlanInput(rows, traces, settings, sample_weight, valid, titles)
     plan = data.plan(start)
     progress.message(f"{plan.memory}{plan.told_of_sample()}")
     plan.memory.check(settings.memory_limit)
@@ -115,7 +118,7 @@ def _rehearsed(data: PlanInput) -> Blend:
     held, rest = np.sort(order[: len(order) // HELD]), np.sort(order[len(order) // HELD :])
     weight = None if data.sample_weight is None else data.sample_weight[rest]
     valid = ValidationRows(data.rows[held], data.traces.take(held))
-    plan = PlanInput(data.rows[rest], data.traces.take(rest), data.settings, weight, valid).plan()
+    plan = PlanInput(data.rows[rest], data.traces.take(rest), data.settings, weight, valid, data.titles).plan()
     trainer = Trainer(plan.jobs(), plan.rows_of_epoch(), data.settings, SilentProgress(), None, plan.valid_cost, None)
     trainer.run()
     return plan.blend(plan.mixed(trainer.history))

@@ -24,6 +24,7 @@ from hinet.engine.training.jobs import Job, TrainingSet
 from hinet.engine.training.mixing import MixCost, learned_mix, scaled_mix, usual_mix
 from hinet.engine.training.rows import HeldRows, OfRows, StreamedRows, checked_rows, training_rows
 from hinet.engine.training.taxonomy_transfer import activate
+from hinet.engine.training.title_units import TitleColumns, title_units
 from hinet.engine.training.whitening import read_directly, whitening
 from hinet.engine.training.wide import WidePlan, WideTraining, wide_training
 from hinet.engine.training.wide_kernels import prune_weights
@@ -67,18 +68,24 @@ class PlanInput(NamedTuple):
     settings: EngineSettings
     sample_weight: NDArray[np.floating[Any]] | None
     valid: ValidationRows | None
+    titles: TitleColumns | None = None
 
     def plan(self, start: FusedModel | None = None) -> TrainingPlan:
         """Return the plan, which may go on from a model."""
         rows = training_rows(self.rows, self.traces, self.settings, self.sample_weight)
-        return TrainingPlan(rows, self.settings, self.valid, start)
+        return TrainingPlan(rows, self.settings, self.valid, start, self.titles)
 
 
 class TrainingPlan:
     """The data in the form kernels read, the experts to be, and how they become a model."""
 
     def __init__(
-        self, rows: HeldRows, settings: EngineSettings, valid: ValidationRows | None, start: FusedModel | None
+        self,
+        rows: HeldRows,
+        settings: EngineSettings,
+        valid: ValidationRows | None,
+        start: FusedModel | None,
+        titles: TitleColumns | None = None,
     ) -> None:
         self.layers, columns = rows.targets.layers, rows.columns
         if settings.two_layers and not self.layers.multilabel:
@@ -118,6 +125,10 @@ class TrainingPlan:
             rows = rows.with_merged(self.merged, self.features)
             if self.valid is not None:
                 self.valid = with_merged(self.valid[0], self.merged, self.features), self.valid[1]
+        self.titles = None
+        if titles is not None and start is None and not self.layers.multilabel:
+            usual = float(np.sqrt(np.square(rows.matrix.dense, dtype=np.float64).sum(1).mean()))
+            self.titles = title_units(titles, self.layers, columns, usual)
         self.whitening = None
         if settings.whiten and dense and start is None and not self.layers.multilabel:
             arrays = rows.targets.arrays
@@ -141,7 +152,7 @@ class TrainingPlan:
         self.memory = plan_memory(
             features=self.features,
             outputs=self.groups.rows,
-            width=self.width * self.members,
+            width=self.width * self.members + (0 if self.titles is None else self.titles.width),
             wide_weights=self.wide.weights if self.wide else 0,
             wide_scratch=self.wide.scratch if self.wide else 0,
             labels=self.labels if self.has_flat else 0,
@@ -319,8 +330,11 @@ class TrainingPlan:
         experts = self._experts([job.expert], []) if deep else self._experts([], [job.expert])
         return experts._replace(mix=np.array(Mix(deep=deep, flat=not deep), np.float32))
 
-    def _joined(self, members: list[DeepExpert], outputs: int) -> DeepExpert:
-        """Return the members of a deep expert as one; the plain one counts a third, however many others there are."""
+    def _joined(self, members: list[DeepExpert], outputs: int, beside: DeepExpert | None = None) -> DeepExpert:
+        """Return the members of a deep expert as one, and what is added to their logits.
+
+        The plain member counts a third, however many others there are.
+        """
         if not members:
             return DeepExpert.none(self.features, outputs)
         if self.whitening is not None:
@@ -328,22 +342,31 @@ class TrainingPlan:
         shares = np.full(len(members), 1 / len(members), np.float32)
         if self.plain and len(members) > 1:
             shares[:-1], shares[-1] = (1 - PLAIN_SHARE) / (len(members) - 1), PLAIN_SHARE
+        if beside is not None:
+            members, shares = [*members, beside], np.append(shares, np.float32(1))
         return DeepExpert.joined(members, shares).quantised()
 
-    def _experts(self, deep: list[DeepExpert], flat: list[DeepExpert]) -> Experts:
+    def _experts(
+        self, deep: list[DeepExpert], flat: list[DeepExpert], beside_deep: DeepExpert | None = None
+    ) -> Experts:
         outputs, labels = self.groups.rows, len(self.spans.neuron)
         return Experts(
-            self._joined(deep, outputs),
+            self._joined(deep, outputs, beside_deep),
             WideExpert.none(self.features, len(self.layers.node), outputs),
             self._joined(flat, labels),
             Prototypes.none(self.features),
             self.spans,
-            usual_mix(wide=self.wide is not None, flat=bool(flat), long=self.train.rows.mean_features > LONG_ROW),
+            usual_mix(
+                wide=self.wide is not None,
+                flat=bool(flat),
+                long=self.train.rows.mean_features > LONG_ROW,
+                dense=self.train.rows.dense.shape[1] > 0,
+            ),
         )
 
     def mixed(self, history: list[EpochRecord], rehearsed: Blend | None = None) -> FusedModel:
         """Return the model of the trained experts, mixed as the validation rows have it, or as was rehearsed."""
-        experts = self._experts([job.expert for job in self._deep], [job.expert for job in self._flat])
+        experts = self._experts([job.expert for job in self._deep], [job.expert for job in self._flat], self.titles)
         if self.wide is not None:
             wide = self.wide.expert()
             experts = experts._replace(wide=self._pruned(wide) if self.start is None else wide)
