@@ -1,6 +1,7 @@
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # a name on the hub is refused at once; read when its client is imported
+os.environ["OMP_NUM_THREADS"] = "1"  # tests run side by side; more threads would wait for each other
 
 from pathlib import Path
 
