@@ -10,7 +10,7 @@ from peers.embeddings import FineTuned, LinearOnEmbeddings, NearestEmbeddings
 from peers.fast_text import FastText
 from peers.label_trees import LabelTree, Omikuji
 from peers.linear import LinearSVM, LogisticRegression, PerParentNode
-from peers.ours import Flatten, HiNet, HiNetWithEncoder, HiNetWithVectors
+from peers.ours import Flatten, HiNet, HiNetWithCharacters, HiNetWithEncoder, HiNetWithVectors
 from peers.peer import Peer
 
 
@@ -39,6 +39,7 @@ RATES = tuple({"lr": rate, "epoch": epochs} for rate, epochs in ((0.5, 10), (0.5
 PEERS: dict[str, Entry] = {
     "hinet": Entry("hinet", HiNet),
     "hinet-quick": Entry("hinet, quick", HiNet, ({"effort": "quick"},)),
+    "hinet-characters": Entry("hinet, character n-grams", HiNetWithCharacters),
     "flatten": Entry("Flatten Network", Flatten),
     "svm": Entry("LinearSVC", LinearSVM, tuple({"C": c} for c in (0.1, 0.3, 1.0))),
     "logistic": Entry("logistic regression", LogisticRegression, tuple({"C": c} for c in (10.0, 100.0))),

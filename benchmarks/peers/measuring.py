@@ -28,7 +28,7 @@ class Clock:
 
     def seconds(self) -> tuple[float, float]:
         """Return both."""
-        return round(time.perf_counter() - self._wall, 3), round(_cpu_seconds() - self._cpu, 3)
+        return time.perf_counter() - self._wall, _cpu_seconds() - self._cpu
 
 
 def _cpu_seconds() -> float:
@@ -87,11 +87,11 @@ def measured(peer: Peer, data: PeerData) -> dict[str, Any]:
         "labels": len(set(rows[1])),
         "train_rows": len(rows[0]),
         "test_rows": len(data.test),
-        "train_seconds": train,
-        "train_cpu_seconds": train_cpu,
+        "train_seconds": round(train, 3),
+        "train_cpu_seconds": round(train_cpu, 3),
         "rows_per_second": round(len(data.test) / max(predict, 1e-3)),
-        "predict_cpu_seconds": predict_cpu,
-        "single_row_milliseconds": round(1e3 * float(np.median(latency)), 2),
+        "predict_cpu_seconds": round(predict_cpu, 3),
+        "single_row_milliseconds": round(1e3 * float(np.median(latency)), 3),
         **_kept(peer, data.test.texts[0]),
         "settings": peer.settings,
         "versions": peer.versions(),
@@ -113,4 +113,5 @@ def _kept(peer: Peer, text: str) -> dict[str, float]:
         clock = Clock()
         subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=COLD_START)
         wall, cpu = clock.seconds()
-    return {"megabytes": round(size / 1e6, 2), "cold_start_seconds": wall, "cold_start_cpu_seconds": cpu}
+    starts = {"cold_start_seconds": round(wall, 3), "cold_start_cpu_seconds": round(cpu, 3)}
+    return {"megabytes": round(size / 1e6, 2), **starts}

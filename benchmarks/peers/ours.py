@@ -54,6 +54,13 @@ class HiNet(Peer):
         return peer
 
 
+class HiNetWithCharacters(HiNet):
+    """hinet with character n-grams, which it leaves out by default of many texts that are not short."""
+
+    def _parameters(self, data: PeerData) -> dict[str, Any]:
+        return {**super()._parameters(data), "text": TextSettings(char_ngrams=(3, 5))}
+
+
 class HiNetWithVectors(HiNet):
     """hinet with static vectors, distilled from MiniLM once and kept with the model."""
 
