@@ -107,6 +107,7 @@ def test_what_is_no_encoder_is_refused_in_one_line(tiny: Path, tmp_path: Path) -
         (f"{tmp_path}/missing", "there is no such folder"),
         (tmp_path / "empty", "neither modules.json nor config.json"),
         (broken, "cannot be loaded as an encoder"),
+        ("no-such-encoder", "no encoder of this name here or on the hub"),
     ):
         with pytest.raises(HiNetError, match=message) as error:
             Encoder.load(source)

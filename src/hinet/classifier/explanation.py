@@ -22,7 +22,7 @@ from hinet.data.matrices import MixedRows
 from hinet.data.text import unknown_words
 from hinet.engine.search.contributions import GroupParts
 from hinet.engine.search.odds_scaling import odds_shift
-from hinet.taxonomy import STOP
+from hinet.taxonomy import PATH_SEP, STOP, last_name
 
 WHOLE_TEXT = "meaning of the text"
 NOT = "(not there)"  # the rival of a node that is a yes or no by itself
@@ -94,7 +94,7 @@ class Explanation:
         return "".join(parts)
 
     def __str__(self) -> str:
-        lines = [f"{' / '.join(self.trace.steps)}  ({self.trace.probability:.3f})"]
+        lines = [f"{PATH_SEP.join(map(last_name, self.trace.steps))}  {self.trace.probability:.3f}"]
         if self.unknown_words:
             lines.append(f"unknown words: {', '.join(self.unknown_words)}")
         for step in self.steps:

@@ -68,9 +68,11 @@ def _as_dict(explanation: Explanation, style: TextStyle) -> dict[str, Any]:
 def _explanation_text(text: str, explanation: Explanation, taxonomy: Taxonomy) -> Text:
     from rich.text import Text
 
+    from hinet.taxonomy import last_name
+
     lines = Text()
     lines.append(f"{text}\n", style="bold")
-    steps = " > ".join(map(_last_name, explanation.trace.steps))
+    steps = " > ".join(map(last_name, explanation.trace.steps))
     lines.append(f"{steps}  {explanation.trace.probability:.3f}\n\n", style="cyan")
     if explanation.unknown_words:
         lines.append(f"unknown words: {', '.join(explanation.unknown_words)}\n\n", style="yellow")
@@ -93,14 +95,9 @@ def _draw_step(lines: Any, step: Step, taxonomy: Taxonomy) -> None:
 
 def _with_title(node: str, taxonomy: Taxonomy) -> str:
     """Return a node with its title, if it has one."""
+    from hinet.taxonomy import last_name
+
     if node not in taxonomy:
         return node
     title = taxonomy.titles[taxonomy.position(node)]
-    return _last_name(node) if node.endswith(title) else f"{node} {title}"
-
-
-def _last_name(node: str) -> str:
-    """Return the last step of an id that is a whole path."""
-    from hinet.taxonomy import PATH_SEP
-
-    return node.rpartition(PATH_SEP)[2]
+    return last_name(node) if node.endswith(title) else f"{node} {title}"

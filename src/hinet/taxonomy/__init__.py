@@ -9,7 +9,7 @@ from hinet.taxonomy.formats import FORMATS, Edges, IdPaths, LabelPaths, Table, T
 from hinet.taxonomy.layers import STOP, Layer, Layers
 from hinet.taxonomy.nested_json import NestedJson
 from hinet.taxonomy.obo import Obo
-from hinet.taxonomy.path_ids import PATH_SEP, as_id, path_id, strip_padding
+from hinet.taxonomy.path_ids import PATH_SEP, as_id, last_name, path_id, strip_padding
 from hinet.taxonomy.path_text import PATH_MARK, has_paths, split_path
 from hinet.taxonomy.skos import Skos
 from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy
@@ -39,6 +39,7 @@ __all__ = [
     "check",
     "draw",
     "has_paths",
+    "last_name",
     "path_id",
     "read_draft",
     "split_path",

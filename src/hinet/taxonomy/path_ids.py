@@ -29,6 +29,15 @@ def as_id(value: Any) -> str:
     return str(value)
 
 
+def last_name(node: str) -> str:
+    """Return the last step of an id that is a path of names; another id as it is.
+
+    >>> last_name("Animals > Sheep"), last_name("A01")
+    ('Sheep', 'A01')
+    """
+    return node.rpartition(PATH_SEP)[2]
+
+
 def path_id(names: Iterable[str], sep: str = PATH_SEP) -> str:
     r"""Return the id of the node at the end of a path of names; with the default separator, ids are unique.
 
