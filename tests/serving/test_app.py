@@ -136,6 +136,12 @@ def test_wrong_fields_are_named(service: Service, body: object, field: str) -> N
     assert field in problem["detail"] or field == "body"
 
 
+def test_an_unknown_field_is_told_with_those_that_there_are(service: Service) -> None:
+    detail = service.problem(422, "/v1/classify", {"txt": "a"})["detail"]
+    assert detail.startswith("txt: there is no such field among model, text, ")
+    assert detail.endswith("; did you mean 'text'?")
+
+
 def test_limits_of_size(service: Service) -> None:
     assert service.problem(413, "/v1/classify", {"texts": ["a"] * 51})["errors"][0]["field"] == "texts"
     assert service.problem(413, "/v1/classify", {"texts": ["a", "b" * 1_001]})["errors"][0]["field"] == "texts[1]"

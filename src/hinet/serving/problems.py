@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from pydantic import ValidationError
+
+from hinet.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 CONTENT_TYPE = "application/problem+json"
 MOST_ERRORS = 20  # of one request that are listed
@@ -66,13 +71,21 @@ def invalid(field: str, message: str, *, status: int = 422, kind: str = "invalid
     return ProblemError(status, kind, f"{field}: {message}", [FieldProblem(field, message)])
 
 
-def of_validation(error: ValidationError) -> ProblemError:
-    """Return the problem of a body that is no JSON, or not such as is expected; its values are not repeated."""
+def of_validation(error: ValidationError, fields: Iterable[str]) -> ProblemError:
+    """Return the problem of a body that is no JSON, or has not the fields that it may have; no value is repeated."""
     reasons = error.errors(include_url=False, include_input=False, include_context=False)
     if any(reason["type"] == "json_invalid" for reason in reasons):
         return ProblemError(400, "invalid-body", f"the body is no valid JSON: {reasons[0]['msg']}")
-    errors = [FieldProblem(_path(reason["loc"]), reason["msg"]) for reason in reasons[:MOST_ERRORS]]
+    known = list(fields)
+    errors = [FieldProblem(_path(reason["loc"]), _message(reason, known)) for reason in reasons[:MOST_ERRORS]]
     return of_fields(errors)
+
+
+def _message(reason: ErrorDetails, fields: list[str]) -> str:
+    """Return what is wrong, for a field of the body that is unknown with those that there are."""
+    if reason["type"] != "extra_forbidden" or len(reason["loc"]) != 1:
+        return reason["msg"]
+    return f"there is no such field among {', '.join(fields)}{did_you_mean(str(reason['loc'][0]), fields)}"
 
 
 def of_fields(errors: Sequence[FieldProblem]) -> ProblemError:

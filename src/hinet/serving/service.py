@@ -348,7 +348,7 @@ def parsed(kind: type[Body], body: bytes) -> Body:
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        raise of_validation(error) from None
+        raise of_validation(error, kind.model_fields) from None
 
 
 def _only(asked: BaseModel, *names: str) -> str:
