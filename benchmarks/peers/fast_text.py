@@ -15,7 +15,7 @@ from peers.peer import Answers, Peer
 
 MODEL, PREFIX = "model.bin", "__label__"
 NGRAMS = {"wordNgrams": 2, "minn": 3, "maxn": 5}
-SINGLE_WORDS = {"wordNgrams": 2, "minn": 0, "maxn": 0}  # without pairs this build differs from run to run, up to NaN
+WORD_PAIRS = {"wordNgrams": 2, "minn": 0, "maxn": 0}  # without pairs this build differs from run to run, up to NaN
 SHARED = {"dim": 100, "bucket": 200_000, "verbose": 0, "seed": 0}
 _WORD = re.compile(r"\w+")
 
@@ -36,7 +36,7 @@ class FastText(Peer):
             path = Path(folder, "rows.txt")
             lines = (f"{PREFIX}{number[label]} {_line(text)}\n" for text, label in zip(texts, labels, strict=True))
             path.write_text("".join(lines), encoding="utf-8")
-            settings = {**SHARED, **(SINGLE_WORDS if data.single_words else NGRAMS), **self.settings}
+            settings = {**SHARED, **(WORD_PAIRS if data.single_words else NGRAMS), **self.settings}
             self.model: Any = fasttext.train_supervised(str(path), thread=self.threads, **settings)
 
     def answer(self, texts: Sequence[str]) -> Answers:

@@ -58,7 +58,8 @@ class HiNetWithCharacters(HiNet):
     """hinet with character n-grams, which it leaves out by default of many texts that are not short."""
 
     def _parameters(self, data: PeerData) -> dict[str, Any]:
-        return {**super()._parameters(data), "text": TextSettings(char_ngrams=(3, 5))}
+        text = SINGLE_WORDS if data.single_words else TextSettings(char_ngrams=(3, 5))
+        return {**super()._parameters(data), "text": text}
 
 
 class HiNetWithVectors(HiNet):

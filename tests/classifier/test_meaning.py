@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from hinet import HiNetClassifier, Layers, Taxonomy, Traces
+from hinet.classifier.inputs import TextInput
 from hinet.classifier.titles import TitleRows, best_titles, learned_weight
 from hinet.data.matrices import MixedRows
 from hinet.data.vectors import TokenVectors
+from hinet.engine import Search
 from hinet.errors import FileError, HiNetError
 from tests.classifier.test_forged import forge_array
 from tests.encoders.conftest import make_encoder
@@ -176,6 +178,45 @@ def test_titles_make_labels_without_rows_reachable(vectors: TokenVectors, tmp_pa
     classifier = HiNetClassifier(titled(titles, tmp_path), vectors=vectors, titles=True, n_jobs=1).fit(*rows)
     assert (classifier.predict(hidden) == "station").mean() > 0.8
     assert classifier.score(*rows) > 0.95
+
+
+def title_logits(classifier: HiNetClassifier, texts: list[str]) -> dict[str, np.ndarray]:
+    """Return the logits of nodes for texts by those units of the deep expert alone that read no n-gram."""
+    fitted = classifier.fitted_
+    assert isinstance(fitted.predictor, Search)
+    assert isinstance(fitted.features, TextInput)
+    model, count = fitted.predictor.model, fitted.features.features.count
+    deep = model.experts.deep.in_floats()
+    units = ~deep.embedding[:count].any(0)
+    logits = classifier.features_of(texts).dense @ deep.embedding[count:, units] @ deep.weight[:, units].T
+    layers, groups = model.layers, model.groups
+    nodes = layers.node[groups.option_neuron[groups.row_options()]]
+    return {layers.taxonomy.ids[node]: logits[:, row] for row, node in enumerate(nodes.tolist())}
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_texts_are_compared_with_titles_by_their_vectors(vectors: TokenVectors, tmp_path: Path, streamed: bool) -> None:
+    titles = {label: " ".join(words[4:]) for label, words in SUBJECTS.items()}
+    rows = texts_of(160, 0, KNOWN)
+    trained = HiNetClassifier(titled(titles, tmp_path), vectors=vectors, titles=True, n_jobs=1)
+    trained = trained.fit_stream([rows]) if streamed else trained.fit(*rows)
+    logits = title_logits(trained, list(titles.values()))
+    for number, (own, other) in enumerate([("bakery", "dairy"), ("dairy", "bakery"), ("garage", "station")]):
+        assert logits[own][number] > logits[other][number] + 1
+    assert (logits["food"] > logits["transport"]).tolist() == [True, True, False, False]
+    without = HiNetClassifier(titled(titles, tmp_path), vectors=vectors, titles=False, n_jobs=1).fit(*rows)
+    assert not any(values.any() for values in title_logits(without, list(titles.values())).values())
+
+
+def test_the_wide_expert_counts_less_beside_vectors(vectors: TokenVectors, taxonomy: Taxonomy) -> None:
+    settings: dict[str, Any] = {"titles": False, "flat": False, "n_jobs": 1, "epochs": 1}
+    mixes = []
+    for given in ({}, {"vectors": vectors}):
+        predictor = HiNetClassifier(taxonomy, **settings, **given).fit(*texts_of(160, 0, KNOWN)).fitted_.predictor
+        assert isinstance(predictor, Search)
+        mixes.append(predictor.model.mix)
+    assert (mixes[0].deep, mixes[0].wide) == (0.5, 0.5)
+    assert (mixes[1].deep, mixes[1].wide) == pytest.approx((0.7, 0.2))
 
 
 def test_what_is_said_of_a_label_without_rows_counts_as_much_as_the_rows_of_others() -> None:

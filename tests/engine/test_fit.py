@@ -11,12 +11,14 @@ import pytest
 import scipy.sparse as sp
 
 from hinet import FileError, HiNetError, Layers, Taxonomy, Traces
-from hinet.data.matrices import SparseMatrix
+from hinet.data.matrices import MixedRows, SparseMatrix
 from hinet.engine import EngineSettings, FusedModel, Search, Targets, ValidationRows, fit
 from hinet.engine.model.experts import PROTOTYPES
 from hinet.engine.model.groups import LabelSpans
 from hinet.engine.training.cooccurrence import prototypes
 from hinet.engine.training.mixing import MixCost, learned_mix, usual_mix
+from hinet.engine.training.plan import PlanInput, TrainingPlan
+from hinet.engine.training.title_units import TitleColumns
 from hinet.progress import EpochRecord, LineProgress, SilentProgress
 
 FEATURES = 40
@@ -300,6 +302,29 @@ def test_without_validation_rows_some_are_held_out_of_a_second_training() -> Non
     quick = fit(rows, traces, _with(settings, effort="quick"))
     for plain in (few, quick):
         np.testing.assert_array_equal(plain.experts.mix, usual)
+
+
+def test_titles_are_not_held_out_of_a_second_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = Layers.of(Taxonomy.from_edges([(f"t{leaf // 10}", f"l{leaf}") for leaf in range(120)]))
+    random = np.random.default_rng(0)
+    leaf = np.append(np.arange(600), np.arange(120)) % 120  # the last rows are titles
+    sparse = sp.csr_array((np.ones(720, np.float32), (np.arange(720), leaf)), (720, 120))
+    rows = MixedRows(sparse, random.standard_normal((720, 4)).astype(np.float32))
+    traces = Traces.encode(layers, [f"l{number}" for number in leaf])
+    titles = TitleColumns(rows.dense[600:], traces.end_nodes[600:].astype(np.int64))
+    seen: list[np.ndarray] = []
+    plan = PlanInput.plan
+
+    def watched(data: PlanInput, start: FusedModel | None = None) -> TrainingPlan:
+        if data.valid is not None:
+            seen.append(data.valid.rows.dense)
+        return plan(data, start)
+
+    monkeypatch.setattr(PlanInput, "plan", watched)
+    fit(rows, traces, _with(QUICK, members=1, deep_epochs=2), titles=titles)
+    (held,) = seen
+    assert len(held) == 60
+    assert (held[:, None] == rows.dense[None, :600]).all(2).any(1).all()
 
 
 @pytest.mark.parametrize("patience", [None, 1])

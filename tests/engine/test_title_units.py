@@ -11,7 +11,7 @@ from hinet.data.matrices import MixedRows
 from hinet.engine import EngineSettings, Search, fit
 from hinet.engine.model.groups import Groups
 from hinet.engine.training import title_units as module
-from hinet.engine.training.title_units import WEIGHT, TitleColumns, title_units
+from hinet.engine.training.title_units import COSINE_WEIGHT, TitleColumns, title_units
 from hinet.taxonomy import STOP
 
 TREE = [("food", "bread"), ("food", "milk"), ("toys", "car"), ("toys", "train")]
@@ -41,15 +41,15 @@ def by_hand(titles: TitleColumns, layers: Layers, row: np.ndarray) -> list[np.nd
         mine = own.get(int(layers.node[neuron]), np.zeros(COLUMNS)) * bool(layers.ends[neuron])
         return mine + sum(children, np.zeros(COLUMNS))
 
-    found = []
+    logits_of_groups = []
     for group in range(len(layers.node)):
         start, end = layers.option_offsets[group : group + 2].tolist()
         options = layers.option_neuron[start:end].tolist()
         if len(options) > 1:
             vectors = [own[int(layers.node[group])] if child == STOP else below(child) for child in options]
-            logits = np.array([WEIGHT * row @ unit(vector) / LENGTH for vector in vectors])
-            found.append(logits - logits.mean())
-    return found
+            logits = np.array([COSINE_WEIGHT * row @ unit(vector) / LENGTH for vector in vectors])
+            logits_of_groups.append(logits - logits.mean())
+    return logits_of_groups
 
 
 @pytest.mark.parametrize("edges", [TREE, DAG])
@@ -90,6 +90,33 @@ def test_an_option_without_a_title_is_as_near_as_the_others_are_on_average() -> 
     groups = Groups.of(layers)
     milk = groups.option_neuron[groups.row_options()] == np.flatnonzero(layers.node == taxonomy.position("milk"))[0]
     assert not member.weight[milk].any()
+
+
+def test_synonyms_of_a_label_count_together() -> None:
+    taxonomy = Taxonomy.from_edges(TREE)
+    layers = Layers.of(taxonomy, LABELS)
+    titles = titles_of(taxonomy, (*LABELS, "milk"))
+    twice = titles._replace(columns=titles.columns.copy())
+    directions = [column / np.linalg.norm(column) for column in titles.columns[[1, 5]]]
+    twice.columns[[1, 5]] = sum(directions)
+    members = [title_units(each, layers, FEATURES, LENGTH) for each in (titles, twice)]
+    products = [member.weight @ member.embedding.T for member in members if member is not None]
+    np.testing.assert_allclose(*products, atol=1e-5)
+
+
+@pytest.mark.parametrize("length", [0.0, float("nan")])
+def test_rows_without_any_vector_get_no_units(length: float) -> None:
+    taxonomy = Taxonomy.from_edges(TREE)
+    assert title_units(titles_of(taxonomy), Layers.of(taxonomy, LABELS), FEATURES, length) is None
+
+
+def test_too_many_neurons_get_no_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    taxonomy = Taxonomy.from_edges(TREE)
+    layers, titles = Layers.of(taxonomy, LABELS), titles_of(taxonomy)
+    assert titles.memory(layers) == 4 * 4 * len(layers.node) * COLUMNS
+    monkeypatch.setattr(module, "MOST_VALUES", len(layers.node) * COLUMNS - 1)
+    assert titles.memory(layers) == 0
+    assert title_units(titles, layers, FEATURES, LENGTH) is None
 
 
 def test_titles_that_are_alike_make_no_units() -> None:

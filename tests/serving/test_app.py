@@ -138,7 +138,7 @@ def test_wrong_fields_are_named(service: Service, body: object, field: str) -> N
 
 def test_an_unknown_field_is_told_with_those_that_there_are(service: Service) -> None:
     detail = service.problem(422, "/v1/classify", {"txt": "a"})["detail"]
-    assert detail.startswith("txt: there is no such field among model, text, ")
+    assert detail.startswith("txt: unknown field; expected one of model, text, ")
     assert detail.endswith("; did you mean 'text'?")
 
 

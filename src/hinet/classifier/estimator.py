@@ -134,7 +134,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     titles : bool, default=None
         Whether titles of labels in the taxonomy are training rows. True takes those of all labels, also of labels
         without rows. None takes those of labels with rows, if held-out rows gain by it. Columns ``synonyms`` (separated
-        by ``|``) and ``definition`` of the taxonomy are rows as well, unless titles alone gain more.
+        by ``|``) and ``definition`` of the taxonomy are rows as well, unless titles alone gain more. With ``vectors``
+        or ``encoder``, texts with one label each are also compared with those that are rows.
     columns : mapping, default=None
         The columns of a frame to read, by kind: ``"text"``, ``"number"``, ``"category"`` and ``"vector"``, each with
         the names of its columns. None takes all: lists of numbers are vectors; truth values, categorical columns and

@@ -68,11 +68,11 @@ def _as_dict(explanation: Explanation, style: TextStyle) -> dict[str, Any]:
 def _explanation_text(text: str, explanation: Explanation, taxonomy: Taxonomy) -> Text:
     from rich.text import Text
 
-    from hinet.taxonomy import last_name
+    from hinet.taxonomy import PATH_SEP, last_name
 
     lines = Text()
     lines.append(f"{text}\n", style="bold")
-    steps = " > ".join(map(last_name, explanation.trace.steps))
+    steps = PATH_SEP.join(map(last_name, explanation.trace.steps))
     lines.append(f"{steps}  {explanation.trace.probability:.3f}\n\n", style="cyan")
     if explanation.unknown_words:
         lines.append(f"unknown words: {', '.join(explanation.unknown_words)}\n\n", style="yellow")

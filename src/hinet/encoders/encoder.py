@@ -306,10 +306,11 @@ def _load_model(source: str | Path, folder: Path | None, device: str, *, local: 
     except ImportError as error:
         raise HiNetError(f"an encoder needs another package: {error}") from None
     except Exception as error:  # whatever the libraries below raise for a damaged folder or an unknown name
-        if folder is None and isinstance(error, OSError):
-            message = "there is no such folder, and no encoder of this name here or on the hub, as far as it is reached"
-            raise FileError(source, f"{message}; check the name, or the network") from None
         reason = " ".join(str(error).split())[:200] or type(error).__name__
+        if folder is None and isinstance(error, OSError):
+            where = "among the encoders here" if local else "here or on the hub"
+            message = f"there is no such folder, and no encoder of this name {where}; check the name"
+            raise FileError(source, f"{message} ({reason})") from None
         raise FileError(source, f"cannot be loaded as an encoder ({reason})") from None
 
 

@@ -266,7 +266,8 @@ class MemoryPlan:
     scratch : int
         What the wide expert needs besides, while it trains.
     joining : int
-        Copies made while the members of the deep expert are put side by side and turned into 8 bits.
+        Vectors of titles, and copies made while the members of the deep expert are put side by side and turned into 8
+        bits.
     """
 
     weights: int
@@ -302,10 +303,11 @@ def plan_memory(
     wide_scratch: int = 0,
     labels: int = 0,
     flat_width: int = 0,
+    titles: int = 0,
 ) -> MemoryPlan:
-    """Return the plan for experts of these sizes; ``labels`` is 0 without a flat expert."""
+    """Return the plan for experts of these sizes; ``labels`` is 0 without a flat expert, ``titles`` is in bytes."""
     flat = (features + labels) * flat_width if labels else 0
     deep = (features + outputs) * width
     weights = 4 * (deep + flat) + 8 * wide_weights
     accumulators = 4 * (features + outputs) * 2
-    return MemoryPlan(weights, accumulators, wide_scratch, 5 * deep + flat + 12 * wide_weights)
+    return MemoryPlan(weights, accumulators, wide_scratch, 5 * deep + flat + 12 * wide_weights + titles)

@@ -85,7 +85,7 @@ def _message(reason: ErrorDetails, fields: list[str]) -> str:
     """Return what is wrong, for a field of the body that is unknown with those that there are."""
     if reason["type"] != "extra_forbidden" or len(reason["loc"]) != 1:
         return reason["msg"]
-    return f"there is no such field among {', '.join(fields)}{did_you_mean(str(reason['loc'][0]), fields)}"
+    return f"unknown field; expected one of {', '.join(fields)}{did_you_mean(str(reason['loc'][0]), fields)}"
 
 
 def of_fields(errors: Sequence[FieldProblem]) -> ProblemError:

@@ -30,7 +30,7 @@ def as_id(value: Any) -> str:
 
 
 def last_name(node: str) -> str:
-    """Return the last step of an id that is a path of names; another id as it is.
+    """Return what stands after the last separator of an id, which is the last step of a path; all of it without one.
 
     >>> last_name("Animals > Sheep"), last_name("A01")
     ('Sheep', 'A01')

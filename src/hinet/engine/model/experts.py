@@ -100,7 +100,7 @@ class DeepExpert(NamedTuple):
 
     @classmethod
     def joined(cls, members: list[DeepExpert], shares: Floats) -> DeepExpert:
-        """Return one expert whose logits are those of its members by their shares, which sum to 1.
+        """Return one expert whose logits are those of its members, each times its share.
 
         The units of the members stand side by side, linear ones first. All of them are in single precision.
         """

@@ -66,7 +66,7 @@ def fit(
     goes on from them to the same result. With ``start``, a model over the same layers, training goes on from it: its
     experts learn from these rows, its shape stays. With ``watch``, every epoch records the accuracy of its expert alone
     on validation rows. With a ``runner``, other processes train the experts. With ``titles``, the dense columns of
-    titles of labels, rows are also compared with these.
+    titles of labels, rows with one label each are also compared with these, unless training goes on from a model.
 
     Raises
     ------
@@ -114,8 +114,10 @@ def fit(
 def _rehearsed(data: PlanInput) -> Blend:
     """Return the mix that validation rows would choose, had some of the rows been held out for them."""
     assert isinstance(data.traces, Traces)
-    order = np.random.default_rng(data.settings.seed).permutation(data.rows.shape[0])
-    held, rest = np.sort(order[: len(order) // HELD]), np.sort(order[len(order) // HELD :])
+    titles = 0 if data.titles is None else len(data.titles.nodes)  # the last rows; each would be compared with itself
+    order = np.random.default_rng(data.settings.seed).permutation(data.rows.shape[0] - titles)
+    held = np.sort(order[: len(order) // HELD])
+    rest = np.setdiff1d(np.arange(data.rows.shape[0]), held)
     weight = None if data.sample_weight is None else data.sample_weight[rest]
     valid = ValidationRows(data.rows[held], data.traces.take(held))
     plan = PlanInput(data.rows[rest], data.traces.take(rest), data.settings, weight, valid, data.titles).plan()

@@ -20,17 +20,17 @@ PRIOR = 4.0  # cost of the squared distance from the start, in rows: a few rows 
 LEAST = 1e-3  # smaller weights are none: the expert is not worth asking
 
 
-def usual_mix(*, wide: bool, flat: bool, long: bool = False, dense: bool = False) -> Floats:
+def usual_mix(*, wide: bool, flat: bool, long: bool = False, vectors: bool = False) -> Floats:
     """Return the mix without validation rows.
 
-    Of long rows the wide expert knows as much as the others, of rows with dense columns, which it does not read, less.
+    Of long rows the wide expert knows as much as the others; of texts with vectors, which it does not read, less.
     """
     if flat and wide:
         chosen = Mix(deep=0.3, wide=0.3, flat=0.3) if long else Mix(deep=0.4, wide=0.1, flat=0.4)
     elif flat:
         chosen = Mix(deep=0.5, flat=0.5)
     elif wide:
-        chosen = Mix(deep=0.7, wide=0.2) if dense else Mix(deep=0.5, wide=0.5)
+        chosen = Mix(deep=0.7, wide=0.2) if vectors else Mix(deep=0.5, wide=0.5)
     else:
         chosen = Mix(deep=1.0)
     return np.array(chosen, np.float32)

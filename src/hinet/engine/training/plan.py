@@ -24,7 +24,7 @@ from hinet.engine.training.jobs import Job, TrainingSet
 from hinet.engine.training.mixing import MixCost, learned_mix, scaled_mix, usual_mix
 from hinet.engine.training.rows import HeldRows, OfRows, StreamedRows, checked_rows, training_rows
 from hinet.engine.training.taxonomy_transfer import activate
-from hinet.engine.training.title_units import TitleColumns, title_units
+from hinet.engine.training.title_units import MOST_UNITS, TitleColumns, title_units
 from hinet.engine.training.whitening import read_directly, whitening
 from hinet.engine.training.wide import WidePlan, WideTraining, wide_training
 from hinet.engine.training.wide_kernels import prune_weights
@@ -125,10 +125,7 @@ class TrainingPlan:
             rows = rows.with_merged(self.merged, self.features)
             if self.valid is not None:
                 self.valid = with_merged(self.valid[0], self.merged, self.features), self.valid[1]
-        self.titles = None
-        if titles is not None and start is None and not self.layers.multilabel:
-            usual = float(np.sqrt(np.square(rows.matrix.dense, dtype=np.float64).sum(1).mean()))
-            self.titles = title_units(titles, self.layers, columns, usual)
+        self.titles = titles if start is None and not self.layers.multilabel else None
         self.whitening = None
         if settings.whiten and dense and start is None and not self.layers.multilabel:
             arrays = rows.targets.arrays
@@ -152,11 +149,12 @@ class TrainingPlan:
         self.memory = plan_memory(
             features=self.features,
             outputs=self.groups.rows,
-            width=self.width * self.members + (0 if self.titles is None else self.titles.width),
+            width=self.width * self.members + (0 if self.titles is None else MOST_UNITS),
             wide_weights=self.wide.weights if self.wide else 0,
             wide_scratch=self.wide.scratch if self.wide else 0,
             labels=self.labels if self.has_flat else 0,
             flat_width=self.flat_width * self.members,
+            titles=0 if self.titles is None else self.titles.memory(self.layers),
         )
 
     def _fits(self) -> bool:
@@ -330,8 +328,8 @@ class TrainingPlan:
         experts = self._experts([job.expert], []) if deep else self._experts([], [job.expert])
         return experts._replace(mix=np.array(Mix(deep=deep, flat=not deep), np.float32))
 
-    def _joined(self, members: list[DeepExpert], outputs: int, beside: DeepExpert | None = None) -> DeepExpert:
-        """Return the members of a deep expert as one, and what is added to their logits.
+    def _joined(self, members: list[DeepExpert], outputs: int, untrained: DeepExpert | None = None) -> DeepExpert:
+        """Return the members of a deep expert as one, whose logits are added to those of one that is not trained.
 
         The plain member counts a third, however many others there are.
         """
@@ -342,16 +340,16 @@ class TrainingPlan:
         shares = np.full(len(members), 1 / len(members), np.float32)
         if self.plain and len(members) > 1:
             shares[:-1], shares[-1] = (1 - PLAIN_SHARE) / (len(members) - 1), PLAIN_SHARE
-        if beside is not None:
-            members, shares = [*members, beside], np.append(shares, np.float32(1))
+        if untrained is not None:
+            members, shares = [*members, untrained], np.append(shares, np.float32(1))
         return DeepExpert.joined(members, shares).quantised()
 
     def _experts(
-        self, deep: list[DeepExpert], flat: list[DeepExpert], beside_deep: DeepExpert | None = None
+        self, deep: list[DeepExpert], flat: list[DeepExpert], title_member: DeepExpert | None = None
     ) -> Experts:
         outputs, labels = self.groups.rows, len(self.spans.neuron)
         return Experts(
-            self._joined(deep, outputs, beside_deep),
+            self._joined(deep, outputs, title_member),
             WideExpert.none(self.features, len(self.layers.node), outputs),
             self._joined(flat, labels),
             Prototypes.none(self.features),
@@ -360,13 +358,14 @@ class TrainingPlan:
                 wide=self.wide is not None,
                 flat=bool(flat),
                 long=self.train.rows.mean_features > LONG_ROW,
-                dense=self.train.rows.dense.shape[1] > 0,
+                vectors=self.whitening is not None,
             ),
         )
 
     def mixed(self, history: list[EpochRecord], rehearsed: Blend | None = None) -> FusedModel:
         """Return the model of the trained experts, mixed as the validation rows have it, or as was rehearsed."""
-        experts = self._experts([job.expert for job in self._deep], [job.expert for job in self._flat], self.titles)
+        deep, flat = ([job.expert for job in jobs] for jobs in (self._deep, self._flat))
+        experts = self._experts(deep, flat, self._title_member())
         if self.wide is not None:
             wide = self.wide.expert()
             experts = experts._replace(wide=self._pruned(wide) if self.start is None else wide)
@@ -377,6 +376,14 @@ class TrainingPlan:
         elif rehearsed is not None:
             experts = self._like(experts, rehearsed)
         return FusedModel(self.layers, experts, tuple(history), merged=self.merged)
+
+    def _title_member(self) -> DeepExpert | None:
+        """Return the units that compare rows with titles, if there are titles."""
+        if self.titles is None:
+            return None
+        dense = self.train.rows.dense
+        usual = float(np.sqrt(np.einsum("ij,ij->", dense, dense, dtype=np.float64) / max(len(dense), 1)))
+        return title_units(self.titles, self.layers, self.features, usual)
 
     def _pruned(self, wide: WideExpert) -> WideExpert:
         """Drop weights that hardly count, going by the mean of each feature where it is not zero."""
