@@ -24,9 +24,10 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 import numpy as np
 from measure import DATA, Case, run_cases
 
+from hinet.data.matrices import unit_rows
 from hinet.data.vectors import read_vectors
 from hinet.encoders import CachedEncoder, Encoder, distill
-from hinet.encoders.encoder import BATCH, unit_rows
+from hinet.encoders.encoder import BATCH
 
 NAICS = DATA / "naics2022_index" / "naics2022_index.tsv"
 TEXTS, REPEATS, OTHER_BATCH = 1_000, 2, 8

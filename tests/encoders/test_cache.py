@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hinet.data.matrices import unit_rows
 from hinet.encoders import CachedEncoder, Encoder, cache, default_folder
-from hinet.encoders.encoder import unit_rows
 from hinet.progress import Progress
 from tests.processes import run, started
 

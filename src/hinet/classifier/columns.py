@@ -346,7 +346,7 @@ class VectorColumn:
 
 
 def _unit(vectors: Floats) -> Floats:
-    """Return vectors of length 1; zeros stay."""
+    """Return vectors of length 1; zeros stay. In double precision: squares of what users give may be large."""
     length = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))[:, None]
     return (vectors / np.where(length > 0, length, 1)).astype(np.float32)
 

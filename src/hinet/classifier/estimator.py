@@ -76,7 +76,7 @@ from hinet.classifier.predicted_sets import form_of, learned_rule, micro_f1_of
 from hinet.classifier.predictions import PredictedLabels, PredictedTraces
 from hinet.classifier.settings import read_settings
 from hinet.classifier.text_paths import AUTO
-from hinet.classifier.titles import USUAL_WEIGHT, TitleRows, best_titles
+from hinet.classifier.titles import TitleRows, best_titles, chosen_titles
 from hinet.classifier.truth import NOTHING, Truth
 from hinet.classifier.tuned import TunedInput
 from hinet.data import Traces
@@ -685,20 +685,13 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _titles(self, checked: Any, kind: Kind, codec: LabelCodec, traces: Traces) -> tuple[TitleRows | None, float]:
         """Return the titles of labels that are rows as well, if any, and how many rows each counts as."""
-        if kind == "frame" and self.titles:
-            raise HiNetError("titles=True, and titles have no other columns than text; leave titles out")
-        if kind != "text" or self.titles is False:
-            return None, 0.0
-        nodes = codec.label_nodes if self.titles else np.unique(traces.end_nodes)
-        choices = TitleRows.choices(codec, nodes.astype(np.int64))
-        titles, weight = choices[0], USUAL_WEIGHT if self.titles else 0.0
-        if self.titles and not len(titles):
-            raise HiNetError("`titles` are wanted, and no label has one in the taxonomy; leave them out")
-        if self.titles is None and titles.may_help(len(traces)):
+
+        def learned(choices: list[TitleRows]) -> tuple[TitleRows, float]:
             features, rows = fit_text(checked, self.text, self.n_jobs)
             title_rows = [features.rows(choice.texts, self.n_jobs) for choice in choices]
-            titles, weight = best_titles(rows, traces, choices, title_rows, seed_of(self.random_state))
-        return (titles, weight) if weight else (None, 0.0)
+            return best_titles(rows, traces, choices, title_rows, seed_of(self.random_state))
+
+        return chosen_titles(self.titles, kind, codec, np.unique(traces.end_nodes), len(traces), learned)
 
     def _weights(self, sample_weight: Any, codec: LabelCodec, traces: Traces) -> NDArray[np.float64] | None:
         weights = None if sample_weight is None else validate_weights(sample_weight, len(traces))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hinet.data.matrices import unit_rows
 from hinet.data.vectors import TokenVectors, read_vectors
 from hinet.data.vectors.token_vectors import MAX_WIDTH
 from hinet.errors import HiNetError
@@ -81,7 +82,7 @@ class Meaning:
         cls, source: TokenVectors | EncoderVectors, texts: Any, threads: int | None, progress: Progress | None = None
     ) -> tuple[Meaning, Floats]:
         """Return how the vectors of texts such as these are read, and their columns."""
-        unit = _unit(_raw(source, texts, threads, progress))
+        unit = unit_rows(_raw(source, texts, threads, progress))
         mean = unit.mean(0)
         usual = float(np.sqrt(np.square(unit - mean).sum(1).mean())) if len(unit) else 1.0
         meaning = cls(source, mean, LENGTH / max(usual, LEAST_LENGTH))
@@ -101,7 +102,7 @@ class Meaning:
 
     def columns(self, texts: Any, threads: int | None) -> Floats:
         """Return the columns of texts, (n, width); zeros where no token has a vector."""
-        return self._scaled(_unit(_raw(self.source, texts, threads, None)))
+        return self._scaled(unit_rows(_raw(self.source, texts, threads, None)))
 
     def _scaled(self, unit: Floats) -> Floats:
         scaled = (unit - self.mean) * np.float32(self.scale)
@@ -165,9 +166,3 @@ def _raw(source: TokenVectors | EncoderVectors, texts: Any, threads: int | None,
     if isinstance(source, TokenVectors):
         return source.sums(texts, threads)
     return source.vectors(texts, threads, progress)
-
-
-def _unit(vectors: Floats) -> Floats:
-    """Return vectors of length 1; zeros stay."""
-    length = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return (vectors / np.where(length > 0, length, 1)).astype(np.float32, copy=False)

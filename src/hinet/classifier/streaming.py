@@ -25,7 +25,7 @@ from hinet.classifier.meaning import Meaning, vector_source
 from hinet.classifier.parameters import seed_of
 from hinet.classifier.predicted_sets import SetRule, ancestors_given, form_from
 from hinet.classifier.stream_reading import ChunkReader, FirstPass, Inputs, Source, Watch, first_pass
-from hinet.classifier.titles import USUAL_WEIGHT, TitleRows, best_titles
+from hinet.classifier.titles import TitleRows, best_titles, chosen_titles
 from hinet.data import Traces
 from hinet.data.holdout import holdout_mask
 from hinet.data.matrices import MixedRows
@@ -186,26 +186,19 @@ class StreamTraining:
         self, first: FirstPass, held: _Rows, sample: _Rows, codec: LabelCodec, counts: dict[Any, int]
     ) -> tuple[TitleRows | None, NDArray[np.float64]]:
         """Return the titles of labels that are rows as well, if any, and their weights."""
-        wanted, nothing = self._parameters["titles"], np.zeros(0)
         nodes = self._nodes(codec, counts)
         self._class_counts = np.bincount(nodes, [*counts.values()], len(codec.taxonomy)).astype(np.float64)
-        if self._reader.kind != "text" or wanted is False:
-            if wanted:
-                raise HiNetError("titles=True, and titles have no other columns than text; leave titles out")
-            return None, nothing
         with_rows = np.unique(nodes)
-        choices = TitleRows.choices(codec, codec.label_nodes if wanted else with_rows)
-        titles, weight = choices[0], USUAL_WEIGHT if wanted else 0.0
-        if wanted and not len(titles):
-            raise HiNetError("`titles` are wanted, and no label has one in the taxonomy; leave them out")
-        if wanted is None and titles.may_help(first.rows):
+
+        def learned(choices: list[TitleRows]) -> tuple[TitleRows, float]:
             ngrams = self._ngrams(first, held, None, codec)
             rows = ngrams.transform(sample.inputs, self._threads)
             title_rows = [ngrams.transform(choice.texts, self._threads) for choice in choices]
-            titles, weight = best_titles(rows, codec.encode(sample.labels), choices, title_rows, self._seed)
-        if not weight:
-            return None, nothing
-        return titles, titles.weights_beside(with_rows, first.rows, weight)
+            return best_titles(rows, codec.encode(sample.labels), choices, title_rows, self._seed)
+
+        wanted, kind = self._parameters["titles"], self._reader.kind
+        titles, weight = chosen_titles(wanted, kind, codec, with_rows, first.rows, learned)
+        return titles, np.zeros(0) if titles is None else titles.weights_beside(with_rows, first.rows, weight)
 
     def _ngrams(self, first: FirstPass, held: _Rows, titles: TitleRows | None, codec: LabelCodec) -> TextFeatures:
         """Return the n-grams that are features, without names."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from hinet.data import Traces
 from hinet.data.matrices import MixedRows
 from hinet.data.text.text_input import as_arrow
 from hinet.engine.training.title_units import TitleColumns
+from hinet.errors import HiNetError
 from hinet.taxonomy import Taxonomy
 from hinet.taxonomy.terms import DEFINITION, SYNONYMS, split_terms
 
@@ -103,6 +104,32 @@ class Learned(NamedTuple):
 
     weight: float
     gain: float
+
+
+def chosen_titles(
+    wanted: bool | None,
+    kind: str | None,
+    codec: LabelCodec,
+    with_rows: NDArray[Any],
+    rows: int,
+    learned: Callable[[list[TitleRows]], tuple[TitleRows, float]],
+) -> tuple[TitleRows | None, float]:
+    """Return the titles of labels that are rows as well, if any, and how many rows each counts as.
+
+    Labels ``with_rows`` have so many rows. Where ``wanted`` leaves it open, ``learned`` returns the best of some
+    choices and its weight.
+    """
+    if kind == "frame" and wanted:
+        raise HiNetError("titles=True, and titles have no other columns than text; leave titles out")
+    if kind != "text" or wanted is False:
+        return None, 0.0
+    choices = TitleRows.choices(codec, (codec.label_nodes if wanted else with_rows).astype(np.int64))
+    titles, weight = choices[0], USUAL_WEIGHT if wanted else 0.0
+    if wanted and not len(titles):
+        raise HiNetError("`titles` are wanted, and no label has one in the taxonomy; leave them out")
+    if wanted is None and titles.may_help(rows):
+        titles, weight = learned(choices)
+    return (titles, weight) if weight else (None, 0.0)
 
 
 def best_titles(

@@ -108,6 +108,12 @@ class SparseMatrix(NamedTuple):
         return len(self.indptr) - 1
 
 
+def unit_rows(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return rows of length 1; a row of zeros stays."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32, copy=False)
+
+
 def is_sparse(rows: Any) -> bool:
     """Return whether rows are a SciPy sparse matrix or array."""
     return bool(scipy.sparse.issparse(rows))

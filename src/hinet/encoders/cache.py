@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.encoders.encoder import Encoder, Vectors, distinct_texts, unit_rows
+from hinet.data.matrices import unit_rows
+from hinet.encoders.encoder import Encoder, Vectors, distinct_texts
 from hinet.errors import FileError, HiNetError
 from hinet.files import locked, read_arrays, write_arrays
 from hinet.progress import Progress, SilentProgress

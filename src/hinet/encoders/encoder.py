@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from hinet.data.matrices import unit_rows
 from hinet.data.text.text_input import as_arrow
 from hinet.errors import FileError, HiNetError, quoted
 from hinet.extras import require
@@ -260,13 +261,6 @@ def distinct_texts(texts: Any) -> tuple[list[str], NDArray[np.int64]]:
     values = as_arrow(texts).to_pylist()
     rows = np.fromiter((found.setdefault(text, len(found)) for text in values), np.int64, len(values))
     return list(found), rows
-
-
-def unit_rows(vectors: Vectors) -> Vectors:
-    """Return rows of length 1; a row of zeros stays."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit: Vectors = (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
-    return unit
 
 
 def _folder_of(source: str | Path) -> Path | None:

@@ -123,4 +123,4 @@ def _rehearsed(data: PlanInput) -> Blend:
     plan = PlanInput(data.rows[rest], data.traces.take(rest), data.settings, weight, valid, data.titles).plan()
     trainer = Trainer(plan.jobs(), plan.rows_of_epoch(), data.settings, SilentProgress(), None, plan.valid_cost, None)
     trainer.run()
-    return plan.blend(plan.mixed(trainer.history))
+    return plan.blend(plan.trained())

@@ -92,7 +92,6 @@ class TrainingPlan:
             raise HiNetError("`two_layers` is for rows with several labels; leave it out")
         self.settings, self.start = settings, start
         self.valid, self.watched = None, None
-        self.temperature = 0.0  # of the prototypes that validation rows chose
         if valid is not None:
             self.valid = checked_rows(valid.rows, valid.traces, self.layers, "validation ")
             if valid.rows.shape[1] != columns:
@@ -364,18 +363,23 @@ class TrainingPlan:
 
     def mixed(self, history: list[EpochRecord], rehearsed: Blend | None = None) -> FusedModel:
         """Return the model of the trained experts, mixed as the validation rows have it, or as was rehearsed."""
-        deep, flat = ([job.expert for job in jobs] for jobs in (self._deep, self._flat))
-        experts = self._experts(deep, flat, self._title_member())
-        if self.wide is not None:
-            wide = self.wide.expert()
-            experts = experts._replace(wide=self._pruned(wide) if self.start is None else wide)
+        experts = self.trained()
         if self.start is not None:  # what other rows taught it stays, prototypes and mix included
             experts = experts._replace(prototypes=self.start.experts.prototypes, mix=self.start.experts.mix)
         elif self.valid is not None and len(self.valid[1]):
-            experts = self._tuned(experts)
+            experts = self._blended(experts, self.blend(experts))
         elif rehearsed is not None:
-            experts = self._like(experts, rehearsed)
+            experts = self._blended(experts, rehearsed)
         return FusedModel(self.layers, experts, tuple(history), merged=self.merged)
+
+    def trained(self) -> Experts:
+        """Return the trained experts, in the usual mix."""
+        deep, flat = ([job.expert for job in jobs] for jobs in (self._deep, self._flat))
+        experts = self._experts(deep, flat, self._title_member())
+        if self.wide is None:
+            return experts
+        wide = self.wide.expert()
+        return experts._replace(wide=self._pruned(wide) if self.start is None else wide)
 
     def _title_member(self) -> DeepExpert | None:
         """Return the units that compare rows with titles, if there are titles."""
@@ -395,9 +399,10 @@ class TrainingPlan:
             entry_offsets=before[wide.entry_offsets], feature=feature, weight_offsets=offsets, weights=weights
         )
 
-    def _tuned(self, experts: Experts) -> Experts:
-        """Mix the experts by the validation rows, with prototypes where these help."""
+    def blend(self, experts: Experts) -> Blend:
+        """Return how the validation rows mix experts, with prototypes where these help."""
         best, least = self._with_mix(experts)
+        chosen = 0.0
         gain = max(LEAST_GAIN, LEAST_GAIN_OF_ALL / max(len(self._valid_rows()[1]), 1))
         few = 0 < len(self.spans.neuron) <= MOST_FLAT_LABELS  # all labels are scored for every row
         for temperature in TEMPERATURES if few else ():
@@ -405,17 +410,13 @@ class TrainingPlan:
             start = np.array(Mix(*experts.mix)._replace(prototypes=START_OF_PROTOTYPES), np.float32)
             tried, cost = self._with_mix(experts._replace(prototypes=known, mix=start))
             if tried.mix[PROTOTYPES] and cost < least - gain:
-                best, least, self.temperature = tried, cost, temperature
+                best, least, chosen = tried, cost, temperature
         if self.layers.multilabel:
-            return best
-        return best._replace(mix=scaled_mix(MixCost(*self._valid_rows(), self.groups, best)))
+            return Blend(best.mix, chosen)
+        return Blend(scaled_mix(MixCost(*self._valid_rows(), self.groups, best)), chosen)
 
-    def blend(self, model: FusedModel) -> Blend:
-        """Return how the experts of a model of this plan are mixed."""
-        return Blend(model.experts.mix, self.temperature)
-
-    def _like(self, experts: Experts, blend: Blend) -> Experts:
-        """Mix experts as others were mixed, with their kind of prototypes."""
+    def _blended(self, experts: Experts, blend: Blend) -> Experts:
+        """Return experts in a mix, with its prototypes."""
         if not blend.temperature:
             return experts._replace(mix=blend.mix)
         known = prototypes(self.train.rows, self.features, self.targets, self.spans, blend.temperature)

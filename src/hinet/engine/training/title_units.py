@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from hinet.data.matrices import unit_rows
 from hinet.engine.model.experts import DeepExpert, Floats
 from hinet.engine.model.groups import Groups
 from hinet.taxonomy import STOP, Layers
@@ -61,8 +62,8 @@ def title_units(titles: TitleColumns, layers: Layers, features: int, usual_lengt
 def _option_vectors(titles: TitleColumns, layers: Layers, groups: Groups) -> Floats:
     """Return the mean direction of the titles of all labels below each option that owns a row of weights."""
     of_node = np.zeros((len(layers.taxonomy), titles.columns.shape[1]), np.float32)
-    np.add.at(of_node, titles.nodes, _unit(titles.columns))
-    below = _unit(of_node)[layers.node] * layers.ends[:, None]  # (neurons, d) at first of each label alone
+    np.add.at(of_node, titles.nodes, unit_rows(titles.columns))
+    below = unit_rows(of_node)[layers.node] * layers.ends[:, None]  # (neurons, d) at first of each label alone
     child = groups.option_neuron[groups.row_options()]
     vectors = np.empty((len(child), below.shape[1]), np.float32)
     stops = child == STOP
@@ -73,7 +74,7 @@ def _option_vectors(titles: TitleColumns, layers: Layers, groups: Groups) -> Flo
         real = target != STOP
         np.add.at(below, layers.option_parent[start:end][real], below[target[real]])
     vectors[~stops] = below[child[~stops]]
-    return _unit(vectors)
+    return unit_rows(vectors)
 
 
 def _centred_in_groups(vectors: Floats, groups: Groups) -> Floats:
@@ -85,9 +86,3 @@ def _centred_in_groups(vectors: Floats, groups: Groups) -> Floats:
     means /= np.maximum(np.add.reduceat(titled, starts, dtype=np.int64), 1)[:, None]
     centred: Floats = (vectors - np.repeat(means, sizes, axis=0)) * titled[:, None]
     return centred
-
-
-def _unit(vectors: Floats) -> Floats:
-    """Return vectors of length 1; zeros stay."""
-    length = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return (vectors / np.where(length > 0, length, 1)).astype(np.float32, copy=False)
