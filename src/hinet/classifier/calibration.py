@@ -9,10 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.classifier.fitted import Fitted
+from hinet.classifier.predicted_sets import judged_labels
 from hinet.classifier.truth import Truth
 from hinet.engine import FoundNodes, Targets
-from hinet.engine.search.odds_scaling import rescale
+from hinet.engine.model.groups import Groups
+from hinet.engine.search.odds_scaling import SURE, map_log_odds, rescale
 from hinet.engine.search.trace_logits import TraceLogits, cells_of
+from hinet.engine.training.set_kernels import mixed_cost_of_sets
+from hinet.engine.training.target_kernels import most_of_a_row
 from hinet.errors import HiNetError
 from hinet.evaluation.risk import THRESHOLDS, AnswerCounts, RiskBound, find_threshold
 from hinet.metrics import expected_calibration_error, log_loss
@@ -22,6 +26,8 @@ LOG_STEP = 0.5
 LOG_FACTORS = tuple(np.arange(-4, 5) * LOG_STEP)  # of the logits, tried before the best is refined
 PULL = 1.0  # towards factor and slope of 1, as strong as one row: for few rows, or if all answers are right
 MIN_LOG_SLOPE = -2.0
+MAX_OFFSET = 10.0  # of log odds
+FIRST_WEIGHT = 2.0  # of the most probable labels of all rows, compared with all other labels together
 MAX_PATH_CELLS = 20_000_000  # logits and options on the way to labels that are held at once: about 1 GB
 
 
@@ -41,8 +47,10 @@ class Calibration:
     rows : int
         Held-out rows.
     slope : float
-        What the log odds of the best trace against all others were multiplied by after that, at most 1. Less than 1
-        lowers high probabilities and raises low ones.
+        Factor of the log odds of the best trace against all others, applied after that, at most 1. Less than 1 lowers
+        high probabilities and raises low ones. With several labels per row, the factor of the log odds of every label.
+    offset : float
+        Number added to the log odds of every label, with several labels per row.
     """
 
     temperature: float
@@ -51,13 +59,18 @@ class Calibration:
     rows: int
     promise: RiskBound | None = None
     slope: float = 1.0
+    offset: float = 0.0
 
 
 class Scale(NamedTuple):
-    """What probabilities are corrected by: a factor of all logits, and the slope of the log odds of best traces."""
+    """Correction of probabilities: a factor of all logits, then slope and offset of log odds.
+
+    The slope is that of best traces or, with several labels per row, of all labels; only these have an offset.
+    """
 
     factor: float
     slope: float = 1.0
+    offset: float = 0.0
 
 
 def calibrate_fitted(
@@ -80,7 +93,7 @@ def calibrate_fitted(
     after = calibration_error([_answers(fitted.scaled(*scale), *half) for scale, half in crossed])
     promise = None if risk is None else risk_bound_for(fitted.scaled(*first), *halves[1], risk, certainty)
     scale = first if promise is not None else scale_for(fitted, rows, truth)
-    calibration = Calibration(temperature / scale.factor, before, after, len(truth), promise, scale.slope)
+    calibration = Calibration(temperature / scale.factor, before, after, len(truth), promise, scale.slope, scale.offset)
     return fitted.scaled(*scale), calibration
 
 
@@ -128,23 +141,51 @@ def scale_for(fitted: Fitted, rows: Any, truth: Truth) -> Scale:
 
 
 def _scale_for_sets(fitted: Fitted, rows: Any, truth: Truth) -> Scale:
-    """Return the factor with the least binary cross-entropy of the options that rows with several labels reach."""
-    from scipy.optimize import minimize_scalar
+    """Return the factor with the least cost of the sets of rows, then slope and offset for the labels they may have.
 
+    The factor tells how sure options are, given the node above them. Products of many such probabilities can still be
+    too low or too high, which slope and offset correct.
+    """
     predictable = np.flatnonzero(fitted.codec.predictable(truth))
     if not len(predictable):
         return Scale(1.0)
-    targets = Targets.of(fitted.codec.traces_of(truth.take(predictable)))
-    logits, wanted = fitted.predictor.logits_along(rows[predictable], targets), targets.visited_options()[2]
+    factor = _factor_for_sets(fitted, rows[predictable], truth.take(predictable))
+    likely = judged_labels(fitted.search.scaled(factor, 1.0), rows, truth)
+    others = np.count_nonzero(~likely.best)
+    weight = np.where(likely.best, FIRST_WEIGHT * max(others, 1) / max(np.count_nonzero(likely.best), 1), 1.0)
+    return Scale(factor, *_odds_map(np.log(likely.probability), likely.right, weight / max(weight.mean(), SURE)))
+
+
+def _factor_for_sets(fitted: Fitted, rows: Any, truth: Truth) -> float:
+    from scipy.optimize import minimize_scalar
+
+    targets = Targets.of(fitted.codec.traces_of(truth))
+    groups = Groups.of(targets.layers)
+    most = most_of_a_row(targets.arrays, groups)
+    logits = fitted.predictor.logits_along(rows, targets).astype(np.float32)[:, None]
 
     def loss(log_factor: float) -> float:
-        scaled = np.exp(log_factor) * logits
-        cross_entropy = np.logaddexp(0, scaled).sum() - scaled[wanted].sum()
-        return float(cross_entropy + PULL * log_factor**2) / len(predictable)
+        cost, _ = mixed_cost_of_sets(targets.arrays, groups, most, logits, np.exp([log_factor]))
+        return float(cost + PULL * log_factor**2) / len(truth)
 
     best = min(LOG_FACTORS, key=loss)
     around = (best - LOG_STEP, best + LOG_STEP)
-    return Scale(float(np.exp(minimize_scalar(loss, bounds=around, method="bounded", options={"xatol": 5e-3}).x)))
+    return float(np.exp(minimize_scalar(loss, bounds=around, method="bounded", options={"xatol": 5e-3}).x))
+
+
+def _odds_map(log_p: NDArray[np.float64], right: NDArray[np.bool_], weight: NDArray[np.float64]) -> tuple[float, float]:
+    """Return slope and offset of the log odds of labels with the least weighted log loss of their being right."""
+    from scipy.optimize import minimize
+
+    def loss(parameters: NDArray[np.float64]) -> float:
+        log_slope, offset = parameters
+        mapped = map_log_odds(log_p, float(np.exp(log_slope)), float(offset))
+        wrong = np.log(-np.expm1(np.minimum(mapped, -SURE)))
+        return float(PULL * parameters @ parameters - weight @ np.where(right, mapped, wrong)) / max(len(right), 1)
+
+    bounds = [(MIN_LOG_SLOPE, -MIN_LOG_SLOPE), (-MAX_OFFSET, MAX_OFFSET)]
+    log_slope, offset = minimize(loss, np.zeros(2), method="L-BFGS-B", bounds=bounds).x
+    return float(np.exp(log_slope)), float(offset)
 
 
 def _ladder(fitted: Fitted, rows: Any, nodes: NDArray[np.int64]) -> tuple[TraceLogits, NDArray[np.int64]]:

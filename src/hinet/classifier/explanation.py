@@ -22,6 +22,7 @@ from hinet.data.matrices import MixedRows
 from hinet.data.text import unknown_words
 from hinet.engine.search.contributions import GroupParts
 from hinet.engine.search.odds_scaling import odds_shift
+from hinet.engine.search.set_search_kernels import log_chances
 from hinet.taxonomy import PATH_SEP, STOP, last_name
 
 WHOLE_TEXT = "meaning of the text"
@@ -133,12 +134,19 @@ def _log_p(fitted: Fitted, parts_of: Callable[[int], GroupParts], option: int) -
     layers = fitted.codec.layers
     group = int(layers.option_parent[option])
     low = int(layers.option_offsets[group])
-    if layers.option_offsets[group + 1] - low == 1:
+    if not layers.has_choice[group]:
         return 0.0
     logits = parts_of(group).logits
     if layers.multilabel:
-        return -float(np.logaddexp(0, -logits[option - low]))
+        return float(_set_log_p(logits, bool(layers.exhaustive[group]))[option - low])
     return float(logits[option - low] - np.logaddexp.reduce(logits))
+
+
+def _set_log_p(logits: NDArray[np.float64], exhaustive: bool) -> NDArray[np.float64]:
+    """Return the log probability of each option of a group of which a row may take several."""
+    log_p = logits.copy()
+    log_chances(log_p, len(log_p), exhaustive)
+    return log_p
 
 
 def _walked(fitted: Fitted, row: Any, options: list[int], log_p: list[float]) -> Trace:
@@ -146,11 +154,12 @@ def _walked(fitted: Fitted, row: Any, options: list[int], log_p: list[float]) ->
     layers = fitted.codec.layers
     path = layers.node[layers.option_neuron[options[:-1]]].tolist()
     probabilities = np.exp(np.cumsum(log_p))
-    if layers.multilabel and path:  # the other parents of a node bound its probability too
-        found = fitted.search.node_probabilities(row).toarray()[0, path]
-        probabilities = np.append(found, found[-1] * np.exp(log_p[-1]))
     slope = fitted.predictor.odds_scale
-    if slope != 1:
+    if layers.multilabel and path:  # the other parents of a node bound its probability too
+        search = fitted.search
+        ends = search.label_probabilities(row).toarray()[0, path[-1]]
+        probabilities = np.append(search.node_probabilities(row).toarray()[0, path], ends)
+    elif slope != 1:
         best = fitted.predictor.scaled(1.0, 1.0).traces(row).traces
         assert best.log_p is not None
         shift = float(odds_shift(np.exp(best.log_p), slope)[0])
@@ -199,8 +208,10 @@ def _step(
 ) -> Step:
     logits = parts.logits
     pushes, rest = parts.of(chosen)
-    if fitted.codec.layers.multilabel:  # each option is by itself: yes or no
-        probability, rival_name, difference = 1 / (1 + np.exp(-logits[chosen])), NOT, logits[chosen]
+    layers = fitted.codec.layers
+    if layers.multilabel:  # each option is by itself: yes or no
+        exhaustive = bool(layers.exhaustive[layers.option_parent[low]])
+        probability, rival_name, difference = np.exp(_set_log_p(logits, exhaustive)[chosen]), NOT, logits[chosen]
     else:
         others = np.arange(len(logits)) != chosen
         rival = int(np.flatnonzero(others)[np.argmax(logits[others])])

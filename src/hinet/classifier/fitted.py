@@ -102,9 +102,9 @@ class Fitted:
             examples = self.examples.joined(examples)
         return replace(self, examples=examples.chosen(self.predictor.nbytes, seed))
 
-    def scaled(self, factor: float, slope: float | None = None) -> Fitted:
-        """Return the same with all logits multiplied by ``factor``, and another slope if one is given."""
-        return replace(self, predictor=self.predictor.scaled(factor, slope))
+    def scaled(self, factor: float, slope: float | None = None, offset: float = 0.0) -> Fitted:
+        """Return the same with all logits multiplied by ``factor``, and another slope and offset if given."""
+        return replace(self, predictor=self.predictor.scaled(factor, slope, offset))
 
 
 def predictor_class(engine: Engine) -> type[Predictor]:

@@ -159,14 +159,18 @@ def _allowed(likely: PredictedSets, rule: SetRule, taxonomy: Taxonomy) -> Predic
 
 
 def formed(sets: PredictedSets, taxonomy: Taxonomy, form: SetForm) -> PredictedSets:
-    """Return sets with all ancestors, or without them, as a form has it; an ancestor is at least as probable."""
+    """Return sets with all ancestors, or with no label above another, as a form has it.
+
+    An ancestor that is added is at least as probable. Of a label and one above it the more probable stays, so that a
+    lower threshold only adds labels.
+    """
     if form == "any":
         return sets
     size, owner = np.int64(len(taxonomy)), sets.owner
     above, counts = gather(*_proper_ancestors(taxonomy), sets.nodes)
     keys = np.repeat(owner, counts) * size + above
     if form == "deepest":
-        return sets.take(~np.isin(owner * size + sets.nodes, keys))
+        return sets.take(_undominated(owner * size + sets.nodes, keys, np.repeat(np.arange(len(owner)), counts)))
     rank = np.concatenate([np.arange(len(owner)), np.repeat(np.arange(len(owner)), counts)])
     key = np.concatenate([owner * size + sets.nodes, keys])
     distinct, first = np.unique(key, return_index=True)  # the label itself, or the best below an ancestor
@@ -178,6 +182,25 @@ def formed(sets: PredictedSets, taxonomy: Taxonomy, form: SetForm) -> PredictedS
     )  # fmt: skip
 
 
+def _undominated(labels: Ints, ancestors: Ints, below: Ints) -> NDArray[np.bool_]:
+    """Return which labels stay if none may be above another, the first ones taken first.
+
+    ``ancestors`` are those of the labels numbered ``below``.
+    """
+    order = np.argsort(labels)
+    position = np.minimum(np.searchsorted(labels, ancestors, sorter=order), len(labels) - 1)
+    above = order[position] if len(labels) else position
+    both = labels[above] == ancestors
+    pair = np.sort(np.stack([above[both], below[both]]), axis=0)  # (2, pairs) the label that comes first, and the other
+    stays = np.ones(len(labels), bool)
+    while True:
+        dropped = np.zeros(len(labels), bool)
+        dropped[pair[1][stays[pair[0]]]] = True
+        if np.array_equal(stays, ~dropped):
+            return stays
+        stays = ~dropped
+
+
 def _proper_ancestors(taxonomy: Taxonomy) -> tuple[Ints, Ints]:
     """Return the ancestors of every node, without itself and the root, as a ragged array."""
     flat, offsets = taxonomy.ancestor_lists(np.arange(len(taxonomy)))
@@ -186,7 +209,7 @@ def _proper_ancestors(taxonomy: Taxonomy) -> tuple[Ints, Ints]:
     return flat[other].astype(np.int64), offsets_of(np.bincount(own[other], minlength=len(taxonomy)))
 
 
-class _Judged(NamedTuple):
+class JudgedLabels(NamedTuple):
     """Likely labels of held-out rows: how probable, at which level, whether right, whether the best of the row."""
 
     probability: Floats
@@ -194,6 +217,18 @@ class _Judged(NamedTuple):
     right: NDArray[np.bool_]
     best: NDArray[np.bool_]
     node: Ints
+
+
+def judged_labels(search: Search, rows: Any, truth: Truth) -> JudgedLabels:
+    """Return the likely labels of held-out rows, and which of them are right."""
+    taxonomy = search.layers.taxonomy
+    likely = most_probable(search, rows, None, LEAST_PROBABILITY)
+    size, known = np.int64(len(taxonomy)), truth.exact
+    right = np.isin(likely.owner * size + likely.nodes, truth.owner[known] * size + truth.nodes[known])
+    best = np.zeros(len(right), bool)
+    best[likely.offsets[:-1][np.diff(likely.offsets) > 0]] = True
+    level = taxonomy.depth[likely.nodes].astype(np.int64) - 1
+    return JudgedLabels(likely.probability, level, right, best, likely.nodes)
 
 
 def learned_rule(
@@ -204,16 +239,10 @@ def learned_rule(
     The form of sets is left aside: what it adds or removes is little. A level with few held-out labels keeps the usual
     threshold.
     """
-    taxonomy = search.layers.taxonomy
-    likely = most_probable(search, rows, None, LEAST_PROBABILITY)
-    size = np.int64(len(taxonomy))
-    known = truth.exact
-    right = np.isin(likely.owner * size + likely.nodes, truth.owner[known] * size + truth.nodes[known])
-    best = np.zeros(len(right), bool)
-    best[likely.offsets[:-1][np.diff(likely.offsets) > 0]] = True
-    depth = taxonomy.depth[likely.nodes].astype(np.int64)
-    levels = int(depth.max(initial=1)) if by_level else 1
-    judged = _Judged(likely.probability, np.clip(depth - 1, 0, levels - 1), right, best, likely.nodes)
+    taxonomy, known = search.layers.taxonomy, truth.exact
+    judged = judged_labels(search, rows, truth)
+    levels = int(taxonomy.depth[judged.node].max(initial=1)) if by_level else 1
+    judged = judged._replace(level=np.clip(judged.level, 0, levels - 1))
     if not isinstance(objective, str):
         thresholds = tuple(_for_precision(judged, level, objective) for level in range(levels))
         return SetRule(thresholds, False, objective, len(truth))
@@ -230,7 +259,7 @@ def learned_rule(
     return max(scored, key=lambda pair: pair[0])[1] if held_out.sum() >= LEAST_LABELS else scored[0][1]
 
 
-def _for_precision(judged: _Judged, level: int, precision: float) -> float:
+def _for_precision(judged: JudgedLabels, level: int, precision: float) -> float:
     """Return the lowest threshold at which the labels of a level are as precise as wanted."""
     own = judged.level == level
     order = np.argsort(-judged.probability[own], kind="stable")
@@ -241,7 +270,9 @@ def _for_precision(judged: _Judged, level: int, precision: float) -> float:
     return float(probability[fitting[-1]]) if len(fitting) else NEVER
 
 
-def _for_micro_f1(judged: _Judged, truth: Truth, levels: int, best_always: bool) -> tuple[tuple[float, ...], float]:
+def _for_micro_f1(
+    judged: JudgedLabels, truth: Truth, levels: int, best_always: bool
+) -> tuple[tuple[float, ...], float]:
     """Return the thresholds of the best micro-F1, and it.
 
     With the best F1, ``f``, each level has the most of ``right - f / 2 * answered``; so ``f`` is raised step by step.
@@ -271,7 +302,9 @@ def _between(probability: Floats, count: int) -> float:
     return float(ends[count : count + 2].mean())
 
 
-def _for_macro_f1(judged: _Judged, truth: Truth, levels: int, best_always: bool) -> tuple[tuple[float, ...], float]:
+def _for_macro_f1(
+    judged: JudgedLabels, truth: Truth, levels: int, best_always: bool
+) -> tuple[tuple[float, ...], float]:
     """Return the thresholds of the best mean F1 of labels, and it."""
     size = len(truth.taxonomy)
     known = truth.nodes[truth.exact]

@@ -30,6 +30,7 @@ WIDTH_STEP = 32  # units that so many labels need, and each doubling of them mor
 LABELS_OF_STEP = 64
 MOST_FLAT_LABELS = 2_048
 LEAST_FLAT_ROWS = 8  # rows a label
+MAX_FLAT_SCORES = 200_000_000  # rows times labels that rows have, with several labels per row
 DROPOUT = 0.3
 FEATURE_DROPOUT = 0.4
 DROPOUT_BESIDE_DENSE = 0.2  # of units that read dense columns too
@@ -111,7 +112,7 @@ class EngineSettings:
         Hash the features of the wide expert into so many, to save memory.
     flat : bool, optional
         Whether to train the flat expert; by default if there are few labels with many rows each, and the taxonomy
-        is a tree.
+        is a tree; with several labels per row, if there are not too many of both.
     prior_strength : float, optional
         Of the logit adjustment, by the share of each option in its group.
     two_layers : bool
@@ -167,9 +168,9 @@ class EngineSettings:
         most = WIDTH_OF_FLAT if self.is_quick else WIDTH if members == 1 else WIDTH_OF_MEMBER
         return self.width or min(most, _width_of(labels))
 
-    def flat_width_for(self, labels: int) -> int:
-        """Return the hidden units of each member of the flat expert."""
-        return self.flat_width or min(WIDTH_OF_FLAT, _width_of(labels))
+    def flat_width_for(self, labels: int, *, several: bool = False) -> int:
+        """Return the hidden units of each member of the flat expert; more with several labels per row."""
+        return self.flat_width or min(WIDTH if several else WIDTH_OF_FLAT, _width_of(labels))
 
     def dropout_for(self, *, to_spare: bool, dense: bool = False) -> Dropout:
         """Return what is left out of rows, given whether they have features to spare, and dense columns."""
@@ -214,17 +215,16 @@ class EngineSettings:
         return (epochs + 1) // 2 if self.is_quick else epochs
 
     def wants_flat(self, labels: int, rows: int, layers: Layers) -> bool:
-        """Return whether to train the flat expert on so many rows of so many labels."""
-        is_tree = layers.taxonomy.is_tree
+        """Return whether to train the flat expert on ``rows`` rows and ``labels`` labels."""
+        if self.flat and self.two_layers:
+            raise HiNetError("the flat expert has one layer; leave it out with `two_layers`")
+        if self.flat and not layers.is_tree:
+            raise HiNetError("the flat expert is for trees; leave it out for a DAG with one label per row")
+        if self.flat is not None:
+            return self.flat
         if layers.multilabel:
-            if self.flat:
-                raise HiNetError("the flat expert is for one label a row; leave it out for several")
-            return False
-        if self.flat is None:
-            return is_tree and labels <= MOST_FLAT_LABELS and rows >= LEAST_FLAT_ROWS * labels
-        if self.flat and not is_tree:
-            raise HiNetError("the flat expert is for trees; leave it out for a DAG")
-        return self.flat
+            return not self.two_layers and not self.is_quick and rows * labels <= MAX_FLAT_SCORES
+        return layers.is_tree and labels <= MOST_FLAT_LABELS and rows >= LEAST_FLAT_ROWS * labels
 
     @property
     def adjustment(self) -> float:

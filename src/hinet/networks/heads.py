@@ -156,7 +156,7 @@ class SiblingHead(HierarchicalHead):
     def __init__(self, layers: Layers, width: int, settings: HeadSettings) -> None:
         super().__init__(layers, width, settings)
         sizes = torch.from_numpy(layers.option_offsets.copy()).diff()  # (neurons,)
-        free = sizes > 1
+        free = torch.from_numpy(layers.has_choice.copy())
         rows = torch.where(free, sizes, 0)
         self.register_buffer("group_row", rows.cumsum(0) - rows, persistent=False)  # first weight row of a group
         self.register_buffer("group_size", sizes, persistent=False)

@@ -90,9 +90,9 @@ class NetworkPredictor(Predictor):
         """Bytes that the weights take."""
         return sum(parameter.numel() * parameter.element_size() for parameter in self.model.parameters())
 
-    def scaled(self, factor: float, odds_scale: float | None = None) -> Self:
+    def scaled(self, factor: float, odds_scale: float | None = None, odds_offset: float = 0.0) -> Self:
         """Return the same with all logits multiplied by ``factor``; its feature network is shared."""
-        assert odds_scale in (None, 1.0)
+        assert (odds_scale or 1.0, odds_offset) == (1.0, 0.0)
         scaled = copy.copy(self.model)
         scaled._modules = {**self.model._modules, "head": copy.deepcopy(self.model.head)}
         with torch.no_grad():
@@ -190,8 +190,7 @@ class NetworkPredictor(Predictor):
         layers = self.model.layers
         row, step = targets.row_steps()
         group = targets.arrays.step_group[step]
-        sizes = np.diff(layers.option_offsets)[group]
-        sizes[sizes == 1] = 0  # no choice
+        sizes = np.where(layers.has_choice, np.diff(layers.option_offsets), 0)[group]
         option, owner = positions(layers.option_offsets[group], sizes), np.repeat(row, sizes)
         logits = np.empty(len(option))
         start = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
+from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid, softplus
 
 from hinet.engine.model.targets import Targets
 from hinet.networks.heads import HeadSettings, SiblingHead
@@ -18,9 +18,10 @@ from hinet.taxonomy import Layers
 
 
 class SetHead(SiblingHead):
-    """``p(b | a) = sigmoid(W h + c)`` for each option of a sibling group; a sole option is certain.
+    """``sigmoid(W h + c)`` for each option of a sibling group, given that at least one is taken if they are exhaustive.
 
-    The cost of a row is the binary cross-entropy of all options below the nodes that it has, the root's included.
+    The cost of a row is the binary cross-entropy of all options below the nodes that it has, the root's included, given
+    the same.
     """
 
     def __init__(self, layers: Layers, width: int, settings: HeadSettings | None = None) -> None:
@@ -30,7 +31,16 @@ class SetHead(SiblingHead):
     def normalised(self, logits: Tensor) -> Tensor:
         """Turn the logits of options that have rivals, (rows, b), into ``log p`` of every option, (options, b)."""
         scores = logits.new_zeros(self.graph.options, logits.shape[1])
-        return scores.index_copy(0, self.free_options, logsigmoid(logits))
+        group = self.graph.option_parent[self.free_options]
+        total = logits.new_zeros(self.graph.neurons, logits.shape[1]).index_add(0, group, softplus(logits))
+        exhaustive = torch.from_numpy(self.layers.exhaustive[group.cpu().numpy()]).to(logits.device)
+        shift = torch.where(exhaustive[:, None], self._log_some(total[group]), logits.new_zeros(()))
+        return scores.index_copy(0, self.free_options, logsigmoid(logits) - shift)
+
+    @staticmethod
+    def _log_some(total: Tensor) -> Tensor:
+        """Return the log probability that an option is taken, from minus the log probability that none is."""
+        return (-torch.expm1(-total)).log()
 
     def cost(self, hidden: Tensor, targets: TargetBatch) -> Tensor:
         """Return the cost of every row."""
@@ -47,7 +57,13 @@ class SetHead(SiblingHead):
         rows, truth = torch.from_numpy(row).to(logits.device), torch.from_numpy(wanted).to(logits)
         visited = logits[weight_row[torch.from_numpy(option)].to(logits.device), rows]
         entropy = binary_cross_entropy_with_logits(visited, truth, reduction="none")
-        return logits.new_zeros(targets.rows).index_add(0, rows, entropy)
+        group = self.layers.option_parent[option].astype(np.int64)
+        visits, visit = np.unique(row * self.graph.neurons + group, return_inverse=True)
+        total = logits.new_zeros(len(visits)).index_add(0, torch.from_numpy(visit).to(logits.device), softplus(visited))
+        exhaustive = np.flatnonzero(self.layers.exhaustive[visits % self.graph.neurons])
+        given = torch.from_numpy(visits[exhaustive] // self.graph.neurons).to(logits.device)
+        costs = logits.new_zeros(targets.rows).index_add(0, rows, entropy)
+        return costs.index_add(0, given, self._log_some(total[torch.from_numpy(exhaustive).to(logits.device)]))
 
     def node_probabilities(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Return the probability of every neuron, and of the labels that end there, (neurons, b) each.

@@ -194,7 +194,7 @@ class Answerer:
         groups = targets.arrays.step_group[step_of]
         chosen = targets.arrays.choice_option[targets.arrays.choice_offsets[step_of]]
         sizes = layers.option_offsets[groups + 1] - layers.option_offsets[groups]
-        offsets = offsets_of(np.where(sizes > 1, sizes, 0))  # a sole option has no logit
+        offsets = offsets_of(np.where(layers.has_choice[groups], sizes, 0))  # without a choice there is no logit
         steps_of: list[list[tuple[int, int, NDArray[np.float64]]]] = [[] for _ in results]
         for step, row in enumerate(row_of.tolist()):
             part = logits[offsets[step] : offsets[step + 1]]

@@ -208,6 +208,24 @@ class Layers:
         return int(np.diff(self.parent_lists[1]).max(initial=0)) <= 1
 
     @cached_property
+    def exhaustive(self) -> Bools:
+        """(neurons,) Whether every row that reaches a neuron takes at least one of the options below it.
+
+        With ``multilabel``, a row may reach a node of a DAG by a child that stands below another parent.
+        """
+        exhaustive = np.ones(len(self.node), bool)
+        if self.multilabel and not self.taxonomy.is_tree:
+            children = np.diff(self.taxonomy.child_lists[1])[self.node[1:]]
+            exhaustive[1:] = np.diff(self.option_offsets)[1:] == children + self.ends[1:]
+        return frozen(exhaustive)
+
+    @cached_property
+    def has_choice(self) -> Bools:
+        """(neurons,) Whether rows that reach a neuron may differ in the options they take below it."""
+        sizes = np.diff(self.option_offsets)
+        return frozen((sizes > 1) | ((sizes == 1) & ~self.exhaustive))
+
+    @cached_property
     def neurons_of(self) -> tuple[Ints, Ints]:
         """The neurons of every node, shallow to deep, as a ragged array: flat and offsets."""
         named = np.flatnonzero(self.node >= 0)

@@ -22,9 +22,11 @@ from hinet.progress import EpochRecord
 from hinet.taxonomy import Layers
 
 LARGEST_MIX = 1e6
+LARGEST_SCALE, LARGEST_OFFSET = 10.0, 50.0  # of log odds
 _SCHEMA: Schema = {
     "mix": floats(len(EXPERTS), low=0, high=LARGEST_MIX, optional=True),
-    "slope": floats(1, low=1e-6, high=1, optional=True),
+    "slope": floats(1, low=1e-6, high=LARGEST_SCALE, optional=True),
+    "offset": floats(1, low=-LARGEST_OFFSET, high=LARGEST_OFFSET, optional=True),
     "merged": replace(indices("columns", below="features"), optional=True),
 }
 _WEIGHTS = ("features.weight", "head.weight", "wide.weight", "prototypes.value")  # with whatever before
@@ -40,7 +42,8 @@ class FusedModel:
     layers: Layers
     experts: Experts
     history: tuple[EpochRecord, ...] = field(default=(), repr=False)
-    odds_scale: float = 1.0  # of the log odds of a best trace, in trees: see hinet.engine.search.odds_scaling
+    odds_scale: float = 1.0  # of log odds: see hinet.engine.search.odds_scaling
+    odds_offset: float = 0.0  # added to them, with several labels per row
     merged: NDArray[np.int32] | None = None  # (f,) the feature of the experts that each one of a row counts as
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -86,6 +89,8 @@ class FusedModel:
         arrays: dict[str, NDArray[Any]] = {"mix": self.experts.mix}
         if self.odds_scale != 1:
             arrays["slope"] = np.array([self.odds_scale])
+        if self.odds_offset != 0:
+            arrays["offset"] = np.array([self.odds_offset])
         if self.merged is not None:
             arrays["merged"] = narrowest(self.merged)
         for record in EXPERTS:
@@ -107,13 +112,15 @@ class FusedModel:
         }
         usual = Mix(deep=0.5, wide=0.5) if "wide.weight" in arrays else Mix(deep=1.0)
         experts = Experts(**read, spans=spans, mix=np.array(arrays.get("mix", usual), np.float32))
-        odds_scale = float(arrays.get("slope", np.ones(1))[0])
+        odds_scale, odds_offset = float(arrays.get("slope", np.ones(1))[0]), float(arrays.get("offset", np.zeros(1))[0])
         merged = np.array(arrays["merged"], np.int32) if "merged" in arrays else None
         check_wide(experts.wide, groups)
         _check_mix(experts)
         if odds_scale != 1 and not layers.is_tree:
             raise HiNetError("the array 'slope' is for trees, and the taxonomy is a DAG")
-        return cls(layers, experts, odds_scale=odds_scale, merged=merged)
+        if not layers.multilabel and (odds_scale > 1 or odds_offset):
+            raise HiNetError("a 'slope' above 1 and the array 'offset' are for models of several labels per row")
+        return cls(layers, experts, odds_scale=odds_scale, odds_offset=odds_offset, merged=merged)
 
 
 def _writable(part: Any) -> Any:

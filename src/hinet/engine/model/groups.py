@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.ragged import offsets_of
+from hinet.ragged import group_by, offsets_of
 from hinet.taxonomy import STOP, Layers
 
 Ints = NDArray[np.int64]
@@ -17,19 +17,27 @@ Ints = NDArray[np.int64]
 class Groups(NamedTuple):
     """Sibling groups, one below each neuron, and the rows of output weights their options own.
 
-    A group of one option is certain and owns no rows. The options of a larger group own consecutive rows, in the order
-    of the groups, just as in :class:`hinet.networks.SiblingHead`.
+    A group without a choice (:attr:`hinet.Layers.has_choice`) owns no rows. The options of the others own consecutive
+    rows, in the order of the groups, just as in :class:`hinet.networks.SiblingHead`.
     """
 
     option_offsets: NDArray[np.int64]  # (neurons + 1,) options of each group
     option_neuron: NDArray[np.int32]  # (options,) where an option leads, -1 for stop
     first_row: NDArray[np.int64]  # (neurons + 1,) row of the first option of each group
+    exhaustive: NDArray[np.bool_]  # (neurons,) whether a row that reaches the group takes at least one option
+    several: bool  # whether a row may take several options of a group
 
     @classmethod
     def of(cls, layers: Layers) -> Groups:
         """Return the groups of some layers."""
-        sizes = np.diff(layers.option_offsets)
-        return cls(layers.option_offsets.copy(), layers.option_neuron.copy(), offsets_of(np.where(sizes > 1, sizes, 0)))
+        rows = np.where(layers.has_choice, np.diff(layers.option_offsets), 0)
+        return cls(
+            layers.option_offsets.copy(),
+            layers.option_neuron.copy(),
+            offsets_of(rows),
+            layers.exhaustive.copy(),
+            layers.multilabel,
+        )
 
     @property
     def rows(self) -> int:
@@ -38,8 +46,7 @@ class Groups(NamedTuple):
 
     def row_options(self) -> NDArray[np.int64]:
         """(rows,) The option that owns each row."""
-        sizes = np.diff(self.option_offsets)
-        return np.flatnonzero(np.repeat(sizes > 1, sizes))
+        return np.flatnonzero(np.repeat(np.diff(self.first_row) > 0, np.diff(self.option_offsets)))
 
     def row_groups(self) -> NDArray[np.int64]:
         """(rows,) The neuron whose group each row belongs to."""
@@ -47,16 +54,22 @@ class Groups(NamedTuple):
 
 
 class LabelSpans(NamedTuple):
-    """The labels in an order in which those below any option stand side by side; of a tree only."""
+    """The labels in an order in which those below any option stand side by side; of layers that are a tree only.
+
+    With several labels per row, nodes of a DAG may have labels below them that stand elsewhere: their *others*.
+    """
 
     neuron: NDArray[np.int64]  # (labels,) where each label ends
     first: NDArray[np.int64]  # (options,) the labels below an option are first:last
     last: NDArray[np.int64]  # (options,)
+    other_offsets: NDArray[np.int64]  # (neurons + 1,)
+    other: NDArray[np.int64]  # labels below each neuron's node that stand elsewhere
+    overlaps: NDArray[np.bool_]  # (neurons,) whether a label is below two options of the group
 
     @classmethod
     def of(cls, layers: Layers) -> LabelSpans:
-        """Return the spans of the labels of a tree; none of a DAG, or for several labels a row, which share nothing."""
-        if not layers.taxonomy.is_tree or layers.multilabel:
+        """Return the spans of the labels of layers that are a tree; none of a DAG."""
+        if not layers.is_tree:
             return cls.none(layers)
         below = np.zeros(len(layers.node), np.int64)  # labels at or below each neuron
         below[layers.ends] = 1
@@ -81,13 +94,14 @@ class LabelSpans(NamedTuple):
         stops = np.flatnonzero(~real)
         neuron = np.empty(len(stops), np.int64)
         neuron[first[stops]] = layers.option_parent[stops]
-        return cls(neuron, first, first + size)
+        return cls(neuron, first, first + size, *_labels_elsewhere(layers, neuron, first, first + size))
 
     @classmethod
     def none(cls, layers: Layers) -> LabelSpans:
         """Return no spans, for a model without experts on labels."""
-        nothing = np.zeros(len(layers.option_neuron), np.int64)
-        return cls(np.zeros(0, np.int64), nothing, nothing)
+        nothing, no_labels = np.zeros(len(layers.option_neuron), np.int64), np.zeros(0, np.int64)
+        neurons = len(layers.node)
+        return cls(no_labels, nothing, nothing, np.zeros(neurons + 1, np.int64), no_labels, np.zeros(neurons, bool))
 
     def upper_nodes(self, layers: Layers) -> tuple[Ints, Ints, Ints]:
         """Return the nodes at or above each label, from the lowest up, as the labels below them.
@@ -120,3 +134,29 @@ class LabelSpans(NamedTuple):
         """Return the label that ends at each of some neurons; at all of them one does."""
         order = np.argsort(self.neuron)
         return order[np.searchsorted(self.neuron, neurons, sorter=order)]
+
+
+def _labels_elsewhere(layers: Layers, neuron: Ints, first: Ints, last: Ints) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+    """Return the labels below the node of each neuron that do not stand below the neuron, and where options overlap."""
+    neurons = len(layers.node)
+    overlaps = np.zeros(neurons, bool)
+    if layers.taxonomy.is_tree:
+        return np.zeros(neurons + 1, np.int64), np.zeros(0, np.int64), overlaps
+    neuron_of = np.zeros(len(layers.taxonomy), np.int64)
+    neuron_of[layers.node[1:]] = np.arange(1, neurons)
+    real = np.flatnonzero(layers.option_neuron != STOP)
+    option_to = np.zeros(neurons, np.int64)
+    option_to[layers.option_neuron[real]] = real
+    label = np.flatnonzero(neuron != 0)
+    nodes, offsets = layers.taxonomy.ancestor_lists(layers.node[neuron[label]])
+    above, label = neuron_of[nodes], np.repeat(label, np.diff(offsets))
+    option = option_to[above]
+    elsewhere = (label < first[option]) | (label >= last[option])
+    label, above = label[elsewhere], above[elsewhere]
+    group = layers.option_parent[option_to[above]]
+    start, end = layers.option_offsets[group], layers.option_offsets[group + 1] - 1
+    overlaps[group[(label >= first[start]) & (label < last[end])]] = True
+    pairs, counts = np.unique(group * np.int64(len(neuron)) + label, return_counts=True)
+    overlaps[pairs[counts > 1] // len(neuron)] = True
+    order, other_offsets = group_by(above, neurons)
+    return other_offsets, label[order], overlaps

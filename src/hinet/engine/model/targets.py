@@ -221,8 +221,7 @@ class Targets:
 
     def visited_options(self) -> tuple[Ints, Ints, NDArray[np.bool_]]:
         """Return row and number of all options that sets of labels are a yes or no to, and which they are a yes to."""
-        sizes = np.diff(self.layers.option_offsets)
-        sizes[sizes == 1] = 0  # certain
+        sizes = np.where(self.layers.has_choice, np.diff(self.layers.option_offsets), 0)
         row, step = self.row_steps()
         group = self.arrays.step_group[step]
         starts = offsets_of(sizes[group])

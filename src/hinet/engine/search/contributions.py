@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 from hinet.data.matrices import SparseMatrix
 from hinet.engine.model.experts import DeepExpert, Experts, Prototypes
 from hinet.engine.model.fused import FusedModel
+from hinet.engine.model.groups import LabelSpans
+from hinet.engine.search.scoring_kernels import SURE, log_scale_of, log_taken
 
 Numbers = NDArray[np.float64]
 LEAST_SQUARE = 1e-12  # of the length of a row
@@ -68,6 +71,11 @@ def contributions(model: FusedModel, row: SparseMatrix, neuron: int) -> Contribu
     length = np.sqrt(max(float(np.square(model.read(row).data, dtype=np.float64).sum()), LEAST_SQUARE))
     units, bias = _hidden_parts(experts.flat, features, values)
     spans, first_option = experts.spans, int(groups.option_offsets[neuron])
+    if mix.flat and groups.several:
+        for option, (parts, constant) in enumerate(_by_chances(model, units, bias, neuron)):
+            by_feature[option] += mix.flat * parts
+            rest[option] += mix.flat * constant
+        return Contributions(by_feature, rest)
     for option in range(high - low):
         labels = slice(int(spans.first[first_option + option]), int(spans.last[first_option + option]))
         if mix.flat:
@@ -121,6 +129,38 @@ def _by_prototypes(known: Prototypes, features: NDArray[np.int64], values: Numbe
         inside = (known.label[part] >= labels.start) & (known.label[part] < labels.stop)
         scores[known.label[part][inside] - labels.start, column] = known.value[part][inside] * values[column]
     return scores
+
+
+def _by_chances(model: FusedModel, units: Numbers, bias: Numbers, neuron: int) -> Iterator[tuple[Numbers, float]]:
+    """Yield the parts of the log odds that a label below each option is taken; a feature counts by its derivative."""
+    groups, spans, flat = model.groups, model.experts.spans, model.experts.flat
+
+    def log_p_of(labels: NDArray[np.int64]) -> tuple[float, Numbers]:
+        """Return the log probability that one of some labels is taken, and what each feature adds to it."""
+        by_feature = flat.output_weights(labels) @ units
+        logits = by_feature.sum(1) + flat.output_weights(labels) @ bias + flat.bias[labels]
+        log_p = float(log_taken(np.logaddexp(0, logits).sum()))
+        return log_p, np.exp(-np.logaddexp(0, -logits) + np.log1p(-np.exp(min(log_p, -SURE))) - log_p) @ by_feature
+
+    start, end = groups.option_offsets[neuron : neuron + 2].tolist()
+    given, given_parts, scale = 0.0, np.zeros(units.shape[1]), 0.0
+    if spans.overlaps[neuron] or not groups.exhaustive[neuron]:
+        own = np.arange(spans.first[start], spans.last[end - 1])
+        given, given_parts = log_p_of(np.concatenate([own, _others(spans, neuron)]))
+    if spans.overlaps[neuron] and groups.exhaustive[neuron]:
+        scores = flat.output_weights() @ (units.sum(1) + bias) + flat.bias
+        scale = float(log_scale_of(start, end, groups, spans, scores, 0, given))
+    for option in range(start, end):
+        labels, target = np.arange(spans.first[option], spans.last[option]), int(groups.option_neuron[option])
+        log_p, parts = log_p_of(labels if target < 0 else np.concatenate([labels, _others(spans, target)]))
+        log_p = min(log_p - given + scale, -float(SURE))
+        log_not = np.log(-np.expm1(log_p))
+        by_feature = (parts - given_parts) / -np.expm1(log_p)
+        yield by_feature, float(log_p - log_not - by_feature.sum())
+
+
+def _others(spans: LabelSpans, neuron: int) -> NDArray[np.int64]:
+    return spans.other[spans.other_offsets[neuron] : spans.other_offsets[neuron + 1]]
 
 
 def _pooled(by_feature: Numbers, rest: Numbers) -> tuple[Numbers, float]:

@@ -1,7 +1,7 @@
 """Kernels that propagate probability from the root down the layers, for the best nodes and for labels.
 
 What falls below a floor is left aside and its groups are not scored; what was left aside bounds the error of every sum.
-For the best labels, a row is propagated again with a lower floor as long as what was left aside could change them.
+Where that could change an answer, the row is propagated again with a lower floor.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from hinet.engine.search.search_kernels import heap_pop, heap_push
 STOP = -1
 LOWER = 100.0  # how many times lower the next floor is
 LOWEST_FLOOR = 1e-8  # below it, the next floor is none
+PRECISION = 1e-4  # maximum error of the probability of a node of a DAG
 
 
 class Marginals(NamedTuple):
@@ -125,13 +126,16 @@ def _steps_of_nodes(rows, groups, experts, *_):
 
 
 @kernel(steps=_steps_of_nodes)
-def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, depth, odds_shift, cut, surest):
+def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, depth, odds_shift, cut, surest, is_tree):
     """Return for each row a node chosen by the probabilities of nodes, its own, and the outputs touched.
 
     Probabilities are those propagated, shifted. With ``surest`` the deepest node with a probability of at least
     ``cut``, else the node with the largest sum over itself and its ancestors of their probability less ``cut``.
     ``ancestors`` of a node include itself, not the root. A row for which no node qualifies gets the best node right
     below the root.
+
+    In a tree the probability of a node that was reached is exact. In a DAG some of its paths may have been left aside;
+    the row is propagated with lower floors until probabilities are precise, and no other node can be at the threshold.
     """
     count = len(rows.indptr) - 1
     reading, marginals = allocate_reading(1, experts), allocate_marginals(groups)
@@ -141,11 +145,18 @@ def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, dept
     touched = np.zeros(count, np.int64)
     for row in range(count):
         touched[row] += read_row(rows, row, experts, reading, 0)
-        reached, _, outputs = propagate(rows, row, groups, experts, reading, odds_shift.floor[row], marginals)
-        touched[row] += outputs
-        for index in range(1, reached):
-            neuron = marginals.reached[index]
-            node_mass[node_of[neuron]] += (1 - odds_shift.shift[row]) * marginals.mass[neuron]
+        floor = odds_shift.floor[row]
+        while True:
+            reached, aside, outputs = propagate(rows, row, groups, experts, reading, floor, marginals)
+            touched[row] += outputs
+            for index in range(1, reached):
+                neuron = marginals.reached[index]
+                node_mass[node_of[neuron]] += (1 - odds_shift.shift[row]) * marginals.mass[neuron]
+            if is_tree or is_decided(marginals, reached, node_of, node_mass, aside, cut):
+                break
+            clear_nodes(marginals, reached, node_of, node_mass)
+            clear_marginals(marginals, reached)
+            floor = floor / LOWER if floor > LOWEST_FLOOR else 0.0
         if odds_shift.node[row] >= 0:
             for above in range(ancestor_offsets[odds_shift.node[row]], ancestor_offsets[odds_shift.node[row] + 1]):
                 node_mass[ancestors[above]] += odds_shift.shift[row]
@@ -164,10 +175,28 @@ def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, dept
             best = top_node(groups, marginals, reached, node_of, node_mass)
         chosen[row] = best if best >= 0 else node_of[0]
         probability[row] = node_mass[best] if best >= 0 else 1.0
-        for index in range(1, reached):
-            node_mass[node_of[marginals.reached[index]]] = 0
+        clear_nodes(marginals, reached, node_of, node_mass)
         clear_marginals(marginals, reached)
     return chosen, probability, touched
+
+
+@inlined
+def is_decided(marginals, reached, node_of, node_mass, aside, cut):
+    """Return whether the mass left aside is next to nothing, and cannot lift any node to the threshold ``cut``."""
+    if aside == 0:
+        return True
+    undecided = 0
+    for index in range(1, reached):
+        mass = node_mass[node_of[marginals.reached[index]]]
+        undecided += mass < cut and mass + aside >= cut
+    return undecided == 0 and aside <= PRECISION and aside < cut
+
+
+@inlined
+def clear_nodes(marginals, reached, node_of, node_mass):
+    """Forget the probabilities of the nodes that were reached."""
+    for index in range(1, reached):
+        node_mass[node_of[marginals.reached[index]]] = 0
 
 
 @inlined

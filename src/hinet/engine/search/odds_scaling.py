@@ -4,6 +4,10 @@ Scaling the log odds of the best trace ``y`` against all others takes its probab
 ``logit c' = odds_scale * logit c``, and all others with it in proportion: ``P' = (1 - g) P + g [is y]``, ``g`` being
 ``(c' - c) / (1 - c)``. That is a distribution over traces again, in which every trace keeps its rank: ``y`` stays best
 because a scale of at most 1 leaves odds above 1 there, and raises lower ones.
+
+With several labels per row, each node and label has a probability of its own, and all of them are calibrated by one
+increasing map of log odds: ``logit p' = odds_scale * logit p + odds_offset``. So no rank changes, and no node becomes
+more probable than its parent.
 """
 
 from __future__ import annotations
@@ -73,6 +77,26 @@ def scaled_labels(probability: Floats, row_offsets: NDArray[np.int64], odds_scal
     first = equal[np.unique(owner[equal], return_index=True)[1]]
     scaled[first] += shift
     return scaled.clip(0, 1)
+
+
+def map_log_odds(log_p: Floats, odds_scale: float, odds_offset: float) -> Floats:
+    """Return log probabilities with their log odds scaled and shifted; what is certain stays so.
+
+    >>> np.exp(map_log_odds(np.log([0.1, 0.5, 1.0]), 0.8, 0.5)).round(3).tolist()
+    [0.221, 0.622, 1.0]
+    """
+    with np.errstate(divide="ignore", over="ignore"):
+        odds = log_p - np.log(-np.expm1(np.minimum(log_p, 0)))
+        mapped: Floats = -np.logaddexp(0, -(odds_scale * odds + odds_offset))
+    return mapped
+
+
+def unmap_log_odds(probability: float, odds_scale: float, odds_offset: float) -> float:
+    """Return the probability that :func:`map_log_odds` maps to this one."""
+    if not 0 < probability < 1:
+        return probability
+    odds = (np.log(probability / (1 - probability)) - odds_offset) / odds_scale
+    return float(1 / (1 + np.exp(-odds)))
 
 
 def _shifted(log_p: Floats, shift: Floats, favoured: NDArray[np.bool_]) -> Floats:

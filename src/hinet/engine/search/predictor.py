@@ -184,8 +184,8 @@ class Predictor(ABC):
         return FoundNodes(best.traces.end_nodes.astype(np.int64), np.exp(best.traces.log_p), best.touched)
 
     @abstractmethod
-    def scaled(self, factor: float, odds_scale: float | None = None) -> Self:
-        """Return the same with all logits multiplied by ``factor``, and another odds scale if one is given."""
+    def scaled(self, factor: float, odds_scale: float | None = None, odds_offset: float = 0.0) -> Self:
+        """Return the same with all logits multiplied by ``factor``, and another odds scale and offset if given."""
 
     @abstractmethod
     def row_parts(self, row: Any) -> RowParts:

@@ -19,6 +19,9 @@ FEW = 16  # rows that are not worth an array as long as there are features
 RUN_BITS = 24  # of a run of weights, for its number: no group has more options than that can count
 RUN_MASK = (1 << RUN_BITS) - 1
 GROUPS_OF_A_ROW, USUAL_OPTIONS = 4, 10  # that a search for one trace scores, and options of most of them
+SCALE_STEPS = 20  # of a bisection, as many as single precision has bits for
+SURE = F4(1e-6)  # what single precision can tell from certainty
+RARE = -15.0  # largest logit at which two options at once are less probable than single precision tells
 LOOK_UP = 64  # looking a feature up among the sorted ones of a group costs as much as listing so many
 
 
@@ -184,7 +187,9 @@ def add_labels(neuron, groups, spans, mix, reading, index, logits):
     start = groups.option_offsets[neuron]
     size = groups.option_offsets[neuron + 1] - start
     shift = index * len(spans.neuron)
-    if mix[FLAT] != 0:
+    if mix[FLAT] != 0 and groups.several:
+        add_chances(neuron, groups, spans, mix[FLAT], reading.flat, shift, logits)
+    elif mix[FLAT] != 0:
         for option in range(size):
             first, last = shift + spans.first[start + option], shift + spans.last[start + option]
             logits[option] += mix[FLAT] * pooled(reading.flat, first, last)
@@ -195,15 +200,101 @@ def add_labels(neuron, groups, spans, mix, reading, index, logits):
 
 
 @inlined
+def add_chances(neuron, groups, spans, mixed, scores, shift, logits):
+    """Add the log odds that at least one label below each option is taken, each label by its own chance.
+
+    Where options are exhaustive, they are odds before it is given that one is taken. Where a label is below two of
+    them, they are such that with that given, an option is as probable as its labels are, given those of the group.
+    """
+    start, end = groups.option_offsets[neuron], groups.option_offsets[neuron + 1]
+    given, scale = F4(0), F4(0)
+    if spans.overlaps[neuron] or not groups.exhaustive[neuron]:
+        below = sum_of_softplus(scores, shift + spans.first[start], shift + spans.last[end - 1])
+        given = log_taken(below + sum_of_others(scores, shift, neuron, spans))
+    if spans.overlaps[neuron] and groups.exhaustive[neuron]:
+        scale = log_scale_of(start, end, groups, spans, scores, shift, given)
+    for option in range(start, end):
+        log_p = min(log_chance(option, groups, spans, scores, shift) - given + scale, -SURE)
+        logits[option - start] += mixed * (log_p - np.log(-np.expm1(log_p)))
+
+
+@inlined
+def log_chance(option, groups, spans, scores, shift):
+    """Return the log probability that at least one label below an option is taken, each by its own chance."""
+    total = sum_of_softplus(scores, shift + spans.first[option], shift + spans.last[option])
+    if groups.option_neuron[option] >= 0:
+        total += sum_of_others(scores, shift, groups.option_neuron[option], spans)
+    return log_taken(total)
+
+
+@inlined
+def log_scale_of(start, end, groups, spans, scores, shift, given):
+    """Return the log of ``s`` with ``1 - prod(1 - s p) = s`` for the probabilities ``p`` of options, by bisection."""
+    p = np.empty(end - start, np.float32)
+    for option in range(start, end):
+        p[option - start] = min(np.exp(log_chance(option, groups, spans, scores, shift) - given), F4(1))
+    low, high = F4(0), F4(1)
+    for _ in range(SCALE_STEPS):
+        middle = (low + high) / F4(2)
+        none = F4(0)
+        for option in range(len(p)):
+            none += np.log1p(-min(middle * p[option], F4(1) - SURE))
+        if -np.expm1(none) > middle:
+            low = middle
+        else:
+            high = middle
+    return np.log(high)
+
+
+@inlined
+def log_taken(total):
+    """Return the log probability that some label is taken, given minus the log probability that none is."""
+    return np.log(-np.expm1(-max(total, F4(1e-37))))
+
+
+@inlined
+def sum_of_others(scores, shift, neuron, spans):
+    """Return what :func:`sum_of_softplus` does of the labels below the node of a neuron that stand elsewhere."""
+    total = F4(0)
+    for index in range(spans.other_offsets[neuron], spans.other_offsets[neuron + 1]):
+        logit = scores[shift + spans.other[index]]
+        total += max(logit, F4(0)) + np.log1p(np.exp(-abs(logit)))
+    return total
+
+
+@inlined
 def pooled(scores, first, last):
     """Return the log of the summed exponentials of a run of scores."""
-    top = scores[first]
-    for index in range(first + 1, last):
-        top = max(top, scores[index])
-    total = F4(0)
+    top, total = largest(scores, first, last), F4(0)
     for index in range(first, last):
         total += np.exp(scores[index] - top)
     return top + np.log(total)
+
+
+@inlined
+def sum_of_softplus(logits, first, last):
+    """Return minus the log probability that none of a run of options is taken, each by its own chance."""
+    total = F4(0)
+    for option in range(first, last):
+        total += max(logits[option], F4(0)) + np.log1p(np.exp(-abs(logits[option])))
+    return total
+
+
+@inlined
+def log_some(logits, first, last):
+    """Return the log probability that at least one of a run of options is taken, each by its own chance."""
+    if largest(logits, first, last) < RARE:
+        return pooled(logits, first, last)
+    return np.log(-np.expm1(-sum_of_softplus(logits, first, last)))
+
+
+@inlined
+def largest(values, first, last):
+    """Return the largest of a run of values."""
+    top = values[first]
+    for index in range(first + 1, last):
+        top = max(top, values[index])
+    return top
 
 
 @inlined

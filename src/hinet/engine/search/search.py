@@ -17,7 +17,13 @@ from hinet.data.matrices import SparseMatrix, is_for_kernels
 from hinet.engine.model.fused import FusedModel
 from hinet.engine.search.contributions import contributions
 from hinet.engine.search.marginal_kernels import OddsShift, best_nodes, likely_labels
-from hinet.engine.search.odds_scaling import odds_shift, scaled_labels, scaled_traces
+from hinet.engine.search.odds_scaling import (
+    map_log_odds,
+    odds_shift,
+    scaled_labels,
+    scaled_traces,
+    unmap_log_odds,
+)
 from hinet.engine.search.predictor import (
     PROBABILITY,
     TYPICAL_F1,
@@ -109,19 +115,36 @@ class Search(Predictor):
     def traces(self, rows: Any, k: int = 1, *, least: float = 0.0) -> Found:
         """Return the ``k`` best traces of every row, exactly; those less probable than ``least`` are left out.
 
-        ``least`` is a bound before log odds are scaled.
+        ``least`` is a bound before log odds are scaled, but with several labels per row after that.
         """
         k = min(K.validate("k", k), self.model.layers.count_traces())
         matrix = self._checked(rows)
-        lowest = np.log(least) if least > 0 else -np.inf
         layers = self.model.layers
+        least = self._raw(least)
+        lowest = np.log(least) if least > 0 else -np.inf
         room = max(ROOM, ROOM_FOR_TRACE * k)
         parts = self._in_blocks(matrix, lambda block: self._best_traces(block, k, lowest, room))
         best = _joined(parts)
-        traces = Traces(layers, offsets_of(best.counts), offsets_of(best.lengths), best.neurons, best.log_p)
-        if self.model.odds_scale == 1:
-            return Found(traces, best.neuron_log_p, best.touched)
+        log_p = self._mapped(best.log_p)
+        traces = Traces(layers, offsets_of(best.counts), offsets_of(best.lengths), best.neurons, log_p)
+        if self.model.odds_scale == 1 or layers.multilabel:
+            return Found(traces, self._mapped(best.neuron_log_p), best.touched)
         return Found(*scaled_traces(traces, best.neuron_log_p, self.model.odds_scale), best.touched)
+
+    @property
+    def _is_mapped(self) -> bool:
+        """Whether the log odds of nodes and labels are mapped: with several labels per row alone."""
+        return self.layers.multilabel and (self.model.odds_scale, self.model.odds_offset) != (1.0, 0.0)
+
+    def _mapped(self, log_p: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return calibrated log probabilities of nodes or labels of rows with several labels; others as they are."""
+        return map_log_odds(log_p, self.model.odds_scale, self.model.odds_offset) if self._is_mapped else log_p
+
+    def _raw(self, probability: float) -> float:
+        """Return the probability before it was mapped."""
+        if not self._is_mapped:
+            return probability
+        return unmap_log_odds(probability, self.model.odds_scale, self.model.odds_offset)
 
     def _best_traces(self, block: SparseMatrix, k: int, lowest: float, room: int) -> _Answers:
         """Search rows with so much room, or more if they are few, and those for which it was too little with twice."""
@@ -199,7 +222,7 @@ class Search(Predictor):
         """Return the probability of nodes, or of the labels that end there, of at least ``least``."""
         layers, experts, groups = self.layers, self.model.experts, self.model.groups
         named = np.flatnonzero(layers.node >= 0)
-        shape = len(layers.taxonomy)
+        shape, least = len(layers.taxonomy), self._raw(least)
 
         def answer(block: SparseMatrix) -> sp.csr_array:
             parts = []
@@ -207,7 +230,7 @@ class Search(Predictor):
                 probability = all_nodes(part, groups, experts, layers.other_parents, self._order, least)[which]
                 row, neuron = np.nonzero((probability >= max(least, np.finfo(np.float32).tiny))[:, named])
                 nodes = layers.node[named[neuron]]
-                values = probability[row, named[neuron]].astype(np.float64)
+                values = np.exp(self._mapped(np.log(probability[row, named[neuron]].astype(np.float64))))
                 parts.append(sp.csr_array((values, (row, nodes)), shape=(len(probability), shape)))
             return sp.vstack(parts, format="csr")
 
@@ -257,11 +280,12 @@ class Search(Predictor):
         self._check_multilabel(False, "deepest_confident" if surest else "expected_f1")
         experts, groups = self.model.experts, self.model.groups
         flat, offsets = self._ancestors
-        depth = self.model.layers.taxonomy.depth.astype(np.int64)
+        taxonomy = self.layers.taxonomy
+        depth, is_tree = taxonomy.depth.astype(np.int64), taxonomy.is_tree
 
         def answer(block: SparseMatrix) -> Any:
-            odds_shift = self._odds_shift(block, cut / 64)
-            return best_nodes(block, groups, experts, self._node_of, flat, offsets, depth, odds_shift, cut, surest)
+            shift = self._odds_shift(block, cut / 64)
+            return best_nodes(block, groups, experts, self._node_of, flat, offsets, depth, shift, cut, surest, is_tree)
 
         parts = self._in_blocks(self._checked(rows), answer)
         return FoundNodes(*(np.concatenate(part) for part in zip(*parts, strict=True)))
@@ -279,7 +303,7 @@ class Search(Predictor):
 
     @property
     def odds_scale(self) -> float:
-        """What the log odds of best traces are multiplied by."""
+        """What the log odds of best traces, or with several labels per row of all labels, are multiplied by."""
         return self.model.odds_scale
 
     @property
@@ -287,12 +311,14 @@ class Search(Predictor):
         """Whether the log odds of best traces can be scaled: those of a tree can."""
         return self.layers.taxonomy.is_tree and not self.layers.multilabel
 
-    def scaled(self, factor: float, odds_scale: float | None = None) -> Self:
-        """Return the same with all logits multiplied by ``factor``, and another odds scale if one is given."""
+    def scaled(self, factor: float, odds_scale: float | None = None, odds_offset: float = 0.0) -> Self:
+        """Return the same with all logits multiplied by ``factor``, and another odds scale and offset if given."""
         experts = self.model.experts
         mix = (experts.mix * factor).astype(np.float32)
-        odds_scale = self.odds_scale if odds_scale is None else odds_scale
-        return replace(self, model=replace(self.model, experts=experts._replace(mix=mix), odds_scale=odds_scale))
+        model = replace(self.model, experts=experts._replace(mix=mix))
+        if odds_scale is not None:
+            model = replace(model, odds_scale=odds_scale, odds_offset=odds_offset)
+        return replace(self, model=model)
 
     def row_parts(self, row: Any) -> RowParts:
         """Return what each feature adds to the logits, for a matrix of one row."""

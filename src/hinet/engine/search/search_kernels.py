@@ -185,8 +185,10 @@ def needs_group(row, groups, lowest, searches):
 
 @inlined
 def is_certain(neuron, groups):
-    """Return whether there is only one way on from a neuron."""
-    return neuron != STOP and groups.option_offsets[neuron + 1] - groups.option_offsets[neuron] == 1
+    """Return whether every row that reaches a neuron takes the one option below it."""
+    if neuron == STOP or groups.first_row[neuron + 1] > groups.first_row[neuron]:
+        return False
+    return groups.option_offsets[neuron + 1] - groups.option_offsets[neuron] == 1
 
 
 @inlined

@@ -1,7 +1,8 @@
 """Kernels that find the labels of rows that may have several: the best ones, all above a threshold, or all.
 
-Each option has a probability of its own, ``p(child | parent)``. The probability of a node is that of the node it stands
-below times its own, but at most that of each other parent: no node is more probable than a parent, in a tree or a DAG.
+Each option has a probability of its own, ``p(child | parent)``: the sigmoid of its logit, given that a row with the
+parent takes at least one option (:func:`log_some`). The probability of a node is that of the node it stands below times
+its own, but at most that of each other parent: no node is more probable than a parent, in a tree or a DAG.
 So the first label that a search takes from its heap is the most probable one, and a branch below the threshold is
 never opened. A node with several parents waits until all of them were taken.
 """
@@ -19,6 +20,7 @@ from hinet.engine.search.scoring_kernels import (
     forget_weights,
     largest_group,
     list_weights,
+    log_some,
     read_row,
     score_group,
     score_listed,
@@ -36,6 +38,8 @@ from hinet.engine.search.search_kernels import (
     read_off,
 )
 
+F4 = np.float32
+
 
 class Waiting(NamedTuple):
     """Nodes of a DAG that wait for their other parents; all empty for a tree."""
@@ -46,14 +50,13 @@ class Waiting(NamedTuple):
 
 
 @inlined
-def log_sigmoids(logits, size):
-    """Turn the first ``size`` logits into log probabilities; a sole option is certain."""
-    if size == 1:
-        logits[0] = 0
-        return
+def log_chances(logits, size, exhaustive):
+    """Turn the first ``size`` logits into log probabilities, given that one is taken if they are exhaustive."""
+    shift = log_some(logits, 0, size) if exhaustive else F4(0)
     for option in range(size):
         logit = logits[option]
-        logits[option] = min(logit, np.float32(0)) - np.log1p(np.exp(-abs(logit)))
+        log_p = min(logit, F4(0)) - np.log1p(np.exp(-abs(logit)))
+        logits[option] = min(log_p - shift, F4(0))
 
 
 def _steps_of_search(rows, groups, experts, others, k, lowest, room):
@@ -183,13 +186,17 @@ def open_options(rows, asking, groups, experts, others, lowest, reading, listing
     """Score the group that the asking rows wait for, and add its options to their searches."""
     neuron = np.int64(searches.neuron[asking[0], searches.opening[asking[0]]])
     size = groups.option_offsets[neuron + 1] - groups.option_offsets[neuron]
-    listed = size > 1 and list_weights(rows, asking, neuron, experts.wide, listing)
+    free = groups.first_row[neuron + 1] > groups.first_row[neuron]
+    listed = free and list_weights(rows, asking, neuron, experts.wide, listing)
     for row in asking:
         if listed:
             score_listed(rows, row, neuron, groups, experts, listing, reading, row, logits)
-        elif size > 1:
+        elif free:
             score_group(rows, row, neuron, groups, experts, experts.mix, reading, row, logits)
-        log_sigmoids(logits, size)
+        if free:
+            log_chances(logits, size, groups.exhaustive[neuron])
+        else:
+            logits[0] = 0
         searches.touched[row] += size
         add_options(row, searches.opening[row], groups, others, lowest, searches, logits)
     if listed:
@@ -214,7 +221,7 @@ def add_options(row, entry, groups, others, lowest, searches, log_p):
         heap += 1
         # A leaf is as good as complete, unless another parent may yet be less probable; its stop is not counted again.
         if target == STOP:
-            if groups.option_offsets[neuron + 1] - start > 1:
+            if groups.first_row[neuron + 1] > groups.first_row[neuron]:
                 completed = kept_best(best, completed, reached)
         elif is_leaf(target, groups) and others[1][target] == others[1][target + 1]:
             completed = kept_best(best, completed, reached)
@@ -241,9 +248,11 @@ def all_nodes(rows, groups, experts, others, order, floor):
                 continue
             start = groups.option_offsets[neuron]
             size = groups.option_offsets[neuron + 1] - start
-            if size > 1:
+            if groups.first_row[neuron + 1] > groups.first_row[neuron]:
                 score_group(rows, row, neuron, groups, experts, experts.mix, reading, 0, logits)
-            log_sigmoids(logits, size)
+                log_chances(logits, size, groups.exhaustive[neuron])
+            else:
+                logits[0] = 0
             for option in range(size):
                 target = groups.option_neuron[start + option]
                 if target == STOP:

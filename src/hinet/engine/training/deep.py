@@ -17,8 +17,10 @@ from hinet.engine.model.targets import Targets
 from hinet.engine.settings import Dropout
 from hinet.engine.training.deep_kernels import train_deep, train_flat
 from hinet.engine.training.jobs import Arrays, Job, RowChunk, TrainingSet
-from hinet.engine.training.set_kernels import train_deep_sets
+from hinet.engine.training.set_kernels import train_deep_sets, train_flat_sets
 from hinet.engine.training.sharing import Averaged
+from hinet.ragged import offsets_of, positions
+from hinet.taxonomy import STOP
 
 MASK_LENGTH = 1 << 16  # dropout factors made for an epoch
 ROW_FACTORS = 4_093  # made for an epoch; a prime, so that they do not go with other factors
@@ -75,6 +77,12 @@ class Objective(NamedTuple):
         train = partial(train_flat, rows, targets, adjustment)
         return cls(rows, float(rows.row_count * len(adjustment)), train)
 
+    @classmethod
+    def of_label_sets(cls, rows: SparseMatrix, targets: LabelSets) -> Objective:
+        """Return the objective of rows that have sets of labels, each label a yes or no."""
+        labels = int(np.count_nonzero(targets.known))
+        return cls(rows, float(rows.row_count * labels), partial(train_flat_sets, rows, targets))
+
 
 class BlockObjectives(NamedTuple):
     """The objectives of rows in blocks, which need not be in memory at once."""
@@ -91,6 +99,27 @@ class BlockObjectives(NamedTuple):
         rows = objective.rows
         values = len(rows.indices)
         return cls((rows.row_count,), values, rows.dense.shape[1], objective.outputs, lambda _: objective)
+
+
+class LabelSets(NamedTuple):
+    """The labels of each row: those of row ``i`` are ``offsets[i]:offsets[i + 1]``."""
+
+    offsets: NDArray[np.int64]
+    label: NDArray[np.int64]
+    weight: Floats  # (n,) of the cost of each row
+    known: NDArray[np.bool_]  # (labels,) whether any training row has the label
+
+    @classmethod
+    def of(cls, targets: Targets, spans: LabelSpans, known: NDArray[np.bool_]) -> LabelSets:
+        """Return the labels of sets, in the order of the spans; ``known`` are those that training rows have."""
+        arrays, layers = targets.arrays, targets.layers
+        row, step = targets.row_steps()
+        choices = np.diff(arrays.choice_offsets)[step]
+        choice = positions(arrays.choice_offsets[step], choices)
+        group = np.repeat(arrays.step_group[step], choices)
+        stops = layers.option_neuron[layers.option_offsets[group] + arrays.choice_option[choice]] == STOP
+        counts = np.bincount(np.repeat(row, choices)[stops], minlength=len(targets))
+        return cls(offsets_of(counts), spans.labels_at(group[stops]), arrays.entry_share, known)
 
 
 class LabelTargets(NamedTuple):

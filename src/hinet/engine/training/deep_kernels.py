@@ -261,18 +261,22 @@ def train_flat(rows, targets, adjustment, chunk, masks, deep, accumulators):
 @inlined
 def score_labels(deep, adjustment, hidden, logits):
     """Fill in the training logits of all labels, for the rows that are taken together."""
-    width = deep.embedding.shape[1]
     for label in range(len(deep.bias)):
-        first, second, third, fourth = F4(0), F4(0), F4(0), F4(0)
-        for unit in range(width):
-            weight = deep.weight[label, unit]
-            first += weight * hidden[0, unit]
-            second += weight * hidden[1, unit]
-            third += weight * hidden[2, unit]
-            fourth += weight * hidden[3, unit]
-        shift = deep.bias[label] + adjustment[label]
-        logits[0, label], logits[1, label] = first + shift, second + shift
-        logits[2, label], logits[3, label] = third + shift, fourth + shift
+        score_label(label, deep, deep.bias[label] + adjustment[label], hidden, logits)
+
+
+@inlined
+def score_label(label, deep, shift, hidden, logits):
+    """Fill in the logits of a label, for the rows that are taken together."""
+    first, second, third, fourth = F4(0), F4(0), F4(0), F4(0)
+    for unit in range(deep.embedding.shape[1]):
+        weight = deep.weight[label, unit]
+        first += weight * hidden[0, unit]
+        second += weight * hidden[1, unit]
+        third += weight * hidden[2, unit]
+        fourth += weight * hidden[3, unit]
+    logits[0, label], logits[1, label] = first + shift, second + shift
+    logits[2, label], logits[3, label] = third + shift, fourth + shift
 
 
 class LabelWorkspace(NamedTuple):

@@ -20,12 +20,15 @@ PRIOR = 4.0  # cost of the squared distance from the start, in rows: a few rows 
 LEAST = 1e-3  # smaller weights are none: the expert is not worth asking
 
 
-def usual_mix(*, wide: bool, flat: bool, long: bool = False, vectors: bool = False) -> Floats:
+def usual_mix(*, wide: bool, flat: bool, long: bool = False, vectors: bool = False, several: bool = False) -> Floats:
     """Return the mix without validation rows.
 
-    Of long rows the wide expert knows as much as the others; of texts with vectors, which it does not read, less.
+    Of long rows the wide expert knows as much as the others; of texts with vectors, which it does not read, less. With
+    several labels per row the flat expert knows most.
     """
-    if flat and wide:
+    if flat and several:
+        chosen = Mix(deep=0.1, wide=0.2, flat=0.7) if wide else Mix(deep=0.2, flat=0.8)
+    elif flat and wide:
         chosen = Mix(deep=0.3, wide=0.3, flat=0.3) if long else Mix(deep=0.4, wide=0.1, flat=0.4)
     elif flat:
         chosen = Mix(deep=0.5, flat=0.5)

@@ -19,7 +19,7 @@ from hinet.engine.search.search import Search
 from hinet.engine.settings import LONG_ROW, MOST_FLAT_LABELS, EngineSettings, plan_memory
 from hinet.engine.training.checkpoints import fingerprint_of
 from hinet.engine.training.cooccurrence import prototypes, rank_features
-from hinet.engine.training.deep import DeepJob, DeepPlan, LabelTargets, Objective, parts_of
+from hinet.engine.training.deep import DeepJob, DeepPlan, LabelSets, LabelTargets, Objective, parts_of
 from hinet.engine.training.jobs import Job, TrainingSet
 from hinet.engine.training.mixing import MixCost, learned_mix, scaled_mix, usual_mix
 from hinet.engine.training.rows import HeldRows, OfRows, StreamedRows, checked_rows, training_rows
@@ -32,7 +32,7 @@ from hinet.errors import HiNetError
 from hinet.memory import GB, total_memory
 from hinet.metrics import accuracy
 from hinet.progress import EpochRecord
-from hinet.taxonomy import Layers
+from hinet.taxonomy import STOP, Layers
 
 PLAIN_SHARE = 1 / 3  # of the member that leaves dense columns out
 FLAT_SEEDS = 1 << 10  # the seeds of flat experts, apart from those of deep ones
@@ -108,7 +108,11 @@ class TrainingPlan:
         )
         self.plain = int(self.members > 1 and dense)
         self.width = settings.width_for(self.members, self.labels) if start is None else start.experts.deep.width
-        self.flat_width = settings.flat_width_for(self.labels) if start is None else start.experts.flat.width
+        self.flat_width = (
+            settings.flat_width_for(self.labels, several=self.layers.multilabel)
+            if start is None
+            else start.experts.flat.width
+        )
         deep = plan_memory(features=columns, outputs=self.groups.rows, width=self.width * self.members)
         deep.check(settings.memory_limit)  # before anything else takes room for every feature
         self.counts = rows.option_counts()
@@ -131,8 +135,11 @@ class TrainingPlan:
             self.whitening = whitening(rows.matrix.dense, arrays.entry_target[arrays.row_offsets[:-1]])
             rows = rows.with_whitened(self.whitening)
         self.spans = LabelSpans.of(self.layers)
+        trained = np.count_nonzero(self.counts[self.layers.option_neuron == STOP]) if self.layers.multilabel else 0
         self.has_flat = (
-            settings.wants_flat(self.labels, rows.row_count, self.layers) if start is None else start.mix.flat > 0
+            settings.wants_flat(int(trained) or self.labels, rows.row_count, self.layers)
+            if start is None
+            else start.mix.flat > 0
         )
         self._take_up(rows)
         while isinstance(rows, StreamedRows) and rows.can_be_smaller() and not self._fits():
@@ -260,16 +267,19 @@ class TrainingPlan:
             return []
         settings, labels = self.settings, len(self.spans.neuron)
         stops = self.layers.option_offsets[self.spans.neuron + 1] - 1  # the option that ends at each label
-        adjustment = _adjustment_of_labels(self.counts[stops], settings.adjustment)
+        counts, several = self.counts[stops], self.layers.multilabel
+        adjustment = _adjustment_of_labels(counts, settings.adjustment)
 
         def objective(rows: SparseMatrix, targets: Targets) -> Objective:
+            if several:
+                return Objective.of_label_sets(rows, LabelSets.of(targets, self.spans, counts > 0))
             return Objective.of_labels(rows, LabelTargets.of(targets, self.spans, settings.flat_upper), adjustment)
 
-        before = None
-        if self.start is not None:
-            known = self.spans.labels_at(self.targets.arrays.end_neurons())
-            before = activate(self.start.experts.flat, np.unique(known))
+        before = None if self.start is None else activate(self.start.experts.flat, np.flatnonzero(counts))
         prior = np.zeros(labels, np.float32)
+        if several:
+            rest = self.rows.group_counts()[0] - counts  # of all rows
+            prior = np.log((counts + SMOOTHING) / (rest + SMOOTHING)).astype(np.float32)
         return self._jobs_of("flat", objective, prior, self.flat_width, FLAT_SEEDS, before)
 
     def _jobs_of(
@@ -358,6 +368,7 @@ class TrainingPlan:
                 flat=bool(flat),
                 long=self.train.rows.mean_features > LONG_ROW,
                 vectors=self.whitening is not None,
+                several=self.layers.multilabel,
             ),
         )
 
@@ -404,7 +415,7 @@ class TrainingPlan:
         best, least = self._with_mix(experts)
         chosen = 0.0
         gain = max(LEAST_GAIN, LEAST_GAIN_OF_ALL / max(len(self._valid_rows()[1]), 1))
-        few = 0 < len(self.spans.neuron) <= MOST_FLAT_LABELS  # all labels are scored for every row
+        few = 0 < len(self.spans.neuron) <= MOST_FLAT_LABELS and not self.layers.multilabel  # all labels are scored
         for temperature in TEMPERATURES if few else ():
             known = prototypes(self.train.rows, self.features, self.targets, self.spans, temperature)
             start = np.array(Mix(*experts.mix)._replace(prototypes=START_OF_PROTOTYPES), np.float32)

@@ -1,7 +1,8 @@
 """Kernels that train experts towards sets of labels: every option of a group a row reaches is a yes or a no.
 
 A row touches the groups below the nodes that it has, and the root group; nothing else is known of it. There the cost is
-the binary cross-entropy of each option, and the gradient of a logit is ``weight (p - target)``.
+the binary cross-entropy of each option, given that at least one is a yes where the options are exhaustive; the gradient
+of a logit is ``weight (p - target)``, with ``p`` given the same.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 
 from hinet.compiled import inlined, kernel
 from hinet.engine.model.column_kernels import random_offset
-from hinet.engine.search.scoring_kernels import logit_of
+from hinet.engine.search.scoring_kernels import log_some, logit_of
 from hinet.engine.training.deep_kernels import (
     BIAS_RATE,
     CERTAIN,
@@ -20,6 +21,7 @@ from hinet.engine.training.deep_kernels import (
     allocate,
     embed,
     mean_square,
+    score_label,
     store_dense,
     update_embedding,
     update_output,
@@ -75,7 +77,7 @@ def update_inner(deep, rate, mean, accumulators, upper, work, lane):
 
 
 @inlined
-def grads_of_set(row, targets, scratch, count):
+def grads_of_set(row, targets, groups, scratch, count):
     """Turn the logits of the listed groups, in ``log_p``, into their gradients, in ``p``; return the cost of the row.
 
     A row has one target, whose steps are the groups that it reaches.
@@ -91,13 +93,17 @@ def grads_of_set(row, targets, scratch, count):
             for choice in range(targets.choice_offsets[step], targets.choice_offsets[step + 1]):
                 scratch.target[scratch.start[listed] + targets.choice_option[choice]] = 1
     cost = 0.0
-    for option in range(scratch.start[count]):
-        logit = scratch.log_p[option]
-        cost += max(logit, F4(0)) - scratch.target[option] * logit + np.log1p(np.exp(-abs(logit)))
-    for option in range(scratch.start[count]):
-        power = np.exp(-abs(scratch.log_p[option]))
-        p = F4(1) / (F4(1) + power) if scratch.log_p[option] >= 0 else power / (F4(1) + power)
-        scratch.p[option] = weight * (p - scratch.target[option])
+    for listed in range(count):
+        start, end = scratch.start[listed], scratch.start[listed + 1]
+        shift = log_some(scratch.log_p, start, end) if groups.exhaustive[scratch.group[listed]] else F4(0)
+        cost += shift
+        for option in range(start, end):
+            logit = scratch.log_p[option]
+            cost += max(logit, F4(0)) - scratch.target[option] * logit + np.log1p(np.exp(-abs(logit)))
+        for option in range(start, end):
+            logit = scratch.log_p[option]
+            log_p = min(logit, F4(0)) - np.log1p(np.exp(-abs(logit))) - shift
+            scratch.p[option] = weight * (np.exp(min(log_p, F4(0))) - scratch.target[option])
     return weight * cost
 
 
@@ -137,7 +143,7 @@ def train_groups_of_set(row, data, rate, deep, accumulators, scratch, work, lane
         for option in range(scratch.start[listed + 1] - start):
             logit = logit_of(base + option, deep, work.hidden, lane)
             scratch.log_p[start + option] = logit + adjustment[base + option]
-    cost = grads_of_set(row, targets, scratch, count)
+    cost = grads_of_set(row, targets, groups, scratch, count)
     for listed in range(count):
         start, base = scratch.start[listed], groups.first_row[scratch.group[listed]]
         for option in range(scratch.start[listed + 1] - start):
@@ -145,6 +151,56 @@ def train_groups_of_set(row, data, rate, deep, accumulators, scratch, work, lane
             if abs(grad) > CERTAIN:
                 update_output(base + option, grad, size, rate, deep, accumulators, work, lane)
     return cost
+
+
+@kernel
+def train_flat_sets(rows, targets, chunk, masks, deep, accumulators):
+    """Train the flat expert on a chunk of rows with sets of labels, each label a yes or no; return their summed cost.
+
+    ``targets`` are the labels of rows, how much each row counts, and which labels any row has: the others are never
+    worth a step.
+    """
+    labels = len(deep.bias)
+    work, size = allocate(rows, chunk, TOGETHER, deep), np.empty(TOGETHER, F4)
+    grad = np.empty((TOGETHER, labels), F4)
+    cost = 0.0
+    for begin in range(0, len(chunk.order), TOGETHER):
+        chosen, rate = chunk.order[begin : begin + TOGETHER], rate_at(chunk, begin)
+        embed(rows, chosen, chunk.first + begin, deep, masks, work, size)
+        for label in range(labels):
+            if targets.known[label]:
+                score_label(label, deep, deep.bias[label], work.hidden, grad)
+            else:
+                grad[:, label] = deep.bias[label]
+        for lane in range(len(chosen)):
+            cost += grads_of_label_set(chosen[lane], targets, grad[lane])
+        for label in range(labels):
+            for lane in range(len(chosen)):
+                if abs(grad[lane, label]) > CERTAIN:
+                    update_output(label, grad[lane, label], size[lane], rate, deep, accumulators, work, lane)
+        update_embedding(rows, len(chosen), rate, deep, accumulators, work)
+    store_dense(deep, work)
+    return cost
+
+
+@inlined
+def grads_of_label_set(row, targets, logits):
+    """Turn the logits of all labels into their gradients; return the cost of the row.
+
+    Every row has at least one label, as in a group of exhaustive options.
+    """
+    shift, weight = log_some(logits, 0, len(logits)), targets.weight[row]
+    cost, scale = shift, weight * np.exp(-shift)
+    for entry in range(targets.offsets[row], targets.offsets[row + 1]):
+        cost -= logits[targets.label[entry]]
+    for label in range(len(logits)):
+        cost += max(logits[label], F4(0)) + np.log1p(np.exp(-abs(logits[label])))
+    for label in range(len(logits)):
+        power = np.exp(-abs(logits[label]))
+        logits[label] = scale * (F4(1) if logits[label] >= 0 else power) / (F4(1) + power)
+    for entry in range(targets.offsets[row], targets.offsets[row + 1]):
+        logits[targets.label[entry]] -= weight
+    return weight * cost
 
 
 @kernel
@@ -160,7 +216,7 @@ def train_wide_sets(data, chunk, wide, indices):
         count = list_groups(row, data.targets, data.groups, scratch)
         for listed in range(count):
             score_group(data, row, listed, wide, indices, scratch)
-        cost += grads_of_set(row, data.targets, scratch, count)
+        cost += grads_of_set(row, data.targets, data.groups, scratch, count)
         for listed in range(count):
             if largest_grad(scratch.p[scratch.start[listed] : scratch.start[listed + 1]]) >= CERTAIN:
                 move_group(data, row, listed, rate, wide, indices, scratch)
@@ -185,7 +241,7 @@ def mixed_cost_of_sets(targets, groups, most, expert_logits, mix):
             for expert in range(len(mix)):
                 logit += mix[expert] * expert_logits[begin + option, expert]
             scratch.log_p[option] = logit
-        cost += grads_of_set(row, targets, scratch, count)
+        cost += grads_of_set(row, targets, groups, scratch, count)
         for option in range(options):
             for expert in range(len(mix)):
                 gradient[expert] += scratch.p[option] * expert_logits[begin + option, expert]
