@@ -283,7 +283,11 @@ def _for_micro_f1(
     for level in range(levels):
         own = free & (judged.level == level)
         order = np.argsort(-judged.probability[own], kind="stable")
-        runs.append((judged.probability[own][order], np.append(0, np.cumsum(judged.right[own][order]))))
+        probability, right = judged.probability[own][order], np.append(0, np.cumsum(judged.right[own][order]))
+        within = np.flatnonzero(probability[1:] == probability[:-1]) + 1  # equal ones go together
+        right = right.astype(np.float64)
+        right[within] = -np.inf
+        runs.append((probability, right))
     f1, thresholds = 0.0, (USUAL_THRESHOLD,) * levels
     for _ in range(MOST_STEPS):
         chosen = [int(np.argmax(right - f1 / 2 * np.arange(len(right)))) for _, right in runs]

@@ -54,6 +54,7 @@ ROOM_FOR_TRACE = 8  # entries that each of many traces is likely to need
 FLOOR = 1e-4  # probability below which a neuron is left aside at first
 EPOCHS_OF_MORE_ROWS = 4  # enough to learn them, few enough to forget little
 RATE_OF_TWO_LAYERS = 0.03  # more lets units of deep experts with two layers die
+ROUNDING = 1e-6  # of probabilities in single precision
 MOST_CELLS = 8_000_000  # of lists of labels that a thread has room for at a time
 
 Part = TypeVar("Part", "_Answers", "_Labels")
@@ -141,10 +142,10 @@ class Search(Predictor):
         return map_log_odds(log_p, self.model.odds_scale, self.model.odds_offset) if self._is_mapped else log_p
 
     def _raw(self, probability: float) -> float:
-        """Return the probability before it was mapped."""
+        """Return the probability before it was mapped, a little less so that rounding withholds nothing."""
         if not self._is_mapped:
             return probability
-        return unmap_log_odds(probability, self.model.odds_scale, self.model.odds_offset)
+        return (1 - ROUNDING) * unmap_log_odds(probability, self.model.odds_scale, self.model.odds_offset)
 
     def _best_traces(self, block: SparseMatrix, k: int, lowest: float, room: int) -> _Answers:
         """Search rows with so much room, or more if they are few, and those for which it was too little with twice."""
