@@ -151,11 +151,14 @@ def _walked(fitted: Fitted, row: Any, options: list[int], log_p: list[float]) ->
         probabilities = np.append(found, found[-1] * np.exp(log_p[-1]))
     slope = fitted.predictor.odds_scale
     if slope != 1:
-        best = fitted.predictor.scaled(1.0, 1.0).traces(row).traces
+        best = fitted.predictor.uncorrected().traces(row).traces
         assert best.log_p is not None
         shift = float(odds_shift(np.exp(best.log_p), slope)[0])
         shared = np.isin(options, best.options()[0])
         probabilities = (1 - shift) * probabilities + shift * shared
+    trust = float(fitted.predictor.trust_in(row)[0])
+    if trust < 1:
+        probabilities = trust * probabilities + (1 - trust) * fitted.predictor.label_shares[[*path, -1]]
     return trace_along(fitted.codec, path, tuple(probabilities[:-1].tolist()), float(probabilities[-1]))
 
 

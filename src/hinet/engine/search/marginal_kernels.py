@@ -37,12 +37,14 @@ class Marginals(NamedTuple):
     logits: Any  # (largest group,)
 
 
-class OddsShift(NamedTuple):
-    """What probability of rows is shifted to which node, as :mod:`hinet.engine.search.odds_scaling` has it."""
+class Correction(NamedTuple):
+    """Corrections of the probabilities of rows, as :mod:`hinet.engine.search.odds_scaling` has them."""
 
     node: Any  # (n,) the end of the best trace, -1 for none but the root
     shift: Any  # (n,) the share of all other traces that it is given
     floor: Any  # (n,) what is left aside: less than the best trace has, so that all of it is reached
+    trust: Any  # (n,) 1 leaves probabilities as they are
+    shares: Any  # (nodes + 1,) share of each node of the labels; of a single label
 
 
 @inlined
@@ -125,10 +127,10 @@ def _steps_of_nodes(rows, groups, experts, *_):
 
 
 @kernel(steps=_steps_of_nodes)
-def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, depth, odds_shift, cut, surest):
+def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, depth, correction, cut, surest):
     """Return for each row a node chosen by the probabilities of nodes, its own, and the outputs touched.
 
-    Probabilities are those propagated, shifted. With ``surest`` the deepest node with a probability of at least
+    Probabilities are those propagated, corrected. With ``surest`` the deepest node with a probability of at least
     ``cut``, else the node with the largest sum over itself and its ancestors of their probability less ``cut``.
     ``ancestors`` of a node include itself, not the root. A row for which no node qualifies gets the best node right
     below the root.
@@ -141,14 +143,16 @@ def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, dept
     touched = np.zeros(count, np.int64)
     for row in range(count):
         touched[row] += read_row(rows, row, experts, reading, 0)
-        reached, _, outputs = propagate(rows, row, groups, experts, reading, odds_shift.floor[row], marginals)
+        reached, _, outputs = propagate(rows, row, groups, experts, reading, correction.floor[row], marginals)
         touched[row] += outputs
+        shift, trust = correction.shift[row], correction.trust[row]
         for index in range(1, reached):
             neuron = marginals.reached[index]
-            node_mass[node_of[neuron]] += (1 - odds_shift.shift[row]) * marginals.mass[neuron]
-        if odds_shift.node[row] >= 0:
-            for above in range(ancestor_offsets[odds_shift.node[row]], ancestor_offsets[odds_shift.node[row] + 1]):
-                node_mass[ancestors[above]] += odds_shift.shift[row]
+            node = node_of[neuron]
+            node_mass[node] += trust * (1 - shift) * marginals.mass[neuron] + (1 - trust) * correction.shares[node]
+        if correction.node[row] >= 0:
+            for above in range(ancestor_offsets[correction.node[row]], ancestor_offsets[correction.node[row] + 1]):
+                node_mass[ancestors[above]] += trust * shift
         best, value = -1, 0.0
         for index in range(1, reached):
             node = node_of[marginals.reached[index]]
