@@ -38,7 +38,9 @@ def feed_of(rows: sp.csr_array) -> dict[str, Any]:
 @pytest.mark.parametrize("slope", [1.0, 0.7])
 def test_texts_are_answered_by_the_graph(slope: float, tmp_path: Path) -> None:
     rows, labels = texts()
+    rows[0] += " and words that are unknown"
     classifier = small(taxonomy=taxonomy(), wide=False, flat=False).fit(rows, labels)
+    assert classifier.unknown_share(rows)[0] > 0.3
     classifier.fitted_ = classifier.fitted_.scaled(1.0, slope)  # as calibration does
     report = classifier.export_onnx(tmp_path / "graph", rows, labels)
     assert report.accuracy == classifier.score(rows, labels)
@@ -46,10 +48,12 @@ def test_texts_are_answered_by_the_graph(slope: float, tmp_path: Path) -> None:
     (log_p,) = session.run(["log_p"], feed_of(classifier.features_of(rows)))
     decoder = decoder_of(tmp_path / "graph")
     arrays = decoder.read(tmp_path / "graph" / "traces.npz")
-    found = decoder.decode(log_p, arrays, k=2)
+    found = decoder.decode(log_p, arrays, k=2, unknown=classifier.unknown_share(rows))
     best = classifier.predict_traces(rows, k=2)
     np.testing.assert_allclose(found.log_p, best.log_p, atol=1e-4)
     assert [trace[0].steps for trace in best] == [tuple(path[0]) for path in decoder.paths(found, arrays)]
+    with pytest.raises(ValueError, match="share of unknown n-grams, from 0 to 1"):
+        decoder.decode(log_p, arrays, unknown=np.full(len(rows), 2.0))
 
 
 def test_what_the_wide_expert_adds_is_told(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from tests.serving.conftest import serving
 
 EDGES = [("food", "bread"), ("food", "milk"), ("drinks", "milk"), ("drinks", "tea"), ("milk", "goat"), ("milk", "cow")]
 TEXTS = ["dark loaf", "white loaf", "goat litre", "cow litre", "green leaf", "black leaf", "litre", "leaf loaf"]
+STRANGE = ["dark xyzzy leaf", "qux"]  # with unknown words
 LABELS = ["bread", "bread", "goat", "cow", "tea", "tea", "milk", "food"]
 
 
@@ -41,7 +42,7 @@ def classifier(request: pytest.FixtureRequest) -> HiNetClassifier:
 
 
 def test_the_options_of_a_step_share_the_probability_of_the_node_above(classifier: HiNetClassifier) -> None:
-    results = answerer_of(classifier).answer(TEXTS, Question(top=2, siblings=50))
+    results = answerer_of(classifier).answer([*TEXTS, *STRANGE], Question(top=2, siblings=50))
     for result in results:
         best, *others = result["traces"]
         above = 1.0

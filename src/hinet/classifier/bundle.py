@@ -29,6 +29,7 @@ from hinet.classifier.model_folder import ModelFiles, new_model, open_model, swi
 from hinet.classifier.predicted_sets import SetRule
 from hinet.classifier.text_paths import TextStyle
 from hinet.data import Traces
+from hinet.engine.model.trust import Trust
 from hinet.engine.search.predictor import Predictor
 from hinet.errors import FileError, HiNetError
 from hinet.files import decode_text, map_arrays, write_arrays
@@ -76,6 +77,7 @@ def save_fitted(fitted: Fitted, folder: str | Path, metadata: Mapping[str, Any],
             "training_data": fitted.fingerprint,
             "files": files,
             **({} if fitted.set_rule is None else {"set_rule": asdict(fitted.set_rule)}),
+            **({} if fitted.predictor.trust is None else {"trust": fitted.predictor.trust._asdict()}),
             **metadata,
         }
         switch_manifest(folder, manifest)
@@ -116,6 +118,8 @@ def _loaded(files: ModelFiles, network: Any, mapped: bool) -> Fitted:
         codec = _restored_codec(taxonomy, manifest["labels"], arrays.pop("label_nodes"))
         rule = _restored_rule(manifest.get("set_rule"), codec)
     predictor = _restored_predictor(files, codec.layers, arrays, network)
+    with naming_file(files.folder / MANIFEST):
+        predictor = _with_trust(predictor, manifest.get("trust"))
     if predictor.features not in (None, width):
         with naming_file(files.path("model")):
             raise HiNetError(f"it reads {predictor.features:,} features, and rows have {width}")
@@ -230,6 +234,15 @@ def _restored_rule(metadata: Mapping[str, Any] | None, codec: LabelCodec) -> Set
     if (metadata is None) != (codec.sets is None):
         raise HiNetError("thresholds belong to models of rows with several labels, which have some")
     return None if metadata is None else SetRule.restored(metadata)
+
+
+def _with_trust(predictor: Predictor, described: Mapping[str, float] | None) -> Predictor:
+    """Return a predictor with the trust that a manifest has, or raise HiNetError."""
+    if described is None:
+        return predictor
+    if not predictor.can_scale_odds:
+        raise HiNetError("trust is for trees of the fused engine with one label per row, and this model is another one")
+    return predictor.with_trust(Trust.restored(described))
 
 
 def _restored_values(taxonomy: Taxonomy, kind: str, values: list[Any]) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Calibration of a fitted classifier on held-out rows: a temperature, a slope, and a threshold with a risk bound."""
+"""Calibration of a fitted classifier on held-out rows: temperature, slope, trust, and a threshold that bounds risk."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.classifier.fitted import Fitted
+from hinet.classifier.held_out import ForeignRows
 from hinet.classifier.predicted_sets import judged_labels
+from hinet.classifier.trust_fitting import trust_from_held_out_rows
 from hinet.classifier.truth import Truth
 from hinet.engine import FoundNodes, Targets
 from hinet.engine.model.groups import Groups
+from hinet.engine.model.trust import Trust
 from hinet.engine.search.odds_scaling import SURE, map_log_odds, rescale
 from hinet.engine.search.trace_logits import TraceLogits, cells_of
 from hinet.engine.training.set_kernels import mixed_cost_of_sets
@@ -63,7 +66,7 @@ class Calibration:
 
 
 class Scale(NamedTuple):
-    """Correction of probabilities: a factor of all logits, then slope and offset of log odds.
+    """Correction of probabilities: a factor of all logits, slope and offset of log odds, and trust.
 
     The slope is that of best traces or, with several labels per row, of all labels; only these have an offset.
     """
@@ -71,34 +74,60 @@ class Scale(NamedTuple):
     factor: float
     slope: float = 1.0
     offset: float = 0.0
+    trust: Trust | None = None  # None leaves that of the model
+
+    def of(self, fitted: Fitted) -> Fitted:
+        """Return a classifier with corrected probabilities."""
+        scaled = fitted.scaled(self.factor, self.slope, self.offset)
+        return scaled if self.trust is None else scaled.with_trust(self.trust)
 
 
 def calibrate_fitted(
-    fitted: Fitted, rows: Any, truth: Truth, risk: float | None, certainty: float, *, temperature: float, seed: int
+    fitted: Fitted,
+    rows: Any,
+    truth: Truth,
+    risk: float | None,
+    certainty: float,
+    *,
+    temperature: float,
+    seed: int,
+    foreign: ForeignRows | None = None,
 ) -> tuple[Fitted, Calibration]:
     """Return the classifier with calibrated probabilities, and the result of the calibration.
 
     ``temperature`` is what the logits were divided by before. One half of the rows determines the scale and the other
     the risk bound; without a risk, all rows determine the final scale. The seed assigns rows to halves, so their order
-    does not matter.
+    does not matter. ``foreign`` has some of the rows, made foreign: they determine the trust in texts with unknown
+    words.
     """
     if len(truth) < 2:
         raise HiNetError(f"{len(truth)} held-out rows; calibration needs at least two")
     order = np.random.default_rng(seed).permutation(len(truth))
-    rows, truth = rows[order], truth.take(order)
-    halves = [(rows[half], truth.take(half)) for half in (np.arange(0, len(truth), 2), np.arange(1, len(truth), 2))]
-    first, second = (scale_for(fitted, *half) for half in halves)
+    chosen = order[::2], order[1::2]
+    halves = [(rows[half], truth.take(half)) for half in chosen]
+    foreign_halves = [None if foreign is None else foreign.made_of(half) for half in chosen]
+    first, second = (scale_for(fitted, *half, part) for half, part in zip(halves, foreign_halves, strict=True))
     before = calibration_error([_answers(fitted, *half) for half in halves])
     crossed = zip((second, first), halves, strict=True)  # each half is judged by what the other gave
-    after = calibration_error([_answers(fitted.scaled(*scale), *half) for scale, half in crossed])
-    promise = None if risk is None else risk_bound_for(fitted.scaled(*first), *halves[1], risk, certainty)
-    scale = first if promise is not None else scale_for(fitted, rows, truth)
+    after = calibration_error([_answers(scale.of(fitted), *half) for scale, half in crossed])
+    promise = None if risk is None else risk_bound_for(first.of(fitted), *halves[1], risk, certainty)
+    scale = first
+    if promise is None:
+        scale = scale_for(fitted, rows[order], truth.take(order), None if foreign is None else foreign.made_of(order))
     calibration = Calibration(temperature / scale.factor, before, after, len(truth), promise, scale.slope, scale.offset)
-    return fitted.scaled(*scale), calibration
+    return scale.of(fitted), calibration
 
 
-def scale_for(fitted: Fitted, rows: Any, truth: Truth) -> Scale:
-    """Return the scale with the least log loss of the answers being right: first the factor, then the slope.
+def scale_for(fitted: Fitted, rows: Any, truth: Truth, foreign: ForeignRows | None = None) -> Scale:
+    """Return the scale with the least log loss of the answers being right: the factor, then the slope, then trust."""
+    scale = _factor_and_slope(fitted, rows, truth)
+    if foreign is None:
+        return scale
+    return scale._replace(trust=trust_from_held_out_rows(scale.of(fitted), rows, truth, foreign).predictor.trust)
+
+
+def _factor_and_slope(fitted: Fitted, rows: Any, truth: Truth) -> Scale:
+    """Return factor and slope, with the trust that the model has.
 
     Only some predictors can have a slope. Optimised together, the slope would let the factor rise, which gains nothing
     on other rows and costs right answers.
@@ -115,8 +144,10 @@ def scale_for(fitted: Fitted, rows: Any, truth: Truth) -> Scale:
     nodes = _answered(fitted, rows).nodes
     ladder, kept = _ladder(fitted, rows, nodes)
     right = truth.are_right(nodes)[kept]
+    trust, share = fitted.predictor.trust_in(rows[kept]), fitted.predictor.label_shares[-1]
 
     def loss(p: NDArray[np.float64], log_scale: float) -> float:
+        p = trust * p + (1 - trust) * share
         return log_loss(np.where(right, p, 1 - p)) + PULL * log_scale**2 / len(right)
 
     def probability(factor: float) -> NDArray[np.float64]:
@@ -151,8 +182,8 @@ def _scale_for_sets(fitted: Fitted, rows: Any, truth: Truth) -> Scale:
         return Scale(1.0)
     factor = _factor_for_sets(fitted, rows[predictable], truth.take(predictable))
     likely = judged_labels(fitted.search.scaled(factor, 1.0), rows, truth)
-    others = np.count_nonzero(~likely.best)
-    weight = np.where(likely.best, FIRST_WEIGHT * max(others, 1) / max(np.count_nonzero(likely.best), 1), 1.0)
+    others = int(np.count_nonzero(~likely.best))
+    weight = np.where(likely.best, FIRST_WEIGHT * max(others, 1) / max(int(np.count_nonzero(likely.best)), 1), 1.0)
     return Scale(factor, *_odds_map(np.log(likely.probability), likely.right, weight / max(weight.mean(), SURE)))
 
 

@@ -21,16 +21,16 @@ from hinet.classifier.columns import ColumnKinds
 from hinet.classifier.dag_labels import decode_nodes
 from hinet.classifier.explanation import Explanation, explain_row
 from hinet.classifier.fine_tuning import check_tunable, fit_tuned
-from hinet.classifier.fitted import Fitted, features_of
+from hinet.classifier.fitted import Fitted, features_of, rows_to_predict
 from hinet.classifier.fitting import (
     EncodedRows,
-    HeldOut,
     engine_for,
     engine_settings,
     fit_model,
     validation_metrics,
     validation_rows,
 )
+from hinet.classifier.held_out import ForeignRows, HeldOut
 from hinet.classifier.incremental import continue_training, transfer_fitted
 from hinet.classifier.inputs import (
     Features,
@@ -77,6 +77,7 @@ from hinet.classifier.predictions import PredictedLabels, PredictedTraces
 from hinet.classifier.settings import read_settings
 from hinet.classifier.text_paths import AUTO
 from hinet.classifier.titles import TitleRows, best_titles, chosen_titles
+from hinet.classifier.trust_fitting import with_learned_trust
 from hinet.classifier.truth import NOTHING, Truth
 from hinet.classifier.tuned import TunedInput
 from hinet.data import Traces
@@ -393,8 +394,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if incremental:
             self._warn_of_unknown_words(checked)
             moved = transfer_fitted(self.fitted_, codec)
-            held_out = None if valid is None else HeldOut(moved.rows(valid[0]), codec.truth(valid[1]))
-            self._continue_training(moved, EncodedRows(moved.rows(checked), traces, weights))
+            held_out = None if valid is None else self._held_out_rows(moved, valid[0], codec.truth(valid[1]))
+            self._continue_training(moved, EncodedRows(moved.feature_rows(checked), traces, weights))
         else:
             if self.encoder is not None:
                 require("sentence_transformers", "`encoder`")
@@ -494,6 +495,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tunes = engine == "torch" and self.encoder is not None
         if tunes:
             check_tunable(vars(self), kind)
+        own_rows, own_traces = checked, traces
         titles, weight = self._titles(checked, kind, codec, traces)
         if titles is not None:
             weights = titles.weights_after(weights, traces, weight)
@@ -507,10 +509,13 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return None if texts is None else HeldOut(self.fitted_.rows(texts[0]), texts[1])
         features, rows = self._fit_features(checked, kind, engine, several=codec.sets is not None)
         if valid is not None and truth is not None:
-            held_out = HeldOut(features_of(features, engine, valid[0], self.n_jobs), truth)
+            held_out = HeldOut(rows_to_predict(features, engine, valid[0], self.n_jobs), truth)
         valid_rows = None if held_out is None else validation_rows(codec, held_out)
         columns = None if titles is None else titles.columns_of(rows)
-        self._set_fitted(self._train(EncodedRows(rows, traces, weights, valid_rows, columns), features, codec, engine))
+        fitted = self._train(EncodedRows(rows, traces, weights, valid_rows, columns), features, codec, engine)
+        valid_input, seed = None if valid is None else valid[0], seed_of(self.random_state)
+        fitted, held_out = with_learned_trust(fitted, own_rows, own_traces, held_out, valid_input, seed)
+        self._set_fitted(fitted)
         return held_out
 
     def _kind_to_fit(self, X: Any) -> Kind:
@@ -732,7 +737,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         min_confidence = MIN_CONFIDENCE.validate("min_confidence", min_confidence)
         min_probability = MIN_PROBABILITY.validate("min_probability", min_probability)
-        rows = self.features_of(X)
+        rows = self._rows(X)
         search, codec = self.fitted_.predictor, self.fitted_.codec
         if codec.sets is not None:
             if min_confidence is not None:
@@ -778,7 +783,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         k : int, default=1
             How many traces a row, all different.
         """
-        return PredictedTraces(self.fitted_.predictor.traces(self.features_of(X), k), self.fitted_.codec)
+        rows = self._rows(X)
+        return PredictedTraces(self.fitted_.predictor.traces(rows, k), self.fitted_.codec)
 
     def predict_labels(self, X: Any, k: int = 1) -> PredictedLabels:
         """Return the most probable labels of every row, exactly, each with its most probable trace.
@@ -793,7 +799,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         k : int, default=1
             How many labels a row, all different.
         """
-        labels = self.fitted_.predictor.top_labels(self.features_of(X), k)
+        rows = self._rows(X)
+        labels = self.fitted_.predictor.top_labels(rows, k)
         return PredictedLabels(PredictedTraces(labels.found, self.fitted_.codec), labels.probability)
 
     def predict_proba(self, X: Any) -> Any:
@@ -804,7 +811,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Up to 50 million cells it is an ndarray. Beyond that it is a CSR array of probabilities of at least 1e-5, which
         in a DAG leave out paths through less probable nodes.
         """
-        rows = self.features_of(X)
+        rows = self._rows(X)
         return self.fitted_.label_probabilities(rows)
 
     def predict_node_proba(self, X: Any) -> Any:
@@ -816,7 +823,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         if self.fitted_.codec.sets is None:
             raise HiNetError("predict_node_proba is for rows with several labels; see predict_proba for one label")
-        rows = self.features_of(X)
+        rows = self._rows(X)
         return self.fitted_.node_probabilities(rows)
 
     def predict_log_proba(self, X: Any) -> Any:
@@ -835,7 +842,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Of rows with several labels it is the micro-F1 of the predicted sets, all rows alike.
         """
-        rows, truth = self.features_of(X), self._truth(X, y)
+        rows, truth = self._rows(X), self._truth(X, y)
         if self.fitted_.codec.sets is not None:
             if sample_weight is not None:
                 raise HiNetError("the score of sets of labels takes no `sample_weight`; leave it out")
@@ -851,7 +858,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Calibrate the probabilities on held-out rows and, with ``risk``, find a threshold that bounds it.
 
         Temperature scaling divides all logits by one number; in a tree of the fused engine a slope then lowers
-        probabilities that are too high and raises those that are too low. For rows with several labels the thresholds
+        probabilities that are too high and raises those that are too low, and texts learn how far to trust answers
+        where words are unknown. For rows with several labels the thresholds
         of ``predict`` are then learned anew for ``objective``. With ``risk``, one half of the rows, drawn by
         ``random_state``, determines these two and the other half ``min_confidence_``.
 
@@ -883,8 +891,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise HiNetError("`risk` is for one label a row; for sets of labels set `objective` to a precision")
         temperature, seed = getattr(self, "temperature_", 1.0), seed_of(self.random_state)
         self.fitted_, calibration = calibrate_fitted(
-            self.fitted_, held.rows, held.truth, risk, certainty, temperature=temperature, seed=seed
-        )
+            self.fitted_, held.rows, held.truth, risk, certainty,
+            temperature=temperature, seed=seed, foreign=held.foreign,
+        )  # fmt: skip
         if self.fitted_.codec.sets is not None:
             self._learn_thresholds(held)
         self._set_calibration(calibration)
@@ -896,7 +905,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if (X is None) != (y is None):
             raise HiNetError("calibrate got only one of X and y; give both, or neither to take the validation rows")
         if X is not None:
-            return HeldOut(self.features_of(X), self._truth(X, y))
+            return self._held_out_rows(self.fitted_, self._readable(X), self._truth(X, y))
         if not hasattr(self, "_held"):
             raise HiNetError(
                 "there are no validation rows to calibrate with; give calibrate(X, y), or fit with validation_fraction "
@@ -935,7 +944,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         most = MAX_REASONS.validate("most", most)
         X = one_row(x)
-        row = self.features_of(X)
+        row = self._rows(X)
         if row.shape[0] != 1:
             raise HiNetError(f"expected one row to explain, got {row.shape[0]:,}; give them one by one")
         fitted = self.fitted_
@@ -949,6 +958,30 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def features_of(self, X: Any) -> Any:
         """Return rows as features: texts as CSR, dense rows scaled."""
+        X = self._readable(X)
+        return self.fitted_.feature_rows(X)
+
+    def unknown_share(self, X: Any) -> NDArray[np.float32]:
+        """Return the share of the n-grams of each text that the model does not know, (n,).
+
+        It is that of the words and pairs of words, or whatever ``text`` has as word n-grams; without these, of the
+        character n-grams. It is 1 for a text without words, and 0 if rows have no text.
+        """
+        rows = self._rows(X)
+        unknown = getattr(rows, "unknown", None)
+        return np.zeros(rows.shape[0], np.float32) if unknown is None else unknown
+
+    def _rows(self, X: Any) -> Any:
+        """Return rows to predict."""
+        X = self._readable(X)
+        return self.fitted_.rows(X)
+
+    def _held_out_rows(self, fitted: Fitted, checked: Any, truth: Truth) -> HeldOut:
+        """Return checked input as held-out rows."""
+        return HeldOut(fitted.rows(checked), truth, ForeignRows.of(fitted, checked, seed_of(self.random_state)))
+
+    def _readable(self, X: Any) -> Any:
+        """Return checked input of the fitted model, which then answers with ``n_jobs`` threads."""
         check_is_fitted(self)
         check_container(X)
         kind, given = self.fitted_.features.kind, self._kind_of_frame(X)
@@ -958,7 +991,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise other_kind(X, kind)
         threads = THREADS.validate("n_jobs", self.n_jobs)
         self.fitted_ = self.fitted_.with_threads(threads)
-        return self.fitted_.rows(self._checked(X, given))
+        return self._checked(X, given)
 
     def _checked(self, X: Any, kind: Kind, *, reset: bool = False) -> Any:
         """Return texts as they are, a frame as a table, and numbers as a checked matrix."""

@@ -145,7 +145,7 @@ def _log_p(fitted: Fitted, parts_of: Callable[[int], GroupParts], option: int) -
 def _set_log_p(logits: NDArray[np.float64], exhaustive: bool) -> NDArray[np.float64]:
     """Return the log probability of each option of a group of which a row may take several."""
     log_p = logits.copy()
-    log_chances(log_p, len(log_p), exhaustive)
+    log_chances(log_p, len(log_p), exhaustive)  # type: ignore[no-untyped-call]
     return log_p
 
 
@@ -160,11 +160,14 @@ def _walked(fitted: Fitted, row: Any, options: list[int], log_p: list[float]) ->
         ends = search.label_probabilities(row).toarray()[0, path[-1]]
         probabilities = np.append(search.node_probabilities(row).toarray()[0, path], ends)
     elif slope != 1:
-        best = fitted.predictor.scaled(1.0, 1.0).traces(row).traces
+        best = fitted.predictor.uncorrected().traces(row).traces
         assert best.log_p is not None
         shift = float(odds_shift(np.exp(best.log_p), slope)[0])
         shared = np.isin(options, best.options()[0])
         probabilities = (1 - shift) * probabilities + shift * shared
+    trust = float(fitted.predictor.trust_in(row)[0])
+    if trust < 1:
+        probabilities = trust * probabilities + (1 - trust) * fitted.predictor.label_shares[[*path, -1]]
     return trace_along(fitted.codec, path, tuple(probabilities[:-1].tolist()), float(probabilities[-1]))
 
 

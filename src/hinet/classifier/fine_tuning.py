@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from hinet.classifier.examples import Examples
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.fitting import EncodedRows, HeldOut, engine_settings, validation_rows
+from hinet.classifier.fitting import EncodedRows, engine_settings, validation_rows
+from hinet.classifier.held_out import HeldOut
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.truth import Truth
 from hinet.classifier.tuned import TunedInput

@@ -11,10 +11,11 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from hinet.classifier.examples import Examples
-from hinet.classifier.inputs import Features
+from hinet.classifier.inputs import Features, FrameInput, TextInput
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.predicted_sets import PredictedSets, SetRule, answer_sets, formed, most_probable
 from hinet.data import Traces
+from hinet.engine.model.trust import Trust
 from hinet.engine.search.predictor import Engine, Predictor
 from hinet.engine.search.search import Search
 from hinet.extras import require
@@ -41,6 +42,11 @@ class Fitted:
     set_rule: SetRule | None = None  # which labels a row is answered with, where it may have several
 
     def rows(self, X: Any) -> Any:
+        """Return checked input as rows to predict; those of texts have the share of their n-grams that are unknown."""
+        self.check_file()
+        return rows_to_predict(self.features, self.predictor.engine, X, self.predictor.threads)
+
+    def feature_rows(self, X: Any) -> Any:
         """Return checked input in the form of the training rows."""
         self.check_file()
         return features_of(self.features, self.predictor.engine, X, self.predictor.threads)
@@ -106,6 +112,10 @@ class Fitted:
         """Return the same with all logits multiplied by ``factor``, and another slope and offset if given."""
         return replace(self, predictor=self.predictor.scaled(factor, slope, offset))
 
+    def with_trust(self, trust: Trust | None) -> Fitted:
+        """Return the same with other parameters of the trust in rows with unknown n-grams."""
+        return replace(self, predictor=self.predictor.with_trust(trust))
+
 
 def predictor_class(engine: Engine) -> type[Predictor]:
     """Return what the models of an engine are; HiNetError says what to install if it is missing."""
@@ -120,3 +130,10 @@ def predictor_class(engine: Engine) -> type[Predictor]:
 def features_of(features: Features, engine: Engine, X: Any, threads: int | None) -> Any:
     """Return checked input as a model of this engine reads it: the fused one reads CSR rows only."""
     return features.rows(X, threads, sparse=engine == "fused")
+
+
+def rows_to_predict(features: Features, engine: Engine, X: Any, threads: int | None) -> Any:
+    """Return checked input as :func:`features_of` does, and what share of each text is unknown, if it is used."""
+    if engine == "fused" and isinstance(features, TextInput | FrameInput):
+        return features.rows_with_unknown(X, threads)
+    return features_of(features, engine, X, threads)

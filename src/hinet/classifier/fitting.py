@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.classifier.fitted import Fitted
+from hinet.classifier.held_out import HeldOut
 from hinet.classifier.inputs import Features, FrameInput, TextInput
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.parameters import ENGINE_SETTINGS, seed_of
 from hinet.classifier.predicted_sets import SetRule
-from hinet.classifier.truth import Truth
 from hinet.data import Traces
 from hinet.data.matrices import MixedRows, is_sparse
 from hinet.data.vectors import TokenVectors
@@ -75,14 +75,6 @@ class EncodedRows:
             digest.update(np.ascontiguousarray(array).view(np.uint8).data)
         labels = len(np.unique(self.traces.end_nodes))
         return {"rows": len(self.traces), "labels": labels, "blake2b": digest.hexdigest()}
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """Validation rows as the model reads them, with all their labels, whether it can predict them or not."""
-
-    rows: Any
-    truth: Truth
 
 
 def validation_rows(codec: LabelCodec, held_out: HeldOut) -> ValidationRows | None:

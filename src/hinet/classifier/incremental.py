@@ -86,7 +86,7 @@ def _unlabelled(rows: Any) -> Examples:
 
 def _taught(before: Predictor, moved: Predictor, change: TaxonomyChange, rows: Any) -> Predictor:
     """Return ``moved`` with the options above moved nodes taught by what was answered before."""
-    old_traces = before.scaled(1.0, 1.0).traces(rows, TRACES_OF_A_ROW).traces
+    old_traces = before.uncorrected().traces(rows, TRACES_OF_A_ROW).traces
     targets = option_targets(old_traces, moved.layers, change.new_position)
     sources = OutputTransfer.between(before.layers, moved.layers, np.append(change.old_position, -1))
     return moved.taught(learning_rows(sources, moved.layers, change.nodes_with_other_labels()), targets, rows)

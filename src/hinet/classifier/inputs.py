@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -32,6 +32,7 @@ from hinet.classifier.tuned import TunedInput
 from hinet.data.frames import as_table, is_frame, is_mixed, one_row_table
 from hinet.data.matrices import MixedRows, is_sparse
 from hinet.data.text import TextFeatures, TextSettings, known_shares
+from hinet.data.text.foreign import made_foreign
 from hinet.data.text.text_input import as_arrow
 from hinet.data.vectors import TokenVectors
 from hinet.errors import HiNetError, format_value, quoted
@@ -62,12 +63,26 @@ class TextInput:
         return self.features.count + (0 if self.meaning is None else self.meaning.width)
 
     def rows(self, X: Any, threads: int | None, *, sparse: bool = True) -> Any:
-        """Return texts as CSR rows, with dense columns beside them if there are vectors; as CSR unless ``sparse``."""
-        rows = self.features.transform(X, threads)
+        """Return texts as CSR rows, with dense columns next to them if there are vectors; as CSR unless ``sparse``."""
+        rows = self.rows_with_unknown(X, threads)
+        return rows.features() if sparse else rows.tocsr()
+
+    def rows_with_unknown(self, X: Any, threads: int | None) -> MixedRows:
+        """Return texts as rows, each with the share of its n-grams that are not features."""
+        rows, unknown = self.features.transform_with_unknown(X, threads)
+        if self.meaning is None:
+            return MixedRows(rows, np.zeros((len(unknown), 0), np.float32), unknown)
+        return replace(self.beside(rows, X, self.meaning.columns(X, threads)), unknown=unknown)
+
+    def foreign_rows(self, X: Any, threads: int | None, seed: int) -> MixedRows:
+        """Return rows of texts that were made foreign; half of what their vectors mean stays.
+
+        Vectors know some of the words that no training text has, so the meaning of a foreign text is partly known.
+        """
+        rows = self.rows_with_unknown(made_foreign(as_arrow(X).to_pylist(), seed), threads)
         if self.meaning is None:
             return rows
-        mixed = self.beside(rows, X, self.meaning.columns(X, threads))
-        return mixed if sparse else mixed.tocsr()
+        return replace(rows, dense=(rows.dense + self.meaning.columns(X, threads)) / np.float32(2))
 
     def beside(self, rows: Any, X: Any, columns: NDArray[np.float32]) -> MixedRows:
         """Return n-grams with dense columns beside them; they count less the fewer words of a text are known."""
@@ -235,9 +250,19 @@ class FrameInput:
 
     def rows(self, X: Any, threads: int | None, *, sparse: bool = True) -> Any:
         """Return the rows of a table as CSR rows with dense columns beside them; as CSR unless ``sparse``."""
+        rows = self.rows_with_unknown(X, threads)
+        return rows if is_sparse(rows) else rows.features() if sparse else rows.tocsr()
+
+    def rows_with_unknown(self, X: Any, threads: int | None) -> Any:
+        """Return the rows of a table; if it has texts, each with the share of its n-grams that are not features."""
         table = as_table(X)
-        rows = self._rows(table, None if self.text is None else self.text.rows(self.texts(table), threads))
-        return rows if sparse or is_sparse(rows) else rows.tocsr()
+        return self._rows(table, None if self.text is None else self.text.rows_with_unknown(self.texts(table), threads))
+
+    def foreign_rows(self, X: Any, threads: int | None, seed: int) -> Any:
+        """Return the rows of a table whose texts were made foreign; its other columns stay."""
+        table = as_table(X)
+        text = None if self.text is None else self.text.foreign_rows(self.texts(table), threads, seed)
+        return self._rows(table, text)
 
     def _rows(self, table: pa.Table, text_rows: Any) -> Any:
         values = self.numbers.values(table, self.columns)
@@ -246,12 +271,15 @@ class FrameInput:
         sparse: Any = one_hot(codes, sizes, np.isnan(values[:, self.numbers.missing]), self.lengths.category)
         numbers = self.numbers.scaled(values, self.lengths.number)
         dense = [numbers, self.ranks.scores(values), *(column.columns(table, self.columns) for column in self.vectors)]
+        unknown = None
         if isinstance(text_rows, MixedRows):
             dense.append(text_rows.dense)
-            text_rows = text_rows.sparse
+            text_rows, unknown = text_rows.sparse, text_rows.unknown
         if text_rows is not None:
             sparse = sp.csr_array(sp.hstack([text_rows, sparse], format="csr"), dtype=np.float32)
-        return MixedRows(sparse, np.concatenate(dense, axis=1)) if self._dense else sparse
+        if unknown is None and not self._dense:
+            return sparse
+        return MixedRows(sparse, np.concatenate(dense, axis=1), unknown)
 
     def texts(self, X: Any) -> pa.ChunkedArray:
         """Return the text of every row."""

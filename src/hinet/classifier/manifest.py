@@ -12,6 +12,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from hinet.classifier.predicted_sets import SetRule
 from hinet.data.text import TextSettings
+from hinet.engine.model.trust import Trust
 from hinet.errors import FileError, HiNetError, counted
 from hinet.evaluation.risk import RiskBound
 from hinet.files import check_plain
@@ -191,6 +192,13 @@ class CalibrationEntry(TypedDict):
     promise: RiskBound | None
 
 
+class TrustEntry(TypedDict):
+    """How far texts with unknown words are trusted; see :class:`hinet.engine.model.trust.Trust`."""
+
+    rate: float
+    power: float
+
+
 class Manifest(TypedDict):
     """All that a manifest holds; see :func:`hinet.classifier.bundle.save_fitted`."""
 
@@ -207,6 +215,7 @@ class Manifest(TypedDict):
     metrics: dict[str, MetricEntry]
     calibration: CalibrationEntry | None
     set_rule: NotRequired[SetRuleEntry | None]
+    trust: NotRequired[TrustEntry | None]
     input_features: int | None
     history: NotRequired[list[EpochRecord]]
     notes: NotRequired[dict[str, Any]]
@@ -229,6 +238,8 @@ def parse_manifest(path: Path, data: bytes) -> dict[str, Any]:
         check_plain(manifest, Manifest, "manifest")
         if manifest.get("set_rule") is not None:
             SetRule.restored(manifest["set_rule"])
+        if manifest.get("trust") is not None:
+            Trust.restored(manifest["trust"])
         _check_text(manifest, data)
     except HiNetError as error:
         raise damaged(path, error) from None

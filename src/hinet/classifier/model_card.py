@@ -11,6 +11,7 @@ from hinet.classifier.estimator import HiNetClassifier
 from hinet.classifier.manifest import metrics_text, trainings_of, updates_text
 from hinet.classifier.parameters import plain_parameters
 from hinet.classifier.predicted_sets import SetRule
+from hinet.engine.model.trust import Trust
 from hinet.errors import counted
 from hinet.evaluation.risk import RiskBound
 
@@ -126,10 +127,7 @@ def _limits(manifest: Mapping[str, Any], evaluation: Mapping[str, Any] | None) -
     points = [
         f"For rows from the same source as its {counted(rows, 'training row')}. On others, its answers may be far off.",
         "It answers only with nodes of its taxonomy, whatever it is asked.",
-        "It knows the words of its training rows. Texts without known words get an answer that says nothing; a "
-        "threshold leaves them out."
-        if manifest["features"]["kind"] == "text" and "tuned" not in manifest["features"]
-        else "It reads the columns of its training rows, and errs where their meaning changed.",
+        _words_limit(manifest),
         "Unfair or wrong labels in the training rows come back as answers. Let a person decide where an answer has "
         "consequences for people.",
         "Loading it executes no code of it. It keeps words and labels of its training rows.",
@@ -139,6 +137,22 @@ def _limits(manifest: Mapping[str, Any], evaluation: Mapping[str, Any] | None) -
     if manifest["calibration"] is None and not _several(manifest):
         points.append("**It is not calibrated**: do not use its probabilities as shares of right answers.")
     return _bullets(points)
+
+
+def _words_limit(manifest: Mapping[str, Any]) -> str:
+    """Return what the model makes of rows that are unlike its training rows."""
+    features = manifest["features"]
+    if features["kind"] != "text" or "tuned" in features:
+        return "It reads the columns of its training rows, and errs where their meaning changed."
+    if manifest.get("trust") is None:
+        return (
+            "It knows the words of its training rows. Texts without known words get an answer that says nothing; a "
+            "threshold leaves them out."
+        )
+    return (
+        "It knows the words of its training rows. The fewer words of a text it knows, the lower are the probabilities "
+        "of its answer; a threshold leaves such texts out."
+    )
 
 
 def _training_data(manifest: Mapping[str, Any]) -> str:
@@ -210,6 +224,8 @@ def _calibration(manifest: Mapping[str, Any]) -> str:
         )
         if calibration["promise"] is not None:
             parts.append(f'`min_confidence="calibrated"`: {RiskBound(**calibration["promise"])}.')
+    if manifest.get("trust") is not None:
+        parts.append(f"Trust in texts: {Trust.restored(manifest['trust'])}.")
     if rule is not None:
         parts.append(_plain(f"Sets: {SetRule.restored(rule)}."))
     return "\n\n".join(parts) or "None: probabilities are as trained."

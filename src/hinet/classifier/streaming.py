@@ -16,7 +16,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.fitting import HeldOut, RowShape, engine_settings, is_dense, settings_for, validation_rows
+from hinet.classifier.fitting import RowShape, engine_settings, is_dense, settings_for, validation_rows
+from hinet.classifier.held_out import HeldOut
 from hinet.classifier.inputs import FrameInput, TextInput
 from hinet.classifier.label_reading import codec_of_sets, read_labels
 from hinet.classifier.label_rows import labels_of_row
@@ -26,6 +27,7 @@ from hinet.classifier.parameters import seed_of
 from hinet.classifier.predicted_sets import SetRule, ancestors_given, form_from
 from hinet.classifier.stream_reading import ChunkReader, FirstPass, Inputs, Source, Watch, first_pass
 from hinet.classifier.titles import TitleRows, best_titles, chosen_titles
+from hinet.classifier.trust_fitting import with_learned_trust
 from hinet.data import Traces
 from hinet.data.holdout import holdout_mask
 from hinet.data.matrices import MixedRows
@@ -106,9 +108,12 @@ class StreamTraining:
             if codec.sets is not None:
                 codec = replace(codec, sets=form_from(*spill.notes["ancestors"]))
             features = _with_names(features, folder)
-            held_out = None if truth is None else HeldOut(features.rows(valid_rows, self._threads), truth)
+            held_out = None if truth is None else HeldOut(features.rows_with_unknown(valid_rows, self._threads), truth)
             fitted = self._train(spill, features, codec, held_out, titles, sample, first)
             remove_spill(folder)
+        if codec.sets is None:
+            traces = codec.encode(sample.labels)
+            fitted, held_out = with_learned_trust(fitted, sample.inputs, traces, held_out, valid_rows, self._seed)
         names = () if reader.kinds is None else reader.kinds.names
         return Streamed(fitted, held_out, tuple(names))
 

@@ -102,6 +102,10 @@ def _lines(manifest: dict[str, Any]) -> list[str]:
         from hinet.classifier.predicted_sets import SetRule
 
         lines.append(f"  sets        {SetRule.restored(rule)}")
+    if (trust := manifest.get("trust")) is not None:
+        from hinet.engine.model.trust import Trust
+
+        lines.append(f"  trust       {Trust.restored(trust)}")
     return [*lines, *_calibration_lines(manifest["calibration"])]
 
 

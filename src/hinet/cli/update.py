@@ -211,7 +211,8 @@ def _new_nodes(classifier: HiNetClassifier, train: LabelledInputs) -> tuple[str,
 
 def _validate(classifier: HiNetClassifier, valid: LabelledInputs, risk: float | None) -> HiNetError | None:
     """Evaluate and calibrate the model with validation rows; return why the risk cannot be guaranteed, if so."""
-    from hinet.classifier.fitting import HeldOut, validation_metrics
+    from hinet.classifier.fitting import validation_metrics
+    from hinet.classifier.held_out import HeldOut
 
     held_out = HeldOut(classifier.features_of(valid.inputs), classifier.fitted_.codec.truth(valid.labels))
     metrics = validation_metrics(classifier.fitted_, held_out, classifier.decoding)

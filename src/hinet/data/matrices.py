@@ -20,10 +20,14 @@ _REBUILD = "the CSR matrix is damaged; rebuild it"
 
 @dataclass(frozen=True, eq=False)
 class MixedRows:
-    """Rows of a CSR matrix with dense columns beside it, which are numbered after its own."""
+    """Rows of a CSR matrix with dense columns next to it, which are numbered after its own.
+
+    Rows of texts may have the share of their n-grams that are not features.
+    """
 
     sparse: Any  # SciPy CSR, (n, s)
     dense: NDArray[np.float32]  # (n, d)
+    unknown: NDArray[np.float32] | None = None  # (n,)
 
     def __post_init__(self) -> None:
         if self.sparse.shape[0] != len(self.dense):
@@ -42,10 +46,17 @@ class MixedRows:
         return 2
 
     def __getitem__(self, rows: Any) -> MixedRows:
-        return MixedRows(self.sparse[rows], self.dense[rows])
+        unknown = None if self.unknown is None else self.unknown[rows]
+        return MixedRows(self.sparse[rows], self.dense[rows], unknown)
+
+    def features(self) -> Any:
+        """Return the features alone: CSR rows if there are no dense columns."""
+        return MixedRows(self.sparse, self.dense) if self.dense.shape[1] else self.sparse
 
     def tocsr(self) -> Any:
         """Return all columns as one CSR matrix."""
+        if not self.dense.shape[1]:
+            return self.sparse
         rows = scipy.sparse.hstack([self.sparse, scipy.sparse.csr_array(self.dense)], format="csr")
         return scipy.sparse.csr_array(rows, dtype=np.float32)
 

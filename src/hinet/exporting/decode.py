@@ -44,7 +44,7 @@ def read(path: str) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def decode(log_p: NDArray[Any], arrays: Arrays, k: int = 1) -> Decoded:
+def decode(log_p: NDArray[Any], arrays: Arrays, k: int = 1, unknown: NDArray[Any] | None = None) -> Decoded:
     """Return the ``k`` most probable traces of every row, exactly; fewer where there are fewer.
 
     Parameters
@@ -53,6 +53,9 @@ def decode(log_p: NDArray[Any], arrays: Arrays, k: int = 1) -> Decoded:
         What the graph gives.
     arrays : mapping
         What :func:`read` gives for the file beside the graph.
+    unknown : float array of shape (rows,), optional
+        The share of the n-grams of each text that are unknown, as ``HiNetClassifier.unknown_share`` gives it: the more,
+        the less sure are the traces. None takes all as known.
     """
     outputs = len(arrays["label_offsets"]) - 1 if "label_offsets" in arrays else len(arrays["option_neuron"])
     if log_p.ndim != 2 or log_p.shape[1] != outputs:
@@ -62,6 +65,8 @@ def decode(log_p: NDArray[Any], arrays: Arrays, k: int = 1) -> Decoded:
     invalid = np.flatnonzero(np.isnan(log_p).any(1))
     if len(invalid):
         raise ValueError(f"row {invalid[0]}: a score is not a number; check the features")
+    if unknown is not None and (unknown.shape != log_p.shape[:1] or not ((unknown >= 0) & (unknown <= 1)).all()):
+        raise ValueError("expected a share of unknown n-grams, from 0 to 1, for each row")
     scores = np.ascontiguousarray(log_p.T)  # (outputs, b)
     if "label_offsets" in arrays:
         return _best_labels(scores, arrays, k)
@@ -72,6 +77,7 @@ def decode(log_p: NDArray[Any], arrays: Arrays, k: int = 1) -> Decoded:
     stops, ways, batch = ended.shape
     value, index = _largest(ended.reshape(stops * ways, batch), k)  # (k, b), shallow stops first
     value = _leaned(value, float(arrays["slope"])) if "slope" in arrays else value
+    value = _trusted(value, arrays["trust"], unknown) if "trust" in arrays and unknown is not None else value
     return _traced_back(arrays, poured, value, stop_neurons[index // ways], index % ways)
 
 
@@ -138,6 +144,16 @@ def _leaned(log_p: NDArray[np.float64], slope: float) -> NDArray[np.float64]:
     with np.errstate(divide="ignore"):
         scaled: NDArray[np.float64] = np.log(np.clip(p, 0, 1))
     return scaled
+
+
+def _trusted(log_p: NDArray[np.float64], parameters: NDArray[Any], unknown: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the log probabilities of traces, (k, b), mixed with those of labels that are all alike."""
+    rate, power, labels = parameters.tolist()
+    trust = np.exp(-rate * unknown.astype(np.float64) ** power)
+    mixed: NDArray[np.float64] = np.log(
+        trust * np.exp(log_p) + (1 - trust) / labels, where=log_p > -np.inf, out=log_p.copy()
+    )
+    return mixed
 
 
 def _traced_back(

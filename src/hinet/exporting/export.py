@@ -43,6 +43,9 @@ arrays = read("traces.npz")
 found = decode(log_p, arrays, k=1)  # found.log_p has the log probability of each trace
 best = paths(found, arrays)  # for every row its traces, each a path of ids
 ```
+
+For texts, give `decode` also `unknown=`, the share of unknown n-grams of each row, which
+`HiNetClassifier.unknown_share(texts)` returns. Without it, texts of unknown words seem as sure as others.
 """
 _SPARSE_FEED = """\
 row = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))  # X is a SciPy CSR matrix

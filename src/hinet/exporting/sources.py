@@ -71,7 +71,10 @@ class FusedSource(Source):
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return what decoding needs to know of the options, as named arrays."""
-        return super().arrays() | {"slope": np.array(self.model.odds_scale)}
+        arrays = super().arrays() | {"slope": np.array(self.model.odds_scale)}
+        if self.model.trust is not None:  # with the number of labels
+            arrays["trust"] = np.array([*self.model.trust, self.layers.ends.sum()], np.float64)
+        return arrays
 
     def log_p(self, graph: GraphInMaking) -> str:
         """Add the log probability of every option, (b, options)."""

@@ -200,12 +200,18 @@ class Answerer:
             part = logits[offsets[step] : offsets[step + 1]]
             share = np.exp(part - np.logaddexp.reduce(part)) if len(part) else np.ones(1)
             steps_of[row].append((int(groups[step]), int(chosen[step]), share))
-        for result, steps in zip(results, steps_of, strict=True):
+        shares = self.model.fitted.predictor.label_shares
+        trust_in = self.model.fitted.predictor.trust_in(rows).tolist()
+        for result, steps, trust in zip(results, steps_of, trust_in, strict=True):
             reached = [1.0, *np.cumprod([share[option] for _, option, share in steps]).tolist()]
             kept = 1 - float(odds_shift(np.array(reached[-1:]), self.model.fitted.predictor.odds_scale)[0])
             trace = result["traces"][0]
             for number, (group, option, share) in enumerate(steps):
-                others = self._others(group, option, kept * reached[number] * share, most)
+                probability = trust * kept * reached[number] * share
+                if trust < 1:
+                    children = layers.option_neuron[layers.option_offsets[group] : layers.option_offsets[group + 1]]
+                    probability += (1 - trust) * shares[np.where(children == STOP, -1, layers.node[children])]
+                others = self._others(group, option, probability, most)
                 if number < len(trace["steps"]):
                     trace["steps"][number]["siblings"] = others
                 else:

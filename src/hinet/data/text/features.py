@@ -35,7 +35,8 @@ from hinet.ragged import Ints, offsets_of
 
 LEAST_IDF, MOST_IDF = 1.0, 100.0  # of a feature in all texts, and more than any number of texts can give
 
-_Part: TypeAlias = tuple[Ints64, Ints32, Floats]  # row offsets, feature numbers and weights of a block
+# row offsets, feature numbers and weights of a block, and the share of unknown n-grams of each row
+_Part: TypeAlias = tuple[Ints64, Ints32, Floats, Floats]
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +111,7 @@ class TextFeatures:
         (array,), settings = resolve_auto(arrow_chunks([texts]), settings or TextSettings())
         hashed, counts = hash_and_count(array, settings, threads)
         features = cls._from_counts(counts, settings, [part.block for part in hashed], hashed.__getitem__, threads)
-        return features, features._concat(parallel_map(features._weigh, hashed, threads))
+        return features, features._concat(parallel_map(features._weigh, hashed, threads))[0]
 
     @classmethod
     def _from_counts(
@@ -131,6 +132,13 @@ class TextFeatures:
 
         Feature numbers and row offsets are int32, unless the rows have more than 2**31 entries in total.
         """
+        return self.transform_with_unknown(texts, threads)[0]
+
+    def transform_with_unknown(self, texts: Any, threads: int | None = None) -> tuple[Any, Floats]:
+        """Return the rows of texts, and the share of each text's word n-grams that are not features, (n,).
+
+        It is 1 for a text without words. Without features of words, it is the share of the character n-grams.
+        """
         threads = resolve_threads(threads)
 
         def work(block: pa.LargeStringArray) -> _Part:
@@ -145,16 +153,18 @@ class TextFeatures:
         )
         return part
 
-    def _concat(self, parts: Sequence[_Part]) -> Any:
-        lengths = [np.diff(offsets) for offsets, _, _ in parts]
+    def _concat(self, parts: Sequence[_Part]) -> tuple[Any, Floats]:
+        lengths = [np.diff(part[0]) for part in parts]
         offsets: Ints = offsets_of(np.concatenate([np.empty(0, np.int64), *lengths]))
-        indices = np.concatenate([np.empty(0, np.int32), *(indices for _, indices, _ in parts)])
-        values = np.concatenate([np.empty(0, np.float32), *(values for _, _, values in parts)])
+        indices = np.concatenate([np.empty(0, np.int32), *(part[1] for part in parts)])
+        values, unknown = (
+            np.concatenate([np.empty(0, np.float32), *(part[place] for part in parts)]) for place in (2, 3)
+        )
         if len(indices) <= np.iinfo(np.int32).max:
             offsets = offsets.astype(np.int32)  # else SciPy converts the feature numbers to int64
         rows = sp.csr_array((values, indices, offsets), shape=(len(offsets) - 1, self.count))
         rows.has_canonical_format = True  # saves SciPy a slow check
-        return rows
+        return rows, unknown
 
     def names(self, features: ArrayLike) -> list[str]:
         """Return the n-grams of features by number; those of characters are in brackets, as ``[ app]``."""

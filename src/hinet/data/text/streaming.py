@@ -92,8 +92,8 @@ class NamingFeatures(TextFeatures):
         seen = {"words": np.zeros(len(features.words), bool), "chars": np.zeros(len(features.chars), bool)}
         return cls(features.settings, features.texts, features.words, features.chars, _seen=seen)
 
-    def transform(self, texts: Any, threads: int | None = None) -> Any:
-        """Return the rows of texts, and look for names of features in them."""
+    def transform_with_unknown(self, texts: Any, threads: int | None = None) -> tuple[Any, NDArray[np.float32]]:
+        """Return the rows of texts with their shares of unknown n-grams, and look for names of features in them."""
         threads = resolve_threads(threads)
 
         def work(block: pa.LargeStringArray) -> tuple[Any, HashedBlock]:

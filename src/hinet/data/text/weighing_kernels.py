@@ -117,16 +117,21 @@ def _weigh_row(
     indices: Ints32,
     values: Floats,
     cursor: int,
-) -> tuple[int, float]:
-    """Write numbers and weights of one row's features of one kind; return the new cursor and the squared length."""
+) -> tuple[int, float, int]:
+    """Write numbers and weights of one row's features of one kind.
+
+    Returns the new cursor, the squared length, and how many n-grams of the row are features.
+    """
     offsets, gram_hashes, gram_times, _ = grams
     hashes, runs, shift, idf = lookup
     start, gram_start, gram_stop = cursor, offsets[row], offsets[row + 1]
     _find_features(gram_hashes, gram_start, gram_stop, hashes, runs, shift, idf, features)
+    known = 0
     for at in range(gram_start, gram_stop):
         feature = features[at - gram_start]
         if feature < 0:
             continue
+        known += gram_times[at]
         if cursor > start and indices[cursor - 1] == first + feature:  # hashes that share a number
             values[cursor - 1] += gram_times[at]
         else:
@@ -141,7 +146,7 @@ def _weigh_row(
         weight = times * idf[indices[at] - first]
         values[at] = weight
         squares += np.float64(weight) * np.float64(weight)
-    return cursor, squares
+    return cursor, squares, known
 
 
 def _steps_of_weighing(words: Grams, _lookup: Lookup, chars: Grams, *_: Any) -> int:
@@ -152,20 +157,32 @@ def _steps_of_weighing(words: Grams, _lookup: Lookup, chars: Grams, *_: Any) -> 
 def weigh_rows(
     words: Grams, word_lookup: Lookup, chars: Grams, char_lookup: Lookup, char_weight: float, sublinear: bool
 ) -> Any:
-    """Return row offsets, feature numbers and weights of rows, words before characters, each row of length 1."""
+    """Return row offsets, feature numbers and weights of rows, words before characters, each row of length 1.
+
+    Also returns the share of each row's word n-grams that are not features, 1 if it has none; without features of
+    words, that of its character n-grams.
+    """
     rows = len(words.offsets) - 1
     most = len(words.hashes) + len(chars.hashes)
     indices, values = np.empty(most, np.int32), np.empty(most, np.float32)
     offsets = np.zeros(rows + 1, np.int64)
     features = np.empty(max(longest_row(words.offsets), longest_row(chars.offsets)), np.int32)
     first_char = len(word_lookup.idf)
+    unknown = np.ones(rows, np.float32)
     cursor = ZERO
     for row in range(rows):
         start = cursor
-        middle, word_squares = _weigh_row(words, row, word_lookup, ZERO, sublinear, features, indices, values, start)
-        cursor, char_squares = _weigh_row(
+        middle, word_squares, known = _weigh_row(
+            words, row, word_lookup, ZERO, sublinear, features, indices, values, start
+        )
+        cursor, char_squares, known_chars = _weigh_row(
             chars, row, char_lookup, first_char, sublinear, features, indices, values, middle
         )
+        total = _times_of_row(words, row)
+        if first_char == 0:
+            known, total = known_chars, _times_of_row(chars, row)
+        if total > 0:
+            unknown[row] = np.float32(total - known) / np.float32(total)
         both = np.sqrt((middle > start) + (cursor > middle) * char_weight * char_weight)
         if middle > start:
             scale = np.float32(1 / (np.sqrt(word_squares) * both))
@@ -176,7 +193,16 @@ def weigh_rows(
             for at in range(middle, cursor):
                 values[at] *= scale
         offsets[row + 1] = cursor
-    return offsets, indices[:cursor], values[:cursor]
+    return offsets, indices[:cursor], values[:cursor], unknown
+
+
+@inlined
+def _times_of_row(grams: Grams, row: int) -> int:
+    """Return how many n-grams a row has, each as often as it occurs."""
+    total = 0
+    for at in range(grams.offsets[row], grams.offsets[row + 1]):
+        total += grams.times[at]
+    return total
 
 
 @kernel

@@ -15,6 +15,7 @@ from hinet.engine.model.column_kernels import merge_columns
 from hinet.engine.model.expert_files import EXPERTS, SCORES_LABELS, check_wide
 from hinet.engine.model.experts import DeepExpert, Experts, Mix
 from hinet.engine.model.groups import Groups, LabelSpans
+from hinet.engine.model.trust import Trust
 from hinet.errors import HiNetError
 from hinet.files import narrowest
 from hinet.files.schema import Schema, check_arrays, floats, indices
@@ -44,6 +45,7 @@ class FusedModel:
     history: tuple[EpochRecord, ...] = field(default=(), repr=False)
     odds_scale: float = 1.0  # of log odds: see hinet.engine.search.odds_scaling
     odds_offset: float = 0.0  # added to them, with several labels per row
+    trust: Trust | None = None  # in rows with unknown n-grams, in trees; kept on disk by the classifier
     merged: NDArray[np.int32] | None = None  # (f,) the feature of the experts that each one of a row counts as
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -140,7 +140,9 @@ def _by_chances(model: FusedModel, units: Numbers, bias: Numbers, neuron: int) -
         by_feature = flat.output_weights(labels) @ units
         logits = by_feature.sum(1) + flat.output_weights(labels) @ bias + flat.bias[labels]
         log_p = float(log_taken(np.logaddexp(0, logits).sum()))
-        return log_p, np.exp(-np.logaddexp(0, -logits) + np.log1p(-np.exp(min(log_p, -SURE))) - log_p) @ by_feature
+        return log_p, np.exp(
+            -np.logaddexp(0, -logits) + np.log1p(-np.exp(min(log_p, -float(SURE)))) - log_p
+        ) @ by_feature
 
     start, end = groups.option_offsets[neuron : neuron + 2].tolist()
     given, given_parts, scale = 0.0, np.zeros(units.shape[1]), 0.0

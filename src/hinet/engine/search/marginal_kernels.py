@@ -38,12 +38,14 @@ class Marginals(NamedTuple):
     logits: Any  # (largest group,)
 
 
-class OddsShift(NamedTuple):
-    """What probability of rows is shifted to which node, as :mod:`hinet.engine.search.odds_scaling` has it."""
+class Correction(NamedTuple):
+    """Corrections of the probabilities of rows, as :mod:`hinet.engine.search.odds_scaling` has them."""
 
     node: Any  # (n,) the end of the best trace, -1 for none but the root
     shift: Any  # (n,) the share of all other traces that it is given
     floor: Any  # (n,) what is left aside: less than the best trace has, so that all of it is reached
+    trust: Any  # (n,) 1 leaves probabilities as they are
+    shares: Any  # (nodes + 1,) share of each node of the labels; of a single label
 
 
 @inlined
@@ -126,10 +128,10 @@ def _steps_of_nodes(rows, groups, experts, *_):
 
 
 @kernel(steps=_steps_of_nodes)
-def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, depth, odds_shift, cut, surest, is_tree):
+def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, depth, correction, cut, surest, is_tree):
     """Return for each row a node chosen by the probabilities of nodes, its own, and the outputs touched.
 
-    Probabilities are those propagated, shifted. With ``surest`` the deepest node with a probability of at least
+    Probabilities are those propagated, corrected. With ``surest`` the deepest node with a probability of at least
     ``cut``, else the node with the largest sum over itself and its ancestors of their probability less ``cut``.
     ``ancestors`` of a node include itself, not the root. A row for which no node qualifies gets the best node right
     below the root.
@@ -145,21 +147,22 @@ def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, dept
     touched = np.zeros(count, np.int64)
     for row in range(count):
         touched[row] += read_row(rows, row, experts, reading, 0)
-        floor = odds_shift.floor[row]
+        floor, shift, trust = correction.floor[row], correction.shift[row], correction.trust[row]
         while True:
             reached, aside, outputs = propagate(rows, row, groups, experts, reading, floor, marginals)
             touched[row] += outputs
             for index in range(1, reached):
                 neuron = marginals.reached[index]
-                node_mass[node_of[neuron]] += (1 - odds_shift.shift[row]) * marginals.mass[neuron]
+                node = node_of[neuron]
+                node_mass[node] += trust * (1 - shift) * marginals.mass[neuron] + (1 - trust) * correction.shares[node]
             if is_tree or is_decided(marginals, reached, node_of, node_mass, aside, cut):
                 break
             clear_nodes(marginals, reached, node_of, node_mass)
             clear_marginals(marginals, reached)
             floor = floor / LOWER if floor > LOWEST_FLOOR else 0.0
-        if odds_shift.node[row] >= 0:
-            for above in range(ancestor_offsets[odds_shift.node[row]], ancestor_offsets[odds_shift.node[row] + 1]):
-                node_mass[ancestors[above]] += odds_shift.shift[row]
+        if correction.node[row] >= 0:
+            for above in range(ancestor_offsets[correction.node[row]], ancestor_offsets[correction.node[row] + 1]):
+                node_mass[ancestors[above]] += trust * shift
         best, value = -1, 0.0
         for index in range(1, reached):
             node = node_of[marginals.reached[index]]

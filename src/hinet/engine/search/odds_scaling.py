@@ -1,9 +1,12 @@
-"""Probabilities of best traces with their log odds scaled, and of all others with them.
+"""Corrections of the probabilities of rows of a tree: log odds scaled, and less trust where words are unknown.
 
 Scaling the log odds of the best trace ``y`` against all others takes its probability ``c`` to ``c'`` with
 ``logit c' = odds_scale * logit c``, and all others with it in proportion: ``P' = (1 - g) P + g [is y]``, ``g`` being
 ``(c' - c) / (1 - c)``. That is a distribution over traces again, in which every trace keeps its rank: ``y`` stays best
 because a scale of at most 1 leaves odds above 1 there, and raises lower ones.
+
+Trust ``t`` in a row then takes ``P'`` to ``t P' + (1 - t) Q``, see :class:`hinet.engine.model.trust.Trust`. ``Q`` of a
+node is its share of the labels: those at and below it.
 
 With several labels per row, each node and label has a probability of its own, and all of them are calibrated by one
 increasing map of log odds: ``logit p' = odds_scale * logit p + odds_offset``. So no rank changes, and no node becomes
@@ -11,6 +14,8 @@ more probable than its parent.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,6 +102,26 @@ def unmap_log_odds(probability: float, odds_scale: float, odds_offset: float) ->
         return probability
     odds = (np.log(probability / (1 - probability)) - odds_offset) / odds_scale
     return float(1 / (1 + np.exp(-odds)))
+
+
+def trusted_traces(traces: Traces, log_p: Floats, trust: Floats, shares: Floats) -> tuple[Traces, Floats]:
+    """Return traces, and the log probabilities along them, with the trust in every row, (n,).
+
+    ``shares`` has the share of every node of the labels, and then that of a single label.
+    """
+    assert traces.log_p is not None
+    of_trace = np.repeat(trust, np.diff(traces.row_offsets))
+    of_neuron = np.repeat(of_trace, np.diff(traces.offsets))
+    whole = _trusted(traces.log_p, of_trace, shares[-1])
+    along = _trusted(log_p, of_neuron, shares[traces.layers.node[traces.neurons]])
+    return Traces(traces.layers, traces.row_offsets, traces.offsets, traces.neurons, whole), along
+
+
+def _trusted(log_p: Floats, trust: Floats, shares: Any) -> Floats:
+    with np.errstate(divide="ignore"):
+        mixed = np.log(trust * np.exp(log_p) + (1 - trust) * shares)
+    logs: Floats = np.where(trust < 1, mixed, log_p)
+    return logs
 
 
 def _shifted(log_p: Floats, shift: Floats, favoured: NDArray[np.bool_]) -> Floats:

@@ -16,6 +16,7 @@ from hinet.parameters import one_of, real, whole
 
 if TYPE_CHECKING:
     from hinet.engine.model.targets import Targets
+    from hinet.engine.model.trust import Trust
     from hinet.engine.search.contributions import GroupParts
     from hinet.engine.settings import EngineSettings
     from hinet.progress import EpochRecord, Progress
@@ -136,6 +137,29 @@ class Predictor(ABC):
     def can_scale_odds(self) -> bool:
         """Whether the log odds of best traces can be scaled."""
         return False
+
+    @property
+    def trust(self) -> Trust | None:
+        """Parameters of the trust in rows with unknown n-grams; None trusts all rows alike."""
+        return None
+
+    def with_trust(self, trust: Trust | None) -> Self:
+        """Return the same with other parameters of the trust in rows with unknown n-grams."""
+        assert trust is None
+        return self
+
+    def trust_in(self, rows: Any) -> NDArray[np.float64]:
+        """Return the trust in every row, (n,)."""
+        return np.ones(rows.shape[0])
+
+    @property
+    def label_shares(self) -> NDArray[np.float64]:
+        """Share of every node of the labels, and then that of one label, (nodes + 1,); zeros if trust is not used."""
+        return np.zeros(len(self.layers.taxonomy) + 1)
+
+    def uncorrected(self) -> Self:
+        """Return the same with the probabilities of its logits, neither odds scaled nor trust applied."""
+        return self.scaled(1.0, 1.0).with_trust(None)
 
     def with_threads(self, threads: int | None) -> Self:
         """Return the same, answering with so many threads."""

@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix, is_for_kernels
 from hinet.engine.model.fused import FusedModel
+from hinet.engine.model.trust import Trust
 from hinet.engine.search.contributions import contributions
-from hinet.engine.search.marginal_kernels import OddsShift, best_nodes, likely_labels
+from hinet.engine.search.marginal_kernels import Correction, best_nodes, likely_labels
 from hinet.engine.search.odds_scaling import (
     map_log_odds,
     odds_shift,
     scaled_labels,
     scaled_traces,
+    trusted_traces,
     unmap_log_odds,
 )
 from hinet.engine.search.predictor import (
@@ -116,7 +118,7 @@ class Search(Predictor):
     def traces(self, rows: Any, k: int = 1, *, least: float = 0.0) -> Found:
         """Return the ``k`` best traces of every row, exactly; those less probable than ``least`` are left out.
 
-        ``least`` is a bound before log odds are scaled, but with several labels per row after that.
+        ``least`` is a bound before probabilities are corrected, but with several labels per row after that.
         """
         k = min(K.validate("k", k), self.model.layers.count_traces())
         matrix = self._checked(rows)
@@ -128,9 +130,12 @@ class Search(Predictor):
         best = _joined(parts)
         log_p = self._mapped(best.log_p)
         traces = Traces(layers, offsets_of(best.counts), offsets_of(best.lengths), best.neurons, log_p)
-        if self.model.odds_scale == 1 or layers.multilabel:
-            return Found(traces, self._mapped(best.neuron_log_p), best.touched)
-        return Found(*scaled_traces(traces, best.neuron_log_p, self.model.odds_scale), best.touched)
+        log_p = self._mapped(best.neuron_log_p)
+        if self.model.odds_scale != 1 and not layers.multilabel:
+            traces, log_p = scaled_traces(traces, log_p, self.model.odds_scale)
+        if self._corrects_trust(rows):
+            traces, log_p = trusted_traces(traces, log_p, self.trust_in(rows), self.label_shares)
+        return Found(traces, log_p, best.touched)
 
     @property
     def _is_mapped(self) -> bool:
@@ -170,7 +175,8 @@ class Search(Predictor):
 
         Its probability leaves out what could not change the answer, so that it may be a little too low.
         """
-        if self.model.odds_scale != 1 or self.layers.multilabel:  # a label of a tree has one trace
+        # a label of a tree has one trace
+        if self.model.odds_scale != 1 or self._corrects_trust(rows) or self.layers.multilabel:
             return self.decode(rows)
         likely = self._likely_labels(rows, 1, FLOOR)
         return FoundNodes(likely.node, likely.probability, likely.touched)
@@ -196,7 +202,7 @@ class Search(Predictor):
     def label_probabilities(self, rows: Any, least: float = 0.0) -> sp.csr_array:
         """Return the probability of every node to be the label, (n, nodes), summed over all its traces.
 
-        With ``least``, only where it is at least that, before log odds are scaled; of a DAG,
+        With ``least``, only where it is at least that, before probabilities are corrected; of a DAG,
         paths through neurons that are less probable are then left out of the sums.
         """
         if self.layers.multilabel:
@@ -206,6 +212,9 @@ class Search(Predictor):
         probability = likely.probability
         if self.model.odds_scale != 1:
             probability = scaled_labels(probability, row_offsets, self.model.odds_scale)
+        if self._corrects_trust(rows):
+            trust = np.repeat(self.trust_in(rows), likely.counts)
+            probability = trust * probability + (1 - trust) * self.label_shares[-1]
         shape = (len(likely.counts), len(self.model.layers.taxonomy))
         matrix = sp.csr_array((probability, likely.node, row_offsets), shape=shape)
         matrix.sort_indices()
@@ -284,23 +293,33 @@ class Search(Predictor):
         taxonomy = self.layers.taxonomy
         depth, is_tree = taxonomy.depth.astype(np.int64), taxonomy.is_tree
 
-        def answer(block: SparseMatrix) -> Any:
-            shift = self._odds_shift(block, cut / 64)
-            return best_nodes(block, groups, experts, self._node_of, flat, offsets, depth, shift, cut, surest, is_tree)
+        def answer(block: SparseMatrix, trust: NDArray[np.float64]) -> Any:
+            corrected = self._correction(block, trust, cut)
+            nodes = self._node_of
+            return best_nodes(block, groups, experts, nodes, flat, offsets, depth, corrected, cut, surest, is_tree)
 
-        parts = self._in_blocks(self._checked(rows), answer)
+        parts = self._in_blocks(self._checked(rows), answer, self.trust_in(rows))
         return FoundNodes(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
-    def _odds_shift(self, block: SparseMatrix, floor: float) -> OddsShift:
-        """Return what is shifted to which node of each row, and the probability below which neurons are left aside."""
+    def _correction(self, block: SparseMatrix, trust: NDArray[np.float64], cut: float) -> Correction:
+        """Return how probabilities are corrected, and the probability below which neurons are left aside.
+
+        Nothing is left aside where the share of a node of the labels alone might reach ``cut``.
+        """
         count = len(block.indptr) - 1
+        floor, shares = np.full(count, cut / 64), np.zeros(len(self.layers.taxonomy) + 1)
+        if (trust < 1).any():
+            shares = self.label_shares
+            floor[(1 - trust) * self._largest_inner_share + floor >= cut] = 0.0
         if self.model.odds_scale == 1:
-            return OddsShift(np.full(count, -1), np.zeros(count), np.full(count, floor))
+            return Correction(np.full(count, -1), np.zeros(count), floor, trust, shares)
         traces = _Answers(*self._best_traces(block, 1, -np.inf, ROOM))
         best = np.exp(traces.log_p)
         ends = np.cumsum(traces.lengths)
-        node = np.where(traces.lengths > 0, self._node_of[traces.neurons[np.maximum(ends - 1, 0)]], -1)
-        return OddsShift(node, odds_shift(best, self.model.odds_scale), np.minimum(floor, best / 2))
+        last = np.append(traces.neurons, 0)[ends - 1]  # that of an empty trace does not count; all may be empty
+        node = np.where(traces.lengths > 0, self._node_of[last], -1)
+        shift = odds_shift(best, self.model.odds_scale)
+        return Correction(node, shift, np.minimum(floor, best / 2), trust, shares)
 
     @property
     def odds_scale(self) -> float:
@@ -311,6 +330,38 @@ class Search(Predictor):
     def can_scale_odds(self) -> bool:
         """Whether the log odds of best traces can be scaled: those of a tree can."""
         return self.layers.taxonomy.is_tree and not self.layers.multilabel
+
+    @property
+    def trust(self) -> Trust | None:
+        """Parameters of the trust in rows with unknown n-grams."""
+        return self.model.trust
+
+    def with_trust(self, trust: Trust | None) -> Self:
+        """Return the same with other parameters of the trust in rows with unknown n-grams."""
+        return replace(self, model=replace(self.model, trust=trust))
+
+    def _corrects_trust(self, rows: Any) -> bool:
+        """Return whether unknown n-grams change the probabilities of rows."""
+        return self.model.trust is not None and getattr(rows, "unknown", None) is not None
+
+    def trust_in(self, rows: Any) -> NDArray[np.float64]:
+        """Return the trust in every row, (n,)."""
+        if self.model.trust is None or not self._corrects_trust(rows):
+            return np.ones(rows.shape[0])
+        return self.model.trust.of(rows.unknown)
+
+    @cached_property
+    def label_shares(self) -> NDArray[np.float64]:
+        """Share of every node of the labels, (nodes + 1,): those at and below it; the last is that of one label."""
+        nodes = len(self.layers.taxonomy)
+        labels = self._node_of[self.layers.ends]
+        above = self.layers.taxonomy.ancestor_lists(labels[labels >= 0])[0]
+        return np.append(np.bincount(above, minlength=nodes), 1) / len(labels)
+
+    @cached_property
+    def _largest_inner_share(self) -> float:
+        """Largest share of the labels that a node below the top level has."""
+        return float(self.label_shares[:-1][self.layers.taxonomy.depth > 1].max(initial=0.0))
 
     def scaled(self, factor: float, odds_scale: float | None = None, odds_offset: float = 0.0) -> Self:
         """Return the same with all logits multiplied by ``factor``, and another odds scale and offset if given."""
@@ -366,9 +417,8 @@ class Search(Predictor):
         settings = replace(settings, deep_epochs=epochs, wide_epochs=epochs)
         if self.model.experts.deep.has_two_layers:
             settings = replace(settings, deep_rate=RATE_OF_TWO_LAYERS)
-        return replace(
-            self, model=fit(rows, traces, settings, sample_weight=sample_weight, start=self.model, progress=progress)
-        )
+        model = fit(rows, traces, settings, sample_weight=sample_weight, start=self.model, progress=progress)
+        return replace(self, model=replace(model, trust=self.model.trust))
 
     @cached_property
     def _node_of(self) -> NDArray[np.int64]:
@@ -405,17 +455,18 @@ class Search(Predictor):
             raise HiNetError(f"the model was trained on {self.model.features:,} features, got {rows.shape[1]:,}")
         return self.model.read(matrix)
 
-    def _in_blocks(self, matrix: SparseMatrix, answer: Callable[[SparseMatrix], Any]) -> list[Any]:
-        """Answer blocks of rows, side by side if there are several."""
+    def _in_blocks(self, matrix: SparseMatrix, answer: Callable[..., Any], *per_row: NDArray[Any]) -> list[Any]:
+        """Answer blocks of rows, side by side if there are several; ``per_row`` arrays are cut alike."""
         count = len(matrix.indptr) - 1
         threads = resolve_threads(self.threads)
         size = min(BLOCK, max(LEAST_BLOCK, -(-count // threads)))
         blocks = _parts(matrix, size)
         threads = min(threads, len(blocks))
+        cut = [[array[start : start + size] for start in range(0, max(count, 1), size)] for array in per_row]
         if threads == 1:
-            return [answer(block) for block in blocks]
+            return [answer(*block) for block in zip(blocks, *cut, strict=True)]
         with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(answer, blocks))
+            return list(pool.map(answer, blocks, *cut))
 
 
 def _joined(parts: list[Part]) -> Part:

@@ -102,8 +102,8 @@ def transferred(model: FusedModel, layers: Layers, came_from: Ints) -> FusedMode
     if not has_labels and mix[~SCORES_LABELS].sum() > 0:  # what experts on labels counted for goes to the others
         mix[~SCORES_LABELS] *= mix.sum() / mix[~SCORES_LABELS].sum()
         mix[SCORES_LABELS] = 0
-    odds_scale = model.odds_scale if layers.is_tree else 1.0  # layers of several labels per row are a tree
-    return replace(model, layers=layers, experts=Experts(deep, wide, flat, known, spans, mix), odds_scale=odds_scale)
+    moved = replace(model, layers=layers, experts=Experts(deep, wide, flat, known, spans, mix))
+    return moved if layers.is_tree else replace(moved, odds_scale=1.0, trust=None)
 
 
 def _neurons_from(old: Layers, new: Layers, came_from: Ints) -> Ints:

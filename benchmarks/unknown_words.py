@@ -1,0 +1,119 @@
+"""How sure answers are where words are unknown: everyday phrases and test rows, without trust and with it.
+
+    HINET_DATA=folder python benchmarks/unknown_words.py [case ...]
+
+A classifier trains with validation rows and is calibrated on them, as ``hinet demo`` does. It is measured twice, on the
+phrases of ``benchmarks/phrases``, which nothing is fitted to, and on test rows: ``before`` it learned how far to trust
+texts with unknown words (:mod:`hinet.engine.model.trust`), calibrated by temperature and slope alone, and ``after``.
+``calibration_error`` is that of the top level. ``perfect`` is the error that perfectly calibrated probabilities of the
+same size would show on as many rows: with few rows, chance alone gives some. ``answered`` and ``wrong`` are those of
+``min_confidence=0.9``; a node at or above a right label is right. Every case runs alone in a fresh process.
+Results: ``benchmarks/results/unknown_words.json``.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from classifier import parts
+from engine import SEEDS, TEXTS
+from meaning import beside, distilled, means, read_phrases
+from measure import Case, run_cases
+
+from hinet import HiNetClassifier, Taxonomy
+from hinet.classifier.calibration import calibrate_fitted
+from hinet.classifier.fitted import Fitted
+from hinet.encoders import packaged_encoder
+from hinet.evaluation.risk import CERTAINTY
+from hinet.metrics import expected_calibration_error
+
+MIN_CONFIDENCE = 0.9
+DRAWS = 200  # of what is right, for the error of perfect probabilities
+
+
+def ancestors(taxonomy: Taxonomy, labels: Sequence[str]) -> set[str]:
+    """Return labels with all nodes above them."""
+    flat, _ = taxonomy.ancestor_lists(taxonomy.positions(labels))
+    return {taxonomy.ids[node] for node in flat.tolist()}
+
+
+def judged(classifier: HiNetClassifier, texts: list[str], codes: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Return how sure first steps and answers are, and how often they are right."""
+    right_nodes = [ancestors(classifier.taxonomy_, labels) for labels in codes]
+    best = [row[0] for row in classifier.predict_traces(texts)]
+    confidence = np.minimum([trace.probabilities[0] for trace in best], 1)
+    right = np.array([trace.steps[0] in nodes for trace, nodes in zip(best, right_nodes, strict=True)])
+    labels_right = np.array([trace.label in labels for trace, labels in zip(best, codes, strict=True)])
+    label_confidence = np.minimum([trace.probability for trace in best], 1)
+    answers = classifier.predict(texts, min_confidence=MIN_CONFIDENCE)
+    given = np.array([answer is not None for answer in answers])
+    wrong = [answer not in nodes for answer, nodes in zip(answers, right_nodes, strict=True) if answer is not None]
+    random = np.random.default_rng(0)
+    perfect = [expected_calibration_error(confidence, random.random(len(texts)) < confidence) for _ in range(DRAWS)]
+    return {
+        "confidence": float(confidence.mean()),
+        "accuracy": float(right.mean()),
+        "calibration_error": expected_calibration_error(confidence, right),
+        "perfect": float(np.mean(perfect)),
+        "label_accuracy": float(labels_right.mean()),
+        "label_calibration_error": expected_calibration_error(label_confidence, labels_right),
+        "answered": int(given.sum()),
+        "wrong": sum(wrong),
+        "wrong_share": sum(wrong) / max(len(wrong), 1),
+    }
+
+
+def calibrated_without_trust(classifier: HiNetClassifier, texts: list[str], labels: list[str]) -> Fitted:
+    """Return the state of a classifier that is calibrated by temperature and slope alone."""
+    fitted = classifier.fitted_.with_trust(None)
+    rows, truth, seed = fitted.rows(texts), fitted.codec.truth(labels), classifier.random_state
+    return calibrate_fitted(fitted, rows, truth, None, CERTAINTY, temperature=1.0, seed=seed)[0]
+
+
+def phrases_and_rows(name: str, kind: str) -> dict[str, Any]:
+    """Measure phrases and test rows, means over seeds."""
+    texts = TEXTS[name]()
+    train, held, test = parts(texts)
+    asked: dict[str, tuple[list[str], Any]] = {
+        "phrases": read_phrases(name, texts.taxonomy.ids),
+        "test_rows": (test[0], [(label,) for label in test[1]]),
+    }
+    runs: dict[tuple[str, str], list[dict[str, float]]] = {}
+    trust = []
+    with tempfile.TemporaryDirectory() as folder:
+        vectors = distilled(train[0], Path(folder, "vectors")) if kind == "static" else Path(folder)
+        options = beside(kind, vectors)
+        for seed in SEEDS:
+            classifier = HiNetClassifier(texts.taxonomy, random_state=seed, **options).fit(*train, valid=held)
+            untrusting = calibrated_without_trust(classifier, *held)
+            classifier.calibrate()
+            fitted = classifier.fitted_
+            assert fitted.predictor.trust is not None
+            trust.append(fitted.predictor.trust._asdict())
+            for variant, used in (("before", untrusting), ("after", fitted)):
+                classifier.fitted_ = used
+                for rows, given in asked.items():
+                    runs.setdefault((rows, variant), []).append(judged(classifier, *given))
+    results: dict[str, Any] = {rows: {"rows": len(given[0])} for rows, given in asked.items()}
+    for (rows, variant), figures in runs.items():
+        results[rows][variant] = means(figures)
+    return {"trust": means(trust), **results}
+
+
+CASES: dict[str, Case] = {
+    f"{name}, {kind}": partial(phrases_and_rows, name, kind)
+    for kind in ("titles", "static")
+    for name in ("icd", "naics")
+}
+
+
+if __name__ == "__main__":
+    if "static" in " ".join(sys.argv[1:]) or len(sys.argv) == 1:
+        packaged_encoder()
+    run_cases(__file__, "unknown_words", CASES)
