@@ -76,6 +76,7 @@ def serve(
 
 def _folders(models: list[str]) -> dict[str, Path]:
     """Return folders by name: as given, or that of the folder."""
+    from hinet.classifier.manifest import MANIFEST
     from hinet.classifier.model_folder import read_manifest
 
     folders: dict[str, Path] = {}
@@ -87,7 +88,8 @@ def _folders(models: list[str]) -> dict[str, Path]:
             raise HiNetError(f"{name!r} cannot name a model; use letters, digits, '-', '_' and '.': NAME={path}")
         if name in folders:
             raise HiNetError(f"two models are called {name!r}; name them: NAME={path}")
-        read_manifest(path)  # raises where there is no model
+        if not (path / MANIFEST).is_file():  # a damaged model does not stop the others
+            read_manifest(path)  # raises with what is there instead
         folders[name] = path
     return folders
 

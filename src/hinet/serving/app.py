@@ -87,6 +87,10 @@ def create_app(settings: Settings, on_failure: Callable[[HiNetError], None] = la
             except HiNetError as error:
                 on_failure(error)
                 return
+            except Exception as error:
+                log.exception("the service cannot start")
+                on_failure(HiNetError(f"the service cannot start: {type(error).__name__}: {error}"))
+                return
             await service.watch()
 
         task = asyncio.create_task(start())
@@ -188,7 +192,7 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
 
     @app.get("/ready", responses=_described(schemas.Status), summary="Whether requests are answered")
     async def ready() -> Response:
-        service.models.get(None)
+        service.models.check_ready()
         return JSON({"status": "ready", "models": service.models.names})
 
     @app.get("/metrics", summary="Figures for Prometheus", response_class=Response)

@@ -88,8 +88,9 @@ function stored(key) {
 async function start() {
   const place = byId("start");
   try {
-    const { models, service } = await api.models();
+    const { models, failed, service } = await api.models();
     Object.assign(app, { models, service });
+    fill(byId("failed"), failed.map(({ name, problem }) => h("p.banner", `Model ${name} cannot be loaded: ${problem}`)));
   } catch (error) {
     if (error.status === 503) {
       fill(place, h("p.busy", "The service is loading its models …"));
