@@ -38,7 +38,7 @@ BODIES: dict[str, type[BaseModel]] = {
     "/v1/feedback": schemas.FeedbackRequest,
 }
 PROBLEMS = {
-    400: "The body cannot be read.",
+    400: "The body or the Host header cannot be read.",
     401: "A token is needed.",
     404: "There is no such thing.",
     405: "Another method is needed.",
@@ -46,6 +46,7 @@ PROBLEMS = {
     409: "The service was started without this.",
     413: "The request is too large.",
     415: "Another type of content is needed.",
+    421: "The service does not answer for this host.",
     422: "A field is wrong, unknown or missing.",
     429: "Too many requests at once; see Retry-After.",
     431: "The head of the request is too long.",
@@ -226,7 +227,7 @@ def _add_page(app: FastAPI, folder: Path) -> None:
 
     @app.api_route("/{path:path}", methods=["GET", "HEAD"], include_in_schema=False)
     async def page(request: Request) -> Response:
-        file = files.get(request.url.path)
+        file = files.get(request.scope["path"])
         if file is None:
             raise HTTPException(404)
         return file.response(request)

@@ -1,4 +1,4 @@
-"""What every request passes: token, limits of size, number and time, security headers, figures, the log."""
+"""What every request passes: host, token, limits of size, number and time, security headers, figures, the log."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any
 
+from hinet.serving.hosts import Hosts
 from hinet.serving.metrics import Metrics
 from hinet.serving.problems import CONTENT_TYPE, ProblemError
 from hinet.serving.security import HEADERS, NO_STORE, check_token
@@ -39,6 +40,7 @@ class Gate:
         self, app: App, settings: Settings, metrics: Metrics, direct: Mapping[tuple[str, str], Handler]
     ) -> None:
         self._app, self._settings, self._metrics, self._direct = app, settings, metrics, direct
+        self._hosts = Hosts.of(settings)
         self._requests, self._files = _Slots(settings.max_requests), _Slots(settings.max_files)
         metrics.running.set_function(lambda: self._requests.taken + self._files.taken)
 
@@ -64,6 +66,7 @@ class Gate:
             self._log_request(scope, endpoint, answer.status, seconds)
 
     async def _pass(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+        self._hosts.check(scope["headers"], scope["http_version"])
         path: str = scope["path"]
         headers: dict[bytes, bytes] = dict(scope["headers"])
         if self._settings.tokens and path.startswith(GUARDED):
