@@ -9,6 +9,7 @@ import pytest
 
 from hinet import load
 from hinet.serving import schemas
+from hinet.serving.answers import Answerer
 from hinet.serving.settings import Settings
 from tests.serving.conftest import Service, rows, serving
 
@@ -260,3 +261,27 @@ def test_texts_of_users_are_logged_only_if_asked(shop: Path, caplog: pytest.LogC
             service.problem(422, "/v1/classify", {"text": "secret words", "top": 0})
         assert "/v1/classify 200" in caplog.text
         assert ("secret" in caplog.text) == log_texts
+
+
+@pytest.mark.parametrize("forged", ["\n", "\r", "\x1b[2J", "\x9b2J", "\u2028", "\u202e", "\0"])
+def test_texts_cannot_forge_lines_of_the_log(forged: str, shop: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "hinet.serving")
+    for service in serving(Settings({"shop": shop}, log_texts=True, log_requests=True)):
+        body = f'{{"text": "bread",{forged}2026-11-17 INFO ready: all"}}'.encode()
+        service.client.post("/v1/classify", content=body, headers={"content-type": "application/json"})
+    (line,) = [record.getMessage() for record in caplog.records if "/v1/classify" in record.getMessage()]
+    assert "2026-11-17 INFO ready: all" in line
+    assert line.isprintable()
+
+
+def test_what_an_error_repeats_cannot_forge_lines_of_the_log(
+    shop: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(answerer: Answerer, inputs: list[str], *others: object) -> None:
+        raise RuntimeError(inputs[0])
+
+    for service in serving(Settings({"shop": shop}, log_texts=True)):
+        monkeypatch.setattr(Answerer, "explain", fail)
+        service.problem(500, "/v1/explain", {"text": "bread\n2026-11-17 INFO ready: all"})
+    assert "bread\\n2026-11-17 INFO ready: all" in caplog.text
+    assert "\n2026-11-17 INFO" not in caplog.text

@@ -23,7 +23,7 @@ from starlette.responses import Response, StreamingResponse
 from hinet import __version__
 from hinet.errors import HiNetError
 from hinet.serving import metrics, schemas
-from hinet.serving.gate import BODY, App, Gate, check_json, drain, is_too_long, slow_body, too_long
+from hinet.serving.gate import BODY, INTERNAL_ERROR, App, Gate, check_json, drain, is_too_long, slow_body, too_long
 from hinet.serving.pages import read_page
 from hinet.serving.problems import CONTENT_TYPE, FieldProblem, ProblemError, of_fields
 from hinet.serving.service import Service
@@ -127,6 +127,10 @@ def _add_problems(app: FastAPI) -> None:
         kind = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "invalid-request")
         detail = "there is nothing at this path" if kind == "not-found" else str(error.detail)
         return await problem(request, ProblemError(error.status_code, kind, detail, headers=dict(error.headers or {})))
+
+    @app.exception_handler(Exception)
+    async def failed(request: Request, error: Exception) -> Response:  # which goes on to the gate, and into the log
+        return await problem(request, INTERNAL_ERROR)
 
     @app.exception_handler(HiNetError)
     async def refused(request: Request, error: HiNetError) -> Response:

@@ -21,6 +21,7 @@ ALWAYS = ("/health", "/ready", "/metrics")  # answered however busy the service 
 GUARDED = ("/v1/", "/metrics")  # what needs a token
 FILE = "/v1/classify/file"  # whose body is a stream
 DRAIN_SECONDS, DRAIN_BYTES = 2.0, 1 << 26  # of a body that is refused
+INTERNAL_ERROR = ProblemError(500, "internal-error", "the log of the service has more")
 LONG_TEXT = 200  # characters of a body in the log
 
 Scope = MutableMapping[str, Any]
@@ -58,7 +59,7 @@ class Gate:
             await answer.problem(ProblemError(503, "too-slow", f"it took more than {self._settings.seconds:g} seconds"))
         except Exception as error:
             self._log_failure(scope, error)
-            await answer.problem(ProblemError(500, "internal-error", "the log of the service has more"))
+            await answer.problem(INTERNAL_ERROR)
         seconds = time.perf_counter() - start
         endpoint = _endpoint(scope)
         self._metrics.answered(endpoint, answer.status, seconds)
@@ -113,14 +114,15 @@ class Gate:
         raise too_long(most)
 
     def _log_request(self, scope: Scope, endpoint: str, status: int, seconds: float) -> None:
-        texts = scope.get(BODY, b"")[:LONG_TEXT].decode(errors="replace") if self._settings.log_texts else ""
-        log.info("%s %s %d %.1f ms %s", scope["method"], endpoint, status, 1e3 * seconds, texts)
+        body = scope.get(BODY, b"")[:LONG_TEXT].decode(errors="replace")
+        texts = f" {body!r}" if self._settings.log_texts else ""  # escaped, so that no text looks like another line
+        log.info("%s %s %d %.1f ms%s", scope["method"], endpoint, status, 1e3 * seconds, texts)
 
     def _log_failure(self, scope: Scope, error: Exception) -> None:
-        """Log where something failed; what it says may repeat the text of a user."""
+        """Log where something failed; the message of the error may repeat the text of a user."""
         where = "".join(traceback.format_list(traceback.extract_tb(error.__traceback__)))
-        told = str(error) if self._settings.log_texts else type(error).__name__
-        log.error("%s %s failed: %s\n%s", scope["method"], _endpoint(scope), told, where)
+        reason = type(error).__name__ + (f" {str(error)!r}" if self._settings.log_texts else "")
+        log.error("%s %s failed: %s\n%s", scope["method"], _endpoint(scope), reason, where)
 
 
 class _Slots:

@@ -191,6 +191,9 @@ class FileQuery(Query):
     keep: Annotated[list[Name], Field(max_length=MOST_COLUMNS, description="Columns to copy to the answer.")] = []
     keep_all: Annotated[bool, Field(description="Copy all columns to the answer.")] = False
     prefix: Annotated[str, Field(max_length=100, description="Put before the names of new columns.")] = ""
+    escape_formulas: Annotated[
+        bool, Field(description="Put ' before cells of CSV and TSV that a spreadsheet would compute.")
+    ] = False
 
 
 # Explain

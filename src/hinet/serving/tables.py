@@ -56,6 +56,7 @@ class TableJob:
     query: RowQuery
     table: PredictionTable
     prefix: str
+    escape_formulas: bool
     max_length: int
 
     @classmethod
@@ -78,7 +79,7 @@ class TableJob:
         options = PredictionOptions(asked.top, levels=asked.levels, titles=asked.titles)
         least = "min_confidence" if loaded.fitted.codec.sets is None else "min_probability"
         table = loaded.table(replace(options, **{least: threshold}))
-        return cls(model, path, format, query, table, asked.prefix, max_length)
+        return cls(model, path, format, query, table, asked.prefix, asked.escape_formulas, max_length)
 
     def check(self) -> int:
         """Read the whole table and return its number of rows, or raise ProblemError for the first bad row."""
@@ -110,7 +111,11 @@ class TableJob:
         output, sink = self._output(first), _Sink()
         with ExitStack() as stack:
             stream, label_sep = cast(IO[bytes], sink), self.model.model.columns.label_sep or LABEL_SEP
-            writer = stack.enter_context(table_writer("answer", stream, self.format, output.kinds(), label_sep))
+            writer = stack.enter_context(
+                table_writer(
+                    "answer", stream, self.format, output.kinds(), label_sep, escape_formulas=self.escape_formulas
+                )
+            )
             for block in chain([first], blocks):
                 for part in block.parts(output.rows_at_a_time):
                     writer.write(output.columns(part))

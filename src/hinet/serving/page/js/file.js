@@ -136,6 +136,7 @@ export function create(panel, app) {
         check("titles", "Titles", true),
         !several && levels,
         check("keep_all", "Keep the columns of the table", true),
+        (format === "csv" || format === "tsv") && check("escape_formulas", "Safe to open in a spreadsheet", true),
       ),
       h("div", go),
     );
