@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 
 import pytest
@@ -201,6 +202,18 @@ def test_the_page_is_served_with_its_type_and_tag(shop: Path, tmp_path: Path) ->
         assert service.client.get("/.secret").status_code == 404
 
 
+def test_the_endpoints_have_a_page_of_their_own(service: Service) -> None:
+    page = service.client.get("/docs")
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "default-src 'self'" in page.headers["content-security-policy"]
+    assert page.text == service.client.get("/docs.html").text
+    links = re.findall(r'(?:src|href)="([^"#]+)"', page.text)
+    assert "js/docs.js" in links
+    for link in links:
+        assert service.client.get(f"/{link.removeprefix('./')}").status_code == 200, link  # none at another address
+    assert not re.search(r"<script(?![^>]*src=)|<style|\sstyle=|\son\w+=", page.text)  # which the policy refuses
+
+
 def test_figures_count_requests_without_what_clients_wrote(service: Service) -> None:
     service.client.get("/some/path/of/mine")
     service.post("/v1/classify", {"text": "secret words"})
@@ -220,7 +233,8 @@ def test_tokens(shop: Path) -> None:
             assert service.client.get("/metrics", headers=headers).status_code == 401
         for token in ("first", "second"):
             service.post("/v1/classify", {"text": "a"}, headers={"authorization": f"Bearer {token}"})
-        assert service.client.get("/health").status_code == 200
+        for path in ("/health", "/docs", "/openapi.json"):
+            assert service.client.get(path).status_code == 200
 
 
 def test_several_models_are_asked_by_name(shop: Path) -> None:
