@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.browser.model import train, write_goods
+from tests.browser.model import train, train_tags, write_goods
 from tests.processes import run, started
 
 if TYPE_CHECKING:
@@ -92,6 +92,16 @@ def service(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     feedback = tmp_path_factory.mktemp("feedback") / "feedback.db"
     named = [f"{name}={models / name}" for name in ("shop", "other", "queue", "goods")]
     with serving(*named, "--feedback", feedback, "--review") as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def tags_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a service with a model of several labels per text; another model is damaged."""
+    folder = tmp_path_factory.mktemp("tags")
+    damaged = shutil.copytree(train_tags(folder / "tags"), folder / "damaged")
+    next(damaged.glob("model-*")).write_bytes(b"")
+    with serving(damaged, folder / "tags", "--feedback", folder / "feedback.db", "--review") as address:
         yield address
 
 

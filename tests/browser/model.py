@@ -91,3 +91,16 @@ def write_goods(folder: Path) -> tuple[Path, Path]:
     table.write_text("\n".join(rows), encoding="utf-8")
     taxonomy.write_text("\n".join(["node,parent,title", *edges]), encoding="utf-8")
     return table, taxonomy
+
+
+def train_tags(folder: Path) -> Path:
+    """Train a model of several labels per text and save it to a folder."""
+    words = {"bread": ["rye bread", "white bread"], "milk": ["whole milk", "oat milk"], "cars": ["toy car", "race car"]}
+    alone = [(text, {label}) for label, texts in words.items() for text in texts]
+    pairs = [(f"{one} and {other}", first | second) for one, first in alone for other, second in alone if one < other]
+    rows = (alone + pairs) * 4
+    edges = [("food", "bread"), ("food", "milk"), ("toys", "cars"), ("toys", "trains")]
+    classifier = HiNetClassifier(Taxonomy.from_edges(edges), random_state=0, n_jobs=1)
+    classifier.fit([text for text, _ in rows], [labels for _, labels in rows])
+    classifier.save(folder)
+    return folder

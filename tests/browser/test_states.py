@@ -126,6 +126,11 @@ def test_service_without_feedback_and_with_a_token(models: Path, tmp_path: Path,
         look(page, "review-off")
         page.get_by_role("tab", name="Model").click()
         expect(page.get_by_text("No evaluation was kept")).to_be_visible()
+        docs = open_page(f"{address}/docs#get-v1-models")
+        docs.get_by_role("button", name="Send").click()
+        docs.get_by_role("textbox", name="Token").fill(token)
+        docs.keyboard.press("Enter")
+        expect(docs.locator("details[open] .reply")).to_contain_text('"name": "shop"')
 
 
 def test_dark_by_the_system_and_by_the_switch(service: str, open_page: Open) -> None:

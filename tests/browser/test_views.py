@@ -20,7 +20,7 @@ from playwright.sync_api import expect
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-TABLE = 'number,title,note\n1,"dark rye bread, sliced",a\n2,whole milk,"two\nlines"\n3,claw hammer,c\n'
+TABLE = 'number,title,note\n1,"dark rye bread, sliced",=1+1\n2,whole milk,"two\nlines"\n3,claw hammer,c\n'
 
 
 def drop(page: Page, name: str, content: bytes) -> None:
@@ -52,6 +52,7 @@ def test_table_is_dropped_classified_and_downloaded(service: str, open_page: Ope
     assert [row["number"] for row in rows] == ["1", "2", "3"]
     assert [row["predicted_label"] for row in rows] == ["rye", "milk", "hammers"]
     assert rows[1]["note"] == "two\nlines"
+    assert rows[0]["note"] == "'=1+1"  # what a spreadsheet would compute
 
 
 def test_progress_counts_rows(service: str, open_page: Open) -> None:

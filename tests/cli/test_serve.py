@@ -101,6 +101,7 @@ def test_a_token_is_needed_where_there_is_a_file_of_them(shop: Path) -> None:
         (["serve", "model", "--token-file", "products.csv"], "products.csv:1: is no SHA-256 digest"),
         (["serve", "model", "--token-file", "none"], "the tokens cannot be read"),
         (["serve", "model", "--port", "0"], "--port"),
+        (["serve", "model", "--allowed-host", "https://a.example"], "--allowed-host must be a host name"),
         (["feedback", "show", "none.db"], "no such file"),
         (["feedback", "export", "test.csv"], "cannot be opened"),
     ],

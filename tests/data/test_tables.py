@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import json
@@ -38,7 +39,7 @@ from hinet.data.tables import parquet as parquet_module
 from hinet.data.tables import reading as reading_module
 from hinet.data.tables.arrow_values import row_bytes, to_python
 from hinet.data.tables.row_errors import Rejects
-from hinet.data.tables.writing import table_writer
+from hinet.data.tables.writing import CellKind, table_writer
 from hinet.files.delimited import LONGEST_CELL
 from hinet.files.streams import peek_stream
 
@@ -715,3 +716,54 @@ def test_broken_files_are_read_or_told(ending: str, tmp_path: Path) -> None:
             told += 1
     assert told > 5
     assert read + told == 60
+
+
+FORMULAS = ("=1+1", "@SUM(A1)", "+cmd('calc')!A0", "-2+3", "\t=1", "\r=1", "\n=1", "\uff1d1", "=", "-", "+a")
+PLAIN = ("", "rye", "-1", "-1.5", "+3", "-.5e-3", "-1,5", "-20%", "1=1", "a@b", " =1", "'=1")
+
+
+@pytest.mark.parametrize(("ending", "delimiter"), [("csv", ","), ("tsv", "\t")])
+def test_formulas_are_escaped_on_request_and_numbers_stay(ending: Any, delimiter: str) -> None:
+    kinds: dict[str, CellKind] = {
+        "=name": "any",
+        "text": "text",
+        "steps": "texts",
+        "labels": "labels",
+        "number": "number",
+    }
+    cells = [*FORMULAS, *PLAIN]
+    columns = {
+        "=name": [*cells[:-1], -7],
+        "text": cells,
+        "steps": [[cell, "x"] for cell in cells],
+        "labels": [[cell, "x"] for cell in cells],
+        "number": [-0.5] * len(cells),
+    }
+    written = {}
+    for escaped in (False, True):
+        stream = io.BytesIO()
+        with table_writer("x", stream, ending, kinds, escape_formulas=escaped) as writer:
+            writer.write(columns)
+        text = io.StringIO(stream.getvalue().decode(), newline="")
+        written[escaped] = list(csv.reader(text, delimiter=delimiter))
+    assert written[False][0][0] == "=name"
+    assert written[True][0] == ["'=name", "text", "steps", "labels", "number"]
+    rows = zip(cells, written[False][1:], written[True][1:], strict=True)
+    for cell, plain, escaped_row in rows:
+        mark = "'" if cell in FORMULAS else ""
+        assert escaped_row[1] == mark + plain[1] == mark + cell
+        joined = "'" if cell.startswith(("=", "@", "+", "-", "\t", "\r", "\n", "\uff1d")) else ""
+        assert escaped_row[2:4] == [joined + each for each in plain[2:4]]
+        assert escaped_row[4] == "-0.5"
+    assert written[True][-1][0] == "-7"
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_formats_that_no_spreadsheet_computes_are_not_escaped(ending: Any) -> None:
+    written = []
+    for escaped in (False, True):
+        stream = io.BytesIO()
+        with table_writer("x", stream, ending, {"text": "text"}, escape_formulas=escaped) as writer:
+            writer.write({"text": [*FORMULAS]})
+        written.append(stream.getvalue())
+    assert written[0] == written[1]

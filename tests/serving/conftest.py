@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from hinet import HiNetClassifier, Taxonomy
 from hinet.classifier.loaded import COLUMNS
 from hinet.data.tables import Columns
+from hinet.errors import HiNetError
 from hinet.serving.app import create_app
 from hinet.serving.settings import Settings
 
@@ -71,10 +72,11 @@ def model(shop: Path, tmp_path: Path) -> Path:
 class Service:
     """A client of the service in this process."""
 
-    def __init__(self, client: TestClient, app: Any) -> None:
+    def __init__(self, client: TestClient, app: Any, failures: Sequence[HiNetError]) -> None:
         self.client, self.app = client, app
         while client.get("/ready").status_code == 503:
-            pass
+            if failures:
+                raise failures[0]
 
     def post(self, path: str, body: Any, **options: Any) -> Any:
         """Return the answer to a request that must be right."""
@@ -99,9 +101,10 @@ class Service:
 
 def serving(settings: Settings) -> Iterator[Service]:
     """Yield the service with these settings."""
-    app = create_app(settings)
-    with TestClient(app, raise_server_exceptions=False) as client:
-        yield Service(client, app)
+    failures: list[HiNetError] = []
+    app = create_app(settings, failures.append)
+    with TestClient(app, "http://localhost", raise_server_exceptions=False) as client:
+        yield Service(client, app, failures)
 
 
 @pytest.fixture(scope="module")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 
 import pytest
 
 from hinet import load
 from hinet.serving import schemas
+from hinet.serving.answers import Answerer
 from hinet.serving.settings import Settings
 from tests.serving.conftest import Service, rows, serving
 
@@ -200,6 +202,18 @@ def test_the_page_is_served_with_its_type_and_tag(shop: Path, tmp_path: Path) ->
         assert service.client.get("/.secret").status_code == 404
 
 
+def test_the_endpoints_have_a_page_of_their_own(service: Service) -> None:
+    page = service.client.get("/docs")
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "default-src 'self'" in page.headers["content-security-policy"]
+    assert page.text == service.client.get("/docs.html").text
+    links = re.findall(r'(?:src|href)="([^"#]+)"', page.text)
+    assert "js/docs.js" in links
+    for link in links:
+        assert service.client.get(f"/{link.removeprefix('./')}").status_code == 200, link  # none at another address
+    assert not re.search(r"<script(?![^>]*src=)|<style|\sstyle=|\son\w+=", page.text)  # which the policy refuses
+
+
 def test_figures_count_requests_without_what_clients_wrote(service: Service) -> None:
     service.client.get("/some/path/of/mine")
     service.post("/v1/classify", {"text": "secret words"})
@@ -219,7 +233,8 @@ def test_tokens(shop: Path) -> None:
             assert service.client.get("/metrics", headers=headers).status_code == 401
         for token in ("first", "second"):
             service.post("/v1/classify", {"text": "a"}, headers={"authorization": f"Bearer {token}"})
-        assert service.client.get("/health").status_code == 200
+        for path in ("/health", "/docs", "/openapi.json"):
+            assert service.client.get(path).status_code == 200
 
 
 def test_several_models_are_asked_by_name(shop: Path) -> None:
@@ -260,3 +275,27 @@ def test_texts_of_users_are_logged_only_if_asked(shop: Path, caplog: pytest.LogC
             service.problem(422, "/v1/classify", {"text": "secret words", "top": 0})
         assert "/v1/classify 200" in caplog.text
         assert ("secret" in caplog.text) == log_texts
+
+
+@pytest.mark.parametrize("forged", ["\n", "\r", "\x1b[2J", "\x9b2J", "\u2028", "\u202e", "\0"])
+def test_texts_cannot_forge_lines_of_the_log(forged: str, shop: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "hinet.serving")
+    for service in serving(Settings({"shop": shop}, log_texts=True, log_requests=True)):
+        body = f'{{"text": "bread",{forged}2026-11-17 INFO ready: all"}}'.encode()
+        service.client.post("/v1/classify", content=body, headers={"content-type": "application/json"})
+    (line,) = [record.getMessage() for record in caplog.records if "/v1/classify" in record.getMessage()]
+    assert "2026-11-17 INFO ready: all" in line
+    assert line.isprintable()
+
+
+def test_what_an_error_repeats_cannot_forge_lines_of_the_log(
+    shop: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(answerer: Answerer, inputs: list[str], *others: object) -> None:
+        raise RuntimeError(inputs[0])
+
+    for service in serving(Settings({"shop": shop}, log_texts=True)):
+        monkeypatch.setattr(Answerer, "explain", fail)
+        service.problem(500, "/v1/explain", {"text": "bread\n2026-11-17 INFO ready: all"})
+    assert "bread\\n2026-11-17 INFO ready: all" in caplog.text
+    assert "\n2026-11-17 INFO" not in caplog.text

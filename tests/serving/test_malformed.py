@@ -58,30 +58,30 @@ PATHS = (
 )
 HEADS = (
     b"GET\r\n\r\n", b"\r\n\r\n\r\nnonsense\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET  /x  HTTP/1.1\r\n\r\n",
-    b"BREW /v1/models HTTP/1.1\r\nhost: x\r\n\r\n", b"GET /x HTTP/1.1\r\nbad header\r\n\r\n",
-    b"GET /x HTTP/1.1\r\nhost: a\x00b\r\n\r\n", b"GET \xff\xfe HTTP/1.1\r\nhost: x\r\n\r\n",
+    b"BREW /v1/models HTTP/1.1\r\nhost: [::1]\r\n\r\n", b"GET /x HTTP/1.1\r\nbad header\r\n\r\n",
+    b"GET /x HTTP/1.1\r\nhost: a\x00b\r\n\r\n", b"GET \xff\xfe HTTP/1.1\r\nhost: [::1]\r\n\r\n",
     b"CONNECT x:1 HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00",
-    b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
-    b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ncontent-length: abc\r\n\r\n",
-    b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\nabcd",
-    b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999999999999999\r\n\r\n",
-    b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-    b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
-    b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n",
-    b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\n{}",
-    b"POST /v1/classify/file HTTP/1.1\r\nhost: x\r\ncontent-type: text/html\r\ncontent-length: 1\r\n\r\na",
-    b"POST /v1/classify/file?format=exe HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\na",
-    b"POST /v1/classify/file?text= HTTP/1.1\r\nhost: x\r\ncontent-type: text/csv\r\ncontent-length: 1\r\n\r\na",
-    b"PUT /v1/models/shop HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n",
-    b"DELETE /v1/review HTTP/1.1\r\nhost: x\r\n\r\n", b"TRACE / HTTP/1.1\r\nhost: x\r\n\r\n",
+    b"POST /v1/classify HTTP/1.1\r\nhost: [::1]\r\ncontent-length: -1\r\n\r\n",
+    b"POST /v1/classify HTTP/1.1\r\nhost: [::1]\r\ncontent-length: abc\r\n\r\n",
+    b"POST /v1/classify HTTP/1.1\r\nhost: [::1]\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\nabcd",
+    b"POST /v1/classify HTTP/1.1\r\nhost: [::1]\r\ncontent-length: 99999999999999999999999\r\n\r\n",
+    b"POST /v1/classify HTTP/1.1\r\nhost: [::1]\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    b"POST /v1/classify HTTP/1.1\r\nhost: [::1]\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+    b"POST /v1/classify HTTP/1.1\r\nhost: [::1]\r\ncontent-length: 0\r\n\r\n",
+    b"POST /v1/classify HTTP/1.1\r\nhost: [::1]\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\n{}",
+    b"POST /v1/classify/file HTTP/1.1\r\nhost: [::1]\r\ncontent-type: text/html\r\ncontent-length: 1\r\n\r\na",
+    b"POST /v1/classify/file?format=exe HTTP/1.1\r\nhost: [::1]\r\ncontent-length: 1\r\n\r\na",
+    b"POST /v1/classify/file?text= HTTP/1.1\r\nhost: [::1]\r\ncontent-type: text/csv\r\ncontent-length: 1\r\n\r\na",
+    b"PUT /v1/models/shop HTTP/1.1\r\nhost: [::1]\r\ncontent-length: 0\r\n\r\n",
+    b"DELETE /v1/review HTTP/1.1\r\nhost: [::1]\r\n\r\n", b"TRACE / HTTP/1.1\r\nhost: [::1]\r\n\r\n",
     b"GET /x HTTP/1.1\r\n" + b"a: b\r\n" * 20_000,
     b"GET /x HTTP/1.1\r\nhost: " + b"a" * 100_000,
 )  # fmt: skip
-JSON_HEAD = "POST {} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n"
+JSON_HEAD = "POST {} HTTP/1.1\r\nhost: [::1]\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n"
 SLOW = (
     b"GET /health HTTP/1.1\r\nhost:", b"GET", b"", *(JSON_HEAD.format(path, 99).encode() + b"{" for path in POSTS),
-    b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n",
-    b"POST /v1/classify/file HTTP/1.1\r\nhost: x\r\ncontent-type: text/csv\r\ncontent-length: 99\r\n\r\ntitle\n",
+    b"POST /v1/classify HTTP/1.1\r\nhost: [::1]\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n",
+    b"POST /v1/classify/file HTTP/1.1\r\nhost: [::1]\r\ncontent-type: text/csv\r\ncontent-length: 99\r\n\r\ntitle\n",
 )  # fmt: skip
 
 
@@ -105,9 +105,9 @@ def requests() -> Iterator[Parts]:
     huge = json.dumps({"text": "a" * 2_000_000}).encode()
     yield (post("/v1/classify", huge),)
     chunk = b"%x\r\n%s\r\n" % (len(huge), huge)
-    yield (b"POST /v1/classify HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n", chunk, b"0\r\n\r\n")
+    yield (b"POST /v1/classify HTTP/1.1\r\nhost: [::1]\r\ntransfer-encoding: chunked\r\n\r\n", chunk, b"0\r\n\r\n")
     for path in PATHS:
-        yield (f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode(),)
+        yield (f"GET {path} HTTP/1.1\r\nhost: [::1]\r\n\r\n".encode(),)
     for head in HEADS:
         yield (head,)
 
@@ -162,3 +162,22 @@ def wait_on(service: Running, part: bytes) -> bytes:
     with socket.create_connection(("127.0.0.1", service.port), timeout=SECONDS) as connection:
         connection.sendall(part)
         return received(connection)
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        (b"GET /v1/models HTTP/1.1\r\nhost: evil.example\r\n\r\n", 421),
+        (b"GET /v1/models HTTP/1.1\r\n\r\n", 400),
+        (b"GET /v1/models HTTP/1.0\r\n\r\n", 200),
+        (b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n\r\n", 400),
+        (b"GET /v1/models HTTP/1.1\r\nhost:\r\n\r\n", 400),
+        (b"GET http://evil.example/v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n", 421),  # the target counts
+        (b"GET http://localhost/v1/models HTTP/1.1\r\nhost: evil.example\r\n\r\n", 200),
+        (b"GET http://[::1]:80/v1/models HTTP/1.1\r\nhost: evil.example\r\n\r\n", 200),
+        (b"GET http://localhost/v1/models HTTP/1.1\r\n\r\n", 400),
+        (b"GET /v1/models HTTP/1.1\r\nhost: evil.example\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n", 421),
+    ],
+)
+def test_foreign_missing_and_repeated_hosts_are_refused(service: Running, head: bytes, expected: int) -> None:
+    assert status(service.raw(head)) == expected

@@ -38,7 +38,7 @@ def newer(folder: Path, seed: int) -> None:
 def test_running_requests_are_finished_when_it_ends(shop: Path) -> None:
     with running({"shop": shop}) as service:
         table = b"title\n" + b"dark bread\n" * 1_000
-        head = b"POST /v1/classify/file HTTP/1.1\r\nhost: x\r\ncontent-type: text/csv\r\ncontent-length: %d\r\n\r\n"
+        head = b"POST /v1/classify/file HTTP/1.1\r\nhost: [::1]\r\ncontent-type: text/csv\r\ncontent-length: %d\r\n\r\n"
         with socket.create_connection(("127.0.0.1", service.port), timeout=SECONDS) as connection:
             connection.sendall(head % len(table) + table[:5_000])
             assert service.request("GET", "/health")[0] == 200  # which comes after the head of the other one
@@ -54,7 +54,7 @@ def test_running_requests_are_finished_when_it_ends(shop: Path) -> None:
 
 def test_a_table_is_left_alone_when_nobody_reads_it(shop: Path, tmp_path: Path) -> None:
     table = b"title\n" + b"dark bread and more words\n" * 50_000
-    head = b"POST /v1/classify/file?top=6&titles=true&levels=true HTTP/1.1\r\nhost: x\r\ncontent-type: text/csv\r\n"
+    head = b"POST /v1/classify/file?top=6&titles=true&levels=true HTTP/1.1\r\nhost: [::1]\r\ncontent-type: text/csv\r\n"
     head += b"content-length: %d\r\n\r\n"
     with running({"shop": shop}, seconds=0.5, environment={"TMPDIR": str(tmp_path)}) as service:
         with socket.create_connection(("127.0.0.1", service.port), timeout=SECONDS) as connection:

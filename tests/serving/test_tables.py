@@ -113,3 +113,16 @@ def test_nothing_is_left_on_disk(shop: Path, tmp_path: Path, monkeypatch: pytest
         assert post(service, b"name\nrye\n").status_code == 422
         assert post(service, b"title\n" + b"rye\n" * 1_000).status_code == 413
     assert not list(tmp_path.iterdir())
+
+
+def test_formulas_are_escaped_on_request(service: Service, shop: Path, tmp_path: Path) -> None:
+    content = b"title,price\n=1+1,-3\n@rye,2\n"
+    plain = post(service, content, keep_all="true").text.splitlines()
+    escaped = post(service, content, keep_all="true", escape_formulas="true").text.splitlines()
+    assert [line.split(",")[:2] for line in plain] == [["title", "price"], ["=1+1", "-3"], ["@rye", "2"]]
+    assert [line.split(",")[:2] for line in escaped] == [["title", "price"], ["'=1+1", "-3"], ["'@rye", "2"]]
+    (tmp_path / "in.csv").write_bytes(content)
+    options = ["--out", str(tmp_path / "out.csv"), "--keep-all", "--escape-formulas", "--quiet"]
+    with pytest.raises(SystemExit, match="0"):
+        main(["predict", str(shop), str(tmp_path / "in.csv"), *options])
+    assert (tmp_path / "out.csv").read_text().splitlines() == escaped

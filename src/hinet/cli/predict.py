@@ -77,6 +77,14 @@ def predict(
     keep: Annotated[list[str] | None, option("Input column to copy to the output; repeatable.")] = None,
     keep_all: Annotated[bool, option("Copy all input columns to the output.", "--keep-all")] = False,
     prefix: Annotated[str, option("Prefix of the names of new columns.")] = "",
+    escape_formulas: Annotated[
+        bool,
+        option(
+            "Put ' before cells of CSV and TSV that a spreadsheet would compute (those that start with =, +, -, @ or a "
+            "control character, except numbers).",
+            "--escape-formulas",
+        ),
+    ] = False,
 ) -> None:
     """Predict the labels of rows, in their order and format, in constant memory.
 
@@ -90,7 +98,7 @@ def predict(
     from hinet.classifier.parameters import MIN_PROBABILITY
     from hinet.classifier.prediction_output import PredictionOutput
     from hinet.classifier.prediction_table import PredictionOptions
-    from hinet.data.tables import labelled_blocks
+    from hinet.data.tables import labelled_blocks, new_table
     from hinet.data.tables.writing import LABEL_SEP
     from hinet.files.streams import standard_input
     from hinet.progress import counter_for_terminal
@@ -120,12 +128,15 @@ def predict(
             from hinet.cluster.prediction import PredictionJob, Sink, predict_rows
 
             job = PredictionJob(model, tuple(paths), query, rows.options, options, prefix, skips, SKIP_HINT)
-            sink = Sink(out, None if to is None else to.value, to is None and _is_folder(out), separator)
+            sink = Sink(
+                out, None if to is None else to.value, to is None and _is_folder(out), separator, escape_formulas
+            )
             blank = predict_rows(job, cluster, sink, row_errors, counter.advanced, loaded)
         else:
             blocks = labelled_blocks(paths, query, rows.options, row_errors)
             new_output = partial(PredictionOutput, loaded, table, query, prefix, skips)
-            blank = _write(blocks, out, None if to is None else to.value, new_output, counter, separator)
+            writer = partial(new_table, label_sep=separator, escape_formulas=escape_formulas)
+            blank = _write(blocks, out, None if to is None else to.value, new_output, counter, writer)
     if blank:
         rows_without = counted(blank, "row has no text: its prediction is/rows have no text: their predictions are")
         run.message(f"{rows_without} blank")
@@ -184,11 +195,11 @@ def _write(
     to: Any,
     output: Callable[..., PredictionOutput],
     counter: Any,
-    label_sep: str,
+    new_table: Callable[..., Any],
 ) -> int:
     """Write the predictions of blocks and return how many are blank; open the file after the first block is read."""
     from hinet.classifier.prediction_output import NO_ROWS
-    from hinet.data.tables import new_table, output_format
+    from hinet.data.tables import output_format
 
     filled = (block for block in blocks if len(block))
     first = next(filled, None)
@@ -196,7 +207,7 @@ def _write(
         raise HiNetError(NO_ROWS)
     chosen = output_format(out, to, first.rows.format)
     answers = output(first)
-    with new_table(out, chosen, answers.kinds(), label_sep) as table:
+    with new_table(out, chosen, answers.kinds()) as table:
         for block in chain.from_iterable(block.parts(answers.rows_at_a_time) for block in chain([first], filled)):
             table.write(answers.columns(block))
             counter.advanced(len(block))

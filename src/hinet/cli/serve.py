@@ -29,6 +29,13 @@ def serve(
     run: RunOptions,
     host: Annotated[str, option("Address to listen at; 0.0.0.0 is reachable from other machines.")] = "127.0.0.1",
     port: Annotated[int, option("Port to listen at.", least=1, most=65_535)] = 8_000,
+    allowed_host: Annotated[
+        list[str] | None,
+        option(
+            "Host name that requests may have in addition to addresses and localhost, such as that of a proxy; "
+            "*.NAME for all names below it, * for any; repeatable (default: any name with --token-file)."
+        ),
+    ] = None,
     token_file: Annotated[
         Path | None, option("File with the SHA-256 digests of bearer tokens, one a line (default: no token needed).")
     ] = None,
@@ -66,7 +73,7 @@ def serve(
         raise HiNetError("--review keeps texts in the file of feedback; give --feedback too")
     settings = Settings(
         _folders(model), host, port, frozenset() if token_file is None else read_tokens(token_file), feedback,
-        QUEUE if review else 0, max_body=max_body, max_file=max_file, max_texts=max_texts, max_length=max_length,
+        QUEUE if review else 0, tuple(allowed_host or ()), max_body, max_file, max_texts, max_length,
         max_requests=max_requests, seconds=seconds, grace=grace, threads=run.threads,
         log_requests=log_requests or log_texts, log_texts=log_texts,
     )  # fmt: skip
@@ -76,6 +83,7 @@ def serve(
 
 def _folders(models: list[str]) -> dict[str, Path]:
     """Return folders by name: as given, or that of the folder."""
+    from hinet.classifier.manifest import MANIFEST
     from hinet.classifier.model_folder import read_manifest
 
     folders: dict[str, Path] = {}
@@ -87,7 +95,8 @@ def _folders(models: list[str]) -> dict[str, Path]:
             raise HiNetError(f"{name!r} cannot name a model; use letters, digits, '-', '_' and '.': NAME={path}")
         if name in folders:
             raise HiNetError(f"two models are called {name!r}; name them: NAME={path}")
-        read_manifest(path)  # raises where there is no model
+        if not (path / MANIFEST).is_file():  # a damaged model does not stop the others
+            read_manifest(path)  # raises with what is there instead
         folders[name] = path
     return folders
 

@@ -106,6 +106,7 @@ class Sink:
     format: TableFormat | None = None  # by default that of the name, or of the rows
     is_folder: bool = False  # of Parquet files, which workers write
     label_sep: str = LABEL_SEP
+    escape_formulas: bool = False  # in CSV and TSV
 
 
 def predict_rows(
@@ -135,7 +136,9 @@ def predict_rows(
             folder = stack.enter_context(new_folder(sink.out))
         else:
             format = output_format(sink.out, sink.format, first.rows.format)
-            table = stack.enter_context(new_table(sink.out, format, kinds, sink.label_sep))
+            table = stack.enter_context(
+                new_table(sink.out, format, kinds, sink.label_sep, escape_formulas=sink.escape_formulas)
+            )
         answers = stack.enter_context(_portions(job, cluster, _Like.of(first, kinds), folder))
         blank = rows = 0
         for portion in answers:

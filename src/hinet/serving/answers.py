@@ -278,7 +278,7 @@ class Answerer:
             steps.append(
                 {
                     "chosen": option(step.chosen, parent),
-                    "rival": option(step.rival, parent),
+                    "rival": None if fitted.codec.layers.multilabel else option(step.rival, parent),
                     "probability": min(step.probability, 1.0),
                     "difference": step.difference,
                     "reasons": reasons,

@@ -23,7 +23,7 @@ from starlette.responses import Response, StreamingResponse
 from hinet import __version__
 from hinet.errors import HiNetError
 from hinet.serving import metrics, schemas
-from hinet.serving.gate import BODY, App, Gate, check_json, drain, is_too_long, slow_body, too_long
+from hinet.serving.gate import BODY, INTERNAL_ERROR, App, Gate, check_json, drain, is_too_long, slow_body, too_long
 from hinet.serving.pages import read_page
 from hinet.serving.problems import CONTENT_TYPE, FieldProblem, ProblemError, of_fields
 from hinet.serving.service import Service
@@ -38,7 +38,7 @@ BODIES: dict[str, type[BaseModel]] = {
     "/v1/feedback": schemas.FeedbackRequest,
 }
 PROBLEMS = {
-    400: "The body cannot be read.",
+    400: "The body or the Host header cannot be read.",
     401: "A token is needed.",
     404: "There is no such thing.",
     405: "Another method is needed.",
@@ -46,6 +46,7 @@ PROBLEMS = {
     409: "The service was started without this.",
     413: "The request is too large.",
     415: "Another type of content is needed.",
+    421: "The service does not answer for this host.",
     422: "A field is wrong, unknown or missing.",
     429: "Too many requests at once; see Retry-After.",
     431: "The head of the request is too long.",
@@ -87,6 +88,10 @@ def create_app(settings: Settings, on_failure: Callable[[HiNetError], None] = la
             except HiNetError as error:
                 on_failure(error)
                 return
+            except Exception as error:
+                log.exception("the service cannot start")
+                on_failure(HiNetError(f"the service cannot start: {type(error).__name__}: {error}"))
+                return
             await service.watch()
 
         task = asyncio.create_task(start())
@@ -122,6 +127,10 @@ def _add_problems(app: FastAPI) -> None:
         kind = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "invalid-request")
         detail = "there is nothing at this path" if kind == "not-found" else str(error.detail)
         return await problem(request, ProblemError(error.status_code, kind, detail, headers=dict(error.headers or {})))
+
+    @app.exception_handler(Exception)
+    async def failed(request: Request, error: Exception) -> Response:  # which goes on to the gate, and into the log
+        return await problem(request, INTERNAL_ERROR)
 
     @app.exception_handler(HiNetError)
     async def refused(request: Request, error: HiNetError) -> Response:
@@ -188,7 +197,7 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
 
     @app.get("/ready", responses=_described(schemas.Status), summary="Whether requests are answered")
     async def ready() -> Response:
-        service.models.get(None)
+        service.models.check_ready()
         return JSON({"status": "ready", "models": service.models.names})
 
     @app.get("/metrics", summary="Figures for Prometheus", response_class=Response)
@@ -222,7 +231,7 @@ def _add_page(app: FastAPI, folder: Path) -> None:
 
     @app.api_route("/{path:path}", methods=["GET", "HEAD"], include_in_schema=False)
     async def page(request: Request) -> Response:
-        file = files.get(request.url.path)
+        file = files.get(request.scope["path"])
         if file is None:
             raise HTTPException(404)
         return file.response(request)

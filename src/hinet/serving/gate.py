@@ -1,4 +1,4 @@
-"""What every request passes: token, limits of size, number and time, security headers, figures, the log."""
+"""What every request passes: host, token, limits of size, number and time, security headers, figures, the log."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any
 
+from hinet.serving.hosts import Hosts
 from hinet.serving.metrics import Metrics
 from hinet.serving.problems import CONTENT_TYPE, ProblemError
 from hinet.serving.security import HEADERS, NO_STORE, check_token
@@ -20,6 +21,7 @@ ALWAYS = ("/health", "/ready", "/metrics")  # answered however busy the service 
 GUARDED = ("/v1/", "/metrics")  # what needs a token
 FILE = "/v1/classify/file"  # whose body is a stream
 DRAIN_SECONDS, DRAIN_BYTES = 2.0, 1 << 26  # of a body that is refused
+INTERNAL_ERROR = ProblemError(500, "internal-error", "the log of the service has more")
 LONG_TEXT = 200  # characters of a body in the log
 
 Scope = MutableMapping[str, Any]
@@ -39,6 +41,7 @@ class Gate:
         self, app: App, settings: Settings, metrics: Metrics, direct: Mapping[tuple[str, str], Handler]
     ) -> None:
         self._app, self._settings, self._metrics, self._direct = app, settings, metrics, direct
+        self._hosts = Hosts.of(settings)
         self._requests, self._files = _Slots(settings.max_requests), _Slots(settings.max_files)
         metrics.running.set_function(lambda: self._requests.taken + self._files.taken)
 
@@ -56,7 +59,7 @@ class Gate:
             await answer.problem(ProblemError(503, "too-slow", f"it took more than {self._settings.seconds:g} seconds"))
         except Exception as error:
             self._log_failure(scope, error)
-            await answer.problem(ProblemError(500, "internal-error", "the log of the service has more"))
+            await answer.problem(INTERNAL_ERROR)
         seconds = time.perf_counter() - start
         endpoint = _endpoint(scope)
         self._metrics.answered(endpoint, answer.status, seconds)
@@ -64,6 +67,7 @@ class Gate:
             self._log_request(scope, endpoint, answer.status, seconds)
 
     async def _pass(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+        self._hosts.check(scope["headers"], scope["http_version"])
         path: str = scope["path"]
         headers: dict[bytes, bytes] = dict(scope["headers"])
         if self._settings.tokens and path.startswith(GUARDED):
@@ -110,14 +114,15 @@ class Gate:
         raise too_long(most)
 
     def _log_request(self, scope: Scope, endpoint: str, status: int, seconds: float) -> None:
-        texts = scope.get(BODY, b"")[:LONG_TEXT].decode(errors="replace") if self._settings.log_texts else ""
-        log.info("%s %s %d %.1f ms %s", scope["method"], endpoint, status, 1e3 * seconds, texts)
+        body = scope.get(BODY, b"")[:LONG_TEXT].decode(errors="replace")
+        texts = f" {body!r}" if self._settings.log_texts else ""  # escaped, so that no text looks like another line
+        log.info("%s %s %d %.1f ms%s", scope["method"], endpoint, status, 1e3 * seconds, texts)
 
     def _log_failure(self, scope: Scope, error: Exception) -> None:
-        """Log where something failed; what it says may repeat the text of a user."""
+        """Log where something failed; the message of the error may repeat the text of a user."""
         where = "".join(traceback.format_list(traceback.extract_tb(error.__traceback__)))
-        told = str(error) if self._settings.log_texts else type(error).__name__
-        log.error("%s %s failed: %s\n%s", scope["method"], _endpoint(scope), told, where)
+        reason = type(error).__name__ + (f" {str(error)!r}" if self._settings.log_texts else "")
+        log.error("%s %s failed: %s\n%s", scope["method"], _endpoint(scope), reason, where)
 
 
 class _Slots:

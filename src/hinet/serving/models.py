@@ -1,4 +1,4 @@
-"""The models that a service answers with: loaded, compiled, warm; a changed folder is taken up, a broken one is not."""
+"""The models that a service answers with: loaded, compiled, warm, and loaded again when their folders change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hinet.classifier.loaded import LoadedModel, load_model
 from hinet.classifier.manifest import MANIFEST, trainings_of
 from hinet.classifier.model_folder import OURS, read_manifest
 from hinet.compiled import compile_from_now_on
-from hinet.errors import quoted
+from hinet.errors import HiNetError, quoted
 from hinet.serving.answers import Answerer, Question
 from hinet.serving.nodes import Nodes
 from hinet.serving.problems import ProblemError
@@ -132,73 +132,95 @@ class ServedModel:
 
 
 class Models:
-    """All models by name; each may be replaced at any time, whoever has the old one goes on with it."""
+    """All models by name; each may be replaced at any time, requests that use the old one finish with it."""
 
     def __init__(self, folders: Mapping[str, Path], threads: int | None) -> None:
         self._folders, self._threads = folders, threads
         self._served: dict[str, ServedModel] = {}
         self._seen: dict[str, Stamp] = {}
-        self._refused: dict[str, str] = {}
-
-    @property
-    def ready(self) -> bool:
-        """Whether every model is loaded."""
-        return len(self._served) == len(self._folders)
+        self._problems: dict[str, str] = {}  # why the version in the folder is not served, by name of the model
+        self._started = False
 
     @property
     def names(self) -> list[str]:
-        """Names of the models that are loaded, the one that is asked by default first."""
+        """Names of the models that are loaded, in the order given."""
         return [name for name in self._folders if name in self._served]
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Reasons why models are not served at all, by name."""
+        return {name: problem for name, problem in self._problems.items() if name not in self._served}
 
     def describe(self, name: str) -> dict[str, Any]:
         """Return what a list of models says of one."""
-        return self.get(name).describe(self._refused.get(name))
+        return self.get(name).describe(self._problems.get(name))
+
+    def check_ready(self) -> None:
+        """Raise ProblemError until every model was loaded, or failed to load."""
+        if not self._started:
+            raise ProblemError(503, "not-ready", "models are being loaded", headers={"Retry-After": "1"})
 
     def get(self, name: str | None) -> ServedModel:
         """Return a model by name, by default the first, or raise ProblemError."""
-        if not self.ready:
-            raise ProblemError(503, "not-ready", "models are being loaded", headers={"Retry-After": "1"})
+        self.check_ready()
         wanted = next(iter(self._folders)) if name is None else name
-        if wanted not in self._served:
-            known = ", ".join(self._folders)
-            raise ProblemError(404, "not-found", f"no model {quoted(wanted)} is served; there is: {known}")
-        return self._served[wanted]
+        served = self._served.get(wanted)
+        if served is not None:
+            return served
+        if wanted in self._folders:  # also by default: another model would answer in another taxonomy
+            raise ProblemError(503, "not-ready", f"model {wanted} could not be loaded; GET /v1/models has the reason")
+        known = ", ".join(self.names)
+        raise ProblemError(404, "not-found", f"no model {quoted(wanted)} is served; there is: {known}")
 
-    def load_all(self) -> None:
-        """Load every model, or raise HiNetError."""
+    def load_all(self) -> list[tuple[str, bool]]:
+        """Load every model; return their names, and whether they can be served. Raise HiNetError if none can."""
         compile_from_now_on()
-        for name, folder in self._folders.items():
-            self._seen[name] = _stamp(folder)
-            self._load(name)
+        results = self.refresh()
+        if self._folders and not self._served:
+            reasons = "; ".join(f"{name}: {problem}" for name, problem in self._problems.items())
+            raise HiNetError(f"no model can be served: {reasons}")
+        self._started = True
+        return results
 
     def refresh(self) -> list[tuple[str, bool]]:
-        """Take up models whose folders have changed; return their names, and whether they could be used.
+        """Load models whose folders have changed; return their names, and whether the new versions can be served.
 
-        A model that cannot be used is not tried again until its folder changes once more.
+        A model that cannot be served is not tried again until its folder changes once more.
         """
-        changed = []
+        results = []
         for name, folder in self._folders.items():
             stamp = _stamp(folder)
-            if stamp == self._seen[name]:
+            if stamp == self._seen.get(name):
                 continue
             self._seen[name] = stamp
             try:
-                if read_manifest(folder)["blake2b"] != self._served[name].digest:
-                    self._load(name)
-                    log.info("model %s: took up version %s", name, self._served[name].version)
-                    changed.append((name, True))
-                self._refused.pop(name, None)
-            except Exception as error:  # whatever is wrong with it, the old one answers
-                log.warning("model %s: the new version is refused, the old one stays: %s", name, error)
-                self._refused[name] = str(error)
-                changed.append((name, False))
-        return changed
+                if self._load(name, folder):
+                    results.append((name, True))
+                self._problems.pop(name, None)
+            except Exception as error:  # a fault of one model must not stop the others
+                self._report(name, error)
+                results.append((name, False))
+        return results
 
-    def _load(self, name: str) -> None:
-        folder = self._folders[name]
+    def _load(self, name: str, folder: Path) -> bool:
+        """Load and warm up the model in a folder, and return True, unless this version is served already."""
+        old = self._served.get(name)
+        if old is not None and read_manifest(folder)["blake2b"] == old.digest:
+            return False
         model = ServedModel(name, folder, load_model(folder, self._threads, mapped=False))
         model.warm_up()
         self._served[name] = model
+        if old is not None:
+            log.info("model %s: took up version %s", name, model.version)
+        return True
+
+    def _report(self, name: str, error: Exception) -> None:
+        """Log why a model cannot be served, with a traceback unless the message is enough, and keep the reason."""
+        expected = isinstance(error, HiNetError)
+        reason = str(error) if expected else f"{type(error).__name__}: {error}"
+        self._problems[name] = reason
+        stays = "; the old version stays" if name in self._served else ""
+        log.error("model %s cannot be served: %s%s", name, reason, stays, exc_info=None if expected else error)
 
 
 def _spread(values: list[Item], count: int) -> list[Item]:

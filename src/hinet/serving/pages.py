@@ -12,7 +12,8 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import Response
 
-INDEX = "/index.html"
+HTML = ".html"
+INDEX = f"/index{HTML}"
 HASHED = re.compile(r"[-.][0-9A-Za-z_]{8,}\.\w+$")  # the name tells the contents, so the file never changes
 TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css", ".woff2": "font/woff2",
          ".svg": "image/svg+xml", ".webmanifest": "application/manifest+json", ".ico": "image/x-icon"}  # fmt: skip
@@ -36,11 +37,12 @@ class PageFile:
 
 
 def read_page(folder: Path) -> Mapping[str, PageFile]:
-    """Return the files below a folder by the path of their URL; the index also as ``/``."""
+    """Return the files below a folder by the path of their URL; HTML also without its suffix, the index as ``/``."""
     files = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not any(part.startswith((".", "__")) for part in path.relative_to(folder).parts):
             files["/" + path.relative_to(folder).as_posix()] = _page_file(path)
+    files |= {path.removesuffix(HTML): file for path, file in files.items() if path.endswith(HTML)}
     if INDEX in files:
         files["/"] = files[INDEX]
     return files

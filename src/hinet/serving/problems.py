@@ -22,6 +22,7 @@ TITLES = {
     "invalid-body": "The body cannot be read",
     "invalid-request": "The request is invalid",
     "unauthorized": "A token is needed",
+    "wrong-host": "The service does not answer for this host",
     "not-found": "Not found",
     "method-not-allowed": "Another method is needed",
     "unsupported-type": "Another type of content is needed",

@@ -69,8 +69,9 @@ class ClassifyRequest(Asked):
     min_confidence: Annotated[
         Annotated[float, Field(gt=0, le=1)] | Literal["calibrated"] | None,
         Field(
-            description="Answer with the deepest node of at least this probability, or with none; 'calibrated' is the "
-            "threshold that was found in training for a risk."
+            description="Answer with the deepest node of at least this probability, or with none; a model of several "
+            "labels with all labels of at least this probability. 'calibrated' is the threshold that was found in "
+            "training for a risk."
         ),
     ] = None
     siblings: Annotated[
@@ -171,16 +172,28 @@ class FileQuery(Query):
         Literal["csv", "tsv", "jsonl", "parquet"] | None, Field(description="By default that of Content-Type.")
     ] = None
     text: Annotated[list[Name], Field(max_length=MOST_COLUMNS, description="Columns of the text.")] = []
-    top: Annotated[int, Field(ge=1, le=MOST_TRACES, description="Number of traces per row, best first.")] = 1
+    top: Annotated[
+        Annotated[int, Field(ge=1, le=MOST_TRACES)] | None,
+        Field(
+            description="Number of traces per row, best first; by default 1. A model of several labels answers with "
+            "its `top` most probable labels; by default with all above its thresholds."
+        ),
+    ] = None
     min_confidence: Annotated[
         Annotated[float, Field(gt=0, le=1)] | Literal["calibrated"] | None,
-        Field(description="Answer with the deepest node of at least this probability, or with none."),
+        Field(
+            description="Answer with the deepest node of at least this probability, or with none; a model of several "
+            "labels with all labels of at least this probability."
+        ),
     ] = None
     levels: Annotated[bool, Field(description="Add every step of the trace with its probability.")] = False
     titles: Annotated[bool, Field(description="Add the titles of labels.")] = False
     keep: Annotated[list[Name], Field(max_length=MOST_COLUMNS, description="Columns to copy to the answer.")] = []
     keep_all: Annotated[bool, Field(description="Copy all columns to the answer.")] = False
     prefix: Annotated[str, Field(max_length=100, description="Put before the names of new columns.")] = ""
+    escape_formulas: Annotated[
+        bool, Field(description="Put ' before cells of CSV and TSV that a spreadsheet would compute.")
+    ] = False
 
 
 # Explain
@@ -219,13 +232,18 @@ class Option(Answered):
 class StepReasons(Answered):
     """Why one option was chosen over its strongest rival, at a step where there was a choice.
 
-    All pushes, `others` and `rest` add up to `difference`.
+    All pushes, `others` and `rest` add up to `difference`. A model of several labels decides on each node by itself:
+    there is no rival.
     """
 
     chosen: Option
-    rival: Option
-    probability: Annotated[Probability, Field(description="Of the chosen one among its siblings.")]
-    difference: Annotated[float, Field(description="Log odds of the chosen one against the rival.")]
+    rival: Annotated[Option | None, Field(description="Null if the model gives several labels.")]
+    probability: Annotated[
+        Probability, Field(description="Of the chosen option among its siblings; without a rival, by itself.")
+    ]
+    difference: Annotated[
+        float, Field(description="Log odds of the chosen option against the rival; without a rival, its log odds.")
+    ]
     reasons: list[Reason]
     others: Annotated[float, Field(description="What features that are not listed add.")]
     rest: Annotated[float, Field(description="What is there without any feature.")]
@@ -510,10 +528,21 @@ class Service(Answered):
     limits: Limits
 
 
+class FailedModel(Answered):
+    """A model that the service was started with, and that cannot be served."""
+
+    name: str
+    problem: Annotated[str, Field(description="Why it cannot be loaded.")]
+
+
 class ModelList(Answered):
-    """All served models; the first is asked if a request names none."""
+    """All served models; a request that names none asks the first that the service was started with."""
 
     models: list[Model]
+    failed: Annotated[
+        list[FailedModel],
+        Field(description="Models that cannot be loaded; each is tried again when its folder changes."),
+    ]
     service: Service
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -93,7 +94,16 @@ def _protocol(settings: Settings) -> type[HttpToolsProtocol]:
 
         def on_headers_complete(self) -> None:
             self._stop()
+            if not self.url.startswith(b"/"):
+                self._use_host_of_target()
             super().on_headers_complete()
+
+        def _use_host_of_target(self) -> None:
+            """Let the host of a target such as ``http://host/path`` count instead of Host, as RFC 9112 requires."""
+            target = httptools.parse_url(self.url)
+            if target.host:
+                host = b"[%b]" % target.host if b":" in target.host else target.host
+                self.headers[:] = [(name, host if name == b"host" else value) for name, value in self.headers]
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop()

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from threading import Lock
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import orjson
@@ -65,6 +66,7 @@ class Service:
         self._working = ThreadPoolExecutor(WORKERS, "work")
         self._batcher = Batcher(self._searching, searches, self.metrics.batches.observe)
         self._doubts: deque[Doubt] = deque(maxlen=MOST_PENDING)
+        self._flushing = Lock()
 
     async def work(
         self, work: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs
@@ -73,33 +75,40 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._working, partial(work, *arguments, **named))
 
     def load(self) -> None:
-        """Load all models, or raise HiNetError."""
-        self.models.load_all()
+        """Load all models, or raise HiNetError if none can be served."""
+        results = self.models.load_all()
         gc.collect()
-        gc.freeze()  # what stays is left out of later collections, which stop all requests meanwhile
-        for name in self.models.names:
-            self.metrics.loads.labels(name, "loaded").inc()
+        self._count_loads(results)
         log.info("ready: %s", ", ".join(f"{name} {self.models.get(name).version}" for name in self.models.names))
 
+    def reload(self) -> None:
+        """Load models whose folders have changed."""
+        self._count_loads(self.models.refresh())
+
+    def _count_loads(self, results: Sequence[tuple[str, bool]]) -> None:
+        for name, is_served in results:
+            self.metrics.loads.labels(name, "loaded" if is_served else "refused").inc()
+        if results:
+            gc.freeze()  # what stays is left out of later collections, which stop all requests meanwhile
+
     async def watch(self) -> None:
-        """Take up changed models, and write the review queue, until cancelled."""
+        """Load changed models and write the review queue, until cancelled; a failure is logged."""
         while True:
             await asyncio.sleep(self.settings.poll)
-            changed = await self.work(self.models.refresh)
-            for name, taken in changed:
-                self.metrics.loads.labels(name, "loaded" if taken else "refused").inc()
-            if changed:
-                gc.freeze()
-            try:
-                await self.work(self.flush)
-            except sqlite3.Error as error:  # such as on a full disk
-                log.warning("the review queue cannot be written: %s", error)
+            for name, task in (("loading changed models", self.reload), ("writing the review queue", self.flush)):
+                try:
+                    await self.work(task)
+                except sqlite3.Error as error:  # such as on a full disk
+                    log.warning("%s failed: %s", name, error)
+                except Exception:
+                    log.exception("%s failed", name)
 
     def flush(self) -> None:
-        """Put rows that wait on the review queue."""
-        doubts = [self._doubts.popleft() for _ in range(len(self._doubts))]
-        if doubts and self.store is not None:
-            self.store.enqueue(doubts, self.settings.review)
+        """Put rows that wait on the review queue; when it returns, all that waited are there, whoever wrote them."""
+        with self._flushing:
+            doubts = [self._doubts.popleft() for _ in range(len(self._doubts))]
+            if doubts and self.store is not None:
+                self.store.enqueue(doubts, self.settings.review)
 
     def close(self) -> None:
         """End all threads, and close the store."""
@@ -311,8 +320,8 @@ class Service:
     # Models
 
     async def list_models(self) -> Json:
-        """Tell what is served."""
-        self.models.get(None)
+        """Return what is served."""
+        self.models.check_ready()
         settings = self.settings
         limits = {
             "body_bytes": settings.max_body,
@@ -323,6 +332,7 @@ class Service:
         }
         return {
             "models": [self.models.describe(name) for name in self.models.names],
+            "failed": [{"name": name, "problem": problem} for name, problem in self.models.failed.items()],
             "service": {
                 "hinet": __version__,
                 "feedback": self.store is not None,

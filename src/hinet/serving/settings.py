@@ -23,6 +23,7 @@ class Settings:
     tokens: frozenset[bytes] = frozenset()  # SHA-256 digests of bearer tokens; without any, all may ask
     feedback: Path | None = None  # file that feedback is kept in
     review: int = 0  # rows that the review queue keeps; 0 for no queue
+    allowed_hosts: tuple[str, ...] = ()  # names in Host headers, in addition to addresses and localhost
     max_body: int = 1 << 20  # bytes
     max_file: int = 1 << 30  # bytes of a table
     max_texts: int = 1_000  # per request

@@ -15,7 +15,7 @@ from hinet.classifier.prediction_output import PredictionOutput
 from hinet.classifier.prediction_table import PredictionOptions, PredictionTable
 from hinet.data.tables import FailFast, LabelledBlock, RowQuery, TableOptions, labelled_blocks
 from hinet.data.tables.formats import TableFormat
-from hinet.data.tables.writing import table_writer
+from hinet.data.tables.writing import LABEL_SEP, table_writer
 from hinet.errors import FileError, HiNetError
 from hinet.serving.models import ServedModel
 from hinet.serving.problems import FieldProblem, ProblemError
@@ -56,6 +56,7 @@ class TableJob:
     query: RowQuery
     table: PredictionTable
     prefix: str
+    escape_formulas: bool
     max_length: int
 
     @classmethod
@@ -75,8 +76,10 @@ class TableJob:
             columns, labels=False, keep=tuple(asked.keep), keep_all=asked.keep_all, allow_blank=True,
             widths=loaded.widths(columns),
         )  # fmt: skip
-        table = loaded.table(PredictionOptions(asked.top, threshold, "map", asked.levels, asked.titles))
-        return cls(model, path, format, query, table, asked.prefix, max_length)
+        options = PredictionOptions(asked.top, levels=asked.levels, titles=asked.titles)
+        least = "min_confidence" if loaded.fitted.codec.sets is None else "min_probability"
+        table = loaded.table(replace(options, **{least: threshold}))
+        return cls(model, path, format, query, table, asked.prefix, asked.escape_formulas, max_length)
 
     def check(self) -> int:
         """Read the whole table and return its number of rows, or raise ProblemError for the first bad row."""
@@ -107,7 +110,12 @@ class TableJob:
         first = next(blocks)
         output, sink = self._output(first), _Sink()
         with ExitStack() as stack:
-            writer = stack.enter_context(table_writer("answer", cast(IO[bytes], sink), self.format, output.kinds()))
+            stream, label_sep = cast(IO[bytes], sink), self.model.model.columns.label_sep or LABEL_SEP
+            writer = stack.enter_context(
+                table_writer(
+                    "answer", stream, self.format, output.kinds(), label_sep, escape_formulas=self.escape_formulas
+                )
+            )
             for block in chain([first], blocks):
                 for part in block.parts(output.rows_at_a_time):
                     writer.write(output.columns(part))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,8 @@ from hinet.files.text import decoding_error
 CellKind = Literal["text", "texts", "labels", "number", "numbers", "integer", "any"]
 LIST_SEP = " > "  # between the steps of a trace in a text cell
 LABEL_SEP = "|"  # between several labels in a text cell, unless another is given
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # also in full width
+_NUMBER = re.compile(r"[+-]?[0-9.,]*[0-9][0-9.,]*(?:[eE][+-]?[0-9]+)?%?")
 
 
 class TableWriter(Protocol):
@@ -51,12 +54,19 @@ def output_format(out: str, format: TableFormat | None, input_format: TableForma
 
 @contextmanager
 def new_table(
-    out: str, format: TableFormat, kinds: Mapping[str, CellKind], label_sep: str = LABEL_SEP, schema: Any = None
+    out: str,
+    format: TableFormat,
+    kinds: Mapping[str, CellKind],
+    label_sep: str = LABEL_SEP,
+    schema: Any = None,
+    *,
+    escape_formulas: bool = False,
 ) -> Iterator[TableWriter]:
     """Yield a writer of a table with these columns; ``-`` is standard output.
 
-    A file appears when the block ends, and not if it raises. ``label_sep`` is what joins several labels in a text cell;
-    ``schema`` is that of Parquet, which is else taken from the first block.
+    A file appears when the block ends, and not if it raises. ``label_sep`` joins several labels in a text cell;
+    ``schema`` is that of Parquet, by default taken from the first block. ``escape_formulas`` changes cells of CSV and
+    TSV that a spreadsheet would compute.
     """
     for name in kinds:
         if decoding_error(name, "utf-8"):
@@ -65,14 +75,14 @@ def new_table(
         stream = standard_output()
         if format == "parquet" and stream.isatty():
             raise FileError(out, "Parquet is a binary format; write it to a file, or choose another format")
-        with table_writer(out, stream, format, kinds, label_sep, schema) as writer:
+        with table_writer(out, stream, format, kinds, label_sep, schema, escape_formulas=escape_formulas) as writer:
             yield writer
         stream.flush()
         return
     with (
         new_file(out) as stream,
         compressed_writer(out, stream) as packed,
-        table_writer(out, packed, format, kinds, label_sep, schema) as writer,
+        table_writer(out, packed, format, kinds, label_sep, schema, escape_formulas=escape_formulas) as writer,
     ):
         yield writer
 
@@ -85,6 +95,8 @@ def table_writer(
     kinds: Mapping[str, CellKind],
     label_sep: str = LABEL_SEP,
     schema: Any = None,
+    *,
+    escape_formulas: bool = False,
 ) -> Iterator[TableWriter]:
     """Yield a writer of a table to a stream; errors name ``path``."""
     if format == "jsonl":
@@ -93,15 +105,32 @@ def table_writer(
         with _Parquet(path, stream, kinds, schema) as writer:
             yield writer
     else:
-        yield _Delimited(path, stream, "\t" if format == "tsv" else ",", kinds, label_sep)
+        delimiter = "\t" if format == "tsv" else ","
+        yield _Delimited(path, stream, delimiter, kinds, label_sep, escape_formulas=escape_formulas)
+
+
+def escape_formula(cell: str) -> str:
+    """Return a cell with an apostrophe in front if a spreadsheet would compute it; a number stays as it is.
+
+    >>> escape_formula("=1+1"), escape_formula("-1.5"), escape_formula("rye")
+    ("'=1+1", '-1.5', 'rye')
+    """
+    return f"'{cell}" if cell.startswith(_FORMULA_STARTS) and not _NUMBER.fullmatch(cell) else cell
 
 
 class _Delimited:
     def __init__(
-        self, path: str, stream: IO[bytes], delimiter: str, kinds: Mapping[str, CellKind], label_sep: str
+        self,
+        path: str,
+        stream: IO[bytes],
+        delimiter: str,
+        kinds: Mapping[str, CellKind],
+        label_sep: str,
+        *,
+        escape_formulas: bool,
     ) -> None:
         self._path, self._stream, self._delimiter, self._kinds = path, stream, delimiter, kinds
-        self._label_sep = label_sep
+        self._label_sep, self._escape_formulas = label_sep, escape_formulas
         self._cell_of = {**_CELL_OF, "labels": self._labels, "numbers": self._numbers}
         self._rows([list(kinds)])
 
@@ -123,6 +152,8 @@ class _Delimited:
         self._rows(list(zip(*cells, strict=True)))
 
     def _rows(self, rows: list[Any]) -> None:
+        if self._escape_formulas:
+            rows = [[escape_formula(cell) for cell in row] for row in rows]
         written = io.StringIO()
         csv.writer(written, delimiter=self._delimiter, lineterminator="\n").writerows(rows)
         text = written.getvalue()

@@ -27,10 +27,21 @@ export class Answer {
     return this.result?.traces[this.chosen];
   }
 
-  // The nodes that a person accepts or the model answered.
+  // The nodes that the model answered; a model of several labels may answer with none.
   get predicted() {
-    const { labels, traces } = this.result;
-    return labels.length ? labels.map(({ node }) => node) : [traces[0].node];
+    return this.result.labels.map(({ node }) => node);
+  }
+
+  // The nodes that a person accepts: the whole answer, or the end of a trace that was chosen.
+  get accepted() {
+    return this.chosen || !this.predicted.length ? [this.trace.node] : this.predicted;
+  }
+
+  get heading() {
+    if (this.chosen) return `Trace ${this.chosen + 1}`;
+    const labels = this.predicted.length;
+    if (labels > 1) return `Most probable of ${labels} labels`;
+    return labels ? "Answer" : "No label is probable enough. The most probable one is";
   }
 
   choose(index, focus = false) {
@@ -66,21 +77,21 @@ export class Answer {
       this.element,
       h(
         "header.headline",
-        h("p.eyebrow", this.chosen ? `Trace ${this.chosen + 1}` : "Answer"),
+        h("p.eyebrow", this.heading),
         h("h2", titled(trace), " ", idOf(trace)),
         h("p.big-percent", percent(trace.probability)),
       ),
       labels.length > 1 &&
         h(
           "div.labels",
-          h("p.eyebrow", `All ${labels.length} labels`),
+          h("p.eyebrow", "All labels"),
           h(
             "ul.chips",
             labels.map((label) => h("li", titled(label), " ", h("span.percent", percent(label.probability)))),
           ),
         ),
       this.actions,
-      this.slider(),
+      !this.app.model.several_labels && this.slider(),
       h("div.trace-box", { vars: { t: this.threshold } }, this.steps),
       this.explanation,
       this.others(),
@@ -264,14 +275,17 @@ export class Answer {
   }
 }
 
+// A model of several labels decides on each node by itself.
 const rivalLine = ({ rival, probability }) =>
-  h(
-    "p.rival",
-    "Against ",
-    rival.stops && "ending at ",
-    titled(rival),
-    `, its strongest rival. ${percent(probability)} among the siblings.`,
-  );
+  rival
+    ? h(
+        "p.rival",
+        "Against ",
+        rival.stops && "ending at ",
+        titled(rival),
+        `, its strongest rival. ${percent(probability)} among the siblings.`,
+      )
+    : h("p.rival", `Decided by itself, without a rival: ${percent(probability)}.`);
 
 // The steps of a trace from the last one that it shares with the best on.
 function apart(best, steps) {

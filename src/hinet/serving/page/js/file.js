@@ -85,11 +85,20 @@ export function create(panel, app) {
 
   function drawOptions(file, format, head) {
     const column = model.kind === "text" && columnChoice(model, head.columns);
-    const top = h("input", { type: "number", name: "top", min: 1, max: 100, value: 1, required: true });
+    const several = model.several_labels;
+    const top = h("input", {
+      type: "number",
+      name: "top",
+      min: 1,
+      max: 100,
+      value: several ? null : 1,
+      placeholder: several ? "All that are probable" : null,
+      required: !several,
+    });
     const least = h(
       "select",
       { name: "min_confidence" },
-      h("option", { value: "" }, "Always in full"),
+      h("option", { value: "" }, several ? "Learned thresholds" : "Always in full"),
       model.calibration?.risk &&
         h("option", { value: "calibrated" }, `Calibrated: at most ${percent(model.calibration.risk.risk)} wrong`),
       CONFIDENCES.map((value) => h("option", { value }, `At least ${percent(value)} sure`)),
@@ -109,7 +118,7 @@ export function create(panel, app) {
           run(file, format, { model: model.name, format, ...Object.fromEntries(new FormData(form)) });
         },
         onchange: () => {
-          least.disabled = top.value > 1;
+          least.disabled = !several && top.value > 1;
           levels.firstChild.disabled = !least.disabled && least.value !== "";
         },
       },
@@ -118,15 +127,16 @@ export function create(panel, app) {
       h(
         "div.columns",
         column && h("label.field", "Column of the texts", column),
-        h("label.field", "Answers per row", top),
+        h("label.field", several ? "Labels per row" : "Answers per row", top),
         h("label.field", "Confidence", least),
         h("label.field", "New columns start with", h("input", { type: "text", name: "prefix", value: prefix })),
       ),
       h(
         "div.checks",
         check("titles", "Titles", true),
-        levels,
+        !several && levels,
         check("keep_all", "Keep the columns of the table", true),
+        (format === "csv" || format === "tsv") && check("escape_formulas", "Safe to open in a spreadsheet", true),
       ),
       h("div", go),
     );

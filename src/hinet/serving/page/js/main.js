@@ -1,7 +1,10 @@
-// The frame: views, the choice of a model, colours, shortcuts, and the state of the connection.
+// The frame: views, the choice of a model, shortcuts, and the state of the connection.
 
 import * as api from "./api.js";
 import { byId, failure, fill, h } from "./dom.js";
+import { keep, stored } from "./storage.js";
+import "./theme.js";
+import "./token.js";
 
 const VIEWS = ["classify", "file", "review", "model"];
 const app = { service: null, models: [], model: null };
@@ -68,28 +71,13 @@ function choose(name) {
   keep("hinet-model", app.model.name);
 }
 
-// Storage may be turned off; a choice then lasts as long as the page.
-function keep(key, value) {
-  try {
-    localStorage.setItem(key, value);
-  } catch {
-    return;
-  }
-}
-
-function stored(key) {
-  try {
-    return localStorage.getItem(key);
-  } catch {
-    return null;
-  }
-}
-
 async function start() {
   const place = byId("start");
   try {
-    const { models, service } = await api.models();
+    const { models, failed, service } = await api.models();
     Object.assign(app, { models, service });
+    const reasons = failed.map(({ name, problem }) => `Model ${name} cannot be loaded: ${problem}`);
+    fill(byId("failed"), ...reasons.map((reason) => h("p.banner", reason)));
   } catch (error) {
     if (error.status === 503) {
       fill(place, h("p.busy", "The service is loading its models …"));
@@ -141,44 +129,6 @@ api.whenever("online", () => {
   clearTimeout(waiting);
   byId("banner").hidden = true;
 });
-
-let asking = null;
-
-api.whenever("token", () => {
-  asking ??= new Promise((resolve) => {
-    const dialog = byId("token");
-    byId("token-value").value = "";
-    dialog.returnValue = "";
-    dialog.showModal();
-    dialog.addEventListener(
-      "close",
-      () => {
-        asking = null;
-        resolve(dialog.returnValue === "use" ? byId("token-value").value : null);
-      },
-      { once: true },
-    );
-  });
-  return asking;
-});
-
-// Colours
-
-const dark = matchMedia("(prefers-color-scheme: dark)");
-const chosenTheme = () => document.documentElement.dataset.theme;
-
-function paint(theme) {
-  if (theme) document.documentElement.dataset.theme = theme;
-  byId("theme").setAttribute("aria-pressed", (chosenTheme() ?? (dark.matches ? "dark" : "light")) === "dark");
-}
-
-byId("theme").addEventListener("click", () => {
-  const theme = byId("theme").getAttribute("aria-pressed") === "true" ? "light" : "dark";
-  paint(theme);
-  keep("hinet-theme", theme);
-});
-dark.addEventListener("change", () => paint());
-paint(stored("hinet-theme"));
 
 // Shortcuts: single keys, unless they are typed into a field or tree, or turned off
 

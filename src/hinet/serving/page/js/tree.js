@@ -186,8 +186,7 @@ export class Tree {
   // Show an answer: along the steps of the best trace the most probable siblings, without a request.
   showTraces(traces) {
     this.clear();
-    for (const { steps } of traces)
-      steps.forEach(({ probability }, at) => this.probabilities.set(keyOf(steps.slice(0, at + 1)), probability));
+    this.noteProbabilities(traces);
     const [trace] = traces;
     let parent = this.root;
     for (const [index, step] of trace.steps.entries()) {
@@ -225,11 +224,26 @@ export class Tree {
     return parent;
   }
 
+  // Show an answer of several labels: the ways down to them, and what stands next to them, which is loaded.
+  async showLabels(traces) {
+    this.clear();
+    this.noteProbabilities(traces);
+    const { root } = this;
+    for (const { steps } of traces.toReversed()) if (root === this.root) await this.reveal(steps);
+    if (root === this.root) this.markTraces(traces);
+  }
+
+  noteProbabilities(traces) {
+    for (const { steps } of traces)
+      steps.forEach(({ probability }, at) => this.probabilities.set(keyOf(steps.slice(0, at + 1)), probability));
+  }
+
   // Open the way down to a node: the nodes of a path from the top, children counted where known.
   async reveal(path) {
     let parent = this.root;
     for (const step of path.filter(({ node }) => node !== this.above)) {
       await this.open(parent);
+      if (topOf(parent) !== this.root) return; // another answer is shown by now
       this.opened(parent);
       parent = this.add(parent, step, parent.group.firstElementChild);
       this.updateMore(parent.parent);
@@ -238,12 +252,14 @@ export class Tree {
     return parent;
   }
 
-  markTrace(path) {
+  markTraces(traces) {
     for (const element of this.element.querySelectorAll(".on-trace")) element.classList.remove("on-trace");
-    let item = this.root;
-    for (const { node } of path) {
-      item = item?.shown.get(node);
-      item?.element.classList.add("on-trace");
+    for (const { steps } of traces) {
+      let item = this.root;
+      for (const { node } of steps) {
+        item = item?.shown.get(node);
+        item?.element.classList.add("on-trace");
+      }
     }
   }
 

@@ -87,12 +87,16 @@ export class Workbench {
   }
 
   async traceChosen(trace, index) {
-    if (index === 0 && this.fresh) this.tree.showTraces(this.answer.result.traces);
-    else {
-      await this.tree.reveal(trace.steps);
-      this.tree.markTrace(trace.steps);
-    }
+    const { traces } = this.answer.result;
+    const { accepted } = this.answer;
+    const { fresh } = this;
     this.fresh = false;
+    if (index || !fresh) {
+      await this.tree.reveal(trace.steps);
+      this.tree.markTraces([trace]);
+    } else if (this.app.model.several_labels)
+      await this.tree.showLabels(traces.filter(({ node }) => accepted.includes(node)));
+    else this.tree.showTraces(traces);
     this.drawActions();
   }
 
@@ -189,7 +193,7 @@ export class Workbench {
 
   drawActions() {
     const { service } = this.app;
-    const { trace, result, chosen } = this.answer;
+    const { accepted, result } = this.answer;
     if (!result) return;
     if (this.sent) return fill(this.answer.actions, h("p.kept", this.sent));
     if (!service.feedback)
@@ -202,7 +206,7 @@ export class Workbench {
           " to keep what people accept and correct.",
         ),
       );
-    const what = chosen ? trace.node : result.labels.length > 1 ? `all ${result.labels.length}` : trace.node;
+    const what = accepted.length > 1 ? `all ${accepted.length}` : accepted[0];
     fill(
       this.answer.actions,
       h("button.primary", { type: "button", onclick: () => this.accept() }, "Accept ", name(what)),
@@ -211,10 +215,9 @@ export class Workbench {
   }
 
   accept() {
-    const { trace, chosen, predicted, result } = this.answer;
-    if (!result || this.sent) return;
-    if (chosen && !predicted.includes(trace.node)) this.send("correct", [trace.node]);
-    else this.send("accept", chosen ? [trace.node] : predicted);
+    if (!this.answer.result || this.sent) return;
+    const { accepted, predicted } = this.answer;
+    this.send(accepted.every((node) => predicted.includes(node)) ? "accept" : "correct", accepted);
   }
 
   correct() {

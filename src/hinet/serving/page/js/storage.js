@@ -1,0 +1,17 @@
+// What a browser remembers. Storage may be turned off; a choice then lasts as long as the page.
+
+export function keep(key, value) {
+  try {
+    localStorage.setItem(key, value);
+  } catch {
+    return;
+  }
+}
+
+export function stored(key) {
+  try {
+    return localStorage.getItem(key);
+  } catch {
+    return null;
+  }
+}
