@@ -73,6 +73,7 @@ class Service:
 
     def __init__(self, client: TestClient, app: Any) -> None:
         self.client, self.app = client, app
+        self.service = app._app.state.service
         while client.get("/ready").status_code == 503:
             pass
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import orjson
 from fastapi import FastAPI, Query, Request
+from fastapi import Path as PathParameter
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
@@ -49,7 +50,7 @@ PROBLEMS = {
     422: "A field is wrong, unknown or missing.",
     429: "Too many requests at once; see Retry-After.",
     431: "The head of the request is too long.",
-    503: "The service is not ready, or the request took too long.",
+    503: "The service is not ready, the request took too long, or feedback cannot be read or written now.",
 }
 
 log = logging.getLogger("hinet.serving")
@@ -83,7 +84,7 @@ def create_app(settings: Settings, on_failure: Callable[[HiNetError], None] = la
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async def start() -> None:
             try:
-                await service.work(service.load)
+                await service.load_models()
             except HiNetError as error:
                 on_failure(error)
                 return
@@ -151,6 +152,15 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
     async def feedback(request: Request) -> Response:
         check_json(request.headers.get("content-type", "").encode())
         return JSON(await service.feedback(request.scope[BODY]), 201)
+
+    @app.get("/v1/feedback", responses=_described(schemas.FeedbackPage), summary="Feedback that is kept")
+    async def list_feedback(asked: Annotated[schemas.FeedbackQuery, Query()]) -> Response:
+        return JSON(await service.list_feedback(asked))
+
+    @app.delete("/v1/feedback/{id}", status_code=204, responses=_described(None, 204), summary="Delete feedback")
+    async def delete_feedback(id: Annotated[int, PathParameter(ge=1, le=schemas.MAX_ID)]) -> Response:
+        await service.delete_feedback(id)
+        return Response(status_code=204)
 
     table = {kind.partition(";")[0]: {"schema": {"type": "string", "format": "binary"}} for kind in TYPES.values()}
     documented = {**_described(schemas.Status), 200: {"description": "The answered table.", "content": table}}
