@@ -107,8 +107,8 @@ def peek_stream(
     ``on_read`` is called before each further read, and may raise to stop.
     """
     head = stream.read(size)
-    rest = io.BufferedReader(_PrefixedStream(head, stream, on_read), BUFFER_BYTES)
-    return PeekedStream(head, len(head) < size, rest)
+    raw = _PrefixedStream(head, stream, on_read)
+    return PeekedStream(head, len(head) < size, io.BufferedReader(raw, BUFFER_BYTES))
 
 
 class _PrefixedStream(io.RawIOBase):

@@ -81,18 +81,22 @@ class Service:
         """Return the result of a function that runs in a thread."""
         return await _run(self._working, partial(work, *arguments, **named))
 
-    async def work_on_table(self, work: Callable[Arguments, Result], *arguments: Arguments.args) -> Result:
+    async def work_on_table(
+        self, work: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs
+    ) -> Result:
         """Return the result of a function that reads or answers one block of a table."""
-        return await _run(self._tables, partial(work, *arguments))
+        return await _run(self._tables, partial(work, *arguments, **named))
 
     async def load_models(self) -> None:
         """Load all models, or raise HiNetError."""
         await _run(self._loading, self.load)
 
-    async def _ask_store(self, work: Callable[Arguments, Result], *arguments: Arguments.args) -> Result:
+    async def _ask_store(
+        self, work: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs
+    ) -> Result:
         """Return the result of a function that reads or writes the store, or raise ProblemError if it cannot now."""
         try:
-            return await _run(self._storing, partial(work, *arguments))
+            return await _run(self._storing, partial(work, *arguments, **named))
         except StoreError as error:
             log.warning("%s", error)
             headers = {"Retry-After": str(RETRY_SECONDS)}

@@ -380,7 +380,9 @@ def _switch_to_wal(connection: sqlite3.Connection) -> None:
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:
-    return Entry(*row[:5], *map(json.loads, row[5:8]), row[8])  # type: ignore[arg-type]
+    number, received, model, version, verdict, cells, nodes, predicted, exported = row
+    lists = json.loads(nodes), json.loads(predicted)
+    return Entry(number, received, model, version, verdict, json.loads(cells), *lists, exported)
 
 
 def _has_blank_text(row: Json, digest: bytes) -> bool:
