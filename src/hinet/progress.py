@@ -126,6 +126,11 @@ class RowCounter:
             self._stream.write(f"\r{self}\x1b[K" if self._is_terminal else f"{self}\n")
             self._stream.flush()
 
+    def end_line(self) -> None:
+        """Leave the updated line of a terminal as it is, so that a message may follow."""
+        if self._is_terminal and not self._quiet:
+            self._stream.write("\n")
+
     def finished(self) -> None:
         """Write the final count."""
         if not self._quiet:

@@ -34,7 +34,13 @@ COMMANDS = commands()
 EXAMPLES = {name: command.help.partition("Example: hinet ")[2].partition("\n")[0] for name, command in COMMANDS.items()}
 VECTORS = {"vectors distill", "vectors inspect"}  # their examples run in tests/encoders, with an encoder
 COMPILED = {"compile"}  # its example runs in tests/engine/test_compiling.py
-SERVED = {"serve", "feedback export", "feedback show"}  # their examples run in test_serve.py
+SERVED = {
+    "serve",
+    "feedback export",
+    "feedback show",
+    "feedback list",
+    "feedback delete",
+}  # their examples run in test_serve.py
 RANDOM = {"train", "tune", "update", "compare", "demo"}
 THREADED = RANDOM | {"predict", "evaluate", "explain", "export", "compile", "serve", "vectors distill"}
 

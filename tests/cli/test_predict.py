@@ -21,6 +21,8 @@ import pytest
 
 from hinet import HiNetClassifier, Taxonomy, load
 from hinet.classifier import prediction_table
+from hinet.classifier.prediction_output import PredictionOutput
+from hinet.data.tables import LabelledBlock
 from hinet.metrics import hierarchical_f1
 from tests.cli.conftest import HINET, products, run_hinet, run_inside, write_products
 from tests.processes import run
@@ -305,6 +307,46 @@ def test_a_disk_that_fills_up_leaves_the_old_file_whole(shop: Path) -> None:
     assert "error: out.csv: cannot be written: File too large" in done.stderr
     assert (shop / "out.csv").read_text() == "old"
     assert sorted(path.name for path in shop.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("signal_error", "code"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)], ids=["Ctrl-C", "SIGTERM"]
+)
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("out.csv", "interrupted after 1 row; out.csv was not written. To keep finished rows, write them to --out -\n"),
+        ("-", "interrupted after 1 row; the output is incomplete\n"),
+    ],
+)
+def test_an_interrupted_prediction_says_what_was_written(
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    signal_error: BaseException,
+    code: int,
+    out: str,
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rows.csv").write_text("title\ndark bread\nstop\n")
+    Path("out.csv").write_text("old")
+    columns = PredictionOutput.columns
+
+    def interrupted(output: PredictionOutput, block: LabelledBlock) -> Any:
+        if block.texts == ["stop"]:
+            raise signal_error
+        return columns(output, block)
+
+    monkeypatch.setattr("hinet.data.tables.blocks.MAX_ROWS", 1)
+    monkeypatch.setattr(PredictionOutput, "columns", interrupted)
+    assert run_inside("predict", trained / "model", "rows.csv", "--out", out, "-q") == code
+    written = capfd.readouterr()
+    assert written.err.startswith(message)
+    assert written.out.count("\n") == (2 if out == "-" else 0)  # the header and a row
+    assert Path("out.csv").read_text() == "old"
+    assert {path.name for path in tmp_path.iterdir()} == {"rows.csv", "out.csv"}
 
 
 def test_a_reader_that_goes_away_is_no_error(shop: Path) -> None:

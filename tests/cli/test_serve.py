@@ -65,6 +65,10 @@ def test_a_correction_is_kept_exported_and_learned(shop: Path) -> None:
     exported = run_hinet(*EXAMPLES["feedback export"].split(), cwd=shop)
     assert (exported.returncode, exported.stderr) == (0, "30 rows\n")
     assert (shop / "rows.csv").read_text().splitlines()[:2] == ["title,category", f"{TEXT} 0,milk"]
+    listed = run_hinet(*EXAMPLES["feedback list"].split(), cwd=shop)
+    assert len(listed.stdout.splitlines()) == 30
+    deleted = run_hinet(*EXAMPLES["feedback delete"].split(), cwd=shop)
+    assert (deleted.returncode, deleted.stderr) == (0, "2 rows deleted\n")
     updated = run_hinet("update", "model", "--rows", "rows.csv", cwd=shop)
     assert updated.returncode == 0, updated.stderr
     with serving(shop, "again=model") as ask:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import time
@@ -319,6 +320,7 @@ def test_control_c_leaves_no_half_of_a_table(shop: Path) -> None:
         run.send_signal(signal.SIGINT)
         said = run.stderr.read() if run.stderr else ""
     assert run.returncode == 130
+    assert re.search(r"interrupted after [\d,]+ rows; out.tsv was not written", said), said
     assert "Traceback" not in said
     assert sorted(path.name for path in shop.iterdir()) == before
 

@@ -74,6 +74,7 @@ class Service:
 
     def __init__(self, client: TestClient, app: Any, failures: Sequence[HiNetError]) -> None:
         self.client, self.app = client, app
+        self.service = app._app.state.service
         while client.get("/ready").status_code == 503:
             if failures:
                 raise failures[0]

@@ -50,7 +50,7 @@ def test_feedback_is_kept_for_training(fresh: Service, tmp_path: Path) -> None:
     fresh.post("/v1/feedback", {"text": "goat", "verdict": "correct", "nodes": ["milk"], "predicted": ["rye"]})
     fresh.post("/v1/feedback", {"row": {"title": "dark rye"}, "verdict": "correct", "nodes": ["white"]})
     other = Store.open(tmp_path / "feedback.db")
-    assert other.training_rows("shop") == [
+    assert [kept.row for kept in other.training_rows("shop")] == [
         {"title": "goat", "category": "milk"}, {"title": "dark rye", "category": "white"},
     ]  # fmt: skip
     other.close()
@@ -60,8 +60,35 @@ def test_the_last_verdict_on_a_text_counts(store: Store) -> None:
     for text, label in (("a", "rye"), ("b", "milk"), ("a", "white")):
         store.add(verdict(text, label))
     store.add(verdict("a", "tv", model="other"))
-    assert store.training_rows("shop") == [{"title": "b", "category": "milk"}, {"title": "a", "category": "white"}]
+    assert [kept.row["category"] for kept in store.training_rows("shop")] == ["milk", "white"]
     assert [tuple(count) for count in store.counts()] == [("other", "correct", 1), ("shop", "correct", 3)]
+
+
+def test_only_new_verdicts_are_exported_again(store: Store) -> None:
+    for text, label in (("a", "rye"), ("b", "milk")):
+        store.add(verdict(text, label))
+    assert [kept.id for kept in store.training_rows("shop", only_new=True)] == [1, 2]
+    store.mark_exported([1, 2])
+    assert not store.training_rows("shop", only_new=True)
+    store.add(verdict("a", "white"))
+    assert [kept.id for kept in store.training_rows("shop", only_new=True)] == [3]
+    assert [kept.id for kept in store.training_rows("shop")] == [2, 3]
+
+
+def test_an_earlier_verdict_counts_again_once_a_later_one_is_deleted(store: Store) -> None:
+    for label in ("rye", "milk"):
+        store.add(verdict("a", label))
+        store.mark_exported([kept.id for kept in store.training_rows("shop")])
+    store.delete([2])
+    assert [kept.row["category"] for kept in store.training_rows("shop", only_new=True)] == ["rye"]
+
+
+def test_ids_that_are_not_there_delete_nothing(store: Store) -> None:
+    store.add(verdict("a", "rye"))
+    assert store.delete([1, 7, 8]) == [7, 8]
+    assert [entry.id for entry in store.entries()] == [1]
+    assert store.delete([1]) == []
+    assert not store.entries()
 
 
 @pytest.mark.parametrize(
@@ -74,10 +101,37 @@ def test_the_last_verdict_on_a_text_counts(store: Store) -> None:
         ({"text": "a", "verdict": "skip"}, "verdict"),
         ({"row": {"name": "a"}, "verdict": "accept", "nodes": ["rye"]}, "row"),
         ({"text": "a", "verdict": "accept", "nodes": ["rye"], "review": 0}, "review"),
+        ({"text": "a", "verdict": "correct", "nodes": ["rye", "milk"]}, "nodes"),
+        ({"text": "", "verdict": "accept", "nodes": ["rye"]}, "text"),
+        ({"text": " \n", "verdict": "accept", "nodes": ["rye"]}, "text"),
+        ({"text": "a\0b", "verdict": "accept", "nodes": ["rye"]}, "text"),
+        ({"row": {"title": " "}, "verdict": "accept", "nodes": ["rye"]}, "row"),
+        ({"row": {"title": None}, "verdict": "accept", "nodes": ["rye"]}, "row"),
     ],
 )
 def test_wrong_feedback_is_refused(service: Service, body: dict[str, object], field: str) -> None:
     assert service.problem(422, "/v1/feedback", body)["errors"][0]["field"] == field
+
+
+def test_a_refusal_names_the_value_and_the_remedy(service: Service) -> None:
+    body = {"text": "a", "verdict": "correct", "nodes": ["rye", "milk"]}
+    assert service.problem(422, "/v1/feedback", body)["detail"] == (
+        "nodes: the model gives one label per text; got 'rye', 'milk'; send one node"
+    )
+    detail = service.problem(422, "/v1/feedback", {"text": " ", "verdict": "accept", "nodes": ["rye"]})["detail"]
+    assert detail == "text: the text is blank: ' '; send the text that was classified"
+
+
+def test_feedback_is_listed_and_deleted(fresh: Service) -> None:
+    ids = [fresh.post("/v1/feedback", {"text": t, "verdict": "accept", "nodes": ["rye"]})["id"] for t in "abc"]
+    page = schemas.FeedbackPage.model_validate(fresh.get("/v1/feedback", limit=2))
+    assert (page.total, [item.id for item in page.items]) == (3, ids[:0:-1])
+    assert page.items[0].row == {"title": "c", "category": "rye"}
+    answer = fresh.client.delete(f"/v1/feedback/{ids[1]}")
+    assert (answer.status_code, answer.content) == (204, b"")
+    gone = fresh.client.delete(f"/v1/feedback/{ids[1]}")
+    assert (gone.status_code, gone.headers["content-type"]) == (404, "application/problem+json")
+    assert [item["id"] for item in fresh.get("/v1/feedback")["items"]] == [ids[2], ids[0]]
 
 
 def test_doubtful_rows_come_up_for_review(fresh: Service) -> None:
@@ -148,8 +202,8 @@ def test_other_files_are_no_feedback(tmp_path: Path) -> None:
     [
         (Columns(("t",), ("l",)), ["A > x", "A > y", "B"], ["A > y"], {"t": "words", "l": "A > y"}),
         (Columns(("t", "u"), ("l",)), ["A > x", "B"], ["B"], {"t": "words", "u": "", "l": "B"}),
-        (Columns(("t",), ("l",), label_sep="|"), ["p", "q"], ["p", "q"], {"t": "words", "l": "p|q"}),
-        (Columns(("t",), ("l",)), ["p", "q"], ["p", "q"], {"t": "words", "l": ["p", "q"]}),
+        (Columns(("t",), ("l",), label_sep="|"), [{"p", "q"}, {"q"}], ["p", "q"], {"t": "words", "l": "p|q"}),
+        (Columns(("t",), ("l",)), [{"p", "q"}, {"q"}], ["p", "q"], {"t": "words", "l": ["p", "q"]}),
         (Columns(("t",), ("top", "leaf")), [("A", "x"), ("B", "")], ["A"], {"t": "words", "top": "A", "leaf": ""}),
     ],
 )
@@ -162,6 +216,14 @@ def test_labels_are_written_as_in_training(
     positions = [fitted.codec.taxonomy.position(node) for node in nodes]
     assert training_row(model, "words", positions) == expected
     assert json.loads(json.dumps(expected)) == expected
-    if len(columns.label) > 1:
+    if fitted.codec.sets is None:
         with pytest.raises(HiNetError, match="one node"):
             training_row(model, "words", positions * 2)
+
+
+def test_a_label_that_has_the_separator_is_refused() -> None:
+    columns = Columns(("t",), ("l",), label_sep="|")
+    fitted = HiNetClassifier().fit(["one", "two", "three", "four"], [{"p|q", "r"}, {"r"}] * 2).fitted_
+    model = LoadedModel(fitted, {"notes": {"columns": columns.to_dict()}, "calibration": None})
+    with pytest.raises(HiNetError, match=r"'p\|q' has the separator '\|'"):
+        training_row(model, "words", [fitted.codec.taxonomy.position("p|q")])

@@ -56,7 +56,8 @@ def test_a_table_is_left_alone_when_nobody_reads_it(shop: Path, tmp_path: Path) 
     table = b"title\n" + b"dark bread and more words\n" * 50_000
     head = b"POST /v1/classify/file?top=6&titles=true&levels=true HTTP/1.1\r\nhost: [::1]\r\ncontent-type: text/csv\r\n"
     head += b"content-length: %d\r\n\r\n"
-    with running({"shop": shop}, seconds=0.5, environment={"TMPDIR": str(tmp_path)}) as service:
+    settings = {"seconds": 0.5, "min_check_rate": 1}  # the check may take long, sending may not
+    with running({"shop": shop}, {"TMPDIR": str(tmp_path)}, **settings) as service:
         with socket.create_connection(("127.0.0.1", service.port), timeout=SECONDS) as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
             connection.sendall(head % len(table) + table)

@@ -67,6 +67,7 @@ KINDS: dict[str, tuple[type[BaseModel], ...]] = {
     "GET /v1/taxonomy": (schemas.NodePage,),
     "GET /v1/taxonomy/search": (schemas.MatchPage,),
     "POST /v1/feedback": (schemas.FeedbackRequest, schemas.FeedbackResponse),
+    "GET /v1/feedback": (schemas.FeedbackPage,),
     "GET /v1/review": (schemas.ReviewPage,),
     "GET /v1/models": (schemas.ModelList,),
     "GET /v1/models/{name}": (schemas.Evaluation,),

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hinet.cli.options import AsJson, RunOptions, help_with_example, option, quiet_option
-from hinet.errors import HiNetError, counted, did_you_mean
+from hinet.errors import HiNetError, counted, did_you_mean, quoted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
-    from hinet.serving.store import Store
+    from hinet.data.tables.formats import TableFormat
+    from hinet.serving.store import Store, TrainingRow
 
 app = typer.Typer(no_args_is_help=True, help="Use the feedback that 'hinet serve' keeps.")
 
@@ -24,31 +27,61 @@ def export(
     run: RunOptions,
     out: Annotated[str, option("File to write: .csv, .tsv, .jsonl or .parquet; - for standard output, as CSV.")] = "-",
     model: Annotated[str | None, option("Name that the model is served by (default: the only one).")] = None,
+    since_last: Annotated[bool, option("Write only rows that no export has written before.", "--since-last")] = False,
 ) -> None:
     """Write rows with their right labels, in the columns of the training rows; of a text, the last verdict counts.
 
-    'hinet update' learns from them, and 'hinet train' takes them beside other rows.
+    'hinet update' learns from them, and 'hinet train' takes them in addition to other rows. Rows that cannot be learned
+    from or written are reported with their ids on standard error, and the exit code is 0; if there is no row to write,
+    no file is written, and it is 2. Rows count as exported once the file is complete.
     """
     from hinet.data.tables import new_table, output_format
 
-    store = _open(file)
-    rows = store.training_rows(_model_of(store, file, model))
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    format = output_format(out, None, "csv")
-    several = any(isinstance(cell, list) for row in rows for cell in row.values())
-    if format != "jsonl" and several:
-        raise HiNetError(f"some rows have several labels, which {format} has no room for; write .jsonl")
-    with new_table(out, format, dict.fromkeys(names, "any")) as table:
-        table.write({name: [row.get(name) for row in rows] for name in names})
-    run.message(counted(len(rows), "row"))
+    with closing(_open(file)) as store:
+        kept = store.training_rows(_model_of(store, file, model), only_new=since_last)
+        format = output_format(out, None, "csv")
+        problems = {row.id: problem for row in kept if (problem := _problem(row, format))}
+        exported = [row for row in kept if row.id not in problems]
+        if exported:
+            rows = [row.row for row in exported]
+            names = list(dict.fromkeys(name for row in rows for name in row))
+            with new_table(out, format, dict.fromkeys(names, "any")) as table:
+                table.write({name: [row.get(name) for row in rows] for name in names})
+            store.mark_exported(row.id for row in exported)
+            run.message(counted(len(rows), "row"))
+    _report(problems)
+    if not exported:
+        raise HiNetError(f"{file}: there is no feedback to export{' since the last export' if since_last else ''}")
+
+
+def _problem(row: TrainingRow, format: TableFormat) -> str:
+    """Return why a row cannot be learned from, or not be written in a format; an empty string if it can."""
+    if row.is_blank:
+        return f"the text is blank: {quoted(str(next(iter(row.row.values())) or ''))}"
+    if format == "jsonl":
+        return ""
+    labels = next((cell for cell in row.row.values() if isinstance(cell, list)), None)
+    if labels is not None:
+        return f"has several labels ({', '.join(map(quoted, labels))}), which {format} cannot hold; write .jsonl"
+    if format != "parquet" and any("\0" in cell for cell in row.row.values() if isinstance(cell, str)):
+        return f"has a NUL character, which {format} cannot hold; write .jsonl"
+    return ""
+
+
+def _report(problems: dict[int, str]) -> None:
+    """Print which rows were not exported, and why."""
+    if problems:
+        rows = counted(len(problems), "row was/rows were")
+        remedy = "correct them at the source, or delete them with 'hinet feedback delete'"
+        lines = [f"{rows} not exported; {remedy}:", *(f"  {number}: {text}" for number, text in problems.items())]
+        typer.echo("\n".join(lines), err=True)
 
 
 @quiet_option
 def show(file: StoreFile, run: RunOptions, as_json: AsJson = False) -> None:
     """Count the feedback of each model by verdict."""
-    import json
-
-    counts = _open(file).counts()
+    with closing(_open(file)) as store:
+        counts = store.counts()
     if as_json:
         typer.echo(json.dumps([count._asdict() for count in counts], ensure_ascii=False))
         return
@@ -56,11 +89,48 @@ def show(file: StoreFile, run: RunOptions, as_json: AsJson = False) -> None:
         typer.echo(f"{count.model}  {count.verdict}  {count.rows:,}")
 
 
-for command, example in (
-    (export, "hinet feedback export feedback.db --out rows.csv"),
-    (show, "hinet feedback show feedback.db"),
-):
-    app.command(help=help_with_example(command, example))(command)
+@quiet_option
+def list_(
+    file: StoreFile,
+    run: RunOptions,
+    model: Annotated[str | None, option("Name that the model is served by (default: all).")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List feedback with its ids, the oldest first."""
+    with closing(_open(file)) as store:
+        entries = store.entries(None if model is None else _model_of(store, file, model))
+    if as_json:
+        typer.echo(json.dumps([entry._asdict() for entry in entries], ensure_ascii=False))
+        return
+    for entry in entries:
+        state = "new" if entry.exported is None else "exported"
+        row = json.dumps(entry.row, ensure_ascii=False)
+        typer.echo(f"id {entry.id}  {entry.received}  {entry.model}  {entry.verdict}  {state}  {row}")
+
+
+@quiet_option
+def delete(
+    file: StoreFile,
+    run: RunOptions,
+    ids: Annotated[list[int], typer.Argument(metavar="ID...", help="Ids, as listed.", show_default=False)],
+) -> None:
+    """Delete feedback; an earlier verdict on the same text then counts again."""
+    with closing(_open(file)) as store:
+        missing = store.delete(ids)
+    if missing:
+        numbers = ", ".join(map(str, missing))
+        raise HiNetError(f"{file}: there is no feedback {numbers}; nothing was deleted. See 'hinet feedback list'")
+    run.message(f"{counted(len({*ids}), 'row')} deleted")
+
+
+_COMMANDS: tuple[tuple[str, Any, str], ...] = (
+    ("export", export, "hinet feedback export feedback.db --out rows.csv"),
+    ("show", show, "hinet feedback show feedback.db"),
+    ("list", list_, "hinet feedback list feedback.db"),
+    ("delete", delete, "hinet feedback delete feedback.db 1 2"),
+)
+for name, command, example in _COMMANDS:
+    app.command(name, help=help_with_example(command, example))(command)
 
 
 def _open(file: Path) -> Store:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from itertools import chain
@@ -21,6 +22,7 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.classifier.loaded import LoadedModel
     from hinet.classifier.prediction_output import PredictionOutput
     from hinet.data.tables import LabelledBlock, RowQuery
+    from hinet.progress import RowCounter
 
 _TOP = (
     "Predictions per row, best first: traces, or labels with --decoding label (default: 1; of a model of several "
@@ -93,6 +95,8 @@ def predict(
     CSV and TSV, as lists in JSON lines and Parquet. If a label has several paths, --decoding label sums over them, and
     the trace is the most probable one. With --on-error skip, a column has the line of each row. With --cluster, an
     --out without extension is a folder of Parquet files, which the workers write.
+
+    A file appears once it is complete. After Ctrl-C, an older one is unchanged, and the exit code is 130.
     """
     from hinet.classifier.loaded import load_model
     from hinet.classifier.parameters import MIN_PROBABILITY
@@ -123,7 +127,11 @@ def predict(
         run.message(f"--top {top:,} is more than the model has: all {table.top:,} are given")
     separator = label_sep or loaded.columns.label_sep or LABEL_SEP
     skips = rows.on_error is OnError.skip
-    with rows.row_errors(output) as row_errors, counter_for_terminal(run.quiet) as counter:
+    with (
+        rows.row_errors(output) as row_errors,
+        counter_for_terminal(run.quiet) as counter,
+        _report_interruption(out, counter),
+    ):
         if cluster is not None:
             from hinet.cluster.prediction import PredictionJob, Sink, predict_rows
 
@@ -140,6 +148,20 @@ def predict(
     if blank:
         rows_without = counted(blank, "row has no text: its prediction is/rows have no text: their predictions are")
         run.message(f"{rows_without} blank")
+
+
+@contextmanager
+def _report_interruption(out: str, counter: RowCounter) -> Iterator[None]:
+    """Print how many rows were finished, and what became of them, after Ctrl-C or SIGTERM."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        counter.end_line()
+        finished = f"interrupted after {counted(counter.rows, 'row')}"
+        remedy = "To keep finished rows, write them to --out -"
+        outcome = "the output is incomplete" if out == "-" else f"{out} was not written. {remedy}"
+        typer.echo(f"{finished}; {outcome}", err=True)
+        raise
 
 
 def _check_paths(paths: list[str]) -> None:

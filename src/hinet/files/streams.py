@@ -7,7 +7,7 @@ import io
 import lzma
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
@@ -99,22 +99,29 @@ class PeekedStream(NamedTuple):
     stream: io.BufferedReader  # includes the head
 
 
-def peek_stream(stream: io.BufferedReader, size: int = BUFFER_BYTES) -> PeekedStream:
-    """Read the first bytes of a stream ahead; unlike ``peek``, wait for ``size`` bytes from a slow pipe."""
+def peek_stream(
+    stream: io.BufferedReader, size: int = BUFFER_BYTES, on_read: Callable[[], None] = lambda: None
+) -> PeekedStream:
+    """Read the first bytes of a stream ahead; unlike ``peek``, wait for ``size`` bytes from a slow pipe.
+
+    ``on_read`` is called before each further read, and may raise to stop.
+    """
     head = stream.read(size)
-    return PeekedStream(head, len(head) < size, io.BufferedReader(_PrefixedStream(head, stream), BUFFER_BYTES))
+    raw = _PrefixedStream(head, stream, on_read)
+    return PeekedStream(head, len(head) < size, io.BufferedReader(raw, BUFFER_BYTES))
 
 
 class _PrefixedStream(io.RawIOBase):
     """Some bytes followed by those of a stream."""
 
-    def __init__(self, head: bytes, rest: io.BufferedReader) -> None:
-        self._head, self._rest = memoryview(head), rest
+    def __init__(self, head: bytes, rest: io.BufferedReader, on_read: Callable[[], None]) -> None:
+        self._head, self._rest, self._on_read = memoryview(head), rest, on_read
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
+        self._on_read()
         if not len(self._head):
             return self._rest.readinto1(buffer)
         count = min(len(buffer), len(self._head))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -13,24 +11,25 @@ from typing import Annotated, Any
 
 import orjson
 from fastapi import FastAPI, Query, Request
+from fastapi import Path as PathParameter
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from hinet import __version__
 from hinet.errors import HiNetError
 from hinet.serving import metrics, schemas
-from hinet.serving.gate import BODY, INTERNAL_ERROR, App, Gate, check_json, drain, is_too_long, slow_body, too_long
+from hinet.serving.gate import BODY, INTERNAL_ERROR, App, Gate, check_json
 from hinet.serving.pages import read_page
 from hinet.serving.problems import CONTENT_TYPE, FieldProblem, ProblemError, of_fields
 from hinet.serving.service import Service
 from hinet.serving.settings import Settings
-from hinet.serving.tables import TYPES, TableJob, format_of, table_problem
+from hinet.serving.table_requests import answer_table
+from hinet.serving.tables import TYPES, table_problem
 
-FILE_SECONDS = 3_600.0  # that a table may take to arrive
 DESCRIPTION = "Classifies texts and rows into a large hierarchy, and shows why."
 BODIES: dict[str, type[BaseModel]] = {
     "/v1/classify": schemas.ClassifyRequest,
@@ -50,7 +49,7 @@ PROBLEMS = {
     422: "A field is wrong, unknown or missing.",
     429: "Too many requests at once; see Retry-After.",
     431: "The head of the request is too long.",
-    503: "The service is not ready, or the request took too long.",
+    503: "The service is not ready, the request took too long, or feedback cannot be read or written now.",
 }
 
 log = logging.getLogger("hinet.serving")
@@ -66,16 +65,6 @@ class JSON(Response):
         return orjson.dumps(content)
 
 
-class _TableResponse(StreamingResponse):
-    """A table that is left alone when its reader has gone."""
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            await self.body_iterator.aclose()  # type: ignore[attr-defined]
-
-
 def create_app(settings: Settings, on_failure: Callable[[HiNetError], None] = lambda error: None) -> App:
     """Return the service as an application; models are loaded once it runs, and ``on_failure`` hears if they cannot."""
     service = Service(settings)
@@ -84,7 +73,7 @@ def create_app(settings: Settings, on_failure: Callable[[HiNetError], None] = la
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async def start() -> None:
             try:
-                await service.work(service.load)
+                await service.load_models()
             except HiNetError as error:
                 on_failure(error)
                 return
@@ -161,6 +150,15 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
         check_json(request.headers.get("content-type", "").encode())
         return JSON(await service.feedback(request.scope[BODY]), 201)
 
+    @app.get("/v1/feedback", responses=_described(schemas.FeedbackPage), summary="Feedback that is kept")
+    async def list_feedback(asked: Annotated[schemas.FeedbackQuery, Query()]) -> Response:
+        return JSON(await service.list_feedback(asked))
+
+    @app.delete("/v1/feedback/{id}", status_code=204, responses=_described(None, 204), summary="Delete feedback")
+    async def delete_feedback(id: Annotated[int, PathParameter(ge=1, le=schemas.MAX_ID)]) -> Response:
+        await service.delete_feedback(id)
+        return Response(status_code=204)
+
     table = {kind.partition(";")[0]: {"schema": {"type": "string", "format": "binary"}} for kind in TYPES.values()}
     documented = {**_described(schemas.Status), 200: {"description": "The answered table.", "content": table}}
 
@@ -169,7 +167,7 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
         openapi_extra={"requestBody": {"required": True, "content": table}},
     )  # fmt: skip
     async def classify_file(request: Request, asked: Annotated[schemas.FileQuery, Query()]) -> Response:
-        return await _answer_table(service, request, asked)
+        return await answer_table(service, request, asked)
 
     @app.get("/v1/taxonomy", responses=_described(schemas.NodePage), summary="A node and its children")
     async def taxonomy(asked: Annotated[schemas.NodeQuery, Query()]) -> Response:
@@ -235,57 +233,3 @@ def _add_page(app: FastAPI, folder: Path) -> None:
         if file is None:
             raise HTTPException(404)
         return file.response(request)
-
-
-async def _answer_table(service: Service, request: Request, asked: schemas.FileQuery) -> Response:
-    """Keep a table on disk, check it, and stream the answers."""
-    settings = service.settings
-    model = service.models.get(asked.model)
-    format = format_of(request.headers.get("content-type"), asked.format)
-    if is_too_long(request.headers.get("content-length", "").encode(), settings.max_file):
-        await drain(request.receive)
-        raise too_long(settings.max_file)
-    handle, name = tempfile.mkstemp(f".{format}", "hinet-")
-    path = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            await _receive(request, stream, settings)
-        least = service.threshold(model, asked.min_confidence)
-        job = TableJob.of(model, path, format, asked, least, settings.max_length)
-        rows = await service.work(job.check)
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-    headers = {"Hinet-Rows": str(rows), "Content-Disposition": f'attachment; filename="classified.{format}"'}
-    service.metrics.texts.labels(model.name).inc(rows)
-    return _TableResponse(_stream(service, job), headers=headers, media_type=TYPES[format])
-
-
-async def _receive(request: Request, stream: Any, settings: Settings) -> None:
-    size, parts = 0, request.stream().__aiter__()
-    try:
-        async with asyncio.timeout(FILE_SECONDS):
-            while True:
-                async with asyncio.timeout(settings.body_seconds):
-                    part = await anext(parts, None)
-                if part is None:
-                    return
-                size += len(part)
-                if size > settings.max_file:
-                    raise too_long(settings.max_file)
-                stream.write(part)
-    except TimeoutError:
-        raise slow_body(settings.body_seconds) from None
-
-
-async def _stream(service: Service, job: TableJob) -> AsyncIterator[bytes]:
-    """Yield the answered table, and remove the one that was asked about."""
-    parts = job.parts()
-    try:
-        while (part := await service.work(next, parts, None)) is not None:
-            if part:
-                yield part
-    finally:
-        job.path.unlink(missing_ok=True)
-        with suppress(ValueError):  # a block is still being answered
-            parts.close()

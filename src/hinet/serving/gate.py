@@ -56,7 +56,8 @@ class Gate:
         except ProblemError as problem:
             await answer.problem(problem)
         except TimeoutError:
-            await answer.problem(ProblemError(503, "too-slow", f"it took more than {self._settings.seconds:g} seconds"))
+            message = f"it took more than {self._settings.seconds:g} seconds"
+            await answer.problem(ProblemError(503, "too-slow", message, headers={"Retry-After": "5"}))
         except Exception as error:
             self._log_failure(scope, error)
             await answer.problem(INTERNAL_ERROR)

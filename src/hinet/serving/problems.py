@@ -32,6 +32,7 @@ TITLES = {
     "busy": "Too many requests at once",
     "not-ready": "The service is not ready",
     "too-slow": "The request took too long",
+    "store-unavailable": "Feedback cannot be read or written now",
     "internal-error": "The service failed",
 }
 

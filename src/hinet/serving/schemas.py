@@ -15,6 +15,7 @@ MOST_COLUMNS = 50  # that can be named
 LONGEST_SEARCH = 200  # characters
 PAGE = 50  # nodes or rows of a page, unless told otherwise
 LARGEST_PAGE = 500
+MAX_ID = 2**53  # larger integers are not exact in JavaScript
 LARGEST_REVIEW = 100  # rows of a page of the review queue
 
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -350,7 +351,7 @@ class FeedbackRequest(Asked):
     ] = []
     review: Annotated[
         int | None,
-        Field(ge=1, le=2**53, description="Id in the review queue, whose row is done; it may stand for text or row."),
+        Field(ge=1, le=MAX_ID, description="Id in the review queue, whose row is done; it may stand for text or row."),
     ] = None
 
 
@@ -360,6 +361,37 @@ class FeedbackResponse(Answered):
     id: int
     model: str
     received: Annotated[str, Field(description="UTC, ISO 8601.", examples=["2026-11-17T09:30:00.123Z"])]
+
+
+class FeedbackQuery(Query):
+    """Which feedback to give."""
+
+    offset: Offset = 0
+    limit: Limit = PAGE
+
+
+class FeedbackItem(Answered):
+    """Feedback as it is kept."""
+
+    id: int
+    received: Annotated[str, Field(description="UTC, ISO 8601.")]
+    version: Annotated[str, Field(description="Version of the model that had answered.")]
+    verdict: Literal["accept", "correct"]
+    row: Annotated[dict[str, Any], Field(description="The row to train on, as `hinet feedback export` writes it.")]
+    nodes: list[NodeId]
+    predicted: list[NodeId]
+    exported: Annotated[str | None, Field(description="Time of the first export, UTC, ISO 8601; null if none was.")]
+
+
+class FeedbackPage(Answered):
+    """A page of feedback, the newest first."""
+
+    model: str
+    version: str
+    items: list[FeedbackItem]
+    total: int
+    offset: int
+    limit: int
 
 
 class ReviewQuery(Query):

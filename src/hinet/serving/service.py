@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import sqlite3
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from threading import Lock
 from typing import Any, Literal, ParamSpec, TypeVar
@@ -17,7 +16,8 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from hinet import __version__
-from hinet.errors import HiNetError, LabelError
+from hinet.data.tables.columns import is_blank
+from hinet.errors import HiNetError, LabelError, quoted
 from hinet.parameters import resolve_threads
 from hinet.serving.answers import Question, RowError
 from hinet.serving.batching import Batcher
@@ -27,23 +27,28 @@ from hinet.serving.problems import ProblemError, invalid, of_validation
 from hinet.serving.schemas import (
     ClassifyRequest,
     ExplainRequest,
+    FeedbackQuery,
     FeedbackRequest,
     NodeQuery,
     ReviewQuery,
     SearchQuery,
 )
 from hinet.serving.settings import Settings
-from hinet.serving.store import Doubt, Feedback, Store
+from hinet.serving.store import Doubt, Feedback, Store, StoreError
 from hinet.serving.training_rows import training_row
 from hinet.taxonomy import VIRTUAL_ROOT
 
-WORKERS = 4  # threads for whatever is no small search
+WORKERS = 4  # threads for requests other than small searches
+TABLE_WORKERS = 2  # threads for tables, which take a block at a time in turn
 MOST_GATHERED = 32  # texts of a request that others may join
 LEAST_DOUBT = 0.1  # of a row that is worth a look
 LONGEST_DOUBT = 10_000  # characters of such a row
-MOST_PENDING = 10_000  # rows that wait to be put on the review queue
+MAX_PENDING = 10_000  # rows that wait to be put on the review queue
+RETRY_SECONDS = 5  # time after which to try again if feedback cannot be kept
 SHOWN = ("format", "blake2b", "model", "parameters", "training_data", "files")  # parts of a manifest
 REVIEWED = Question(3, None, 5, True)  # what is shown of a row in the review queue
+
+NUL = "\0"
 
 Json = dict[str, Any]
 Body = TypeVar("Body", bound=BaseModel)
@@ -64,15 +69,39 @@ class Service:
         searches = resolve_threads(settings.threads)
         self._searching = ThreadPoolExecutor(searches, "search")
         self._working = ThreadPoolExecutor(WORKERS, "work")
+        self._tables = ThreadPoolExecutor(TABLE_WORKERS, "table")
+        self._loading = ThreadPoolExecutor(1, "load")
+        self._storing = ThreadPoolExecutor(1, "store")  # so that no other request waits for a lock on the file
         self._batcher = Batcher(self._searching, searches, self.metrics.batches.observe)
-        self._doubts: deque[Doubt] = deque(maxlen=MOST_PENDING)
+        self._doubts: deque[Doubt] = deque(maxlen=MAX_PENDING)
         self._flushing = Lock()
 
     async def work(
         self, work: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs
     ) -> Result:
-        """Return what a function returns that runs in a thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._working, partial(work, *arguments, **named))
+        """Return the result of a function that runs in a thread."""
+        return await _run(self._working, partial(work, *arguments, **named))
+
+    async def work_on_table(
+        self, work: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs
+    ) -> Result:
+        """Return the result of a function that reads or answers one block of a table."""
+        return await _run(self._tables, partial(work, *arguments, **named))
+
+    async def load_models(self) -> None:
+        """Load all models, or raise HiNetError."""
+        await _run(self._loading, self.load)
+
+    async def _ask_store(
+        self, work: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs
+    ) -> Result:
+        """Return the result of a function that reads or writes the store, or raise ProblemError if it cannot now."""
+        try:
+            return await _run(self._storing, partial(work, *arguments, **named))
+        except StoreError as error:
+            log.warning("%s", error)
+            headers = {"Retry-After": str(RETRY_SECONDS)}
+            raise ProblemError(503, "store-unavailable", error.message, headers=headers) from None
 
     def load(self) -> None:
         """Load all models, or raise HiNetError if none can be served."""
@@ -95,27 +124,40 @@ class Service:
         """Load changed models and write the review queue, until cancelled; a failure is logged."""
         while True:
             await asyncio.sleep(self.settings.poll)
-            for name, task in (("loading changed models", self.reload), ("writing the review queue", self.flush)):
+            for name, pool, task in (
+                ("loading changed models", self._loading, self.reload),
+                ("writing the review queue", self._storing, self.flush),
+            ):
                 try:
-                    await self.work(task)
-                except sqlite3.Error as error:  # such as on a full disk
+                    await _run(pool, task)
+                except StoreError as error:  # such as on a full disk
                     log.warning("%s failed: %s", name, error)
                 except Exception:
                     log.exception("%s failed", name)
 
     def flush(self) -> None:
-        """Put rows that wait on the review queue; when it returns, all that waited are there, whoever wrote them."""
+        """Put rows that wait on the review queue; if it cannot be written now, they wait on.
+
+        When it returns, all that waited are there, whoever wrote them.
+        """
         with self._flushing:
             doubts = [self._doubts.popleft() for _ in range(len(self._doubts))]
             if doubts and self.store is not None:
-                self.store.enqueue(doubts, self.settings.review)
+                try:
+                    self.store.enqueue(doubts, self.settings.review)
+                except StoreError:
+                    self._doubts.extendleft(reversed(doubts))
+                    raise
 
     def close(self) -> None:
         """End all threads, and close the store."""
-        self._searching.shutdown()
-        self._working.shutdown()
+        for pool in (self._searching, self._working, self._tables, self._loading, self._storing):
+            pool.shutdown(cancel_futures=True)
         if self.store is not None:
-            self.flush()
+            try:
+                self.flush()
+            except StoreError as error:
+                log.warning("rows for review are lost: %s", error)
             self.store.close()
 
     # Classify
@@ -248,46 +290,68 @@ class Service:
         asked = parsed(FeedbackRequest, body)
         model = self.models.get(asked.model)
         store = self._stored()
-        if asked.text is not None and asked.row is not None:
-            raise invalid("row", "give a text or a row, one of the two")
-        given: Any = asked.text if asked.row is None else asked.row
-        if asked.review is not None:
-            item = await self.work(store.queued, model.name, asked.review)
-            if item is None:
-                raise invalid("review", "no such row is on the review queue", status=404, kind="not-found")
-            if given is not None and given != item.input:
-                raise invalid("review", "this row of the review queue is another one; leave text and row out")
-            given = item.input
+        given = await self._given(model, store, asked)
         received = now()
         if asked.verdict == "skip":
             if asked.review is None or asked.nodes:
                 raise invalid("verdict", "skip takes a row off the review queue: give its id as review, and no nodes")
-            await self.work(store.skip, model.name, asked.review)
+            await self._ask_store(store.skip, model.name, asked.review)
             return {"id": asked.review, "model": model.name, "received": received}
-        if not asked.nodes:
-            raise invalid("nodes", "name the right node")
-        self._one(model, *((given, None) if isinstance(given, str) else (None, given)))
-        nodes = [_position(model, name, f"nodes[{number}]") for number, name in enumerate(asked.nodes)]
-        inputs = await self._inputs(model, given)
-        known_by = given if model.answerer.reads_rows else inputs[0]
-        try:
-            row = training_row(model.model, given, nodes)
-        except HiNetError as error:
-            raise invalid("nodes", str(error)) from None
+        known_by, row = await self._training_row(model, given, asked.nodes)
         feedback = Feedback(
-            received,
-            model.name,
-            model.version,
-            asked.verdict,
-            row,
-            asked.nodes,
-            asked.predicted,
-            known_by,
+            received, model.name, model.version, asked.verdict, row, asked.nodes, asked.predicted, known_by,
             asked.review,
-        )
-        number = await self.work(store.add, feedback)
+        )  # fmt: skip
+        number = await self._ask_store(store.add, feedback)
         self.metrics.feedback.labels(model.name, asked.verdict).inc()
         return {"id": number, "model": model.name, "received": received}
+
+    async def _given(self, model: ServedModel, store: Store, asked: FeedbackRequest) -> Any:
+        """Return the text or row that feedback is about, which may be that of the review queue."""
+        if asked.text is not None and asked.row is not None:
+            raise invalid("row", "give a text or a row, one of the two")
+        given: Any = asked.text if asked.row is None else asked.row
+        if asked.review is None:
+            return given
+        item = await self._ask_store(store.queued, model.name, asked.review)
+        if item is None:
+            raise invalid("review", "no such row is on the review queue", status=404, kind="not-found")
+        if given is not None and given != item.input:
+            raise invalid("review", "this row of the review queue is another one; leave text and row out")
+        return item.input
+
+    async def _training_row(self, model: ServedModel, given: Any, names: Sequence[str]) -> tuple[Any, Json]:
+        """Return what feedback is known by and its training row; raise ProblemError if no model could learn from it."""
+        if not names:
+            raise invalid("nodes", "name the right node")
+        field = "text" if isinstance(given, str) else "row"
+        self._one(model, *((given, None) if isinstance(given, str) else (None, given)))
+        nodes = [_position(model, name, f"nodes[{number}]") for number, name in enumerate(names)]
+        inputs = await self._inputs(model, given)
+        if not model.answerer.reads_rows and is_blank(inputs[0]):
+            raise invalid(field, f"the text is blank: {quoted(inputs[0])}; send the text that was classified")
+        try:
+            row = training_row(model.model, given, list(dict.fromkeys(nodes)))
+        except HiNetError as error:
+            raise invalid("nodes", str(error)) from None
+        for name, cell in row.items():
+            if isinstance(cell, str) and NUL in cell:
+                raise invalid(
+                    field, f"{name}: {quoted(cell)} has a NUL character, which no CSV file may have; remove it"
+                )
+        return given if model.answerer.reads_rows else inputs[0], row
+
+    async def list_feedback(self, asked: FeedbackQuery) -> Json:
+        """Show feedback, the newest first."""
+        model = self.models.get(asked.model)
+        entries, total = await self._ask_store(self._stored().page, model.name, asked.offset, asked.limit)
+        items = [{name: value for name, value in entry._asdict().items() if name != "model"} for entry in entries]
+        return _of(model, {"items": items, "total": total, "offset": asked.offset, "limit": asked.limit})
+
+    async def delete_feedback(self, number: int) -> None:
+        """Delete feedback by id."""
+        if await self._ask_store(self._stored().delete, [number]):
+            raise ProblemError(404, "not-found", f"there is no feedback {number}")
 
     def _stored(self) -> Store:
         if self.store is None:
@@ -300,8 +364,8 @@ class Service:
         if not self.settings.review:
             raise ProblemError(409, "not-enabled", "start the service with --review to have a review queue")
         store = self._stored()
-        await self.work(self.flush)
-        items, total = await self.work(store.queue, model.name, asked.order, asked.offset, asked.limit)
+        await self._ask_store(self.flush)
+        items, total = await self._ask_store(store.queue, model.name, asked.order, asked.offset, asked.limit)
         results = await self.work(_review_results, model, [item.input for item in items])
         shown = [
             {
@@ -351,6 +415,10 @@ class Service:
             evaluation = None
         manifest = {part: model.model.manifest[part] for part in SHOWN}
         return {**self.models.describe(name), "manifest": manifest, "evaluation": evaluation}
+
+
+async def _run(pool: Executor, work: Callable[[], Result]) -> Result:
+    return await asyncio.get_running_loop().run_in_executor(pool, work)
 
 
 def parsed(kind: type[Body], body: bytes) -> Body:

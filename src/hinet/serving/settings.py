@@ -33,6 +33,8 @@ class Settings:
     max_connections: int = 1_024
     seconds: float = 30.0  # that a request may take
     body_seconds: float = 10.0  # that a body may take to arrive, and that one of a table may pause
+    min_upload_rate: int = 10_000  # bytes of a table per second, after body_seconds
+    min_check_rate: int = 1 << 20  # bytes of a table per second that its check may take, in addition to seconds
     header_seconds: float = 10.0  # that the head of a request may take
     grace: float = 30.0  # seconds that running requests have to finish when the service ends
     poll: float = 1.0  # seconds between looks at the model folders
@@ -40,6 +42,10 @@ class Settings:
     log_requests: bool = False
     log_texts: bool = False
     page: Path = Path(__file__).parent / "page"
+
+    def check_seconds(self, size: int) -> float:
+        """Return the time that the check of a table with ``size`` bytes may take."""
+        return self.seconds + size / self.min_check_rate
 
 
 def read_tokens(path: Path) -> frozenset[bytes]:

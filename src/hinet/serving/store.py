@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -15,15 +16,21 @@ from typing import Any, Literal, NamedTuple
 from hinet.errors import FileError
 
 APPLICATION = 0x68696E65  # marks our files: "hine"
-FORMAT = 1
-SECONDS = 10.0  # that a writer waits for another process
+FORMAT = 2
+SECONDS = 5.0  # time that a writer waits for another process
+RETRY_SECONDS = 0.01  # time between two attempts to switch to write-ahead logging
+HEADER_BYTES = 100  # length of the header of an SQLite file
+MAGIC = b"SQLite format 3\0"
+OTHER = "is another database; name a new file for feedback"
 
 Order = Literal["unsure", "split"]
 Json = dict[str, Any]
 
-_TABLES = f"""
+_MARKS = f"""
 PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {FORMAT};
+"""
+_TABLES = """
 CREATE TABLE feedback (
     id INTEGER PRIMARY KEY AUTOINCREMENT, received TEXT NOT NULL, model TEXT NOT NULL, version TEXT NOT NULL,
     verdict TEXT NOT NULL, row TEXT NOT NULL, nodes TEXT NOT NULL, predicted TEXT NOT NULL, digest BLOB NOT NULL
@@ -36,6 +43,13 @@ CREATE TABLE review (
 CREATE INDEX review_unsure ON review (model, unsure) WHERE input IS NOT NULL;
 CREATE INDEX review_split ON review (model, split) WHERE input IS NOT NULL;
 """
+_FROM_FORMAT_1 = "ALTER TABLE feedback ADD COLUMN exported TEXT;"  # time of the first export
+_ENTRY = "SELECT id, received, model, version, verdict, row, nodes, predicted, exported FROM feedback"
+_NOW = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now')"
+
+
+class StoreError(FileError):
+    """The file of feedback cannot be read or written now, such as on a full disk or while it is locked."""
 
 
 class Feedback(NamedTuple):
@@ -72,8 +86,30 @@ class Queued(NamedTuple):
     split: float
 
 
+class Entry(NamedTuple):
+    """Feedback as it is kept."""
+
+    id: int
+    received: str
+    model: str
+    version: str
+    verdict: str
+    row: Json
+    nodes: list[str]
+    predicted: list[str]
+    exported: str | None  # time of the first export
+
+
+class TrainingRow(NamedTuple):
+    """The last verdict on a text as a row to train on."""
+
+    id: int
+    row: Json
+    is_blank: bool  # whether it has a blank text, which a model of texts cannot learn from
+
+
 class Counted(NamedTuple):
-    """How much feedback there is."""
+    """Number of rows of a model with a verdict."""
 
     model: str
     verdict: str
@@ -82,38 +118,37 @@ class Counted(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Store:
-    """Keeps feedback and the review queue; any thread may ask, one at a time."""
+    """Keeps feedback and the review queue; any thread may ask, one at a time.
 
+    Every method raises StoreError if the file cannot be read or written now.
+    """
+
+    path: Path
     connection: sqlite3.Connection
     lock: Lock
 
     @classmethod
     def open(cls, path: Path, *, create: bool = True) -> Store:
-        """Open a file, or create it.
+        """Open a file, or create it; several processes may do so at once.
 
         Raises
         ------
         FileError
-            If the file is something else, or cannot be opened.
+            If the file is something else, which is then not touched, or if it cannot be opened.
         """
         if not create and not path.is_file():
             raise FileError(path, "no such file; 'hinet serve --feedback' creates one")
         try:
+            _check_header(path)
             connection = sqlite3.connect(path, timeout=SECONDS, isolation_level=None, check_same_thread=False)
-            is_new = not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")  # a commit is on disk when it returns
-            if is_new:
-                connection.executescript(f"BEGIN IMMEDIATE; {_TABLES} COMMIT;")
-            marks = tuple(
-                connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
-            )
-        except sqlite3.Error as error:
+            try:
+                _prepare(path, connection)
+            except BaseException:
+                connection.close()
+                raise
+        except (sqlite3.Error, OSError) as error:
             raise FileError(path, f"cannot be opened as a file of feedback: {error}") from None
-        if marks != (APPLICATION, FORMAT):
-            connection.close()
-            raise FileError(path, "is another database; name a new file for feedback")
-        return cls(connection, Lock())
+        return cls(path, connection, Lock())
 
     def close(self) -> None:
         """Close the file."""
@@ -121,15 +156,24 @@ class Store:
             self.connection.close()
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _reading(self) -> Iterator[sqlite3.Connection]:
         with self.lock:
-            self.connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self.connection
-            except BaseException:
-                self.connection.execute("ROLLBACK")
-                raise
-            self.connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise StoreError(self.path, f"the feedback cannot be read or written now: {error}") from None
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._reading() as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                yield connection
+                connection.execute("COMMIT")
+            finally:
+                if connection.in_transaction:  # a failed COMMIT also leaves it open
+                    with suppress(sqlite3.Error):
+                        connection.execute("ROLLBACK")
 
     def add(self, feedback: Feedback) -> int:
         """Keep feedback and return its id; it is on disk then, and the row is off the review queue."""
@@ -172,21 +216,21 @@ class Store:
     def queue(self, model: str, order: Order, offset: int, limit: int) -> tuple[list[Queued], int]:
         """Return some items of the review queue, the most doubtful first, and how many there are."""
         column = {"unsure": "unsure", "split": "split"}[order]
-        with self.lock:
-            rows = self.connection.execute(
+        with self._reading() as connection:
+            rows = connection.execute(
                 "SELECT id, received, input, unsure, split FROM review WHERE model = ? AND input IS NOT NULL"
                 f" ORDER BY {column} DESC, id LIMIT ? OFFSET ?",
                 (model, limit, offset),
             ).fetchall()
-            total = self.connection.execute(
+            total = connection.execute(
                 "SELECT count(*) FROM review WHERE model = ? AND input IS NOT NULL", (model,)
             ).fetchone()[0]
         return [Queued(row[0], row[1], json.loads(row[2]), row[3], row[4]) for row in rows], int(total)
 
     def queued(self, model: str, item: int) -> Queued | None:
         """Return an item of the review queue, if it is there."""
-        with self.lock:
-            row = self.connection.execute(
+        with self._reading() as connection:
+            row = connection.execute(
                 "SELECT id, received, input, unsure, split FROM review"
                 " WHERE model = ? AND id = ? AND input IS NOT NULL",
                 (model, item),
@@ -194,26 +238,168 @@ class Store:
         return None if row is None else Queued(row[0], row[1], json.loads(row[2]), row[3], row[4])
 
     def counts(self) -> list[Counted]:
-        """Return how much feedback there is of each model and verdict."""
-        with self.lock:
+        """Return the number of rows per model and verdict."""
+        with self._reading() as connection:
             return [
                 Counted(*row)
-                for row in self.connection.execute(
+                for row in connection.execute(
                     "SELECT model, verdict, count(*) FROM feedback GROUP BY model, verdict ORDER BY model, verdict"
                 )
             ]
 
-    def training_rows(self, model: str) -> list[Json]:
-        """Return the rows of a model with their right labels, in the order of their last verdict, which counts."""
-        with self.lock:
-            rows = self.connection.execute(
-                "SELECT row FROM feedback WHERE id IN (SELECT max(id) FROM feedback WHERE model = ? GROUP BY digest)"
-                " ORDER BY id",
-                (model,),
+    def entries(self, model: str | None = None) -> list[Entry]:
+        """Return all feedback, or that of a model, the oldest first."""
+        with self._reading() as connection:
+            rows = connection.execute(f"{_ENTRY} WHERE ?1 IS NULL OR model = ?1 ORDER BY id", (model,)).fetchall()
+        return list(map(_entry, rows))
+
+    def page(self, model: str, offset: int, limit: int) -> tuple[list[Entry], int]:
+        """Return some feedback of a model, the newest first, and the number of all."""
+        with self._reading() as connection:
+            rows = connection.execute(
+                f"{_ENTRY} WHERE model = ? ORDER BY id DESC LIMIT ? OFFSET ?", (model, limit, offset)
             ).fetchall()
-        return [json.loads(row) for (row,) in rows]
+            total = connection.execute("SELECT count(*) FROM feedback WHERE model = ?", (model,)).fetchone()[0]
+        return list(map(_entry, rows)), int(total)
+
+    def delete(self, ids: Iterable[int]) -> list[int]:
+        """Delete feedback by id; if some ids are not there, delete nothing and return them.
+
+        An earlier verdict on the same text counts again, and as not exported if the deleted one was.
+        """
+        with self._transaction() as connection:
+            found = {
+                number: connection.execute(
+                    "SELECT model, digest, exported FROM feedback WHERE id = ?", (number,)
+                ).fetchone()
+                for number in ids
+            }
+            missing = [number for number, row in found.items() if row is None]
+            if missing:
+                return missing
+            connection.executemany("DELETE FROM feedback WHERE id = ?", [(number,) for number in found])
+            connection.executemany(
+                "UPDATE feedback SET exported = NULL"
+                " WHERE id = (SELECT max(id) FROM feedback WHERE model = ? AND digest = ?)",
+                [(model, digest) for model, digest, exported in found.values() if exported is not None],
+            )
+        return []
+
+    def training_rows(self, model: str, *, only_new: bool = False) -> list[TrainingRow]:
+        """Return the last verdict on each text of a model, in the order of verdicts; or only those never exported."""
+        with self._reading() as connection:
+            rows = connection.execute(
+                "SELECT id, row, digest FROM feedback"
+                " WHERE id IN (SELECT max(id) FROM feedback WHERE model = ? GROUP BY digest)"
+                " AND (exported IS NULL OR NOT ?) ORDER BY id",
+                (model, only_new),
+            ).fetchall()
+        return [
+            TrainingRow(number, row, _has_blank_text(row, digest))
+            for number, row, digest in ((number, json.loads(row), digest) for number, row, digest in rows)
+        ]
+
+    def mark_exported(self, ids: Iterable[int]) -> None:
+        """Remember that feedback was exported."""
+        with self._transaction() as connection:
+            connection.executemany(
+                f"UPDATE feedback SET exported = {_NOW} WHERE id = ? AND exported IS NULL",
+                [(number,) for number in ids],
+            )
+
+
+def _check_header(path: Path) -> None:
+    """Raise FileError unless a file is ours, empty or missing; SQLite itself would touch the file of others."""
+    if not path.exists():
+        return
+    if not path.is_file():
+        raise FileError(path, "is not a file; name a new file for feedback")
+    with path.open("rb") as stream:
+        header = stream.read(HEADER_BYTES)
+    if not header:
+        return
+    if not header.startswith(MAGIC):
+        raise FileError(path, "cannot be opened as a file of feedback: it is not a database; name a new file")
+    schema, application = (int.from_bytes(header[start : start + 4], "big") for start in (40, 68))
+    is_empty = not schema and not application  # all that it has may be in its write-ahead log
+    if application != APPLICATION and not is_empty:
+        raise FileError(path, OTHER)
+
+
+def _prepare(path: Path, connection: sqlite3.Connection) -> None:
+    """Create the tables, or convert those of an earlier format, and switch to write-ahead logging."""
+    if _marks(connection) != (APPLICATION, FORMAT):
+        connection.execute("BEGIN EXCLUSIVE")  # whoever comes second finds all tables
+        try:
+            _create_or_convert(path, connection)
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+    _switch_to_wal(connection)
+    connection.execute("PRAGMA synchronous = FULL")  # a commit is on disk when it returns
+
+
+def _create_or_convert(path: Path, connection: sqlite3.Connection) -> None:
+    application, format = _marks(connection)
+    if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        _run(connection, _TABLES + _FROM_FORMAT_1 + _MARKS)
+    elif application != APPLICATION:
+        raise FileError(path, OTHER)
+    elif format > FORMAT:
+        raise FileError(path, "was written by a newer version of hinet; install that version")
+    elif format < FORMAT:
+        _run(connection, _FROM_FORMAT_1 + _MARKS)
+
+
+def _marks(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Return what a file says of itself: the program that wrote it, and the format."""
+    application, format = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
+    )
+    return application, format
+
+
+def _run(connection: sqlite3.Connection, script: str) -> None:
+    """Run statements within the present transaction, which ``executescript`` would commit."""
+    for statement in script.split(";")[:-1]:
+        connection.execute(statement)
+
+
+def _switch_to_wal(connection: sqlite3.Connection) -> None:
+    """Switch to write-ahead logging; SQLite itself does not wait if other processes switch at the same time."""
+    deadline = time.monotonic() + SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                raise
+            time.sleep(RETRY_SECONDS)
+
+
+def _entry(row: tuple[Any, ...]) -> Entry:
+    number, received, model, version, verdict, cells, nodes, predicted, exported = row
+    lists = json.loads(nodes), json.loads(predicted)
+    return Entry(number, received, model, version, verdict, json.loads(cells), *lists, exported)
+
+
+def _has_blank_text(row: Json, digest: bytes) -> bool:
+    """Return whether a row of a model of texts has a blank text.
+
+    The columns of the text come first; the digest tells how many they are, and whether the model reads texts at all.
+    """
+    text: list[str] = []
+    for cell in row.values():
+        if cell is not None and (not isinstance(cell, str) or cell.strip()):
+            return False
+        text += [cell] if cell else []
+        if _digest(" ".join(text)) == digest:
+            return True
+    return False
 
 
 def _digest(given: Any) -> bytes:
-    """Return what tells one text or row from another."""
+    """Return a digest that tells one text or row from another."""
     return hashlib.blake2b(json.dumps(given, sort_keys=True).encode(), digest_size=16).digest()

@@ -6,9 +6,10 @@ import io
 import re
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from threading import Event
 from typing import IO, Any, cast
 
 from hinet.classifier.prediction_output import PredictionOutput
@@ -20,8 +21,9 @@ from hinet.errors import FileError, HiNetError
 from hinet.serving.models import ServedModel
 from hinet.serving.problems import FieldProblem, ProblemError
 from hinet.serving.schemas import FileQuery
+from hinet.serving.settings import Settings
 
-MOST_ROWS = 10_000_000  # of a table
+MAX_ROWS = 10_000_000  # per table
 COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 TYPES: dict[TableFormat, str] = {
     "csv": "text/csv; charset=utf-8",
@@ -46,6 +48,10 @@ def format_of(content_type: str | None, given: TableFormat | None) -> TableForma
     return given or _FORMATS[kind]
 
 
+class TableStoppedError(Exception):
+    """Nobody waits for the table any more."""
+
+
 @dataclass(frozen=True)
 class TableJob:
     """A table on disk, and what is asked of it."""
@@ -57,7 +63,8 @@ class TableJob:
     table: PredictionTable
     prefix: str
     escape_formulas: bool
-    max_length: int
+    settings: Settings
+    stop: Event = field(default_factory=Event)  # set to end the reading of the table, in whatever thread
 
     @classmethod
     def of(
@@ -67,7 +74,7 @@ class TableJob:
         format: TableFormat,
         asked: FileQuery,
         threshold: float | None,
-        max_length: int,
+        settings: Settings,
     ) -> TableJob:
         """Return the job that a request asks for, or raise HiNetError."""
         loaded = model.model
@@ -77,32 +84,50 @@ class TableJob:
             widths=loaded.widths(columns),
         )  # fmt: skip
         options = PredictionOptions(asked.top, levels=asked.levels, titles=asked.titles)
-        least = "min_confidence" if loaded.fitted.codec.sets is None else "min_probability"
-        table = loaded.table(replace(options, **{least: threshold}))
-        return cls(model, path, format, query, table, asked.prefix, asked.escape_formulas, max_length)
+        if loaded.fitted.codec.sets is None:
+            options = replace(options, min_confidence=threshold)
+        else:
+            options = replace(options, min_probability=threshold)
+        table = loaded.table(options)
+        return cls(model, path, format, query, table, asked.prefix, asked.escape_formulas, settings)
 
-    def check(self) -> int:
-        """Read the whole table and return its number of rows, or raise ProblemError for the first bad row."""
+    def check(self) -> Iterator[int]:
+        """Read the table block by block, and yield the number of rows so far.
+
+        Raises
+        ------
+        ProblemError
+            For the first bad row, or if the table is too large.
+        """
         with self.path.open("rb") as stream:
             if stream.read(8).startswith(COMPRESSED):
                 raise ProblemError(415, "unsupported-type", "the table is compressed; send it as it is")
-        rows = 0
+        rows = decoded = 0
         try:
             for block in self._blocks():
                 if not rows:
                     self._output(block).kinds()
                 rows += len(block)
-                if rows > MOST_ROWS:
-                    raise ProblemError(
-                        413, "too-large", f"the table has more than {MOST_ROWS:,} rows; send it in parts"
-                    )
-                for number, text in zip(block.rows.numbers, block.texts, strict=True):
-                    if len(text) > self.max_length:
-                        message = f"the text has more than {self.max_length:,} characters"
-                        raise ProblemError(413, "too-large", f"{block.rows.unit} {number}: {message}")
+                decoded += block.rows.decoded_bytes
+                self._check_size(rows, decoded)
+                self._check_lengths(block)
+                yield rows
         except HiNetError as error:
             raise table_problem(error) from None
-        return rows
+
+    def _check_size(self, rows: int, decoded: int) -> None:
+        if rows > MAX_ROWS:
+            raise ProblemError(413, "too-large", f"the table has more than {MAX_ROWS:,} rows; send it in parts")
+        if decoded > self.settings.max_file:
+            message = f"the table has more than {self.settings.max_file:,} bytes when decoded; send it in parts"
+            raise ProblemError(413, "too-large", message)
+
+    def _check_lengths(self, block: LabelledBlock) -> None:
+        longest = self.settings.max_length
+        for number, text in zip(block.rows.numbers, block.texts, strict=True):
+            if len(text) > longest:
+                message = f"{block.rows.unit} {number}: the text has more than {longest:,} characters"
+                raise ProblemError(413, "too-large", message)
 
     def parts(self) -> Generator[bytes, None, None]:
         """Yield the answered table, block by block."""
@@ -123,8 +148,13 @@ class TableJob:
         yield sink.taken()
 
     def _blocks(self) -> Iterator[LabelledBlock]:
-        blocks = labelled_blocks([str(self.path)], self.query, TableOptions(self.format), FailFast())
+        options = TableOptions(self.format, on_read=self._check_stop)
+        blocks = labelled_blocks([str(self.path)], self.query, options, FailFast())
         return (block for block in blocks if len(block))
+
+    def _check_stop(self) -> None:
+        if self.stop.is_set():
+            raise TableStoppedError
 
     def _output(self, first: LabelledBlock) -> PredictionOutput:
         return PredictionOutput(self.model.model, self.table, self.query, self.prefix, False, first)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from hinet.data.tables.arrow_values import take_rows, to_python
+from hinet.data.tables.arrow_values import row_bytes, take_rows, to_python
 from hinet.data.tables.formats import TableFormat
 from hinet.data.tables.row_errors import RowErrors, Unit
 from hinet.errors import FileError
@@ -35,6 +35,11 @@ class RowBlock:
     def unit(self) -> Unit:
         """What ``numbers`` count."""
         return "row" if self.format == "parquet" else "line"
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Bytes of the Arrow arrays; 0 for text formats, whose files are not smaller than their rows."""
+        return sum(int(row_bytes(array).sum()) for array in self.arrays.values())
 
     def to_json(self, row: int) -> str:
         """Return a row as JSON."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -27,6 +27,10 @@ _BY_SUFFIX: dict[str, TableFormat] = {
 }  # fmt: skip
 
 
+def _do_nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True)
 class TableOptions:
     """How to read tables; None means detect."""
@@ -35,6 +39,7 @@ class TableOptions:
     delimiter: str | None = None
     quotes: bool | None = None  # whether cells may be quoted
     encoding: str = "utf-8"
+    on_read: Callable[[], None] = _do_nothing  # called before each read of a text file; may raise to stop
 
     def __post_init__(self) -> None:
         check_encoding(self.encoding)

@@ -24,6 +24,7 @@ from hinet.ragged import offsets_of
 MAX_BATCH_BYTES = 16 * blocks.MAX_CHARACTERS  # that Arrow decodes at a time; larger batches are split afterwards
 UNEVEN = 4  # assumed ratio of the bytes of a batch to the average
 MIN_BATCH_ROWS = 256  # read at a time; if values are too long for it, columns stay dictionary-encoded
+MAX_PLANNED_GROUPS = 1_000  # row groups planned before the first of them is read
 MIN_VALUE_BYTES = 8  # of a value in memory, even if the file uses a bit
 
 
@@ -74,12 +75,16 @@ def _batches(file: Any, table: Any, columns: list[str]) -> Iterator[Any]:
 
     leaves = _leaves(table, columns)
     dictionary_file = pq.ParquetFile(file, read_dictionary=list(leaves.values()))
-    plans = [_plan_batches(table, dictionary_file, group, leaves) for group in range(table.metadata.num_row_groups)]
-    for plan, groups in groupby(range(len(plans)), plans.__getitem__):
-        reader = (
-            pq.ParquetFile(file, read_dictionary=list(plan.dictionary_columns)) if plan.dictionary_columns else table
-        )
-        yield from reader.iter_batches(plan.rows, row_groups=list(groups), columns=columns)
+
+    def plan_of(group: int) -> _BatchPlan:
+        return _plan_batches(table, dictionary_file, group, leaves)
+
+    groups = range(table.metadata.num_row_groups)
+    for start in groups[::MAX_PLANNED_GROUPS]:
+        for plan, alike in groupby(groups[start : start + MAX_PLANNED_GROUPS], plan_of):
+            names = list(plan.dictionary_columns)
+            reader = pq.ParquetFile(file, read_dictionary=names) if names else table
+            yield from reader.iter_batches(plan.rows, row_groups=list(alike), columns=columns)
 
 
 def _leaves(table: Any, columns: list[str]) -> dict[int, str]:

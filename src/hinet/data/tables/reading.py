@@ -32,7 +32,7 @@ def read_blocks(
     for path in paths:
         rows, errors_before = 0, row_errors.count
         with open_bytes(path) as raw:
-            peeked = peek_stream(raw)
+            peeked = peek_stream(raw, on_read=options.on_read)
             format = format_of(path, peeked.head, options, selection.columns, selection.explicit)
             if format == "parquet":
                 blocks = _parquet_blocks(path, peeked, selection, options.encoding, row_errors)
