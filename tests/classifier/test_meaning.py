@@ -14,6 +14,9 @@ from hinet import HiNetClassifier, Layers, Taxonomy, Traces
 from hinet.classifier.inputs import TextInput
 from hinet.classifier.titles import TitleRows, best_titles, learned_weight
 from hinet.data.matrices import MixedRows
+from hinet.data.text import TextSettings
+from hinet.data.text.fitting import HashedBlock
+from hinet.data.text.text_input import TextBlock
 from hinet.data.vectors import TokenVectors
 from hinet.engine import Search
 from hinet.errors import FileError, HiNetError
@@ -153,7 +156,7 @@ def test_vectors_that_make_no_sense_are_refused(taxonomy: Taxonomy, vectors: Tok
     rows = texts_of(20, 0, KNOWN)
     with pytest.raises(HiNetError, match="`vectors` and `encoder` both"):
         HiNetClassifier(taxonomy, vectors=vectors, encoder=tmp_path).fit(*rows)
-    with pytest.raises(HiNetError, match="read texts, and the rows are numbers"):
+    with pytest.raises(HiNetError, match="read texts, but the rows are numbers"):
         HiNetClassifier(taxonomy, vectors=vectors).fit(np.eye(20), rows[1])
     with pytest.raises(FileError, match="does not exist"):
         HiNetClassifier(taxonomy, vectors=tmp_path / "nowhere").fit(*rows)
@@ -281,6 +284,30 @@ def test_the_texts_that_help_most_are_taken() -> None:
     chosen, weight = best_titles(rows, traces, choices, title_rows, 0)
     assert chosen is choices[1]
     assert weight > 0
+
+
+@pytest.mark.parametrize("helpful", [True, False])
+def test_each_text_is_hashed_once_when_titles_are_tried(helpful: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    random, count = np.random.default_rng(0), 1_200
+    nodes = [f"n{number}" for number in range(20)]
+    words = [" ".join(f"word{number}x{other}" for other in range(30)) for number in range(20)]
+    titles = dict(zip(nodes, words if helpful else [*words[1:], words[0]], strict=True))
+    taxonomy = Taxonomy.from_edges([("top", node) for node in nodes], attributes={"title": titles})
+    labels = [f"n{random.integers(20)}" for _ in range(count)]
+    texts = [f"word{label[1:]}x{random.integers(30)} thing{random.integers(9)}" for label in labels]
+    hashed: list[int] = []
+    hash_block = HashedBlock.of
+
+    def count_rows(block: TextBlock, settings: TextSettings) -> HashedBlock:
+        hashed.append(len(block.offsets) - 1)
+        return hash_block(block, settings)
+
+    monkeypatch.setattr(HashedBlock, "of", count_rows)
+    classifier = HiNetClassifier(taxonomy, n_jobs=1, epochs=1, effort="quick").fit(texts, labels)
+    features = classifier.fitted_.features
+    assert isinstance(features, TextInput)
+    assert features.features.texts == count + (len(titles) if helpful else 0)
+    assert count <= sum(hashed) <= count + 2 * len(titles)
 
 
 def test_a_model_with_an_encoder_asks_for_the_one_of_training(

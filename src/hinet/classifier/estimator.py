@@ -17,11 +17,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from hinet.classifier.bundle import load_fitted, naming_file, save_fitted
 from hinet.classifier.calibration import Calibration, calibrate_fitted
-from hinet.classifier.columns import ColumnKinds
 from hinet.classifier.dag_labels import decode_nodes
 from hinet.classifier.explanation import Explanation, explain_row
 from hinet.classifier.fine_tuning import check_tunable, fit_tuned
-from hinet.classifier.fitted import Fitted, features_of
+from hinet.classifier.fitted import Fitted
 from hinet.classifier.fitting import (
     EncodedRows,
     HeldOut,
@@ -29,7 +28,6 @@ from hinet.classifier.fitting import (
     engine_settings,
     fit_model,
     validation_metrics,
-    validation_rows,
 )
 from hinet.classifier.incremental import continue_training, transfer_fitted
 from hinet.classifier.inputs import (
@@ -39,7 +37,6 @@ from hinet.classifier.inputs import (
     MatrixInput,
     check_container,
     count_of,
-    fit_text,
     kind_of,
     one_row,
     other_kind,
@@ -57,7 +54,7 @@ from hinet.classifier.label_reading import (
 from hinet.classifier.label_rows import checked_labels, has_sets
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.manifest import MANIFEST
-from hinet.classifier.meaning import Meaning, vector_source
+from hinet.classifier.meaning import Meaning
 from hinet.classifier.parameters import (
     CLASSES,
     MAX_REASONS,
@@ -74,9 +71,9 @@ from hinet.classifier.parameters import (
 )
 from hinet.classifier.predicted_sets import form_of, learned_rule, micro_f1_of
 from hinet.classifier.predictions import PredictedLabels, PredictedTraces
+from hinet.classifier.preparation import FeatureCache, LabelledRows, NoCache, Preparation, PreparedRows
 from hinet.classifier.settings import read_settings
 from hinet.classifier.text_paths import AUTO
-from hinet.classifier.titles import TitleRows, best_titles, chosen_titles
 from hinet.classifier.truth import NOTHING, Truth
 from hinet.classifier.tuned import TunedInput
 from hinet.data import Traces
@@ -87,7 +84,6 @@ from hinet.data.text import TextSettings
 from hinet.data.text.text_input import as_arrow
 from hinet.engine import Decoding
 from hinet.engine.compiling import compile_for_training
-from hinet.engine.search.predictor import Engine
 from hinet.engine.settings import Effort
 from hinet.errors import FileError, HiNetError, InputTypeError, LabelError
 from hinet.evaluation.risk import CERTAINTY, validate_share
@@ -352,11 +348,41 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._fit(X, y, sample_weight, valid)
 
     def _fit(
-        self, X: Any, y: Any, sample_weight: Any, valid: tuple[Any, Any] | None = None, classes: Any = None
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        valid: tuple[Any, Any] | None = None,
+        classes: Any = None,
+        cache: FeatureCache | None = None,
     ) -> Self:
+        incremental = self.warm_start and self.__sklearn_is_fitted__()
+        labelled, valid = self._labelled(X, y, sample_weight, valid, classes, incremental=incremental)
+        if incremental:
+            self._warn_of_unknown_words(labelled.rows)
+            moved = transfer_fitted(self.fitted_, labelled.codec)
+            held_out = None if valid is None else HeldOut(moved.rows(valid[0]), labelled.codec.truth(valid[1]))
+            training = EncodedRows(moved.rows(labelled.rows), labelled.traces, labelled.weights)
+            self._continue_training(moved, training)
+        else:
+            held_out = self._fit_anew(labelled, valid, cache)
+        if held_out is not None:
+            self._take_up_held_out(held_out)
+        return self
+
+    def _labelled(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        valid: tuple[Any, Any] | None,
+        classes: Any = None,
+        *,
+        incremental: bool = False,
+    ) -> tuple[LabelledRows, tuple[Any, Any] | None]:
+        """Return checked training rows with their labels, and the checked validation rows."""
         validate_parameters(self, RULES)
         VALID.validate("valid", valid)
-        incremental = self.warm_start and self.__sklearn_is_fitted__()
         kind = self._kind_of_frame(X) if incremental else self._kind_to_fit(X)
         checked = self._checked(X, kind, reset=not incremental)
         y = checked_labels(y, count_of(checked))
@@ -390,21 +416,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if sample_weight is not None:
                 sample_weight = validate_weights(sample_weight, len(chosen))[~chosen]
         weights = self._weights(sample_weight, codec, traces)
-        if incremental:
-            self._warn_of_unknown_words(checked)
-            moved = transfer_fitted(self.fitted_, codec)
-            held_out = None if valid is None else HeldOut(moved.rows(valid[0]), codec.truth(valid[1]))
-            self._continue_training(moved, EncodedRows(moved.rows(checked), traces, weights))
-        else:
-            if self.encoder is not None:
-                require("sentence_transformers", "`encoder`")
-            engine = engine_for(self.engine, self.network, self.device)
-            if engine == "fused":
-                compile_for_training()
-            held_out = self._fit_anew(checked, kind, engine, codec, traces, weights, valid)
-        if held_out is not None:
-            self._take_up_held_out(held_out)
-        return self
+        return LabelledRows(checked, kind, codec, traces, weights), valid
 
     def fit_stream(self, source: Any, valid: tuple[Any, Any] | None = None) -> Self:
         """Train on rows that do not fit in memory.
@@ -481,37 +493,42 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return several
 
     def _fit_anew(
-        self,
-        checked: Any,
-        kind: Kind,
-        engine: Engine,
-        codec: LabelCodec,
-        traces: Traces,
-        weights: NDArray[np.float64] | None,
-        valid: tuple[Any, Any] | None,
+        self, labelled: LabelledRows, valid: tuple[Any, Any] | None, cache: FeatureCache | None
     ) -> HeldOut | None:
         """Fit features and a model to rows; return the validation rows as the model reads them."""
-        tunes = engine == "torch" and self.encoder is not None
-        if tunes:
-            check_tunable(vars(self), kind)
-        titles, weight = self._titles(checked, kind, codec, traces)
-        if titles is not None:
-            weights = titles.weights_after(weights, traces, weight)
-            checked, traces = titles.after(checked), titles.traces_after(traces)
-        truth = None if valid is None else codec.truth(valid[1])
-        held_out = None
-        if tunes:
-            texts = None if valid is None or truth is None else (valid[0], truth)
-            parameters = validate_parameters(self, RULES)
-            self._set_fitted(fit_tuned(checked, codec, traces, weights, texts, parameters, self._progress()))
+        preparation = self._preparation(cache)
+        parameters, codec, engine = preparation.parameters, labelled.codec, preparation.engine
+        if engine == "torch" and self.encoder is not None:
+            check_tunable(vars(self), labelled.kind)
+            rows = preparation.with_titles(labelled)
+            texts = None if valid is None else (valid[0], codec.truth(valid[1]))
+            self._set_fitted(
+                fit_tuned(rows.rows, codec, rows.traces, rows.weights, texts, parameters, self._progress())
+            )
             return None if texts is None else HeldOut(self.fitted_.rows(texts[0]), texts[1])
-        features, rows = self._fit_features(checked, kind, engine, several=codec.sets is not None)
-        if valid is not None and truth is not None:
-            held_out = HeldOut(features_of(features, engine, valid[0], self.n_jobs), truth)
-        valid_rows = None if held_out is None else validation_rows(codec, held_out)
-        columns = None if titles is None else titles.columns_of(rows)
-        self._set_fitted(self._train(EncodedRows(rows, traces, weights, valid_rows, columns), features, codec, engine))
-        return held_out
+        prepared = preparation.prepare(labelled, valid, self._column_names)
+        features = prepared.features
+        fitted = fit_model(prepared.training, features, codec, engine, parameters, self._progress(), self._runner)
+        if isinstance(features, FrameInput):
+            self.n_features_in_ = len(features.columns.names)
+            self.feature_names_in_ = np.array(features.columns.names, object)
+        self._set_fitted(fitted)
+        return prepared.held_out
+
+    def _preparation(self, cache: FeatureCache | None) -> Preparation:
+        """Return what prepares training rows; raise HiNetError if an optional package is missing."""
+        if self.encoder is not None:
+            require("sentence_transformers", "`encoder`")
+        engine = engine_for(self.engine, self.network, self.device)
+        if engine == "fused":
+            compile_for_training()
+        return Preparation(
+            validate_parameters(self, RULES), engine, self._progress(), NoCache() if cache is None else cache
+        )
+
+    @property
+    def _column_names(self) -> tuple[str, ...]:
+        return tuple(map(str, getattr(self, "feature_names_in_", ())))
 
     def _kind_to_fit(self, X: Any) -> Kind:
         """Return what training rows are: those of a frame if its columns are named."""
@@ -531,10 +548,6 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not is_frame(X):
             raise other_kind(X, "frame")
         return "frame"
-
-    def _train(self, training: EncodedRows, features: Features, codec: LabelCodec, engine: Engine) -> Fitted:
-        parameters = validate_parameters(self, RULES)
-        return fit_model(training, features, codec, engine, parameters, self._progress(), self._runner)
 
     def _set_fitted(self, fitted: Fitted) -> None:
         """Set the fitted attributes, and remove those of earlier calibrations and validation rows."""
@@ -663,35 +676,6 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _given_taxonomy(self) -> Taxonomy | None:
         taxonomy = RULES["taxonomy"].validate("taxonomy", self.taxonomy)
         return None if taxonomy is None else _as_taxonomy(taxonomy)
-
-    def _fit_features(self, checked: Any, kind: Kind, engine: Engine, *, several: bool = False) -> tuple[Features, Any]:
-        source = vector_source(self.vectors, self.encoder)
-        if kind == "frame":
-            told = RULES["columns"].validate("columns", self.columns)
-            kinds = ColumnKinds.recognised(checked) if told is None else ColumnKinds.of(told)
-            progress = self._progress()
-            frame, rows = FrameInput.fit(checked, kinds, self.text, self.n_jobs, source, progress, several=several)
-            self.n_features_in_ = len(kinds.names)
-            self.feature_names_in_ = np.array(kinds.names, object)
-            return frame, rows.tocsr() if engine == "torch" else rows
-        if kind == "text":
-            text_input, rows = fit_text(checked, self.text, self.n_jobs, source, self._progress())
-            return text_input, rows.tocsr() if engine == "torch" else rows
-        if source is not None:
-            raise HiNetError("`vectors` and `encoder` read texts, and the rows are numbers; leave both out")
-        columns = tuple(map(str, getattr(self, "feature_names_in_", ())))
-        features = MatrixInput.fit(checked, columns, scaled=kind == "dense" and self.network is None)
-        return features, features_of(features, engine, checked, self.n_jobs)
-
-    def _titles(self, checked: Any, kind: Kind, codec: LabelCodec, traces: Traces) -> tuple[TitleRows | None, float]:
-        """Return the titles of labels that are rows as well, if any, and how many rows each counts as."""
-
-        def learned(choices: list[TitleRows]) -> tuple[TitleRows, float]:
-            features, rows = fit_text(checked, self.text, self.n_jobs)
-            title_rows = [features.rows(choice.texts, self.n_jobs) for choice in choices]
-            return best_titles(rows, traces, choices, title_rows, seed_of(self.random_state))
-
-        return chosen_titles(self.titles, kind, codec, np.unique(traces.end_nodes), len(traces), learned)
 
     def _weights(self, sample_weight: Any, codec: LabelCodec, traces: Traces) -> NDArray[np.float64] | None:
         weights = None if sample_weight is None else validate_weights(sample_weight, len(traces))
@@ -1155,6 +1139,21 @@ def _as_taxonomy(taxonomy: Taxonomy | Path) -> Taxonomy:
 def load(path: str | Path, *, network: Any = None, mapped: bool = True) -> HiNetClassifier:
     """Return the classifier that was saved to a folder; see :meth:`HiNetClassifier.load`."""
     return HiNetClassifier.load(path, network=network, mapped=mapped)
+
+
+def fit_with_cache(
+    classifier: HiNetClassifier, cache: FeatureCache, X: Any, y: Any, valid: tuple[Any, Any] | None
+) -> HiNetClassifier:
+    """Fit a classifier as its own ``fit`` does; the cache keeps the features of the rows for further fits."""
+    return classifier._fit(X, y, None, valid, cache=cache)
+
+
+def prepared_rows(
+    classifier: HiNetClassifier, cache: FeatureCache, X: Any, y: Any, valid: tuple[Any, Any] | None
+) -> tuple[PreparedRows, LabelCodec]:
+    """Return the rows that ``fit`` would train on, with the codec of their labels, without training."""
+    labelled, valid = classifier._labelled(X, y, None, valid)
+    return classifier._preparation(cache).prepare(labelled, valid, classifier._column_names), labelled.codec
 
 
 def load_with_manifest(path: str | Path) -> tuple[HiNetClassifier, dict[str, Any]]:
