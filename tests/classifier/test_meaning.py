@@ -310,6 +310,28 @@ def test_each_text_is_hashed_once_when_titles_are_tried(helpful: bool, monkeypat
     assert count <= sum(hashed) <= count + 2 * len(titles)
 
 
+def test_a_frozen_encoder_uses_the_threads_of_n_jobs(
+    taxonomy: Taxonomy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    from hinet.encoders import Encoder
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    encoder = Encoder.load(make_encoder(tmp_path / "encoder"))
+    assert encoder.width == 16  # found by encoding a text, before threads are counted
+    seen: list[int] = []
+    embeddings = encoder.parts().transformer.get_input_embeddings()
+    embeddings.register_forward_pre_hook(lambda *_: seen.append(torch.get_num_threads()))
+    before = torch.get_num_threads()
+    classifier = HiNetClassifier(taxonomy, encoder=encoder, titles=False, n_jobs=2, epochs=1, effort="quick")
+    classifier.fit(*texts_of(20, 0, KNOWN))
+    assert {*seen} == {2}
+    seen.clear()
+    classifier.set_params(n_jobs=3).predict(["loaf of bread"])
+    assert {*seen} == {3}
+    assert torch.get_num_threads() == before
+
+
 def test_a_model_with_an_encoder_asks_for_the_one_of_training(
     taxonomy: Taxonomy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,5 +350,5 @@ def test_a_model_with_an_encoder_asks_for_the_one_of_training(
     with pytest.raises(HiNetError, match="another encoder than the one of training"):
         HiNetClassifier.load(tmp_path / "model").predict(rows[0])
     shutil.rmtree(folder)
-    with pytest.raises(FileError, match="there is no such folder"):
+    with pytest.raises(FileError, match="no such folder"):
         HiNetClassifier.load(tmp_path / "model").predict(rows[0])

@@ -54,7 +54,7 @@ class EncoderVectors:
         """Return the embedding of each text, (n, width)."""
         if self.loaded is None:
             self.loaded = self._load()
-        return self.loaded.encode(texts, progress=progress)
+        return self.loaded.encode(texts, progress=progress, threads=threads)
 
     def _load(self) -> CachedEncoder:
         from hinet.encoders import CachedEncoder, Encoder

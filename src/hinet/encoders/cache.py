@@ -79,7 +79,9 @@ class CachedEncoder:
         """Where the vectors of this encoder are."""
         return self.root / self.fingerprint
 
-    def encode(self, texts: Any, *, progress: Progress | None = None, batch: int | None = None) -> Vectors:
+    def encode(
+        self, texts: Any, *, progress: Progress | None = None, batch: int | None = None, threads: int | None = None
+    ) -> Vectors:
         """Return a vector of length 1 for each text, in their order, as ``Encoder.encode`` does."""
         distinct, rows = distinct_texts(texts)
         progress = progress or SilentProgress()
@@ -89,7 +91,7 @@ class CachedEncoder:
         try:
             progress.advanced(int(present.sum()))
             missing = np.flatnonzero(~present)
-            self._encode_missing(distinct, keys, vectors, missing, progress, batch)
+            self._encode_missing(distinct, keys, vectors, missing, progress, batch, threads)
         finally:
             progress.finished()
         return unit_rows(vectors.astype(np.float32))[rows]
@@ -102,7 +104,7 @@ class CachedEncoder:
 
     def _encode_missing(
         self, texts: list[str], keys: NDArray[np.uint64], vectors: NDArray[np.float16], missing: NDArray[np.int64],
-        progress: Progress, batch: int | None,
+        progress: Progress, batch: int | None, threads: int | None,
     ) -> None:  # fmt: skip
         pending: list[NDArray[np.int64]] = []
         keeps, last = True, time.monotonic()
@@ -118,7 +120,8 @@ class CachedEncoder:
             return True
 
         try:
-            for numbers, encoded in self.encoder.batches([texts[row] for row in missing.tolist()], batch=batch):
+            unknown = [texts[row] for row in missing.tolist()]
+            for numbers, encoded in self.encoder.batches(unknown, batch=batch, threads=threads):
                 rows = missing[numbers]
                 vectors[rows] = encoded
                 pending.append(rows)
