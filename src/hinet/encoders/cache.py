@@ -13,18 +13,18 @@ import os
 import secrets
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data.matrices import unit_rows
-from hinet.encoders.encoder import Encoder, Vectors, distinct_texts
+from hinet.encoders.encoder import Vectors, distinct_texts
 from hinet.errors import FileError, HiNetError
 from hinet.files import locked, read_arrays, write_arrays
 from hinet.progress import Progress, SilentProgress
@@ -52,13 +52,33 @@ class _Segment:
     keys: NDArray[np.uint64]  # (n, 2)
 
 
-class CachedEncoder:
+class TextVectors(Protocol):
+    """Turns texts into vectors, batch by batch."""
+
+    @property
+    def width(self) -> int:
+        """The number of columns of a vector."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of all that decides the vectors."""
+
+    def batches(
+        self, texts: Sequence[str], *, batch: int | None = None, threads: int | None = None
+    ) -> Iterator[tuple[NDArray[np.int64], Vectors]]:
+        """Yield the numbers of some texts and their vectors, until all are encoded."""
+
+
+Source = TypeVar("Source", bound=TextVectors, covariant=True)
+
+
+class CachedEncoder(Generic[Source]):
     """An encoder that encodes only texts whose vectors are not in a folder, by default that of the user.
 
     Vectors are those of the encoder rounded to half precision, whether they were kept or not.
     """
 
-    def __init__(self, encoder: Encoder, folder: str | Path | None = None, *, limit: int = LIMIT) -> None:
+    def __init__(self, encoder: Source, folder: str | Path | None = None, *, limit: int = LIMIT) -> None:
         self.encoder = encoder
         self.root = default_folder() if folder is None else Path(folder).expanduser()
         self.limit = limit

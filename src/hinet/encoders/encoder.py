@@ -49,7 +49,8 @@ class Encoder:
     """A sentence-transformers or Hugging Face model that turns texts into vectors; see :meth:`load`."""
 
     def __init__(self, model: Any, folder: Path, name: str, threads: int | None = None) -> None:
-        self._model, self._folder, self._threads, self._process = model, folder, threads, os.getpid()
+        self._model, self._threads, self._process = model, threads, os.getpid()
+        self.folder = folder  # that has its files
         self.name = name  # of the folder, of the package, or on the hub
         self.device = str(model.device)
 
@@ -86,7 +87,7 @@ class Encoder:
     @cached_property
     def fingerprint(self) -> str:
         """A digest of the content of the files that decide the vectors: weights, configuration and tokenizer."""
-        return fingerprint_of(self._folder)
+        return fingerprint_of(self.folder)
 
     @property
     def tokenizer(self) -> Any:

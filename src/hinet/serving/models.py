@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hinet.classifier.evaluation_file import read_evaluation
-from hinet.classifier.loaded import LoadedModel, load_model
+from hinet.classifier.loaded import LoadedModel, encoder_entry, load_model
 from hinet.classifier.manifest import MANIFEST, trainings_of
 from hinet.classifier.model_folder import OURS, read_manifest
 from hinet.compiled import compile_from_now_on
@@ -134,8 +134,8 @@ class ServedModel:
 class Models:
     """All models by name; each may be replaced at any time, whoever has the old one goes on with it."""
 
-    def __init__(self, folders: Mapping[str, Path], threads: int | None) -> None:
-        self._folders, self._threads = folders, threads
+    def __init__(self, folders: Mapping[str, Path], threads: int | None, encoders: tuple[str, ...] = ()) -> None:
+        self._folders, self._threads, self._encoders = folders, threads, encoders
         self._served: dict[str, ServedModel] = {}
         self._seen: dict[str, Stamp] = {}
         self._refused: dict[str, str] = {}
@@ -196,7 +196,9 @@ class Models:
 
     def _load(self, name: str) -> None:
         folder = self._folders[name]
-        model = ServedModel(name, folder, load_model(folder, self._threads, mapped=False))
+        encoders = self._encoders if encoder_entry(read_manifest(folder)) is not None else ()
+        loaded = load_model(folder, self._threads, mapped=False, encoder=encoders or None)
+        model = ServedModel(name, folder, loaded)
         model.warm_up()
         self._served[name] = model
 
