@@ -206,6 +206,13 @@ def test_train_bundles_the_encoder(encoders: Path, tmp_path: Path, capsys: pytes
     command = ("train", str(rows), "--epochs", "1", "--effort", "quick", "--out", str(tmp_path / "model"), "--quiet")
     assert shell(*command, "--bundle-encoder") == 2
     assert "give --encoder" in capsys.readouterr().err
+    config = json.loads((gone / "config.json").read_text())
+    other = Path(shutil.copytree(gone, tmp_path / "other"))
+    (other / "config.json").write_text(json.dumps({**config, "model_type": "megatron-bert"}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HiNetClassifier, "fit", lambda *_, **__: pytest.fail("trained before the encoder was checked"))
+        assert shell(*command, "--encoder", str(other), "--bundle-encoder") == 2
+    assert "is of the family 'megatron-bert', and --bundle-encoder knows" in capsys.readouterr().err
     assert shell(*command, "--encoder", str(gone), "--bundle-encoder") == 0
     shutil.rmtree(gone)
     assert shell("explain", str(tmp_path / "model"), "rye bread") == 0

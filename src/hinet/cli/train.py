@@ -78,6 +78,7 @@ def train(
         out,
     )
     validation.check(training.patience)
+    training.check_bundle()
     known = {} if settings is None else read_settings(settings)
     cluster = _cluster(place, split, training, run)
     start = time.perf_counter()

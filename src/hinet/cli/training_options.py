@@ -86,6 +86,15 @@ class TrainingOptions:
         RULES["checkpoint_every"].validate("--checkpoint-every", self.checkpoint_every)
         RULES["objective"].validate("--objective", self.parsed_objective)
 
+    def check_bundle(self) -> None:
+        """Raise HiNetError before training if the encoder could not be saved in the model."""
+        if self.bundle_encoder:
+            from hinet.classifier.bundled_encoder import BundledEncoder
+            from hinet.encoders import Encoder
+
+            assert self.encoder is not None
+            BundledEncoder.of(Encoder.load(self.encoder))
+
     @property
     def parsed_objective(self) -> Any:
         """The name of an F1, or a precision."""

@@ -94,6 +94,7 @@ def tune(
     if resume and not (folder / report.SEARCH).exists():
         run.message(f"there are no trials in {folder}; the search starts from the beginning")
     validation.check()
+    training.check_bundle()
     if metric is not None:
         validate_metric(metric)
     start = time.perf_counter()
