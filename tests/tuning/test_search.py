@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from hinet import HiNetClassifier, HiNetError, Taxonomy
 from hinet.data.text import TextSettings
 from hinet.progress import Progress
 from hinet.tuning import tune
-from hinet.tuning.fits import FeatureMemory, TrialClassifier, TrialRunner, scores_of
+from hinet.tuning.fits import FeatureMemory, TrialRunner, scores_of
 from hinet.tuning.report import table_of, write_results
 from hinet.tuning.search import _shown
 from hinet.tuning.splits import Splits, TuningRows
@@ -127,6 +129,38 @@ def test_trials_are_those_of_a_plain_classifier_whatever_is_kept_in_memory(tmp_p
     assert len(small.memory) == 1 < len(shared.memory)
 
 
+class CountingMemory(FeatureMemory):
+    """Counts what had to be made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: Counter[str] = Counter()
+
+    def get(self, name: str, rows: Any, decided_by: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        def counted() -> Any:
+            self.made[name] += 1
+            return make()
+
+        return super().get(name, rows, decided_by, counted)
+
+
+def test_a_second_trial_fits_neither_titles_nor_features_again() -> None:
+    titles = {label: f"{words} item" for label, words in WORDS.items()}
+    edges = [(top, label) for label, top in TOPS.items()]
+    taxonomy = Taxonomy.from_edges(edges, attributes={"title": titles})
+    splits = Splits(TuningRows(*rows_and_labels(count=1_600)), None, 0.2, seed=0)
+    memory = CountingMemory()
+    base = {"taxonomy": taxonomy, "n_jobs": 1, "epochs": 1, "effort": "quick"}
+    runner = TrialRunner(splits, base, "accuracy", 0, memory)
+    runner.usual_size(1.0, len(WORDS))
+    assert memory.made == {"titles": 1, "features": 1}
+    for number, changes in enumerate([{}, {"members": 1}, {"width": 32}]):
+        runner.run(Step(changes, 1.0, 0), number)
+    assert memory.made == {"titles": 1, "features": 1}
+    runner.run(Step({"text.min_df": 1}, 1.0, 0), 3)
+    assert memory.made == {"titles": 2, "features": 2}
+
+
 @pytest.mark.usefixtures("quarter_seconds")
 def test_a_search_is_resumed_and_another_one_refused(tmp_path: Path) -> None:
     classifier = HiNetClassifier(TAXONOMY, n_jobs=1)
@@ -217,7 +251,7 @@ def test_the_space_starts_from_what_the_defaults_train(form: str, effort: str) -
     base = {**parameters, "n_jobs": 1, "effort": effort, "flat": False if "sets" not in form else None}
     runner = TrialRunner(Splits(TuningRows.of(rows, labels), None, 0.2, seed=0), base, "accuracy", 0)
     step = Step({}, 1.0, 0)
-    classifier = runner._fitted(TrialClassifier, step)
+    classifier = runner.fitted(step)
     size = runner.usual_size(1.0, int(classifier.fitted_.codec.layers.ends.sum()))
     deep = [record for record in classifier.history_ if record.part.startswith("deep")]
     assert len(deep) == size.members * size.epochs

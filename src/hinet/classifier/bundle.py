@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 
 from hinet.classifier.examples import Examples
 from hinet.classifier.fitted import Fitted, predictor_class
-from hinet.classifier.inputs import Features, MatrixInput, restore_features
+from hinet.classifier.inputs import Features, MatrixInput, encoder_of, restore_features
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.manifest import FORMAT, MANIFEST, damaged
+from hinet.classifier.meaning import EncoderPlace
 from hinet.classifier.model_folder import ModelFiles, new_model, open_model, switch_manifest
 from hinet.classifier.predicted_sets import SetRule
 from hinet.classifier.text_paths import TextStyle
@@ -83,22 +84,34 @@ def save_fitted(fitted: Fitted, folder: str | Path, metadata: Mapping[str, Any],
         switch_manifest(folder, manifest)
 
 
-def load_fitted(folder: str | Path, network: Any = None, *, mapped: bool = True) -> tuple[Fitted, dict[str, Any]]:
-    """Read a fitted classifier and its manifest from a folder, both of one save; ``mapped`` maps weights into memory.
+def load_fitted(
+    folder: str | Path, network: Any = None, *, mapped: bool = True, encoder: EncoderPlace | None = None
+) -> tuple[Fitted, dict[str, Any]]:
+    """Read a fitted classifier and its manifest from a folder, both of one save.
+
+    ``mapped`` maps weights into memory. ``encoder`` is where the encoder of the model is now, if it has one.
 
     Raises
     ------
     FileError
         If it is not a model folder of this format, or a file is missing, truncated, edited or invalid; names the file
         and the array.
+    HiNetError
+        If ``encoder`` is not the encoder of training; names both fingerprints.
     """
     with open_model(folder) as files:
         try:
-            return _loaded(files, network, mapped), files.manifest
+            fitted = _loaded(files, network, mapped)
         except HiNetError:
             raise
         except (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError) as error:
             raise damaged(files.folder / MANIFEST, repr(error)) from None
+    if encoder is not None:
+        own = encoder_of(fitted.features)
+        if own is None:
+            raise HiNetError("the model reads texts without an encoder of another place; leave `encoder` out")
+        own.use(encoder)
+    return fitted, files.manifest
 
 
 def _loaded(files: ModelFiles, network: Any, mapped: bool) -> Fitted:

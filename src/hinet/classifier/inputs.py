@@ -5,9 +5,10 @@ Dense rows are processed in blocks, to save memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -31,7 +32,7 @@ from hinet.classifier.ranks import Ranks
 from hinet.classifier.tuned import TunedInput
 from hinet.data.frames import as_table, is_frame, is_mixed, one_row_table
 from hinet.data.matrices import MixedRows, is_sparse
-from hinet.data.text import TextFeatures, TextSettings, known_shares
+from hinet.data.text import HashedTexts, TextFeatures, TextSettings, known_shares
 from hinet.data.text.foreign import made_foreign
 from hinet.data.text.text_input import as_arrow
 from hinet.data.vectors import TokenVectors
@@ -206,7 +207,8 @@ class FrameInput:
         """Return the features of the training rows of a table, and the rows; ``several``: with several labels a row."""
         text_input, text_rows = None, None
         if kinds.text:
-            text_input, text_rows = fit_text(texts_of(table, kinds), settings, threads, source, progress)
+            training = TrainingTexts(texts_of(table, kinds), settings, threads)
+            text_input, text_rows = fit_text(training, source, progress)
         elif source is not None:
             raise HiNetError("vectors and encoder read texts, and the rows have no column of text; leave both out")
         frame = cls.beside(text_input, table, kinds, several=several)
@@ -365,6 +367,24 @@ def _restored_text(described: Mapping[str, Any], arrays: Mapping[str, NDArray[An
     return TextInput(TextFeatures.from_arrays(arrays, described), meaning)
 
 
+def encoder_of(features: Features) -> EncoderVectors | None:
+    """Return the frozen encoder that texts are read by, if there is one."""
+    meaning = features.meaning if isinstance(features, TextInput | FrameInput) else None
+    return meaning.source if meaning is not None and isinstance(meaning.source, EncoderVectors) else None
+
+
+def with_bundled_encoder(features: Features) -> Features:
+    """Return features that carry their encoder, or raise HiNetError if they have none."""
+    if isinstance(features, TunedInput):
+        return features
+    encoder = encoder_of(features)
+    text = features.text if isinstance(features, FrameInput) else features
+    if encoder is None or not isinstance(text, TextInput) or text.meaning is None:
+        raise HiNetError("the model has no encoder that could be saved in it; leave `bundle_encoder` out")
+    text = replace(text, meaning=replace(text.meaning, source=encoder.bundle()))
+    return replace(features, text=text) if isinstance(features, FrameInput) else text
+
+
 def kind_of(X: Any) -> Kind:
     """Return whether rows are texts, a sparse matrix, dense numbers, or those of a frame that has more than numbers."""
     if is_sparse(X):
@@ -411,28 +431,56 @@ def _is_text(X: Any) -> bool:
     return isinstance(first, (str, bytes))
 
 
+class TrainingTexts:
+    """Training texts whose n-grams are hashed once, however often features are fitted to them."""
+
+    def __init__(self, texts: Any, settings: TextSettings | None, threads: int | None) -> None:
+        self.texts, self.threads = texts, threads
+        self._settings = settings
+
+    @cached_property
+    def _hashed(self) -> HashedTexts:
+        return HashedTexts.of(self.texts, self._settings, self.threads)
+
+    @cached_property
+    def ngrams(self) -> tuple[TextFeatures, Any]:
+        """The n-grams of the texts, and their rows."""
+        return self._fit(self._hashed)
+
+    def ngrams_with(self, more: Sequence[str]) -> tuple[TextFeatures, Any]:
+        """Return the n-grams of the texts and of more texts after them, and their rows."""
+        return self._fit(self._hashed.followed_by(more, self.threads))
+
+    def _fit(self, hashed: HashedTexts) -> tuple[TextFeatures, Any]:
+        if self._settings is None:
+            with suppress(HiNetError):
+                return hashed.fit_transform(self.threads)
+            hashed = hashed.with_min_df(1)  # other errors are raised again
+        return hashed.fit_transform(self.threads)
+
+
 def fit_text(
-    X: Any,
-    settings: TextSettings | None,
-    threads: int | None,
+    training: TrainingTexts,
     source: TokenVectors | EncoderVectors | None = None,
     progress: Progress | None = None,
+    more: Sequence[str] | None = None,
 ) -> tuple[TextInput, Any]:
-    """Return the features of training texts, and the rows; without settings, texts that share no n-gram keep all."""
-    features, rows = _fit_ngrams(X, settings, threads)
+    """Return the features of training texts with ``more`` texts after them, and the rows.
+
+    Without settings, all n-grams of texts that share none are features.
+    """
+    features, rows = training.ngrams if more is None else training.ngrams_with(more)
     if source is None:
         return TextInput(features), rows
-    meaning, columns = Meaning.fit(source, X, threads, progress)
+    texts = training.texts if more is None else joined_texts(training.texts, more)
+    meaning, columns = Meaning.fit(source, texts, training.threads, progress)
     text_input = TextInput(features, meaning)
-    return text_input, text_input.beside(rows, X, columns)
+    return text_input, text_input.beside(rows, texts, columns)
 
 
-def _fit_ngrams(X: Any, settings: TextSettings | None, threads: int | None) -> tuple[TextFeatures, Any]:
-    if settings is None:
-        with suppress(HiNetError):
-            return TextFeatures.fit_transform(X, TextSettings(), threads)
-        settings = TextSettings(min_df=1)  # other errors come again
-    return TextFeatures.fit_transform(X, settings, threads)
+def joined_texts(texts: Any, more: Sequence[str]) -> pa.ChunkedArray:
+    """Return texts with others after them."""
+    return pa.chunked_array([*as_arrow(texts).chunks, *as_arrow(more).chunks], pa.large_string())
 
 
 def check_container(X: Any) -> None:

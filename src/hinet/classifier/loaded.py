@@ -12,6 +12,7 @@ from hinet.classifier.bundle import load_fitted
 from hinet.classifier.explanation import Explanation, explain_row
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.inputs import FrameInput, text_part
+from hinet.classifier.meaning import EncoderPlace
 from hinet.classifier.prediction_table import PredictionOptions, PredictionTable
 from hinet.classifier.text_paths import TextStyle
 from hinet.data import Traces
@@ -149,9 +150,22 @@ def saved_columns(manifest: Mapping[str, Any]) -> Columns | None:
     return None if noted is None else Columns.from_dict(noted)
 
 
-def load_model(path: str | Path, threads: int | None, *, mapped: bool = True) -> LoadedModel:
-    """Load a model of texts from a folder; unless ``mapped``, it is all in memory, whatever becomes of the files."""
-    fitted, manifest = load_fitted(path, mapped=mapped)
+def encoder_entry(manifest: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return what a manifest says of the frozen encoder that texts are read by, if there is one."""
+    features = manifest["features"]
+    text = features["text"] if features["kind"] == "frame" else features
+    entry: Mapping[str, Any] | None = (text or {}).get("meaning", {}).get("encoder")
+    return entry
+
+
+def load_model(
+    path: str | Path, threads: int | None, *, mapped: bool = True, encoder: EncoderPlace | None = None
+) -> LoadedModel:
+    """Load a model of texts from a folder; ``encoder`` is where its encoder is now.
+
+    Unless ``mapped``, the whole model is in memory, and its files may change.
+    """
+    fitted, manifest = load_fitted(path, mapped=mapped, encoder=encoder)
     if fitted.features.kind not in ("text", "frame"):
         raise FileError(path, "the model reads rows of numbers, which tables of text cannot give; use it from Python")
     return LoadedModel(fitted.with_threads(threads), manifest)

@@ -84,12 +84,23 @@ class SetRuleEntry(TypedDict):
     rows: int
 
 
+class EncoderShapeEntry(TypedDict):
+    """An encoder in the files of the model; see :class:`hinet.networks.text_encoder.EncoderShape`."""
+
+    family: str
+    config: dict[str, str | int | float | bool | None]
+    pooling: Literal["mean", "cls"]
+    prompt: str
+    longest: int
+
+
 class EncoderEntry(TypedDict):
     """The encoder that texts are read by; see :class:`hinet.classifier.meaning.EncoderVectors`."""
 
     source: str
     fingerprint: str
     width: int
+    bundled: NotRequired[EncoderShapeEntry]
 
 
 class MeaningEntry(TypedDict):
@@ -107,15 +118,10 @@ class TextEntry(TypedDict):
     meaning: NotRequired[MeaningEntry]
 
 
-class TunedEncoder(TypedDict):
-    """A fine-tuned encoder; see :class:`hinet.networks.text_encoder.EncoderShape`."""
+class TunedEncoder(EncoderShapeEntry):
+    """A fine-tuned encoder, and the one that training started from."""
 
     source: str
-    family: str
-    config: dict[str, str | int | float | bool | None]
-    pooling: Literal["mean", "cls"]
-    prompt: str
-    longest: int
 
 
 class TunedEntry(TypedDict):

@@ -12,7 +12,7 @@ import numpy as np
 
 from hinet.classifier.calibration import Calibration
 from hinet.classifier.columns import KINDS
-from hinet.classifier.meaning import Meaning
+from hinet.classifier.meaning import EncoderVectors, Meaning
 from hinet.classifier.predicted_sets import Objective
 from hinet.classifier.tuned import TunedInput
 from hinet.data.text import TextSettings
@@ -31,6 +31,7 @@ from hinet.parameters import (
     PATH,
     SEED,
     SHARE,
+    SOURCE,
     THREADS,
     Rule,
     Rules,
@@ -82,7 +83,7 @@ def _read_device(value: Any) -> Any:
 def _read_encoder(value: Any) -> Any:
     from hinet.encoders import Encoder
 
-    return value if isinstance(value, Encoder) else INVALID
+    return value if isinstance(value, Encoder | EncoderVectors) else INVALID
 
 
 def _read_notes(value: Any) -> Any:
@@ -118,8 +119,8 @@ RULES: Rules = {
     "taxonomy": TAXONOMY | NONE,
     "engine": one_of("auto", "fused", "torch"),
     "text": instance(TextSettings, "a TextSettings") | NONE,
-    "vectors": NONE | PATH | instance(TokenVectors, "TokenVectors"),
-    "encoder": NONE | PATH | Rule("an Encoder", _read_encoder),
+    "vectors": NONE | SOURCE | instance(TokenVectors, "TokenVectors"),
+    "encoder": NONE | SOURCE | Rule("an Encoder", _read_encoder),
     "titles": FLAG | NONE,
     "columns": Rule(f"a mapping of {', '.join(map(repr, KINDS))} to names of columns", _read_columns) | NONE,
     "decoding": DECODING,

@@ -11,10 +11,10 @@ import pyarrow as pa
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from hinet.classifier.inputs import joined_texts
 from hinet.classifier.labels import LabelCodec
 from hinet.data import Traces
 from hinet.data.matrices import MixedRows
-from hinet.data.text.text_input import as_arrow
 from hinet.engine.training.title_units import TitleColumns
 from hinet.errors import HiNetError
 from hinet.taxonomy import Taxonomy
@@ -63,7 +63,7 @@ class TitleRows:
 
     def after(self, texts: Any) -> pa.ChunkedArray:
         """Return texts with the titles after them."""
-        return pa.chunked_array([*as_arrow(texts).chunks, *as_arrow(self.texts).chunks], pa.large_string())
+        return joined_texts(texts, self.texts)
 
     def traces_after(self, traces: Traces) -> Traces:
         """Return labels with those of the titles after them."""

@@ -33,6 +33,8 @@ class TunedInput:
         from hinet.encoders import Encoder
         from hinet.networks.text_encoder import TextEncoder
 
+        if not isinstance(encoder, str | Path | Encoder):
+            raise HiNetError("the encoder of a saved model cannot be fine-tuned; set `encoder` to its folder")
         found = encoder if isinstance(encoder, Encoder) else Encoder.load(encoder, device="cpu")
         source = found.name if isinstance(encoder, Encoder) else str(encoder)
         return cls(TextEncoder.of(found), source)

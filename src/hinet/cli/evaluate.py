@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from hinet.cli.column_options import ColumnOptions, column_options
-from hinet.cli.options import AsJson, ModelFolder, RunOptions, option, thread_options
+from hinet.cli.options import AsJson, EncoderFolder, ModelFolder, RunOptions, option, thread_options
 from hinet.cli.outputs import PLOT, check_plot
 from hinet.cli.row_options import FILES, RowOptions, row_options
 from hinet.errors import HiNetError, counted
@@ -45,6 +45,7 @@ def evaluate(
     keep: Annotated[
         bool, option("Keep the figures in the folder of the model, for 'hinet serve' to show.", "--keep")
     ] = False,
+    encoder: EncoderFolder = None,
 ) -> None:
     """Evaluate a model on labelled rows: accuracy, hierarchical F1, accuracy by level, calibration, coverage.
 
@@ -57,7 +58,7 @@ def evaluate(
 
     check_plot(plot)
     rows.check_outputs(data, {"--plot": plot}, _OUTPUT, model)
-    loaded = load_model(model, run.threads)
+    loaded = load_model(model, run.threads, encoder=encoder)
     check = taxonomy_check(loaded.given_taxonomy)
     columns = loaded.checked_columns(column_options.with_defaults(loaded.columns))
     query = RowQuery(columns, where=rows.where, check=check, widths=loaded.widths(columns))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hinet.cli.options import AsJson, ModelFolder, RunOptions, option, thread_options
+from hinet.cli.options import AsJson, EncoderFolder, ModelFolder, RunOptions, option, thread_options
 from hinet.errors import HiNetError, quoted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
@@ -30,6 +30,7 @@ def explain(
     ] = None,
     most: Annotated[int, option("Features to list for each step.", least=1)] = 5,
     as_json: AsJson = False,
+    encoder: EncoderFolder = None,
 ) -> None:
     """Explain a prediction: for every step of the trace, the words for the chosen node against its strongest rival.
 
@@ -40,7 +41,7 @@ def explain(
     from hinet.classifier.loaded import load_model
     from hinet.files.text import decoding_error, read_text
 
-    loaded = load_model(model, run.threads)
+    loaded = load_model(model, run.threads, encoder=encoder)
     text = read_text("-").strip() if text == "-" else text
     if decoding_error(text, "utf-8"):
         raise HiNetError(f"{quoted(text)} is not valid text; type it in UTF-8")

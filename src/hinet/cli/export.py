@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hinet.cli.column_options import ColumnOptions, column_options
-from hinet.cli.options import ModelFolder, RunOptions, option, thread_options
+from hinet.cli.options import EncoderFolder, ModelFolder, RunOptions, option, thread_options
 from hinet.cli.row_options import RowOptions, row_options
 
 EXAMPLE = "hinet export model onnx_model --data test.csv"
@@ -26,6 +26,7 @@ def export(
     data: Annotated[
         list[str] | None, option("Labelled rows to measure the accuracy of the graph with; repeatable.")
     ] = None,
+    encoder: EncoderFolder = None,
 ) -> None:
     """Export a model as an ONNX graph; needs the extra 'export'."""
     from hinet.classifier.estimator import load_with_manifest
@@ -33,7 +34,7 @@ def export(
     from hinet.cli.training_rows import read_rows
 
     rows.check_outputs(data or [], {}, str(folder), model)
-    classifier, manifest = load_with_manifest(model)
+    classifier, manifest = load_with_manifest(model, encoder)
     classifier.set_params(n_jobs=run.threads)
     if not data:
         typer.echo(str(classifier.export_onnx(folder)))

@@ -86,6 +86,7 @@ def _lines(manifest: dict[str, Any]) -> list[str]:
         f"  trained on  {counted(first['rows'], 'row')} with {counted(first['labels'], 'label')}",
         *([f"  updated     {updates_text(updates)}"] if updates else []),
         f"  features    {_features_line(features)}",
+        *_encoder_lines(manifest),
     ]
     with suppress(HiNetError):  # a note of this name may be the user's own
         columns = saved_columns(manifest)
@@ -107,6 +108,16 @@ def _lines(manifest: dict[str, Any]) -> list[str]:
 
         lines.append(f"  trust       {Trust.restored(trust)}")
     return [*lines, *_calibration_lines(manifest["calibration"])]
+
+
+def _encoder_lines(manifest: dict[str, Any]) -> list[str]:
+    from hinet.classifier.loaded import encoder_entry
+
+    entry = encoder_entry(manifest)
+    if entry is None:
+        return []
+    where = "in the model" if "bundled" in entry else "not in the model"
+    return [f"  encoder     {entry['source']}, fingerprint {entry['fingerprint']}; {where}"]
 
 
 def _features_line(features: dict[str, Any]) -> str:

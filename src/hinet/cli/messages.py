@@ -6,8 +6,8 @@ import re
 
 _PARAMETER = re.compile(r"`(\w+)`")
 _NAMES = """
-allowed_host category cluster decoding encoder encoding format keep label label_sep language levels metric
-min_confidence min_probability minutes number objective parent_sep path_sep port prefix resume root scheme sep split
+allowed_host bundle_encoder category cluster decoding encoder encoding format keep label label_sep language levels
+metric min_confidence min_probability minutes number objective parent_sep path_sep port prefix resume root scheme sep split
 taxonomy test text titles valid_where vector vectors where workers
 """
 _OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _NAMES.split()} | {

@@ -61,6 +61,14 @@ def option(help: str, *names: str, least: float | None = None, most: float | Non
 
 
 ModelFolder = Annotated[Path, typer.Argument(help="Folder of a trained model.", show_default=False)]
+EncoderFolder = Annotated[
+    str | None,
+    option(
+        "Encoder of the model, if it moved: a folder, a folder that holds it, or a name (default: in the model, where "
+        "it was in training, or in a folder of $HINET_ENCODERS).",
+        "--encoder",
+    ),
+]
 AsJson = Annotated[bool, option("Print machine-readable output.", "--json")]
 
 

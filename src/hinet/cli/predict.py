@@ -14,7 +14,7 @@ import typer
 
 from hinet.cli.cluster_options import ClusterOptions, cluster_options
 from hinet.cli.column_options import ColumnOptions, input_options
-from hinet.cli.options import ModelFolder, RunOptions, option, thread_options
+from hinet.cli.options import EncoderFolder, ModelFolder, RunOptions, option, thread_options
 from hinet.cli.row_options import FILES, SKIP_HINT, OnError, RowFormat, RowOptions, row_options
 from hinet.errors import FileError, HiNetError, counted
 
@@ -87,6 +87,7 @@ def predict(
             "--escape-formulas",
         ),
     ] = False,
+    encoder: EncoderFolder = None,
 ) -> None:
     """Predict the labels of rows, in their order and format, in constant memory.
 
@@ -114,7 +115,7 @@ def predict(
     if cluster is not None and "-" in paths:
         raise HiNetError("--cluster reads files, not standard input; name them")
     rows.check_outputs(paths, {"--out": out}, output, model)
-    loaded = load_model(model, run.threads)
+    loaded = load_model(model, run.threads, encoder=encoder)
     options = PredictionOptions(
         top, _min_confidence(min_confidence, loaded, run), decoding.value, levels, titles,
         MIN_PROBABILITY.validate("--min-probability", min_probability),
@@ -135,7 +136,9 @@ def predict(
         if cluster is not None:
             from hinet.cluster.prediction import PredictionJob, Sink, predict_rows
 
-            job = PredictionJob(model, tuple(paths), query, rows.options, options, prefix, skips, SKIP_HINT)
+            job = PredictionJob(
+                model, tuple(paths), query, rows.options, options, prefix, skips, SKIP_HINT, encoder=encoder
+            )
             sink = Sink(
                 out, None if to is None else to.value, to is None and _is_folder(out), separator, escape_formulas
             )

@@ -45,6 +45,13 @@ def serve(
     review: Annotated[
         bool, option("Keep doubtful texts in the file of --feedback, for people to review.", "--review")
     ] = False,
+    encoder: Annotated[
+        list[str] | None,
+        option(
+            "Encoder of a model, if it moved: a folder, a folder that holds it, or a name; repeatable (default: in the "
+            "model, where it was in training, or in a folder of $HINET_ENCODERS)."
+        ),
+    ] = None,
     max_body: Annotated[int, option("Most bytes of a request.", least=1_000)] = MEGABYTE,
     max_file: Annotated[int, option("Most bytes of a table.", least=1_000)] = 1_024 * MEGABYTE,
     max_texts: Annotated[int, option("Most texts of a request.", least=1)] = 1_000,
@@ -75,7 +82,7 @@ def serve(
         _folders(model), host, port, frozenset() if token_file is None else read_tokens(token_file), feedback,
         QUEUE if review else 0, tuple(allowed_host or ()), max_body, max_file, max_texts, max_length,
         max_requests=max_requests, seconds=seconds, grace=grace, threads=run.threads,
-        log_requests=log_requests or log_texts, log_texts=log_texts,
+        log_requests=log_requests or log_texts, log_texts=log_texts, encoders=tuple(encoder or ()),
     )  # fmt: skip
     _announce(settings, run)
     run_server(settings, quiet=run.quiet and not settings.log_requests)

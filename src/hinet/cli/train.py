@@ -78,6 +78,7 @@ def train(
         out,
     )
     validation.check(training.patience)
+    training.check_bundle()
     known = {} if settings is None else read_settings(settings)
     cluster = _cluster(place, split, training, run)
     start = time.perf_counter()
@@ -118,7 +119,9 @@ def train(
                 f"interrupted; the checkpoints are in {checkpoints}: add --resume to the command to continue", err=True
             )
         raise
-    classifier.save(model, half=training.half, notes={COLUMNS: columns.to_dict()})
+    classifier.save(
+        model, half=training.half, notes={COLUMNS: columns.to_dict()}, bundle_encoder=training.bundle_encoder
+    )
     remove_checkpoints(checkpoints)
     if plot is not None:
         from hinet.evaluation.plots import plot_history

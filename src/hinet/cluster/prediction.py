@@ -57,6 +57,7 @@ class PredictionJob:
     skips: bool = False  # whether invalid rows are skipped, and output rows have their line
     hint: str = ""  # what an error of a row ends with
     blocks: int = BLOCKS  # of a portion
+    encoder: str | None = None  # where the encoder of the model is, if it moved since training
 
 
 class BadRow(NamedTuple):
@@ -127,9 +128,10 @@ def predict_rows(
         If the rows, the model or the cluster cannot be used. What was written until then is removed.
     """
     first = _first_block(job)
-    kinds = _output(job, loaded or load_model(job.model, 1), first).kinds()
+    kinds = _output(job, loaded or load_model(job.model, 1, encoder=job.encoder), first).kinds()
     paths = tuple(os.path.abspath(path) for path in job.files)  # noqa: PTH100 workers have folders of their own
-    job = replace(job, model=job.model.absolute(), files=paths)
+    encoder = os.path.abspath(job.encoder) if job.encoder and Path(job.encoder).is_dir() else job.encoder  # noqa: PTH100
+    job = replace(job, model=job.model.absolute(), files=paths, encoder=encoder)
     with ExitStack() as stack:
         table = folder = None
         if sink.is_folder:
@@ -286,7 +288,7 @@ class _Worker:
 
     def __init__(self, job: PredictionJob, threads: int, like: _Like, folder: Path | None) -> None:
         compile_from_now_on()  # so that no answer depends on how many rows came before
-        self._output = _output(job, load_model(job.model, threads), like.block)
+        self._output = _output(job, load_model(job.model, threads, encoder=job.encoder), like.block)
         self._kinds, self._schema = self._output.kinds(), like.schema
         self._folder = folder
 

@@ -13,18 +13,18 @@ import os
 import secrets
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data.matrices import unit_rows
-from hinet.encoders.encoder import Encoder, Vectors, distinct_texts
+from hinet.encoders.encoder import Vectors, distinct_texts
 from hinet.errors import FileError, HiNetError
 from hinet.files import locked, read_arrays, write_arrays
 from hinet.progress import Progress, SilentProgress
@@ -52,13 +52,33 @@ class _Segment:
     keys: NDArray[np.uint64]  # (n, 2)
 
 
-class CachedEncoder:
+class TextVectors(Protocol):
+    """Turns texts into vectors, batch by batch."""
+
+    @property
+    def width(self) -> int:
+        """The number of columns of a vector."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of all that decides the vectors."""
+
+    def batches(
+        self, texts: Sequence[str], *, batch: int | None = None, threads: int | None = None
+    ) -> Iterator[tuple[NDArray[np.int64], Vectors]]:
+        """Yield the numbers of some texts and their vectors, until all are encoded."""
+
+
+Source = TypeVar("Source", bound=TextVectors, covariant=True)
+
+
+class CachedEncoder(Generic[Source]):
     """An encoder that encodes only texts whose vectors are not in a folder, by default that of the user.
 
     Vectors are those of the encoder rounded to half precision, whether they were kept or not.
     """
 
-    def __init__(self, encoder: Encoder, folder: str | Path | None = None, *, limit: int = LIMIT) -> None:
+    def __init__(self, encoder: Source, folder: str | Path | None = None, *, limit: int = LIMIT) -> None:
         self.encoder = encoder
         self.root = default_folder() if folder is None else Path(folder).expanduser()
         self.limit = limit
@@ -79,7 +99,9 @@ class CachedEncoder:
         """Where the vectors of this encoder are."""
         return self.root / self.fingerprint
 
-    def encode(self, texts: Any, *, progress: Progress | None = None, batch: int | None = None) -> Vectors:
+    def encode(
+        self, texts: Any, *, progress: Progress | None = None, batch: int | None = None, threads: int | None = None
+    ) -> Vectors:
         """Return a vector of length 1 for each text, in their order, as ``Encoder.encode`` does."""
         distinct, rows = distinct_texts(texts)
         progress = progress or SilentProgress()
@@ -89,7 +111,7 @@ class CachedEncoder:
         try:
             progress.advanced(int(present.sum()))
             missing = np.flatnonzero(~present)
-            self._encode_missing(distinct, keys, vectors, missing, progress, batch)
+            self._encode_missing(distinct, keys, vectors, missing, progress, batch, threads)
         finally:
             progress.finished()
         return unit_rows(vectors.astype(np.float32))[rows]
@@ -102,7 +124,7 @@ class CachedEncoder:
 
     def _encode_missing(
         self, texts: list[str], keys: NDArray[np.uint64], vectors: NDArray[np.float16], missing: NDArray[np.int64],
-        progress: Progress, batch: int | None,
+        progress: Progress, batch: int | None, threads: int | None,
     ) -> None:  # fmt: skip
         pending: list[NDArray[np.int64]] = []
         keeps, last = True, time.monotonic()
@@ -118,7 +140,8 @@ class CachedEncoder:
             return True
 
         try:
-            for numbers, encoded in self.encoder.batches([texts[row] for row in missing.tolist()], batch=batch):
+            unknown = [texts[row] for row in missing.tolist()]
+            for numbers, encoded in self.encoder.batches(unknown, batch=batch, threads=threads):
                 rows = missing[numbers]
                 vectors[rows] = encoded
                 pending.append(rows)

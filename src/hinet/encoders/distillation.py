@@ -61,7 +61,7 @@ class Distilled:
 
 
 def distill(
-    encoder: Encoder | CachedEncoder,
+    encoder: Encoder | CachedEncoder[Encoder],
     folder: str | Path,
     *,
     texts: Any = None,
@@ -278,7 +278,7 @@ def _project(vectors: Vectors, rows: Vectors, width: int) -> Vectors:
 
 
 def _fit(
-    encoder: Encoder | CachedEncoder, vocabulary: Vocabulary, vectors: Vectors, texts: list[str],
+    encoder: Encoder | CachedEncoder[Encoder], vocabulary: Vocabulary, vectors: Vectors, texts: list[str],
     sentences: list[list[str]], times: NDArray[np.int64], width: int, progress: Progress,
 ) -> tuple[Vectors, int]:  # fmt: skip
     """Return vectors whose sums are close to the encoder's vectors of some texts, and how many."""

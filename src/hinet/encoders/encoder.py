@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from hinet.data.matrices import unit_rows
 from hinet.data.text.text_input import as_arrow
+from hinet.encoders.sources import encoder_folder, fingerprint_of
 from hinet.errors import FileError, HiNetError, quoted
 from hinet.extras import require
 from hinet.parameters import THREADS, resolve_threads, whole
@@ -32,13 +32,6 @@ Ids: TypeAlias = Sequence[Sequence[int]]
 BATCH = 64  # rows of a batch on a CPU: larger ones leave its cache
 DEVICE_BATCH = 256  # on other devices
 WINDOW = 16_384  # texts sorted by length at a time
-
-_ROOT_FILES = (
-    "config.json", "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json",
-    "tokenizer.json", "tokenizer_config.json",
-)  # fmt: skip
-_VOCABULARIES = ("vocab.txt", "vocab.json", "merges.txt", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model")
-_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 class EncoderParts(NamedTuple):
@@ -55,19 +48,21 @@ class EncoderParts(NamedTuple):
 class Encoder:
     """A sentence-transformers or Hugging Face model that turns texts into vectors; see :meth:`load`."""
 
-    def __init__(self, model: Any, folder: Path | None, name: str, threads: int | None = None) -> None:
-        self._model, self._folder, self._threads, self._process = model, folder, threads, os.getpid()
-        self.name = name  # of the folder, or on the hub
+    def __init__(self, model: Any, folder: Path, name: str, threads: int | None = None) -> None:
+        self._model, self._threads, self._process = model, threads, os.getpid()
+        self.folder = folder  # that has its files
+        self.name = name  # of the folder, of the package, or on the hub
         self.device = str(model.device)
 
     @classmethod
     def load(
         cls, source: str | Path, *, device: str | None = None, threads: int | None = None, local: bool = False
     ) -> Encoder:
-        """Load an encoder from a folder, without any network access, or by its name on the Hugging Face hub.
+        """Load an encoder from a folder, an installed package that carries one, or the Hugging Face hub.
 
-        With ``local`` a name is not fetched either: it must have been fetched before. ``device`` is by default a GPU if
-        torch finds one; ``threads`` are those of torch on a CPU, by default as torch is set.
+        Folders, packages, and models that were fetched before need no network. With ``local`` nothing is fetched.
+        ``device`` is by default a GPU if torch finds one; ``threads`` are those of torch on a CPU, by default as torch
+        is set.
 
         Raises
         ------
@@ -76,13 +71,13 @@ class Encoder:
         """
         require("sentence_transformers", "an encoder")
         count = THREADS.validate("threads", threads)
-        folder = _folder_of(source)
-        model = _load_model(source, folder, _device(device), local=local or folder is not None)
+        folder = encoder_folder(source, local=local)
+        model = _load_model(source, folder, _device(device))
         tokenizer = getattr(model, "tokenizer", None)
         if not getattr(tokenizer, "is_fast", False):
             raise FileError(source, "has no fast tokenizer (tokenizer.json); choose another encoder")
-        name = str(source) if folder is None else folder.resolve().name
-        return cls(model, folder or _snapshot(str(source)), name, count)
+        is_folder = Path(source).expanduser().is_dir()
+        return cls(model, folder, folder.resolve().name if is_folder else str(source), count)
 
     @cached_property
     def width(self) -> int:
@@ -92,15 +87,7 @@ class Encoder:
     @cached_property
     def fingerprint(self) -> str:
         """A digest of the content of the files that decide the vectors: weights, configuration and tokenizer."""
-        if self._folder is None:
-            raise HiNetError(f"the files of the encoder {quoted(self.name)} are not on this machine; give its folder")
-        digest = blake2b(digest_size=16)
-        for path in _files(self._folder):
-            digest.update(f"{path.relative_to(self._folder).as_posix()}\0{path.stat().st_size}\0".encode())
-            with path.open("rb") as stream:
-                while block := stream.read(1 << 22):
-                    digest.update(block)
-        return digest.hexdigest()
+        return fingerprint_of(self.folder)
 
     @property
     def tokenizer(self) -> Any:
@@ -138,36 +125,40 @@ class Encoder:
         last = len(ids) - special[::-1].index(0) if 0 in special else len(ids)
         return ids[:first], ids[last:]
 
-    def encode(self, texts: Any, *, progress: Progress | None = None, batch: int | None = None) -> Vectors:
+    def encode(
+        self, texts: Any, *, progress: Progress | None = None, batch: int | None = None, threads: int | None = None
+    ) -> Vectors:
         """Return a vector of length 1 for each text, in the order of the texts, as (n, width).
 
         Texts are a list, an Arrow array, or a column of pandas or polars. None and null are the empty text, whose
         vector is what the encoder gives for its special tokens alone. Long texts are cut as the encoder cuts them.
+        ``threads`` are those of torch on a CPU, by default those the encoder was loaded with.
         """
         distinct, rows = distinct_texts(texts)
         progress = progress or SilentProgress()
         vectors = np.empty((len(distinct), self.width), np.float32)
         progress.started(1, len(distinct))
         try:
-            for numbers, encoded in self.batches(distinct, batch=batch):
+            for numbers, encoded in self.batches(distinct, batch=batch, threads=threads):
                 vectors[numbers] = encoded
                 progress.advanced(len(numbers))
         finally:
             progress.finished()
         return vectors[rows]
 
-    def batches(self, texts: Sequence[str], *, batch: int | None = None) -> Iterator[tuple[NDArray[np.int64], Vectors]]:
+    def batches(
+        self, texts: Sequence[str], *, batch: int | None = None, threads: int | None = None
+    ) -> Iterator[tuple[NDArray[np.int64], Vectors]]:
         """Yield the numbers of some texts and their vectors, until all are encoded."""
         size = self._batch_size(batch)
         for start in range(0, len(texts), WINDOW):
-            for numbers, encoded in self._encode_batches(self._tokenise(texts[start : start + WINDOW]), size):
+            ids = self._tokenise(texts[start : start + WINDOW])
+            for numbers, encoded in self._encode_batches(ids, size, threads):
                 yield numbers + start, encoded
 
     def encode_ids(self, ids: Ids, *, progress: Progress | None = None, batch: int | None = None) -> Vectors:
         """Return a vector of length 1 for each sequence of token ids, special tokens included."""
-        found = [
-            (numbers, encoded) for numbers, encoded in self._encode_batches(ids, self._batch_size(batch), progress)
-        ]
+        found = list(self._encode_batches(ids, self._batch_size(batch), progress=progress))
         vectors = np.empty((len(ids), found[0][1].shape[1] if found else self.width), np.float32)
         for numbers, encoded in found:
             vectors[numbers] = encoded
@@ -193,7 +184,7 @@ class Encoder:
         return ids
 
     def _encode_batches(
-        self, ids: Ids, batch: int, progress: Progress | None = None
+        self, ids: Ids, batch: int, threads: int | None = None, progress: Progress | None = None
     ) -> Iterator[tuple[NDArray[np.int64], Vectors]]:
         import torch
 
@@ -205,7 +196,7 @@ class Encoder:
             if self.device == "cpu":  # a batch of equal lengths
                 stop = start + int(np.searchsorted(lengths[order[start:stop]], lengths[order[start]], side="right"))
             numbers = order[start:stop]
-            with self._torch_threads(), torch.inference_mode(), _quiet():
+            with self._torch_threads(threads), torch.inference_mode(), _quiet():
                 encoded = self._forward(ids, numbers, lengths[numbers])
             yield numbers, unit_rows(encoded)
             if progress is not None:
@@ -226,13 +217,14 @@ class Encoder:
         return encoded
 
     @contextmanager
-    def _torch_threads(self) -> Iterator[None]:
-        """Let torch use the threads asked for; a forked process has one, for its copy of the pool has no threads."""
+    def _torch_threads(self, threads: int | None) -> Iterator[None]:
+        """Set the threads of torch for a while; a forked process has one, as its copy of the pool has no threads."""
         import torch
 
         before = torch.get_num_threads()
         forked = os.getpid() != self._process
-        wanted = 1 if forked else before if self._threads is None else resolve_threads(self._threads)
+        asked = self._threads if threads is None else threads
+        wanted = 1 if forked else before if asked is None else resolve_threads(asked)
         if wanted != before:
             torch.set_num_threads(wanted)
         try:
@@ -263,19 +255,6 @@ def distinct_texts(texts: Any) -> tuple[list[str], NDArray[np.int64]]:
     return list(found), rows
 
 
-def _folder_of(source: str | Path) -> Path | None:
-    """Return the folder that a source names, or None for a name on the hub."""
-    path = Path(source).expanduser()
-    if path.is_dir():
-        if not any((path / name).is_file() for name in ("modules.json", "config.json")):
-            raise FileError(source, "is not an encoder: it has neither modules.json nor config.json")
-        return path
-    text = str(source)
-    if isinstance(source, Path) or path.exists() or text.count("/") > 1 or text[:1] in ("", ".", "/", "~"):
-        raise FileError(source, "there is no such folder; name the folder of an encoder, or its name on the hub")
-    return None
-
-
 def _device(device: str | None) -> str:
     import torch
 
@@ -288,50 +267,18 @@ def _device(device: str | None) -> str:
     return device
 
 
-def _load_model(source: str | Path, folder: Path | None, device: str, *, local: bool) -> Any:
+def _load_model(source: str | Path, folder: Path, device: str) -> Any:
     try:
         with _quiet():
             from sentence_transformers import SentenceTransformer
 
-            model = SentenceTransformer(
-                str(source) if folder is None else str(folder), device=device, local_files_only=local
-            )
+            model = SentenceTransformer(str(folder), device=device, local_files_only=True)
         return model.eval()
     except ImportError as error:
         raise HiNetError(f"an encoder needs another package: {error}") from None
-    except Exception as error:  # whatever the libraries below raise for a damaged folder or an unknown name
+    except Exception as error:  # whatever the libraries below raise for a damaged folder
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        if folder is None and isinstance(error, OSError):
-            where = "among the encoders here" if local else "here or on the hub"
-            message = f"there is no such folder, and no encoder of this name {where}; check the name"
-            raise FileError(source, f"{message} ({reason})") from None
         raise FileError(source, f"cannot be loaded as an encoder ({reason})") from None
-
-
-def _snapshot(name: str) -> Path | None:
-    """Return the folder in which the hub's client keeps the files of a model."""
-    from huggingface_hub import try_to_load_from_cache
-
-    names = (name, f"sentence-transformers/{name}") if "/" not in name else (name,)
-    for repository in names:
-        found = try_to_load_from_cache(repository, "config.json")
-        if isinstance(found, str):
-            return Path(found).parent
-    return None
-
-
-def _files(folder: Path) -> list[Path]:
-    """Return the files of an encoder that decide its vectors."""
-    parts = [folder, *sorted(path for path in folder.iterdir() if path.is_dir() and path.name[:1].isdigit())]
-    names = [*_ROOT_FILES, *(_VOCABULARIES if not (folder / "tokenizer.json").is_file() else ())]
-    found = [folder / name for name in names if (folder / name).is_file()]
-    for part in parts:  # the modules of sentence-transformers have folders whose names begin with their number
-        weights = next((name for name in _WEIGHTS if (part / name).is_file()), None)
-        found += [part / weights] if weights else []
-        if weights and weights.endswith(".index.json"):
-            found += sorted(part.glob("model-*.safetensors" if "safetensors" in weights else "pytorch_model-*.bin"))
-        found += [part / "config.json"] if part != folder and (part / "config.json").is_file() else []
-    return found
 
 
 @contextmanager

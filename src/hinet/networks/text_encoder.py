@@ -96,13 +96,18 @@ class TextEncoder(nn.Module):
         self._pad = int(config.pad_token_id or 0)
 
     @classmethod
-    def of(cls, encoder: Encoder) -> Self:
-        """Return a copy of an encoder, to be trained.
+    def of(
+        cls,
+        encoder: Encoder,
+        purpose: str = "fine-tuning",
+        remedy: str = "leave the engine to 'auto' to use it as it is",
+    ) -> Self:
+        """Return a copy of an encoder, to be trained or saved.
 
         Raises
         ------
         HiNetError
-            If it is none of a transformer and pooling that are known here.
+            If its transformer or its pooling is not known here; names the purpose of the copy and the remedy.
         """
         from tokenizers import Tokenizer
 
@@ -110,14 +115,14 @@ class TextEncoder(nn.Module):
         family = str(parts.transformer.config.model_type)
         if family not in FAMILIES:
             raise HiNetError(
-                f"the encoder {quoted(encoder.name)} is of the family {quoted(family)}, and fine-tuning knows "
-                f"{', '.join(FAMILIES)}; leave the engine to 'auto' to use it as it is"
+                f"the encoder {quoted(encoder.name)} is of the family {quoted(family)}, and {purpose} knows "
+                f"{', '.join(FAMILIES)}; {remedy}"
             )
         if parts.pooling not in ("mean", "cls") or parts.others:
             found = ", ".join([f"pooling by {parts.pooling}", *parts.others])
             raise HiNetError(
-                f"the encoder {quoted(encoder.name)} has {found}, and fine-tuning knows pooling by mean or cls alone; "
-                "leave the engine to 'auto' to use it as it is"
+                f"the encoder {quoted(encoder.name)} has {found}, and {purpose} knows pooling by mean or cls alone; "
+                f"{remedy}"
             )
         shape: EncoderShape = {
             "family": family,
@@ -140,8 +145,8 @@ class TextEncoder(nn.Module):
         HiNetError
             If they do not fit together. Nothing large is built before the shapes agree.
         """
-        require("sentence_transformers", "a fine-tuned encoder")
-        check_plain(shape, EncoderShape, "features.tuned")
+        require("sentence_transformers", "a model with its own encoder")
+        check_plain(shape, EncoderShape, "encoder")
         family, longest = shape["family"], shape["longest"]
         if family not in FAMILIES or not 0 < longest <= MAX_TOKENS:
             raise HiNetError(f"an encoder of the family {quoted(family)} and {longest:,} tokens, which is not known")

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hinet.classifier.evaluation_file import read_evaluation
-from hinet.classifier.loaded import LoadedModel, load_model
+from hinet.classifier.loaded import LoadedModel, encoder_entry, load_model
 from hinet.classifier.manifest import MANIFEST, trainings_of
 from hinet.classifier.model_folder import OURS, read_manifest
 from hinet.compiled import compile_from_now_on
@@ -134,8 +134,8 @@ class ServedModel:
 class Models:
     """All models by name; each may be replaced at any time, requests that use the old one finish with it."""
 
-    def __init__(self, folders: Mapping[str, Path], threads: int | None) -> None:
-        self._folders, self._threads = folders, threads
+    def __init__(self, folders: Mapping[str, Path], threads: int | None, encoders: tuple[str, ...] = ()) -> None:
+        self._folders, self._threads, self._encoders = folders, threads, encoders
         self._served: dict[str, ServedModel] = {}
         self._seen: dict[str, Stamp] = {}
         self._problems: dict[str, str] = {}  # why the version in the folder is not served, by name of the model
@@ -204,10 +204,11 @@ class Models:
 
     def _load(self, name: str, folder: Path) -> bool:
         """Load and warm up the model in a folder, and return True, unless this version is served already."""
-        old = self._served.get(name)
-        if old is not None and read_manifest(folder)["blake2b"] == old.digest:
+        old, manifest = self._served.get(name), read_manifest(folder)
+        if old is not None and manifest["blake2b"] == old.digest:
             return False
-        model = ServedModel(name, folder, load_model(folder, self._threads, mapped=False))
+        encoders = self._encoders if encoder_entry(manifest) is not None else ()
+        model = ServedModel(name, folder, load_model(folder, self._threads, mapped=False, encoder=encoders or None))
         model.warm_up()
         self._served[name] = model
         if old is not None:

@@ -64,7 +64,7 @@ class Service:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.models = Models(settings.models, 1)  # a search has one thread; there are several searches
+        self.models = Models(settings.models, 1, settings.encoders)  # one thread per search
         self.store = None if settings.feedback is None else Store.open(settings.feedback)
         searches = resolve_threads(settings.threads)
         self._searching = ThreadPoolExecutor(searches, "search")

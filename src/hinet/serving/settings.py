@@ -39,6 +39,7 @@ class Settings:
     grace: float = 30.0  # seconds that running requests have to finish when the service ends
     poll: float = 1.0  # seconds between looks at the model folders
     threads: int | None = None
+    encoders: tuple[str, ...] = ()  # where encoders of models are, if they moved since training
     log_requests: bool = False
     log_texts: bool = False
     page: Path = Path(__file__).parent / "page"

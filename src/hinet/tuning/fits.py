@@ -7,15 +7,15 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from hinet.classifier import HiNetClassifier
+from hinet.classifier.estimator import fit_with_cache, prepared_rows
 from hinet.classifier.fitting import RowShape, engine_settings, is_dense, settings_for
 from hinet.classifier.parameters import RULES
 from hinet.data.matrices import MixedRows, is_sparse
-from hinet.engine import EngineSettings
 from hinet.errors import HiNetError
 from hinet.metrics import SCORES, SET_SCORES
 from hinet.parameters import validate_parameters
@@ -23,29 +23,32 @@ from hinet.tuning.space import Size, parameters_of
 from hinet.tuning.splits import LEAST_SCORED, Split, Splits, TuningRows, add_rows
 from hinet.tuning.trials import Step, Trial
 
+Value = TypeVar("Value")
+
 GROUPS = LEAST_SCORED  # of scored rows, each of which is left out once, for the error of a difference
 LEAST_KNOWN = GROUPS // 2  # scored rows whose labels can be predicted
 MOST_KEPT = 1 << 29  # bytes of features that further trials may use
-FITTED_NAMES = ("n_features_in_", "feature_names_in_")  # attributes that are set as features are fitted
 
 
 @dataclass
 class FeatureMemory:
-    """Features of training rows by what decides them, so that trials that share them need not make them again."""
+    """Keeps features of training rows in memory for further trials; a :class:`FeatureCache`."""
 
     most: int = MOST_KEPT
     _kept: OrderedDict[tuple[Any, ...], tuple[Any, int]] = field(default_factory=OrderedDict)
 
-    def get(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """Return what is kept under a key, or make it; what was not used for longest is dropped."""
-        if key not in self._kept:
-            value = make()
-            self._kept[key] = value, _bytes_of(value)
-            while sum(size for _, size in self._kept.values()) > self.most and len(self._kept) > 1:
-                self._kept.popitem(last=False)
-            return value
-        self._kept.move_to_end(key)
-        return self._kept[key][0]
+    def get(self, name: str, rows: Any, decided_by: tuple[Any, ...], make: Callable[[], Value]) -> Value:
+        """Return the result for the same name, rows and deciding values, or make it; drop the least recently used."""
+        key = (name, _digest(rows), *decided_by)
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            kept: Value = self._kept[key][0]
+            return kept
+        value = make()
+        self._kept[key] = value, _bytes_of(value)
+        while sum(size for _, size in self._kept.values()) > self.most and len(self._kept) > 1:
+            self._kept.popitem(last=False)
+        return value
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -60,57 +63,6 @@ def _bytes_of(value: Any) -> int:
     if is_sparse(value):
         return int(value.data.nbytes + value.indices.nbytes + value.indptr.nbytes)
     return int(getattr(value, "nbytes", 0))
-
-
-class TrialClassifier(HiNetClassifier):
-    """A classifier that keeps the features of its training rows for further trials."""
-
-    memory: FeatureMemory
-
-    def _fit_features(self, checked: Any, kind: Any, engine: Any, *, several: bool = False) -> Any:
-        def make() -> Any:
-            made = super(TrialClassifier, self)._fit_features(checked, kind, engine, several=several)
-            return *made, {name: getattr(self, name) for name in FITTED_NAMES if hasattr(self, name)}
-
-        if kind not in ("text", "frame"):  # made in no time
-            return super()._fit_features(checked, kind, engine, several=several)
-        key = ("features", _digest(checked), self.text, id(self.vectors), id(self.encoder), several)
-        features, rows, attributes = self.memory.get(key, make)
-        for name, value in attributes.items():
-            setattr(self, name, value)
-        return features, rows
-
-    def _with_titles(self, checked: Any, kind: Any, codec: Any, traces: Any, weights: Any) -> Any:
-        def make() -> Any:
-            return super(TrialClassifier, self)._with_titles(checked, kind, codec, traces, weights)
-
-        if kind != "text" or self.titles is False:
-            return make()
-        return self.memory.get(("titles", _digest(checked), self.text, self.titles, self.random_state), make)
-
-
-@dataclass(eq=False)
-class _Planned(Exception):  # noqa: N818 it is no error
-    """What a classifier would train with, instead of training."""
-
-    settings: EngineSettings  # that are given
-    features: Any
-    shape: RowShape
-    several: bool
-    has_dense: bool
-
-
-class PlannedClassifier(TrialClassifier):
-    """A classifier that makes features as a trial does, and raises what it would train with."""
-
-    def _train(self, training: Any, features: Any, codec: Any, engine: Any) -> Any:
-        several = codec.sets is not None
-        if several and is_dense(features):
-            training = training.as_csr()
-        raise _Planned(
-            engine_settings(validate_parameters(self, RULES)), features, RowShape.of(training.rows), several,
-            isinstance(training.rows, MixedRows),
-        )  # fmt: skip
 
 
 def _digest(rows: Any) -> bytes:
@@ -134,31 +86,35 @@ class TrialRunner:
         """Return a finished trial."""
         start = time.perf_counter()
         split = self._split(step)
-        classifier = self._fitted(TrialClassifier, step)
+        classifier = self.fitted(step)
         score, without = scores_of(classifier, split.scored, self.metric)
         seconds = round(time.perf_counter() - start, 3)
         return Trial(number, step.changes, step.share, step.split, len(split.train), score, without, seconds)
 
     def usual_size(self, share: float, labels: int) -> Size:
         """Return the size of the defaults on all rows; a share of them, which is tried first, tells their features."""
-        try:
-            self._fitted(PlannedClassifier, Step({}, share, 0))
-        except _Planned as planned:
-            shape = planned.shape._replace(rows=round(planned.shape.rows / share))
-            settings = settings_for(planned.settings, planned.features, shape, several=planned.several)
-            members = settings.members_for(shape.rows, shape.features, dense=planned.has_dense)
-            return Size(members, settings.width_for(members, labels), shape.epochs(settings))
-        raise AssertionError("a planned classifier never trains")
+        classifier, split = self._classifier(Step({}, share, 0)), self._split(Step({}, share, 0))
+        prepared, codec = prepared_rows(classifier, self.memory, split.train.rows, split.train.labels, split.valid_pair)
+        training, several = prepared.training, codec.sets is not None
+        if several and is_dense(prepared.features):
+            training = training.as_csr()
+        shape = RowShape.of(training.rows)
+        shape = shape._replace(rows=round(shape.rows / share))
+        given = engine_settings(validate_parameters(classifier, RULES))
+        settings = settings_for(given, prepared.features, shape, several=several)
+        members = settings.members_for(shape.rows, shape.features, dense=isinstance(training.rows, MixedRows))
+        return Size(members, settings.width_for(members, labels), shape.epochs(settings))
 
-    def _fitted(self, kind: type[TrialClassifier], step: Step) -> TrialClassifier:
+    def fitted(self, step: Step) -> HiNetClassifier:
+        """Return the classifier of a step, fitted to the rows of its split."""
         split = self._split(step)
-        classifier = kind(
-            **{**parameters_of(step.changes, self.base), "keep_examples": False, "random_state": self.seed + step.split}
+        return fit_with_cache(
+            self._classifier(step), self.memory, split.train.rows, split.train.labels, split.valid_pair
         )
-        classifier.memory = self.memory
-        valid = None if split.valid is None else (split.valid.rows, split.valid.labels)
-        classifier.fit(split.train.rows, split.train.labels, valid=valid)
-        return classifier
+
+    def _classifier(self, step: Step) -> HiNetClassifier:
+        parameters = parameters_of(step.changes, self.base)
+        return HiNetClassifier(**{**parameters, "keep_examples": False, "random_state": self.seed + step.split})
 
     def _split(self, step: Step) -> Split:
         key = step.split, step.share

@@ -96,6 +96,11 @@ class Split:
     valid: TuningRows | None
     scored: TuningRows
 
+    @property
+    def valid_pair(self) -> tuple[Any, Any] | None:
+        """The validation rows and their labels, as ``fit`` takes them."""
+        return None if self.valid is None else (self.valid.rows, self.valid.labels)
+
 
 @dataclass(frozen=True)
 class Splits:

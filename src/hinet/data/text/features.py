@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -97,7 +97,7 @@ class TextFeatures:
             if settings.has_names:
                 blocks += [part.block for part in hashed]
         total = Counts.total(counts, threads)
-        return cls._from_counts(
+        return cls.from_counts(
             total, settings, blocks, lambda number: HashedBlock.of(blocks[number], settings), threads
         )
 
@@ -106,15 +106,10 @@ class TextFeatures:
         cls, texts: Any, settings: TextSettings | None = None, threads: int | None = None
     ) -> tuple[TextFeatures, Any]:
         """Fit the features to training texts and return them with the rows, as `fit` and `transform` do."""
-        compile_from_now_on()
-        threads = resolve_threads(threads)
-        (array,), settings = resolve_auto(arrow_chunks([texts]), settings or TextSettings())
-        hashed, counts = hash_and_count(array, settings, threads)
-        features = cls._from_counts(counts, settings, [part.block for part in hashed], hashed.__getitem__, threads)
-        return features, features._concat(parallel_map(features._weigh, hashed, threads))[0]
+        return HashedTexts.of(texts, settings, threads).fit_transform(threads)
 
     @classmethod
-    def _from_counts(
+    def from_counts(
         cls,
         counts: Counts,
         settings: TextSettings,
@@ -122,6 +117,7 @@ class TextFeatures:
         hashed: Callable[[int], HashedBlock],
         threads: int,
     ) -> TextFeatures:
+        """Return the features that settings choose by counts; names are found in blocks, hashed again by number."""
         words, chars = fit_lookups(counts, settings)
         if settings.has_names:
             return cls(settings, counts.texts, *name_features(words, chars, blocks, hashed, threads))
@@ -145,6 +141,10 @@ class TextFeatures:
             return self._weigh(HashedBlock.of(normalise(block), self.settings))
 
         return self._concat(parallel_map(work, in_blocks(as_arrow(texts), threads), threads))
+
+    def transform_hashed(self, blocks: Sequence[HashedBlock], threads: int) -> Any:
+        """Return the rows of texts that are hashed already, as `transform` does."""
+        return self._concat(parallel_map(self._weigh, blocks, threads))[0]
 
     def _weigh(self, hashed: HashedBlock) -> _Part:
         settings = self.settings
@@ -204,6 +204,46 @@ class TextFeatures:
             )
         words, chars = (_vocabulary_from(arrays, kind, settings) for kind in ("words", "chars"))
         return cls(settings, described["texts"], words, chars)
+
+
+@dataclass(frozen=True, eq=False)
+class HashedTexts:
+    """Texts with their n-grams hashed and counted, from which features are fitted without hashing them again.
+
+    >>> texts = HashedTexts.of(["red apple", "green apple", "red"], TextSettings(char_ngrams=None))
+    >>> texts.fit_transform()[0].count
+    2
+    >>> texts.followed_by(["green"]).fit_transform()[0].count
+    3
+    """
+
+    settings: TextSettings  # with "auto" resolved
+    blocks: tuple[HashedBlock, ...]
+    counts: Counts
+
+    @classmethod
+    def of(cls, texts: Any, settings: TextSettings | None = None, threads: int | None = None) -> HashedTexts:
+        """Hash the n-grams of texts; these texts alone resolve "auto"."""
+        compile_from_now_on()
+        (array,), settings = resolve_auto(arrow_chunks([texts]), settings or TextSettings())
+        blocks, counts = hash_and_count(array, settings, resolve_threads(threads))
+        return cls(settings, tuple(blocks), counts)
+
+    def followed_by(self, texts: Any, threads: int | None = None) -> HashedTexts:
+        """Return the same texts with others after them; only the others are hashed."""
+        blocks, counts = hash_and_count(as_arrow(texts), self.settings, resolve_threads(threads))
+        return replace(self, blocks=(*self.blocks, *blocks), counts=self.counts + counts)
+
+    def with_min_df(self, min_df: int) -> HashedTexts:
+        """Return the same texts, with features of at least ``min_df`` texts each."""
+        return replace(self, settings=replace(self.settings, min_df=min_df))
+
+    def fit_transform(self, threads: int | None = None) -> tuple[TextFeatures, Any]:
+        """Fit the features to the texts and return them with the rows."""
+        threads = resolve_threads(threads)
+        blocks = [part.block for part in self.blocks]
+        features = TextFeatures.from_counts(self.counts, self.settings, blocks, self.blocks.__getitem__, threads)
+        return features, features.transform_hashed(self.blocks, threads)
 
 
 def _schema(kind: str, hashed: bool, has_names: bool) -> Schema:

@@ -15,6 +15,7 @@ from hinet.data.vectors.token_vectors import MAX_WIDTH, TokenVectors
 from hinet.errors import FileError, HiNetError
 from hinet.extras import require
 from hinet.files import map_arrays
+from hinet.hub import hub_folder
 
 MAX_TOKENS = 200_000  # of a text file, whose words are in the order of their frequency
 SIF = 1e-4  # how much rarer than this a word must be to count in full
@@ -23,6 +24,7 @@ WORD_STARTS = ("▁", "Ġ")  # marks of pieces that start a word; others go on w
 CONTINUES = "##"  # the mark of pieces that go on with a word; others start one
 TEXT_SUFFIXES = (".vec", ".txt")
 _TENSORS, _TOKENIZER = "model.safetensors", "tokenizer.json"
+_ACCEPTED = "give a model2vec folder, a .vec or .txt file, or a name on the Hugging Face hub such as owner/model"
 _HUB_FILES = [_TENSORS, _TOKENIZER, "config.json"]
 
 
@@ -54,16 +56,14 @@ def read_vectors(source: str | Path | TokenVectors) -> TokenVectors:
     if isinstance(source, str) and source.count("/") == 1 and not source.startswith((".", "/")):
         require("huggingface_hub", f"the name {source!r}, of which there is no folder here,")
         return _from_folder(_from_hub(source))
-    raise FileError(path, "does not exist; give a model2vec folder, a .vec or .txt file, or a name such as owner/model")
+    raise FileError(path, f"does not exist; {_ACCEPTED}")
 
 
 def _from_hub(name: str) -> Path:
-    from huggingface_hub import snapshot_download
-
     try:
-        return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
-    except Exception as error:  # of many kinds: no network, no such model, no permission
-        raise HiNetError(f"{name!r} is no folder here and could not be fetched: {error}") from None
+        return hub_folder([name], _HUB_FILES, lambda folder: (folder / _TENSORS).is_file())
+    except HiNetError as error:
+        raise HiNetError(f"{name!r} is not a folder, and {error}; {_ACCEPTED}") from None
 
 
 def _from_folder(folder: Path) -> TokenVectors:
