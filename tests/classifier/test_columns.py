@@ -28,6 +28,7 @@ from hinet.classifier.columns import (
     ColumnKinds,
     Numbers,
     VectorColumn,
+    texts_of,
 )
 from hinet.classifier.inputs import FrameInput
 from hinet.classifier.loaded import load_model
@@ -518,3 +519,39 @@ def test_the_vectorizer_gives_the_rows_of_the_classifier() -> None:
         TextVectorizer().fit(FRAME)
     with pytest.raises(HiNetError, match="got one text"):
         TextVectorizer().fit("rye")
+
+
+class CountedTable:
+    """An Arrow table that counts how often all its names are listed, which takes as long as there are columns."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table, self.listed = table, 0
+
+    @property
+    def column_names(self) -> list[str]:
+        self.listed += 1
+        return list(self._table.column_names)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._table, name)
+
+
+def test_names_are_listed_once_however_many_columns_there_are() -> None:
+    number = 200
+    table = pa.table({f"n{column}": [float(column)] for column in range(number)})
+    words = pa.table({f"w{column}": [f"{column}", None] for column in range(number)})
+    counted: Any = CountedTable(table)
+    kinds = ColumnKinds.recognised(counted)
+    assert Numbers.fit(kinds, counted).values(counted, kinds).tolist() == [list(range(number))]
+    counted_words: Any = CountedTable(words)
+    joined = texts_of(counted_words, ColumnKinds(text=tuple(words.column_names)))
+    assert joined.to_pylist() == [" ".join(map(str, range(number))), ""]
+    assert counted.listed + counted_words.listed <= 2
+
+
+def test_empty_cells_leave_no_space_where_texts_are_joined() -> None:
+    table = pa.table(
+        {"a": ["x", "", None], "b": ["", "", "y"], "c": ["z", None, ""], "d": [None, "", "u"], "e": list("vwx")}
+    )
+    names = tuple(table.column_names)
+    assert texts_of(table, ColumnKinds(text=names)).to_pylist() == ["x z v", "w", "y u x"]

@@ -38,6 +38,7 @@ from hinet.data.tables import parquet as parquet_module
 from hinet.data.tables import reading as reading_module
 from hinet.data.tables.arrow_values import row_bytes, to_python
 from hinet.data.tables.row_errors import Rejects
+from hinet.data.tables.text_rows import column_indices
 from hinet.data.tables.writing import table_writer
 from hinet.files.delimited import LONGEST_CELL
 from hinet.files.streams import peek_stream
@@ -715,3 +716,24 @@ def test_broken_files_are_read_or_told(ending: str, tmp_path: Path) -> None:
             told += 1
     assert told > 5
     assert read + told == 60
+
+
+class CountedName(str):
+    """A name that counts how often it is compared with another."""
+
+    comparisons = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        CountedName.comparisons += 1
+        return str.__eq__(self, other)
+
+
+def test_the_work_to_find_columns_grows_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CountedName, "comparisons", 0)
+    number = 1_000
+    names = [CountedName(f"c{column}") for column in range(number)]
+    selection = ColumnSelection(tuple(f"c{column}" for column in range(number)))
+    assert selection.missing_column(names) == ""
+    assert column_indices(selection, names) == {f"c{column}": column for column in range(number)}
+    assert CountedName.comparisons <= 10 * number

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
@@ -17,6 +18,7 @@ from hinet.data.frames import column_of, decoded, is_list, is_number, is_text
 from hinet.data.tables.cells import as_text
 from hinet.data.vectors.token_vectors import MAX_WIDTH
 from hinet.errors import HiNetError, format_value, quoted
+from hinet.files.delimited import first_repeated
 from hinet.files.schema import FINITE, ArraySpec, Schema, check_arrays, floats
 from hinet.ragged import offsets_of
 
@@ -81,7 +83,7 @@ class ColumnKinds:
     category: tuple[str, ...] = ()
     vector: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """All names."""
         return (*self.text, *self.number, *self.category, *self.vector)
@@ -92,9 +94,8 @@ class ColumnKinds:
         kinds = cls(**{kind: tuple(names) for kind, names in told.items()})
         if not kinds.names:
             raise HiNetError("columns names no column; name those to read, or leave `columns` out")
-        if len({*kinds.names}) < len(kinds.names):
-            twice = next(name for name in kinds.names if kinds.names.count(name) > 1)
-            raise HiNetError(f"columns names {quoted(twice)} twice; give it one kind")
+        if (repeated := first_repeated(kinds.names)) is not None:
+            raise HiNetError(f"columns names {quoted(repeated)} twice; give it one kind")
         return kinds
 
     @classmethod
@@ -142,19 +143,27 @@ def texts_of(table: pa.Table, kinds: ColumnKinds) -> pa.ChunkedArray:
     """Return the text columns of rows, joined by a space; empty and missing cells are left out."""
     import pyarrow.compute as pc
 
-    empty, space = pa.scalar("", pa.large_string()), pa.scalar(" ", pa.large_string())
-    joined = None
+    columns = []
     for name in kinds.text:
         column = decoded(column_of(table, name, kinds.names))
         if not (is_text(column.type) or pa.types.is_null(column.type)):
             raise _other_type(name, column, "text", "give the column as text")
-        column = pc.fill_null(column.cast(pa.large_string()), empty)
-        if joined is None:
-            joined = column
-        else:  # Arrow's own way to skip nulls leaves out rows that have nothing else
-            between = pc.if_else(pc.or_(pc.equal(joined, empty), pc.equal(column, empty)), empty, space)
-            joined = pc.binary_join_element_wise(joined, between, column, empty)
+        columns.append(pc.fill_null(column.cast(pa.large_string()), ""))
+    while len(columns) > 1:  # in pairs, so that a text is copied once per round and not once per column
+        pairs = [_join(*columns[start : start + 2]) for start in range(0, len(columns) - 1, 2)]
+        columns = pairs + columns[2 * len(pairs) :]
+    (joined,) = columns
     return joined if isinstance(joined, pa.ChunkedArray) else pa.chunked_array([joined], pa.large_string())
+
+
+def _join(left: Any, right: Any) -> Any:
+    """Return two columns of text joined by a space where neither is empty."""
+    import pyarrow.compute as pc
+
+    empty, space = pa.scalar("", pa.large_string()), pa.scalar(" ", pa.large_string())
+    # Arrow's own way to skip nulls leaves out rows that have nothing else
+    between = pc.if_else(pc.or_(pc.equal(left, empty), pc.equal(right, empty)), empty, space)
+    return pc.binary_join_element_wise(left, between, right, empty)
 
 
 def _other_type(name: str, column: pa.ChunkedArray, expected: str, remedy: str) -> HiNetError:

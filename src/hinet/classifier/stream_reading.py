@@ -89,7 +89,8 @@ class ChunkReader:
         if self.kinds is None:
             told = self._columns
             self.kinds = ColumnKinds.recognised(table) if told is None else ColumnKinds.of(told)
-        return table.select([name for name in self.kinds.names if name in table.column_names])
+        given = {*table.column_names}
+        return table.select([name for name in self.kinds.names if name in given])
 
     def texts(self, inputs: Inputs) -> pa.ChunkedArray | None:
         """Return the texts of rows, if they have any."""

@@ -82,7 +82,8 @@ class ColumnSelection:
 
     def missing_column(self, names: Sequence[str]) -> str:
         """Return the message for the first required column that is not among ``names``, or an empty string."""
-        missing = next((column for column in self.required if column not in names), None)
+        known = {*names}
+        missing = next((column for column in self.required if column not in known), None)
         return "" if missing is None else self.missing_message(missing, names)
 
     def missing_message(self, column: str, names: Sequence[str]) -> str:

@@ -147,7 +147,8 @@ class RowQuery:
         """Return the columns to read from a table that has some columns of vectors in files beside it."""
         labels, columns = self.columns.label if self.labels else (), self.columns
         names = dict.fromkeys([*columns.text, *columns.number, *columns.category, *labels, *self.where, *self.exclude])
-        vectors = [name for name in columns.vector if name not in {*beside}]  # as they are, which may be Arrow arrays
+        in_files = {*beside}
+        vectors = [name for name in columns.vector if name not in in_files]  # as they are, which may be Arrow arrays
         keep = tuple(dict.fromkeys([*self.keep, *vectors]))
         explicit = self.explicit or bool(keep) or columns.is_mixed or len(names) > len(columns.text)
         parameters = {

@@ -84,12 +84,15 @@ def _batches(file: Any, table: Any, columns: list[str]) -> Iterator[Any]:
 
 def _leaves(table: Any, columns: list[str]) -> dict[int, str]:
     """Return the paths of the physical columns by number; lists and structs have several."""
+    wanted = {*columns}
     paths = {number: table.schema.column(number).path for number in range(len(table.schema))}
-    return {
-        number: path
-        for number, path in paths.items()
-        if any(path == name or path.startswith(f"{name}.") for name in columns)
-    }
+    return {number: path for number, path in paths.items() if not wanted.isdisjoint(_prefixes(path))}
+
+
+def _prefixes(path: str) -> Iterator[str]:
+    """Yield the names that the column of a physical column may have: its path up to every dot, and the whole path."""
+    yield from (path[:dot] for dot, letter in enumerate(path) if letter == ".")
+    yield path
 
 
 def _plan_batches(table: Any, dictionary_file: Any, group: int, leaves: Mapping[int, str]) -> _BatchPlan:
