@@ -30,9 +30,6 @@ NUMBERS_LENGTH = LENGTH  # of all numbers of a usual row at most
 MOST_DEVIATIONS = 10.0  # a number further from the mean counts as one that far
 CATEGORIES_LENGTH = 0.7  # of all categories of a row
 MOST_LENGTH = 100.0  # that a saved model may ask for
-MOST_CATEGORIES = 1_000  # distinct values of a column of text that is taken for categories
-ROWS_OF_CATEGORY = 3  # on average, at least
-LONGEST_CATEGORY = 40  # characters
 CONSTANT = 1e-12  # a deviation below this share of the mean is rounding
 
 _LENGTHS: Schema = {"columns.lengths": floats(2, low=0, high=MOST_LENGTH)}
@@ -98,45 +95,9 @@ class ColumnKinds:
             raise HiNetError(f"columns names {quoted(repeated)} twice; give it one kind")
         return kinds
 
-    @classmethod
-    def recognised(cls, table: pa.Table) -> ColumnKinds:
-        """Return the kinds of all columns, by type."""
-        found: dict[str, list[str]] = {kind: [] for kind in KINDS}
-        for name in table.column_names:
-            found[_recognised(name, table.column(name))].append(name)
-        return cls.of(found)
-
     def to_dict(self) -> dict[str, list[str]]:
         """Return the kinds as a dict for JSON."""
         return {kind: list(getattr(self, kind)) for kind in KINDS}
-
-
-def _recognised(name: str, column: pa.ChunkedArray) -> ColumnKind:
-    kind = column.type
-    if pa.types.is_boolean(kind) or pa.types.is_dictionary(kind):
-        return "category"
-    if is_number(kind):
-        return "number"
-    if is_list(kind):
-        return "vector"
-    if is_text(kind):
-        return "category" if _has_few_values(column) else "text"
-    what = "no value" if pa.types.is_null(kind) else f"values of type {kind}"
-    raise HiNetError(
-        f"column {quoted(name)} has {what}, expected text, numbers, categories or lists of numbers; convert it, or "
-        "name the columns to read in `columns`"
-    )
-
-
-def _has_few_values(column: pa.ChunkedArray) -> bool:
-    import pyarrow.compute as pc
-
-    filled = len(column) - column.null_count
-    values = pc.unique(column.cast(pa.large_string()).drop_null())
-    return bool(
-        0 < len(values) <= min(MOST_CATEGORIES, filled // ROWS_OF_CATEGORY)
-        and pc.max(pc.utf8_length(values)).as_py() <= LONGEST_CATEGORY
-    )
 
 
 def texts_of(table: pa.Table, kinds: ColumnKinds) -> pa.ChunkedArray:

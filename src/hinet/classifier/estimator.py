@@ -74,6 +74,7 @@ from hinet.classifier.parameters import (
 )
 from hinet.classifier.predicted_sets import form_of, learned_rule, micro_f1_of
 from hinet.classifier.predictions import PredictedLabels, PredictedTraces
+from hinet.classifier.recognition import recognise
 from hinet.classifier.settings import read_settings
 from hinet.classifier.text_paths import AUTO
 from hinet.classifier.titles import TitleRows, best_titles, chosen_titles
@@ -138,8 +139,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         or ``encoder``, texts with one label each are also compared with those that are rows.
     columns : mapping, default=None
         The columns of a frame to read, by kind: ``"text"``, ``"number"``, ``"category"`` and ``"vector"``, each with
-        the names of its columns. None takes all: lists of numbers are vectors; truth values, categorical columns and
-        text of few distinct short values are categories.
+        the names of its columns. None takes all but ids: lists of numbers are vectors; truth values, categorical
+        columns and text of few short values are categories; a column with another code in every row is an id. See
+        ``columns_`` for the result.
     decoding : {"map", "expected_f1", "label"}, default="map"
         What ``predict`` returns: ``"map"`` the label of the most probable trace, ``"expected_f1"`` the node with the
         best expected hierarchical F1, ``"label"`` the most probable label. The first and the last differ in a DAG
@@ -228,6 +230,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The number of columns of rows that are numbers, or of the columns of a frame that are read.
     feature_names_in_ : ndarray of str
         The names of these columns, if they have any.
+    columns_ : dict
+        The names of the columns of each kind, if rows are those of a frame.
     taxonomy_change_ : TaxonomyChange
         What the last :meth:`update_taxonomy` added, moved, renamed and removed.
     calibration_ : Calibration
@@ -544,7 +548,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.history_ = fitted.history
         self.n_iter_ = max((record.epoch for record in fitted.history), default=0)
         self.metrics_: dict[str, Any] = {}
-        self._clear("calibration_", "temperature_", "min_confidence_", "taxonomy_change_", "_held")
+        self._clear("calibration_", "temperature_", "min_confidence_", "taxonomy_change_", "columns_", "_held")
+        if isinstance(fitted.features, FrameInput):
+            self.columns_ = fitted.features.columns.to_dict()
 
     def _learn_thresholds(self, held: HeldOut) -> None:
         """Learn by held-out rows which labels rows are answered with."""
@@ -667,8 +673,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _fit_features(self, checked: Any, kind: Kind, engine: Engine, *, several: bool = False) -> tuple[Features, Any]:
         source = vector_source(self.vectors, self.encoder)
         if kind == "frame":
-            told = RULES["columns"].validate("columns", self.columns)
-            kinds = ColumnKinds.recognised(checked) if told is None else ColumnKinds.of(told)
+            named = RULES["columns"].validate("columns", self.columns)
+            kinds = recognise(checked).warn() if named is None else ColumnKinds.of(named)
             progress = self._progress()
             frame, rows = FrameInput.fit(checked, kinds, self.text, self.n_jobs, source, progress, several=several)
             self.n_features_in_ = len(kinds.names)

@@ -132,11 +132,13 @@ def declared_by(
 ) -> tuple[Columns | None, Taxonomy | None]:
     """Return the columns that a file declares, if it does, and the hierarchy: the given one, or what it declares."""
     from hinet import Taxonomy
-    from hinet.data.tables import declared_columns
+    from hinet.cli.column_choice import check_text_column
+    from hinet.data.tables import Columns, declared_columns
 
-    declared = declared_columns(
-        path, rows.options, column_options.label or (), {*rows.where, *conditions(validation.conditions)}
-    )
+    unused = {*rows.where, *conditions(validation.conditions)}
+    declared = declared_columns(path, rows.options, column_options.label or (), unused)
+    if declared is None and not column_options.text and not column_options.are_mixed:
+        check_text_column(path, rows.options, {*unused, *(column_options.label or Columns().label)})
     if taxonomy is not None:
         return declared and declared.columns, Taxonomy.from_file(taxonomy)
     return (None, None) if declared is None else (declared.columns, declared.taxonomy)
