@@ -34,6 +34,7 @@ from hinet.data.tables import (
     taxonomy_check,
 )
 from hinet.data.tables import blocks as blocks_module
+from hinet.data.tables import columns as columns_module
 from hinet.data.tables import parquet as parquet_module
 from hinet.data.tables import reading as reading_module
 from hinet.data.tables.arrow_values import row_bytes, to_python
@@ -737,3 +738,13 @@ def test_the_work_to_find_columns_grows_with_their_number(monkeypatch: pytest.Mo
     assert selection.missing_column(names) == ""
     assert column_indices(selection, names) == {f"c{column}": column for column in range(number)}
     assert CountedName.comparisons <= 10 * number
+
+
+def test_a_text_that_is_too_long_is_an_error_of_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns_module, "MAX_TEXT_BYTES", 20)
+    path = tmp_path / "rows.csv"
+    path.write_text(f"text,label\nshort,a\n{'ä' * 11},b\n")
+    with pytest.raises(
+        FileError, match=r"rows\.csv:3: the text has 22 bytes, more than .*; split it into several rows"
+    ):
+        list(labelled_blocks([str(path)], RowQuery(Columns()), TableOptions(), FailFast()))

@@ -46,6 +46,7 @@ from hinet.classifier.inputs import (
     take_rows,
     text_column,
     text_part,
+    unknown_rows,
 )
 from hinet.classifier.label_reading import (
     codec_in_taxonomy,
@@ -90,7 +91,7 @@ from hinet.engine import Decoding
 from hinet.engine.compiling import compile_for_training
 from hinet.engine.search.predictor import Engine
 from hinet.engine.settings import Effort
-from hinet.errors import FileError, HiNetError, InputTypeError, LabelError
+from hinet.errors import FileError, HiNetError, InputTypeError, LabelError, counted
 from hinet.evaluation.risk import CERTAINTY, validate_share
 from hinet.extras import require
 from hinet.parameters import FLAG, PATH, THREADS, validate_parameters
@@ -339,7 +340,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             One a row: a node id, a path from the top (a tuple, a text ``A > B``, or a row of a 2-D array or frame with
             empty cells at its end), or any label if there is no taxonomy; several as a set.
         sample_weight : array of shape (n,), default=None
-            The weight of each row; None is 1.
+            The weight of each row; only the ratios count. None weights all rows alike.
         valid : pair of rows and labels, default=None
             Validation rows, instead of ``validation_fraction``.
 
@@ -575,7 +576,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes : labels, default=None
             All labels, for a first call whose rows do not have them all.
         sample_weight : array of shape (n,), default=None
-            The weight of each row; None is 1.
+            The weight of each row; only the ratios count. None weights all rows alike.
 
         Returns
         -------
@@ -738,7 +739,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         min_confidence = MIN_CONFIDENCE.validate("min_confidence", min_confidence)
         min_probability = MIN_PROBABILITY.validate("min_probability", min_probability)
-        rows = self.features_of(X)
+        rows = self._rows_to_predict(X)
         search, codec = self.fitted_.predictor, self.fitted_.codec
         if codec.sets is not None:
             if min_confidence is not None:
@@ -784,7 +785,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         k : int, default=1
             How many traces a row, all different.
         """
-        return PredictedTraces(self.fitted_.predictor.traces(self.features_of(X), k), self.fitted_.codec)
+        return PredictedTraces(self.fitted_.predictor.traces(self._rows_to_predict(X), k), self.fitted_.codec)
 
     def predict_labels(self, X: Any, k: int = 1) -> PredictedLabels:
         """Return the most probable labels of every row, exactly, each with its most probable trace.
@@ -799,7 +800,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         k : int, default=1
             How many labels a row, all different.
         """
-        labels = self.fitted_.predictor.top_labels(self.features_of(X), k)
+        labels = self.fitted_.predictor.top_labels(self._rows_to_predict(X), k)
         return PredictedLabels(PredictedTraces(labels.found, self.fitted_.codec), labels.probability)
 
     def predict_proba(self, X: Any) -> Any:
@@ -810,7 +811,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Up to 50 million cells it is an ndarray. Beyond that it is a CSR array of probabilities of at least 1e-5, which
         in a DAG leave out paths through less probable nodes.
         """
-        rows = self.features_of(X)
+        rows = self._rows_to_predict(X)
         return self.fitted_.label_probabilities(rows)
 
     def predict_node_proba(self, X: Any) -> Any:
@@ -822,7 +823,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         if self.fitted_.codec.sets is None:
             raise HiNetError("predict_node_proba is for rows with several labels; see predict_proba for one label")
-        rows = self.features_of(X)
+        rows = self._rows_to_predict(X)
         return self.fitted_.node_probabilities(rows)
 
     def predict_log_proba(self, X: Any) -> Any:
@@ -965,6 +966,19 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         threads = THREADS.validate("n_jobs", self.n_jobs)
         self.fitted_ = self.fitted_.with_threads(threads)
         return self.fitted_.rows(self._checked(X, given))
+
+    def _rows_to_predict(self, X: Any) -> Any:
+        """Return rows as features; warn once of those with a text but without a feature that the model knows."""
+        rows = self.features_of(X)
+        unknown = unknown_rows(self.fitted_.features, rows)
+        if len(unknown):
+            warnings.warn(
+                f"{counted(len(unknown), 'row has/rows have')} no word that the model knows, the first is row "
+                f"{unknown[0]:,}; the prediction does not depend on the text",
+                UserWarning,
+                stacklevel=3,
+            )
+        return rows
 
     def _checked(self, X: Any, kind: Kind, *, reset: bool = False) -> Any:
         """Return texts as they are, a frame as a table, and numbers as a checked matrix."""

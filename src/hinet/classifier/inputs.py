@@ -6,7 +6,6 @@ Dense rows are processed in blocks, to save memory.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -348,9 +347,28 @@ def kind_of(X: Any) -> Kind:
 
 def text_part(features: Features, X: Any) -> tuple[TextInput, Any] | None:
     """Return how the texts among rows are read, and these texts; None if there are none."""
+    text = text_of(features)
+    if text is None:
+        return None
+    return text, features.texts(X) if isinstance(features, FrameInput) else X
+
+
+def unknown_rows(features: Features, rows: Any) -> NDArray[np.int64]:
+    """Return which rows with text have no feature at all: no known n-gram, and nothing else that tells the label."""
+    if text_of(features) is None or not isinstance(rows, MixedRows | sp.sparray):
+        return np.zeros(0, np.int64)
+    sparse = rows.sparse if isinstance(rows, MixedRows) else rows
+    empty = np.diff(sparse.indptr) == 0
+    if isinstance(rows, MixedRows):
+        empty &= ~rows.dense.any(axis=1)
+    return np.flatnonzero(empty)
+
+
+def text_of(features: Features) -> TextInput | None:
+    """Return how the texts among rows are read, if there are any and their n-grams are features."""
     if isinstance(features, FrameInput):
-        return None if features.text is None else (features.text, features.texts(X))
-    return (features, X) if isinstance(features, TextInput) else None
+        return features.text
+    return features if isinstance(features, TextInput) else None
 
 
 def text_column(X: Any) -> Any:
@@ -390,21 +408,13 @@ def fit_text(
     source: TokenVectors | EncoderVectors | None = None,
     progress: Progress | None = None,
 ) -> tuple[TextInput, Any]:
-    """Return the features of training texts, and the rows; without settings, texts that share no n-gram keep all."""
-    features, rows = _fit_ngrams(X, settings, threads)
+    """Return the features of training texts, and the rows."""
+    features, rows = TextFeatures.fit_transform(X, settings, threads)
     if source is None:
         return TextInput(features), rows
     meaning, columns = Meaning.fit(source, X, threads, progress)
     text_input = TextInput(features, meaning)
     return text_input, text_input.beside(rows, X, columns)
-
-
-def _fit_ngrams(X: Any, settings: TextSettings | None, threads: int | None) -> tuple[TextFeatures, Any]:
-    if settings is None:
-        with suppress(HiNetError):
-            return TextFeatures.fit_transform(X, TextSettings(), threads)
-        settings = TextSettings(min_df=1)  # other errors come again
-    return TextFeatures.fit_transform(X, settings, threads)
 
 
 def check_container(X: Any) -> None:

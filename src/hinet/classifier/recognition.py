@@ -127,7 +127,7 @@ def _are_distinct(column: pa.ChunkedArray) -> bool:
 
     filled = len(column) - column.null_count
     column = column.cast(pa.large_string()) if is_text(column.type) else column
-    return filled >= MIN_ID_ROWS and pc.count_distinct(column).as_py() >= MIN_ID_SHARE * filled
+    return bool(filled >= MIN_ID_ROWS and pc.count_distinct(column).as_py() >= MIN_ID_SHARE * filled)
 
 
 def _is_frequent(column: pa.ChunkedArray) -> bool:

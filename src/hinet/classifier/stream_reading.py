@@ -162,7 +162,7 @@ class FirstPass:
     several: bool  # whether a row has several labels
     sample: RowSample
     counts: Counts | None  # of n-grams; None without texts
-    text: TextSettings | None  # with "auto" resolved
+    text: TextSettings | None  # with "auto" of char_ngrams resolved
     digest: str
 
 

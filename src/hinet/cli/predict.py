@@ -15,11 +15,11 @@ from hinet.cli.cluster_options import ClusterOptions, cluster_options
 from hinet.cli.column_options import ColumnOptions, input_options
 from hinet.cli.options import ModelFolder, RunOptions, option, thread_options
 from hinet.cli.row_options import FILES, SKIP_HINT, OnError, RowFormat, RowOptions, row_options
-from hinet.errors import FileError, HiNetError, counted
+from hinet.errors import FileError, HiNetError
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.classifier.loaded import LoadedModel
-    from hinet.classifier.prediction_output import PredictionOutput
+    from hinet.classifier.prediction_output import PredictionNotes, PredictionOutput
     from hinet.data.tables import LabelledBlock, RowQuery
 
 _TOP = (
@@ -73,7 +73,7 @@ def predict(
     levels: Annotated[
         bool, option("Add each level of the trace with its probability, and the share of known words.", "--levels")
     ] = False,
-    titles: Annotated[bool, option("Add the title of the label.", "--titles")] = False,
+    titles: Annotated[bool, option("Add the title of the label; several are separated by |.", "--titles")] = False,
     keep: Annotated[list[str] | None, option("Input column to copy to the output; repeatable.")] = None,
     keep_all: Annotated[bool, option("Copy all input columns to the output.", "--keep-all")] = False,
     prefix: Annotated[str, option("Prefix of the names of new columns.")] = "",
@@ -121,14 +121,13 @@ def predict(
 
             job = PredictionJob(model, tuple(paths), query, rows.options, options, prefix, skips, SKIP_HINT)
             sink = Sink(out, None if to is None else to.value, to is None and _is_folder(out), separator)
-            blank = predict_rows(job, cluster, sink, row_errors, counter.advanced, loaded)
+            notes = predict_rows(job, cluster, sink, row_errors, counter.advanced, loaded)
         else:
             blocks = labelled_blocks(paths, query, rows.options, row_errors)
             new_output = partial(PredictionOutput, loaded, table, query, prefix, skips)
-            blank = _write(blocks, out, None if to is None else to.value, new_output, counter, separator)
-    if blank:
-        rows_without = counted(blank, "row has no text: its prediction is/rows have no text: their predictions are")
-        run.message(f"{rows_without} blank")
+            notes = _write(blocks, out, None if to is None else to.value, new_output, counter, separator)
+    for message in notes.messages():
+        run.message(message)
 
 
 def _check_paths(paths: list[str]) -> None:
@@ -185,8 +184,8 @@ def _write(
     output: Callable[..., PredictionOutput],
     counter: Any,
     label_sep: str,
-) -> int:
-    """Write the predictions of blocks and return how many are blank; open the file after the first block is read."""
+) -> PredictionNotes:
+    """Write the predictions of blocks and return what to report; open the file after the first block is read."""
     from hinet.classifier.prediction_output import NO_ROWS
     from hinet.data.tables import new_table, output_format
 
@@ -200,4 +199,4 @@ def _write(
         for block in chain.from_iterable(block.parts(answers.rows_at_a_time) for block in chain([first], filled)):
             table.write(answers.columns(block))
             counter.advanced(len(block))
-    return answers.blank
+    return answers.notes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,6 +68,7 @@ def train(
     from hinet.classifier.settings import read_settings
     from hinet.cli.streaming import stream_of
     from hinet.cli.training_rows import read_training_rows
+    from hinet.data.text import TextSettings
     from hinet.engine.compiling import compile_for_training
     from hinet.engine.training.checkpoints import remove_checkpoints
 
@@ -79,6 +81,8 @@ def train(
     )
     validation.check(training.patience)
     known = {} if settings is None else read_settings(settings)
+    if training.min_df is not None:
+        known["text"] = replace(known.get("text") or TextSettings(), min_df=training.min_df)
     cluster = _cluster(place, split, training, run)
     start = time.perf_counter()
     compile_for_training()

@@ -10,6 +10,7 @@ from hinet.cli.options import option, shared_options
 from hinet.errors import HiNetError
 
 _EPOCHS = "Training epochs (default: chosen from the number of rows; 3 with --fine-tune)."
+_MIN_DF = "Minimum number of rows that contain a word or n-gram (default: 1 for at most 3,000 rows, else 2)."
 _STREAM = "Train on rows from disk, in constant memory (default: if they would not fit in memory)."
 _KEEP = "Keep some training rows, as features, in the model, for 'update' when nodes move."
 _FINE_TUNE = "Train the encoder together with the classifier, and save it in the model."
@@ -45,6 +46,7 @@ class TrainingOptions:
     patience: Annotated[
         int | None, option("Stop after this many epochs without a better validation score (default: never).", least=1)
     ] = None
+    min_df: Annotated[int | None, option(_MIN_DF, least=1)] = None
     vectors: Annotated[str | None, option("Static vectors of words: a folder of 'vectors distill', or a file.")] = None
     encoder: Annotated[
         str | None, option("Sentence encoder: a folder, or a name on the hub; slower, saved only with --fine-tune.")
@@ -70,6 +72,8 @@ class TrainingOptions:
 
         if self.fine_tune and self.encoder is None:
             raise HiNetError("--fine-tune needs an encoder to train; give --encoder FOLDER")
+        if self.fine_tune and self.min_df is not None:
+            raise HiNetError("--min-df is for n-grams, which --fine-tune does not use; leave one of them out")
         if self.fine_tune and self.half:
             raise HiNetError("--half is for models without --fine-tune, which are saved in full; leave one of them out")
         if self.fine_tune and self.stream:

@@ -17,9 +17,14 @@ MAX_ROWS = 8_192  # of a block
 MAX_CHARACTERS = 4_000_000  # of a block with more than one row
 
 
+def unit_of(format: TableFormat) -> Unit:
+    """Return what the numbers of rows count in a file of this format."""
+    return "row" if format in ("parquet", "xlsx") else "line"
+
+
 @dataclass(frozen=True)
 class RowBlock:
-    """Some rows of a file: the selected columns, and the line of every row (in Parquet, its number)."""
+    """Some rows of a file: the selected columns, and the line of every row (in Parquet and Excel, its number)."""
 
     path: str
     format: TableFormat
@@ -34,7 +39,7 @@ class RowBlock:
     @property
     def unit(self) -> Unit:
         """What ``numbers`` count."""
-        return "row" if self.format == "parquet" else "line"
+        return unit_of(self.format)
 
     def to_json(self, row: int) -> str:
         """Return a row as JSON."""
@@ -141,7 +146,7 @@ def in_blocks(
         if isinstance(row, BadRow):
             if row.is_fatal:
                 raise FileError(path, row.reason, line=row.number)
-            row_errors.add(path, row.number, row.reason, row.text)
+            row_errors.add(path, row.number, row.reason, row.text, unit_of(format))
     if rows:
         yield _block(path, format, rows, positions, cells_of)
 

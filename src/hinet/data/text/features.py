@@ -21,6 +21,7 @@ from hinet.data.text.fitting import (
     name_features,
     parallel_map,
     resolve_auto,
+    resolve_min_df,
 )
 from hinet.data.text.hashing_kernels import Ints32, Ints64
 from hinet.data.text.settings import TextSettings
@@ -55,7 +56,9 @@ class TextFeatures:
 
     Examples
     --------
-    >>> features, rows = TextFeatures.fit_transform(["red apple", "green apple", "red"], TextSettings(char_ngrams=None))
+    >>> features, rows = TextFeatures.fit_transform(
+    ...     ["red apple", "green apple", "red"], TextSettings(char_ngrams=None, min_df=2)
+    ... )
     >>> sorted(features.names(range(features.count)))
     ['apple', 'red']
     >>> rows.shape
@@ -121,6 +124,7 @@ class TextFeatures:
         hashed: Callable[[int], HashedBlock],
         threads: int,
     ) -> TextFeatures:
+        settings = resolve_min_df(counts, settings)
         words, chars = fit_lookups(counts, settings)
         if settings.has_names:
             return cls(settings, counts.texts, *name_features(words, chars, blocks, hashed, threads))
@@ -188,10 +192,11 @@ class TextFeatures:
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], described: Mapping[str, Any]) -> TextFeatures:
         """Return the features from the results of `to_arrays` and `describe`."""
         settings = TextSettings.from_dict(described["settings"])
-        if settings.char_ngrams == "auto":
-            raise HiNetError(
-                "char_ngrams is 'auto' in the settings of saved text features, expected the value it was resolved to"
-            )
+        for name in ("char_ngrams", "min_df"):
+            if getattr(settings, name) == "auto":
+                raise HiNetError(
+                    f"{name} is 'auto' in the settings of saved text features, expected the value it was resolved to"
+                )
         words, chars = (_vocabulary_from(arrays, kind, settings) for kind in ("words", "chars"))
         return cls(settings, described["texts"], words, chars)
 
