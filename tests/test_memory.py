@@ -56,7 +56,7 @@ def test_a_hierarchy_that_unpacks_to_more_than_memory_holds_is_refused(
     assert file.stat().st_size < 5_000
     assert len(Taxonomy.from_file(file)) == 2
     monkeypatch.setattr(memory, "total_memory", lambda: 64 * 900_000)
-    with pytest.raises(FileError, match=r"gz: the text is longer than 900,000 bytes, more than there is memory for"):
+    with pytest.raises(FileError, match=r"gz: is longer than 900,000 bytes, more than there is memory for"):
         Taxonomy.from_file(file)
 
 

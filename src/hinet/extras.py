@@ -11,6 +11,7 @@ _EXTRAS = {
     "sentence_transformers": "encoder",
     "onnx": "export",
     "matplotlib": "plot",
+    "openpyxl": "excel",
     "pyoxigraph": "ontology",
     "fastapi": "serve",
     "uvicorn": "serve",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,14 @@ from hinet.classifier.columns import (
     ColumnKinds,
     Numbers,
     VectorColumn,
+    texts_of,
 )
 from hinet.classifier.inputs import FrameInput
 from hinet.classifier.loaded import load_model
 from hinet.classifier.manifest import sealed
 from hinet.classifier.meaning import LENGTH
 from hinet.classifier.model_folder import digest_of
+from hinet.classifier.recognition import recognise
 from hinet.data.matrices import MixedRows
 from hinet.data.vectors import TokenVectors
 from hinet.files import read_arrays, write_arrays
@@ -135,10 +138,59 @@ def test_every_kind_of_column_tells_something(model: HiNetClassifier) -> None:
         (pa.array([[1, 2]] * 30), "vector"),
         (pa.array([[1.0, 2.0]] * 30, pa.list_(pa.float32(), 2)), "vector"),
         (pa.array(["red", "green"] * 15, pa.string_view()), "category"),
+        (pa.array(["rye bread", "white bread", "toy car"] * 10), "text"),
+        (pa.array(list("abcdefghijklmnopqrstuvwxyz")), "text"),
+        (pa.array([f"{n}.5" for n in range(30)]), "text"),
+        (pa.array([f"A-{n:04}" for n in range(9)]), "text"),
     ],
 )
 def test_the_kind_of_a_column(column: pa.Array, kind: str) -> None:
-    assert getattr(ColumnKinds.recognised(pa.table({"x": column})), kind) == ("x",)
+    found = recognise(pa.table({"x": column}))
+    assert getattr(found.kinds, kind) == ("x",)
+    assert found.ignored == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("sku", pa.array([f"SKU-{n:05}" for n in range(30)])),
+        ("ean", pa.array([f"{4_006_381_333_931 + n}" for n in range(30)], pa.string_view())),
+        ("x", pa.array([str(uuid.UUID(int=n**20)) for n in range(30)])),
+        ("product_id", pa.array([7 * n % 31 for n in range(30)])),
+        ("productId", pa.array(range(30))),
+    ],
+)
+def test_ids_are_ignored(name: str, column: pa.Array) -> None:
+    found = recognise(pa.table({"title": ["rye bread"] * 30, name: column}))
+    assert found.ignored == (name,)
+    assert found.kinds == ColumnKinds(text=("title",))
+    with pytest.raises(HiNetError, match=f"all columns look like ids \\('{name}'\\); name the columns to read"):
+        recognise(pa.table({name: column}))
+
+
+def test_numbers_are_ids_by_their_name_too() -> None:
+    assert recognise(pa.table({"paid": pa.array(range(30))})).kinds.number == ("paid",)
+    assert recognise(pa.table({"id": pa.array([1, 2, 3] * 10)})).kinds.number == ("id",)
+
+
+def test_frequent_values_of_several_words_are_categories_beside_a_text() -> None:
+    towns = pa.array(["New York", "Los Angeles"] * 30)
+    titles = pa.array([f"a title of its own {n}" for n in range(60)])
+    assert recognise(pa.table({"town": towns})).kinds == ColumnKinds(text=("town",))
+    beside = recognise(pa.table({"town": towns, "title": titles})).kinds
+    assert beside == ColumnKinds(text=("title",), category=("town",))
+
+
+def test_repeated_titles_are_text_and_what_is_ignored_is_told(tmp_path: Path) -> None:
+    titles = [f"{one} {two}" for one in ("rye", "white", "toy") for two in ("bread", "milk", "car")]
+    frame = pd.DataFrame({"title": titles * 4, "sku": [f"SKU-{n:03}" for n in range(36)]})
+    with pytest.warns(UserWarning, match="ignored as ids, with another code in every row: 'sku'; name the columns"):
+        found = small().fit(frame, [title.split()[1] for title in frame.title])
+    assert found.columns_ == {"text": ["title"], "number": [], "category": [], "vector": []}
+    assert found.predict(pd.DataFrame({"title": ["brown bread"]})).tolist() == ["bread"]
+    found.save(tmp_path / "model")
+    assert load(tmp_path / "model").columns_ == found.columns_
+    assert not hasattr(found.set_params(columns=None).fit(["rye bread", "toy car"] * 3, [0, 1] * 3), "columns_")
 
 
 def test_a_column_of_no_kind_is_refused() -> None:
@@ -518,3 +570,39 @@ def test_the_vectorizer_gives_the_rows_of_the_classifier() -> None:
         TextVectorizer().fit(FRAME)
     with pytest.raises(HiNetError, match="got one text"):
         TextVectorizer().fit("rye")
+
+
+class CountedTable:
+    """An Arrow table that counts how often all its names are listed, which takes as long as there are columns."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table, self.listed = table, 0
+
+    @property
+    def column_names(self) -> list[str]:
+        self.listed += 1
+        return list(self._table.column_names)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._table, name)
+
+
+def test_names_are_listed_once_however_many_columns_there_are() -> None:
+    number = 200
+    table = pa.table({f"n{column}": [float(column)] for column in range(number)})
+    words = pa.table({f"w{column}": [f"{column}", None] for column in range(number)})
+    counted: Any = CountedTable(table)
+    kinds = recognise(counted).kinds
+    assert Numbers.fit(kinds, counted).values(counted, kinds).tolist() == [list(range(number))]
+    counted_words: Any = CountedTable(words)
+    joined = texts_of(counted_words, ColumnKinds(text=tuple(words.column_names)))
+    assert joined.to_pylist() == [" ".join(map(str, range(number))), ""]
+    assert counted.listed + counted_words.listed <= 2
+
+
+def test_empty_cells_leave_no_space_where_texts_are_joined() -> None:
+    table = pa.table(
+        {"a": ["x", "", None], "b": ["", "", "y"], "c": ["z", None, ""], "d": [None, "", "u"], "e": list("vwx")}
+    )
+    names = tuple(table.column_names)
+    assert texts_of(table, ColumnKinds(text=names)).to_pylist() == ["x z v", "w", "y u x"]

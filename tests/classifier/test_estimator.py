@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from typing import Any
 
 import numpy as np
@@ -451,3 +452,14 @@ def test_columns_of_very_different_size_count_alike() -> None:
     apart = rows * [1e-4, 1, 1e5, 1e9] + [3, -2e4, 0, 1e10]
     scores = [cross_val_score(small(epochs=None), given, labels, cv=3).mean() for given in (rows, apart)]
     assert min(scores) > 0.9
+
+
+def test_texts_of_unknown_words_are_told_once() -> None:
+    found = small(taxonomy=taxonomy()).fit(TEXTS, LABELS)
+    for ask in (found.predict, found.predict_proba, found.predict_traces, found.predict_labels):
+        with pytest.warns(UserWarning, match="2 rows have no word that the model knows, the first is row 1") as told:
+            ask([TEXTS[0], "zzz", "", TEXTS[1]])
+        assert len(told) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found.predict(TEXTS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -242,3 +243,18 @@ def test_a_model_that_is_cut_off_while_it_is_in_use(bases: list[Base], tmp_path:
     ):
         with pytest.raises(FileError, match=rf"{path.name}: was truncated while the model was in use"):
             ask()
+
+
+def test_a_manifest_of_gigabytes_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    with path.open("wb") as stream:
+        stream.truncate(3 << 30)  # takes no room on disk
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            FileError, match=r"manifest\.json: is longer than 268,435,456 bytes, more than such a file has"
+        ):
+            load(tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()

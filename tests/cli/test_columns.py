@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from hinet import load
+from tests.classifier.data import small
 from tests.classifier.test_columns import products
 from tests.cli.conftest import run_inside
 
@@ -69,6 +70,31 @@ def test_the_model_remembers_its_columns(shop: Path, capsys: pytest.CaptureFixtu
     printed = capsys.readouterr().out
     assert "columns of a table: 1 text, 1 number, 1 category, 1 vector" in printed
     assert "text title; number price; category brand; vector embedding; label label" in printed
+    assert printed.count("embedding") == 1
+
+
+def test_inspect_names_the_first_columns_of_a_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = pd.DataFrame({f"n{number}": [number % 3, 1.5] * 6 for number in range(30)} | {"title": ["rye", "milk"] * 6})
+    small().fit(frame, [0, 1] * 6).save(tmp_path / "model")
+    main_ok("inspect", tmp_path / "model")
+    printed = capsys.readouterr().out
+    assert "columns of a table: 30 number, 1 category" in printed
+    assert "columns     number n0, n1, n2, n3, n4, n5, n6, n7, n8, n9, n10, n11 and 18 more; category title" in printed
+    assert printed.count("n7") == 1
+
+
+def test_a_column_of_text_is_suggested_where_none_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"SKU-{n},{n % 4}.50,Acme,{food},{food}" for n, food in enumerate(["rye bread", "whole milk"] * 8)]
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join(["sku,price,brand,title,label", *lines]))
+    for command in ("train", "tune"):
+        message = main_error(capsys, command, path, "--out", tmp_path / "model")
+        assert (
+            "rows.csv: no column 'text' among 'sku', 'price', 'brand', 'title', 'label'; set --text: 'title' looks"
+            in message
+        )
+    message = main_error(capsys, "train", path, "--label", "title", "--out", tmp_path / "model")
+    assert "set --text: 'label' looks like text" in message
 
 
 def test_every_format_gives_the_same(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -565,3 +565,30 @@ def test_results_may_go_nowhere_together(shop: Path, monkeypatch: pytest.MonkeyP
     (shop / "mixed.csv").write_text("title,category\ndark bread,rye\nragged\n")
     nowhere = ["--out", "/dev/null", "--to", "csv", "--rejects", "/dev/null"]
     predict_inside("mixed.csv", "--on-error", "skip", *nowhere)
+
+
+def test_rows_without_a_known_word_are_reported_once(
+    shop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shop)
+    (shop / "unknown.csv").write_text("title\ndark bread\n  \nqqq\nwhite litre\n7 $ &\n")
+    predict_inside("unknown.csv", "--out", "out.csv")
+    said = capsys.readouterr().err
+    assert "warning: 2 rows have no word that the model knows, the first at unknown.csv, line " in said
+    predict_inside("unknown.csv", "--out", "out.csv", "-q")
+    assert capsys.readouterr().err == ""
+
+
+def test_min_df_decides_which_words_are_features(
+    shop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shop)
+    (shop / "few.csv").write_text("text,label\nrye bread,a\nrye loaf,a\nwhole milk,b\nskimmed milk,b\n")
+    command = ["train", "few.csv", "--epochs", 1, "-q", "--out", "few"]
+    for options, least in (([], 1), (["--min-df", 2], 2), (["--min-df", 2, "--stream"], 2), (["--stream"], 1)):
+        assert run_inside(*command, *options) == 0
+        manifest = json.loads((shop / "few" / "manifest.json").read_text())
+        assert manifest["features"]["settings"]["min_df"] == least
+    capsys.readouterr()
+    assert run_inside(*command, "--min-df", 9) == 2
+    assert "no feature is in at least 9 of the 4 training texts; lower --min-df" in capsys.readouterr().err

@@ -194,3 +194,18 @@ def test_options_are_those_of_the_library() -> None:
     for parameter, names in (("thresholds_by", [*ThresholdsBy]), ("effort", [*EffortOption])):
         for name in names:
             assert RULES[parameter].validate(parameter, name.value) == name.value
+
+
+def test_titles_may_have_the_separator_of_labels(folder: Path) -> None:
+    nodes = ["node,title", "bread,Rye bread|loaf", "milk,Whole milk", "car,Toy car", "train,Toy train"]
+    (folder / "nodes.csv").write_text(
+        "\n".join(f"{node},{'' if number else 'parent'}" for number, node in enumerate(nodes))
+    )
+    options = ["--label-sep", ";", "--epochs", "3", "--quiet", "--taxonomy", folder / "nodes.csv"]
+    assert run("train", folder / "rows.csv", *options, "--out", folder / "titled") == 0
+    command = ["predict", folder / "titled", folder / "rows.csv", "--titles", "--label-sep", " ", "--top", 2, "--quiet"]
+    assert run(*command, "--out", folder / "titles.csv") == 0
+    first = rows_of(folder / "titles.csv")[2]
+    titles = {"bread": r"Rye bread\|loaf", "milk": "Whole milk"}
+    assert {*first["label"].split(" ")} == {"bread", "milk"}
+    assert first["title"] == "|".join(titles[label] for label in first["label"].split(" "))

@@ -35,10 +35,12 @@ from hinet.data.tables import (
     taxonomy_check,
 )
 from hinet.data.tables import blocks as blocks_module
+from hinet.data.tables import columns as columns_module
 from hinet.data.tables import parquet as parquet_module
 from hinet.data.tables import reading as reading_module
 from hinet.data.tables.arrow_values import row_bytes, to_python
 from hinet.data.tables.row_errors import Rejects
+from hinet.data.tables.text_rows import column_indices
 from hinet.data.tables.writing import CellKind, table_writer
 from hinet.files.delimited import LONGEST_CELL
 from hinet.files.streams import peek_stream
@@ -767,3 +769,34 @@ def test_formats_that_no_spreadsheet_computes_are_not_escaped(ending: Any) -> No
             writer.write({"text": [*FORMULAS]})
         written.append(stream.getvalue())
     assert written[0] == written[1]
+
+
+class CountedName(str):
+    """A name that counts how often it is compared with another."""
+
+    comparisons = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        CountedName.comparisons += 1
+        return str.__eq__(self, other)
+
+
+def test_the_work_to_find_columns_grows_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CountedName, "comparisons", 0)
+    number = 1_000
+    names = [CountedName(f"c{column}") for column in range(number)]
+    selection = ColumnSelection(tuple(f"c{column}" for column in range(number)))
+    assert selection.missing_column(names) == ""
+    assert column_indices(selection, names) == {f"c{column}": column for column in range(number)}
+    assert CountedName.comparisons <= 10 * number
+
+
+def test_a_text_that_is_too_long_is_an_error_of_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns_module, "MAX_TEXT_BYTES", 20)
+    path = tmp_path / "rows.csv"
+    path.write_text(f"text,label\nshort,a\n{'ä' * 11},b\n")
+    with pytest.raises(
+        FileError, match=r"rows\.csv:3: the text has 22 bytes, more than .*; split it into several rows"
+    ):
+        list(labelled_blocks([str(path)], RowQuery(Columns()), TableOptions(), FailFast()))

@@ -17,7 +17,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
 
 from hinet import load_icd10cm
-from hinet.data.text import TextFeatures, TextSettings, text_input
+from hinet.data.text import TextFeatures, TextSettings, fitting, text_input
 from hinet.data.text.hashing_kernels import BLANK, WORD
 from hinet.data.text.text_input import character_classes
 from hinet.errors import HiNetError
@@ -100,7 +100,7 @@ def test_words_of_real_texts_are_those_of_scikit_learn(icd: list[str], min_df: i
 
 
 def test_characters_of_real_texts_are_those_of_scikit_learn(icd: list[str]) -> None:
-    features, rows = TextFeatures.fit_transform(icd, TextSettings(word_ngrams=None, char_ngrams=(3, 5)))
+    features, rows = TextFeatures.fit_transform(icd, TextSettings(word_ngrams=None, char_ngrams=(3, 5), min_df=2))
     oracle = char_oracle(min_df=2)
     theirs = oracle.fit_transform(seen_by_both(icd))
     assert_same(aligned(features, rows, [f"[{name}]" for name in oracle.get_feature_names_out()]), theirs)
@@ -108,7 +108,7 @@ def test_characters_of_real_texts_are_those_of_scikit_learn(icd: list[str]) -> N
 
 def test_both_kinds_are_weighed_blocks_of_a_row_of_length_one(icd: list[str]) -> None:
     train, other = icd[:1000], [*icd[1000:1500], "", "?", "zyzzyva"]
-    features = TextFeatures.fit(train, TextSettings(char_ngrams=(3, 5), char_weight=0.5))
+    features = TextFeatures.fit(train, TextSettings(char_ngrams=(3, 5), char_weight=0.5, min_df=2))
     words, chars = word_oracle(min_df=2).fit(seen_by_both(train)), char_oracle(min_df=2).fit(seen_by_both(train))
     theirs = [words.transform(seen_by_both(other)), 0.5 * chars.transform(seen_by_both(other))]
     names = [*words.get_feature_names_out(), *(f"[{name}]" for name in chars.get_feature_names_out())]
@@ -442,7 +442,7 @@ def test_texts_without_features_are_told(fit: Callable[..., Any]) -> None:
     with pytest.raises(HiNetError, match="none of the 2 training texts has a word; is it the right column"):
         fit(["", " "])
     with pytest.raises(HiNetError, match="no feature is in at least 2 of the 2 training texts; lower `min_df`"):
-        fit(["red", "blau"])
+        fit(["red", "blau"], TextSettings(min_df=2))
 
 
 @pytest.mark.parametrize(
@@ -453,8 +453,8 @@ def test_texts_without_features_are_told(fit: Callable[..., Any]) -> None:
         ({"char_ngrams": "all"}, r"char_ngrams: expected .* got 'all'"),
         ({"word_ngrams": None, "char_ngrams": None}, "without n-grams a text has no features"),
         ({"char_weight": 0}, "char_weight: expected a number above 0, got 0; for no character n-grams"),
-        ({"min_df": 0}, "min_df: expected a whole number of at least 1, got 0"),
-        ({"min_df": 0.5}, "min_df: expected a whole number of at least 1, got 0.5"),
+        ({"min_df": 0}, "min_df: expected a whole number of at least 1 or 'auto', got 0"),
+        ({"min_df": 0.5}, "min_df: expected a whole number of at least 1 or 'auto', got 0.5"),
         ({"max_features": 0}, "max_features: .* None sets no limit"),
         ({"hash_bits": 40}, "hash_bits: expected a whole number from 1 to 26 or None, got 40"),
         ({"hash_bits": 8, "max_features": 9}, "hash_bits alone sets the number of features"),
@@ -476,3 +476,34 @@ def test_names_and_threads_are_checked() -> None:
         match="threads: expected a whole number other than 0 or None, got 0; -1 or None is a thread for each core",
     ):
         features.transform(["a"], threads=0)
+
+
+def test_every_ngram_of_few_texts_is_a_feature(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "MAX_TEXTS_FOR_ALL", 3)
+    settings = TextSettings(word_ngrams=(1, 1), char_ngrams=None)
+    for texts, least, names in (
+        (["red apple", "green apple", "red"], 1, ["apple", "green", "red"]),
+        (["red apple", "green apple", "red", "blue"], 2, ["apple", "red"]),
+        (["red", "green", "blue", "grey"], 1, ["blue", "green", "grey", "red"]),
+    ):
+        features = TextFeatures.fit(texts, settings)
+        assert features.settings.min_df == least
+        assert sorted(features.names(range(features.count))) == names
+        assert TextFeatures.from_arrays(features.to_arrays(), features.describe()).settings == features.settings
+    with pytest.raises(
+        HiNetError, match="no feature is in at least 2 of the 2 training texts; lower `min_df`, 1 keeps"
+    ):
+        TextFeatures.fit(["red", "green"], TextSettings(char_ngrams=None, min_df=2))
+
+
+def test_a_text_that_is_too_long_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_input, "MAX_TEXT_BYTES", 20)
+    remedy = "more than 20; split it into several rows, or cut it off"
+    features = TextFeatures.fit(["a short text", "x" * 20])
+    for texts in (["short", "x" * 21], pa.array(["left out", "short", "ä" * 11]).slice(1)):
+        with pytest.raises(HiNetError, match=f"row 1: the text has 2[12] bytes, {remedy}"):
+            features.transform(texts)
+    with pytest.raises(HiNetError, match=f"row 3: the text has 21 bytes, {remedy}"):
+        TextFeatures.fit_chunks([["one", "two"], ["three", "x" * 21]])
+    with pytest.raises(HiNetError, match=f"normalised, the text has 33 bytes, {remedy}"):
+        features.transform(["\ufdfa"])  # three bytes that stand for eighteen letters

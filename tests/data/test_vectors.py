@@ -142,6 +142,17 @@ def test_other_sources_are_refused(tmp_path: Path, folder: Path) -> None:
         read_vectors(folder)
 
 
+def test_a_deeply_nested_or_huge_tokenizer_is_refused(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    path.write_text('{"model":' * 100_000)
+    with pytest.raises(FileError, match=r"tokenizer\.json: cannot be read as vectors: it is nested too deeply"):
+        read_vectors(folder)
+    with path.open("r+b") as stream:
+        stream.truncate(1 << 32)  # takes no room on disk
+    with pytest.raises(FileError, match=r"tokenizer\.json: is longer than 268,435,456 bytes"):
+        read_vectors(folder)
+
+
 def test_a_tokenizer_that_marks_where_words_start(folder: Path) -> None:
     described = {"model": {"type": "Unigram", "vocab": [["▁rye", -1.0], ["▁bread", -2.0], ["s", -3.0]]}}
     (folder / "tokenizer.json").write_text(json.dumps(described))

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 from hinet import FileError, HiNetError, Layers, Taxonomy, Traces
-from hinet.data.matrices import MixedRows, SparseMatrix
+from hinet.data.matrices import MixedRows, SparseMatrix, validate_weights
 from hinet.engine import EngineSettings, FusedModel, Search, Targets, ValidationRows, fit
 from hinet.engine.model.experts import PROTOTYPES
 from hinet.engine.model.groups import LabelSpans
@@ -200,6 +200,19 @@ def test_heavier_rows_win() -> None:
         weights = np.where(np.array(labels) == "b1", weight, 1.0)
         model = fit(rows, traces, _with(QUICK, prior_strength=0.0), sample_weight=weights)
         assert Search(model).traces(rows[[0]]).traces.decode() == [winner]
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-12, 3.0, 1e300])
+def test_only_the_ratios_of_weights_count(scale: float) -> None:
+    weights = np.array([1.0, 2.0, 0.0, 3.0])
+    np.testing.assert_allclose(validate_weights(scale * weights, 4), weights / 2, rtol=1e-12)
+    np.testing.assert_array_equal(validate_weights(np.full(3, scale), 3), np.ones(3))
+
+
+def test_one_row_of_nearly_all_the_weight_leaves_the_model_finite() -> None:
+    rows, traces, labels = data()
+    weights = np.where(np.arange(len(labels)) == 0, 1e300, 1e-300)
+    assert accuracy(fit(rows, traces, QUICK, sample_weight=weights), rows[[0]], labels[:1]) == 1
 
 
 def test_patience_stops_early_and_keeps_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -479,7 +492,7 @@ def test_validation_rows_that_patience_looks_at_belong_to_a_checkpoint(tmp_path:
 def test_weights_belong_to_a_checkpoint(broken_off: Path) -> None:
     rows, traces, labels = data()
     with pytest.raises(FileError, match="of other rows or settings; remove the folder"):
-        fit(rows, traces, QUICK, sample_weight=np.full(len(labels), 2.0), checkpoint=broken_off)
+        fit(rows, traces, QUICK, sample_weight=np.linspace(1, 2, len(labels)), checkpoint=broken_off)
 
 
 def test_a_checkpoint_that_was_cut_off_is_named(broken_off: Path) -> None:

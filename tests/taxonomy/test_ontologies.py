@@ -281,3 +281,80 @@ def test_control_characters_that_python_takes_for_blanks_stay_in_ids(tmp_path: P
     taxonomy = Taxonomy.from_edges([("top", "low\x1f"), ("top", "low\\")])
     taxonomy.write(tmp_path / "written.obo")
     assert Taxonomy.from_file(tmp_path / "written.obo").ids == taxonomy.ids
+
+
+RDF = '<rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#" xmlns:skos="http://www.w3.org/2004/02/skos/core#">'
+
+
+def rdf_xml(doctype: str, label: str) -> str:
+    """Return a thesaurus of one concept in RDF/XML."""
+    return (
+        f'<?xml version="1.0"?>\n{doctype}\n{RDF}\n<skos:Concept rdf:about="{COW}"><skos:prefLabel xml:lang="en">'
+        f"{label}</skos:prefLabel></skos:Concept></rdf:RDF>"
+    )
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize(
+    ("entities", "line"),
+    [
+        ('<!ENTITY a "ha">\n<!ENTITY b "&a;&a;">', 4),
+        ('<!-- " -->\n<!ENTITY  a  "ha">\n<!ENTITY b "&a;&a;">', 5),
+        ('<!ENTITY % p "ha">', 3),
+        ('<!ENTITY f SYSTEM "file:///etc/passwd">', 3),
+        (f'<!ENTITY long "{"x" * 1_001}">', 3),
+        ('<!ENTITY m "<b/>">', 3),
+        ('<!ENTITY a "x&#38;a;">', 3),
+    ],
+)
+def test_entities_other_than_short_text_are_refused_with_their_line(
+    tmp_path: Path, encoding: str, entities: str, line: int
+) -> None:
+    path = tmp_path / "bomb.rdf"
+    path.write_text(rdf_xml(f"<!DOCTYPE rdf:RDF [\n{entities}\n]>", "cow"), encoding)
+    with pytest.raises(
+        FileError, match="not plain text of at most 1,000 characters; write it out, or convert"
+    ) as error:
+        read_draft(path, encoding="utf-16" if encoding == "utf-16" else "utf-8")
+    assert (error.value.path, error.value.line) == (str(path), line)
+
+
+def test_entities_that_stand_for_much_text_are_refused(tmp_path: Path) -> None:
+    doctype = f'<!DOCTYPE rdf:RDF [<!ENTITY a "{"x" * 900}">]>'
+    with pytest.raises(FileError, match="the entities of the file stand for 4,500,000 characters"):
+        read_draft(written(tmp_path, rdf_xml(doctype, "&a;" * 5_000), "quadratic.rdf"))
+
+
+def test_entities_are_written_out_where_xml_does_so(tmp_path: Path) -> None:
+    doctype = """<!DOCTYPE rdf:RDF [
+<!ENTITY q 'a "b" ]>'>  <!-- it's ] -->
+<!ENTITY q "the second does not count">
+]>"""
+    definition = "</skos:prefLabel><!-- &q; --><skos:definition><![CDATA[&q; <!DOCTYPE]]></skos:definition>"
+    label = f"&q; &amp; &#65;{definition}<skos:prefLabel>"
+    attributes = read_draft(written(tmp_path, rdf_xml(doctype, label), "things.rdf")).attributes
+    assert list(attributes["title"]) == ['a "b" ]> & A']
+    assert list(attributes["definition"]) == ["&q; <!DOCTYPE"]
+    with pytest.raises(FileError, match="not valid RDF/XML") as error:
+        read_draft(written(tmp_path, rdf_xml(doctype, "&z;"), "unknown.rdf"))
+    assert error.value.line == 7
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "nested"),
+    [
+        (f"{RDF}\n", "</rdf:RDF>", "<skos:Concept>|<skos:broader>|</skos:broader>|</skos:Concept>"),
+        ('{"@id": "a:b", "a:p":\n', "{}}", '{"@id": "a:b", |"a:p":|{}|}'),
+    ],
+)
+def test_deep_nesting_is_refused_in_rdf_xml_and_json_ld(tmp_path: Path, start: str, end: str, nested: str) -> None:
+    outer, inner, inner_end, outer_end = nested.split("|")
+    text = start + (outer + inner) * 50_000 + (inner_end + outer_end) * 50_000 + end
+    with pytest.raises(FileError, match="more than 500 elements are nested") as error:
+        read_draft(written(tmp_path, text, "deep.txt"), format="skos")
+    assert error.value.line == 2
+
+
+def test_many_comments_before_other_text_are_recognised_at_once() -> None:
+    assert syntax_of("<!-- a -->" * 10_000 + "node,parent") is None
+    assert syntax_of("<!-- a -->" * 10_000 + "<?style x?>" + RDF) == "RDF/XML"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
@@ -17,6 +18,7 @@ from hinet.data.frames import column_of, decoded, is_list, is_number, is_text
 from hinet.data.tables.cells import as_text
 from hinet.data.vectors.token_vectors import MAX_WIDTH
 from hinet.errors import HiNetError, format_value, quoted
+from hinet.files.delimited import first_repeated
 from hinet.files.schema import FINITE, ArraySpec, Schema, check_arrays, floats
 from hinet.ragged import offsets_of
 
@@ -28,9 +30,6 @@ NUMBERS_LENGTH = LENGTH  # of all numbers of a usual row at most
 MOST_DEVIATIONS = 10.0  # a number further from the mean counts as one that far
 CATEGORIES_LENGTH = 0.7  # of all categories of a row
 MOST_LENGTH = 100.0  # that a saved model may ask for
-MOST_CATEGORIES = 1_000  # distinct values of a column of text that is taken for categories
-ROWS_OF_CATEGORY = 3  # on average, at least
-LONGEST_CATEGORY = 40  # characters
 CONSTANT = 1e-12  # a deviation below this share of the mean is rounding
 
 _LENGTHS: Schema = {"columns.lengths": floats(2, low=0, high=MOST_LENGTH)}
@@ -81,7 +80,7 @@ class ColumnKinds:
     category: tuple[str, ...] = ()
     vector: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """All names."""
         return (*self.text, *self.number, *self.category, *self.vector)
@@ -92,69 +91,40 @@ class ColumnKinds:
         kinds = cls(**{kind: tuple(names) for kind, names in told.items()})
         if not kinds.names:
             raise HiNetError("columns names no column; name those to read, or leave `columns` out")
-        if len({*kinds.names}) < len(kinds.names):
-            twice = next(name for name in kinds.names if kinds.names.count(name) > 1)
-            raise HiNetError(f"columns names {quoted(twice)} twice; give it one kind")
+        if (repeated := first_repeated(kinds.names)) is not None:
+            raise HiNetError(f"columns names {quoted(repeated)} twice; give it one kind")
         return kinds
-
-    @classmethod
-    def recognised(cls, table: pa.Table) -> ColumnKinds:
-        """Return the kinds of all columns, by type."""
-        found: dict[str, list[str]] = {kind: [] for kind in KINDS}
-        for name in table.column_names:
-            found[_recognised(name, table.column(name))].append(name)
-        return cls.of(found)
 
     def to_dict(self) -> dict[str, list[str]]:
         """Return the kinds as a dict for JSON."""
         return {kind: list(getattr(self, kind)) for kind in KINDS}
 
 
-def _recognised(name: str, column: pa.ChunkedArray) -> ColumnKind:
-    kind = column.type
-    if pa.types.is_boolean(kind) or pa.types.is_dictionary(kind):
-        return "category"
-    if is_number(kind):
-        return "number"
-    if is_list(kind):
-        return "vector"
-    if is_text(kind):
-        return "category" if _has_few_values(column) else "text"
-    what = "no value" if pa.types.is_null(kind) else f"values of type {kind}"
-    raise HiNetError(
-        f"column {quoted(name)} has {what}, expected text, numbers, categories or lists of numbers; convert it, or "
-        "name the columns to read in `columns`"
-    )
-
-
-def _has_few_values(column: pa.ChunkedArray) -> bool:
-    import pyarrow.compute as pc
-
-    filled = len(column) - column.null_count
-    values = pc.unique(column.cast(pa.large_string()).drop_null())
-    return bool(
-        0 < len(values) <= min(MOST_CATEGORIES, filled // ROWS_OF_CATEGORY)
-        and pc.max(pc.utf8_length(values)).as_py() <= LONGEST_CATEGORY
-    )
-
-
 def texts_of(table: pa.Table, kinds: ColumnKinds) -> pa.ChunkedArray:
     """Return the text columns of rows, joined by a space; empty and missing cells are left out."""
     import pyarrow.compute as pc
 
-    empty, space = pa.scalar("", pa.large_string()), pa.scalar(" ", pa.large_string())
-    joined = None
+    columns = []
     for name in kinds.text:
         column = decoded(column_of(table, name, kinds.names))
         if not (is_text(column.type) or pa.types.is_null(column.type)):
             raise _other_type(name, column, "text", "give the column as text")
-        column = pc.fill_null(column.cast(pa.large_string()), empty)
-        if joined is None:
-            joined = column
-        else:  # Arrow's own way to skip nulls leaves out rows that have nothing else
-            between = pc.if_else(pc.or_(pc.equal(joined, empty), pc.equal(column, empty)), empty, space)
-            joined = pc.binary_join_element_wise(joined, between, column, empty)
+        columns.append(pc.fill_null(column.cast(pa.large_string()), ""))
+    while len(columns) > 1:  # in pairs, so that a text is copied once per round and not once per column
+        pairs = [_join(*columns[start : start + 2]) for start in range(0, len(columns) - 1, 2)]
+        columns = pairs + columns[2 * len(pairs) :]
+    (joined,) = columns
     return joined if isinstance(joined, pa.ChunkedArray) else pa.chunked_array([joined], pa.large_string())
+
+
+def _join(left: Any, right: Any) -> Any:
+    """Return two columns of text joined by a space where neither is empty."""
+    import pyarrow.compute as pc
+
+    empty, space = pa.scalar("", pa.large_string()), pa.scalar(" ", pa.large_string())
+    # Arrow's own way to skip nulls leaves out rows that have nothing else
+    between = pc.if_else(pc.or_(pc.equal(left, empty), pc.equal(right, empty)), empty, space)
+    return pc.binary_join_element_wise(left, between, right, empty)
 
 
 def _other_type(name: str, column: pa.ChunkedArray, expected: str, remedy: str) -> HiNetError:

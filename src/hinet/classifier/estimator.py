@@ -43,6 +43,7 @@ from hinet.classifier.inputs import (
     take_rows,
     text_column,
     text_part,
+    unknown_rows,
     with_bundled_encoder,
 )
 from hinet.classifier.label_reading import (
@@ -87,7 +88,7 @@ from hinet.data.text.text_input import as_arrow
 from hinet.engine import Decoding
 from hinet.engine.compiling import compile_for_training
 from hinet.engine.settings import Effort
-from hinet.errors import FileError, HiNetError, InputTypeError, LabelError
+from hinet.errors import FileError, HiNetError, InputTypeError, LabelError, counted
 from hinet.evaluation.risk import CERTAINTY, validate_share
 from hinet.extras import require
 from hinet.parameters import FLAG, PATH, THREADS, validate_parameters
@@ -137,8 +138,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         or ``encoder``, texts with one label each are also compared with those that are rows.
     columns : mapping, default=None
         The columns of a frame to read, by kind: ``"text"``, ``"number"``, ``"category"`` and ``"vector"``, each with
-        the names of its columns. None takes all: lists of numbers are vectors; truth values, categorical columns and
-        text of few distinct short values are categories.
+        the names of its columns. None takes all but ids: lists of numbers are vectors; truth values, categorical
+        columns and text of few short values are categories; a column with another code in every row is an id. See
+        ``columns_`` for the result.
     decoding : {"map", "expected_f1", "label"}, default="map"
         What ``predict`` returns: ``"map"`` the label of the most probable trace, ``"expected_f1"`` the node with the
         best expected hierarchical F1, ``"label"`` the most probable label. The first and the last differ in a DAG
@@ -227,6 +229,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The number of columns of rows that are numbers, or of the columns of a frame that are read.
     feature_names_in_ : ndarray of str
         The names of these columns, if they have any.
+    columns_ : dict
+        The names of the columns of each kind, if rows are those of a frame.
     taxonomy_change_ : TaxonomyChange
         What the last :meth:`update_taxonomy` added, moved, renamed and removed.
     calibration_ : Calibration
@@ -334,7 +338,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             One a row: a node id, a path from the top (a tuple, a text ``A > B``, or a row of a 2-D array or frame with
             empty cells at its end), or any label if there is no taxonomy; several as a set.
         sample_weight : array of shape (n,), default=None
-            The weight of each row; None is 1.
+            The weight of each row; only the ratios count. None weights all rows alike.
         valid : pair of rows and labels, default=None
             Validation rows, instead of ``validation_fraction``.
 
@@ -566,7 +570,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.history_ = fitted.history
         self.n_iter_ = max((record.epoch for record in fitted.history), default=0)
         self.metrics_: dict[str, Any] = {}
-        self._clear("calibration_", "temperature_", "min_confidence_", "taxonomy_change_", "_held")
+        self._clear("calibration_", "temperature_", "min_confidence_", "taxonomy_change_", "columns_", "_held")
+        if isinstance(fitted.features, FrameInput):
+            self.columns_ = fitted.features.columns.to_dict()
 
     def _learn_thresholds(self, held: HeldOut) -> None:
         """Learn by held-out rows which labels rows are answered with."""
@@ -591,7 +597,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes : labels, default=None
             All labels, for a first call whose rows do not have them all.
         sample_weight : array of shape (n,), default=None
-            The weight of each row; None is 1.
+            The weight of each row; only the ratios count. None weights all rows alike.
 
         Returns
         -------
@@ -725,7 +731,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         min_confidence = MIN_CONFIDENCE.validate("min_confidence", min_confidence)
         min_probability = MIN_PROBABILITY.validate("min_probability", min_probability)
-        rows = self._rows(X)
+        rows = self._rows_to_predict(X)
         search, codec = self.fitted_.predictor, self.fitted_.codec
         if codec.sets is not None:
             if min_confidence is not None:
@@ -771,8 +777,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         k : int, default=1
             How many traces a row, all different.
         """
-        rows = self._rows(X)
-        return PredictedTraces(self.fitted_.predictor.traces(rows, k), self.fitted_.codec)
+        return PredictedTraces(self.fitted_.predictor.traces(self._rows_to_predict(X), k), self.fitted_.codec)
 
     def predict_labels(self, X: Any, k: int = 1) -> PredictedLabels:
         """Return the most probable labels of every row, exactly, each with its most probable trace.
@@ -787,8 +792,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         k : int, default=1
             How many labels a row, all different.
         """
-        rows = self._rows(X)
-        labels = self.fitted_.predictor.top_labels(rows, k)
+        labels = self.fitted_.predictor.top_labels(self._rows_to_predict(X), k)
         return PredictedLabels(PredictedTraces(labels.found, self.fitted_.codec), labels.probability)
 
     def predict_proba(self, X: Any) -> Any:
@@ -799,7 +803,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Up to 50 million cells it is an ndarray. Beyond that it is a CSR array of probabilities of at least 1e-5, which
         in a DAG leave out paths through less probable nodes.
         """
-        rows = self._rows(X)
+        rows = self._rows_to_predict(X)
         return self.fitted_.label_probabilities(rows)
 
     def predict_node_proba(self, X: Any) -> Any:
@@ -811,7 +815,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         if self.fitted_.codec.sets is None:
             raise HiNetError("predict_node_proba is for rows with several labels; see predict_proba for one label")
-        rows = self._rows(X)
+        rows = self._rows_to_predict(X)
         return self.fitted_.node_probabilities(rows)
 
     def predict_log_proba(self, X: Any) -> Any:
@@ -980,6 +984,19 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         threads = THREADS.validate("n_jobs", self.n_jobs)
         self.fitted_ = self.fitted_.with_threads(threads)
         return self._checked(X, given)
+
+    def _rows_to_predict(self, X: Any) -> Any:
+        """Return rows as features; warn once of those with a text but without a feature that the model knows."""
+        rows = self.fitted_.rows(self._readable(X))
+        unknown = unknown_rows(self.fitted_.features, rows)
+        if len(unknown):
+            warnings.warn(
+                f"{counted(len(unknown), 'row has/rows have')} no word that the model knows, the first is row "
+                f"{unknown[0]:,}; the prediction does not depend on the text",
+                UserWarning,
+                stacklevel=3,
+            )
+        return rows
 
     def _checked(self, X: Any, kind: Kind, *, reset: bool = False) -> Any:
         """Return texts as they are, a frame as a table, and numbers as a checked matrix."""

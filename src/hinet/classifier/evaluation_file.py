@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hinet.classifier.model_folder import EVALUATION
+from hinet.classifier.model_folder import EVALUATION, MAX_MANIFEST_BYTES
 from hinet.errors import FileError
-from hinet.files import write_bytes
+from hinet.files import read_bounded, write_bytes
 
 
 def keep_evaluation(folder: Path, digest: str, figures: Mapping[str, Any]) -> None:
@@ -28,7 +28,7 @@ def read_evaluation(folder: Path, digest: str) -> dict[str, Any] | None:
     """
     path = folder / EVALUATION
     try:
-        values = json.loads(path.read_bytes())
+        values = json.loads(read_bounded(path, MAX_MANIFEST_BYTES))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:

@@ -87,6 +87,8 @@ class Fitted:
         for start in range(0, len(probabilities), size):
             part = slice(start, start + size)
             probabilities[part] = self.predictor.label_probabilities(rows[part])[:, nodes].toarray()
+        if self.codec.sets is None:  # they are summed in single precision, and scikit-learn checks sums in double
+            probabilities /= probabilities.sum(1, keepdims=True)
         return probabilities
 
     def node_probabilities(self, rows: Any) -> Any:

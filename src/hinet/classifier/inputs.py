@@ -6,7 +6,6 @@ Dense rows are processed in blocks, to save memory.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
@@ -396,9 +395,28 @@ def kind_of(X: Any) -> Kind:
 
 def text_part(features: Features, X: Any) -> tuple[TextInput, Any] | None:
     """Return how the texts among rows are read, and these texts; None if there are none."""
+    text = text_of(features)
+    if text is None:
+        return None
+    return text, features.texts(X) if isinstance(features, FrameInput) else X
+
+
+def unknown_rows(features: Features, rows: Any) -> NDArray[np.int64]:
+    """Return which rows with text have no feature at all: no known n-gram, and nothing else that tells the label."""
+    if text_of(features) is None or not isinstance(rows, MixedRows | sp.sparray):
+        return np.zeros(0, np.int64)
+    sparse = rows.sparse if isinstance(rows, MixedRows) else rows
+    empty = np.diff(sparse.indptr) == 0
+    if isinstance(rows, MixedRows):
+        empty &= ~rows.dense.any(axis=1)
+    return np.flatnonzero(empty)
+
+
+def text_of(features: Features) -> TextInput | None:
+    """Return how the texts among rows are read, if there are any and their n-grams are features."""
     if isinstance(features, FrameInput):
-        return None if features.text is None else (features.text, features.texts(X))
-    return (features, X) if isinstance(features, TextInput) else None
+        return features.text
+    return features if isinstance(features, TextInput) else None
 
 
 def text_column(X: Any) -> Any:
@@ -445,18 +463,11 @@ class TrainingTexts:
     @cached_property
     def ngrams(self) -> tuple[TextFeatures, Any]:
         """The n-grams of the texts, and their rows."""
-        return self._fit(self._hashed)
+        return self._hashed.fit_transform(self.threads)
 
     def ngrams_with(self, more: Sequence[str]) -> tuple[TextFeatures, Any]:
         """Return the n-grams of the texts and of more texts after them, and their rows."""
-        return self._fit(self._hashed.followed_by(more, self.threads))
-
-    def _fit(self, hashed: HashedTexts) -> tuple[TextFeatures, Any]:
-        if self._settings is None:
-            with suppress(HiNetError):
-                return hashed.fit_transform(self.threads)
-            hashed = hashed.with_min_df(1)  # other errors are raised again
-        return hashed.fit_transform(self.threads)
+        return self._hashed.followed_by(more, self.threads).fit_transform(self.threads)
 
 
 def fit_text(
@@ -465,10 +476,7 @@ def fit_text(
     progress: Progress | None = None,
     more: Sequence[str] | None = None,
 ) -> tuple[TextInput, Any]:
-    """Return the features of training texts with ``more`` texts after them, and the rows.
-
-    Without settings, all n-grams of texts that share none are features.
-    """
+    """Return the features of training texts with ``more`` texts after them, and the rows."""
     features, rows = training.ngrams if more is None else training.ngrams_with(more)
     if source is None:
         return TextInput(features), rows

@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from hinet.classifier.manifest import DIGEST_BYTES, MANIFEST, parse_manifest, sealed
 from hinet.errors import FileError
-from hinet.files import LOCK, PROBE_PREFIX, check_writable, locked, write_bytes
+from hinet.files import LOCK, PROBE_PREFIX, check_writable, locked, read_bounded, write_bytes
 
 FILES = {"taxonomy": ".tsv", "features": ".safetensors", "model": ".safetensors"}  # with their endings
 OURS = re.compile(r"(taxonomy|features|model)-[0-9a-f]{16}\.(tsv|safetensors)")  # files that a manifest names
@@ -32,6 +32,7 @@ PASSING = re.compile(
 )  # on their way, or there for a moment; whoever makes a trial does not mind that it is gone
 EVALUATION = "evaluation.json"  # how the model did on some rows; not part of it
 MOMENTARY = re.compile(rf"{re.escape(LOCK)}|\.nfs\w+")  # of others at work, not to touch
+MAX_MANIFEST_BYTES = 1 << 28  # a million labels of 200 bytes each take less
 MAX_TRIES = 100  # to open a model that is replaced all the time
 
 
@@ -172,7 +173,7 @@ def _manifest_bytes(folder: Path) -> bytes:
             remedy = "it is a file; name the folder" if folder.exists() else "no such folder"
         raise FileError(folder, f"cannot be loaded: {remedy}")
     try:
-        return path.read_bytes()
+        return read_bounded(path, MAX_MANIFEST_BYTES)
     except OSError as error:
         raise FileError(path, f"the manifest cannot be read ({error}); save the model again") from None
 

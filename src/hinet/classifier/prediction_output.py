@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from hinet.classifier.loaded import LoadedModel
@@ -10,9 +11,36 @@ from hinet.classifier.prediction_table import PredictionTable
 from hinet.data.tables import LabelledBlock, RowBlock, RowQuery
 from hinet.data.tables.columns import is_blank
 from hinet.data.tables.writing import CellKind
-from hinet.errors import FileError, HiNetError
+from hinet.errors import FileError, HiNetError, counted
 
 NO_ROWS = "there are no rows to predict: all were skipped, or none matches `where`"
+
+
+@dataclass(frozen=True)
+class PredictionNotes:
+    """Rows to report: without text, and with a text but without a feature that the model knows."""
+
+    blank: int = 0
+    unknown: int = 0
+    first_unknown: str = ""  # file and line, or row, of the first
+
+    def __add__(self, other: PredictionNotes) -> PredictionNotes:
+        first = self.first_unknown or other.first_unknown
+        return PredictionNotes(self.blank + other.blank, self.unknown + other.unknown, first)
+
+    def messages(self) -> list[str]:
+        """Return the lines that report them."""
+        lines = []
+        if self.blank:
+            rows = counted(self.blank, "row has no text: its prediction is/rows have no text: their predictions are")
+            lines.append(f"{rows} blank")
+        if self.unknown:
+            rows = counted(self.unknown, "row has/rows have")
+            lines.append(
+                f"warning: {rows} no word that the model knows, the first at {self.first_unknown}; the prediction does "
+                "not depend on the text"
+            )
+        return lines
 
 
 class PredictionOutput:
@@ -30,7 +58,7 @@ class PredictionOutput:
         self._loaded = loaded
         self._table, self._prefix, self._keeps_all = table, prefix, query.keep_all
         self._number_column = first.rows.unit if skips else None
-        self.blank = 0  # rows without text so far
+        self.notes = PredictionNotes()
         self.rows_at_a_time = table.rows_at_a_time
         self._kept = first.rows.names if query.keep_all else list(query.keep)
 
@@ -55,8 +83,11 @@ class PredictionOutput:
         number_column = self._number_column
         columns: dict[str, Any] = {} if number_column is None else {number_column: block.rows.numbers}
         columns |= {name: block.rows.column(name) for name in self._kept}
-        answers = self._table.columns(self._loaded.named_as_trained(block.inputs))
-        self.blank += sum(map(is_blank, block.texts)) if block.table is None else 0
+        unknown: list[int] = []
+        answers = self._table.columns(self._loaded.named_as_trained(block.inputs), unknown)
+        blank = sum(map(is_blank, block.texts)) if block.table is None else 0
+        first = f"{block.rows.path}, {block.rows.unit} {block.rows.numbers[unknown[0]]:,}" if unknown else ""
+        self.notes += PredictionNotes(blank, len(unknown), first)
         return columns | {self._prefix + name: cells for name, cells in answers.items()}
 
     def _check(self, rows: RowBlock) -> None:

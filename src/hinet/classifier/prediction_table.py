@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hinet.classifier.dag_labels import traces_to_nodes
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.inputs import FrameInput, TextInput, text_part
+from hinet.classifier.inputs import text_of, text_part, unknown_rows
 from hinet.classifier.labels import paths_of
 from hinet.classifier.text_paths import TextStyle
 from hinet.classifier.truth import NOTHING
@@ -99,7 +99,7 @@ class PredictionTable:
         """The columns and the kind of their cells."""
         if self.fitted.codec.sets is not None:
             of_sets: dict[str, CellKind] = {"label": "labels", "probability": "numbers"}
-            return of_sets | ({"title": "labels"} if self.options.titles else {})
+            return of_sets | ({"title": "titles"} if self.options.titles else {})
         kinds: dict[str, CellKind] = {}
         for rank in range(self.top):
             mark = f"_{rank + 1}" if rank else ""
@@ -109,14 +109,9 @@ class PredictionTable:
         if self.options.levels:
             for level in range(1, self._depth + 1):
                 kinds |= {f"level_{level}": "text", f"level_{level}_probability": "number"}
-            if self._has_text:
+            if text_of(self.fitted.features) is not None:
                 kinds[KNOWN_WORDS] = "number"
         return kinds
-
-    @property
-    def _has_text(self) -> bool:
-        features = self.fitted.features
-        return isinstance(features, TextInput) or (isinstance(features, FrameInput) and features.text is not None)
 
     @cached_property
     def top(self) -> int:
@@ -152,25 +147,31 @@ class PredictionTable:
         """Label and trace as they are written: by node in a tree, by path in a DAG."""
         return {}
 
-    def columns(self, rows: list[str] | pa.Table) -> Cells:
+    def columns(self, rows: list[str] | pa.Table, unknown: list[int] | None = None) -> Cells:
         """Return the answers of rows; with levels also how well words are known.
 
-        Rows are texts, whose answers are blank where there is no text, or those of a table.
+        Rows are texts, whose answers are blank where there is no text, or those of a table. Rows without a known
+        feature are appended to ``unknown``.
         """
+        unknown = [] if unknown is None else unknown
         if isinstance(rows, pa.Table):
-            return self._filled(rows)
+            return self._filled(rows, unknown)
         filled = [row for row, text in enumerate(rows) if not is_blank(text)]
         if len(filled) == len(rows):
-            return self._filled(rows)
+            return self._filled(rows, unknown)
         columns: Cells = {name: [None] * len(rows) for name in self.kinds}
         if filled:
-            for name, cells in self._filled([rows[row] for row in filled]).items():
+            unknown_filled: list[int] = []
+            for name, cells in self._filled([rows[row] for row in filled], unknown_filled).items():
                 for row, cell in zip(filled, cells, strict=True):
                     columns[name][row] = cell
+            unknown += [filled[row] for row in unknown_filled]
         return columns
 
-    def _filled(self, rows: list[str] | pa.Table) -> Cells:
-        cells = self._answers(self.fitted.rows(rows))
+    def _filled(self, rows: list[str] | pa.Table, unknown: list[int]) -> Cells:
+        features = self.fitted.rows(rows)
+        unknown += unknown_rows(self.fitted.features, features).tolist()
+        cells = self._answers(features)
         texts = text_part(self.fitted.features, rows) if self.options.levels else None
         if texts is not None:
             shares = known_shares(texts[0].features, texts[1]).tolist()

@@ -18,6 +18,7 @@ from hinet.classifier.inputs import Features, FrameInput, Kind, MatrixInput, Tra
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.meaning import vector_source
 from hinet.classifier.parameters import seed_of
+from hinet.classifier.recognition import recognise
 from hinet.classifier.titles import TitleRows, best_titles, chosen_titles
 from hinet.data import Traces
 from hinet.engine.search.predictor import Engine
@@ -145,7 +146,7 @@ class Preparation:
             if texts is not None:
                 return fit_text(texts, source, self.progress, None if titles is None else titles.texts)
             columns = parameters["columns"]
-            kinds = ColumnKinds.recognised(labelled.rows) if columns is None else ColumnKinds.of(columns)
+            kinds = recognise(labelled.rows).warn() if columns is None else ColumnKinds.of(columns)
             threads, settings = parameters["n_jobs"], parameters["text"]
             return FrameInput.fit(labelled.rows, kinds, settings, threads, source, self.progress, several=several)
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from hinet.classifier.columns import ColumnKinds, texts_of
 from hinet.classifier.inputs import Kind, check_container, count_of, kind_of, text_column
 from hinet.classifier.label_rows import labels_of_row, rows_of
+from hinet.classifier.recognition import recognise
 from hinet.data.frames import as_table, is_frame
 from hinet.data.text.fitting import Counts, resolve_auto
 from hinet.data.text.settings import TextSettings
@@ -87,9 +88,10 @@ class ChunkReader:
             )
         table = as_table(X)
         if self.kinds is None:
-            told = self._columns
-            self.kinds = ColumnKinds.recognised(table) if told is None else ColumnKinds.of(told)
-        return table.select([name for name in self.kinds.names if name in table.column_names])
+            named = self._columns
+            self.kinds = recognise(table).warn() if named is None else ColumnKinds.of(named)
+        given = {*table.column_names}
+        return table.select([name for name in self.kinds.names if name in given])
 
     def texts(self, inputs: Inputs) -> pa.ChunkedArray | None:
         """Return the texts of rows, if they have any."""
@@ -160,7 +162,7 @@ class FirstPass:
     several: bool  # whether a row has several labels
     sample: RowSample
     counts: Counts | None  # of n-grams; None without texts
-    text: TextSettings | None  # with "auto" resolved
+    text: TextSettings | None  # with "auto" of char_ngrams resolved
     digest: str
 
 

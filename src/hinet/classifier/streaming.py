@@ -214,7 +214,7 @@ class StreamTraining:
             counts = without(counts, self._counted(self._reader.texts(held.inputs), first))
         if titles is not None:
             counts = counts + self._counted(as_arrow(titles.texts), first)
-        return features_from(counts, self._parameters["text"], first.text, self._most_features(first, codec))
+        return features_from(counts, first.text, self._most_features(first, codec))
 
     def _counted(self, texts: Any, first: FirstPass) -> Counts:
         assert first.text is not None

@@ -30,8 +30,8 @@ class TextVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         none.
     char_weight : float, default=0.5
         Length of the character n-gram part of a row, where the words have length 1.
-    min_df : int, default=2
-        Least number of rows that have a feature.
+    min_df : int or "auto", default="auto"
+        Minimum number of rows that contain a feature. ``"auto"`` is 1 for at most 3,000 texts, else 2.
     max_features : int, default=None
         Most features; those in the most rows are kept. None sets no limit.
     hash_bits : int, default=None
@@ -50,7 +50,7 @@ class TextVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     Examples
     --------
-    >>> vectorizer = TextVectorizer(char_ngrams=None)
+    >>> vectorizer = TextVectorizer(char_ngrams=None, min_df=2)
     >>> vectorizer.fit_transform(["red apple", "green apple", "red"]).shape
     (3, 2)
     >>> sorted(vectorizer.get_feature_names_out())
@@ -63,7 +63,7 @@ class TextVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         word_ngrams: Sizes | None = TextSettings.word_ngrams,
         char_ngrams: Sizes | Literal["auto"] | None = TextSettings.char_ngrams,
         char_weight: float = TextSettings.char_weight,
-        min_df: int = TextSettings.min_df,
+        min_df: int | Literal["auto"] = TextSettings.min_df,
         max_features: int | None = TextSettings.max_features,
         hash_bits: int | None = TextSettings.hash_bits,
         sublinear: bool = TextSettings.sublinear,

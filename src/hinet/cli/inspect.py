@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +14,7 @@ from hinet.cli.outputs import PLOT, STANDARD, check_outputs, check_plot
 from hinet.errors import HiNetError, counted
 
 EXAMPLE = "hinet inspect model"
+MAX_NAMES = 12  # columns of a kind that are named
 
 
 @quiet_option
@@ -74,7 +76,6 @@ def _draw(manifest: dict[str, Any], model: Path, plot: Path) -> None:
 
 def _lines(manifest: dict[str, Any]) -> list[str]:
     """Return the summary of a manifest as lines."""
-    from hinet.classifier.loaded import saved_columns
     from hinet.classifier.manifest import metrics_text, trainings_of, updates_text
 
     features = manifest["features"]
@@ -88,13 +89,10 @@ def _lines(manifest: dict[str, Any]) -> list[str]:
         f"  features    {_features_line(features)}",
         *_encoder_lines(manifest),
     ]
-    with suppress(HiNetError):  # a note of this name may be the user's own
-        columns = saved_columns(manifest)
-        if columns is not None:
-            kinds = {kind: getattr(columns, kind) for kind in ("text", "number", "category", "vector", "label")}
-            named = [f"{kind} {', '.join(names)}" for kind, names in kinds.items() if names]
-            lines.append(f"  columns     {'; '.join(named)}")
-    hidden = ("taxonomy", "verbose", "checkpoint_every", "n_jobs")  # no influence on the model
+    if columns := _columns(manifest):
+        named = [f"{kind} {_listed(names)}" for kind, names in columns.items() if names]
+        lines.append(f"  columns     {'; '.join(named)}")
+    hidden = ("taxonomy", "columns", "verbose", "checkpoint_every", "n_jobs")  # no influence, or on the lines above
     settings = {k: v for k, v in manifest["parameters"].items() if v not in (None, "auto", False) and k not in hidden}
     lines.append(f"  settings    {', '.join(f'{name} {value}' for name, value in settings.items())}")
     for name, metrics in manifest["metrics"].items():
@@ -118,6 +116,22 @@ def _encoder_lines(manifest: dict[str, Any]) -> list[str]:
         return []
     where = "in the model" if "bundled" in entry else "not in the model"
     return [f"  encoder     {entry['source']}, fingerprint {entry['fingerprint']}; {where}"]
+
+
+def _columns(manifest: dict[str, Any]) -> dict[str, Sequence[str]]:
+    """Return the columns that the model reads by kind, and those of the labels if they are known."""
+    from hinet.classifier.loaded import saved_columns
+
+    with suppress(HiNetError):  # a note of this name may be the user's own
+        if (columns := saved_columns(manifest)) is not None:
+            return {kind: getattr(columns, kind) for kind in ("text", "number", "category", "vector", "label")}
+    return manifest["features"]["columns"] if manifest["features"]["kind"] == "frame" else {}
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the first names, and the number of the others."""
+    more = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _features_line(features: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from hinet.errors import FileError, HiNetError, counted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.classifier.loaded import LoadedModel
-    from hinet.classifier.prediction_output import PredictionOutput
+    from hinet.classifier.prediction_output import PredictionNotes, PredictionOutput
     from hinet.data.tables import LabelledBlock, RowQuery
     from hinet.progress import RowCounter
 
@@ -75,7 +75,7 @@ def predict(
     levels: Annotated[
         bool, option("Add each level of the trace with its probability, and the share of known words.", "--levels")
     ] = False,
-    titles: Annotated[bool, option("Add the title of the label.", "--titles")] = False,
+    titles: Annotated[bool, option("Add the title of the label; several are separated by |.", "--titles")] = False,
     keep: Annotated[list[str] | None, option("Input column to copy to the output; repeatable.")] = None,
     keep_all: Annotated[bool, option("Copy all input columns to the output.", "--keep-all")] = False,
     prefix: Annotated[str, option("Prefix of the names of new columns.")] = "",
@@ -142,15 +142,14 @@ def predict(
             sink = Sink(
                 out, None if to is None else to.value, to is None and _is_folder(out), separator, escape_formulas
             )
-            blank = predict_rows(job, cluster, sink, row_errors, counter.advanced, loaded)
+            notes = predict_rows(job, cluster, sink, row_errors, counter.advanced, loaded)
         else:
             blocks = labelled_blocks(paths, query, rows.options, row_errors)
             new_output = partial(PredictionOutput, loaded, table, query, prefix, skips)
             writer = partial(new_table, label_sep=separator, escape_formulas=escape_formulas)
-            blank = _write(blocks, out, None if to is None else to.value, new_output, counter, writer)
-    if blank:
-        rows_without = counted(blank, "row has no text: its prediction is/rows have no text: their predictions are")
-        run.message(f"{rows_without} blank")
+            notes = _write(blocks, out, None if to is None else to.value, new_output, counter, writer)
+    for message in notes.messages():
+        run.message(message)
 
 
 @contextmanager
@@ -221,8 +220,8 @@ def _write(
     output: Callable[..., PredictionOutput],
     counter: Any,
     new_table: Callable[..., Any],
-) -> int:
-    """Write the predictions of blocks and return how many are blank; open the file after the first block is read."""
+) -> PredictionNotes:
+    """Write the predictions of blocks and return what to report; open the file after the first block is read."""
     from hinet.classifier.prediction_output import NO_ROWS
     from hinet.data.tables import output_format
 
@@ -236,4 +235,4 @@ def _write(
         for block in chain.from_iterable(block.parts(answers.rows_at_a_time) for block in chain([first], filled)):
             table.write(answers.columns(block))
             counter.advanced(len(block))
-    return answers.blank
+    return answers.notes

@@ -30,6 +30,7 @@ class RowFormat(StrEnum):
     jsonl = "jsonl"
     parquet = "parquet"
     arff = "arff"
+    xlsx = "xlsx"
     text = "text"
 
 
@@ -121,4 +122,7 @@ def _rows(
 
 row_options = shared_options(_rows, "rows", "Rows")
 
-FILES = "CSV, TSV, JSON lines, Parquet or ARFF files, plain or compressed (.gz, .xz, .zst); - for standard input."
+FILES = (
+    "CSV, TSV, JSON lines, Parquet, Excel (.xlsx) or ARFF files, plain or compressed (.gz, .xz, .zst); - for standard "
+    "input."
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,6 +68,7 @@ def train(
     from hinet.classifier.settings import read_settings
     from hinet.cli.streaming import stream_of
     from hinet.cli.training_rows import read_training_rows
+    from hinet.data.text import TextSettings
     from hinet.engine.compiling import compile_for_training
     from hinet.engine.training.checkpoints import remove_checkpoints
 
@@ -80,6 +82,8 @@ def train(
     validation.check(training.patience)
     training.check_bundle()
     known = {} if settings is None else read_settings(settings)
+    if training.min_df is not None:
+        known["text"] = replace(known.get("text") or TextSettings(), min_df=training.min_df)
     cluster = _cluster(place, split, training, run)
     start = time.perf_counter()
     compile_for_training()
@@ -135,11 +139,13 @@ def declared_by(
 ) -> tuple[Columns | None, Taxonomy | None]:
     """Return the columns that a file declares, if it does, and the hierarchy: the given one, or what it declares."""
     from hinet import Taxonomy
-    from hinet.data.tables import declared_columns
+    from hinet.cli.column_choice import check_text_column
+    from hinet.data.tables import Columns, declared_columns
 
-    declared = declared_columns(
-        path, rows.options, column_options.label or (), {*rows.where, *conditions(validation.conditions)}
-    )
+    unused = {*rows.where, *conditions(validation.conditions)}
+    declared = declared_columns(path, rows.options, column_options.label or (), unused)
+    if declared is None and not column_options.text and not column_options.are_mixed:
+        check_text_column(path, rows.options, {*unused, *(column_options.label or Columns().label)})
     if taxonomy is not None:
         return declared and declared.columns, Taxonomy.from_file(taxonomy)
     return (None, None) if declared is None else (declared.columns, declared.taxonomy)

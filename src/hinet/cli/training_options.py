@@ -10,6 +10,7 @@ from hinet.cli.options import option, shared_options
 from hinet.errors import HiNetError
 
 _EPOCHS = "Training epochs (default: chosen from the number of rows; 3 with --fine-tune)."
+_MIN_DF = "Minimum number of rows that contain a word or n-gram (default: 1 for at most 3,000 rows, else 2)."
 _STREAM = "Train on rows from disk, in constant memory (default: if they would not fit in memory)."
 _KEEP = "Keep some training rows, as features, in the model, for 'update' when nodes move."
 _FINE_TUNE = "Train the encoder together with the classifier, and save it in the model."
@@ -50,6 +51,7 @@ class TrainingOptions:
     patience: Annotated[
         int | None, option("Stop after this many epochs without a better validation score (default: never).", least=1)
     ] = None
+    min_df: Annotated[int | None, option(_MIN_DF, least=1)] = None
     vectors: Annotated[str | None, option("Static vectors of words: a folder of 'vectors distill', or a file.")] = None
     encoder: Annotated[str | None, option(_ENCODER)] = None
     bundle_encoder: Annotated[bool, option(_BUNDLE, "--bundle-encoder")] = False
@@ -78,6 +80,8 @@ class TrainingOptions:
             raise HiNetError("--bundle-encoder saves the encoder of --encoder in the model; give --encoder")
         if self.fine_tune and self.bundle_encoder:
             raise HiNetError("--fine-tune always saves the encoder in the model; leave --bundle-encoder out")
+        if self.fine_tune and self.min_df is not None:
+            raise HiNetError("--min-df is for n-grams, which --fine-tune does not use; leave one of them out")
         if self.fine_tune and self.half:
             raise HiNetError("--half is for models without --fine-tune, which are saved in full; leave one of them out")
         if self.fine_tune and self.stream:

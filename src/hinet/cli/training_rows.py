@@ -78,7 +78,7 @@ class TrainingData:
         return int(pc.sum(pc.is_in(self.valid.inputs, value_set=self.train.inputs)).as_py() or 0)
 
     def _comparable(self, rows: LabelledInputs) -> Iterator[tuple[Any, ...]]:
-        names = [name for name in self.columns.inputs if name not in self.columns.vector]
+        names = [*self.columns.text, *self.columns.number, *self.columns.category]
         return zip(*(rows.inputs.column(name).to_pylist() for name in names), strict=True)
 
 

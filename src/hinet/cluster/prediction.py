@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from hinet.classifier.loaded import LoadedModel, load_model
-from hinet.classifier.prediction_output import NO_ROWS, PredictionOutput
+from hinet.classifier.prediction_output import NO_ROWS, PredictionNotes, PredictionOutput
 from hinet.classifier.prediction_table import PredictionOptions
 from hinet.cluster.session import Cluster, connected
 from hinet.compiled import compile_from_now_on
@@ -74,7 +74,7 @@ class Answers(NamedTuple):
     """The output of a portion, or how many rows a worker has written of it."""
 
     rows: int
-    blank: int
+    notes: PredictionNotes
     columns: list[dict[str, Any]]
     bad: list[BadRow]
 
@@ -117,8 +117,8 @@ def predict_rows(
     row_errors: RowErrors,
     advanced: Callable[[int], None],
     loaded: LoadedModel | None = None,
-) -> int:
-    """Write the answers to all rows in their order, and return how many are blank; ``advanced`` takes the rows done.
+) -> PredictionNotes:
+    """Write the answers to all rows in their order, and return what to report; ``advanced`` takes the rows done.
 
     ``loaded`` is the model of the job, if it is loaded already.
 
@@ -142,18 +142,18 @@ def predict_rows(
                 new_table(sink.out, format, kinds, sink.label_sep, escape_formulas=sink.escape_formulas)
             )
         answers = stack.enter_context(_portions(job, cluster, _Like.of(first, kinds), folder))
-        blank = rows = 0
+        rows, notes = 0, PredictionNotes()
         for portion in answers:
             for bad in portion.bad:
                 row_errors.add(*bad)
             for columns in portion.columns:
                 assert table is not None
                 table.write(columns)
-            rows, blank = rows + portion.rows, blank + portion.blank
+            rows, notes = rows + portion.rows, notes + portion.notes
             advanced(portion.rows)
         if not rows:
             raise HiNetError(NO_ROWS)
-    return blank
+    return notes
 
 
 def _first_block(job: PredictionJob) -> LabelledBlock:
@@ -296,7 +296,7 @@ class _Worker:
         """Return the order key and the answers of a portion."""
         (row,) = batch.to_pylist()
         blocks, bad = pickle.loads(row["payload"])
-        before = self._output.blank
+        self._output.notes = PredictionNotes()
         try:
             parts = (part for block in blocks if len(block) for part in block.parts(self._output.rows_at_a_time))
             columns = [to_arrow(self._output.columns(part), self._kinds) for part in parts]
@@ -304,9 +304,7 @@ class _Worker:
                 self._write(f"part-{row['file']:05d}-{row['portion']:07d}.parquet", columns)
         except HiNetError as error:
             raise HiNetError(str(error)) from None
-        answers = Answers(
-            sum(map(len, blocks)), self._output.blank - before, [] if self._folder is not None else columns, bad
-        )
+        answers = Answers(sum(map(len, blocks)), self._output.notes, [] if self._folder is not None else columns, bad)
         keys = {name: [row[name]] for name in ("file", "portion", "is_last")}
         return pa.table({**keys, "payload": pa.array([pickle.dumps(answers, 5)], pa.large_binary())})
 

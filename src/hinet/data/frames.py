@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from hinet.errors import HiNetError, format_value, quoted
+from hinet.files.delimited import first_repeated
 
 _NUMBERS = "biufc"  # values of ``dtype.kind``
 
@@ -41,14 +42,13 @@ def as_table(rows: Any) -> pa.Table:
     if isinstance(rows, pa.RecordBatch):
         rows = pa.Table.from_batches([rows])
     names = [str(name) for name in (rows.column_names if isinstance(rows, pa.Table) else rows.columns)]
-    if len({*names}) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise HiNetError(f"two columns have the name {quoted(twice)}; rename one of them")
+    if (repeated := first_repeated(names)) is not None:
+        raise HiNetError(f"two columns have the name {quoted(repeated)}; rename one of them")
     if isinstance(rows, pa.Table):
         return rows
     if hasattr(rows, "to_arrow"):  # polars
         return rows.to_arrow()
-    return pa.table([_of_pandas(rows.iloc[:, number], name) for number, name in enumerate(names)], names)
+    return pa.table([_of_pandas(column, name) for name, (_, column) in zip(names, rows.items(), strict=True)], names)
 
 
 def _of_pandas(column: Any, name: str) -> Any:
@@ -89,8 +89,9 @@ def _one(name: str, value: Any) -> pa.Array:
 
 def column_of(table: pa.Table, name: str, known: Sequence[str]) -> pa.ChunkedArray:
     """Return a column that the model was trained on, or raise HiNetError if the rows do not have it."""
-    if name in table.column_names:
-        return table.column(name)
+    index = table.schema.get_field_index(name)  # constant time, however many columns there are
+    if index >= 0:
+        return table.column(index)
     given = ", ".join(map(quoted, table.column_names[:10])) or "none"
     raise HiNetError(
         f"the rows have no column {quoted(name)}, they have {given}; give them the columns {', '.join(known[:10])}, "

@@ -251,7 +251,10 @@ def _refuse_value(row: int, column: int, value: Any) -> NoReturn:
 
 
 def validate_weights(weights: Any, rows: int) -> NDArray[np.float64]:
-    """Return one finite, non-negative weight per row, or raise HiNetError."""
+    """Return one finite, non-negative weight per row, or raise HiNetError; positive ones are scaled to mean 1.
+
+    So only their ratios count, and weights such as 1e-300 do not vanish in single precision.
+    """
     try:
         array = np.asarray(weights)
         weights_array = np.asarray(array.tolist() if array.dtype.kind in "cO" else array, np.float64)
@@ -264,6 +267,9 @@ def validate_weights(weights: Any, rows: int) -> NDArray[np.float64]:
         raise HiNetError(
             f"row {int(bad[0])}: sample weight {weights_array[bad[0]]}; weights are finite and not negative"
         )
-    if rows and not weights_array.any():
+    if not rows:
+        return weights_array
+    if not weights_array.any():
         raise HiNetError("all sample weights are zero; give at least one row a positive weight")
-    return weights_array
+    relative = weights_array / weights_array.max()
+    return np.asarray(relative / relative[relative > 0].mean(), np.float64)

@@ -4,7 +4,7 @@ from hinet.files.arrays import MappedFile, map_arrays, narrowest, read_arrays, w
 from hinet.files.atomic import PROBE_PREFIX, check_writable, write_bytes
 from hinet.files.locks import LOCK, locked
 from hinet.files.plain import check_plain
-from hinet.files.text import decode_text
+from hinet.files.text import decode_text, read_bounded
 
 __all__ = [
     "LOCK",
@@ -17,6 +17,7 @@ __all__ = [
     "map_arrays",
     "narrowest",
     "read_arrays",
+    "read_bounded",
     "write_arrays",
     "write_bytes",
 ]

@@ -169,10 +169,18 @@ def _table(path: str | Path, text: str, delimiter: str, quotes: bool) -> Delimit
 def column_names(path: str | Path, header: Sequence[str], line: int | None) -> list[str]:
     """Return the names in a header, or raise FileError if a name is repeated."""
     names = [name.strip() for name in header]
-    repeated = next((name for name, count in Counter(names).items() if count > 1), None)
-    if repeated is not None:
+    if (repeated := first_repeated(names)) is not None:
         raise FileError(path, f"two columns are called {quoted(repeated)}; rename one", line=line)
     return names
+
+
+def first_repeated(names: Iterable[str]) -> str | None:
+    """Return the first name that is there more than once, or None.
+
+    >>> first_repeated(["a", "b", "a"])
+    'a'
+    """
+    return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
 def _csv_remedy(error: str) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import io
 import lzma
+import shutil
 import sys
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -127,6 +129,19 @@ class _PrefixedStream(io.RawIOBase):
         count = min(len(buffer), len(self._head))
         buffer[:count], self._head = self._head[:count], self._head[count:]
         return count
+
+
+def seekable_file(path: str | Path, stream: io.BufferedReader, start: bytes) -> IO[bytes]:
+    """Return a seekable file: the file itself if it has these first bytes, or a temporary copy of the stream."""
+    if str(path) != STANDARD:
+        file = Path(path).open("rb")  # noqa: SIM115 closed by the caller
+        if file.read(len(start)) == start:
+            return file
+        file.close()
+    copy = tempfile.TemporaryFile()  # noqa: SIM115
+    shutil.copyfileobj(stream, copy)
+    copy.seek(0)
+    return cast(IO[bytes], copy)
 
 
 def strip_compression(path: str | Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import os
 from pathlib import Path
 from typing import IO
 
@@ -16,6 +17,7 @@ LONGEST_LINE = 1_000_000  # characters; a longer line is a binary file or has lo
 CHUNK_BYTES = 1 << 20  # read at a time
 
 _NOT_FOR_FILES = ("undefined", "idna", "punycode", "unicode-escape", "raw-unicode-escape")
+_OLD_EXCEL = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -31,22 +33,36 @@ def read_text(path: str | Path, encoding: str = "utf-8", memory_per_byte: int = 
         once decompressed; names the line.
     """
     check_encoding(encoding)
-    limit = memory.total_memory() // memory_per_byte
     with open_bytes(path) as stream:
-        data = _read_up_to(stream, limit)
-    if len(data) > limit:
-        raise FileError(
-            path, f"the text is longer than {limit:,} bytes, more than there is memory for; is it the right file?"
-        )
-    return decode_text(path, data, encoding)
+        return decode_text(path, read_to_end(path, stream, memory_per_byte), encoding)
 
 
-def _read_up_to(stream: IO[bytes], limit: int) -> bytes:
-    """Return the bytes of a stream; a result longer than the limit means that there are more."""
+def read_to_end(path: str | Path, stream: IO[bytes], memory_per_byte: int = 4) -> bytes:
+    """Return all bytes of a stream, or raise FileError if there is not enough memory to process them."""
+    limit = memory.total_memory() // memory_per_byte
+    return _read_up_to(path, stream, limit, "more than there is memory for")
+
+
+def read_bounded(path: str | Path, limit: int) -> bytes:
+    """Return the bytes of a plain file, or raise FileError if there are more than ``limit``; may raise OSError."""
+    reason = "more than such a file has"
+    with Path(path).open("rb") as stream:
+        if os.fstat(stream.fileno()).st_size > limit:
+            raise _too_long(path, limit, reason)
+        return _read_up_to(path, stream, limit, reason)
+
+
+def _read_up_to(path: str | Path, stream: IO[bytes], limit: int, reason: str) -> bytes:
     data = bytearray()
-    while len(data) <= limit and (chunk := stream.read(CHUNK_BYTES)):
+    while chunk := stream.read(CHUNK_BYTES):
         data += chunk
+        if len(data) > limit:
+            raise _too_long(path, limit, reason)
     return bytes(data)
+
+
+def _too_long(path: str | Path, limit: int, reason: str) -> FileError:
+    return FileError(path, f"is longer than {limit:,} bytes, {reason}; is it the right file?")
 
 
 def decode_text(path: str | Path, data: bytes, encoding: str = "utf-8") -> str:
@@ -120,6 +136,8 @@ def check_not_binary(path: str | Path, data: bytes) -> None:
     """Raise FileError if bytes cannot be UTF-8 text."""
     if data.startswith(_UTF16):
         raise FileError(path, "is UTF-16 text; save it as UTF-8 or set `encoding` to utf-16", line=1)
+    if data.startswith(_OLD_EXCEL):
+        raise FileError(path, "is an old Excel file (.xls); save it as .xlsx or as CSV")
     nul = data.find(b"\0")
     if nul >= 0:
         raise FileError(

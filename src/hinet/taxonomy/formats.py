@@ -10,14 +10,15 @@ from typing import Protocol
 
 from hinet.errors import FileError, quoted
 from hinet.files.arff import is_arff
-from hinet.files.delimited import DelimitedTable, guess_delimiter, parse_delimited
-from hinet.files.streams import strip_compression
+from hinet.files.delimited import DelimitedTable, column_names, guess_delimiter, parse_delimited
+from hinet.files.excel import EXCEL, sheet_rows
+from hinet.files.streams import STANDARD, open_bytes, seekable_file, strip_compression
 from hinet.files.text import read_text, split_lines
 from hinet.taxonomy.arff import Arff
 from hinet.taxonomy.draft import Draft, Problem
 from hinet.taxonomy.nested_json import NestedJson
 from hinet.taxonomy.obo import Obo, is_obo
-from hinet.taxonomy.path_ids import named_path_draft
+from hinet.taxonomy.path_ids import as_id, named_path_draft
 from hinet.taxonomy.skos import Skos, syntax_of
 
 NODE_COLUMNS = ("node", "child", "id", "node_id", "code")
@@ -55,7 +56,11 @@ class Table:
 
     def parse(self, path: str | Path, text: str) -> Draft:
         """Return a link for every row and parent."""
-        table = parse_delimited(path, text, self.delimiter)
+        return self.draft(parse_delimited(path, text, self.delimiter))
+
+    def draft(self, table: DelimitedTable) -> Draft:
+        """Return a link for every row and parent of a table that is read already."""
+        path = table.path
         parent_column = self.parent_column or _find_column(table, PARENT_COLUMNS)
         if parent_column is None:
             raise FileError(path, _no_parent_column(table), line=table.header_line)
@@ -167,6 +172,10 @@ FORMATS: dict[str, type[TaxonomyFormat]] = {
 
 def read_draft(path: str | Path, *, format: TaxonomyFormat | str | None = None, encoding: str = "utf-8") -> Draft:
     """Read a file as a draft of its hierarchy; the format is detected unless it is given."""
+    if (sheet := _excel_table(path)) is not None:
+        if format is not None and format != "table" and not isinstance(format, Table):
+            raise FileError(path, "is an Excel file, which holds a table; leave `format` out")
+        return (format if isinstance(format, Table) else Table()).draft(sheet)
     is_ontology = strip_compression(path).lower().endswith(_ONTOLOGIES)
     text = read_text(path, encoding, MEMORY_PER_BYTE_OF_ONTOLOGY if is_ontology else MEMORY_PER_BYTE)
     if isinstance(format, str):
@@ -174,6 +183,27 @@ def read_draft(path: str | Path, *, format: TaxonomyFormat | str | None = None, 
             raise FileError(path, f"unknown format {quoted(format)}; use one of {', '.join(FORMATS)}")
         format = FORMATS[format]()
     return (format or detect(path, text)).parse(path, text)
+
+
+def _excel_table(path: str | Path) -> DelimitedTable | None:
+    """Return the first sheet of an Excel file as a table of text; None for other files."""
+    with open_bytes(path) as raw:
+        if str(path) == STANDARD or not raw.peek(len(EXCEL)).startswith(EXCEL):
+            return None
+        with seekable_file(path, raw, EXCEL) as file:
+            rows = list(sheet_rows(path, file))
+    if not rows:
+        raise FileError(path, "the first sheet is empty; its first row names the columns")
+    header, *others = rows
+    names = column_names(path, [as_id(cell) for cell in header.cells], header.number)
+    for number, cells in others:
+        if len(cells) > len(names):
+            raise FileError(path, f"expected {len(names)} cells, got {len(cells)}; name all columns", line=number)
+    columns: dict[str, Sequence[str]] = {
+        name: [as_id(cells[index]) if index < len(cells) else "" for _, cells in others]
+        for index, name in enumerate(names)
+    }
+    return DelimitedTable(str(path), columns, [number for number, _ in others], header.number, [])
 
 
 def detect(path: str | Path, text: str) -> TaxonomyFormat:

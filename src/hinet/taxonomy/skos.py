@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 from hinet.errors import FileError, did_you_mean, quoted
 from hinet.extras import require
 from hinet.taxonomy.draft import Draft, Problem
+from hinet.taxonomy.rdf_xml import MAX_DEPTH, PROLOG, expand_entities, too_deep
 from hinet.taxonomy.terms import DEFINITION, SYNONYMS, TITLE, join_terms, split_terms
 
 Syntax = Literal["RDF/XML", "Turtle", "JSON-LD"]
@@ -29,12 +30,13 @@ _RDF_TYPE = "http://www.w3.org/1999/02/22-rdf-syntax-ns#type"
 _DEPRECATED = "http://www.w3.org/2002/07/owl#deprecated"
 _TEXTS = {CORE + "prefLabel": TITLE, CORE + "altLabel": SYNONYMS, CORE + "definition": DEFINITION}
 _LINKS = {CORE + name for name in ("broader", "narrower", "inScheme", "topConceptOf", "hasTopConcept")}
-_XML = re.compile(r"\s*(?:<\?xml[^>]*\?>\s*)?(?:<!--.*?-->\s*|<!DOCTYPE.*?\]?>\s*)*<(?:\w+:)?RDF\b", re.DOTALL)
+_XML = re.compile(rf"{PROLOG}<(?:\w+:)?RDF\b", re.DOTALL)
 _TURTLE = re.compile(
     r"(?:\s|#[^\n]*\n)*(?:@(?:prefix|base)\b|(?:prefix|base)\s+\S*\s*<|(?:<[^<>\s]*>|_:\S+)\s+(?:a\s|<[^<>\s]*>\s))",
     re.IGNORECASE,
 )
 _JSON_LD = re.compile(r'"@(?:context|graph|id)"\s*:')
+_JSON_NESTING = re.compile(r'"(?:[^"\\]+|\\.)*+"?|([\[{])|([\]}])', re.DOTALL)
 _IRI = re.compile(r"(?:https?://|urn:[a-z0-9][a-z0-9-]+:)[A-Za-z0-9._~:/?#@!$&'()*+,;=%-]+")
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 
@@ -136,6 +138,10 @@ class _Graph:
         import pyoxigraph as ox
 
         syntax = syntax_of(text) or "Turtle"
+        if syntax == "RDF/XML":
+            text = expand_entities(path, text)
+        elif syntax == "JSON-LD":
+            _check_nesting(path, text)
         formats = {"RDF/XML": ox.RdfFormat.RDF_XML, "Turtle": ox.RdfFormat.TURTLE, "JSON-LD": ox.RdfFormat.JSON_LD}
         graph = cls()
         try:
@@ -217,6 +223,15 @@ class _Graph:
             elif rank == ranks[node]:
                 found[node].append(text)
         return found
+
+
+def _check_nesting(path: str | Path, text: str) -> None:
+    """Raise FileError if objects and arrays of JSON are nested too deeply for the parser, which would crash."""
+    depth = 0
+    for match in _JSON_NESTING.finditer(text):
+        depth += (match[1] is not None) - (match[2] is not None)
+        if depth > MAX_DEPTH:
+            raise FileError(path, too_deep(), line=text.count("\n", 0, match.start()) + 1)
 
 
 def _name(term: Any) -> str:

@@ -19,6 +19,7 @@ from hinet.classifier.inputs import count_of, kind_of
 from hinet.classifier.label_reading import read_labels
 from hinet.classifier.label_rows import checked_labels, has_sets
 from hinet.classifier.parameters import RULES
+from hinet.classifier.recognition import recognise
 from hinet.classifier.settings import SETTINGS
 from hinet.data.text import TextSettings
 from hinet.data.text.fitting import resolve_auto
@@ -260,7 +261,7 @@ def _problem(
     texts = rows.rows
     if kind == "frame" and has_text:
         kinds = ColumnKinds.of(RULES["columns"].validate("columns", columns)) if columns else None
-        texts = texts_of(rows.rows, kinds or ColumnKinds.recognised(rows.rows))
+        texts = texts_of(rows.rows, kinds or recognise(rows.rows).kinds)
     titles = taxonomy is not None and any(
         title != node for title, node in zip(taxonomy.titles, taxonomy.ids, strict=True)
     )

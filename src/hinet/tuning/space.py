@@ -11,6 +11,7 @@ import numpy as np
 
 from hinet.classifier.settings import plain_settings
 from hinet.data.text import TextSettings
+from hinet.data.text.settings import MAX_TEXTS_FOR_ALL
 from hinet.engine.settings import LEAST_FLAT_ROWS, MOST_FLAT_LABELS
 
 TEXT = "text."  # what the names of text settings start with, apart from parameters of the estimator
@@ -142,7 +143,7 @@ def _flat_values(problem: Problem) -> tuple[bool, ...]:
 
 def _text_values(problem: Problem) -> dict[str, tuple[Any, ...]]:
     values: dict[str, tuple[Any, ...]] = {
-        f"{TEXT}min_df": (1, 3),
+        f"{TEXT}min_df": (2, 3) if problem.rows <= MAX_TEXTS_FOR_ALL else (1, 3),
         f"{TEXT}char_ngrams": ([2, 5], [3, 6], None) if problem.has_short_texts else ([3, 5],),
         f"{TEXT}word_ngrams": ([1, 1], [1, 3]),
     }

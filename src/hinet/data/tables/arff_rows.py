@@ -11,7 +11,7 @@ from hinet.data.tables.row_errors import RowErrors
 from hinet.errors import FileError
 from hinet.files.arff import parse_header
 from hinet.files.streams import PeekedStream
-from hinet.files.text import decode_text
+from hinet.files.text import decode_text, read_to_end
 
 _AS_ARRAYS = ("number", "category")  # that are not needed as Python values
 
@@ -20,7 +20,7 @@ def arff_blocks(
     path: str, peeked: PeekedStream, selection: ColumnSelection, encoding: str, row_errors: RowErrors
 ) -> Iterator[RowBlock]:
     """Yield the rows of an ARFF file, which is read at once."""
-    text = decode_text(path, peeked.stream.read(), encoding)
+    text = decode_text(path, read_to_end(path, peeked.stream), encoding)
     header = parse_header(path, text)
     if problem := selection.missing_column([attribute.name for attribute in header.attributes]):
         raise FileError(path, problem)

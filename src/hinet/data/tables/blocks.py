@@ -17,9 +17,14 @@ MAX_ROWS = 8_192  # of a block
 MAX_CHARACTERS = 4_000_000  # of a block with more than one row
 
 
+def unit_of(format: TableFormat) -> Unit:
+    """Return what the numbers of rows count in a file of this format."""
+    return "row" if format in ("parquet", "xlsx") else "line"
+
+
 @dataclass(frozen=True)
 class RowBlock:
-    """Some rows of a file: the selected columns, and the line of every row (in Parquet, its number)."""
+    """Some rows of a file: the selected columns, and the line of every row (in Parquet and Excel, its number)."""
 
     path: str
     format: TableFormat
@@ -34,7 +39,7 @@ class RowBlock:
     @property
     def unit(self) -> Unit:
         """What ``numbers`` count."""
-        return "row" if self.format == "parquet" else "line"
+        return unit_of(self.format)
 
     @property
     def decoded_bytes(self) -> int:
@@ -87,7 +92,8 @@ class ColumnSelection:
 
     def missing_column(self, names: Sequence[str]) -> str:
         """Return the message for the first required column that is not among ``names``, or an empty string."""
-        missing = next((column for column in self.required if column not in names), None)
+        known = {*names}
+        missing = next((column for column in self.required if column not in known), None)
         return "" if missing is None else self.missing_message(missing, names)
 
     def missing_message(self, column: str, names: Sequence[str]) -> str:
@@ -145,7 +151,7 @@ def in_blocks(
         if isinstance(row, BadRow):
             if row.is_fatal:
                 raise FileError(path, row.reason, line=row.number)
-            row_errors.add(path, row.number, row.reason, row.text)
+            row_errors.add(path, row.number, row.reason, row.text, unit_of(format))
     if rows:
         yield _block(path, format, rows, positions, cells_of)
 

@@ -17,6 +17,7 @@ from hinet.data.tables.formats import TableOptions
 from hinet.data.tables.reading import read_blocks
 from hinet.data.tables.row_errors import RowErrors
 from hinet.data.tables.vector_files import VectorFile, vector_files
+from hinet.data.text.text_input import MAX_TEXT_BYTES, too_long_message
 from hinet.errors import HiNetError, LabelError, quoted
 from hinet.files import check_plain
 from hinet.files.text import decoding_error
@@ -147,7 +148,8 @@ class RowQuery:
         """Return the columns to read from a table that has some columns of vectors in files beside it."""
         labels, columns = self.columns.label if self.labels else (), self.columns
         names = dict.fromkeys([*columns.text, *columns.number, *columns.category, *labels, *self.where, *self.exclude])
-        vectors = [name for name in columns.vector if name not in {*beside}]  # as they are, which may be Arrow arrays
+        in_files = {*beside}
+        vectors = [name for name in columns.vector if name not in in_files]  # as they are, which may be Arrow arrays
         keep = tuple(dict.fromkeys([*self.keep, *vectors]))
         explicit = self.explicit or bool(keep) or columns.is_mixed or len(names) > len(columns.text)
         parameters = {
@@ -263,6 +265,8 @@ def table_of(block: RowBlock, columns: Columns, widths: Mapping[str, int]) -> pa
 def _bad_text(text: str | None, may_be_blank: bool) -> str:
     if text is None:
         return "the text is a list or an object; set `text` to a column of text"
+    if 4 * len(text) > MAX_TEXT_BYTES and (size := len(text.encode(errors="replace"))) > MAX_TEXT_BYTES:
+        return too_long_message(size)
     return "" if may_be_blank or not is_blank(text) else "the text is empty; leave the row out"
 
 

@@ -11,10 +11,11 @@ from typing import Literal, get_args
 
 from hinet.files.arff import is_arff
 from hinet.files.delimited import EXCEL_DELIMITER, QuoteError, Records, first_line, guess_delimiter
+from hinet.files.excel import EXCEL
 from hinet.files.streams import STANDARD, strip_compression
 from hinet.files.text import check_encoding
 
-TableFormat = Literal["csv", "tsv", "jsonl", "parquet", "arff", "text"]
+TableFormat = Literal["csv", "tsv", "jsonl", "parquet", "arff", "xlsx", "text"]
 FORMATS: tuple[TableFormat, ...] = get_args(TableFormat)
 TEXT_COLUMN = "text"  # the column of plain lines
 PARQUET = b"PAR1"
@@ -23,7 +24,7 @@ LONG_CELL_LINES = 100  # lines that a quoted cell may span
 _HEADER = re.compile(r"\w+([,;|\t]\w+)+")  # single words with delimiters and no spaces between them
 _BY_SUFFIX: dict[str, TableFormat] = {
     ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
-    ".parquet": "parquet", ".pq": "parquet", ".arff": "arff",
+    ".parquet": "parquet", ".pq": "parquet", ".arff": "arff", ".xlsx": "xlsx", ".xlsm": "xlsx",
 }  # fmt: skip
 
 
@@ -62,6 +63,8 @@ def format_of(
         return options.format
     if head.startswith(PARQUET):
         return "parquet"
+    if head.startswith(EXCEL):
+        return "xlsx"
     named_format = None if str(path) == STANDARD else format_of_name(path)
     if named_format is not None:
         return named_format

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from itertools import groupby
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +14,7 @@ from hinet.data.tables.blocks import ColumnSelection, RowBlock
 from hinet.data.tables.formats import PARQUET
 from hinet.errors import FileError
 from hinet.files.delimited import column_names
-from hinet.files.streams import STANDARD, PeekedStream
+from hinet.files.streams import PeekedStream, seekable_file
 from hinet.ragged import offsets_of
 
 MAX_BATCH_BYTES = 16 * blocks.MAX_CHARACTERS  # that Arrow decodes at a time; larger batches are split afterwards
@@ -42,7 +38,7 @@ def parquet_blocks(path: str, peeked: PeekedStream, selection: ColumnSelection, 
     if not peeked.head.startswith(PARQUET):
         raise FileError(path, "is not a Parquet file; set `format`")
     try:
-        with _seekable(path, peeked.stream) as file:
+        with seekable_file(path, peeked.stream, PARQUET) as file:
             yield from _blocks(path, file, selection, encoding)
     except pa.ArrowMemoryError:
         raise
@@ -89,12 +85,15 @@ def _batches(file: Any, table: Any, columns: list[str]) -> Iterator[Any]:
 
 def _leaves(table: Any, columns: list[str]) -> dict[int, str]:
     """Return the paths of the physical columns by number; lists and structs have several."""
+    wanted = {*columns}
     paths = {number: table.schema.column(number).path for number in range(len(table.schema))}
-    return {
-        number: path
-        for number, path in paths.items()
-        if any(path == name or path.startswith(f"{name}.") for name in columns)
-    }
+    return {number: path for number, path in paths.items() if not wanted.isdisjoint(_prefixes(path))}
+
+
+def _prefixes(path: str) -> Iterator[str]:
+    """Yield the names that the column of a physical column may have: its path up to every dot, and the whole path."""
+    yield from (path[:dot] for dot, letter in enumerate(path) if letter == ".")
+    yield path
 
 
 def _plan_batches(table: Any, dictionary_file: Any, group: int, leaves: Mapping[int, str]) -> _BatchPlan:
@@ -186,16 +185,3 @@ def _small_parts(batch: Any) -> Iterator[Any]:
         end = max(end, start + 1)
         yield batch.slice(start, end - start)
         start = end
-
-
-def _seekable(path: str, stream: io.BufferedReader) -> Any:
-    """Return a seekable file: the file itself, or a temporary copy of a pipe or compressed file."""
-    if str(path) != STANDARD:
-        file = Path(path).open("rb")  # noqa: SIM115 closed by the caller
-        if file.read(len(PARQUET)) == PARQUET:
-            return file
-        file.close()
-    copy = tempfile.TemporaryFile()  # noqa: SIM115
-    shutil.copyfileobj(stream, copy)
-    copy.seek(0)
-    return copy

@@ -9,13 +9,15 @@ from typing import Any
 
 from hinet.data.tables.arff_rows import arff_blocks
 from hinet.data.tables.blocks import ColumnSelection, RowBlock, in_blocks
+from hinet.data.tables.excel_rows import excel_rows
 from hinet.data.tables.formats import TableFormat, TableOptions, format_of
 from hinet.data.tables.parquet import parquet_blocks
 from hinet.data.tables.row_errors import RowErrors
 from hinet.data.tables.text_rows import Sample, delimited_rows, json_rows, plain_rows
 from hinet.errors import FileError, quoted
 from hinet.files.delimited import LONGEST_CELL
-from hinet.files.streams import PeekedStream, open_bytes, peek_stream
+from hinet.files.excel import EXCEL
+from hinet.files.streams import PeekedStream, open_bytes, peek_stream, seekable_file
 from hinet.files.text import ENCODING_REMEDY, check_not_binary, decoding_error, is_utf8
 
 
@@ -36,6 +38,8 @@ def read_blocks(
             format = format_of(path, peeked.head, options, selection.columns, selection.explicit)
             if format == "parquet":
                 blocks = _parquet_blocks(path, peeked, selection, options.encoding, row_errors)
+            elif format == "xlsx":
+                blocks = _excel_blocks(path, peeked, selection, row_errors)
             elif format == "arff":
                 blocks = arff_blocks(path, peeked, selection, options.encoding, row_errors)
             else:
@@ -52,6 +56,15 @@ def _parquet_blocks(
 ) -> Iterator[RowBlock]:
     for block in parquet_blocks(path, peeked, selection, encoding):
         yield _reject_undecodable(block, encoding, row_errors)
+
+
+def _excel_blocks(
+    path: str, peeked: PeekedStream, selection: ColumnSelection, row_errors: RowErrors
+) -> Iterator[RowBlock]:
+    if not peeked.head.startswith(EXCEL):
+        raise FileError(path, "is not an Excel file (.xlsx); save it as one, or set `format`")
+    with seekable_file(path, peeked.stream, EXCEL) as file:
+        yield from in_blocks(path, "xlsx", *excel_rows(path, file, selection), row_errors)
 
 
 def _text_blocks(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from hinet.data.tables.blocks import BadRow, Cells, ColumnSelection, Row
@@ -52,13 +52,19 @@ def delimited_rows(
         lines = _blank_first(lines)
     records = Records(path, lines, delimiter, quotes=quotes, empty_rows=True)
     names = _header(path, records, selection, options.encoding)
-    indices = {name: names.index(name) for name in selection.select(names)}
+    indices = column_indices(selection, names)
 
     def cells_of(rows: list[Any]) -> Cells:
         by_index = list(zip(*rows, strict=True))
         return {name: list(by_index[index]) for name, index in indices.items()}
 
     return TextRows(_records(records, len(names), delimiter), cells_of)
+
+
+def column_indices(selection: ColumnSelection, names: Sequence[str]) -> dict[str, int]:
+    """Return the index of every column to read in a table with these names."""
+    index_of = {name: index for index, name in enumerate(names)}
+    return {name: index_of[name] for name in selection.select(names)}
 
 
 def _blank_first(lines: Iterator[str]) -> Iterator[str]:

@@ -18,10 +18,12 @@ from hinet.files.atomic import new_file
 from hinet.files.delimited import format_rows
 from hinet.files.streams import STANDARD, compressed_writer, standard_output, strip_compression
 from hinet.files.text import decoding_error
+from hinet.taxonomy.terms import join_terms
 
-# "labels" and "numbers" are lists that a text cell has joined; "any" is copied from the input
-CellKind = Literal["text", "texts", "labels", "number", "numbers", "integer", "any"]
+# "labels", "titles" and "numbers" are lists that a text cell has joined; "any" is copied from the input
+CellKind = Literal["text", "texts", "labels", "titles", "number", "numbers", "integer", "any"]
 LIST_SEP = " > "  # between the steps of a trace in a text cell
+_ONLY_READ: dict[TableFormat, str] = {"arff": "ARFF", "xlsx": "Excel"}
 LABEL_SEP = "|"  # between several labels in a text cell, unless another is given
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # also in full width
 _NUMBER = re.compile(r"[+-]?[0-9.,]*[0-9][0-9.,]*(?:[eE][+-]?[0-9]+)?%?")
@@ -35,21 +37,23 @@ class TableWriter(Protocol):
 
 
 def output_format(out: str, format: TableFormat | None, input_format: TableFormat) -> TableFormat:
-    """Return the format to write: as given, by the suffix, or that of the input; for plain lines TSV, for ARFF CSV.
+    """Return the format to write: as given, by the suffix, or that of the input; for plain lines TSV.
+
+    ARFF and Excel are not written: for such an input it is CSV.
 
     Raises
     ------
     FileError
-        If the suffix is unknown, or ARFF is asked for.
+        If the suffix is unknown, or ARFF or Excel is asked for.
     """
     result = format or (None if out == STANDARD else format_of_name(out))
     suffix = Path(strip_compression(out)).suffix.lower()
     if result is None and suffix not in ("", ".txt"):
         raise FileError(out, f"unknown extension {suffix!r}; use .csv, .tsv, .jsonl or .parquet, or set the format")
-    if result == "arff":
-        raise FileError(out, "ARFF is not written; use .csv, .tsv, .jsonl or .parquet")
+    if result in _ONLY_READ:
+        raise FileError(out, f"{_ONLY_READ[result]} is not written; use .csv, .tsv, .jsonl or .parquet")
     result = result or input_format
-    return "tsv" if result == "text" else "csv" if result == "arff" else result
+    return "tsv" if result == "text" else "csv" if result in _ONLY_READ else result
 
 
 @contextmanager
@@ -175,6 +179,7 @@ def _any_cell(value: Any) -> str:
 
 _CELL_OF: dict[CellKind, Callable[[Any], str]] = {
     "text": lambda value: "" if value is None else value,
+    "titles": lambda titles: join_terms(titles or ()),  # a title may have any separator in it
     "texts": lambda value: "" if value is None else LIST_SEP.join(value),
     "number": lambda value: "" if value is None else f"{value:.6g}",  # the useful digits of a probability
     "integer": str,
@@ -256,7 +261,14 @@ def _type_of(kind: CellKind) -> Any:
     import pyarrow as pa
 
     texts, numbers = pa.list_(pa.string()), pa.list_(pa.float64())
-    types = {"text": pa.string(), "texts": texts, "labels": texts, "number": pa.float64(), "numbers": numbers}
+    types = {
+        "text": pa.string(),
+        "texts": texts,
+        "labels": texts,
+        "titles": texts,
+        "number": pa.float64(),
+        "numbers": numbers,
+    }
     return {**types, "integer": pa.int64()}.get(kind)
 
 

@@ -21,6 +21,7 @@ from hinet.data.text.fitting import (
     name_features,
     parallel_map,
     resolve_auto,
+    resolve_min_df,
 )
 from hinet.data.text.hashing_kernels import Ints32, Ints64
 from hinet.data.text.settings import TextSettings
@@ -56,7 +57,9 @@ class TextFeatures:
 
     Examples
     --------
-    >>> features, rows = TextFeatures.fit_transform(["red apple", "green apple", "red"], TextSettings(char_ngrams=None))
+    >>> features, rows = TextFeatures.fit_transform(
+    ...     ["red apple", "green apple", "red"], TextSettings(char_ngrams=None, min_df=2)
+    ... )
     >>> sorted(features.names(range(features.count)))
     ['apple', 'red']
     >>> rows.shape
@@ -118,6 +121,7 @@ class TextFeatures:
         threads: int,
     ) -> TextFeatures:
         """Return the features that settings choose by counts; names are found in blocks, hashed again by number."""
+        settings = resolve_min_df(counts, settings)
         words, chars = fit_lookups(counts, settings)
         if settings.has_names:
             return cls(settings, counts.texts, *name_features(words, chars, blocks, hashed, threads))
@@ -198,10 +202,11 @@ class TextFeatures:
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], described: Mapping[str, Any]) -> TextFeatures:
         """Return the features from the results of `to_arrays` and `describe`."""
         settings = TextSettings.from_dict(described["settings"])
-        if settings.char_ngrams == "auto":
-            raise HiNetError(
-                "char_ngrams is 'auto' in the settings of saved text features, expected the value it was resolved to"
-            )
+        for name in ("char_ngrams", "min_df"):
+            if getattr(settings, name) == "auto":
+                raise HiNetError(
+                    f"{name} is 'auto' in the settings of saved text features, expected the value it was resolved to"
+                )
         words, chars = (_vocabulary_from(arrays, kind, settings) for kind in ("words", "chars"))
         return cls(settings, described["texts"], words, chars)
 
@@ -233,10 +238,6 @@ class HashedTexts:
         """Return the same texts with others after them; only the others are hashed."""
         blocks, counts = hash_and_count(as_arrow(texts), self.settings, resolve_threads(threads))
         return replace(self, blocks=(*self.blocks, *blocks), counts=self.counts + counts)
-
-    def with_min_df(self, min_df: int) -> HashedTexts:
-        """Return the same texts, with features of at least ``min_df`` texts each."""
-        return replace(self, settings=replace(self.settings, min_df=min_df))
 
     def fit_transform(self, threads: int | None = None) -> tuple[TextFeatures, Any]:
         """Fit the features to the texts and return them with the rows."""

@@ -14,9 +14,11 @@ import pyarrow as pa
 from hinet.data.text.hashing_kernels import Grams, hash_rows
 from hinet.data.text.settings import (
     AUTO_CHAR_NGRAMS,
+    AUTO_MIN_DF,
     FEW_TEXTS,
     FEW_WORDS,
     FIRST_TEXTS,
+    MAX_TEXTS_FOR_ALL,
     SHORT_TEXT_WORDS,
     Sizes,
     TextSettings,
@@ -82,7 +84,7 @@ def arrow_chunks(chunks: Iterable[Any]) -> Iterator[pa.ChunkedArray]:
 def resolve_auto(
     arrays: Iterator[pa.ChunkedArray], settings: TextSettings
 ) -> tuple[Iterable[pa.ChunkedArray], TextSettings]:
-    """Return the same arrays, and the settings with "auto" resolved by the first texts, however they are chunked."""
+    """Return the same arrays, and the settings with ``char_ngrams`` resolved by the first texts in whatever chunks."""
     if settings.char_ngrams != "auto":
         return arrays, settings
     first: list[pa.ChunkedArray] = []
@@ -140,8 +142,17 @@ def hash_and_count(array: pa.ChunkedArray, settings: TextSettings, threads: int)
     return [hashed for hashed, _ in done], Counts.total([counts for _, counts in done], threads)
 
 
+def resolve_min_df(counts: Counts, settings: TextSettings) -> TextSettings:
+    """Return the settings with ``min_df`` resolved by the number of texts, and by whether they share an n-gram."""
+    if settings.min_df != "auto":
+        return settings
+    most_rows = max(int(part.rows.max(initial=0)) for part in (counts.words, counts.chars))
+    keeps_all = counts.texts <= MAX_TEXTS_FOR_ALL or most_rows < AUTO_MIN_DF
+    return replace(settings, min_df=1 if keeps_all else AUTO_MIN_DF)
+
+
 def fit_lookups(counts: Counts, settings: TextSettings) -> tuple[Lookup, Lookup]:
-    """Return the lookups of words and of characters; raise HiNetError if no feature is left."""
+    """Return the lookups of words and of characters; raise HiNetError if no feature is left; resolve "auto" before."""
     if not counts.texts:
         raise HiNetError("there are no training texts; give at least one")
     if not len(counts):
@@ -149,8 +160,8 @@ def fit_lookups(counts: Counts, settings: TextSettings) -> tuple[Lookup, Lookup]
     word_kept, char_kept = select_features(counts.words, counts.chars, settings)
     if not (word_kept.any() or char_kept.any()):
         raise HiNetError(
-            f"no feature is in at least {settings.min_df} of the {counts.texts:,} training texts; lower `min_df`, "
-            "such as with TextSettings(min_df=1) of hinet.data.text"
+            f"no feature is in at least {settings.min_df} of the {counts.texts:,} training texts; lower `min_df`, 1 "
+            "keeps every feature"
         )
     return (
         fit_lookup(counts.words, word_kept, counts.texts, settings.hash_bits if settings.word_ngrams else None),

@@ -19,6 +19,8 @@ MOST_HASH_BITS = 26  # 256 MB of weights for each kind
 SHORT_TEXT_WORDS = 8
 FEW_TEXTS, FEW_WORDS = 50_000, 3_000_000
 AUTO_CHAR_NGRAMS: Sizes = (3, 5)
+MAX_TEXTS_FOR_ALL = 3_000  # with min_df="auto", every n-gram of at most this many texts is a feature
+AUTO_MIN_DF = 2  # with min_df="auto", for more texts
 FIRST_TEXTS = 100_000
 
 
@@ -35,7 +37,7 @@ RULES: Rules = {
     "word_ngrams": _SIZES | NONE,
     "char_ngrams": _SIZES | one_of("auto") | NONE,
     "char_weight": real(above=0).with_remedy("for no character n-grams give char_ngrams=None"),
-    "min_df": whole(1).with_remedy("1 keeps every feature"),
+    "min_df": (whole(1) | one_of("auto")).with_remedy("1 keeps every feature"),
     "max_features": (whole(1) | NONE).with_remedy("None sets no limit"),
     "hash_bits": (whole(1, MOST_HASH_BITS) | NONE).with_remedy("None keeps a vocabulary; 20 is common"),
     "sublinear": FLAG,
@@ -58,7 +60,8 @@ class TextSettings:
     char_weight
         Length of the character n-gram part of a row before the row is scaled to length 1; the words have length 1.
     min_df
-        Minimum number of rows that contain a feature.
+        Minimum number of rows that contain a feature. ``"auto"`` is 1 for at most 3,000 texts, and for texts that share
+        no n-gram; else 2.
     max_features
         Maximum number of features. Those in the most rows are kept; among equals, words before characters, then lower
         hashes.
@@ -79,7 +82,7 @@ class TextSettings:
     word_ngrams: Sizes | None = (1, 2)
     char_ngrams: Sizes | Literal["auto"] | None = "auto"
     char_weight: float = 0.5
-    min_df: int = 2
+    min_df: int | Literal["auto"] = "auto"
     max_features: int | None = None
     hash_bits: int | None = None
     sublinear: bool = True

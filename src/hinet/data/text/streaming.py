@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hinet.data.text.features import TextFeatures
-from hinet.data.text.fitting import Counts, HashedBlock, fit_lookups, hash_and_count, parallel_map
+from hinet.data.text.fitting import Counts, HashedBlock, fit_lookups, hash_and_count, parallel_map, resolve_min_df
 from hinet.data.text.settings import TextSettings
 from hinet.data.text.text_input import as_arrow, in_blocks, normalise
 from hinet.data.text.vocabulary import Names, RowCounts, Vocabulary, spell_names
@@ -63,15 +63,11 @@ def without(counts: Counts, less: Counts) -> Counts:
     return Counts(counts.texts - less.texts, _minus(counts.words, less.words), _minus(counts.chars, less.chars))
 
 
-def features_from(counts: Counts, settings: TextSettings | None, resolved: TextSettings, most: int) -> TextFeatures:
-    """Return features by their counts, without names yet, at most so many; ``resolved`` is what "auto" became.
-
-    As in :meth:`TextFeatures.fit`; without ``settings``, texts that share no n-gram keep all.
-    """
-    chosen = replace(resolved, keep_names=False)
-    if settings is None and not _any_at_least(counts, chosen.min_df):
-        chosen = replace(chosen, min_df=1)
+def features_from(counts: Counts, settings: TextSettings, most: int) -> TextFeatures:
+    """Return features by their counts as :meth:`TextFeatures.fit` does, without names yet, at most ``most``."""
+    chosen = resolve_min_df(counts, replace(settings, keep_names=False))
     if chosen.hash_bits is None:
+        assert chosen.min_df != "auto"
         found = int((counts.words.rows >= chosen.min_df).sum() + (counts.chars.rows >= chosen.min_df).sum())
         if found > min(most, chosen.max_features or found):
             chosen = replace(chosen, max_features=min(most, chosen.max_features or most))
@@ -142,10 +138,6 @@ def named(features: TextFeatures, arrays: Mapping[str, NDArray[Any]]) -> TextFea
         for kind, vocabulary in (("words", features.words), ("chars", features.chars))
     )
     return TextFeatures(replace(features.settings, keep_names=True), features.texts, words, chars)
-
-
-def _any_at_least(counts: Counts, least: int) -> bool:
-    return any(int(part.rows.max(initial=0)) >= least for part in (counts.words, counts.chars))
 
 
 def _above(counts: RowCounts, least: int) -> RowCounts:

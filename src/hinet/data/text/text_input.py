@@ -21,7 +21,7 @@ from hinet.ragged import offsets_of
 MOST_BLOCK_BYTES = 4_000_000
 LEAST_BLOCK_BYTES = 50_000
 BLOCKS_PER_THREAD = 4
-MOST_TEXT_BYTES = 1 << 28  # offsets within a block have 32 bits, and n-grams take some tens of bytes each
+MAX_TEXT_BYTES = 10_000_000  # of a text: its n-grams take some 150 bytes per byte of text at a time
 
 _CODES, _ASCII_CODES = 0x110000, 0x80
 _REMEDY = "leave the row out, or give an empty text"
@@ -55,7 +55,24 @@ def as_arrow(texts: Any, first_row: int = 0) -> pa.ChunkedArray:
         array = array.cast(pa.large_string())
     if array.null_count:
         raise _row_error(texts, first_row, array)
+    _check_lengths(array, first_row)
     return array
+
+
+def _check_lengths(array: pa.ChunkedArray, first_row: int) -> None:
+    """Raise HiNetError for the first text that is too long."""
+    row = first_row
+    for chunk in array.chunks:
+        lengths = np.diff(_offsets(chunk)) if len(chunk) else np.zeros(0, np.int64)
+        too_long = np.flatnonzero(lengths > MAX_TEXT_BYTES)
+        if len(too_long):
+            raise HiNetError(f"row {row + too_long[0]}: {too_long_message(int(lengths[too_long[0]]))}")
+        row += len(chunk)
+
+
+def too_long_message(size: int) -> str:
+    """Return the message for a text of more than MAX_TEXT_BYTES."""
+    return f"the text has {size:,} bytes, more than {MAX_TEXT_BYTES:,}; split it into several rows, or cut it off"
 
 
 def _arrow_form(texts: Any) -> pa.ChunkedArray:
@@ -157,8 +174,8 @@ def normalise(block: pa.LargeStringArray) -> TextBlock:
             raise HiNetError("a text is not valid UTF-8; decode it with the encoding it was written in") from None
         text = text.copy()  # kernels are compiled for writable arrays
     longest = int(np.diff(offsets).max(initial=0))
-    if longest > MOST_TEXT_BYTES:
-        raise HiNetError(f"a text of {longest:,} bytes is too long, at most {MOST_TEXT_BYTES:,}; split it")
+    if longest > MAX_TEXT_BYTES:  # some characters become longer
+        raise HiNetError(f"normalised, {too_long_message(longest)}")
     return TextBlock(text, offsets, character_classes(ascii_only))
 
 

@@ -83,6 +83,7 @@ class Vocabulary:
 
 def select_features(words: RowCounts, chars: RowCounts, settings: TextSettings) -> tuple[Bools, Bools]:
     """Return masks of the word and character n-grams that ``min_df`` and ``max_features`` keep."""
+    assert settings.min_df != "auto"
     rows = np.concatenate((words.rows, chars.rows))
     kept = rows >= settings.min_df
     if settings.max_features is not None and kept.sum() > settings.max_features:

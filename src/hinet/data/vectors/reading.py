@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hinet.data.vectors.token_vectors import MAX_WIDTH, TokenVectors
 from hinet.errors import FileError, HiNetError
 from hinet.extras import require
-from hinet.files import map_arrays
+from hinet.files import map_arrays, read_bounded
 from hinet.hub import hub_folder
 
 MAX_TOKENS = 200_000  # of a text file, whose words are in the order of their frequency
@@ -23,6 +23,7 @@ ZIPF_SHIFT = 2.7  # of Zipf's law, by which the rank of a word tells its frequen
 WORD_STARTS = ("▁", "Ġ")  # marks of pieces that start a word; others go on with one
 CONTINUES = "##"  # the mark of pieces that go on with a word; others start one
 TEXT_SUFFIXES = (".vec", ".txt")
+MAX_TOKENIZER_BYTES = 1 << 28  # usual ones have a few megabytes
 _TENSORS, _TOKENIZER = "model.safetensors", "tokenizer.json"
 _ACCEPTED = "give a model2vec folder, a .vec or .txt file, or a name on the Hugging Face hub such as owner/model"
 _HUB_FILES = [_TENSORS, _TOKENIZER, "config.json"]
@@ -74,7 +75,7 @@ def _from_folder(folder: Path) -> TokenVectors:
         arrays, _ = map_arrays(folder / _TENSORS, stream)
         vectors = _vectors(arrays)
     with _naming(folder / _TOKENIZER):
-        tokens, ids, within = _tokens((folder / _TOKENIZER).read_bytes())
+        tokens, ids, within = _tokens(read_bounded(folder / _TOKENIZER, MAX_TOKENIZER_BYTES))
     if len(ids) and ids.max() >= len(vectors):
         raise FileError(folder, f"has {len(vectors):,} vectors and a token numbered {ids.max():,}; copy it again")
     with _naming(folder):
@@ -188,5 +189,7 @@ def _naming(path: Path) -> Iterator[None]:
         raise
     except HiNetError as error:
         raise FileError(path, str(error)) from None
+    except RecursionError:
+        raise FileError(path, "cannot be read as vectors: it is nested too deeply; copy it again") from None
     except (OSError, EOFError, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise FileError(path, f"cannot be read as vectors: {error!r}; copy it again") from None
