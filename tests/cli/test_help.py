@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from hinet.cli import app
+from hinet.cli.command_list import PANELS
 from hinet.cli.predict import DecodingName
 from hinet.cli.row_options import RowFormat
 from hinet.data.tables.formats import FORMATS
@@ -85,6 +86,12 @@ def test_the_example_runs(name: str, shop: Path) -> None:
         "taxonomy convert": {"categories.tsv"},
     }.get(name, set())
     assert done.stdout or made
+
+
+def test_the_list_of_commands_has_their_summaries() -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    summaries = {name: command.help.partition("\n")[0] for name, command in commands.items()}
+    assert summaries == {name: text for panel in PANELS.values() for name, text in panel.items()}
 
 
 def test_help_lists_every_command_and_its_example() -> None:

@@ -46,7 +46,7 @@ def evaluate(
         bool, option("Keep the figures in the folder of the model, for 'hinet serve' to show.", "--keep")
     ] = False,
 ) -> None:
-    """Evaluate a model on labelled rows: accuracy, hierarchical F1, accuracy by level, calibration, coverage.
+    """Evaluate a model on labelled rows: accuracy, hierarchical F1, calibration, coverage.
 
     If rows have several labels, any of them is a right answer; the figures of sets and of the first labels come beside.
     """
