@@ -51,6 +51,11 @@ def test_every_command_shows_an_example_and_takes_a_seed_and_threads_only_if_it_
     assert all(parameter.help for parameter in COMMANDS[name].params if parameter.name != "help")
 
 
+@pytest.mark.parametrize("name", ["train", "tune", "update", "demo"])
+def test_every_command_that_saves_a_model_takes_the_same_option_for_its_folder(name: str) -> None:
+    assert "--out" in {option for parameter in COMMANDS[name].params for option in parameter.opts}
+
+
 @pytest.mark.parametrize(("name", "panel"), [("compare", None), ("taxonomy check", None), ("train", "Columns")])
 def test_an_option_that_several_commands_declare_is_in_the_panel_of_each(name: str, panel: str | None) -> None:
     panels = {

@@ -28,6 +28,7 @@ from hinet.classifier.fitting import (
     engine_for,
     engine_settings,
     fit_model,
+    torch_parameter,
     validation_metrics,
     validation_rows,
 )
@@ -438,16 +439,14 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         parameters = validate_parameters(self, RULES)
         VALID.validate("valid", valid)
-        if engine_for(self.engine, self.network, self.device) != "fused":
-            raise HiNetError("a stream trains with the fused engine; leave `engine`, `network` and `device` out")
+        if torch := torch_parameter(self.engine, self.network, self.device):
+            raise HiNetError(f"a stream trains with the fused engine; leave {torch} out")
         if self.warm_start and self.__sklearn_is_fitted__():
             raise HiNetError("a stream starts a model anew; set `warm_start=False`, or train on with partial_fit")
         if self.encoder is not None:
             require("sentence_transformers", "`encoder`")
         if self.patience is not None and valid is None and self.validation_fraction is None:
-            raise HiNetError(
-                "patience looks at validation rows; give `valid` or `validation_fraction`, or leave it out"
-            )
+            raise HiNetError("`patience` needs validation rows; give `valid` or `validation_fraction`, or leave it out")
         compile_for_training()
         result = StreamTraining(parameters, self._given_taxonomy(), self._progress()).fit(source, valid)
         self._clear("n_features_in_", "feature_names_in_")
@@ -473,11 +472,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"`decoding={self.decoding!r}` answers with one label, and rows have several; leave it out, or set "
                 "`multilabel=False`"
             )
-        if several and engine_for(self.engine, self.network, self.device) == "torch":
-            raise HiNetError(
-                "the engine 'torch' is for one label a row; leave `engine`, `network` and `device` out, or set "
-                "`multilabel=False`"
-            )
+        if several and (torch := torch_parameter(self.engine, self.network, self.device)):
+            raise HiNetError(f"{torch} is for one label per row; leave it out, or set `multilabel=False`")
         return several
 
     def _fit_anew(

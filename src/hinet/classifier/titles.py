@@ -120,13 +120,13 @@ def chosen_titles(
     choices and its weight.
     """
     if kind == "frame" and wanted:
-        raise HiNetError("titles=True, and titles have no other columns than text; leave titles out")
+        raise HiNetError("`titles=True` needs rows of text alone, as titles have no other columns; leave it out")
     if kind != "text" or wanted is False:
         return None, 0.0
     choices = TitleRows.choices(codec, (codec.label_nodes if wanted else with_rows).astype(np.int64))
     titles, weight = choices[0], USUAL_WEIGHT if wanted else 0.0
     if wanted and not len(titles):
-        raise HiNetError("`titles` are wanted, and no label has one in the taxonomy; leave them out")
+        raise HiNetError("`titles=True`, but no label has a title in the taxonomy; leave it out")
     if wanted is None and titles.may_help(rows):
         titles, weight = learned(choices)
     return (titles, weight) if weight else (None, 0.0)

@@ -150,7 +150,7 @@ def fit_lookups(counts: Counts, settings: TextSettings) -> tuple[Lookup, Lookup]
     if not (word_kept.any() or char_kept.any()):
         raise HiNetError(
             f"no feature is in at least {settings.min_df} of the {counts.texts:,} training texts; lower `min_df`, "
-            "such as with TextSettings(min_df=1) of hinet.data.text"
+            "such as `text=TextSettings(min_df=1)`, from hinet.data.text"
         )
     return (
         fit_lookup(counts.words, word_kept, counts.texts, settings.hash_bits if settings.word_ngrams else None),
