@@ -492,6 +492,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             check_tunable(vars(self), kind)
         titles, weight = self._titles(checked, kind, codec, traces)
         if titles is not None:
+            self._progress().message(titles.note)
             weights = titles.weights_after(weights, traces, weight)
             checked, traces = titles.after(checked), titles.traces_after(traces)
         truth = None if valid is None else codec.truth(valid[1])
@@ -499,14 +500,16 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if tunes:
             texts = None if valid is None or truth is None else (valid[0], truth)
             parameters = validate_parameters(self, RULES)
-            self._set_fitted(fit_tuned(checked, codec, traces, weights, texts, parameters, self._progress()))
+            fitted = fit_tuned(checked, codec, traces, weights, texts, parameters, self._progress())
+            self._set_fitted(fitted if titles is None else fitted.trained_on_titles(len(titles)))
             return None if texts is None else HeldOut(self.fitted_.rows(texts[0]), texts[1])
         features, rows = self._fit_features(checked, kind, engine, several=codec.sets is not None)
         if valid is not None and truth is not None:
             held_out = HeldOut(features_of(features, engine, valid[0], self.n_jobs), truth)
         valid_rows = None if held_out is None else validation_rows(codec, held_out)
         columns = None if titles is None else titles.columns_of(rows)
-        self._set_fitted(self._train(EncodedRows(rows, traces, weights, valid_rows, columns), features, codec, engine))
+        fitted = self._train(EncodedRows(rows, traces, weights, valid_rows, columns), features, codec, engine)
+        self._set_fitted(fitted if titles is None else fitted.trained_on_titles(len(titles)))
         return held_out
 
     def _kind_to_fit(self, X: Any) -> Kind:

@@ -144,6 +144,8 @@ def _limits(manifest: Mapping[str, Any], evaluation: Mapping[str, Any] | None) -
 def _training_data(manifest: Mapping[str, Any]) -> str:
     first, *updates = trainings_of(manifest)
     cells = {"rows": f"{first['rows']:,}", "labels": f"{first['labels']:,}"}
+    if first.get("titles"):
+        cells["titles of labels, trained on like rows"] = f"{first['titles']:,}"
     if first.get("blake2b"):
         cells["fingerprint (BLAKE2 of features and labels)"] = _code(first["blake2b"])
     if updates:

@@ -16,7 +16,7 @@ from hinet.data import Traces
 from hinet.data.matrices import MixedRows
 from hinet.data.text.text_input import as_arrow
 from hinet.engine.training.title_units import TitleColumns
-from hinet.errors import HiNetError
+from hinet.errors import HiNetError, counted
 from hinet.taxonomy import Taxonomy
 from hinet.taxonomy.terms import DEFINITION, SYNONYMS, split_terms
 
@@ -60,6 +60,11 @@ class TitleRows:
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    @property
+    def note(self) -> str:
+        """A message that titles are trained on."""
+        return f"{counted(len(self), 'title')} of labels {'is' if len(self) == 1 else 'are'} trained on like rows"
 
     def after(self, texts: Any) -> pa.ChunkedArray:
         """Return texts with the titles after them."""
