@@ -3,9 +3,9 @@
     HINET_DATA=folder python benchmarks/bench_peers.py [--data naics lshtc] [--peers hinet svm] [--threads 2]
 
 Every peer runs alone in a fresh process, with word and character n-grams. The settings of each are chosen on
-validation rows, once, and kept with the results; then it learns from training and validation rows, and answers the test
-rows. A peer that takes longer than ``--limit`` seconds is recorded as such. Results join those in
-``benchmarks/results/peers_<data>.json``; ``--report`` writes the tables and plots of the docs from them.
+validation rows and kept with the results, so that a later run tries only new ones. Then it learns from training and
+validation rows, and answers the test rows. A step that takes longer than ``--limit`` seconds is recorded as such.
+Results join those in ``benchmarks/results/peers_<data>.json``; ``--report`` writes the tables and plots of the docs.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ import os
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from typing import Any
 
-from measure import RESULTS, save
+from measure import RESULTS, commit, save
 from peers import report
 from peers.catalogue import PEERS
 from peers.data import LOADERS, SINGLE_WORDS
 
 LIMIT = 1_800.0
+OUTCOMES = ("accuracy", "error", "failed", "did_not_finish", "limit_seconds")  # recorded next to tried settings
 
 
 def main() -> None:
@@ -36,7 +38,7 @@ def main() -> None:
         return
     for name in arguments.data:
         path = RESULTS / f"peers_{name}.json"
-        results: dict[str, Any] = json.loads(path.read_text())["results"] if path.exists() else {}
+        results = _earlier_results(path)
         for peer in arguments.peers:
             if not PEERS[peer].is_installed or (PEERS[peer].pretrained and name in SINGLE_WORDS):
                 print(f"{name} {peer}: left out, not installed or not for texts without meaning")
@@ -47,13 +49,21 @@ def main() -> None:
             save(f"peers_{name}", results)
 
 
+def _earlier_results(path: Path) -> dict[str, Any]:
+    """Return the results in a file, each with the commit it was measured by."""
+    if not path.exists():
+        return {}
+    earlier = json.loads(path.read_text())
+    return {peer: {"commit": earlier["commit"], **row} for peer, row in earlier["results"].items()}
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", nargs="+", choices=LOADERS, default=["icd"])
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds that each step of a peer may take")
-    parser.add_argument("--choose", action="store_true", help="choose settings anew")
+    parser.add_argument("--choose", action="store_true", help="try all settings again")
     parser.add_argument("--report", action="store_true", help="write tables and plots from the results")
     parser.add_argument("--step", choices=("choose", "measure"), help=argparse.SUPPRESS)
     parser.add_argument("--settings", type=json.loads, default={}, help=argparse.SUPPRESS)
@@ -61,15 +71,24 @@ def _arguments() -> argparse.Namespace:
 
 
 def _measured(data: str, peer: str, before: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Choose the settings of a peer, if that was not done before, then measure it with them."""
-    choice = {"settings": PEERS[peer].choices[0]}
-    if len(PEERS[peer].choices) > 1:
-        choice = {"settings": before["settings"], "tried": before["tried"]} if "tried" in before else {}
-        choice = choice or _in_process("choose", data, peer, {}, arguments)
-    if "settings" not in choice:
-        return choice
+    """Choose the settings of a peer, if there is a choice, and measure it with them."""
+    choices = PEERS[peer].choices
+    choice: dict[str, Any] = {"settings": choices[0]}
+    if len(choices) > 1:
+        tried = before.get("tried", [])
+        for settings in choices:
+            if settings not in map(_settings, tried):
+                tried = [*tried, {**settings, **_in_process("choose", data, peer, settings, arguments)}]
+        best = max(tried, key=lambda row: row.get("accuracy", 0.0))
+        if "accuracy" not in best:
+            return {"did_not_finish": "choose", "limit_seconds": arguments.limit, "tried": tried}
+        choice = {"settings": _settings(best), "tried": tried}
     found = _in_process("measure", data, peer, choice["settings"], arguments)
-    return {**choice, **found, "threads": arguments.threads}
+    return {**choice, **found, "threads": arguments.threads, "commit": commit()}
+
+
+def _settings(tried: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in tried.items() if name not in OUTCOMES}
 
 
 def _in_process(
@@ -99,15 +118,16 @@ def _in_process(
 def _run_step(arguments: argparse.Namespace) -> None:
     """Be the fresh process of one step."""
     from peers.data import load
-    from peers.measuring import chosen, measured
+    from peers.measuring import measured, validation_accuracy
 
     from hinet.evaluation.comparison import peak_gb
 
     data, entry = load(arguments.data[0]), PEERS[arguments.peers[0]]
+    peer = entry.kind(arguments.threads, **arguments.settings)
     if arguments.step == "choose":
-        print(json.dumps(chosen(entry.kind, entry.choices, data, arguments.threads)))
+        print(json.dumps(validation_accuracy(peer, data)))
         return
-    found = measured(entry.kind(arguments.threads, **arguments.settings), data)
+    found = measured(peer, data)
     print(json.dumps({**found, "peak_gb": peak_gb()}))
 
 

@@ -73,10 +73,8 @@ def run_cases(script: str, name: str, cases: Mapping[str, Case]) -> dict[str, An
 
 def save(name: str, results: Mapping[str, Any]) -> None:
     """Write results as JSON under ``benchmarks/results`` with what they were measured on."""
-    described = ["git", "describe", "--always", "--dirty"]
-    commit = subprocess.run(described, capture_output=True, text=True, check=False, timeout=LONGEST).stdout
     header = {
-        "commit": commit.strip(),
+        "commit": commit(),
         "python": platform.python_version(),
         "cores": os.cpu_count(),
         "processor": _processor(),
@@ -84,6 +82,12 @@ def save(name: str, results: Mapping[str, Any]) -> None:
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps({**header, "results": results}, indent=2, ensure_ascii=False) + "\n")
     print(f"saved {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
+
+
+def commit() -> str:
+    """Return the commit of the sources, marked if there are changes on top of it."""
+    described = ["git", "describe", "--always", "--dirty"]
+    return subprocess.run(described, capture_output=True, text=True, check=False, timeout=LONGEST).stdout.strip()
 
 
 def _processor() -> str:

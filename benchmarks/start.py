@@ -74,7 +74,7 @@ def answers() -> dict[str, Any]:
     results: dict[str, Any] = {}
     with folder() as where, folder() as full:
         timed(*naics_training(where), cache=full)
-        timed("demo", "--save", str(where / "icd"), "--quiet", cache=full)
+        timed("demo", "--out", str(where / "icd"), "--quiet", cache=full)
         for name, text in TEXTS.items():
             model = str(where / name)
             with folder() as empty:

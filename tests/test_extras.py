@@ -28,9 +28,9 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("given", "what"),
     [
-        ({"network": object()}, "network="),
-        ({"device": "cuda"}, "the device 'cuda'"),
-        ({"engine": "torch"}, "engine='torch'"),
+        ({"network": object()}, "`network`"),
+        ({"device": "cuda"}, "`device='cuda'`"),
+        ({"engine": "torch"}, "`engine='torch'`"),
     ],
 )
 @pytest.mark.usefixtures("without_torch")

@@ -150,7 +150,7 @@ def test_a_model_that_the_machine_has_no_memory_for_is_refused(engine: Any) -> N
     if total_memory() < 1e14:
         with pytest.raises(HiNetError, match=r"takes .* GB.*, more than the .* GB of memory available"):
             small(engine=engine, width=10_000).fit(rows, LABELS)
-    with pytest.raises(HiNetError, match=r"more than memory_limit=0\.5 GB"):
+    with pytest.raises(HiNetError, match=r"more than `memory_limit=0\.5`"):
         small(engine=engine, memory_limit=0.5).fit(rows, LABELS)
 
 

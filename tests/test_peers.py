@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -18,7 +19,7 @@ from peers.catalogue import PEERS
 from peers.data import PeerData
 from peers.label_trees import tree_of
 from peers.linear import LinearSVM
-from peers.measuring import chosen, measured, scores
+from peers.measuring import measured, scores, validation_accuracy
 from peers.ours import HiNet
 from peers.peer import Answers
 
@@ -57,15 +58,34 @@ def test_a_peer_is_measured_from_texts_to_a_cold_start(kind: Any, data: PeerData
     assert found["cold_start_seconds"] > 0
 
 
-def test_validation_rows_choose_the_settings(data: PeerData, monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(peer: LinearSVM, texts: list[str]) -> Answers:
-        return Answers([labels[0] if peer.settings["C"] == 2 else "toys" for labels in data.valid.labels])
+def test_validation_rows_choose_among_new_settings_and_those_tried_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = []
 
-    monkeypatch.setattr(LinearSVM, "answer", answer)
-    found = chosen(LinearSVM, ({"C": 1}, {"C": 2}, {"C": -3}), data, 1)
-    assert found["settings"] == {"C": 2}
-    assert [row["accuracy"] for row in found["tried"]] == [0, 1, 0]
-    assert "error" in found["tried"][-1]
+    def in_process(step: str, data: str, peer: str, settings: dict[str, Any], _: Namespace) -> dict[str, Any]:
+        steps.append((step, settings))
+        return {"accuracy": 1 / settings["C"]} if settings["C"] != 10 else {"did_not_finish": step}
+
+    monkeypatch.setattr(bench_peers, "_in_process", in_process)
+    before = {"tried": [{"C": 0.1, "accuracy": 0.9}, {"C": 0.3, "accuracy": 0.2}, {"C": 1.0, "accuracy": 0.3}]}
+    found = bench_peers._measured("tiny", "svm", before, Namespace(threads=1, limit=1))
+    assert steps == [("choose", {"C": 3.0}), ("choose", {"C": 10.0}), ("measure", {"C": 0.1})]
+    assert found["settings"] == {"C": 0.1}
+    assert found["tried"][-1] == {"C": 10.0, "did_not_finish": "choose"}
+
+
+def test_validation_accuracy_is_0_if_training_fails(data: PeerData) -> None:
+    assert validation_accuracy(LinearSVM(1, C=1.0), data) == {"accuracy": 1.0}
+    failed = validation_accuracy(LinearSVM(1, C=-3), data)
+    assert failed["accuracy"] == 0
+    assert "C" in failed["error"]
+
+
+def test_results_of_several_commits_name_all_of_them(tmp_path: Path) -> None:
+    row = {"accuracy": 0.5, "hierarchical_f1": 0.5, "labels": 2, "train_rows": 2, "test_rows": 2, "threads": 1}
+    header = {"commit": "old", "python": "3", "cores": 2, "processor": "p"}
+    (tmp_path / "peers.json").write_text(json.dumps({**header, "results": {"svm": row}}))
+    results = bench_peers._earlier_results(tmp_path / "peers.json") | {"hinet": {**row, "commit": "new"}}
+    assert "\nCommits new, old, Python 3" in report.tables({"icd": {**header, "commit": "new", "results": results}})
 
 
 def test_any_of_several_labels_is_right(data: PeerData) -> None:

@@ -126,9 +126,11 @@ def _section(name: str, found: dict[str, Any]) -> Iterator[str]:
             yield f"| *{WITH_WEIGHTS}* |{' |' * len(COLUMNS)}"
         for peer in group:
             yield _row(PEERS[peer].title, results[peer], best)
+    commits = sorted({row.get("commit", found["commit"]) for row in results.values()})
     threads = sorted({row["threads"] for row in results.values() if "threads" in row})
     yield (
-        f"\nCommit {found['commit']}, Python {found['python']}, {found['cores']} cores of {found['processor']}, "
+        f"\n{'Commit' if len(commits) == 1 else 'Commits'} {', '.join(commits)}, Python {found['python']}, "
+        f"{found['cores']} cores of {found['processor']}, "
         f"threads: {', '.join(map(str, threads))}. Settings: "
         + "; ".join(f"{PEERS[peer].title} {_settings(results[peer])}" for peer in known if _settings(results[peer]))
         + "."

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -30,14 +31,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 SECONDS_A_STEP = 4e-7  # of a loop that is interpreted
 IF_KEPT = 0.5  # seconds of interpreting in one process, as long as numba and kept kernels take to load
 IF_NOT_KEPT = 4.0  # and where kernels would have to be compiled
-KERNEL_SOURCES = (
-    "compiled.py",
-    "machine_code.py",
-    "data/matrices.py",
-    "data/matrix_kernels.py",
-    "data/text",
-    "engine",
-)  # whose sources decide what a kernel is
+FOLDER = "hinet-kernels"
+PACKAGE = __name__.partition(".")[0]
 
 INLINED: list[Callable[..., Any]] = []  # functions that numba does not know of yet
 
@@ -99,8 +94,7 @@ class Kernel:
 
     def is_kept(self) -> bool:
         """Return whether an earlier process left a compiled version, for whatever arguments."""
-        name = f"{self.py_func.__module__.rpartition('.')[2]}.{self.py_func.__qualname__}-*.nbi"
-        return any(any(folder.glob(name)) for folder in _folders(self.py_func))
+        return any(_has(folder, self.py_func) for folder in _folders(self.py_func))
 
 
 @overload
@@ -154,28 +148,27 @@ def claimed_by(claim: Callable[[str], None]) -> None:
 
 
 def folder_for(function: Callable[..., Any]) -> Path | None:
-    """Return the folder to keep a compiled function in, or nothing if none can be written to.
+    """Return the folder to keep a compiled function in, or None if there is no folder that can be written to.
 
-    That is beside the source or, where that cannot be written to, in the user's cache folder; ``NUMBA_CACHE_DIR`` names
-    another place. A folder that has kernels already is taken even so, as in an image that was built by another user.
+    It is next to the source or, where that cannot be written to, in the user's cache folder; ``NUMBA_CACHE_DIR`` names
+    another place. A folder that has the function is used even if it is read-only, as in an image.
     """
     for folder in _folders(function):
-        if any(folder.glob("*.nbi")) or _can_be_written(folder):
+        if _has(folder, function) or _can_be_written(folder):
             return folder
     return None
 
 
-def _folders(function: Callable[..., Any]) -> list[Path]:
-    """Return where a compiled function may be kept: folders for the present state of the sources alone.
+def _has(folder: Path, function: Callable[..., Any]) -> bool:
+    return any(folder.glob(f"*.{function.__name__}-{digest_of(function)}.*.nbi"))
 
-    A kernel is stale when any that it calls has changed, in whatever file, and cannot even be read when the types of
-    its arguments have moved, as after an upgrade.
-    """
-    name = f"hinet-{_digest_of_sources()}"
+
+def _folders(function: Callable[..., Any]) -> list[Path]:
+    """Return the folders that a compiled function may be kept in."""
     given = os.environ.get("NUMBA_CACHE_DIR")
     if given:
-        return [Path(given) / name]
-    return [Path(function.__code__.co_filename).parent / "__pycache__" / name, _user_cache() / "hinet" / name]
+        return [Path(given) / FOLDER]
+    return [Path(function.__code__.co_filename).parent / "__pycache__" / FOLDER, _user_cache() / FOLDER]
 
 
 def _user_cache() -> Path:
@@ -195,12 +188,82 @@ def _can_be_written(folder: Path) -> bool:
         return False
 
 
+def functions_of(function: Callable[..., Any]) -> list[FunctionType]:
+    """Return a function and all functions of the package that it calls, directly or not.
+
+    >>> [each.__name__ for each in functions_of(folder_for)]
+    ['folder_for', '_can_be_written', '_has', '_folders', '_user_cache']
+    """
+    found: dict[FunctionType, None] = {}
+    waiting: list[Any] = [function]
+    while waiting:
+        each = waiting.pop()
+        if each not in found:
+            found[each] = None
+            waiting += [value for value in _globals_of(each).values() if _is_ours(value)]
+    return list(found)
+
+
 @functools.cache
-def _digest_of_sources() -> str:
-    """Return a short name for the state of all sources that kernels are made of."""
-    digest = hashlib.blake2b(digest_size=6)
-    for name in KERNEL_SOURCES:
-        source = Path(__file__).parent / name
-        for path in [source] if source.is_file() else sorted(source.rglob("*.py")):
-            digest.update(path.read_bytes())
+def digest_of(function: Callable[..., Any]) -> str:
+    """Return a short name for what decides the machine code of a function.
+
+    That is the bytecode and the constants of all functions it is made of, and how they are compiled. An edit elsewhere
+    changes nothing. The fields of records that it is called with are not known here, and are part of numba's index.
+    """
+    digest = hashlib.blake2b(_way_of_compiling(), digest_size=6)
+    for each in functions_of(function):
+        digest.update(_content(each))
     return digest.hexdigest()
+
+
+@functools.cache
+def _content(function: FunctionType) -> bytes:
+    named = {name: _description(value) for name, value in _globals_of(function).items()}
+    parts = function.__name__, _description(function.__code__), _description(function.__defaults__), named
+    return repr(parts).encode()
+
+
+@functools.cache
+def _way_of_compiling() -> bytes:
+    return Path(__file__).with_name("machine_code.py").read_bytes()
+
+
+@functools.cache
+def _globals_of(function: FunctionType) -> dict[str, Any]:
+    """Return the global values that the code of a function names."""
+    codes, names = [function.__code__], dict[str, None]()
+    while codes:
+        code = codes.pop()
+        names |= dict.fromkeys(code.co_names)
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return {name: function.__globals__[name] for name in names if name in function.__globals__}
+
+
+def _is_ours(value: Any) -> bool:
+    return isinstance(value, FunctionType) and value.__module__.partition(".")[0] == PACKAGE
+
+
+def _description(value: Any) -> Any:
+    """Return what code makes of a constant, as a value with the same ``repr`` in every process."""
+    match value:
+        case CodeType():
+            constants = [_description(constant) for constant in value.co_consts]
+            names = value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars
+            return value.co_code, constants, names, value.co_argcount
+        case type():
+            return value.__module__, value.__qualname__, getattr(value, "_fields", None)
+        case tuple():
+            return [_description(item) for item in value]
+        case frozenset():
+            return sorted(repr(_description(item)) for item in value)
+        case np.ndarray():
+            return value.dtype.str, value.shape, value.tobytes()
+        case np.generic():
+            return value.dtype.str, value.tobytes()
+        case ModuleType() | FunctionType() | BuiltinFunctionType():
+            return value.__name__
+        case None | bool() | int() | float() | complex() | str() | bytes():
+            return value
+        case _:
+            return type(value).__qualname__  # numba cannot use it: it only has the name of an attribute

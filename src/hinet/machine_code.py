@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any
 
-from numba import njit
+from numba import njit, types
 from numba.core import caching, codegen, compiler, compiler_machinery, event, typed_passes
 from numba.extending import register_jitable
 
-from hinet.compiled import INLINED, folder_for
+from hinet.compiled import INLINED, digest_of, folder_for
 
 # Sums may be taken in any order, products fused and roots approximated; NaN and infinity keep their meaning.
 # A loop that sums up fractions must store nothing: where stores might overlap, the place of arrays in memory decides,
 # as it runs, whether it takes several values at once, and so in which order it adds.
 FAST = frozenset({"reassoc", "contract", "arcp", "nsz", "afn"})
+DAY = 86_400.0  # seconds
+MAX_DAYS_UNUSED = 30
+SAVING = Lock()  # held while files are written; a worker does not end before
 
 
 def dispatcher_of(function: Callable[..., Any]) -> Any:
@@ -28,6 +34,7 @@ def dispatcher_of(function: Callable[..., Any]) -> Any:
     dispatcher: Any = njit(function, nogil=True, fastmath=set(FAST))
     with contextlib.suppress(RuntimeError):  # no folder can be written to
         dispatcher._cache = _KernelCache(function)
+        dispatcher._cache.mark_as_used()
     return dispatcher
 
 
@@ -74,19 +81,19 @@ class _InlinedCompiler(compiler.CompilerBase):
 
 
 class _Locator(caching._CacheLocator):
-    """Tells numba which folder to keep a kernel in; its name stands for the state of all sources."""
+    """Tells numba the folder and the file names of a kernel, which have its digest."""
 
     def __init__(self, function: Callable[..., Any], folder: str) -> None:
-        self._function, self._folder = function, folder
+        self._digest, self._folder = digest_of(function), folder
 
     def get_cache_path(self) -> str:
         return self._folder
 
     def get_source_stamp(self) -> str:
-        return Path(self._folder).name
+        return self._digest
 
     def get_disambiguator(self) -> str:
-        return str(self._function.__code__.co_firstlineno)
+        return self._digest
 
     def ensure_cache_path(self) -> None:
         """Do nothing: the folder is there."""
@@ -104,9 +111,45 @@ class _KernelCacheImpl(caching.CompileResultCacheImpl):
 class _KernelCache(caching.FunctionCache):
     _impl_class = _KernelCacheImpl
 
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        try:
+            return super().load_overload(signature, context)
+        except (AttributeError, ImportError):  # a record that the kernel was compiled for is gone from its module
+            with contextlib.suppress(OSError):
+                self.flush()
+            return None
+
     def save_overload(self, signature: Any, compiled: Any) -> None:
-        with contextlib.suppress(OSError):  # a full disk, or a folder that may only be read
+        with SAVING, contextlib.suppress(OSError):  # a full disk, or a folder that may only be read
             super().save_overload(signature, compiled)
+            remove_unused(Path(self.cache_path))
+
+    def _index_key(self, signature: Any, codegen: Any) -> Any:
+        """Add the names of fields: code knows the fields of a record by their positions."""
+        return *super()._index_key(signature, codegen), *map(_fields, signature)
+
+    def mark_as_used(self) -> None:
+        """Set the time of the last use, to the day."""
+        index = Path(self.cache_path, f"{self._impl.filename_base}.nbi")
+        with contextlib.suppress(OSError):
+            if time.time() - index.stat().st_mtime > DAY:
+                os.utime(index)
+
+
+def _fields(kind: Any) -> Any:
+    """Return the names of the fields of a record, and those of the records in it."""
+    within = getattr(kind, "types", None) or [kind.dtype] if isinstance(kind, types.BaseTuple) else ()  # type: ignore[attr-defined]
+    return getattr(kind, "fields", ()), *map(_fields, within)
+
+
+def remove_unused(folder: Path) -> None:
+    """Remove the files of kernels that no process has used for a month, such as those of an earlier version."""
+    oldest = time.time() - MAX_DAYS_UNUSED * DAY
+    for index in folder.glob("*.nbi"):
+        with contextlib.suppress(OSError):
+            if index.stat().st_mtime < oldest:
+                for file in folder.glob(f"{index.stem}.*"):
+                    file.unlink(missing_ok=True)
 
 
 class _FirstCompilation(event.Listener):

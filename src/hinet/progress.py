@@ -109,10 +109,13 @@ def format_epoch(record: EpochRecord) -> str:
 
 
 class RowCounter:
-    """Counts processed rows: one updated line on a terminal, a line every few seconds in a log, and a final one."""
+    """Counts processed rows: one updated line on a terminal, a line every few seconds in a log, and a final one.
 
-    def __init__(self, quiet: bool = False, stream: TextIO | None = None) -> None:
-        self._quiet, self._stream = quiet, stream or sys.stderr
+    Without ``has_rate`` it leaves out the rows per second, where these are not those of predictions.
+    """
+
+    def __init__(self, quiet: bool = False, stream: TextIO | None = None, *, has_rate: bool = True) -> None:
+        self._quiet, self._stream, self._has_rate = quiet, stream or sys.stderr, has_rate
         self._is_terminal = self._stream.isatty()
         self._start = self._last_update = time.monotonic()
         self.rows = 0
@@ -139,13 +142,13 @@ class RowCounter:
 
     def __str__(self) -> str:
         seconds = time.monotonic() - self._start
-        rows = counted(self.rows, "row")
-        return f"{rows} in {seconds:.1f} s, {self.rows / max(seconds, 1e-9):,.0f} a second"
+        rate = f", {self.rows / max(seconds, 1e-9):,.0f} per second" if self._has_rate else ""
+        return f"{counted(self.rows, 'row')} in {seconds:.1f} s{rate}"
 
 
 @contextmanager
-def counter_for_terminal(quiet: bool) -> Iterator[RowCounter]:
+def counter_for_terminal(quiet: bool, *, has_rate: bool = True) -> Iterator[RowCounter]:
     """Yield a counter that writes the final count unless the block raises."""
-    counter = RowCounter(quiet)
+    counter = RowCounter(quiet, has_rate=has_rate)
     yield counter
     counter.finished()

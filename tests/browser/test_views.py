@@ -174,6 +174,8 @@ def test_model_view_shows_the_evaluation(service: str, open_page: Open) -> None:
         expect(page.get_by_role("heading", name=title, exact=True)).to_be_visible()
     assert page.locator(".levels li").count() == 16
     assert page.locator("svg.plot .dot").count() > 2
+    rows = page.request.get(f"{service}/v1/models/shop").json()["evaluation"]["rows"]
+    expect(page.get_by_text(f"of {rows} rows wrong")).to_be_visible()  # of branches without errors too
     look(page, "model")
     page.locator(".branches button").first.click()
     expect(page.get_by_role("button", name="One level up")).to_be_visible()

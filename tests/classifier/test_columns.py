@@ -244,7 +244,7 @@ def test_columns_that_cannot_be(columns: Any, message: str) -> None:
 def test_columns_need_a_frame() -> None:
     with pytest.raises(HiNetError, match="`columns` names columns, and the rows are list"):
         small(columns={"text": ["title"]}).fit(["rye"] * 3, ["a", "b", "a"])
-    with pytest.raises(HiNetError, match="titles=True, and titles have no other columns"):
+    with pytest.raises(HiNetError, match="`titles=True` needs rows of text alone"):
         small(titles=True).fit(FRAME, LABELS)
 
 

@@ -159,7 +159,7 @@ def test_vectors_that_make_no_sense_are_refused(taxonomy: Taxonomy, vectors: Tok
         HiNetClassifier(taxonomy, vectors=vectors).fit(np.eye(20), rows[1])
     with pytest.raises(FileError, match="does not exist"):
         HiNetClassifier(taxonomy, vectors=tmp_path / "nowhere").fit(*rows)
-    with pytest.raises(HiNetError, match="no label has one"):
+    with pytest.raises(HiNetError, match="no label has a title"):
         HiNetClassifier(taxonomy, titles=True).fit(*rows)
 
 
@@ -202,6 +202,7 @@ def test_texts_are_compared_with_titles_by_their_vectors(vectors: TokenVectors, 
     rows = texts_of(160, 0, KNOWN)
     trained = HiNetClassifier(titled(titles, tmp_path), vectors=vectors, titles=True, n_jobs=1)
     trained = trained.fit_stream([rows]) if streamed else trained.fit(*rows)
+    assert (trained.fitted_.fingerprint["rows"], trained.fitted_.fingerprint["titles"]) == (160, 4)
     logits = title_logits(trained, list(titles.values()))
     for number, (own, other) in enumerate([("bakery", "dairy"), ("dairy", "bakery"), ("garage", "station")]):
         assert logits[own][number] > logits[other][number] + 1

@@ -204,7 +204,7 @@ class Changing:
         ([(["rye"] * 3, ["bread", "milk", ""])], {"taxonomy": taxonomy()}, "row 2: the label is missing"),
         ([(["rye"] * 2, [{"bread"}] * 2), (["rye"] * 2, [{"bread"}, set()])], {}, "row 3: no label; leave the row out"),
         ([(["rye"] * 3, ["bread"] * 3), (["rye"] * 3, ["bread", "breed", "milk"])], {"taxonomy": taxonomy()}, "row 4"),
-        ([(["rye"], ["bread"])], {"patience": 1}, "patience looks at validation rows"),
+        ([(["rye"], ["bread"])], {"patience": 1}, "`patience` needs validation rows"),
         ([(["rye"], ["bread"])], {"engine": "torch"}, "a stream trains with the fused engine"),
     ],
 )  # fmt: skip

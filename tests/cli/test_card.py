@@ -30,7 +30,10 @@ def test_a_card_has_what_is_kept_with_the_model(shop: Path) -> None:
     assert "No evaluation is kept" in before.stdout
     assert "model-index" not in parts_of(before.stdout)[0]
 
-    assert run_hinet("evaluate", "model", "test.csv", "--keep", cwd=shop).returncode == 0
+    evaluated = run_hinet("evaluate", "model", "test.csv", "--keep", cwd=shop)
+    assert evaluated.returncode == 0
+    assert re.search(r"^80 rows in [\d.]+ s$", evaluated.stderr, re.MULTILINE)  # its only rate is in the table
+    assert "speed of predictions, from text" in evaluated.stdout
     done = run_hinet("inspect", "model", "--card", "--out", "card.md", cwd=shop)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     metadata, body = parts_of((shop / "card.md").read_text())

@@ -10,12 +10,21 @@ import pytest
 
 from hinet import load
 from hinet.cli.demo import PHRASES
+from tests.cli.conftest import run_hinet
 from tests.processes import run
+
+
+def test_the_demo_refuses_a_folder_that_it_cannot_write_before_it_trains(tmp_path: Path) -> None:
+    (tmp_path / "model").write_text("not a folder")
+    done = run_hinet("demo", "--out", tmp_path / "model", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert str(tmp_path / "model") in done.stderr
 
 
 @pytest.mark.slow  # .ci/wheel.py runs the demo too
 def test_the_demo_trains_judges_and_classifies(tmp_path: Path) -> None:
-    command = [Path(sys.executable).with_name("hinet"), "demo", "--save", str(tmp_path / "model")]
+    command = [Path(sys.executable).with_name("hinet"), "demo", "--out", str(tmp_path / "model")]
     done = run(command)
     assert done.returncode == 0, done.stderr
     assert "ICD-10-CM: tree of 23,774 nodes in 6 levels" in done.stdout

@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from hinet.cli import app
+from hinet.cli.command_list import PANELS
 from hinet.cli.predict import DecodingName
 from hinet.cli.row_options import RowFormat
 from hinet.data.tables.formats import FORMATS
@@ -56,6 +57,11 @@ def test_every_command_shows_an_example_and_takes_a_seed_and_threads_only_if_it_
     assert all(parameter.help for parameter in COMMANDS[name].params if parameter.name != "help")
 
 
+@pytest.mark.parametrize("name", ["train", "tune", "update", "demo"])
+def test_every_command_that_saves_a_model_takes_the_same_option_for_its_folder(name: str) -> None:
+    assert "--out" in {option for parameter in COMMANDS[name].params for option in parameter.opts}
+
+
 @pytest.mark.parametrize(("name", "panel"), [("compare", None), ("taxonomy check", None), ("train", "Columns")])
 def test_an_option_that_several_commands_declare_is_in_the_panel_of_each(name: str, panel: str | None) -> None:
     panels = {
@@ -91,6 +97,12 @@ def test_the_example_runs(name: str, shop: Path) -> None:
         "taxonomy convert": {"categories.tsv"},
     }.get(name, set())
     assert done.stdout or made
+
+
+def test_the_list_of_commands_has_their_summaries() -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    summaries = {name: command.help.partition("\n")[0] for name, command in commands.items()}
+    assert summaries == {name: text for panel in PANELS.values() for name, text in panel.items()}
 
 
 def test_help_lists_every_command_and_its_example() -> None:

@@ -163,13 +163,17 @@ def test_bad_settings_are_told(
     assert not Path("none").exists()
 
 
-def test_options_take_the_place_of_settings(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_override_settings_even_if_they_are_the_defaults(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(shop)
-    parameters = {"epochs": 3, "width": 24, "text": {"min_df": 1}, "titles": False, "effort": "quick"}
+    parameters = {
+        "epochs": 3, "width": 24, "text": {"min_df": 1}, "titles": False, "effort": "quick", "random_state": 5,
+        "members": 1,
+    }  # fmt: skip
     Path("own.json").write_text(json.dumps({"format": "hinet settings", "version": 1, "parameters": parameters}))
-    options = ["--settings", "own.json", "--width", "16", "--effort", "default", "--out", "own", "-q"]
+    options = ["--settings", "own.json", "--width", "16", "--effort", "default", "--seed", "0", "--out", "own", "-q"]
     assert run_inside("train", *DATA, *options) == 0
     model = load("own")
     assert (model.epochs, model.width, model.titles, model.effort) == (3, 16, False, "default")
+    assert (model.random_state, model.members) == (0, 1)
     assert model.text is not None
     assert model.text.min_df == 1

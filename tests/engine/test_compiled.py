@@ -4,9 +4,11 @@ import importlib.util
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from hinet import compiled, machine_code
@@ -66,7 +68,7 @@ def test_kernels_are_compiled_once_and_kept_where_the_user_wants_them(tiny: Path
     assert run(tiny, NUMBA_CACHE_DIR=str(kept)) == ("42 6 0 1\nrefused\n", told)
     files = sorted(path for path in kept.rglob("*") if path.is_file())
     assert {path.suffix for path in files} == {".nbi", ".nbc"}
-    assert all(path.parent.name.startswith("hinet-") for path in files)  # a folder for each state of the sources
+    assert {path.parent for path in files} == {kept / compiled.FOLDER}
     assert run(tiny, NUMBA_CACHE_DIR=str(kept)) == ("42 6 1 0\nrefused\n", "")
     assert sorted(path for path in kept.rglob("*") if path.is_file()) == files
     assert [path.name for path in tiny.parent.rglob("*.nb?")] == []
@@ -74,7 +76,7 @@ def test_kernels_are_compiled_once_and_kept_where_the_user_wants_them(tiny: Path
 
 def test_kernels_are_kept_beside_their_source_if_nothing_is_said(tiny: Path) -> None:
     run(tiny)
-    assert {path.suffix for path in tiny.parent.rglob("hinet-*/*")} == {".nbi", ".nbc"}
+    assert {path.suffix for path in tiny.parent.rglob(f"{compiled.FOLDER}/*")} == {".nbi", ".nbc"}
     assert run(tiny) == ("42 6 1 0\nrefused\n", "")
 
 
@@ -83,14 +85,128 @@ def test_kernels_that_may_only_be_read_are_used(tiny: Path, tmp_path: Path, monk
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     run(tiny)
     doubled = _module(tiny).doubled
-    (folder,) = tiny.parent.rglob("hinet-*")
+    (folder,) = tiny.parent.rglob(compiled.FOLDER)
     assert doubled.is_kept()
     monkeypatch.setattr(compiled, "_can_be_written", lambda folder: folder.is_relative_to(tmp_path / "user"))
     assert compiled.folder_for(doubled.py_func) == folder
     for index in folder.glob("*.nbi"):
         index.unlink()
     assert not doubled.is_kept()
-    assert compiled.folder_for(doubled.py_func) == tmp_path / "user" / "hinet" / folder.name
+    assert compiled.folder_for(doubled.py_func) == tmp_path / "user" / folder.name
+
+
+CALLED = """
+from hinet.compiled import inlined
+FACTOR, TABLE = 3, np.arange(4)
+
+@inlined
+def tripled(x):
+    return [FACTOR * y + TABLE[1] for y in (x,)][0]
+
+def unused():
+    return 1
+"""
+CALLING = """
+class Pair(NamedTuple):
+    first: int
+    second: int
+
+@kernel
+def doubled(x):
+    pair = Pair(tripled(x), x)
+    return pair.first - pair.second
+
+@kernel
+def unrelated(x):
+    return np.sqrt(x)
+"""
+
+
+def _digests(calling: str = CALLING, called: str = CALLED) -> tuple[str, str]:
+    names: dict[str, Any] = {"np": np, "NamedTuple": NamedTuple, "kernel": compiled.kernel, "__name__": "hinet.tiny"}
+    exec(called, names)
+    exec(calling, names)
+    return compiled.digest_of(names["doubled"].py_func), compiled.digest_of(names["unrelated"].py_func)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    ["FACTOR, TABLE = 3/FACTOR, TABLE = 4", "arange(4)/arange(5)", "[FACTOR */[1 + FACTOR *", "TABLE[1]/TABLE[2]"],
+)
+def test_a_kernel_is_compiled_again_after_an_edit_of_what_it_calls(edit: str) -> None:
+    doubled, unrelated = _digests()
+    edited = _digests(called=CALLED.replace(*edit.split("/")))
+    assert edited[0] != doubled
+    assert edited[1] == unrelated
+
+
+def test_a_kernel_is_compiled_again_after_an_edit_of_its_records_and_not_of_anything_else() -> None:
+    assert _digests(CALLING.replace("first: int", "third: int"))[0] != _digests()[0]
+    edited = CALLED.replace("return 1", "return 2").replace("FACTOR", "# a comment\nFACTOR", 1)
+    assert _digests(called=edited) == _digests()
+
+
+def test_the_digest_of_every_kernel_is_the_same_in_every_process() -> None:
+    code = (
+        "from hinet.engine.compiling import FOR_TRAINING as kernels\nfrom hinet.compiled import digest_of\n"
+        "print(*(digest_of(kernel.py_func) for kernel in kernels))"
+    )
+    done = processes.run([sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": "12"})
+    assert done.stdout.split() == [compiled.digest_of(kernel.py_func) for kernel in FOR_TRAINING]
+    assert len({*done.stdout.split()}) == len(FOR_TRAINING)
+
+
+RECORDS = """
+from typing import NamedTuple
+from hinet.compiled import kernel
+
+class Pair(NamedTuple):
+    first: float
+    second: float
+
+@kernel
+def first_of(pair):
+    return pair.first
+"""
+
+
+def test_kernels_notice_records_whose_fields_moved_and_records_that_are_gone(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tiny.parent))
+    swapped = RECORDS.replace("first: float", "").replace("second: float", "second: float\n    first: float")
+    digests, hits = [], []
+    for source in (RECORDS, RECORDS, swapped, RECORDS.replace("Pair", "Twin")):
+        tiny.write_text(source)
+        module = _module(tiny)
+        monkeypatch.setitem(sys.modules, "hinet.tiny", module)
+        record = module.Pair if "Pair" in source else module.Twin
+        assert module.first_of.compiled(record(first=1.0, second=2.0)) == 1.0
+        digests.append(compiled.digest_of(module.first_of.py_func))
+        hits.append(len(module.first_of.compiled.stats.cache_hits))
+    assert len({*digests}) == 1
+    assert hits == [0, 1, 0, 0]
+
+
+def test_files_of_kernels_that_nobody_used_for_a_month_are_removed(tmp_path: Path) -> None:
+    old, recent = time.time() - 31 * machine_code.DAY, time.time() - 29 * machine_code.DAY
+    for name, used in (("a.old-1.py311", old), ("a.recent-2.py311", recent)):
+        for file in (tmp_path / f"{name}.1.nbc", tmp_path / f"{name}.nbi"):
+            file.touch()
+            os.utime(file, (used, used))
+    os.utime(tmp_path / "a.recent-2.py311.1.nbc", (old, old))
+    machine_code.remove_unused(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.recent-2.py311.1.nbc", "a.recent-2.py311.nbi"]
+    machine_code.remove_unused(tmp_path / "missing")
+
+
+def test_the_use_of_a_kernel_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    assert compiled.kernel(_halved)(4.0) == 2.0
+    (index,) = tmp_path.rglob("*.nbi")
+    os.utime(index, (0, 0))
+    assert compiled.kernel(_halved)(4.0) == 2.0
+    assert index.stat().st_mtime > 0
 
 
 def test_a_kernel_that_cannot_be_kept_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from subprocess import PIPE
 from threading import Thread
 
 import pytest
@@ -71,6 +72,46 @@ def test_a_claim_waits_for_what_was_begun_and_takes_what_was_not(
     waiting.join(timeout=processes.LONGEST)
     workers.join()
     assert told == ["first"]
+
+
+COMPILING = """
+import threading
+from types import SimpleNamespace
+from hinet import machine_code
+from hinet.engine import every_kernel
+
+files, asked = threading.Lock(), threading.Event()
+
+class Lock:
+    def __enter__(self):
+        asked.set()
+        files.acquire()
+    def __exit__(self, *error):
+        files.release()
+
+def compile(types):
+    with files:
+        print("begun", flush=True)
+        asked.wait()
+        print("written", flush=True)
+    threading.Event().wait()
+
+machine_code.SAVING = Lock()
+every_kernel.calls = lambda: {"slow": [(SimpleNamespace(compiled=SimpleNamespace(compile=compile)), ())]}
+every_kernel.main()
+"""
+
+
+def test_a_worker_ends_with_its_input_while_it_compiles_but_not_while_it_writes() -> None:
+    with processes.started([sys.executable, "-c", COMPILING], stdin=PIPE, stdout=PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("slow\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "begun\n"
+        process.stdin.close()
+        assert process.stdout.read() == "written\n"
+    assert process.returncode == 0
 
 
 def test_training_has_no_workers_on_one_core_or_if_all_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

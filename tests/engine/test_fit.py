@@ -526,9 +526,7 @@ class Listens(SilentProgress):
 def test_too_little_memory_is_refused_before_training() -> None:
     rows, traces, _ = data()
     listens = Listens()
-    with pytest.raises(
-        HiNetError, match=r"takes 0\.00 GB.*memory_limit=1e-06 GB; lower width.*wide_buckets.*wide=False"
-    ):
+    with pytest.raises(HiNetError, match=r"takes 0\.00 GB.*`memory_limit=1e-06`; lower `width`.*`wide=False`"):
         fit(rows, traces, _with(QUICK, memory_limit=1e-6), progress=listens)
     assert not any(cached.startswith("started") for cached in listens.cached)
     fit(rows, traces, _with(QUICK, memory_limit=1.0, deep_epochs=1, wide_epochs=1))

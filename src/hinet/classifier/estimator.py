@@ -26,6 +26,7 @@ from hinet.classifier.fitting import (
     engine_for,
     engine_settings,
     fit_model,
+    torch_parameter,
     validation_metrics,
 )
 from hinet.classifier.held_out import ForeignRows, HeldOut
@@ -459,16 +460,14 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         parameters = validate_parameters(self, RULES)
         VALID.validate("valid", valid)
-        if engine_for(self.engine, self.network, self.device) != "fused":
-            raise HiNetError("a stream trains with the fused engine; leave `engine`, `network` and `device` out")
+        if torch := torch_parameter(self.engine, self.network, self.device):
+            raise HiNetError(f"a stream trains with the fused engine; leave {torch} out")
         if self.warm_start and self.__sklearn_is_fitted__():
             raise HiNetError("a stream starts a model anew; set `warm_start=False`, or train on with partial_fit")
         if self.encoder is not None:
             require("sentence_transformers", "`encoder`")
         if self.patience is not None and valid is None and self.validation_fraction is None:
-            raise HiNetError(
-                "patience looks at validation rows; give `valid` or `validation_fraction`, or leave it out"
-            )
+            raise HiNetError("`patience` needs validation rows; give `valid` or `validation_fraction`, or leave it out")
         compile_for_training()
         result = StreamTraining(parameters, self._given_taxonomy(), self._progress()).fit(source, valid)
         self._clear("n_features_in_", "feature_names_in_")
@@ -494,11 +493,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"`decoding={self.decoding!r}` answers with one label, and rows have several; leave it out, or set "
                 "`multilabel=False`"
             )
-        if several and engine_for(self.engine, self.network, self.device) == "torch":
-            raise HiNetError(
-                "the engine 'torch' is for one label a row; leave `engine`, `network` and `device` out, or set "
-                "`multilabel=False`"
-            )
+        if several and (torch := torch_parameter(self.engine, self.network, self.device)):
+            raise HiNetError(f"{torch} is for one label per row; leave it out, or set `multilabel=False`")
         return several
 
     def _fit_anew(
@@ -511,9 +507,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             check_tunable(vars(self), labelled.kind)
             rows = preparation.with_titles(labelled)
             texts = None if valid is None else (valid[0], codec.truth(valid[1]))
-            self._set_fitted(
-                fit_tuned(rows.rows, codec, rows.traces, rows.weights, texts, parameters, self._progress())
-            )
+            fitted = fit_tuned(rows.rows, codec, rows.traces, rows.weights, texts, parameters, self._progress())
+            self._set_fitted(fitted.trained_on_titles(len(rows.traces) - len(labelled.traces)))
             return None if texts is None else HeldOut(self.fitted_.rows(texts[0]), texts[1])
         prepared = preparation.prepare(labelled, valid, self._column_names)
         features = prepared.features
@@ -525,7 +520,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         fitted, held_out = with_learned_trust(
             fitted, labelled.rows, labelled.traces, prepared.held_out, own_valid, seed
         )
-        self._set_fitted(fitted)
+        self._set_fitted(fitted.trained_on_titles(prepared.titles))
         return held_out
 
     def _preparation(self, cache: FeatureCache | None) -> Preparation:

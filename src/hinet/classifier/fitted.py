@@ -41,6 +41,13 @@ class Fitted:
     file: MappedFile | None = None  # that the weights of a loaded model are read from
     set_rule: SetRule | None = None  # which labels a row is answered with, where it may have several
 
+    def trained_on_titles(self, count: int) -> Fitted:
+        """Return the same, with ``count`` titles of labels counted apart from the training rows."""
+        if not count:
+            return self
+        fingerprint = {**self.fingerprint, "rows": self.fingerprint["rows"] - count, "titles": count}
+        return replace(self, fingerprint=fingerprint)
+
     def rows(self, X: Any) -> Any:
         """Return checked input as rows to predict; those of texts have the share of their n-grams that are unknown."""
         self.check_file()

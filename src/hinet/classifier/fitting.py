@@ -87,15 +87,22 @@ def validation_rows(codec: LabelCodec, held_out: HeldOut) -> ValidationRows | No
 
 def engine_for(engine: str, network: Any, device: str | None) -> Engine:
     """Return which engine trains: the fused one, unless torch, a feature network or a GPU is given."""
-    reasons = {"network=": network is not None, f"the device {device!r}": device not in (None, "cpu")}
-    reasons[f"engine={engine!r}"] = engine == "torch"
-    torch_reasons = [reason for reason, applies in reasons.items() if applies]
-    if not torch_reasons:
+    parameter = torch_parameter(engine, network, device)
+    if parameter is None:
         return "fused"
     if engine == "fused":
-        raise HiNetError("the fused engine trains on a CPU and makes its own network; leave network and device out")
-    require("torch", torch_reasons[0])
+        raise HiNetError(f"the fused engine trains on a CPU and makes its own network; leave {parameter} out")
+    require("torch", parameter)
     return "torch"
+
+
+def torch_parameter(engine: str, network: Any, device: str | None) -> str | None:
+    """Return the parameter that asks for the engine of torch, as messages name it, or None."""
+    if network is not None:
+        return "`network`"
+    if device not in (None, "cpu"):
+        return f"`device={device!r}`"
+    return "`engine='torch'`" if engine == "torch" else None
 
 
 def engine_settings(parameters: Mapping[str, Any]) -> EngineSettings:

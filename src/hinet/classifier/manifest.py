@@ -165,10 +165,11 @@ class FrameEntry(TypedDict):
 
 
 class RowEntry(TypedDict):
-    """What the training rows can be recognised by."""
+    """What the training rows can be recognised by; titles of labels that were trained on are counted apart."""
 
     rows: int
     labels: int
+    titles: NotRequired[int]
 
 
 class TrainingEntry(RowEntry):
@@ -271,6 +272,16 @@ def trainings_of(manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return what is known of the rows of the first training, and then of those of every update."""
     last = manifest["training_data"]
     return [*last.get("before", ()), last]
+
+
+def training_text(training: Mapping[str, Any]) -> str:
+    """Return what a model was trained on.
+
+    >>> training_text({"rows": 14_698, "titles": 1_006, "labels": 1_010})
+    '14,698 rows and 1,006 titles with 1,010 labels'
+    """
+    titles = f" and {counted(training['titles'], 'title')}" if training.get("titles") else ""
+    return f"{counted(training['rows'], 'row')}{titles} with {counted(training['labels'], 'label')}"
 
 
 def updates_text(updates: Sequence[Mapping[str, Any]]) -> str:

@@ -158,6 +158,8 @@ def _words_limit(manifest: Mapping[str, Any]) -> str:
 def _training_data(manifest: Mapping[str, Any]) -> str:
     first, *updates = trainings_of(manifest)
     cells = {"rows": f"{first['rows']:,}", "labels": f"{first['labels']:,}"}
+    if first.get("titles"):
+        cells["titles of labels, trained on like rows"] = f"{first['titles']:,}"
     if first.get("blake2b"):
         cells["fingerprint (BLAKE2 of features and labels)"] = _code(first["blake2b"])
     if updates:

@@ -56,12 +56,12 @@ class PredictionOptions:
         by_node = self.min_confidence is not None or self.decoding != "map"
         if self.min_confidence is not None and self.decoding != "map":
             raise HiNetError(
-                "`min_confidence` cannot be combined with a decoding other than map; leave out one of the two"
+                "`min_confidence` cannot be combined with a `decoding` other than map; leave out one of the two"
             )
         if (self.top or 1) > 1 and (self.min_confidence is not None or self.decoding == "expected_f1"):
             raise HiNetError(
-                f"top = {self.top} cannot be combined with `min_confidence` or the decoding expected_f1, which give "
-                "one answer a row; leave out one of the two"
+                f"`top` must be 1 with `min_confidence` or `decoding='expected_f1'`, which give one answer per row; "
+                f"got {self.top}"
             )
         if by_node and self.levels:
             raise HiNetError("`levels` are those of the best trace; leave out `min_confidence` and the decoding")

@@ -66,6 +66,7 @@ class PreparedRows:
     features: Features
     training: EncodedRows
     held_out: HeldOut | None
+    titles: int  # number of titles after the training rows
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ class Preparation:
         texts = self._texts(labelled)
         titles, weight = self._titles(labelled, texts)
         if titles is not None:
+            self.progress.message(titles.note)
             labelled = labelled.with_titles(titles, weight)
         codec = labelled.codec
         truth = None if valid is None else codec.truth(valid[1])  # raises before features are fitted
@@ -94,12 +96,15 @@ class Preparation:
         valid_rows = None if held_out is None else validation_rows(codec, held_out)
         title_columns = None if titles is None else titles.columns_of(rows)
         training = EncodedRows(rows, labelled.traces, labelled.weights, valid_rows, title_columns)
-        return PreparedRows(features, training, held_out)
+        return PreparedRows(features, training, held_out, 0 if titles is None else len(titles))
 
     def with_titles(self, labelled: LabelledRows) -> LabelledRows:
         """Return rows with the titles of labels after them, if titles are training rows as well."""
         titles, weight = self._titles(labelled, self._texts(labelled))
-        return labelled if titles is None else labelled.with_titles(titles, weight)
+        if titles is None:
+            return labelled
+        self.progress.message(titles.note)
+        return labelled.with_titles(titles, weight)
 
     def _texts(self, labelled: LabelledRows) -> TrainingTexts | None:
         if labelled.kind != "text":

@@ -95,6 +95,8 @@ class StreamTraining:
         trained = counted(first.rows - len(held.labels), "training row")
         self._progress.message(f"{trained} with {counted(len(counts), 'label')}, from a stream")
         titles, weights_of_titles = self._titles(first, held, sample, codec, counts)
+        if titles is not None:
+            self._progress.message(titles.note)
         features = self._features(first, held, sample, codec, titles)
         fingerprint = self._fingerprint(first, features, codec, len(held.labels), (titles, weights_of_titles))
         with self._folder() as folder:
@@ -377,6 +379,7 @@ class StreamTraining:
         predictor = Search(model, settings.threads)
         told = {"rows": rows, "labels": int(np.count_nonzero(self._class_counts)), "blake2b": first.digest}
         fitted = Fitted(features, codec, predictor, predictor.history, told)
+        fitted = fitted if titles is None else fitted.trained_on_titles(len(titles))
         if codec.sets is not None:
             return replace(fitted, set_rule=SetRule())
         if not self._parameters["keep_examples"] or codec.inferred:

@@ -29,7 +29,7 @@ class TextStyle:
         if text.strip() == "":
             raise missing_label(row)
         if reason := path_error(text, self.mark):
-            raise LabelError(f"row {row}: {reason}, or take labels as they are with path_sep=None")
+            raise LabelError(f"row {row}: {reason}, or set `path_sep=None` if labels are not paths")
         return split_path(text, self.mark)
 
     def written(self, steps: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ from hinet.classifier.labels import LabelCodec
 from hinet.data import Traces
 from hinet.data.matrices import MixedRows
 from hinet.engine.training.title_units import TitleColumns
-from hinet.errors import HiNetError
+from hinet.errors import HiNetError, counted
 from hinet.taxonomy import Taxonomy
 from hinet.taxonomy.terms import DEFINITION, SYNONYMS, split_terms
 
@@ -60,6 +60,11 @@ class TitleRows:
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    @property
+    def note(self) -> str:
+        """A message that titles are trained on."""
+        return f"{counted(len(self), 'title')} of labels {'is' if len(self) == 1 else 'are'} trained on like rows"
 
     def after(self, texts: Any) -> pa.ChunkedArray:
         """Return texts with the titles after them."""
@@ -120,13 +125,13 @@ def chosen_titles(
     choices and its weight.
     """
     if kind == "frame" and wanted:
-        raise HiNetError("titles=True, and titles have no other columns than text; leave titles out")
+        raise HiNetError("`titles=True` needs rows of text alone, as titles have no other columns; leave it out")
     if kind != "text" or wanted is False:
         return None, 0.0
     choices = TitleRows.choices(codec, (codec.label_nodes if wanted else with_rows).astype(np.int64))
     titles, weight = choices[0], USUAL_WEIGHT if wanted else 0.0
     if wanted and not len(titles):
-        raise HiNetError("`titles` are wanted, and no label has one in the taxonomy; leave them out")
+        raise HiNetError("`titles=True`, but no label has a title in the taxonomy; leave it out")
     if wanted is None and titles.may_help(rows):
         titles, weight = learned(choices)
     return (titles, weight) if weight else (None, 0.0)

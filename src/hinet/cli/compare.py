@@ -43,7 +43,7 @@ def compare(
     out: Annotated[Path, option("JSON file for the results.")] = Path("compare.json"),
     plot: Annotated[Path, option("File for the plot: .png, .svg or .pdf.")] = PLOT,
 ) -> None:
-    """Train flat and hierarchical networks with the same features, seeds and budget; needs the extra 'torch'."""
+    """Train flat and hierarchical networks with the same features and budget; needs the extra 'torch'."""
     from hinet.data.tables import Columns
     from hinet.evaluation import compare as compare_models
     from hinet.evaluation.comparison_data import lshtc_comparison, table_comparison

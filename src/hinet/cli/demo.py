@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from hinet.data.icd10cm import Icd10cm
     from hinet.data.vectors import TokenVectors
 
-EXAMPLE = "hinet demo --save icd_model"
+EXAMPLE = "hinet demo --out icd_model"
 PHRASES = (
     "typhoid fever with pneumonia",
     "type 2 diabetes with kidney damage",
@@ -33,7 +34,7 @@ _MAX_TITLE = 44  # characters
 @seed_options
 def demo(
     run: RunOptions,
-    save: Annotated[str | None, option("Folder to save the trained model to (default: not saved).")] = None,
+    out: Annotated[Path | None, option("Folder for the trained model (default: not saved).", "--out", "--save")] = None,
     vectors: Annotated[
         bool, option("Understand words that no row has, by vectors distilled from all-MiniLM-L6-v2.", "--vectors")
     ] = False,
@@ -42,11 +43,14 @@ def demo(
     from rich.console import Console
 
     from hinet import HiNetClassifier
+    from hinet.classifier.model_folder import check_target
     from hinet.cli.taxonomy import summary_lines
     from hinet.data import load_icd10cm
     from hinet.engine.compiling import compile_for_training
     from hinet.taxonomy.check import summarise
 
+    if out is not None:
+        check_target(out)
     source = _distilled(run) if vectors else None
     compile_for_training()
     console = Console(highlight=False)
@@ -67,14 +71,13 @@ def demo(
     console.print(_evaluation_table(classifier, icd, time.perf_counter() - start))
     for phrase, (best,) in zip(PHRASES, classifier.predict_traces(PHRASES), strict=True):
         console.print(_trace_text(phrase, best, icd.taxonomy))
-    if save is not None:
-        classifier.save(save)
-        typer.echo(f"saved to {save}")
+    if out is not None:
+        classifier.save(out)
+        typer.echo(f"saved to {out}")
 
 
 def _distilled(run: RunOptions) -> TokenVectors:
     """Return static vectors of the encoder that a package carries."""
-    from pathlib import Path
     from tempfile import TemporaryDirectory
 
     from hinet.data.vectors import read_vectors

@@ -47,7 +47,7 @@ def evaluate(
     ] = False,
     encoder: EncoderFolder = None,
 ) -> None:
-    """Evaluate a model on labelled rows: accuracy, hierarchical F1, accuracy by level, calibration, coverage.
+    """Evaluate a model on labelled rows: accuracy, hierarchical F1, calibration, coverage.
 
     If rows have several labels, any of them is a right answer; the figures of sets and of the first labels come beside.
     """
@@ -63,7 +63,7 @@ def evaluate(
     columns = loaded.checked_columns(column_options.with_defaults(loaded.columns))
     query = RowQuery(columns, where=rows.where, check=check, widths=loaded.widths(columns))
     start = time.perf_counter()
-    with rows.row_errors(_OUTPUT) as row_errors, counter_for_terminal(run.quiet or as_json) as counter:
+    with rows.row_errors(_OUTPUT) as row_errors, counter_for_terminal(run.quiet or as_json, has_rate=False) as counter:
         parts = []
         for block in labelled_blocks(data, query, rows.options, row_errors):
             if len(block):
@@ -233,7 +233,7 @@ def evaluation_table(evaluation: Evaluation, outputs: int, speed: float) -> Tabl
         ("mean distance to the true label, in edges", f"{report.tree_distance:.2f}"),
         ("calibration error", f"{evaluation.calibration_error:.3f}"),
         ("coverage with at most 5% wrong", f"{100 * evaluation.coverage_at(0.05):.1f}%"),
-        ("speed, from text", f"{speed:,.0f} rows per second"),
+        ("speed of predictions, from text", f"{speed:,.0f} rows per second"),
     ]
     touched = evaluation.found.touched.mean() / max(outputs, 1)
     figures.append(("output neurons computed per row", f"{100 * touched:.2f}%"))

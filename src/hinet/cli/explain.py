@@ -32,7 +32,7 @@ def explain(
     as_json: AsJson = False,
     encoder: EncoderFolder = None,
 ) -> None:
-    """Explain a prediction: for every step of the trace, the words for the chosen node against its strongest rival.
+    """Explain every step of a prediction: the words for the chosen node against its strongest rival.
 
     The probability of a step is relative to its siblings; steps without alternatives are left out. A step may lose to
     its rival and still be on the most probable trace. Unknown words are listed first; parts of them may still be known

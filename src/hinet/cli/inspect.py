@@ -76,7 +76,7 @@ def _draw(manifest: dict[str, Any], model: Path, plot: Path) -> None:
 
 def _lines(manifest: dict[str, Any]) -> list[str]:
     """Return the summary of a manifest as lines."""
-    from hinet.classifier.manifest import metrics_text, trainings_of, updates_text
+    from hinet.classifier.manifest import metrics_text, training_text, trainings_of, updates_text
 
     features = manifest["features"]
     first, *updates = trainings_of(manifest)
@@ -84,7 +84,7 @@ def _lines(manifest: dict[str, Any]) -> list[str]:
     versions = ", ".join(f"{name} {version}" for name, version in manifest["versions"].items())
     lines = [
         f"model of the {manifest['engine']} engine, format {manifest['format']}, {size / 1e6:,.1f} MB; {versions}",
-        f"  trained on  {counted(first['rows'], 'row')} with {counted(first['labels'], 'label')}",
+        f"  trained on  {training_text(first)}",
         *([f"  updated     {updates_text(updates)}"] if updates else []),
         f"  features    {_features_line(features)}",
         *_encoder_lines(manifest),

@@ -13,54 +13,20 @@ from typing import Annotated
 import typer
 
 from hinet import __version__
-from hinet.cli import (
-    compare,
-    compile,
-    demo,
-    evaluate,
-    explain,
-    export,
-    feedback,
-    inspect,
-    predict,
-    serve,
-    taxonomy,
-    train,
-    tune,
-    update,
-    vectors,
-)
+from hinet.cli.command_list import CommandList
 from hinet.cli.messages import with_options
-from hinet.cli.options import help_with_example
 from hinet.errors import HiNetError
 
 USAGE_ERROR = 2  # also what a wrong option exits with
 
 app = typer.Typer(
     name="hinet",
+    cls=CommandList,
     help="Classify rows into a large hierarchy.\n\nStart with 'hinet demo', or see 'hinet train --help'.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for panel, command, example in (
-    ("Train and use a model", train.train, train.EXAMPLE),
-    ("Train and use a model", tune.tune, tune.EXAMPLE),
-    ("Train and use a model", predict.predict, predict.EXAMPLE),
-    ("Train and use a model", evaluate.evaluate, evaluate.EXAMPLE),
-    ("Train and use a model", explain.explain, explain.EXAMPLE),
-    ("Train and use a model", serve.serve, serve.EXAMPLE),
-    ("Manage a model", inspect.inspect, inspect.EXAMPLE),
-    ("Manage a model", update.update, update.EXAMPLE),
-    ("Manage a model", export.export, export.EXAMPLE),
-    ("Manage a model", compile.compile, compile.EXAMPLE),
-    ("Try and compare", demo.demo, demo.EXAMPLE),
-    ("Try and compare", compare.compare, compare.EXAMPLE),
-):
-    app.command(help=help_with_example(command, example), rich_help_panel=panel)(command)
-app.add_typer(feedback.app, name="feedback", rich_help_panel="Manage a model")
-app.add_typer(taxonomy.app, name="taxonomy", rich_help_panel="Hierarchies")
-app.add_typer(vectors.app, name="vectors", rich_help_panel="Vectors of words")
 
 
 def _print_version(requested: bool) -> None:

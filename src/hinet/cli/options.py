@@ -60,6 +60,12 @@ def option(help: str, *names: str, least: float | None = None, most: float | Non
     return typer.Option(*names, help=help, min=least, max=most)
 
 
+def given_options(context: typer.Context) -> set[str]:
+    """Return the parameters of the command that the user gave, be they equal to the defaults or not."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
 ModelFolder = Annotated[Path, typer.Argument(help="Folder of a trained model.", show_default=False)]
 EncoderFolder = Annotated[
     str | None,

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
-from click.core import ParameterSource
 
 from hinet.cli.cluster_options import ClusterOptions, Split, cluster_options
 from hinet.cli.column_options import NOT_PATHS, ColumnOptions, column_options
 from hinet.cli.finishing import calibrate, report_model
-from hinet.cli.options import RunOptions, option, seed_options
+from hinet.cli.options import RunOptions, given_options, option, seed_options
 from hinet.cli.outputs import PLOT, check_plot
 from hinet.cli.row_options import FILES, RowOptions, conditions, row_options
 from hinet.cli.training_options import TrainingOptions, ValidationOptions, training_options, validation_options
@@ -31,12 +29,18 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
 EXAMPLE = (
     "hinet train products.csv --text title --label category --taxonomy categories.csv --valid-share 0.1 --out model"
 )
-_SETTINGS = "File of settings, such as of 'hinet tune'; options that are given take their place."
+_SETTINGS = "Settings file, such as that of 'hinet tune'; options on the command line override it."
 TAXONOMY = "File of the hierarchy, see 'hinet taxonomy check' (default: labels are paths such as A > B > C)."
 _SPLIT = (
     "Of --cluster: give workers whole experts (jobs), which changes no result, or shares of the rows (rows); auto "
     "takes rows only where jobs would leave workers idle (default: auto)."
 )
+
+
+_OPTION_OF = {
+    "random_state": "seed", "n_jobs": "threads", "verbose": "quiet", "engine": "fine_tune",
+    "validation_fraction": "valid_share",
+}  # fmt: skip
 
 
 @seed_options
@@ -46,6 +50,7 @@ _SPLIT = (
 @validation_options
 @column_options
 def train(
+    context: typer.Context,
     data: Annotated[list[str], typer.Argument(help=FILES, show_default=False)],
     rows: RowOptions,
     column_options: ColumnOptions,
@@ -107,11 +112,11 @@ def train(
     else:
         columns, path_sep = stream.columns, None
         report_hierarchy(columns, hierarchy, run)
-    classifier = classifier_with(
-        known, **_parameters(training, run), taxonomy=hierarchy, path_sep=path_sep_of(path_sep, column_options),
-        validation_fraction=None if stream is None else validation.valid_share, checkpoint=checkpoints,
-        columns=column_kinds(columns),
-    )  # fmt: skip
+    parameters = _parameters(training, run) | {
+        "taxonomy": hierarchy, "path_sep": path_sep_of(path_sep, column_options), "columns": column_kinds(columns),
+        "validation_fraction": None if stream is None else validation.valid_share, "checkpoint": checkpoints,
+    }  # fmt: skip
+    classifier = _classifier(parameters, known, given_options(context))
     try:
         if stream is None:
             risk_error = fit_rows(classifier, rows_read.train, rows_read.valid, validation.risk, cluster, split)
@@ -151,14 +156,17 @@ def declared_by(
     return (None, None) if declared is None else (declared.columns, declared.taxonomy)
 
 
-def classifier_with(settings: Mapping[str, Any], **parameters: Any) -> HiNetClassifier:
-    """Return a classifier with these parameters; what no option gives gives way to settings of a file."""
+def _classifier(parameters: Mapping[str, Any], settings: Mapping[str, Any], given: Set[str]) -> HiNetClassifier:
+    """Return a classifier with parameters from options and a settings file; ``given`` options override the file."""
     from hinet import HiNetClassifier
 
-    usual, context = HiNetClassifier(), click.get_current_context()
-    typed = {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
-    given = {name: value for name, value in parameters.items() if name in typed or value != getattr(usual, name)}
-    return HiNetClassifier(**{**settings, **given})
+    defaults = HiNetClassifier().get_params()
+    overriding = {
+        name: value
+        for name, value in parameters.items()
+        if _OPTION_OF.get(name, name) in given or value != defaults[name]
+    }
+    return HiNetClassifier(**{**settings, **overriding})
 
 
 def _parameters(training: TrainingOptions, run: RunOptions) -> dict[str, Any]:

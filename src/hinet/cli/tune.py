@@ -16,7 +16,6 @@ from hinet.cli.outputs import PLOT, check_plot
 from hinet.cli.row_options import FILES, RowOptions, row_options
 from hinet.cli.train import (
     TAXONOMY,
-    classifier_with,
     column_kinds,
     declared_by,
     fit_rows,
@@ -131,6 +130,7 @@ def _prepare(
     output: str,
 ) -> tuple[TrainingData, HiNetClassifier]:
     """Return all rows, and the classifier to tune; rows of --valid-share are still among the training rows."""
+    from hinet import HiNetClassifier
     from hinet.cli.training_rows import read_training_rows
 
     defaults, hierarchy = declared_by(data[0], rows, column_options, validation, taxonomy)
@@ -140,8 +140,8 @@ def _prepare(
     )  # fmt: skip
     run.message(f"{counted(len(read.train), 'row')} with {counted(len(read.train.distinct_labels), 'label')}")
     report_hierarchy(read.columns, hierarchy, run, read.train.labels)
-    classifier = classifier_with(
-        {}, taxonomy=hierarchy, path_sep=path_sep_of(read.train.path_sep, column_options),
+    classifier = HiNetClassifier(
+        hierarchy, path_sep=path_sep_of(read.train.path_sep, column_options),
         columns=column_kinds(read.columns), vectors=training.vectors, encoder=training.encoder,
         memory_limit=training.memory_limit, keep_examples=training.keep_examples,
         multilabel="auto" if training.multilabel is None else training.multilabel,

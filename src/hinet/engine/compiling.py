@@ -14,10 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Condition, Lock, Thread
-from types import FunctionType
-from typing import Any
 
-from hinet.compiled import Kernel, claimed_by
+from hinet.compiled import Kernel, claimed_by, functions_of
 from hinet.engine.model.column_kernels import column_digests, mean_sizes, merge_columns
 from hinet.engine.search.scoring_kernels import expert_logits
 from hinet.engine.search.search_kernels import best_traces
@@ -97,7 +95,7 @@ class Workers:
 
 
 def _worker() -> subprocess.Popen[str]:
-    """Start a process that finds this very package; it ends when its input does."""
+    """Start a process that imports this very package; it ends when its input does, and so when this process does."""
     home = str(Path(__file__).parents[2])
     paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
@@ -152,12 +150,5 @@ def compile_everything(processes: int) -> Iterator[tuple[str, int]]:
 
 
 def _size(kernel: Kernel) -> int:
-    """Return how much code a kernel is, with the functions it calls."""
-    seen: set[Any] = set()
-    waiting: list[Any] = [kernel.py_func]
-    while waiting:
-        function = waiting.pop()
-        seen.add(function)
-        named = map(function.__globals__.get, function.__code__.co_names)
-        waiting += {each for each in named if isinstance(each, FunctionType)} - seen
-    return sum(len(function.__code__.co_code) for function in seen)
+    """Return the size of the code of a kernel, with the functions it calls."""
+    return sum(len(function.__code__.co_code) for function in functions_of(kernel.py_func))

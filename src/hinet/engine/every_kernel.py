@@ -6,8 +6,12 @@ it is compiled: a worker of :mod:`hinet.engine.compiling`.
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from dataclasses import replace
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -101,12 +105,26 @@ def _relearn(model: FusedModel, rows: Any) -> None:
 
 def main() -> None:
     """Compile the kernels that are named on standard input, until it ends."""
-    known = calls()
-    for line in sys.stdin:
-        for kernel, types in known.get(line.strip(), ()):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the process that started this one, which ends the input
+    known, names = calls(), SimpleQueue[str]()
+    Thread(target=_read_names, args=(names,), daemon=True).start()
+    while True:
+        name = names.get()
+        for kernel, types in known.get(name, ()):
             kernel.compiled.compile(types)
-        sys.stdout.write(line)
+        sys.stdout.write(f"{name}\n")
         sys.stdout.flush()
+
+
+def _read_names(names: SimpleQueue[str]) -> None:
+    """Read names; end the process when the input ends, even while it compiles, but not while it writes a file."""
+    from hinet.machine_code import SAVING
+
+    with open(0, "rb", buffering=0, closefd=False) as stream:  # no lock that an exit would wait for
+        for line in stream:
+            names.put(line.decode().strip())
+    with SAVING:
+        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ RULES: Rules = {
     "threads": THREADS,
     "memory_limit": real(above=0, infinite=True) | NONE,
 }
-REMEDY = "lower width, hash the wide expert (wide_buckets), leave it out (wide=False), or keep fewer features"
+REMEDY = "lower `width`, leave the wide expert out with `wide=False`, or keep fewer features"
 
 
 class Dropout(NamedTuple):
@@ -291,7 +291,7 @@ class MemoryPlan:
         if limit is None:
             require_memory(self.total, str(self), REMEDY)
         elif self.total > limit * GB:
-            raise HiNetError(f"{self}, more than memory_limit={limit} GB; {REMEDY}")
+            raise HiNetError(f"{self}, more than `memory_limit={limit}`; {REMEDY}")
 
 
 def plan_memory(

@@ -14,7 +14,7 @@ import numpy as np
 
 from hinet.classifier import HiNetClassifier
 from hinet.classifier.columns import ColumnKinds, texts_of
-from hinet.classifier.fitting import engine_for
+from hinet.classifier.fitting import torch_parameter
 from hinet.classifier.inputs import count_of, kind_of
 from hinet.classifier.label_reading import read_labels
 from hinet.classifier.label_rows import checked_labels, has_sets
@@ -137,8 +137,8 @@ def tune(
     seconds = 60 * MINUTES.validate("minutes", minutes)
     seed = SEED.validate("seed", seed)
     given = _given(classifier)
-    if engine_for(classifier.engine, classifier.network, classifier.device) == "torch":
-        raise HiNetError("a search is for the engine 'fused'; leave `engine`, `network` and `device` out")
+    if torch := torch_parameter(classifier.engine, classifier.network, classifier.device):
+        raise HiNetError(f"a search trains with the fused engine; leave {torch} out")
     valid_share = (SHARE | NONE).validate("valid_share", valid_share)
     rows = TuningRows.of(X, y)
     splits = Splits(rows, None if valid is None else TuningRows.of(*valid), valid_share, seed)

@@ -173,7 +173,7 @@ class TextFeatures:
     def names(self, features: ArrayLike) -> list[str]:
         """Return the n-grams of features by number; those of characters are in brackets, as ``[ app]``."""
         if self.words.names is None or self.chars.names is None:
-            raise HiNetError("the features have no names; fit with keep_names=True and without hash_bits")
+            raise HiNetError("the features have no names; fit with `keep_names=True` and without `hash_bits`")
         numbers = np.asarray(features, np.int64).ravel()
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < self.count:
             raise HiNetError(f"expected features from 0 to {self.count - 1:,}, got {numbers.min()} to {numbers.max()}")

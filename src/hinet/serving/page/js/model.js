@@ -120,7 +120,7 @@ function evaluation({ evaluation: found, calibration: fitted }) {
       card(
         "Where the errors are",
         "A ring for each level, from the top. Choose a branch to look into it.",
-        sunburst(found.branches),
+        sunburst(found.branches, found.rows),
       ),
     found.confused.length > 0 &&
       card("Most confused", "Rows of the first label that were answered with the second.", confused(found.confused)),

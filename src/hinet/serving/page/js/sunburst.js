@@ -8,7 +8,7 @@ const LEVELS = 4; // rings at a time
 const LISTED = 8; // branches beside the rings
 const THINNEST = 0.006; // radians; shorter arcs cannot be seen
 
-export function sunburst(branches) {
+export function sunburst(branches, rows) {
   const below = new Map();
   for (const branch of branches) {
     const list = below.get(branch.parent) ?? [];
@@ -20,7 +20,7 @@ export function sunburst(branches) {
     node: null,
     title: "All branches",
     errors: sum(below.get(null) ?? [], "errors"),
-    rows: sum(below.get(null) ?? [], "rows"),
+    rows, // of branches without errors too, which are not listed
     depth: 0,
   };
   const worst = Math.max(...branches.map(({ errors, rows }) => errors / rows));
