@@ -76,9 +76,10 @@ class TableJob:
             columns, labels=False, keep=tuple(asked.keep), keep_all=asked.keep_all, allow_blank=True,
             widths=loaded.widths(columns),
         )  # fmt: skip
-        options = PredictionOptions(asked.top, levels=asked.levels, titles=asked.titles)
-        least = "min_confidence" if loaded.fitted.codec.sets is None else "min_probability"
-        table = loaded.table(replace(options, **{least: threshold}))
+        several = loaded.fitted.codec.sets is not None
+        min_confidence, min_probability = (None, threshold) if several else (threshold, None)
+        options = PredictionOptions(asked.top, min_confidence, "map", asked.levels, asked.titles, min_probability)
+        table = loaded.table(options)
         return cls(model, path, format, query, table, asked.prefix, asked.escape_formulas, max_length)
 
     def check(self) -> int:
