@@ -83,11 +83,9 @@ class TableJob:
             columns, labels=False, keep=tuple(asked.keep), keep_all=asked.keep_all, allow_blank=True,
             widths=loaded.widths(columns),
         )  # fmt: skip
-        options = PredictionOptions(asked.top, levels=asked.levels, titles=asked.titles)
-        if loaded.fitted.codec.sets is None:
-            options = replace(options, min_confidence=threshold)
-        else:
-            options = replace(options, min_probability=threshold)
+        several = loaded.fitted.codec.sets is not None
+        min_confidence, min_probability = (None, threshold) if several else (threshold, None)
+        options = PredictionOptions(asked.top, min_confidence, "map", asked.levels, asked.titles, min_probability)
         table = loaded.table(options)
         return cls(model, path, format, query, table, asked.prefix, asked.escape_formulas, settings)
 
