@@ -1,4 +1,4 @@
-"""Several labels a row: AU(PRC) of the sets of Clus-HMC, micro-F1 on WordNet, and the time of training on sets.
+"""Several labels per row: AU(PRC) of the sets of Clus-HMC, micro-F1 on WordNet, rankings of European laws, and time.
 
 ``python benchmarks/several_labels.py`` runs all cases, each in a fresh process; names run some. The data sets are in
 the folder that HINET_DATA names; the last two cases are synthetic.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import lzma
 from functools import partial
 from pathlib import Path
@@ -21,10 +22,10 @@ from measure import DATA, Case, Stopwatch, run_cases
 from hinet import HiNetClassifier, Layers, Taxonomy, Traces
 from hinet.data import load_arff
 from hinet.engine import EngineSettings, fit
-from hinet.metrics import au_prc, precision_at_k, set_f1
+from hinet.metrics import au_prc, ndcg_at_k, precision_at_k, set_f1
 
 SEEDS = 10
-HMC, WORDNET = DATA / "hmc_arff", DATA / "wordnet_nouns"
+HMC, WORDNET, EURLEX = DATA / "hmc_arff", DATA / "wordnet_nouns", DATA / "eurlex_sample"
 HMC_SETS = {  # training files, and the file to test on
     "cellcycle_FUN": (("cellcycle_FUN.train", "cellcycle_FUN.valid"), "cellcycle_FUN.test"),
     "derisi_FUN": (("derisi_FUN.train", "derisi_FUN.valid"), "derisi_FUN.test"),
@@ -97,6 +98,33 @@ def _glosses(part: str) -> tuple[list[str], list[set[str]]]:
     return [row["text"] for row in rows], [set(row["labels"].split()) for row in rows]
 
 
+def eurlex(*, hierarchy: bool) -> dict[str, Any]:
+    """Return the ranking of labels of validation laws, with EuroVoc's hierarchy or without one."""
+    edges = []
+    for row in csv.DictReader((EURLEX / "hierarchy.tsv").open(encoding="utf-8"), delimiter="\t"):
+        edges += [(parent, row["node"]) for parent in row["parent"].split("|") if parent] or [(None, row["node"])]
+    taxonomy = Taxonomy.from_edges(edges)
+    (texts, labels), (valid_texts, truth) = _laws("train"), _laws("valid")
+    watch = Stopwatch()
+    classifier = HiNetClassifier(taxonomy if hierarchy else None, multilabel=True)
+    classifier.fit(texts, labels)
+    seconds = {"seconds": watch.seconds, "processor_seconds": watch.processor_seconds}
+    ranked = [[each.label for each in row] for row in classifier.predict_labels(valid_texts, k=5)]
+    truth = [tuple(sorted(row)) for row in truth]
+    measured = {
+        "precision_at_1": precision_at_k(truth, ranked, 1, taxonomy=taxonomy),
+        "precision_at_5": precision_at_k(truth, ranked, 5, taxonomy=taxonomy),
+        "ndcg_at_5": ndcg_at_k(truth, ranked, 5, taxonomy=taxonomy),
+    }
+    return {**{name: round(value, 4) for name, value in measured.items()}, **seconds}
+
+
+def _laws(part: str) -> tuple[list[str], list[set[str]]]:
+    with lzma.open(EURLEX / f"{part}.jsonl.xz", "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    return [row["text"] for row in rows], [set(row["labels"]) for row in rows]
+
+
 def training_time(*, several: bool) -> dict[str, Any]:
     """Return the seconds of training on rows with five labels, or on as many pairs of a row and one label.
 
@@ -124,6 +152,8 @@ def training_time(*, several: bool) -> dict[str, Any]:
 CASES: dict[str, Case] = {
     **{name: partial(au_prc_of, name) for name in HMC_SETS},
     "wordnet": wordnet,
+    "eurlex": partial(eurlex, hierarchy=True),
+    "eurlex_without_hierarchy": partial(eurlex, hierarchy=False),
     "synthetic_sets": partial(training_time, several=True),
     "synthetic_single": partial(training_time, several=False),
 }
