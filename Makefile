@@ -5,6 +5,7 @@ EVERYTHING := .venv/installed-everything
 COMPILED := .venv/compiled
 KERNELS := $(shell find src/hinet/engine src/hinet/data src/hinet/compiled.py src/hinet/machine_code.py -name '*.py')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+INSTALL = $(PIP) install $(PIP_OPTIONS) --constraint constraints.txt --editable
 
 .PHONY: demo test test-slow test-browser check bench bench-peers docs release clean
 
@@ -66,7 +67,7 @@ docs: $(EVERYTHING)  ## the site in build/site, with the command-line reference 
 	$(BIN)/python -m sphinx -b html -W --keep-going -q -j auto -c tools/site -d build/doctrees docs build/site
 
 release: $(CORE)  ## sdist and wheel in dist, checked: a fresh install, the demo; with TAG=v1.2.3 also that the tag fits
-	$(PIP) install --constraint constraints.txt --editable '.[release]'
+	$(INSTALL) '.[release]'
 	$(BIN)/python tools/release.py $(TAG)
 
 clean:  ## everything that can be made again
@@ -75,12 +76,12 @@ clean:  ## everything that can be made again
 
 $(CORE): pyproject.toml constraints.txt  # what users need; without torch
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(PIP) install --constraint constraints.txt --editable '.[demo]'
+	$(INSTALL) '.[demo]'
 	touch $@
 
 $(EVERYTHING): pyproject.toml constraints.txt  # and what tests and measurements need
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(PIP) install --constraint constraints.txt --editable '.[demo,bench,dev,docs]'
+	$(INSTALL) '.[demo,bench,dev,docs]'
 	touch $(CORE) $@
 
 $(COMPILED): $(EVERYTHING) $(KERNELS)  # once, with all cores, so that no two tests compile the same side by side

@@ -1,8 +1,15 @@
-"""The wheel in a fresh environment without torch: the demo and every main command, run from there."""
+"""The wheel in a fresh environment, as ``pip install`` makes it: the demo and every main command, run from there.
+
+There are no constraints, so the newest release of every dependency is tried; ``make test`` has the pinned ones. There
+is no torch.
+"""
 
 from __future__ import annotations
 
 import csv
+import json
+import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -10,9 +17,12 @@ import time
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Timer
+from urllib.request import Request, urlopen
 
 ROOT = Path(__file__).parents[1]
 LONGEST = 400.0  # seconds that a step may take, on a machine that has other work to do
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 REMEDY = "needs torch; install it with: pip install 'hinet[torch]'"
 
 IN_PYTHON = """
@@ -43,7 +53,7 @@ def run(*command: str | Path, code: int = 0, cwd: Path = ROOT) -> str:
     """Run a command to its end, which must exit with this code, and return what it wrote to both streams."""
     start = time.perf_counter()
     done = subprocess.run(
-        [*map(str, command)], cwd=cwd, check=False, timeout=LONGEST, text=True,
+        [*map(str, command)], cwd=cwd, check=False, timeout=LONGEST, text=True, env=ENVIRONMENT,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     told = " ".join(str(part).strip().partition("\n")[0] for part in command)
@@ -93,6 +103,35 @@ def check_commands(hinet: Path, folder: Path) -> None:
     assert compared == f"error: compare {REMEDY}\n", compared
 
 
+def check_service(hinet: Path, folder: Path) -> None:
+    """Serve the model, and ask for one answer."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = int(free.getsockname()[1])
+    command = [str(hinet), "serve", "model", "--port", str(port)]
+    with subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
+        timer = Timer(LONGEST, process.kill)
+        timer.start()
+        try:
+            assert process.stderr is not None
+            lines: list[str] = []
+            while not any(" ready: " in line for line in lines):
+                lines.append(process.stderr.readline())
+                if not lines[-1]:
+                    raise SystemExit(f"{' '.join(command)} ended:\n{''.join(lines)}")
+            content = json.dumps({"texts": ["rye bread"]}).encode()
+            request = Request(f"http://127.0.0.1:{port}/v1/classify", content, {"content-type": "application/json"})
+            with urlopen(request, timeout=LONGEST) as answer:
+                answered = answer.read().decode()
+            assert "Bread" in answered, answered
+            process.terminate()
+            process.stderr.read()
+            assert process.wait() == 0, process.returncode
+        finally:
+            timer.cancel()
+            process.kill()
+    sys.stdout.write(f"          {' '.join(command)}\n")
+
+
 def main() -> None:
     """Build a wheel, or take that of the command line; install it, and run."""
     with tempfile.TemporaryDirectory() as name:
@@ -107,11 +146,15 @@ def main() -> None:
             (wheel,) = folder.glob("hinet-*.whl")
         with zipfile.ZipFile(wheel) as packed:
             assert "hinet/serving/page/index.html" in packed.namelist()
-        run(*pip, "install", "--constraint", ROOT / "constraints.txt", f"{wheel}[demo]")
+        install = (*pip, "install", "--no-compile")  # what is imported is compiled, and that is little
+        run(*install, f"{wheel}[demo]")
+        sys.stdout.write(run(*pip, "freeze"))
         run(python.with_name("hinet"), "compile", "--quiet")
         demo = run(python.with_name("hinet"), "demo", cwd=folder)
         assert "bitten by a dog" in demo, demo
         check_commands(python.with_name("hinet"), folder)
+        run(*install, f"{wheel}[serve]")
+        check_service(python.with_name("hinet"), folder)
         run(python, "-c", IN_PYTHON, cwd=folder)
 
 
