@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hinet import HiNetClassifier, HiNetError, load
+from hinet.classifier.manifest import trainings_of
+from hinet.classifier.model_folder import read_manifest
 from tests.cli.conftest import products, run_hinet, run_inside
 from tests.cli.test_help import EXAMPLES
 
@@ -163,3 +166,30 @@ def test_what_cannot_be_updated_is_said(
         message = refused("update", "photos", *options, capsys=capsys)
         assert "photos: cannot be loaded: it has no manifest.json, so it is no saved model; name the folder" in message
     assert manifest_of(shop / "model") == before
+
+
+def test_two_updates_at_once_are_both_kept(shop: Path) -> None:
+    with ThreadPoolExecutor(2) as both:
+        ends = [both.submit(run_hinet, "update", "model", "--rows", "test.csv", cwd=shop, anew=True) for _ in range(2)]
+        assert [end.result().returncode for end in ends] == [0, 0], [end.result().stderr for end in ends]
+    assert [each["rows"] for each in trainings_of(read_manifest(shop / "model"))] == [270, 80, 80]
+    assert sum("waiting for another process that writes to model" in end.result().stderr for end in ends) <= 1
+    assert not (shop / "model" / ".lock").exists()
+
+
+def test_a_model_that_was_replaced_meanwhile_is_not_overwritten(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As can happen where the file system has no locks."""
+    monkeypatch.chdir(shop)
+    other = HiNetClassifier(width=8, members=1, epochs=1, n_jobs=1).fit(["rye bread", "toy car"] * 4, ["a", "b"] * 4)
+    learn = HiNetClassifier.update_taxonomy
+
+    def replaced(classifier: HiNetClassifier, *given: Any) -> HiNetClassifier:
+        other.save("model")
+        return learn(classifier, *given)
+
+    monkeypatch.setattr(HiNetClassifier, "update_taxonomy", replaced)
+    message = refused("update", "model", "--rows", "test.csv", "--quiet", capsys=capsys)
+    assert "error: model: was replaced by another process in the meantime; nothing was saved: run this again" in message
+    assert load("model").classes_.tolist() == ["a", "b"]

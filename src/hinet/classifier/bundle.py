@@ -25,7 +25,7 @@ from hinet.classifier.fitted import Fitted, predictor_class
 from hinet.classifier.inputs import Features, MatrixInput, restore_features
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.manifest import FORMAT, MANIFEST, damaged
-from hinet.classifier.model_folder import ModelFiles, new_model, open_model, switch_manifest
+from hinet.classifier.model_folder import ModelFiles, check_unchanged, new_model, open_model, switch_manifest
 from hinet.classifier.predicted_sets import SetRule
 from hinet.classifier.text_paths import TextStyle
 from hinet.data import Traces
@@ -42,15 +42,23 @@ MAX_EMPTY_COLUMNS = 1_000  # that a table of labels may have beyond the levels o
 PLAIN = (bool, int, float)  # what a label may be, if it is no text
 
 
-def save_fitted(fitted: Fitted, folder: str | Path, metadata: Mapping[str, Any], *, half: bool = False) -> None:
+def save_fitted(
+    fitted: Fitted,
+    folder: str | Path,
+    metadata: Mapping[str, Any],
+    *,
+    half: bool = False,
+    replaces: str | None = None,
+) -> None:
     """Write a fitted classifier and its ``metadata`` to a folder; replace an older model there.
 
-    Several may save to a folder at once, one after the other; the last one stays.
+    Several may save to a folder at once, one after the other; the last one stays. With ``replaces``, the digest of a
+    manifest, only that model is replaced.
 
     Raises
     ------
     FileError
-        If the folder holds something else, or cannot be written to.
+        If the folder holds something else, or another model than ``replaces``, or cannot be written to.
     """
     folder = Path(folder)
     fitted.check_file()
@@ -61,6 +69,8 @@ def save_fitted(fitted: Fitted, folder: str | Path, metadata: Mapping[str, Any],
     if fitted.examples is not None:
         arrays |= fitted.examples.to_arrays()
     with new_model(folder) as keep:
+        if replaces is not None:
+            check_unchanged(folder, replaces)
         files = {
             "taxonomy": keep("taxonomy", codec.taxonomy.write),
             "features": keep("features", lambda path: write_arrays(path, fitted.features.to_arrays())),

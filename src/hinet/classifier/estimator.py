@@ -992,7 +992,14 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # Keeping
 
-    def save(self, path: str | Path, *, half: bool = False, notes: Mapping[str, Any] | None = None) -> None:
+    def save(
+        self,
+        path: str | Path,
+        *,
+        half: bool = False,
+        notes: Mapping[str, Any] | None = None,
+        replaces: str | None = None,
+    ) -> None:
         """Write the fitted classifier to a folder of plain files, without pickle.
 
         An older model in the folder is replaced by one rename, so that an interrupted save leaves it whole.
@@ -1005,6 +1012,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             Whether to store the wide weights in half precision.
         notes : mapping, default=None
             Plain values that the manifest keeps, such as where the rows came from.
+        replaces : str, default=None
+            ``blake2b`` of the manifest of the model to replace. If the folder holds another model by now, nothing is
+            saved and a FileError says so. None replaces any model.
         """
         check_is_fitted(self)
         path, half = PATH.validate("path", path), FLAG.validate("half", half)
@@ -1016,7 +1026,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "history": [asdict(record) for record in self.history_],
             "notes": NOTES.validate("notes", {} if notes is None else notes),
         }
-        save_fitted(self.fitted_, path, metadata, half=half)
+        save_fitted(self.fitted_, path, metadata, half=half, replaces=replaces)
 
     def export_onnx(self, folder: str | Path, X: Any = None, y: Any = None) -> Exported:
         """Write the scores as an ONNX graph, with a decoder that needs NumPy alone, to a new folder.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -50,36 +52,41 @@ def update(
     validation rows, which must be new to the model, calibrate it again.
     """
     from hinet.classifier.loaded import COLUMNS, LoadedModel
-    from hinet.classifier.model_folder import read_manifest
+    from hinet.classifier.model_folder import check_target, read_manifest
 
     start = time.perf_counter()
     read_manifest(model)  # raises for what is no model, before anything is said of options
     target = model if out is None else Path(out)
     _check(taxonomy, rename or [], more or [], validation)
-    writes = {} if out is None or target.resolve() == model.resolve() else {"--out": target}
-    rows.check_outputs([*(more or []), *validation.files, taxonomy], writes, str(target), model)
-    classifier, manifest = _load(model, target, run)
-    hierarchy = _new_taxonomy(classifier, taxonomy, model)
-    renamed = {} if hierarchy is None else _parse_renames(rename or [], classifier.taxonomy_, hierarchy)
-    _report_change(classifier, hierarchy, renamed, bool(more), run)
-    loaded = LoadedModel(classifier.fitted_, manifest)
-    train, valid, columns = _read(
-        more or [], validation, rows, column_options, hierarchy, loaded, str(target), run.seed
+    in_place = target.resolve() == model.resolve()
+    rows.check_outputs(
+        [*(more or []), *validation.files, taxonomy], {} if in_place else {"--out": target}, str(target), model
     )
-    was_calibrated = hasattr(classifier, "calibration_")
-    new_nodes = _new_nodes(classifier, train) if hierarchy is None and train is not None else ()
-    _learn(classifier, hierarchy, renamed, train, run)
-    risk_error = None
-    if valid is not None:
-        risk_error = _validate(classifier, valid, validation.risk)
-    elif was_calibrated:
-        run.message("the model is no longer calibrated; give --valid or --valid-share to calibrate it again")
-    notes = {**(manifest.get("notes") or {}), COLUMNS: columns.to_dict()}
-    classifier.save(target, half=bool(manifest["model"].get("half")), notes=notes)
-    if new_nodes:
-        more_nodes = f" (and {len(new_nodes) - MOST_NEW_NODES:,} more)" if len(new_nodes) > MOST_NEW_NODES else ""
-        typer.echo(f"new nodes: {', '.join(new_nodes[:MOST_NEW_NODES])}{more_nodes}")
-    report_model(classifier, target, time.perf_counter() - start, run, risk_error)
+    check_target(target)
+    with _only_writer(model, run) if in_place else nullcontext():
+        classifier, manifest = _load(model, run)
+        hierarchy = _new_taxonomy(classifier, taxonomy, model)
+        renamed = {} if hierarchy is None else _parse_renames(rename or [], classifier.taxonomy_, hierarchy)
+        _report_change(classifier, hierarchy, renamed, bool(more), run)
+        loaded = LoadedModel(classifier.fitted_, manifest)
+        train, valid, columns = _read(
+            more or [], validation, rows, column_options, hierarchy, loaded, str(target), run.seed
+        )
+        was_calibrated = hasattr(classifier, "calibration_")
+        new_nodes = _new_nodes(classifier, train) if hierarchy is None and train is not None else ()
+        _learn(classifier, hierarchy, renamed, train, run)
+        risk_error = None
+        if valid is not None:
+            risk_error = _validate(classifier, valid, validation.risk)
+        elif was_calibrated:
+            run.message("the model is no longer calibrated; give --valid or --valid-share to calibrate it again")
+        notes = {**(manifest.get("notes") or {}), COLUMNS: columns.to_dict()}
+        replaces = manifest["blake2b"] if in_place else None
+        classifier.save(target, half=bool(manifest["model"].get("half")), notes=notes, replaces=replaces)
+        if new_nodes:
+            more_nodes = f" (and {len(new_nodes) - MOST_NEW_NODES:,} more)" if len(new_nodes) > MOST_NEW_NODES else ""
+            typer.echo(f"new nodes: {', '.join(new_nodes[:MOST_NEW_NODES])}{more_nodes}")
+        report_model(classifier, target, time.perf_counter() - start, run, risk_error)
 
 
 def _check(taxonomy: Path | None, rename: list[str], more: list[str], validation: ValidationOptions) -> None:
@@ -93,11 +100,25 @@ def _check(taxonomy: Path | None, rename: list[str], more: list[str], validation
     validation.check()
 
 
-def _load(model: Path, target: Path, run: RunOptions) -> tuple[HiNetClassifier, dict[str, Any]]:
-    from hinet.classifier.estimator import load_with_manifest
-    from hinet.classifier.model_folder import check_target
+@contextmanager
+def _only_writer(model: Path, run: RunOptions) -> Iterator[None]:
+    """Hold the lock of a model folder, from reading the model to saving it; other updates wait."""
+    from hinet.files import locked
 
-    check_target(target)
+    def waiting() -> None:
+        run.message(f"waiting for another process that writes to {model}")
+
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(model, waiting=waiting))
+        except OSError as error:
+            raise FileError(model, f"cannot be written: {error.strerror or error}") from None
+        yield
+
+
+def _load(model: Path, run: RunOptions) -> tuple[HiNetClassifier, dict[str, Any]]:
+    from hinet.classifier.estimator import load_with_manifest
+
     classifier, manifest = load_with_manifest(model)
     if manifest["features"]["kind"] not in ("text", "frame"):
         raise FileError(model, "the model takes numeric features, not texts; use it from Python")
