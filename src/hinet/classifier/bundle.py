@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.classifier.examples import Examples
+from hinet.classifier.examples import EXAMPLES, HELD_OUT, Examples
 from hinet.classifier.fitted import Fitted, predictor_class
 from hinet.classifier.inputs import Features, MatrixInput, restore_features
 from hinet.classifier.labels import LabelCodec
@@ -66,8 +66,8 @@ def save_fitted(
     codec = fitted.codec
     described, arrays = fitted.predictor.to_arrays(half=half)
     arrays["label_nodes"] = codec.label_nodes
-    if fitted.examples is not None:
-        arrays |= fitted.examples.to_arrays()
+    for name, rows in ((EXAMPLES, fitted.examples), (HELD_OUT, fitted.held_out)):
+        arrays |= {} if rows is None else rows.to_arrays(name)
     with new_model(folder) as keep:
         if replaces is not None:
             check_unchanged(folder, replaces)
@@ -120,17 +120,21 @@ def _loaded(files: ModelFiles, network: Any, mapped: bool) -> Fitted:
         arrays, file = map_arrays(files.path("model"), weights.result(), mapped=mapped)
     with naming_file(files.path("model")):
         check_arrays(arrays, LABEL_NODES, {"nodes": len(taxonomy)})
-        width = _width(features, manifest["input_features"])
-        examples = None if width is None else Examples.pop_from(arrays, features=width, nodes=len(taxonomy))
+        kept = {name: arrays.pop(name) for name in [*arrays] if name.partition(".")[0] in (EXAMPLES, HELD_OUT)}
     with naming_file(files.folder / MANIFEST):
         codec = _restored_codec(taxonomy, manifest["labels"], arrays.pop("label_nodes"))
         rule = _restored_rule(manifest.get("set_rule"), codec)
     predictor = _restored_predictor(files, codec.layers, arrays, network)
-    if predictor.features not in (None, width):
-        with naming_file(files.path("model")):
+    width = _width(features, manifest["input_features"])
+    with naming_file(files.path("model")):
+        if predictor.features not in (None, width):
             raise HiNetError(f"it reads {predictor.features:,} features, and rows have {width}")
+        examples, held_out = (
+            None if width is None else Examples.pop_from(kept, name, features=width, nodes=len(taxonomy))
+            for name in (EXAMPLES, HELD_OUT)
+        )
     history = tuple(EpochRecord(**record) for record in manifest.get("history", ()))
-    return Fitted(features, codec, predictor, history, manifest["training_data"], examples, file, rule)
+    return Fitted(features, codec, predictor, history, manifest["training_data"], examples, held_out, file, rule)
 
 
 @contextmanager

@@ -13,10 +13,11 @@ from hinet.classifier.truth import Truth
 from hinet.engine import FoundNodes, Targets
 from hinet.engine.search.odds_scaling import rescale
 from hinet.engine.search.trace_logits import TraceLogits, cells_of
-from hinet.errors import HiNetError
+from hinet.errors import HiNetError, counted
 from hinet.evaluation.risk import THRESHOLDS, AnswerCounts, RiskBound, find_threshold
 from hinet.metrics import expected_calibration_error, log_loss
 
+MIN_ROWS = 100  # that determine a scale; fewer tell less than the training did
 MAX_TEMPERATURE_ROWS = 10_000
 LOG_STEP = 0.5
 LOG_FACTORS = tuple(np.arange(-4, 5) * LOG_STEP)  # of the logits, tried before the best is refined
@@ -34,8 +35,8 @@ class Calibration:
     temperature : float
         What all logits were divided by.
     error_before, error_after : float
-        Expected calibration error of the predicted labels of the held-out rows, before scaling and after; each half
-        of the rows is judged by the scale that the other half gave.
+        Expected calibration error of the predicted labels of the rows that determine the scale, before scaling and
+        after; each half of these rows is judged by the scale that the other half gave.
     promise : RiskBound, optional
         The threshold for the given risk.
     rows : int
@@ -43,6 +44,9 @@ class Calibration:
     slope : float
         What the log odds of the best trace against all others were multiplied by after that, at most 1. Less than 1
         lowers high probabilities and raises low ones.
+    scaled : bool
+        Whether probabilities were scaled. They stay as they were if that does not improve both the log loss and the
+        calibration error of the halves, or if fewer than 100 rows were left to determine a scale.
     """
 
     temperature: float
@@ -51,6 +55,7 @@ class Calibration:
     rows: int
     promise: RiskBound | None = None
     slope: float = 1.0
+    scaled: bool = True
 
 
 class Scale(NamedTuple):
@@ -65,23 +70,74 @@ def calibrate_fitted(
 ) -> tuple[Fitted, Calibration]:
     """Return the classifier with calibrated probabilities, and the result of the calibration.
 
-    ``temperature`` is what the logits were divided by before. One half of the rows determines the scale and the other
-    the risk bound; without a risk, all rows determine the final scale. The seed assigns rows to halves, so their order
-    does not matter.
+    ``temperature`` is what the logits were divided by before. All rows determine the scale; with a risk, one half does
+    and the other determines the risk bound, which all rows do if there are too few for both. The seed assigns rows to
+    halves, so their order does not matter.
+
+    Raises
+    ------
+    HiNetError
+        If there are fewer than 100 rows and no risk, or too few for the risk.
     """
-    if len(truth) < 2:
-        raise HiNetError(f"{len(truth)} held-out rows; calibration needs at least two")
+    if len(truth) < (MIN_ROWS if risk is None else 2):
+        raise HiNetError(
+            f"{counted(len(truth), 'held-out row is/held-out rows are')} too few to calibrate; give at least {MIN_ROWS}"
+        )
     order = np.random.default_rng(seed).permutation(len(truth))
     rows, truth = rows[order], truth.take(order)
-    halves = [(rows[half], truth.take(half)) for half in (np.arange(0, len(truth), 2), np.arange(1, len(truth), 2))]
-    first, second = (scale_for(fitted, *half) for half in halves)
-    before = calibration_error([_answers(fitted, *half) for half in halves])
-    crossed = zip((second, first), halves, strict=True)  # each half is judged by what the other gave
-    after = calibration_error([_answers(fitted.scaled(*scale), *half) for scale, half in crossed])
-    promise = None if risk is None else risk_bound_for(fitted.scaled(*first), *halves[1], risk, certainty)
-    scale = first if promise is not None else scale_for(fitted, rows, truth)
-    calibration = Calibration(temperature / scale.factor, before, after, len(truth), promise, scale.slope)
-    return fitted.scaled(*scale), calibration
+    first, second = _halves(rows, truth)
+    if risk is None:
+        choice, bounds = _choose_scale(fitted, rows, truth), None
+    elif len(first[1]) >= MIN_ROWS:
+        choice, bounds = _choose_scale(fitted, *first), second
+    else:
+        error = calibration_error([_answers(fitted, rows, truth)])
+        choice, bounds = ScaleChoice(_present_scale(fitted), error, error, False), (rows, truth)
+    scaled = fitted.scaled(*choice.scale)
+    promise = None if bounds is None or risk is None else risk_bound_for(scaled, *bounds, risk, certainty)
+    calibration = Calibration(
+        temperature / choice.scale.factor, choice.error_before, choice.error_after, len(truth), promise,
+        choice.scale.slope, choice.scaled,
+    )  # fmt: skip
+    return scaled, calibration
+
+
+class ScaleChoice(NamedTuple):
+    """A scale, the calibration errors before and after it, and whether it changes anything."""
+
+    scale: Scale
+    error_before: float
+    error_after: float
+    scaled: bool
+
+
+def _choose_scale(fitted: Fitted, rows: Any, truth: Truth) -> ScaleChoice:
+    """Return the scale for rows if scales found on one half improve the other half; else the present one."""
+    halves = _halves(rows, truth)
+    scales = [scale_for(fitted, *half) for half in reversed(halves)]
+    before = [_answers(fitted, *half) for half in halves]
+    after = [_answers(fitted.scaled(*scale), *half) for scale, half in zip(scales, halves, strict=True)]
+    errors = calibration_error(before), calibration_error(after)
+    if _loss_of_answers(after) < _loss_of_answers(before) and errors[1] <= errors[0]:
+        return ScaleChoice(scale_for(fitted, rows, truth), *errors, True)
+    return ScaleChoice(_present_scale(fitted), errors[0], errors[0], False)
+
+
+def _present_scale(fitted: Fitted) -> Scale:
+    """Return the scale that leaves probabilities as they are."""
+    return Scale(1.0, fitted.predictor.odds_scale)
+
+
+def _halves(rows: Any, truth: Truth) -> list[tuple[Any, Truth]]:
+    """Return every other row, and the rest."""
+    number = np.arange(len(truth))
+    return [(rows[half], truth.take(half)) for half in (number[::2], number[1::2])]
+
+
+def _loss_of_answers(parts: list[tuple[NDArray[np.float64], NDArray[np.bool_]]]) -> float:
+    """Return the log loss of the answers of several parts together being right."""
+    confidence, right = (np.concatenate(values) for values in zip(*parts, strict=True))
+    return log_loss(np.where(right, confidence, 1 - confidence))
 
 
 def scale_for(fitted: Fitted, rows: Any, truth: Truth) -> Scale:

@@ -373,8 +373,8 @@ class StreamTraining:
         told = {"rows": rows, "labels": int(np.count_nonzero(self._class_counts)), "blake2b": first.digest}
         fitted = Fitted(features, codec, predictor, predictor.history, told)
         if codec.sets is not None:
-            return replace(fitted, set_rule=SetRule())
-        if not self._parameters["keep_examples"] or codec.inferred:
+            fitted = replace(fitted, set_rule=SetRule())
+        if not self._parameters["keep_examples"]:
             return fitted
         return fitted.keeping(features.rows(sample.inputs, self._threads), codec.encode(sample.labels), settings.seed)
 

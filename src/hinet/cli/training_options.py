@@ -11,7 +11,7 @@ from hinet.errors import HiNetError
 
 _EPOCHS = "Training epochs (default: chosen from the number of rows; 3 with --fine-tune)."
 _STREAM = "Train on rows from disk, in constant memory (default: if they would not fit in memory)."
-_KEEP = "Keep some training rows, as features, in the model, for 'update' when nodes move."
+_KEEP = "Keep some training and validation rows, as features, in the model; 'update' learns from them."
 _FINE_TUNE = "Train the encoder together with the classifier, and save it in the model."
 _MULTILABEL = "Predict sets of labels, or one label (default: sets if a row has several, see --label-sep)."
 _OBJECTIVE = (

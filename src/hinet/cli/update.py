@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +14,7 @@ import typer
 
 from hinet.cli.column_options import ColumnOptions, column_options
 from hinet.cli.finishing import calibrate, report_model
-from hinet.cli.options import ModelFolder, RunOptions, option, seed_options
+from hinet.cli.options import AsJson, ModelFolder, RunOptions, option, seed_options
 from hinet.cli.row_options import FILES, RowOptions, row_options
 from hinet.cli.training_options import ValidationOptions, validation_options
 from hinet.errors import FileError, HiNetError, counted
@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.classifier.loaded import LoadedModel
     from hinet.cli.training_rows import LabelledInputs
     from hinet.data.tables import Columns
+    from hinet.taxonomy import TaxonomyChange
 
 MOST_NEW_NODES = 10  # that are listed
 EXAMPLE = "hinet update model --taxonomy new_categories.csv --rename tv=television --rows more.csv"
@@ -43,14 +44,17 @@ def update(
     rename: Annotated[list[str] | None, option("OLD=NEW: a node whose id changed; repeatable.")] = None,
     more: Annotated[list[str] | None, option(f"Labelled rows to train on; repeatable. {FILES}", "--rows")] = None,
     out: Annotated[str | None, option("Folder for the updated model (default: replace the old one).")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Adapt a model to a changed taxonomy, train it on more rows, or both.
 
     Prints which nodes were added, moved, renamed and removed. New nodes need --rows; moved nodes are trained on rows
     that the model keeps, and on --rows, whose labels are nodes of the new taxonomy. A model whose hierarchy was
-    inferred from its labels takes only --rows, with new labels if there are any. An update removes the calibration;
-    validation rows, which must be new to the model, calibrate it again.
+    inferred from its labels takes only --rows, with new labels if there are any. The model is checked and calibrated
+    again on validation rows that it keeps, and on those that are given, which must be new to it. A warning says if rows
+    that it keeps are answered worse than before.
     """
+    from hinet.classifier.calibration import MIN_ROWS
     from hinet.classifier.loaded import COLUMNS, LoadedModel
     from hinet.classifier.model_folder import check_target, read_manifest
 
@@ -67,25 +71,31 @@ def update(
         classifier, manifest = _load(model, run)
         hierarchy = _new_taxonomy(classifier, taxonomy, model)
         renamed = {} if hierarchy is None else _parse_renames(rename or [], classifier.taxonomy_, hierarchy)
-        _report_change(classifier, hierarchy, renamed, bool(more), run)
+        change = _change(classifier, hierarchy, renamed, bool(more), run)
+        if change is not None and not as_json:
+            typer.echo(str(change))
         loaded = LoadedModel(classifier.fitted_, manifest)
         train, valid, columns = _read(
             more or [], validation, rows, column_options, hierarchy, loaded, str(target), run.seed
         )
         was_calibrated = hasattr(classifier, "calibration_")
         new_nodes = _new_nodes(classifier, train) if hierarchy is None and train is not None else ()
-        _learn(classifier, hierarchy, renamed, train, run)
-        risk_error = None
-        if valid is not None:
-            risk_error = _validate(classifier, valid, validation.risk)
-        elif was_calibrated:
-            run.message("the model is no longer calibrated; give --valid or --valid-share to calibrate it again")
+        found_warnings = _learn(classifier, hierarchy, renamed, train, run)
+        risk_error = None if valid is None else _validate(classifier, valid, validation.risk)
+        if was_calibrated and not hasattr(classifier, "calibration_"):
+            run.message(
+                f"the model is no longer calibrated; to calibrate it, give --valid with at least {MIN_ROWS} rows"
+            )
         notes = {**(manifest.get("notes") or {}), COLUMNS: columns.to_dict()}
         replaces = manifest["blake2b"] if in_place else None
         classifier.save(target, half=bool(manifest["model"].get("half")), notes=notes, replaces=replaces)
-        if new_nodes:
+        if as_json:
+            typer.echo(_as_json(classifier, target, change, new_nodes, found_warnings))
+        elif new_nodes:
             more_nodes = f" (and {len(new_nodes) - MOST_NEW_NODES:,} more)" if len(new_nodes) > MOST_NEW_NODES else ""
             typer.echo(f"new nodes: {', '.join(new_nodes[:MOST_NEW_NODES])}{more_nodes}")
+        if hasattr(classifier, "update_check_"):
+            run.message(str(classifier.update_check_))
         report_model(classifier, target, time.perf_counter() - start, run, risk_error)
 
 
@@ -158,22 +168,46 @@ def _parse_renames(pairs: list[str], old: Taxonomy, new: Taxonomy) -> dict[str, 
     return renamed
 
 
-def _report_change(
+def _change(
     classifier: HiNetClassifier, new: Taxonomy | None, renamed: dict[str, str], has_rows: bool, run: RunOptions
-) -> None:
-    """Print the changes of the taxonomy; raise HiNetError if there are none."""
+) -> TaxonomyChange | None:
+    """Return the changes of the taxonomy, if one is given; raise HiNetError if there is nothing to update."""
     from hinet.taxonomy import TaxonomyChange
 
     if new is None or new is classifier.taxonomy_:
-        return
+        return None
     if new == classifier.taxonomy_ and not has_rows:
         raise HiNetError("the taxonomy is that of the model; there is nothing to update")
     change = TaxonomyChange.between(classifier.taxonomy_, new, renamed)
-    typer.echo(str(change))
     if change.added and change.removed and not renamed:
         run.message("a node with another id counts as removed and added; name it with --rename OLD=NEW")
     if change.moved and classifier.fitted_.examples is None and not has_rows:
         run.message("the model keeps no rows: without --rows, moved nodes will hardly be predicted")
+    return change
+
+
+def _as_json(
+    classifier: HiNetClassifier,
+    target: Path,
+    change: TaxonomyChange | None,
+    new_nodes: tuple[str, ...],
+    found_warnings: list[str],
+) -> str:
+    """Return what the update did: changes, new nodes, the check on kept rows, the calibration, and warnings."""
+    import json
+
+    check, calibration = (getattr(classifier, name, None) for name in ("update_check_", "calibration_"))
+    parts = ("added", "moved", "renamed", "removed")
+    report = {
+        "model": str(target),
+        "change": None if change is None else {name: getattr(change, name) for name in parts},
+        "new_nodes": [*new_nodes],
+        "update_check": None if check is None else asdict(check),
+        "validation": classifier.metrics_.get("validation"),
+        "calibration": None if calibration is None else asdict(calibration),
+        "warnings": found_warnings,
+    }
+    return json.dumps(report, indent=2, ensure_ascii=False)
 
 
 def _read(
@@ -210,7 +244,8 @@ def _learn(
     renamed: dict[str, str],
     train: LabelledInputs | None,
     run: RunOptions,
-) -> None:
+) -> list[str]:
+    """Train and transfer the model; print and return the warnings, also if the command is quiet."""
     if train is not None:
         run.message(f"{counted(len(train), 'training row')} with {counted(len(train.distinct_labels), 'label')}")
     with warnings.catch_warnings(record=True) as caught:
@@ -220,8 +255,10 @@ def _learn(
         elif hierarchy is not None:
             inputs, labels = (None, None) if train is None else (train.inputs, train.labels)
             classifier.update_taxonomy(hierarchy, renamed, inputs, labels)
-    for warning in caught:
-        run.message(f"warning: {warning.message}")
+    messages = [str(warning.message) for warning in caught]
+    for message in messages:
+        typer.echo(f"warning: {message}", err=True)
+    return messages
 
 
 def _new_nodes(classifier: HiNetClassifier, train: LabelledInputs) -> tuple[str, ...]:
@@ -231,11 +268,23 @@ def _new_nodes(classifier: HiNetClassifier, train: LabelledInputs) -> tuple[str,
 
 
 def _validate(classifier: HiNetClassifier, valid: LabelledInputs, risk: float | None) -> HiNetError | None:
-    """Evaluate and calibrate the model with validation rows; return why the risk cannot be guaranteed, if so."""
+    """Evaluate and calibrate the model with validation rows; return why the risk cannot be guaranteed, if so.
+
+    Too few rows calibrate it together with those that it keeps.
+    """
+    from hinet.classifier.calibration import MIN_ROWS
+    from hinet.classifier.examples import Examples
     from hinet.classifier.fitting import HeldOut, validation_metrics
 
     held_out = HeldOut(classifier.features_of(valid.inputs), classifier.fitted_.codec.truth(valid.labels))
     metrics = validation_metrics(classifier.fitted_, held_out, classifier.decoding)
-    risk_error = calibrate(classifier, len(valid), risk, valid.inputs, valid.labels)
+    if classifier.keep_examples:
+        rows = Examples.of_truth(held_out.rows, held_out.truth)
+        classifier.fitted_ = classifier.fitted_.holding(rows, classifier.random_state)
+    kept = classifier.fitted_.held_out
+    if kept is None or len(valid) >= MIN_ROWS:
+        risk_error = calibrate(classifier, len(valid), risk, valid.inputs, valid.labels)
+    else:
+        risk_error = calibrate(classifier, len(kept), risk)
     classifier.metrics_["validation"] = metrics
     return risk_error
