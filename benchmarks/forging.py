@@ -106,7 +106,8 @@ def trained(folder: Path, kinds: Sequence[str]) -> list[Base]:
             "torch texts": ({"engine": "torch"}, texts, labels),
         }
         settings, rows, truth = given[kind]
-        classifier = HiNetClassifier(width=8, members=1, epochs=4, n_jobs=1, **settings).fit(rows, truth)
+        classifier = HiNetClassifier(width=8, members=1, epochs=4, n_jobs=1, **settings)
+        classifier.fit(rows, truth, valid=(rows, truth) if kind == "dag" else None)  # of which the model keeps some
         if kind == "tree":
             classifier.fitted_ = with_prototypes(classifier.fitted_)
             classifier.calibrate(rows, truth, risk=0.5)

@@ -104,13 +104,13 @@ def eurlex(*, hierarchy: bool) -> dict[str, Any]:
     for row in csv.DictReader((EURLEX / "hierarchy.tsv").open(encoding="utf-8"), delimiter="\t"):
         edges += [(parent, row["node"]) for parent in row["parent"].split("|") if parent] or [(None, row["node"])]
     taxonomy = Taxonomy.from_edges(edges)
-    (texts, labels), (valid_texts, truth) = _laws("train"), _laws("valid")
+    (texts, labels), (valid_texts, valid_labels) = _laws("train"), _laws("valid")
     watch = Stopwatch()
     classifier = HiNetClassifier(taxonomy if hierarchy else None, multilabel=True)
     classifier.fit(texts, labels)
     seconds = {"seconds": watch.seconds, "processor_seconds": watch.processor_seconds}
     ranked = [[each.label for each in row] for row in classifier.predict_labels(valid_texts, k=5)]
-    truth = [tuple(sorted(row)) for row in truth]
+    truth = [tuple(sorted(row)) for row in valid_labels]
     measured = {
         "precision_at_1": precision_at_k(truth, ranked, 1, taxonomy=taxonomy),
         "precision_at_5": precision_at_k(truth, ranked, 5, taxonomy=taxonomy),

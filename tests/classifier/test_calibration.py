@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from hinet.classifier.parameters import restored_calibration
 from hinet.data.text import TextFeatures
 from hinet.engine.search.odds_scaling import rescale
 from hinet.evaluation.risk import THRESHOLDS, find_threshold, upper_bound
-from hinet.metrics import expected_calibration_error
+from hinet.metrics import expected_calibration_error, log_loss
 from tests.classifier.data import numbers, small, taxonomy, texts
 
 
@@ -113,7 +114,7 @@ def test_answers_at_the_calibrated_confidence_keep_the_risk(engine: Any) -> None
 
 
 @pytest.mark.parametrize("engine", ["fused", "torch"])
-@pytest.mark.parametrize("rows", [20, 400])
+@pytest.mark.parametrize("rows", [100, 400])
 def test_calibration_leaves_the_answers_as_they_are(engine: Any, rows: int) -> None:
     """With many labels and few rows each, a scale that makes all answers wrong would look well calibrated."""
     texts_of, paths = many_labels(1_200)
@@ -144,7 +145,7 @@ def test_a_dag_of_too_many_traces_to_list_gives_probabilities_and_is_calibrated(
     edges = [(None, f"1.{node}") for node in range(4)]
     edges += [(f"{layer}.{a}", f"{layer + 1}.{b}") for layer in range(1, 20) for a in range(4) for b in range(4)]
     named = {"bread": "2.0", "milk": "2.1", "toy": "2.2"}
-    rows, labels = noisy(120, 0)
+    rows, labels = noisy(180, 0)
     nodes = [named[label] for label in labels]
     classifier = small(taxonomy=Taxonomy.from_edges(edges), flat=False).fit(rows[:80], nodes[:80])
     assert classifier.fitted_.codec.layers.count_traces() > 4**19
@@ -179,8 +180,10 @@ def test_a_failed_calibration_leaves_the_classifier_as_it_was() -> None:
     with pytest.raises(HiNetError, match=r"no threshold guarantees a risk of 0\.001"):
         classifier.calibrate(rows, labels, risk=0.001)
     np.testing.assert_array_equal(classifier.predict_proba(rows), before)
-    with pytest.raises(HiNetError, match="at least two"):
-        classifier.calibrate(rows[:1], labels[:1])
+    with pytest.raises(HiNetError, match="20 held-out rows are too few to calibrate; give at least 100"):
+        classifier.calibrate(rows, labels)
+    np.testing.assert_array_equal(classifier.predict_proba(rows), before)
+    assert not hasattr(classifier, "calibration_")
 
 
 def with_single_labels(rows: int, seed: int, share: float) -> tuple[list[str], list[str]]:
@@ -267,14 +270,56 @@ def test_a_promise_tells_the_risk_and_what_is_answered_how_deep() -> None:
 def test_validation_rows_calibrate_without_being_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     train, held = texts(100), noisy(300, 1)
     given = small(taxonomy=taxonomy()).fit(*train, valid=held)
+    forgetful = small(taxonomy=taxonomy(), keep_examples=False).fit(*train, valid=held)
+    without_any = small().fit(*train)
     expected = copy.deepcopy(given).calibrate(*held, risk=0.4)
     monkeypatch.setattr(TextFeatures, "transform", None)
     assert given.calibrate(risk=0.4) == expected
     with pytest.raises(HiNetError, match="only one of X and y"):
         given.calibrate(held[0])
-    for without in (copy.deepcopy(given), small(taxonomy=taxonomy()).fit(*train)):
+    for without in (forgetful, without_any):
         with pytest.raises(HiNetError, match="no validation rows to calibrate with"):
-            without.calibrate()
+            copy.deepcopy(without).calibrate()
+
+
+def test_saved_validation_rows_calibrate_as_all_of_them_do(tmp_path: Path) -> None:
+    train, held = noisy(200, 0), noisy(300, 1)
+    classifier = small(taxonomy=taxonomy()).fit(*train, valid=held)
+    classifier.save(tmp_path / "model")
+    expected, found = classifier.calibrate(), load(tmp_path / "model").calibrate()
+    assert (found.rows, found.scaled) == (300, expected.scaled)
+    assert found.error_before == pytest.approx(expected.error_before, abs=1e-3)  # rows are in half precision
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_scale_that_does_not_help_other_rows_is_not_used(seed: int) -> None:
+    """A classifier that is calibrated already stays as it is, unless halves of the rows improve each other."""
+    classifier = small(taxonomy=taxonomy(), epochs=30, dropout=0.0).fit(*noisy(300, 0))
+    classifier.calibrate(*noisy(3_000, 1))
+    rows, labels = noisy(2_000, 7)
+    before, error = classifier.predict_proba(rows), loss_of(classifier, rows, labels)
+    found = classifier.calibrate(*noisy(100, 10 + seed))
+    if found.scaled:
+        assert found.error_after <= found.error_before
+        assert loss_of(classifier, rows, labels) < error + 0.01
+    else:
+        assert found.error_after == found.error_before
+        np.testing.assert_array_equal(classifier.predict_proba(rows), before)
+
+
+def loss_of(classifier: HiNetClassifier, rows: list[str], labels: list[str]) -> float:
+    columns = {label: column for column, label in enumerate(classifier.classes_.tolist())}
+    return log_loss(classifier.predict_proba(rows)[np.arange(len(rows)), [columns[label] for label in labels]])
+
+
+def test_few_rows_bound_a_risk_and_scale_nothing() -> None:
+    classifier = small(taxonomy=taxonomy(), epochs=30, dropout=0.0).fit(*noisy(300, 0))
+    rows = noisy(150, 1)
+    before = classifier.predict_proba(rows[0])
+    found = classifier.calibrate(*rows, risk=0.4)
+    assert found.promise is not None
+    assert (found.promise.rows, found.scaled, found.temperature) == (150, False, 1.0)
+    np.testing.assert_array_equal(classifier.predict_proba(rows[0]), before)
 
 
 def test_dense_rows_are_calibrated_too() -> None:

@@ -92,7 +92,10 @@ def test_more_rows_teach_a_new_node(settings: dict[str, Any]) -> None:
     classifier.update_taxonomy(Taxonomy.from_edges([*EDGES, ("food", "pizza")]))
     more = ["crust", "crust cow", "crust crust rye", "car crust"] * 8
     rows, labels = [*more, *(TEXTS[at] for at in rest)], ["pizza"] * len(more) + [LABELS[at] for at in rest]
-    classifier.partial_fit(rows, labels)
+    with pytest.warns(
+        UserWarning, match=r"made old rows worse: accuracy 100\.0% before and .* on 18 kept training rows"
+    ):
+        classifier.partial_fit(rows, labels)  # old rows with a crust are pizza now
     assert (classifier.predict(["crust", "crust cow"]) == "pizza").all()
     others = [at for at, text in enumerate(NEW) if "crust" not in text]
     assert classifier.score([NEW[at] for at in others], [TRUE[at] for at in others]) > 0.85
@@ -164,7 +167,8 @@ def test_a_warm_fit_goes_on_from_what_was_learned(engine: Any) -> None:
     classifier = small(taxonomy=taxonomy(), engine=engine, epochs=None, warm_start=True).fit(TEXTS, LABELS)
     classifier.set_params(taxonomy=Taxonomy.from_edges([*EDGES, ("toy", "puzzle")]), epochs=1)
     few = [at for at, label in enumerate(LABELS) if label == "toy"][:4]
-    classifier.fit([TEXTS[at] for at in few], ["puzzle"] * len(few))
+    with pytest.warns(UserWarning, match="the update made old rows worse"):
+        classifier.fit([TEXTS[at] for at in few], ["puzzle"] * len(few))  # which were toys before
     assert "puzzle" in classifier.classes_
     food = [at for at, label in enumerate(TRUE) if label != "toy"]
     assert classifier.score([NEW[at] for at in food], [TRUE[at] for at in food]) > 0.8

@@ -492,7 +492,9 @@ def test_a_frame_of_one_column_of_text_is_texts(frame: Any) -> None:
     found = small(epochs=4).fit(rows, FOOD, valid=(rows, FOOD))
     assert found.predict(rows).tolist() == FOOD
     assert found.score(rows, FOOD) == 1
-    assert found.calibrate(rows, FOOD).rows == 20
+    assert len(found.fitted_.held_out) == 20
+    with pytest.raises(HiNetError, match="20 held-out rows are too few to calibrate"):
+        found.calibrate(rows, FOOD)
 
 
 def test_a_frame_of_one_column_of_labels_is_labels() -> None:

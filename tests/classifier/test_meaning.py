@@ -123,7 +123,7 @@ def test_training_goes_on_with_vectors(taxonomy: Taxonomy, trained: HiNetClassif
     )
     loaded.update_taxonomy(moved)
     assert loaded.predict(["yoghurt curd"]).tolist() == ["dairy"]
-    calibration = loaded.calibrate(*texts_of(80, 0, 6, seed=4))
+    calibration = loaded.calibrate(*texts_of(120, 0, 6, seed=4))
     assert calibration.error_after <= calibration.error_before + 0.05
 
 

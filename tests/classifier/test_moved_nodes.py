@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hinet import HiNetClassifier, HiNetError, Layers, Taxonomy, Traces, load
-from hinet.classifier.examples import Examples
+from hinet.classifier.examples import EXAMPLES, HELD_OUT, Examples, bytes_to_keep
 from hinet.data.matrices import SparseMatrix
 from hinet.engine.training.taxonomy_transfer import option_targets
 from hinet.taxonomy import TaxonomyChange
@@ -137,7 +137,7 @@ def test_a_calibrated_model_and_one_whose_deep_expert_does_not_count() -> None:
     before = classifier.predict(NEW)
     experts = classifier.fitted_.predictor.model.experts
     experts.mix[:] = (0, 0.5, 0.5, 0)
-    classifier.calibrate(NEW, TRUE)
+    classifier.calibrate(*texts(120, seed=2))
     after = classifier.update_taxonomy(tree(car="food"))
     assert not hasattr(after, "calibration_")
     assert (after.predict(NEW) == before).mean() > 0.9
@@ -167,27 +167,38 @@ def test_examples_are_saved_join_more_rows_and_are_checked(tmp_path: Path) -> No
     assert loaded.update_taxonomy(tree(car="food")).predict(["wheels motor race"])[0] == "car"
     loaded.partial_fit(NEW, TRUE)
     assert len(loaded.fitted_.examples) >= len(kept)
-    assert small().fit(TEXTS, LABELS).fitted_.examples is None  # a taxonomy that was inferred cannot be changed
-    whole = Examples.pop_from(kept.to_arrays(), features=kept.rows.shape[1], nodes=len(tree()))
+
+
+@pytest.mark.parametrize("name", [EXAMPLES, HELD_OUT])
+@pytest.mark.parametrize("counts", [[1, 1, 1, 1], [2, 1, 0, 3]], ids=["one label", "any number"])
+@pytest.mark.parametrize("is_dense", [False, True], ids=["sparse", "dense"])
+def test_kept_rows_are_restored_and_forged_ones_refused(name: str, counts: list[int], is_dense: bool) -> None:
+    values = np.arange(1, 13, dtype=np.float32).reshape(4, 3)
+    kept = Examples.of_nodes(values if is_dense else sp.csr_array(values), np.arange(sum(counts)), np.array(counts))
+    arrays = kept.to_arrays(name)
+    whole = Examples.pop_from({**arrays, "other": values}, name, features=3, nodes=6)
     assert whole is not None
-    assert (whole.rows != kept.rows).nnz == 0
-    for name, array in kept.to_arrays().items():
+    np.testing.assert_array_equal(whole.rows if is_dense else whole.rows.toarray(), values)
+    np.testing.assert_array_equal(whole.nodes, kept.nodes)
+    np.testing.assert_array_equal(whole.label_offsets, kept.label_offsets)
+    for array_name, array in arrays.items():
         wrong = array * np.inf if array.dtype.kind == "f" else array.astype(np.int64) - 10**6
         for broken in (array[:-1], array.astype(np.complex64), wrong, None):
-            arrays = {**kept.to_arrays(), name: broken}
-            present = {key: value for key, value in arrays.items() if value is not None}
-            with pytest.raises(HiNetError, match=r"'examples\.\w+'"):
-                Examples.pop_from(present, features=kept.rows.shape[1], nodes=len(tree()))
+            forged = {key: value for key, value in {**arrays, array_name: broken}.items() if value is not None}
+            with pytest.raises(HiNetError, match=rf"'{name}\.\w+'"):
+                Examples.pop_from(forged, name, features=3, nodes=6)
+    with pytest.raises(HiNetError, match=rf"the arrays have the unknown '{name}\.more'"):
+        Examples.pop_from({**arrays, f"{name}.more": values}, name, features=3, nodes=6)
 
 
 def test_as_many_examples_are_kept_as_fit_of_every_label_some() -> None:
     nodes = np.repeat(np.arange(5), [100, 50, 3, 1, 1])
     rows = sp.csr_array(np.ones((len(nodes), 24_998), np.float32))  # each takes 100,000 bytes
-    few = Examples(rows, nodes).chosen(40_000_000, seed=0)
+    few = Examples(rows, nodes).chosen(bytes_to_keep(40_000_000), seed=0)
     assert len(few) == 20
     assert np.bincount(few.nodes).tolist() in ([8, 7, 3, 1, 1], [7, 8, 3, 1, 1])
-    assert len(Examples(rows, nodes).chosen(10**9, seed=0)) == len(nodes)
-    assert len(Examples(rows, nodes).chosen(0, seed=0)) == 10
+    assert len(Examples(rows, nodes).chosen(bytes_to_keep(10**9), seed=0)) == len(nodes)
+    assert len(Examples(rows, nodes).chosen(bytes_to_keep(0), seed=0)) == 10
 
 
 @given(taxonomy=taxonomies(), other=taxonomies(), seed=st.integers(0, 9))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -191,17 +192,18 @@ def test_thresholds_are_learned(objective: Any, by: str) -> None:
 def test_the_threshold_of_the_best_micro_f1() -> None:
     """No other threshold is better on the rows it was learned from."""
     random = np.random.default_rng(0)
-    noisy = [labels if random.random() < 0.6 else SETS[random.integers(len(SETS))] for labels in SETS]
-    classifier = quick().fit(texts_of(SETS), noisy)
-    classifier.calibrate(texts_of(SETS), noisy)
-    best = classifier.score(texts_of(SETS), noisy)
+    sets = SETS * 3
+    noisy = [labels if random.random() < 0.6 else SETS[random.integers(len(SETS))] for labels in sets]
+    classifier = quick().fit(texts_of(sets), noisy)
+    classifier.calibrate(texts_of(sets), noisy)
+    best = classifier.score(texts_of(sets), noisy)
     for threshold in (0.05, 0.2, 0.4, 0.6, 0.8):
         for always in (False, True):
             fitted = classifier.fitted_
             other = quick()
             other.__dict__.update(vars(classifier))
             other.fitted_ = type(fitted)(**{**vars_of(fitted), "set_rule": SetRule((threshold,), always)})
-            assert other.score(texts_of(SETS), noisy) <= best + 1e-9
+            assert other.score(texts_of(sets), noisy) <= best + 1e-9
 
 
 def vars_of(fitted: Any) -> dict[str, Any]:
@@ -234,13 +236,15 @@ def test_few_rows_are_enough_where_words_tell_labels_apart(seed: int) -> None:
 
 @pytest.mark.parametrize("objective", ["micro_f1", "macro_f1"])
 def test_a_few_held_out_rows_do_not_silence_a_model(objective: Any) -> None:
-    """Two rows, both wrong, teach no threshold; forty do."""
-    classifier = quick(objective=objective).fit(texts_of(SETS), SETS)
+    """Two rows, both wrong, teach no threshold; a hundred do."""
     wrong = [{"car"}, {"train"}]
-    classifier.calibrate(texts_of(SETS[:2]), wrong)
+    few = texts_of(SETS[:2]), wrong
+    classifier = quick(objective=objective).fit(texts_of(SETS), SETS, valid=few)
     assert classifier.fitted_.set_rule == SetRule()
     assert all(classifier.predict(texts_of(SETS)))
-    classifier.calibrate(texts_of(SETS[:2]) * 20, wrong * 20)
+    with pytest.raises(HiNetError, match="2 held-out rows are too few to calibrate; give at least 100"):
+        classifier.calibrate(*few)
+    classifier.calibrate(texts_of(SETS[:2]) * 50, wrong * 50)
     assert classifier.fitted_.set_rule.thresholds != SetRule().thresholds
 
 
@@ -255,6 +259,56 @@ def test_a_model_goes_on() -> None:
     assert all(isinstance(labels, set) for labels in given.predict(texts_of(SETS[:2])))
     with pytest.raises(HiNetError, match="rows without labels"):
         given.update_taxonomy(Taxonomy.from_edges(TREE), X=texts_of(SETS[:2]))
+
+
+COMMON = ["the", "of", "with", "small", "large", "new", "red", "blue"]
+
+
+def sets_of_goods(rows: int, seed: int = 0) -> tuple[list[str], list[set[str]]]:
+    """Return texts with words of their labels, one to three of twelve, and words of no label."""
+    random = np.random.default_rng(seed)
+    labels = [f"goods{number}" for number in range(12)]
+    sets = [{*random.choice(labels, random.integers(1, 4), replace=False).tolist()} for _ in range(rows)]
+    words = [[f"{label}{end}" for label in sorted(own) for end in random.choice(list("abcd"), 2)] for own in sets]
+    return [" ".join([*own, *random.choice(COMMON, 3)]) for own in words], sets
+
+
+def fruits(rows: int, seed: int = 0) -> list[str]:
+    """Return texts of a new word and words that all texts have."""
+    random = np.random.default_rng(seed)
+    return [" ".join(["papaya", *random.choice(COMMON, 3)]) for _ in range(rows)]
+
+
+def exact_matches(classifier: HiNetClassifier, texts: list[str], sets: list[set[str]]) -> float:
+    return float(np.mean([one == other for one, other in zip(classifier.predict(texts), sets, strict=True)]))
+
+
+@pytest.fixture(scope="module")
+def goods() -> HiNetClassifier:
+    return HiNetClassifier(epochs=8, members=1, width=32, n_jobs=1).fit(*sets_of_goods(600))
+
+
+@pytest.mark.parametrize("rows", [20, 100])
+def test_a_new_label_is_learned_and_old_rows_stay_right(goods: HiNetClassifier, rows: int) -> None:
+    old, updated = sets_of_goods(200, seed=1), copy.deepcopy(goods)
+    before = exact_matches(updated, *old)
+    assert before > 0.95
+    updated.partial_fit(fruits(rows), [{"fruit"}] * rows)
+    assert exact_matches(updated, *old) > before - 0.02
+    assert exact_matches(updated, fruits(50, seed=1), [{"fruit"}] * 50) > 0.9
+    check = updated.update_check_
+    assert (check.metric, check.held_out, check.rows) == ("micro_f1", False, 120)
+    assert check.after >= check.before - 0.002
+
+
+def test_without_kept_rows_a_new_label_needs_rows_that_do_not_have_it() -> None:
+    texts, sets = sets_of_goods(200)
+    classifier = quick(keep_examples=False).fit(texts, sets)
+    with pytest.raises(HiNetError, match="all rows have a new label, and the model keeps no rows without it"):
+        classifier.partial_fit(fruits(4), [{"fruit"}] * 4)
+    assert "fruit" not in set(classifier.classes_)
+    classifier.partial_fit(fruits(4) + texts, [{"fruit"}] * 4 + sets)
+    assert not hasattr(classifier, "update_check_")  # there is nothing to check it on
 
 
 def test_checkpoints_lead_to_the_same_model(tmp_path: Path) -> None:

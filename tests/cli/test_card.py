@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from hinet.classifier.estimator import load_with_manifest
 from hinet.classifier.model_card import model_card
-from tests.cli.conftest import run_hinet, run_inside
+from tests.cli.conftest import products, run_hinet, run_inside
 
 SECTIONS = [
     "How to use it", "Intended use and limits", "Training data", "Taxonomy", "Evaluation", "Calibration", "Settings",
@@ -30,6 +31,10 @@ def test_a_card_has_what_is_kept_with_the_model(shop: Path) -> None:
     assert "No evaluation is kept" in before.stdout
     assert "model-index" not in parts_of(before.stdout)[0]
 
+    rows = products(120, seed=3)
+    classifier, manifest = load_with_manifest(shop / "model")
+    classifier.calibrate([text for _, text, _ in rows], [label for *_, label in rows])
+    classifier.save(shop / "model", notes=manifest["notes"])
     evaluated = run_hinet("evaluate", "model", "test.csv", "--keep", cwd=shop)
     assert evaluated.returncode == 0
     assert re.search(r"^80 rows in [\d.]+ s$", evaluated.stderr, re.MULTILINE)  # its only rate is in the table
@@ -50,8 +55,14 @@ def test_a_card_has_what_is_kept_with_the_model(shop: Path) -> None:
     assert manifest["training_data"]["blake2b"] in body
     assert manifest["blake2b"] in body
     assert "tree of 6 nodes in 2 levels" in body
-    assert f"temperature {manifest['calibration']['temperature']:.3f}" in body
+    assert f"On 120 held-out rows: {calibrated(manifest['calibration'])}" in body
     assert all(version in body for version in manifest["versions"].values())
+
+
+def calibrated(calibration: dict[str, Any]) -> str:
+    if not calibration["scaled"]:
+        return f"expected calibration error {calibration['error_before']:.3f}; probabilities were not scaled"
+    return f"temperature {calibration['temperature']:.3f}, expected calibration error"
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ def test_a_run_shows_progress_validation_and_what_it_saved(shop: Path) -> None:
         "deep 1  epoch 1/",
         "  valid accuracy ",
         "nodes of a tree of 6 nodes",
+        "30 validation rows are too few to calibrate; probabilities stay as trained. Hold out at least 100 rows",
         "saved to other",
     ):
         assert wanted in done.stderr
@@ -43,7 +44,7 @@ def test_a_run_shows_progress_validation_and_what_it_saved(shop: Path) -> None:
     assert (shop / "curve.svg").exists()
     manifest = json.loads((shop / "other" / "manifest.json").read_text())
     assert manifest["metrics"]["validation"]["accuracy"] > 0.9
-    assert manifest["calibration"]["rows"] > 10
+    assert manifest["calibration"] is None
     assert not (shop / "other.checkpoint").exists()
 
 
@@ -142,10 +143,10 @@ def test_a_promise_that_cannot_be_kept_costs_no_model(
     start = ["train", "products.csv", *COLUMNS, "--taxonomy", "categories.csv", "--valid-share", "0.1", "-q"]
     assert run_inside(*start, "--out", "slash/", "--risk", "0.0001", "--checkpoint-every", "0") == 2
     assert "error: the model is saved, but without a threshold for --risk" in capsys.readouterr().err
-    assert json.loads(Path("slash", "manifest.json").read_text())["calibration"]["promise"] is None
+    assert json.loads(Path("slash", "manifest.json").read_text())["calibration"] is None
     assert not Path("slash.checkpoint").exists()
     assert run_inside(*start, "--out", "one", "--risk", "0.5", "--valid-share", "0.001", "--epochs", "1") == 2
-    assert "without a threshold for --risk: one validation row is too few" in capsys.readouterr().err
+    assert "without a threshold for --risk: 1 held-out row is too few" in capsys.readouterr().err
 
 
 def test_a_promise_is_told_wherever_it_is_used(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hinet import HiNetClassifier, HiNetError, load
-from tests.cli.conftest import products, run_hinet, run_inside
+from hinet.classifier.manifest import trainings_of
+from hinet.classifier.model_folder import read_manifest
+from tests.cli.conftest import products, run_hinet, run_inside, write_products
 from tests.cli.test_help import EXAMPLES
 
 RENAMED = ["--taxonomy", "new_categories.csv", "--rename", "tv=television"]
@@ -44,7 +47,7 @@ def test_a_changed_taxonomy_with_more_rows(shop: Path) -> None:
     for wanted in (
         "24 training rows with 1 label\n",
         "deep 1  epoch 1/",
-        "the model is no longer calibrated",
+        "accuracy 100.0% before and ",
         "saved to model",
     ):
         assert wanted in done.stderr
@@ -163,3 +166,91 @@ def test_what_cannot_be_updated_is_said(
         message = refused("update", "photos", *options, capsys=capsys)
         assert "photos: cannot be loaded: it has no manifest.json, so it is no saved model; name the folder" in message
     assert manifest_of(shop / "model") == before
+
+
+def test_two_updates_at_once_are_both_kept(shop: Path) -> None:
+    with ThreadPoolExecutor(2) as both:
+        ends = [both.submit(run_hinet, "update", "model", "--rows", "test.csv", cwd=shop, anew=True) for _ in range(2)]
+        assert [end.result().returncode for end in ends] == [0, 0], [end.result().stderr for end in ends]
+    assert [each["rows"] for each in trainings_of(read_manifest(shop / "model"))] == [270, 80, 80]
+    assert sum("waiting for another process that writes to model" in end.result().stderr for end in ends) <= 1
+    assert not (shop / "model" / ".lock").exists()
+
+
+def test_a_model_that_was_replaced_meanwhile_is_not_overwritten(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As can happen where the file system has no locks."""
+    monkeypatch.chdir(shop)
+    other = HiNetClassifier(width=8, members=1, epochs=1, n_jobs=1).fit(["rye bread", "toy car"] * 4, ["a", "b"] * 4)
+    learn = HiNetClassifier.update_taxonomy
+
+    def replaced(classifier: HiNetClassifier, *given: Any) -> HiNetClassifier:
+        other.save("model")
+        return learn(classifier, *given)
+
+    monkeypatch.setattr(HiNetClassifier, "update_taxonomy", replaced)
+    message = refused("update", "model", "--rows", "test.csv", "--quiet", capsys=capsys)
+    assert "error: model: was replaced by another process in the meantime; nothing was saved: run this again" in message
+    assert load("model").classes_.tolist() == ["a", "b"]
+
+
+def test_few_validation_rows_do_not_calibrate(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither in training nor in an update; enough of them do, and what the model keeps counts."""
+    monkeypatch.chdir(shop)
+    before = manifest_of(shop / "model")
+    assert before["calibration"] is None  # by 30 rows
+    assert before["metrics"]["validation"]["rows"] == 30
+    assert len(load("model").fitted_.held_out) == 30
+    main_ok("update", "model", "--rows", "test.csv", "--valid-share", 0.1, "--out", "few")
+    told = capsys.readouterr().err
+    assert "38 validation rows are too few to calibrate; probabilities stay as trained. Hold out at least 100" in told
+    assert manifest_of(shop / "few")["calibration"] is None
+    assert len(load("few").fitted_.held_out) == 38
+    write_products(shop / "valid.csv", 65, seed=5)
+    main_ok("update", "few", "--rows", "new_products.csv", "--valid", "valid.csv", "--out", "enough")
+    assert manifest_of(shop / "enough")["calibration"]["rows"] == 103
+    main_ok("update", "enough", "--rows", "new_products.csv")  # renews the calibration by what the model keeps
+    assert manifest_of(shop / "enough")["calibration"]["rows"] == 103
+    main_ok("inspect", "enough")
+    assert "  calibrated  on 103 rows: " in capsys.readouterr().out
+    write_products(shop / "valid.csv", 120, seed=5)
+    options = ["--text", "title", "--label", "category", "--width", 8, "--epochs", 2, "--valid", "valid.csv"]
+    main_ok("train", "products.csv", *options, "--no-keep-examples", "--out", "private", "--quiet")
+    assert manifest_of(shop / "private")["calibration"]["rows"] == 120
+    main_ok("update", "private", "--rows", "new_products.csv")
+    told = capsys.readouterr().err
+    assert "the model is no longer calibrated; give --valid with at least 100 rows to calibrate it" in told
+    private = load("private").fitted_
+    assert (private.examples, private.held_out) == (None, None)
+
+
+def test_what_an_update_costs_is_told(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(shop)
+    main_ok("update", "model", "--rows", "test.csv", "--out", "good", "--json", "--quiet")
+    report = json.loads(capsys.readouterr().out)
+    assert (report["model"], report["change"], report["new_nodes"], report["warnings"]) == ("good", None, [], [])
+    check = report["update_check"]
+    assert check == {"metric": "accuracy", "before": 1.0, "after": 1.0, "rows": 30, "held_out": True}
+    wrong = [(number, title, "tv" if label == "milk" else label) for number, title, label in products(300)]
+    lines = ["id,title,category", *(",".join(row) for row in wrong)]
+    (shop / "wrong.csv").write_text("\n".join(lines) + "\n")
+    main_ok("update", "model", "--rows", "wrong.csv", "--json", "--quiet")
+    told = capsys.readouterr()
+    report = json.loads(told.out)
+    after = report["update_check"]["after"]
+    assert after < 0.9
+    message = (
+        f"the update made old rows worse: accuracy 100.0% before and {100 * after:.1f}% after, on 30 kept validation"
+    )
+    assert told.err.startswith(f"warning: {message} rows; train again with all rows")
+    assert report["warnings"][0].startswith(message)
+    main_ok("inspect", "model", "--json")
+    assert json.loads(capsys.readouterr().out)["update_check"] == report["update_check"]
+    main_ok("inspect", "model")
+    assert "  last update accuracy 100.0% before and " in capsys.readouterr().out
+    assert load("model").update_check_.has_lost

@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.classifier.examples import Examples
+from hinet.classifier.examples import EXAMPLES, HELD_OUT, Examples
 from hinet.classifier.fitted import Fitted, predictor_class
 from hinet.classifier.inputs import Features, MatrixInput, encoder_of, restore_features
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.manifest import FORMAT, MANIFEST, damaged
 from hinet.classifier.meaning import EncoderPlace
-from hinet.classifier.model_folder import ModelFiles, new_model, open_model, switch_manifest
+from hinet.classifier.model_folder import ModelFiles, check_unchanged, new_model, open_model, switch_manifest
 from hinet.classifier.predicted_sets import SetRule
 from hinet.classifier.text_paths import TextStyle
 from hinet.data import Traces
@@ -46,15 +46,23 @@ MAX_EMPTY_COLUMNS = 1_000  # that a table of labels may have beyond the levels o
 PLAIN = (bool, int, float)  # what a label may be, if it is no text
 
 
-def save_fitted(fitted: Fitted, folder: str | Path, metadata: Mapping[str, Any], *, half: bool = False) -> None:
+def save_fitted(
+    fitted: Fitted,
+    folder: str | Path,
+    metadata: Mapping[str, Any],
+    *,
+    half: bool = False,
+    replaces: str | None = None,
+) -> None:
     """Write a fitted classifier and its ``metadata`` to a folder; replace an older model there.
 
-    Several may save to a folder at once, one after the other; the last one stays.
+    Several may save to a folder at once, one after the other; the last one stays. With ``replaces``, the digest of a
+    manifest, only that model is replaced.
 
     Raises
     ------
     FileError
-        If the folder holds something else, or cannot be written to.
+        If the folder holds something else, or another model than ``replaces``, or cannot be written to.
     """
     folder = Path(folder)
     fitted.check_file()
@@ -62,9 +70,11 @@ def save_fitted(fitted: Fitted, folder: str | Path, metadata: Mapping[str, Any],
     codec = fitted.codec
     described, arrays = fitted.predictor.to_arrays(half=half)
     arrays["label_nodes"] = codec.label_nodes
-    if fitted.examples is not None:
-        arrays |= fitted.examples.to_arrays()
+    for name, rows in ((EXAMPLES, fitted.examples), (HELD_OUT, fitted.held_out)):
+        arrays |= {} if rows is None else rows.to_arrays(name)
     with new_model(folder) as keep:
+        if replaces is not None:
+            check_unchanged(folder, replaces)
         files = {
             "taxonomy": keep("taxonomy", codec.taxonomy.write),
             "features": keep("features", lambda path: write_arrays(path, fitted.features.to_arrays())),
@@ -127,19 +137,23 @@ def _loaded(files: ModelFiles, network: Any, mapped: bool) -> Fitted:
         arrays, file = map_arrays(files.path("model"), weights.result(), mapped=mapped)
     with naming_file(files.path("model")):
         check_arrays(arrays, LABEL_NODES, {"nodes": len(taxonomy)})
-        width = _width(features, manifest["input_features"])
-        examples = None if width is None else Examples.pop_from(arrays, features=width, nodes=len(taxonomy))
+        kept = {name: arrays.pop(name) for name in [*arrays] if name.partition(".")[0] in (EXAMPLES, HELD_OUT)}
     with naming_file(files.folder / MANIFEST):
         codec = _restored_codec(taxonomy, manifest["labels"], arrays.pop("label_nodes"))
         rule = _restored_rule(manifest.get("set_rule"), codec)
     predictor = _restored_predictor(files, codec.layers, arrays, network)
     with naming_file(files.folder / MANIFEST):
         predictor = _with_trust(predictor, manifest.get("trust"))
-    if predictor.features not in (None, width):
-        with naming_file(files.path("model")):
+    width = _width(features, manifest["input_features"])
+    with naming_file(files.path("model")):
+        if predictor.features not in (None, width):
             raise HiNetError(f"it reads {predictor.features:,} features, and rows have {width}")
+        examples, held_out = (
+            None if width is None else Examples.pop_from(kept, name, features=width, nodes=len(taxonomy))
+            for name in (EXAMPLES, HELD_OUT)
+        )
     history = tuple(EpochRecord(**record) for record in manifest.get("history", ()))
-    return Fitted(features, codec, predictor, history, manifest["training_data"], examples, file, rule)
+    return Fitted(features, codec, predictor, history, manifest["training_data"], examples, held_out, file, rule)
 
 
 @contextmanager

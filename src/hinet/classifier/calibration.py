@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.held_out import ForeignRows
+from hinet.classifier.held_out import ForeignRows, HeldOut
 from hinet.classifier.predicted_sets import judged_labels
 from hinet.classifier.trust_fitting import trust_from_held_out_rows
 from hinet.classifier.truth import Truth
@@ -20,10 +20,11 @@ from hinet.engine.search.odds_scaling import SURE, map_log_odds, rescale
 from hinet.engine.search.trace_logits import TraceLogits, cells_of
 from hinet.engine.training.set_kernels import mixed_cost_of_sets
 from hinet.engine.training.target_kernels import most_of_a_row
-from hinet.errors import HiNetError
+from hinet.errors import HiNetError, counted
 from hinet.evaluation.risk import THRESHOLDS, AnswerCounts, RiskBound, find_threshold
 from hinet.metrics import expected_calibration_error, log_loss
 
+MIN_ROWS = 100  # that determine a scale; fewer tell less than the training did
 MAX_TEMPERATURE_ROWS = 10_000
 LOG_STEP = 0.5
 LOG_FACTORS = tuple(np.arange(-4, 5) * LOG_STEP)  # of the logits, tried before the best is refined
@@ -43,8 +44,8 @@ class Calibration:
     temperature : float
         What all logits were divided by.
     error_before, error_after : float
-        Expected calibration error of the predicted labels of the held-out rows, before scaling and after; each half
-        of the rows is judged by the scale that the other half gave.
+        Expected calibration error of the predicted labels of the rows that determine the scale, before scaling and
+        after; each half of these rows is judged by the scale that the other half gave.
     promise : RiskBound, optional
         The threshold for the given risk.
     rows : int
@@ -54,6 +55,9 @@ class Calibration:
         high probabilities and raises low ones. With several labels per row, the factor of the log odds of every label.
     offset : float
         Number added to the log odds of every label, with several labels per row.
+    scaled : bool
+        Whether probabilities were scaled. They stay as they were if that does not improve both the log loss and the
+        calibration error of the halves, or if fewer than 100 rows were left to determine a scale.
     """
 
     temperature: float
@@ -63,6 +67,7 @@ class Calibration:
     promise: RiskBound | None = None
     slope: float = 1.0
     offset: float = 0.0
+    scaled: bool = True
 
 
 class Scale(NamedTuple):
@@ -95,35 +100,81 @@ def calibrate_fitted(
 ) -> tuple[Fitted, Calibration]:
     """Return the classifier with calibrated probabilities, and the result of the calibration.
 
-    ``temperature`` is what the logits were divided by before. One half of the rows determines the scale and the other
-    the risk bound; without a risk, all rows determine the final scale. The seed assigns rows to halves, so their order
-    does not matter. ``foreign`` has some of the rows, made foreign: they determine the trust in texts with unknown
-    words.
+    ``temperature`` is what the logits were divided by before. All rows determine the scale; with a risk, one half does
+    and the other determines the risk bound, which all rows do if there are too few for both. The seed assigns rows to
+    halves, so their order does not matter. ``foreign`` has some of the rows, made foreign: they determine the trust in
+    texts with unknown words.
+
+    Raises
+    ------
+    HiNetError
+        If there are fewer than 100 rows and no risk, or too few for the risk.
     """
-    if len(truth) < 2:
-        raise HiNetError(f"{len(truth)} held-out rows; calibration needs at least two")
+    if len(truth) < (MIN_ROWS if risk is None else 2):
+        raise HiNetError(
+            f"{counted(len(truth), 'held-out row is/held-out rows are')} too few to calibrate; give at least {MIN_ROWS}"
+        )
     order = np.random.default_rng(seed).permutation(len(truth))
-    chosen = order[::2], order[1::2]
-    halves = [(rows[half], truth.take(half)) for half in chosen]
-    foreign_halves = [None if foreign is None else foreign.made_of(half) for half in chosen]
-    first, second = (scale_for(fitted, *half, part) for half, part in zip(halves, foreign_halves, strict=True))
-    before = calibration_error([_answers(fitted, *half) for half in halves])
-    crossed = zip((second, first), halves, strict=True)  # each half is judged by what the other gave
-    after = calibration_error([_answers(scale.of(fitted), *half) for scale, half in crossed])
-    promise = None if risk is None else risk_bound_for(first.of(fitted), *halves[1], risk, certainty)
-    scale = first
-    if promise is None:
-        scale = scale_for(fitted, rows[order], truth.take(order), None if foreign is None else foreign.made_of(order))
-    calibration = Calibration(temperature / scale.factor, before, after, len(truth), promise, scale.slope, scale.offset)
-    return scale.of(fitted), calibration
+    held = HeldOut(rows, truth, foreign).take(order)
+    first, second = held.halves()
+    if risk is None:
+        choice, bounds = _choose_scale(fitted, held), None
+    elif len(first.truth) >= MIN_ROWS:
+        choice, bounds = _choose_scale(fitted, first), second
+    else:
+        error = calibration_error([_answers(fitted, rows, truth)])
+        choice, bounds = ScaleChoice(_present_scale(fitted), error, error, False), held
+    scale = choice.scale
+    scaled = scale.of(fitted)
+    promise = None
+    if bounds is not None and risk is not None:
+        promise = risk_bound_for(scaled, bounds.rows, bounds.truth, risk, certainty)
+    calibration = Calibration(
+        temperature / scale.factor, choice.error_before, choice.error_after, len(truth), promise, scale.slope,
+        scale.offset, choice.scaled,
+    )  # fmt: skip
+    return scaled, calibration
 
 
-def scale_for(fitted: Fitted, rows: Any, truth: Truth, foreign: ForeignRows | None = None) -> Scale:
+class ScaleChoice(NamedTuple):
+    """A scale, the calibration errors before and after it, and whether it changes anything."""
+
+    scale: Scale
+    error_before: float
+    error_after: float
+    scaled: bool
+
+
+def _choose_scale(fitted: Fitted, held: HeldOut) -> ScaleChoice:
+    """Return the scale for rows if scales found on one half improve the other half; else the present one."""
+    halves = held.halves()
+    scales = [scale_for(fitted, half) for half in reversed(halves)]
+    before = [_answers(fitted, half.rows, half.truth) for half in halves]
+    after = [_answers(scale.of(fitted), half.rows, half.truth) for scale, half in zip(scales, halves, strict=True)]
+    errors = calibration_error(before), calibration_error(after)
+    if _loss_of_answers(after) < _loss_of_answers(before) and errors[1] <= errors[0]:
+        return ScaleChoice(scale_for(fitted, held), *errors, True)
+    return ScaleChoice(_present_scale(fitted), errors[0], errors[0], False)
+
+
+def _present_scale(fitted: Fitted) -> Scale:
+    """Return the scale that leaves probabilities as they are."""
+    return Scale(1.0, fitted.predictor.odds_scale, fitted.predictor.odds_offset)
+
+
+def _loss_of_answers(parts: list[tuple[NDArray[np.float64], NDArray[np.bool_]]]) -> float:
+    """Return the log loss of the answers of several parts together being right."""
+    confidence, right = (np.concatenate(values) for values in zip(*parts, strict=True))
+    return log_loss(np.where(right, confidence, 1 - confidence))
+
+
+def scale_for(fitted: Fitted, held: HeldOut) -> Scale:
     """Return the scale with the least log loss of the answers being right: the factor, then the slope, then trust."""
-    scale = _factor_and_slope(fitted, rows, truth)
-    if foreign is None:
+    scale = _factor_and_slope(fitted, held.rows, held.truth)
+    if held.foreign is None:
         return scale
-    return scale._replace(trust=trust_from_held_out_rows(scale.of(fitted), rows, truth, foreign).predictor.trust)
+    trusting = trust_from_held_out_rows(scale.of(fitted), held.rows, held.truth, held.foreign)
+    return scale._replace(trust=trusting.predictor.trust)
 
 
 def _factor_and_slope(fitted: Fitted, rows: Any, truth: Truth) -> Scale:

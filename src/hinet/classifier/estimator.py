@@ -16,8 +16,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from hinet.classifier.bundle import load_fitted, naming_file, save_fitted
-from hinet.classifier.calibration import Calibration, calibrate_fitted
+from hinet.classifier.calibration import MIN_ROWS, Calibration, calibrate_fitted
 from hinet.classifier.dag_labels import decode_nodes
+from hinet.classifier.examples import Examples
 from hinet.classifier.explanation import Explanation, explain_row
 from hinet.classifier.fine_tuning import check_tunable, fit_tuned
 from hinet.classifier.fitted import Fitted
@@ -80,6 +81,7 @@ from hinet.classifier.text_paths import AUTO
 from hinet.classifier.trust_fitting import with_learned_trust
 from hinet.classifier.truth import NOTHING, Truth
 from hinet.classifier.tuned import TunedInput
+from hinet.classifier.update_check import UpdateCheck, check_update
 from hinet.data import Traces
 from hinet.data.frames import as_table, is_frame
 from hinet.data.holdout import holdout_mask
@@ -192,8 +194,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     memory_limit : float, default=None
         Gigabytes that training may take; more is refused before it starts. None is what the machine has.
     keep_examples : bool, default=True
-        Whether the model keeps some training rows, as features, in at most 5% of its size or 1 MB. From them,
-        :meth:`update_taxonomy` learns where moved nodes belong. For a given ``taxonomy`` only.
+        Whether the model keeps some training and validation rows, as features, in at most 5% of its size or 1 MB.
+        :meth:`partial_fit` trains on the training rows again and is checked and calibrated on the validation rows;
+        :meth:`update_taxonomy` learns from them where moved nodes belong.
     network : torch.nn.Module, default=None
         A feature network of your own, from a batch of rows to (rows, units). None builds one.
     device : str, default=None
@@ -235,7 +238,10 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     taxonomy_change_ : TaxonomyChange
         What the last :meth:`update_taxonomy` added, moved, renamed and removed.
     calibration_ : Calibration
-        The result of :meth:`calibrate`. More rows or another taxonomy remove it, and the two below.
+        The result of :meth:`calibrate`. More rows or another taxonomy renew it on validation rows that the model
+        keeps, or remove it and the two below if it keeps fewer than 100.
+    update_check_ : UpdateCheck
+        The score of rows that the model keeps, before and after the last update, if it keeps any.
     temperature_ : float
         What :meth:`calibrate` divided the logits by.
     min_confidence_ : float
@@ -251,6 +257,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """
 
     _runner: Runner | None = None  # what trains the experts in other processes; hinet.cluster sets it
+
+    fitted_: Fitted
 
     def __init__(
         self,
@@ -377,7 +385,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         else:
             held_out = self._fit_anew(labelled, valid, cache)
         if held_out is not None:
-            self._take_up_held_out(held_out)
+            self._use_validation_rows(held_out)
         return self
 
     def _labelled(
@@ -475,12 +483,18 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.n_features_in_, self.feature_names_in_ = len(result.columns), np.array(result.columns, object)
         self._set_fitted(result.fitted)
         if result.held_out is not None:
-            self._take_up_held_out(result.held_out)
+            self._use_validation_rows(result.held_out)
         return self
 
-    def _take_up_held_out(self, held_out: HeldOut) -> None:
-        """Learn from validation rows what is learned after training, and keep them for :meth:`calibrate`."""
+    def _use_validation_rows(self, held_out: HeldOut) -> None:
+        """Learn from validation rows what is learned after training, and keep them for :meth:`calibrate`.
+
+        Some of them are saved with the model.
+        """
         self._held = held_out
+        if self.keep_examples:
+            kept = Examples.of_truth(held_out.rows, held_out.truth)
+            self.fitted_ = replace(self.fitted_, held_out=None).holding(kept, seed_of(self.random_state))
         if self.fitted_.codec.sets is not None:
             self._learn_thresholds(held_out)
         self.metrics_["validation"] = validation_metrics(self.fitted_, held_out, self.decoding)
@@ -565,7 +579,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.history_ = fitted.history
         self.n_iter_ = max((record.epoch for record in fitted.history), default=0)
         self.metrics_: dict[str, Any] = {}
-        self._clear("calibration_", "temperature_", "min_confidence_", "taxonomy_change_", "columns_", "_held")
+        self._clear(
+            "calibration_", "temperature_", "min_confidence_", "taxonomy_change_", "update_check_", "columns_", "_held"
+        )
         if isinstance(fitted.features, FrameInput):
             self.columns_ = fitted.features.columns.to_dict()
 
@@ -583,7 +599,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Train on more rows; the first call is a fit.
 
         New labels join an inferred taxonomy; a given one must have them. The features of texts stay those of the first
-        fit. A UserWarning says if the model knows few words of the new texts.
+        fit. Rows that the model keeps (``keep_examples``) are trained on again. A UserWarning says if the model knows
+        few words of the new texts, or if the score of kept rows falls by more than 0.2 points; ``update_check_`` has
+        the scores.
 
         Parameters
         ----------
@@ -614,11 +632,40 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             fitted, EncodedRows(rows, traces, self._weights(sample_weight, fitted.codec, traces))
         )
 
-    def _continue_training(self, fitted: Fitted, training: EncodedRows, *, beside_examples: bool = False) -> Self:
+    def _continue_training(
+        self, fitted: Fitted, training: EncodedRows, renamed: Mapping[str, str] | None = None
+    ) -> Self:
         settings, progress = engine_settings(validate_parameters(self, RULES)), self._progress()
-        after = continue_training(fitted, training, settings, self.device, progress, beside_examples=beside_examples)
+        after = continue_training(self.fitted_, fitted, training, settings, self.device, progress)
+        return self._set_updated(after, renamed)
+
+    def _set_updated(self, after: Fitted, renamed: Mapping[str, str] | None = None) -> Self:
+        """Set the updated state: calibrated again if the model keeps validation rows, and checked on kept rows."""
+        before, earlier = self.fitted_, getattr(self, "calibration_", None)
         self._set_fitted(after)
+        kept = after.held_out
+        if kept is not None and len(kept):
+            held = HeldOut(kept.rows, kept.truth(self.taxonomy_))
+            if after.set_rule is not None and after.set_rule.rows:
+                self._learn_thresholds(held)
+            if earlier is not None and len(kept) >= MIN_ROWS:
+                self._calibrate_again(earlier, held)
+        check = check_update(before, self.fitted_, self.decoding, renamed)
+        if check is not None:
+            self.update_check_ = check
+            if check.has_lost:
+                warnings.warn(check.warning, UserWarning, stacklevel=4)
         return self
+
+    def _calibrate_again(self, earlier: Calibration, held: HeldOut) -> None:
+        """Calibrate an updated model on validation rows that it keeps, with the risk of an earlier calibration."""
+        bound = earlier.promise
+        self.temperature_ = earlier.temperature
+        try:
+            self._calibrate(held, *((None, CERTAINTY) if bound is None else (bound.risk, bound.certainty)))
+        except HiNetError as error:
+            warnings.warn(f"the threshold of the calibration is removed: {error}", UserWarning, stacklevel=5)
+            self._calibrate(held, None, CERTAINTY)
 
     def _warn_of_unknown_words(self, X: Any) -> None:
         """Warn if the model knows few words of new texts: its features stay those of the first fit."""
@@ -643,7 +690,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Nodes keep their weights by id. A new node starts from its siblings and is unlikely until rows teach it. A moved
         node keeps its weights; the nodes above it learn what is below them now from the rows that the model keeps
         (``keep_examples``) and from ``X``, by the predictions before. All other choices stay the same.
-        ``taxonomy_change_`` lists the changes. The calibration is removed.
+        ``taxonomy_change_`` lists the changes. The calibration stays if nodes are only renamed; otherwise it is renewed
+        on validation rows that the model keeps, or removed. A UserWarning says if the score of kept rows falls by more
+        than 0.2 points.
 
         Parameters
         ----------
@@ -672,12 +721,15 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise HiNetError("rows without labels cannot teach a model of several labels a row; give y too, or no X")
         change = TaxonomyChange.between(self.taxonomy_, new, renamed)
         fitted = transfer_fitted(self.fitted_, codec_in_taxonomy(self.fitted_.codec, new, renamed or {}), renamed, rows)
+        calibration = getattr(self, "calibration_", None)
         if y is None:
-            self._set_fitted(fitted)
+            self._set_updated(fitted, renamed)
         else:
             self._warn_of_unknown_words(X)
             fitted = _with_labels(fitted, y)
-            self._continue_training(fitted, EncodedRows(rows, fitted.codec.encode(y)), beside_examples=True)
+            self._continue_training(fitted, EncodedRows(rows, fitted.codec.encode(y)), renamed)
+        if y is None and calibration is not None and not (change.added or change.moved or change.removed):
+            self._set_calibration(calibration)  # other ids of the same nodes
         self.taxonomy_change_ = change
         if self.taxonomy is not None:
             self.taxonomy = new
@@ -846,15 +898,16 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Temperature scaling divides all logits by one number; in a tree of the fused engine a slope then lowers
         probabilities that are too high and raises those that are too low, and texts learn how far to trust answers
-        where words are unknown. For rows with several labels the thresholds
-        of ``predict`` are then learned anew for ``objective``. With ``risk``, one half of the rows, drawn by
-        ``random_state``, determines these two and the other half ``min_confidence_``.
+        where words are unknown. If that does not improve rows that did not determine the scale, by cross-validation,
+        probabilities stay as they are. For rows with several labels the thresholds of ``predict`` are then learned anew
+        for ``objective``. With ``risk``, one half of the rows, drawn by ``random_state``, determines these two and the
+        other half ``min_confidence_``; fewer than 200 rows determine only ``min_confidence_``.
 
         Parameters
         ----------
         X, y : rows and labels, default=None
-            Held-out rows, which were not trained on. None takes the validation rows of the last ``fit``; the classifier
-            drops them when it is saved, copied, pickled, or trained on more rows.
+            At least 100 held-out rows, which were not trained on. None takes the validation rows of the last ``fit``,
+            or those of them that the classifier keeps (``keep_examples``) if it was saved, copied or updated since.
         risk : float, default=None
             The share of the answers of ``predict(X, min_confidence="calibrated")`` that may be wrong, for rows from the
             same source. An answer is right if it is a label of the row or above one. None removes an earlier threshold.
@@ -869,13 +922,16 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Raises
         ------
         HiNetError
-            If the rows are too few to bound the risk; the classifier does not change.
+            If there are too few rows to calibrate, or to bound the risk; the classifier does not change.
         """
         validate_share("risk", risk)
         validate_share("certainty", certainty)
         held = self._held_out(X, y)
         if self.fitted_.codec.sets is not None and risk is not None:
             raise HiNetError("`risk` is for one label a row; for sets of labels set `objective` to a precision")
+        return self._calibrate(held, risk, certainty)
+
+    def _calibrate(self, held: HeldOut, risk: float | None, certainty: float) -> Calibration:
         temperature, seed = getattr(self, "temperature_", 1.0), seed_of(self.random_state)
         self.fitted_, calibration = calibrate_fitted(
             self.fitted_, held.rows, held.truth, risk, certainty,
@@ -893,12 +949,15 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise HiNetError("calibrate got only one of X and y; give both, or neither to take the validation rows")
         if X is not None:
             return self._held_out_rows(self.fitted_, self._readable(X), self._truth(X, y))
-        if not hasattr(self, "_held"):
+        if hasattr(self, "_held"):
+            return self._held
+        kept = self.fitted_.held_out
+        if kept is None:
             raise HiNetError(
                 "there are no validation rows to calibrate with; give calibrate(X, y), or fit with validation_fraction "
-                "or valid= just before"
+                "or valid="
             )
-        return self._held
+        return HeldOut(kept.rows, kept.truth(self.taxonomy_))
 
     def _set_calibration(self, calibration: Calibration) -> None:
         self.calibration_ = calibration
@@ -1032,6 +1091,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         half: bool = False,
         notes: Mapping[str, Any] | None = None,
         bundle_encoder: bool = False,
+        replaces: str | None = None,
     ) -> None:
         """Write the fitted classifier to a folder of plain files, without pickle.
 
@@ -1048,6 +1108,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         bundle_encoder : bool, default=False
             Whether to save the frozen encoder in the model, so that it needs no other folder. A model that was loaded
             with its encoder in it keeps it.
+        replaces : str, default=None
+            ``blake2b`` of the manifest of the model to replace. If the folder holds another model by now, nothing is
+            saved and a FileError says so. None replaces any model.
         """
         check_is_fitted(self)
         path, half = PATH.validate("path", path), FLAG.validate("half", half)
@@ -1057,11 +1120,12 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "parameters": plain_parameters(self),
             "metrics": self.metrics_,
             "calibration": asdict(self.calibration_) if hasattr(self, "calibration_") else None,
+            "update_check": asdict(self.update_check_) if hasattr(self, "update_check_") else None,
             "input_features": getattr(self, "n_features_in_", None),
             "history": [asdict(record) for record in self.history_],
             "notes": NOTES.validate("notes", {} if notes is None else notes),
         }
-        save_fitted(self.fitted_, path, metadata, half=half)
+        save_fitted(self.fitted_, path, metadata, half=half, replaces=replaces)
 
     def export_onnx(self, folder: str | Path, X: Any = None, y: Any = None) -> Exported:
         """Write the scores as an ONNX graph, with a decoder that needs NumPy alone, to a new folder.
@@ -1183,6 +1247,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             loaded.feature_names_in_ = np.array(fitted.features.columns, object)
         if manifest["calibration"] is not None:
             loaded._set_calibration(restored_calibration(manifest["calibration"]))
+        if manifest.get("update_check") is not None:
+            loaded.update_check_ = UpdateCheck.restored(manifest["update_check"])
         return loaded
 
     def __getstate__(self) -> dict[str, Any]:

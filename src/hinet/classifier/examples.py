@@ -1,63 +1,140 @@
-"""Some training rows that a model keeps, as features: what a changed taxonomy is learned from."""
+"""Training and validation rows that a model keeps, as features: updates learn from them and are checked on them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from hinet.classifier.truth import Truth
+from hinet.data import Traces
 from hinet.data.matrices import MixedRows, is_sparse
+from hinet.errors import HiNetError
 from hinet.files import narrowest
 from hinet.files.schema import FINITE, Schema, check_arrays, floats, indices, offsets
+from hinet.ragged import gather, offsets_of
+from hinet.taxonomy import Layers, Taxonomy
 
-SHARE_OF_MODEL = 0.05  # bytes of examples against those of the model
+SHARE_OF_MODEL = 0.05  # bytes of kept rows relative to those of the model
 MIN_BYTES = 1_000_000  # for small models
+HELD_OUT_SHARE = 0.5  # of the bytes of kept rows: at most for validation rows, if there are any
 MAX_EXAMPLES = 50_000
+CHECK_EVERY = 5  # one in so many kept training rows is checked
+EXAMPLES, HELD_OUT = "examples", "held_out"  # names of training rows and validation rows in a file
 
-_LABELS = {"examples.nodes": indices("examples", below="nodes")}
-_SPARSE: Schema = {
-    "examples.indptr": offsets("examples", "values"),
-    "examples.indices": indices("values", below="features"),
-    "examples.data": floats("values", low=-FINITE, high=FINITE),
-    **_LABELS,
-}
-_DENSE: Schema = {"examples.rows": floats("examples", "features", low=-FINITE, high=FINITE), **_LABELS}
+
+def bytes_to_keep(bytes_of_model: int) -> int:
+    """Return how many bytes the rows that a model keeps may take."""
+    return int(max(MIN_BYTES, SHARE_OF_MODEL * bytes_of_model))
+
+
+def _schema(name: str, *, is_dense: bool, has_offsets: bool) -> Schema:
+    """Return what the arrays of kept rows must be; without offsets each row has one label."""
+    labels = "labels" if has_offsets else "rows"
+    dense = {f"{name}.rows": floats("rows", "features", low=-FINITE, high=FINITE)}
+    sparse = {
+        f"{name}.indptr": offsets("rows", "values"),
+        f"{name}.indices": indices("values", below="features"),
+        f"{name}.data": floats("values", low=-FINITE, high=FINITE),
+    }
+    own = {f"{name}.label_offsets": offsets("rows", labels)} if has_offsets else {}
+    return {**(dense if is_dense else sparse), f"{name}.nodes": indices(labels, below="nodes"), **own}
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Rows as the model reads them, CSR or dense, with the label of each as a position in the taxonomy."""
+    """Rows as the model reads them, CSR or dense, with their labels as positions in the taxonomy.
+
+    A validation row whose labels the model does not know has none.
+    """
 
     rows: Any
-    nodes: NDArray[np.int64]
+    nodes: NDArray[np.int64]  # those of row i are label_offsets[i]:label_offsets[i + 1]
+    offsets: NDArray[np.int64] | None = None  # None: each row has one label
+
+    @classmethod
+    def of(cls, rows: Any, traces: Traces) -> Examples:
+        """Return rows with the nodes in which their traces end."""
+        owner = np.repeat(np.arange(len(traces)), np.diff(traces.row_offsets))
+        size = np.int64(len(traces.layers.taxonomy))
+        ends = np.unique(owner * size + traces.end_nodes)  # traces may end in the same node
+        return cls.of_nodes(rows, (ends % size).astype(np.int64), np.bincount(ends // size, minlength=len(traces)))
+
+    @classmethod
+    def of_truth(cls, rows: Any, truth: Truth) -> Examples:
+        """Return rows with the labels that the model knows."""
+        rows = rows.features() if isinstance(rows, MixedRows) else rows
+        return cls.of_nodes(rows, truth.nodes[truth.exact], np.bincount(truth.owner[truth.exact], minlength=len(truth)))
+
+    @classmethod
+    def of_nodes(cls, rows: Any, nodes: NDArray[np.int64], counts: NDArray[np.int64]) -> Examples:
+        """Return rows with ``counts`` labels each."""
+        return cls(rows, nodes, None if (counts == 1).all() else offsets_of(counts))
 
     def __len__(self) -> int:
-        return len(self.nodes)
+        return int(self.rows.shape[0])
 
-    def chosen(self, bytes_of_model: int, seed: int) -> Examples:
-        """Return a sample of the rows that fits into the bytes for examples, balanced over labels."""
-        kept = self.take(self.choice(bytes_of_model, seed))
-        return Examples(_as_one(kept.rows), kept.nodes).rounded()
+    @property
+    def label_offsets(self) -> NDArray[np.int64]:
+        """(n + 1,) Where the labels of each row begin."""
+        return np.arange(len(self) + 1) if self.offsets is None else self.offsets
 
-    def choice(self, bytes_of_model: int, seed: int) -> NDArray[np.int64]:
+    def truth(self, taxonomy: Taxonomy) -> Truth:
+        """Return the labels in the taxonomy of the model."""
+        return Truth(taxonomy, self.label_offsets, self.nodes, np.ones(len(self.nodes), bool))
+
+    def traces(self, layers: Layers) -> Traces:
+        """Return the labels as traces."""
+        return Traces.of_node_lists(layers, self.nodes, self.label_offsets)
+
+    def chosen(self, room: int, seed: int) -> Examples:
+        """Return a sample of the rows that fits into ``room`` bytes, balanced over labels."""
+        return self.take(self.choice(room, seed)).as_kept()
+
+    def choice(self, room: int, seed: int) -> NDArray[np.int64]:
         """Return which rows :meth:`chosen` takes, in their order; their values do not matter."""
         order = np.random.default_rng(seed).permutation(len(self))
-        order = order[np.argsort(self.nodes[order], kind="stable")]
-        label = self.nodes[order]
-        starts = np.flatnonzero(np.diff(label, prepend=-1))
+        label = self._rarest_labels()
+        order = order[np.argsort(label[order], kind="stable")]
+        starts = np.flatnonzero(np.diff(label[order], prepend=-2))
         rank = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
         tie = np.random.default_rng([seed, 1]).permutation(len(order))
-        order = order[np.lexsort((tie, rank))][:MAX_EXAMPLES]
-        room = max(MIN_BYTES, SHARE_OF_MODEL * bytes_of_model)
-        fits = np.cumsum(self._sizes()[order]) <= room
-        return np.sort(order[fits])
+        return self._fitting(order[np.lexsort((tie, rank))], room)
+
+    def evenly_chosen(self, room: int, seed: int) -> Examples:
+        """Return a random sample of the rows that fits into ``room`` bytes, whatever their labels."""
+        order = np.random.default_rng(seed).permutation(len(self))
+        return self.take(self._fitting(order, room)).as_kept()
+
+    def _fitting(self, order: NDArray[np.int64], room: int) -> NDArray[np.int64]:
+        """Return the first rows of an order that fit, sorted."""
+        order = order[:MAX_EXAMPLES]
+        return np.sort(order[np.cumsum(self._sizes()[order]) <= room])
+
+    def _rarest_labels(self) -> NDArray[np.int64]:
+        """(n,) The label of each row that the fewest rows have; -1 for a row without labels."""
+        if self.offsets is None:
+            return self.nodes
+        owner = np.repeat(np.arange(len(self)), np.diff(self.offsets))
+        rows_with = np.bincount(self.nodes)[self.nodes]
+        rarest = np.full(len(self), -1)
+        order = np.lexsort((-self.nodes, -rows_with))  # the rarest last, which stays
+        rarest[owner[order]] = self.nodes[order]
+        return rarest
 
     def take(self, rows: NDArray[np.int64]) -> Examples:
-        """Return the chosen rows."""
-        return Examples(self.rows[rows], self.nodes[rows])
+        """Return the chosen rows, by number."""
+        if self.offsets is None:
+            return Examples(self.rows[rows], self.nodes[rows])
+        nodes, counts = gather(self.nodes, self.offsets, rows)
+        return Examples.of_nodes(self.rows[rows], nodes.astype(np.int64), counts)
+
+    def as_kept(self) -> Examples:
+        """Return the rows as one matrix, in the precision that they have on disk."""
+        return replace(self, rows=_as_one(self.rows)).rounded()
 
     def rounded(self) -> Examples:
         """Return the rows as they are kept on disk: in half precision, unless a value is too large for that."""
@@ -68,19 +145,37 @@ class Examples:
             return self
         rows = self.rows.copy()
         (rows.data if is_sparse(rows) else rows)[...] = half
-        return Examples(rows, self.nodes)
+        return replace(self, rows=rows)
 
     def joined(self, more: Examples) -> Examples:
         """Return these rows and more."""
         both = [_as_one(self.rows), _as_one(more.rows)]
         rows = (sp.vstack if is_sparse(both[0]) else np.vstack)(both)
-        return Examples(sp.csr_array(rows) if is_sparse(rows) else rows, np.concatenate([self.nodes, more.nodes]))
+        counts = np.concatenate([np.diff(self.label_offsets), np.diff(more.label_offsets)])
+        rows = sp.csr_array(rows) if is_sparse(rows) else rows
+        return Examples.of_nodes(rows, np.concatenate([self.nodes, more.nodes]), counts)
 
-    def moved(self, new_position: NDArray[np.int64]) -> Examples:
-        """Return the rows whose labels are still there, in a changed taxonomy."""
+    def moved(self, new_position: NDArray[np.int64]) -> tuple[Examples, NDArray[np.int64]]:
+        """Return the rows that still have labels in a changed taxonomy, or never had any, and which rows these are."""
         nodes = new_position[self.nodes]
-        kept = np.flatnonzero(nodes >= 0)
-        return Examples(self.rows[kept], nodes[kept])
+        owner = np.repeat(np.arange(len(self)), np.diff(self.label_offsets))
+        counts = np.bincount(owner[nodes >= 0], minlength=len(self))
+        kept = np.flatnonzero((counts > 0) | (np.diff(self.label_offsets) == 0))
+        return Examples.of_nodes(self.rows[kept], nodes[nodes >= 0], counts[kept]), kept
+
+    def with_labels(self, allowed: NDArray[np.bool_]) -> Examples:
+        """Return the rows all of whose labels are ``allowed``, (nodes,)."""
+        owner = np.repeat(np.arange(len(self)), np.diff(self.label_offsets))
+        other = np.bincount(owner[~allowed[self.nodes]], minlength=len(self))
+        return self.take(np.flatnonzero(other == 0))
+
+    def rehearsed(self, *, has_held_out: bool) -> Examples:
+        """Return the training rows to train on again: all, or all but the :meth:`checked` ones."""
+        return self if has_held_out else self.take(np.flatnonzero(np.arange(len(self)) % CHECK_EVERY > 0))
+
+    def checked(self) -> Examples:
+        """Return the training rows that show what an update forgets, if there are no validation rows."""
+        return self.take(np.arange(0, len(self), CHECK_EVERY))
 
     def _sizes(self) -> NDArray[np.int64]:
         """Return about the bytes that each row takes on disk, in half precision."""
@@ -93,38 +188,51 @@ class Examples:
             return np.asarray(np.diff(self.rows.indptr).astype(np.int64) * of_value + 8)
         return np.full(len(self), self.rows.shape[1] * 2 + 4, np.int64)
 
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays that are kept on disk, numbers in the fewest bytes that hold them."""
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes the rows take on disk."""
+        return int(self._sizes().sum())
+
+    def to_arrays(self, name: str) -> dict[str, NDArray[Any]]:
+        """Return the arrays that are kept on disk under a name, numbers in the fewest bytes that hold them."""
         rows = self.rows
         parts = [(rows.indptr, np.int64), (rows.indices, np.int32), (rows.data, np.float32)] if is_sparse(rows) else []
         parts = [*(parts or [(rows, np.float32)]), (self.nodes, np.int64)]
-        names = _SPARSE if is_sparse(rows) else _DENSE
+        if self.offsets is not None:
+            parts.append((self.offsets, np.int64))
+        names = _schema(name, is_dense=not is_sparse(rows), has_offsets=self.offsets is not None)
         return {
             name: _halved(narrowest(np.ascontiguousarray(array, kind)))
             for name, (array, kind) in zip(names, parts, strict=True)
         }
 
     @classmethod
-    def pop_from(cls, arrays: dict[str, NDArray[Any]], *, features: int, nodes: int) -> Examples | None:
-        """Take the examples of so many features out of the arrays of a model, if it has any.
+    def pop_from(cls, arrays: dict[str, NDArray[Any]], name: str, *, features: int, nodes: int) -> Examples | None:
+        """Take the rows that were kept under a name out of the arrays of a model, if it has any.
 
         Raises
         ------
         HiNetError
-            If they contradict each other, or a taxonomy of so many ``nodes``; names the array.
+            If they contradict each other, or do not have ``features`` columns, or labels among ``nodes`` nodes; names
+            the array.
         """
-        saved = {name: arrays.pop(name) for name in {**_SPARSE, **_DENSE} if name in arrays}
+        saved = {each: arrays.pop(each) for each in [*arrays] if each.startswith(f"{name}.")}
         if not saved:
             return None
-        schema = _DENSE if "examples.rows" in saved else _SPARSE
+        has_offsets = f"{name}.label_offsets" in saved
+        schema = _schema(name, is_dense=f"{name}.rows" in saved, has_offsets=has_offsets)
+        if unknown := saved.keys() - schema.keys():
+            raise HiNetError(f"the arrays have the unknown {min(unknown)!r}")
         sizes = check_arrays(saved, schema, {"features": features, "nodes": nodes})
-        *parts, nodes_of = (np.array(saved[name]) for name in schema)
-        labels = nodes_of.astype(np.int64)
-        if schema is _DENSE:
-            return cls(parts[0].astype(np.float32), labels)
-        kinds = (np.int64, np.int32, np.float32)
-        indptr, columns, data = (part.astype(kind) for part, kind in zip(parts, kinds, strict=True))
-        return cls(sp.csr_array((data, columns, indptr), shape=(sizes["examples"], features)), labels)
+        labels = np.array(saved[f"{name}.nodes"]).astype(np.int64)
+        starts = np.array(saved[f"{name}.label_offsets"]).astype(np.int64) if has_offsets else None
+        if f"{name}.rows" in saved:
+            return cls(np.array(saved[f"{name}.rows"]).astype(np.float32), labels, starts)
+        indptr, columns, data = (
+            np.array(saved[f"{name}.{part}"]).astype(kind)
+            for part, kind in (("indptr", np.int64), ("indices", np.int32), ("data", np.float32))
+        )
+        return cls(sp.csr_array((data, columns, indptr), shape=(sizes["rows"], features)), labels, starts)
 
 
 def _as_one(rows: Any) -> Any:

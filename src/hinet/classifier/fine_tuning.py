@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hinet.classifier.examples import Examples
+from hinet.classifier.examples import Examples, bytes_to_keep
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.fitting import EncodedRows, engine_settings, validation_rows
 from hinet.classifier.held_out import HeldOut
@@ -67,15 +67,14 @@ def fit_tuned(
     )
     predictor = NetworkPredictor(network.eval(), settings.threads, history)
     fitted = Fitted(features, codec, predictor, history, EncodedRows(rows.ids, traces).fingerprint())
-    if not parameters["keep_examples"] or codec.inferred:
+    if not parameters["keep_examples"]:
         return fitted
     return _keeping(fitted, features.count, texts, traces, settings.seed)
 
 
 def _keeping(fitted: Fitted, width: int, texts: Any, traces: Traces, seed: int) -> Fitted:
     """Return the same with some rows kept as examples; only these are embedded."""
-    nodes = traces.end_nodes[traces.row_offsets[:-1]].astype(np.int64)
-    unread = Examples(np.broadcast_to(np.float32(0), (len(nodes), width)), nodes)
-    chosen = unread.choice(fitted.predictor.nbytes, seed)
+    unread = Examples.of(np.broadcast_to(np.float32(0), (len(traces), width)), traces)
+    chosen = unread.choice(bytes_to_keep(fitted.predictor.nbytes), seed)
     rows = fitted.rows(as_arrow(texts).take(pa.array(chosen)))
-    return replace(fitted, examples=Examples(rows, nodes[chosen]).rounded())
+    return replace(fitted, examples=replace(unread.take(chosen), rows=rows).rounded())

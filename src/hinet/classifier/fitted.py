@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from hinet.classifier.examples import Examples
+from hinet.classifier.examples import HELD_OUT_SHARE, Examples, bytes_to_keep
 from hinet.classifier.inputs import Features, FrameInput, TextInput
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.predicted_sets import PredictedSets, SetRule, answer_sets, formed, most_probable
@@ -37,7 +37,8 @@ class Fitted:
     predictor: Predictor  # its threads are those of all answers, from text to label
     history: tuple[EpochRecord, ...] = ()
     fingerprint: dict[str, Any] = field(default_factory=dict)  # of the training data
-    examples: Examples | None = None  # none where no rows are to be kept
+    examples: Examples | None = None  # training rows; None where no rows are to be kept
+    held_out: Examples | None = None  # validation rows
     file: MappedFile | None = None  # that the weights of a loaded model are read from
     set_rule: SetRule | None = None  # which labels a row is answered with, where it may have several
 
@@ -111,11 +112,28 @@ class Fitted:
         return self.predictor
 
     def keeping(self, rows: Any, traces: Traces, seed: int) -> Fitted:
-        """Return the same with some of these rows kept as examples, beside those it has."""
-        examples = Examples(rows, traces.end_nodes[traces.row_offsets[:-1]].astype(np.int64))
+        """Return the same with some of these training rows kept, together with those it has."""
+        examples = Examples.of(rows, traces)
         if self.examples is not None:
             examples = self.examples.joined(examples)
-        return replace(self, examples=examples.chosen(self.predictor.nbytes, seed))
+        return replace(self, examples=examples.chosen(self._room(self.held_out), seed))
+
+    def holding(self, held_out: Examples, seed: int) -> Fitted:
+        """Return the same with some of these validation rows kept, together with those it has.
+
+        As many training rows stay as still fit.
+        """
+        if self.held_out is not None:
+            held_out = self.held_out.joined(held_out)
+        kept = held_out.evenly_chosen(int(HELD_OUT_SHARE * self._room()), seed)
+        examples = self.examples
+        if examples is not None:
+            examples = examples.chosen(self._room(kept), seed)
+        return replace(self, held_out=kept, examples=examples)
+
+    def _room(self, kept: Examples | None = None) -> int:
+        """Return how many bytes are left for rows, if some are kept already."""
+        return bytes_to_keep(self.predictor.nbytes) - (0 if kept is None else kept.nbytes)
 
     def scaled(self, factor: float, slope: float | None = None, offset: float = 0.0) -> Fitted:
         """Return the same with all logits multiplied by ``factor``, and another slope and offset if given."""

@@ -222,10 +222,8 @@ def fit_model(
         predictor = Search(model, settings.threads)
     fitted = Fitted(features, codec, predictor, predictor.history, training.fingerprint())
     if codec.sets is not None:
-        return replace(fitted, set_rule=SetRule())
-    if not parameters["keep_examples"] or codec.inferred:
-        return fitted
-    return fitted.keeping(training.rows, training.traces, settings.seed)
+        fitted = replace(fitted, set_rule=SetRule())
+    return fitted.keeping(training.rows, training.traces, settings.seed) if parameters["keep_examples"] else fitted
 
 
 def validation_metrics(fitted: Fitted, held_out: HeldOut, decoding: Decoding) -> dict[str, float]:

@@ -53,6 +53,16 @@ class HeldOut:
     truth: Truth
     foreign: ForeignRows | None = None  # some of them, made foreign
 
+    def take(self, rows: NDArray[np.int64]) -> HeldOut:
+        """Return the chosen rows."""
+        foreign = None if self.foreign is None else self.foreign.made_of(rows)
+        return HeldOut(self.rows[rows], self.truth.take(rows), foreign)
+
+    def halves(self) -> tuple[HeldOut, HeldOut]:
+        """Return every other row, and the rest."""
+        number = np.arange(len(self.truth))
+        return self.take(number[::2]), self.take(number[1::2])
+
 
 def taken(features: Features, X: Any, rows: NDArray[np.int64]) -> Any:
     """Return the chosen rows of checked input."""

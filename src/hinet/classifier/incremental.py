@@ -7,14 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hinet.classifier.examples import Examples
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.fitting import EncodedRows
+from hinet.classifier.fitting import EncodedRows, RowShape
 from hinet.classifier.labels import LabelCodec
 from hinet.data import Traces
 from hinet.engine import EngineSettings
 from hinet.engine.search.predictor import Predictor
+from hinet.engine.search.search import Search
 from hinet.engine.training.taxonomy_transfer import (
     TRACES_OF_A_ROW,
     OutputTransfer,
@@ -22,8 +24,15 @@ from hinet.engine.training.taxonomy_transfer import (
     option_targets,
     traceable,
 )
+from hinet.errors import HiNetError
 from hinet.progress import Progress
 from hinet.taxonomy import TaxonomyChange
+
+# Chosen on training rows of NAICS that were held out, see docs/decisions/0046-updates.md.
+MIN_DEEP_RATE, MIN_DEEP_RATE_OF_NEW = 0.01, 0.02  # of the deep expert; for new labels, or without a wide expert
+DEEP_RATE_OF_SHARE = 0.2  # times the share of the new rows among all rows that were ever trained on
+WIDE_RATE_FACTOR = 5.0
+NEW_SHARE, MAX_NEW_WEIGHT = 0.02, 4.0  # weight of the new rows relative to all kept rows, and at most of each
 
 
 def transfer_fitted(
@@ -37,47 +46,93 @@ def transfer_fitted(
     change = TaxonomyChange.between(fitted.codec.taxonomy, codec.taxonomy, renamed)
     came_from = np.append(change.old_position, -1)  # of a virtual root
     moved = replace(fitted, codec=codec, predictor=fitted.predictor.moved_to(codec.layers, came_from))
-    examples = fitted.examples
+    examples, held_out = fitted.examples, fitted.held_out
+    if held_out is not None:
+        moved = replace(moved, held_out=held_out.moved(change.new_position)[0])
     if examples is not None:
-        moved = replace(moved, examples=examples.moved(change.new_position))
+        moved = replace(moved, examples=examples.moved(change.new_position)[0])
         rows = examples.rows if rows is None else examples.joined(_unlabelled(rows)).rows
-    if rows is None or not rows.shape[0] or not change.has_moved.any():
+    if codec.sets is not None or rows is None or not rows.shape[0] or not change.has_moved.any():
         return moved
     return replace(moved, predictor=_taught(fitted.predictor, moved.predictor, change, rows))
 
 
 def continue_training(
+    before: Fitted,
     fitted: Fitted,
     new_rows: EncodedRows,
     settings: EngineSettings,
     device: str | None,
     progress: Progress | None = None,
-    *,
-    beside_examples: bool = False,
 ) -> Fitted:
-    """Return the classifier trained on more rows, ``beside_examples`` together with those it keeps."""
-    settings = replace(settings, patience=None)  # there are no validation rows
+    """Return the classifier trained on more rows, together with training rows that it keeps.
+
+    ``before`` is the classifier before it was transferred to the labels of the rows. Its calibrated scale stays.
+    """
+    is_new = _new_labels(before, fitted, new_rows)
     last = {name: value for name, value in fitted.fingerprint.items() if name != "before"}
     fingerprint = {**new_rows.fingerprint(), "before": [*fitted.fingerprint.get("before", ()), last]}
-    training = _beside_examples(new_rows, fitted) if beside_examples else new_rows
+    training = _with_kept_rows(new_rows, fitted)
     predictor = fitted.predictor.continued(
-        training.rows, training.traces, settings,
+        training.rows, training.traces, _settings(settings, fitted, new_rows, has_new=bool(is_new.any())),
         sample_weight=training.sample_weight, device=device, progress=progress,
     )  # fmt: skip
+    predictor = predictor.scaled(1.0, fitted.predictor.odds_scale)
     after = replace(fitted, predictor=predictor, history=predictor.history, fingerprint=fingerprint)
     return after if fitted.examples is None else after.keeping(new_rows.rows, new_rows.traces, settings.seed)
 
 
-def _beside_examples(new_rows: EncodedRows, fitted: Fitted) -> EncodedRows:
-    """Return rows with the examples that the model keeps after them."""
-    examples, layers = fitted.examples, new_rows.traces.layers
-    if examples is None:
+def _new_labels(before: Fitted, fitted: Fitted, new_rows: EncodedRows) -> NDArray[np.bool_]:
+    """(labels of the rows,) Whether the model was not trained on a label, as far as it is known.
+
+    Raises
+    ------
+    HiNetError
+        If all rows of a model of sets have new labels and it keeps no others: it would then predict them for all rows.
+    """
+    ids = fitted.codec.taxonomy.ids
+    known = {before.codec.taxonomy.ids[node] for node in before.codec.label_nodes.tolist()}
+    nodes = new_rows.traces.end_nodes
+    is_new = np.array([ids[node] not in known for node in nodes.tolist()], bool)
+    if fitted.examples is not None:
+        return is_new | ~np.isin(nodes, fitted.examples.nodes)
+    owner = np.repeat(np.arange(len(new_rows.traces)), np.diff(new_rows.traces.row_offsets))
+    if fitted.codec.sets is not None and is_new.any() and len(np.unique(owner[is_new])) == len(new_rows.traces):
+        raise HiNetError(
+            "all rows have a new label, and the model keeps no rows without it: it would predict the label for every "
+            "row; add rows of other labels, or train again on all rows"
+        )
+    return is_new
+
+
+def _settings(settings: EngineSettings, fitted: Fitted, new_rows: EncodedRows, *, has_new: bool) -> EngineSettings:
+    """Return settings to learn more rows and forget little: few rows train the wide expert above all."""
+    trained = [fitted.fingerprint, *fitted.fingerprint.get("before", ())]
+    count = len(new_rows.traces)
+    share = count / max(count + sum(each.get("rows", 0) for each in trained), 1)
+    model = fitted.predictor.model if isinstance(fitted.predictor, Search) else None
+    has_wide = model is not None and model.mix.wide > 0
+    lowest = MIN_DEEP_RATE if has_wide and not has_new else MIN_DEEP_RATE_OF_NEW
+    return replace(
+        settings,
+        patience=None,  # there are no validation rows to train with
+        deep_rate=float(np.clip(DEEP_RATE_OF_SHARE * share, lowest, settings.deep_rate)),
+        wide_rate=WIDE_RATE_FACTOR * settings.wide_rate_for(RowShape.of(new_rows.rows).features),
+    )
+
+
+def _with_kept_rows(new_rows: EncodedRows, fitted: Fitted) -> EncodedRows:
+    """Return rows followed by the training rows that the model keeps; if new rows are few, they count more."""
+    if fitted.examples is None:
         return new_rows
-    known = examples.take(np.flatnonzero(traceable(layers)[examples.nodes]))
-    traces = Traces.joined(layers, [new_rows.traces, Traces.of_nodes(layers, known.nodes)])
-    rows = _unlabelled(new_rows.rows).joined(known).rows
-    weights = new_rows.sample_weight
-    return EncodedRows(rows, traces, None if weights is None else np.concatenate([weights, np.ones(len(known))]))
+    layers = new_rows.traces.layers
+    kept = fitted.examples.rehearsed(has_held_out=fitted.held_out is not None).with_labels(traceable(layers))
+    traces = Traces.joined(layers, [new_rows.traces, kept.traces(layers)])
+    rows = _unlabelled(new_rows.rows).joined(kept).rows
+    count = len(new_rows.traces)
+    weights = np.ones(count) if new_rows.sample_weight is None else new_rows.sample_weight
+    factor = float(np.clip(NEW_SHARE * len(kept) / max(count, 1), 1, MAX_NEW_WEIGHT))
+    return EncodedRows(rows, traces, np.concatenate([factor * weights, np.ones(len(kept))]))
 
 
 def _unlabelled(rows: Any) -> Examples:

@@ -197,6 +197,17 @@ class CalibrationEntry(TypedDict):
     error_after: float
     rows: int
     promise: RiskBound | None
+    scaled: NotRequired[bool]
+
+
+class UpdateEntry(TypedDict):
+    """What the last update cost; see :class:`hinet.classifier.update_check.UpdateCheck`."""
+
+    metric: Literal["accuracy", "micro_f1"]
+    before: float
+    after: float
+    rows: int
+    held_out: bool
 
 
 class TrustEntry(TypedDict):
@@ -221,6 +232,7 @@ class Manifest(TypedDict):
     parameters: dict[str, Any]
     metrics: dict[str, MetricEntry]
     calibration: CalibrationEntry | None
+    update_check: NotRequired[UpdateEntry | None]
     set_rule: NotRequired[SetRuleEntry | None]
     trust: NotRequired[TrustEntry | None]
     input_features: int | None

@@ -220,10 +220,11 @@ def _calibration(manifest: Mapping[str, Any]) -> str:
     parts = []
     if calibration is not None:
         before, after = (f"{calibration[name]:.3f}" for name in ("error_before", "error_after"))
-        parts.append(
-            f"On {counted(calibration['rows'], 'held-out row')}: temperature {calibration['temperature']:.3f}, "
-            f"expected calibration error {before} before and {after} after."
-        )
+        error = f"expected calibration error {before}; probabilities were not scaled, as that did not improve them."
+        if calibration.get("scaled", True):
+            temperature = f"temperature {calibration['temperature']:.3f}"
+            error = f"{temperature}, expected calibration error {before} before and {after} after."
+        parts.append(f"On {counted(calibration['rows'], 'held-out row')}: {error}")
         if calibration["promise"] is not None:
             parts.append(f'`min_confidence="calibrated"`: {RiskBound(**calibration["promise"])}.')
     if manifest.get("trust") is not None:

@@ -71,6 +71,12 @@ def switch_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     write_bytes(folder / MANIFEST, data)
 
 
+def check_unchanged(folder: Path, digest: str) -> None:
+    """Raise FileError unless a folder still holds the model whose manifest has this digest."""
+    if not (folder / MANIFEST).is_file() or read_manifest(folder)["blake2b"] != digest:
+        raise FileError(folder, "was replaced by another process in the meantime; nothing was saved: run this again")
+
+
 def check_target(folder: Path) -> None:
     """Raise FileError if a model cannot be saved to a folder, for what is there or because nothing can be written."""
     if folder.exists() and not folder.is_dir():

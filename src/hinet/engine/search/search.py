@@ -327,6 +327,11 @@ class Search(Predictor):
         return self.model.odds_scale
 
     @property
+    def odds_offset(self) -> float:
+        """Number added to the log odds of all labels, with several labels per row."""
+        return self.model.odds_offset
+
+    @property
     def can_scale_odds(self) -> bool:
         """Whether the log odds of best traces can be scaled: those of a tree can."""
         return self.layers.taxonomy.is_tree and not self.layers.multilabel
