@@ -87,7 +87,8 @@ def save(name: str, results: Mapping[str, Any]) -> None:
 def commit() -> str:
     """Return the commit of the sources, marked if there are changes on top of it."""
     described = ["git", "describe", "--always", "--dirty"]
-    return subprocess.run(described, capture_output=True, text=True, check=False, timeout=LONGEST).stdout.strip()
+    done = subprocess.run(described, capture_output=True, text=True, check=False, timeout=LONGEST)
+    return done.stdout.strip()
 
 
 def _processor() -> str:

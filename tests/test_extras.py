@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hinet import HiNetClassifier, HiNetError, load
@@ -64,7 +65,10 @@ def test_the_package_of_networks_says_how_to_install_torch() -> None:
 def test_dense_rows_and_texts_are_learned_explained_calibrated_and_kept_without_torch(tmp_path: Path) -> None:
     for rows, labels in (numbers(), texts()):
         classifier = small(epochs=None, device="cpu").fit(rows, labels, valid=(rows, labels))
-        classifier.calibrate()
+        with pytest.raises(HiNetError, match="too few to calibrate"):
+            classifier.calibrate()
+        twice = np.concatenate([rows, rows]), np.concatenate([labels, labels])
+        classifier.calibrate(*twice)
         classifier.partial_fit(rows[:10], labels[:10])
         assert classifier.explain(rows[0]).steps
         classifier.save(tmp_path / "model")

@@ -39,7 +39,7 @@ def test_memory_is_that_of_the_machine_the_container_or_a_limit(
 def test_training_that_needs_more_memory_than_there_is_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "total_memory", lambda: 1_000_000_000)
     MemoryPlan(900_000_000, 0, 0, 0).check(None)
-    with pytest.raises(HiNetError, match=r"takes 1.10 GB.* more than the 1.00 GB of memory available; lower width"):
+    with pytest.raises(HiNetError, match=r"takes 1.10 GB.* more than the 1.00 GB of memory available; lower `width`"):
         MemoryPlan(1_100_000_000, 0, 0, 0).check(None)
     MemoryPlan(1_100_000_000, 0, 0, 0).check(2.0)
     with pytest.raises(HiNetError, match=r"more than the 1.00 GB of memory available; lower the width"):

@@ -288,7 +288,7 @@ def test_saved_validation_rows_calibrate_as_all_of_them_do(tmp_path: Path) -> No
     classifier.save(tmp_path / "model")
     expected, found = classifier.calibrate(), load(tmp_path / "model").calibrate()
     assert (found.rows, found.scaled) == (300, expected.scaled)
-    assert found.error_before == pytest.approx(expected.error_before, abs=1e-3)  # rows are in half precision
+    assert found.error_before == pytest.approx(expected.error_before, abs=5e-3)  # rows in half precision, without trust
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -333,7 +333,8 @@ def sloped_classifier(slope: float) -> tuple[Any, Any, list[str]]:
     rows, paths = many_labels(500)
     before = small(width=32, flat=True).fit(rows[:400], paths[:400])
     after = small(width=32, flat=True).fit(rows[:400], paths[:400])
-    after.fitted_ = after.fitted_.scaled(1.0, slope)
+    before.fitted_ = before.fitted_.with_trust(None)
+    after.fitted_ = after.fitted_.with_trust(None).scaled(1.0, slope)
     return before, after, rows[400:]
 
 

@@ -11,6 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 from hinet import HiNetError
+from hinet.data.text import TextSettings
 from tests.classifier.data import numbers, small, taxonomy, texts
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -39,7 +40,7 @@ def feed_of(rows: sp.csr_array) -> dict[str, Any]:
 def test_texts_are_answered_by_the_graph(slope: float, tmp_path: Path) -> None:
     rows, labels = texts()
     rows[0] += " and words that are unknown"
-    classifier = small(taxonomy=taxonomy(), wide=False, flat=False).fit(rows, labels)
+    classifier = small(taxonomy=taxonomy(), wide=False, flat=False, text=TextSettings(min_df=2)).fit(rows, labels)
     assert classifier.unknown_share(rows)[0] > 0.3
     classifier.fitted_ = classifier.fitted_.scaled(1.0, slope)  # as calibration does
     report = classifier.export_onnx(tmp_path / "graph", rows, labels)

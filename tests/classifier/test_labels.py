@@ -471,7 +471,9 @@ def test_how_text_is_taken_can_be_said() -> None:
     assert cut.predict(TEXTS).tolist() == slashes
     amounts = ["<=50K", ">50K"] * 10
     assert read_labels(amounts, None)[0].kind == "plain"
-    with pytest.raises(LabelError, match="row 1: a step of the path '>50K' is empty; name every step, or take labels"):
+    with pytest.raises(
+        LabelError, match="row 1: a step of the path '>50K' is empty; name every step, or set `path_sep=None`"
+    ):
         read_labels([*amounts, "a > b"], None)
     taxonomy = small(epochs=1).fit(TEXTS, y).taxonomy_  # whose ids are such texts
     assert read_labels(y, taxonomy)[0].kind == "ids"

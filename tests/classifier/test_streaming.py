@@ -230,7 +230,7 @@ def test_counts_are_exact_until_they_are_too_many_and_then_the_frequent_stay() -
         exact.add(array)
         bounded.add(array)
     expected = TextFeatures.fit(given, settings, 1)
-    found = features_from(exact.total(), settings, settings, 10**6)
+    found = features_from(exact.total(), settings, 10**6)
     assert np.array_equal(found.words.lookup.hashes, expected.words.lookup.hashes)
     assert np.array_equal(found.chars.lookup.idf, expected.chars.lookup.idf)
     assert exact.lost == 0
@@ -265,7 +265,7 @@ def test_names_are_found_where_texts_come_again() -> None:
     expected = TextFeatures.fit(given, settings, 1)
     counts = BoundedCounts(settings, 1)
     counts.add(next(arrow_chunks([given])))
-    naming = NamingFeatures.of(features_from(counts.total(), settings, settings, 10**6))
+    naming = NamingFeatures.of(features_from(counts.total(), settings, 10**6))
     for start in range(0, len(given), 7):
         naming.transform(given[start : start + 7], 1)
     found, numbers = named(naming, naming.names_found()), np.arange(expected.count)

@@ -47,7 +47,7 @@ def test_threads_are_kept_with_a_model_and_can_be_set_anew(tmp_path: Path, monke
     rows, labels = texts(60)
     pools = Pools(monkeypatch)
     trained = small(n_jobs=3)
-    assert pools.of(lambda: trained.fit(rows, labels)) == {"data": 3}
+    assert pools.of(lambda: trained.fit(rows, labels)) == {"data": 3, "engine": 3}
     trained.save(tmp_path / "model")
     known = load(tmp_path / "model")
     assert known.n_jobs == 3

@@ -73,7 +73,7 @@ def test_an_option_that_several_commands_declare_is_in_the_panel_of_each(name: s
 def test_an_error_of_the_library_names_the_option(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("name,kind\nrye,bread\n")
     refused = run_hinet("train", "rows.csv", "--out", "model", cwd=tmp_path)
-    assert "no column 'text' among 'name', 'kind'; set --text to another column" in refused.stderr
+    assert "no column 'text' among 'name', 'kind'; set --text: 'name' and 'kind' look like text" in refused.stderr
 
 
 def test_the_example_of_train_is_what_the_other_tests_work_with() -> None:

@@ -167,7 +167,7 @@ def test_rows_are_not_written_over_and_endings_and_texts_are_told(shop: Path) ->
     before = (shop / "test.csv").read_bytes()
     for arguments, message in (
         (["test.csv", "--out", "./test.csv"], "--out is an input file, which would be overwritten"),
-        (["test.csv", "--out", "out.xlsx"], "out.xlsx: unknown extension"),
+        (["test.csv", "--out", "out.xlsx"], "out.xlsx: Excel is not written"),
         (["dark bread"], "no such file; pass a text through standard input"),
     ):
         done = run_hinet("predict", "model", *arguments, cwd=shop)

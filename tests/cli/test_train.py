@@ -125,7 +125,7 @@ def test_wishes_that_cannot_be_met_are_told_before_training(
         (["--out", "new", "--memory-limit", "0", "--valid", "none.csv"], "--memory-limit: expected a number above 0"),
         (["--out", "new", "--memory-limit", "nan"], "--memory-limit: expected a number above 0 or None, got nan"),
         (["--out", "new", "--checkpoint-every", "nan"], "--checkpoint-every: expected a number of at least 0, got nan"),
-        (["--out", "new", "--width", "100000000"], "GB of memory available; lower width"),
+        (["--out", "new", "--width", "100000000"], "GB of memory available; lower --width"),
         (["--out", "new", "--seed", str(1 << 64)], "0<=x<=9223372036854775807"),
         (["--out", "new", "--label-sep", ""], "--label-sep is empty"),
     ):

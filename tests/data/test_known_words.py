@@ -30,12 +30,12 @@ def test_a_word_is_known_if_it_is_a_feature(texts: list[str], min_df: int) -> No
 
 
 def test_words_that_are_features_by_hash_by_pairs_or_by_characters() -> None:
-    hashed = TextFeatures.fit(TRAINING, TextSettings(char_ngrams=None, hash_bits=20))
+    hashed = TextFeatures.fit(TRAINING, TextSettings(char_ngrams=None, hash_bits=20, min_df=2))
     assert known_shares(hashed, ["rolls bread", "rye crumbs"]).tolist() == [1, 0]  # rye is in one row alone
     pairs = TextFeatures.fit(TRAINING, TextSettings(word_ngrams=(2, 3), char_ngrams=None, min_df=1))
     assert unknown_words(pairs, "Rye bread, bread rolls, rolls bread") == ("bread bread", "rolls rolls", "rolls bread")
     assert known_shares(pairs, ["rye", "rye bread"]).tolist() == pytest.approx([np.nan, 1], nan_ok=True)
-    characters = TextFeatures.fit(TRAINING, TextSettings(word_ngrams=None, char_ngrams=(3, 3)))
+    characters = TextFeatures.fit(TRAINING, TextSettings(word_ngrams=None, char_ngrams=(3, 3), min_df=2))
     assert unknown_words(characters, "breads, Xyz rolls xyz") == ("xyz",)
     shares = known_shares(characters, ["breads", "xyz bread", " "])
     np.testing.assert_allclose(shares, [1, 0.5, np.nan])

@@ -469,7 +469,7 @@ def test_names_and_threads_are_checked() -> None:
     features = TextFeatures.fit(["a b", "a b"], WORDS)
     with pytest.raises(HiNetError, match="expected features from 0 to 2, got 1 to 3"):
         features.names([1, 3])
-    with pytest.raises(HiNetError, match="fit with keep_names=True"):
+    with pytest.raises(HiNetError, match="fit with `keep_names=True`"):
         TextFeatures.fit(["a b", "a b"], TextSettings(keep_names=False)).names([0])
     with pytest.raises(
         HiNetError,

@@ -271,7 +271,7 @@ def test_the_shell_fine_tunes_and_answers(folder: Path, tmp_path: Path, capsys: 
     model = tmp_path / "model"
     options = ["--out", model, "--epochs", 2, "--threads", 1]
     assert run("train", rows, "--fine-tune", *options) == 2
-    assert "--fine-tune needs an encoder to train; give --encoder FOLDER" in capsys.readouterr().err
+    assert "--fine-tune needs an encoder to train; give --encoder" in capsys.readouterr().err
     assert run("train", rows, "--encoder", folder, "--fine-tune", "--valid-share", 0.2, *options) == 0
     assert "encoder  epoch 2/2" in capsys.readouterr().err
     assert not (tmp_path / "model.checkpoint").exists()

@@ -38,7 +38,7 @@ CHECKS = [
 ]
 
 
-document = TestClient(create_app(Settings({}))).get("/openapi.json").json()
+document = TestClient(create_app(Settings({})), base_url="http://localhost").get("/openapi.json").json()
 schema = schemathesis.openapi.from_dict(document)
 
 

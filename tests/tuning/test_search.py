@@ -206,7 +206,7 @@ def test_given_parameters_stay_and_wrong_ones_are_told(tmp_path: Path) -> None:
         tune(HiNetClassifier(), TEXTS, LABELS, folder=tmp_path / "b", minutes=0)
     with pytest.raises(HiNetError, match="a search needs at least 100"):
         tune(HiNetClassifier(), TEXTS[:5], LABELS[:5], folder=tmp_path / "b")
-    with pytest.raises(HiNetError, match="for the engine 'fused'"):
+    with pytest.raises(HiNetError, match="trains with the fused engine"):
         tune(HiNetClassifier(engine="torch"), TEXTS, LABELS, folder=tmp_path / "b")
     assert not (tmp_path / "b").exists()
 

@@ -372,6 +372,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes: Any = None,
         cache: FeatureCache | None = None,
     ) -> Self:
+        validate_parameters(self, RULES)
         incremental = self.warm_start and self.__sklearn_is_fitted__()
         labelled, valid = self._labelled(X, y, sample_weight, valid, classes, incremental=incremental)
         if incremental:
@@ -399,7 +400,6 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         incremental: bool = False,
     ) -> tuple[LabelledRows, tuple[Any, Any] | None]:
         """Return checked training rows with their labels, and the checked validation rows."""
-        validate_parameters(self, RULES)
         VALID.validate("valid", valid)
         kind = self._kind_of_frame(X) if incremental else self._kind_to_fit(X)
         checked = self._checked(X, kind, reset=not incremental)
@@ -1041,7 +1041,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _rows_to_predict(self, X: Any) -> Any:
         """Return rows as features; warn once of those with a text but without a feature that the model knows."""
-        rows = self.fitted_.rows(self._readable(X))
+        checked = self._readable(X)
+        rows = self.fitted_.rows(checked)
         unknown = unknown_rows(self.fitted_.features, rows)
         if len(unknown):
             warnings.warn(

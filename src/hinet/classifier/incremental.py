@@ -29,9 +29,10 @@ from hinet.progress import Progress
 from hinet.taxonomy import TaxonomyChange
 
 # Chosen on training rows of NAICS that were held out, see docs/decisions/0046-updates.md.
-MIN_DEEP_RATE, MIN_DEEP_RATE_OF_NEW = 0.01, 0.02  # of the deep expert; for new labels, or without a wide expert
+MIN_DEEP_RATE, MIN_DEEP_RATE_OF_NEW = 0.002, 0.02  # of the deep expert; for new labels, or without a wide expert
 DEEP_RATE_OF_SHARE = 0.2  # times the share of the new rows among all rows that were ever trained on
-WIDE_RATE_FACTOR = 5.0
+WIDE_RATE_FACTOR = 8.0
+MIN_VISITS, MIN_EPOCHS, MAX_EPOCHS = 12_000, 4, 16  # rows that all epochs see together; few rows are seen more often
 NEW_SHARE, MAX_NEW_WEIGHT = 0.02, 4.0  # weight of the new rows relative to all kept rows, and at most of each
 
 
@@ -74,7 +75,7 @@ def continue_training(
     fingerprint = {**new_rows.fingerprint(), "before": [*fitted.fingerprint.get("before", ()), last]}
     training = _with_kept_rows(new_rows, fitted)
     predictor = fitted.predictor.continued(
-        training.rows, training.traces, _settings(settings, fitted, new_rows, has_new=bool(is_new.any())),
+        training.rows, training.traces, _settings(settings, fitted, new_rows, training, has_new=bool(is_new.any())),
         sample_weight=training.sample_weight, device=device, progress=progress,
     )  # fmt: skip
     predictor = predictor.scaled(1.0, fitted.predictor.odds_scale)
@@ -105,17 +106,21 @@ def _new_labels(before: Fitted, fitted: Fitted, new_rows: EncodedRows) -> NDArra
     return is_new
 
 
-def _settings(settings: EngineSettings, fitted: Fitted, new_rows: EncodedRows, *, has_new: bool) -> EngineSettings:
+def _settings(
+    settings: EngineSettings, fitted: Fitted, new_rows: EncodedRows, training: EncodedRows, *, has_new: bool
+) -> EngineSettings:
     """Return settings to learn more rows and forget little: few rows train the wide expert above all."""
     trained = [fitted.fingerprint, *fitted.fingerprint.get("before", ())]
     count = len(new_rows.traces)
     share = count / max(count + sum(each.get("rows", 0) for each in trained), 1)
     model = fitted.predictor.model if isinstance(fitted.predictor, Search) else None
     has_wide = model is not None and model.mix.wide > 0
+    epochs = int(np.clip(round(MIN_VISITS / max(len(training.traces), 1)), MIN_EPOCHS, MAX_EPOCHS))
     lowest = MIN_DEEP_RATE if has_wide and not has_new else MIN_DEEP_RATE_OF_NEW
     return replace(
         settings,
         patience=None,  # there are no validation rows to train with
+        deep_epochs=settings.deep_epochs or (None if model is None else epochs),
         deep_rate=float(np.clip(DEEP_RATE_OF_SHARE * share, lowest, settings.deep_rate)),
         wide_rate=WIDE_RATE_FACTOR * settings.wide_rate_for(RowShape.of(new_rows.rows).features),
     )

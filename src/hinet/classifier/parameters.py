@@ -65,7 +65,7 @@ def _read_columns(value: Any) -> Any:
 
 
 def _read_network(value: Any) -> Any:
-    require("torch", "network=")
+    require("torch", "`network`")
     from hinet.networks import is_network
 
     return value if is_network(value) else INVALID
@@ -74,7 +74,7 @@ def _read_network(value: Any) -> Any:
 def _read_device(value: Any) -> Any:
     if isinstance(value, str) and value == "cpu":
         return value
-    require("torch", f"the device {format_value(value)}")
+    require("torch", f"`device={format_value(value)}`")
     from hinet.networks import device_name
 
     return device_name(value) or INVALID

@@ -84,9 +84,8 @@ def update(
         found_warnings = _learn(classifier, hierarchy, renamed, train, run)
         risk_error = None if valid is None else _validate(classifier, valid, validation.risk)
         if was_calibrated and not hasattr(classifier, "calibration_"):
-            run.message(
-                f"the model is no longer calibrated; to calibrate it, give --valid with at least {MIN_ROWS} rows"
-            )
+            remedy = f"give --valid with at least {MIN_ROWS} rows to calibrate it"
+            run.message(f"the model is no longer calibrated; {remedy}")
         notes = {**(manifest.get("notes") or {}), COLUMNS: columns.to_dict()}
         replaces = manifest["blake2b"] if in_place else None
         classifier.save(target, half=bool(manifest["model"].get("half")), notes=notes, replaces=replaces)

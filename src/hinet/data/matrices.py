@@ -250,8 +250,8 @@ def _refuse_value(row: int, column: int, value: Any) -> NoReturn:
     raise HiNetError(f"row {row}: feature {column} is {value}; replace missing and infinite values")
 
 
-def validate_weights(weights: Any, rows: int) -> NDArray[np.float64]:
-    """Return one finite, non-negative weight per row, or raise HiNetError; positive ones are scaled to mean 1.
+def validate_weights(weights: Any, rows: int, *, scaled: bool = True) -> NDArray[np.float64]:
+    """Return one finite, non-negative weight per row, or raise HiNetError; positive ones are ``scaled`` to mean 1.
 
     So only their ratios count, and weights such as 1e-300 do not vanish in single precision.
     """
@@ -271,5 +271,7 @@ def validate_weights(weights: Any, rows: int) -> NDArray[np.float64]:
         return weights_array
     if not weights_array.any():
         raise HiNetError("all sample weights are zero; give at least one row a positive weight")
+    if not scaled:
+        return weights_array
     relative = weights_array / weights_array.max()
     return np.asarray(relative / relative[relative > 0].mean(), np.float64)

@@ -214,8 +214,11 @@ class EngineSettings:
         """Return half of the epochs if little effort is wanted."""
         return (epochs + 1) // 2 if self.is_quick else epochs
 
-    def wants_flat(self, labels: int, rows: int, layers: Layers) -> bool:
-        """Return whether to train the flat expert on ``rows`` rows and ``labels`` labels."""
+    def wants_flat(self, labels: int, rows: int, layers: Layers, pairs: float = 0) -> bool:
+        """Return whether to train the flat expert on ``rows`` rows and ``labels`` labels.
+
+        With several labels per row, ``pairs`` is the number of labels of all rows together.
+        """
         if self.flat and self.two_layers:
             raise HiNetError("the flat expert has one layer; leave it out with `two_layers`")
         if self.flat and not layers.is_tree:
@@ -223,7 +226,8 @@ class EngineSettings:
         if self.flat is not None:
             return self.flat
         if layers.multilabel:
-            return not self.two_layers and not self.is_quick and rows * labels <= MAX_FLAT_SCORES
+            enough = pairs >= LEAST_FLAT_ROWS * labels and rows * labels <= MAX_FLAT_SCORES
+            return enough and not self.two_layers and not self.is_quick
         return layers.is_tree and labels <= MOST_FLAT_LABELS and rows >= LEAST_FLAT_ROWS * labels
 
     @property

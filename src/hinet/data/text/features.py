@@ -215,7 +215,7 @@ class TextFeatures:
 class HashedTexts:
     """Texts with their n-grams hashed and counted, from which features are fitted without hashing them again.
 
-    >>> texts = HashedTexts.of(["red apple", "green apple", "red"], TextSettings(char_ngrams=None))
+    >>> texts = HashedTexts.of(["red apple", "green apple", "red"], TextSettings(char_ngrams=None, min_df=2))
     >>> texts.fit_transform()[0].count
     2
     >>> texts.followed_by(["green"]).fit_transform()[0].count

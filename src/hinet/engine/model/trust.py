@@ -36,6 +36,9 @@ class Trust(NamedTuple):
     @classmethod
     def restored(cls, described: Mapping[str, float]) -> Trust:
         """Return the parameters that a manifest has, or raise HiNetError."""
+        unknown = {*described} - {*cls._fields}
+        if unknown:
+            raise HiNetError(f"trust has the unknown entry {min(unknown)!r}; expected rate and power")
         trust = cls(float(described["rate"]), float(described["power"]))
         if not (0 <= trust.rate <= MAX_RATE and MIN_POWER <= trust.power <= MAX_POWER):
             raise HiNetError(

@@ -135,9 +135,10 @@ class TrainingPlan:
             self.whitening = whitening(rows.matrix.dense, arrays.entry_target[arrays.row_offsets[:-1]])
             rows = rows.with_whitened(self.whitening)
         self.spans = LabelSpans.of(self.layers)
-        trained = np.count_nonzero(self.counts[self.layers.option_neuron == STOP]) if self.layers.multilabel else 0
+        taken = self.counts[self.layers.option_neuron == STOP]
+        labels = int(np.count_nonzero(taken)) if self.layers.multilabel else self.labels
         self.has_flat = (
-            settings.wants_flat(int(trained) or self.labels, rows.row_count, self.layers)
+            settings.wants_flat(labels, rows.row_count, self.layers, float(taken.sum()))
             if start is None
             else start.mix.flat > 0
         )

@@ -236,7 +236,7 @@ def training_rows(
     columns = int(rows.shape[1]) if getattr(rows, "ndim", 0) == 2 else 0
     matrix, targets = checked_rows(rows, traces, traces.layers)
     if sample_weight is not None:
-        targets = targets.weighted(validate_weights(sample_weight, len(traces)))
+        targets = targets.weighted(validate_weights(sample_weight, len(traces), scaled=False))
     return HeldRows(matrix, targets, columns)
 
 

@@ -81,7 +81,7 @@ class SharedRows:
             step = np.ascontiguousarray((array[rows] - old[rows]) * share.reshape(-1, *[1] * (array.ndim - 1)))
             self._add(step)
             old[rows] += step
-            array[rows] = old[rows]
+            array[...] = old  # other rows may have moved by so little that no accumulator has grown
         base[rows] += whole[rows]
         accumulator[rows] = base[rows]
 

@@ -103,7 +103,8 @@ def transferred(model: FusedModel, layers: Layers, came_from: Ints) -> FusedMode
         mix[~SCORES_LABELS] *= mix.sum() / mix[~SCORES_LABELS].sum()
         mix[SCORES_LABELS] = 0
     moved = replace(model, layers=layers, experts=Experts(deep, wide, flat, known, spans, mix))
-    return moved if layers.is_tree else replace(moved, odds_scale=1.0, trust=None)
+    keeps = layers.taxonomy.is_tree or layers.multilabel
+    return moved if keeps else replace(moved, odds_scale=1.0, trust=None)
 
 
 def _neurons_from(old: Layers, new: Layers, came_from: Ints) -> Ints:
