@@ -178,7 +178,9 @@ def scale_for(fitted: Fitted, held: HeldOut) -> Scale:
 
 
 def _factor_and_slope(fitted: Fitted, rows: Any, truth: Truth) -> Scale:
-    """Return factor and slope, with the trust that the model has.
+    """Return the factor, and then the slope with the trust that the model has.
+
+    The factor is that of a model that trusts all rows: it can change answers, which trust should not.
 
     Only some predictors can have a slope. Optimised together, the slope would let the factor rise, which gains nothing
     on other rows and costs right answers.
@@ -198,7 +200,6 @@ def _factor_and_slope(fitted: Fitted, rows: Any, truth: Truth) -> Scale:
     trust, share = fitted.predictor.trust_in(rows[kept]), fitted.predictor.label_shares[-1]
 
     def loss(p: NDArray[np.float64], log_scale: float) -> float:
-        p = trust * p + (1 - trust) * share
         return log_loss(np.where(right, p, 1 - p)) + PULL * log_scale**2 / len(right)
 
     def probability(factor: float) -> NDArray[np.float64]:
@@ -216,7 +217,7 @@ def _factor_and_slope(fitted: Fitted, rows: Any, truth: Truth) -> Scale:
     p = probability(factor)
 
     def of_slope(log_slope: float) -> float:
-        return loss(rescale(p, float(np.exp(log_slope))), log_slope)
+        return loss(trust * rescale(p, float(np.exp(log_slope))) + (1 - trust) * share, log_slope)
 
     slope = minimize_scalar(of_slope, bounds=(MIN_LOG_SLOPE, 0.0), method="bounded", options={"xatol": 5e-3})
     return Scale(factor, float(np.exp(slope.x)) if slope.fun < of_slope(0.0) else 1.0)
