@@ -58,12 +58,14 @@ def test_other_requests_and_models_do_not_wait_for_tables(
         assert goes_on.wait(SECONDS)
         yield block()
 
-    def refresh(models: Models) -> list[Any]:
+    refresh = Models.refresh
+
+    def observed(models: Models) -> list[tuple[str, bool]]:
         refreshed.set()
-        return []
+        return refresh(models)
 
     monkeypatch.setattr(TableJob, "_blocks", waiting)
-    monkeypatch.setattr(Models, "refresh", refresh)
+    monkeypatch.setattr(Models, "refresh", observed)
     settings = Settings({"shop": shop}, feedback=tmp_path / "feedback.db", poll=0.001)
     for service in serving(settings):
         with ThreadPoolExecutor(settings.max_files) as pool:
@@ -129,13 +131,14 @@ def test_the_check_ends_when_the_client_leaves_or_the_service_ends(
 
     scope = {
         "type": "http", "method": "POST", "path": "/v1/classify/file", "raw_path": b"/v1/classify/file",
-        "query_string": b"", "headers": [(b"content-type", b"text/csv"), (b"host", b"testserver")],
-        "http_version": "1.1", "scheme": "http", "root_path": "", "server": ("testserver", 80), "client": ("a", 1),
+        "query_string": b"", "headers": [(b"content-type", b"text/csv"), (b"host", b"localhost")],
+        "http_version": "1.1", "scheme": "http", "root_path": "", "server": ("localhost", 80), "client": ("a", 1),
     }  # fmt: skip
     for service in serving(Settings({"shop": shop}, seconds=SECONDS)):
         assert service.client.portal is not None
         loop = service.client.portal.call(running_loop)
         request = service.client.portal.start_task_soon(service.app, scope, receive, send)
+        request.add_done_callback(lambda _, loop=loop: loop.call_soon_threadsafe(checked.set))  # however it ends
         service.client.portal.call(checked.wait)
         if not leaves:
             request.cancel()  # as uvicorn does at the end of the grace
