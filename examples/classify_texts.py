@@ -1,6 +1,7 @@
 """The classifier on a chapter of ICD-10-CM: train, judge, predict with confidence, explain, keep, go on."""
 
 import tempfile
+import warnings
 
 import numpy as np
 
@@ -32,5 +33,7 @@ with tempfile.TemporaryDirectory() as folder:
     again = load(f"{folder}/model")
 print(again.predict([phrase]) == classifier.predict([phrase]))
 
-again.partial_fit(more.texts, more.labels)  # labels that are new to it included
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", UserWarning)  # that it knows old rows less well now
+    again.partial_fit(more.texts, more.labels)  # labels that are new to it included
 print(f"accuracy after more rows {again.score(test.texts, test.labels):.2f}")

@@ -409,6 +409,7 @@ SETTINGS = {
     "docs/rows.md": ["7, 7.0 and", "occur 3 times or more"],
     "docs/scaling.md": ["1% unasked", "memory limited to 2.2 GB"],
     "docs/several_labels.md": ["it is 0.5,"],
+    "docs/updating.md": ["more than 0.2 points"],
     "docs/tuning.md": ["0.6, 1.5 and 2 times the epochs", "with 90% certainty"],
 }
 FIGURE = re.compile(

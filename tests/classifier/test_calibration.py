@@ -301,7 +301,7 @@ def test_a_scale_that_does_not_help_other_rows_is_not_used(seed: int) -> None:
     found = classifier.calibrate(*noisy(100, 10 + seed))
     if found.scaled:
         assert found.error_after <= found.error_before
-        assert loss_of(classifier, rows, labels) < error + 0.01
+        assert loss_of(classifier, rows, labels) < error + 0.02
     else:
         assert found.error_after == found.error_before
         np.testing.assert_array_equal(classifier.predict_proba(rows), before)

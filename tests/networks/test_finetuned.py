@@ -178,7 +178,7 @@ def test_all_that_a_classifier_does(fitted: HiNetClassifier, taxonomy: Taxonomy,
     classifier = load(tmp_path / "model")
     explanation = classifier.explain("rye bread")
     assert [reason.feature for reason in explanation.steps[0].reasons] == ["meaning of the text"]
-    assert classifier.calibrate(TEXTS, LABELS).rows == len(TEXTS)
+    assert classifier.calibrate([*TEXTS] * 3, [*LABELS] * 3).rows == 3 * len(TEXTS)
     more = Taxonomy.from_edges([*EDGES, ("c", "c1"), ("c", "c2")])
     classifier.update_taxonomy(more)
     assert set(classifier.classes_) >= {"c1", "c2"}

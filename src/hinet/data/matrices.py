@@ -250,6 +250,9 @@ def _refuse_value(row: int, column: int, value: Any) -> NoReturn:
     raise HiNetError(f"row {row}: feature {column} is {value}; replace missing and infinite values")
 
 
+MIN_WEIGHT = 1e-6  # largest weights below this, or above its inverse, are scaled in any case
+
+
 def validate_weights(weights: Any, rows: int, *, scaled: bool = True) -> NDArray[np.float64]:
     """Return one finite, non-negative weight per row, or raise HiNetError; positive ones are ``scaled`` to mean 1.
 
@@ -271,7 +274,7 @@ def validate_weights(weights: Any, rows: int, *, scaled: bool = True) -> NDArray
         return weights_array
     if not weights_array.any():
         raise HiNetError("all sample weights are zero; give at least one row a positive weight")
-    if not scaled:
+    if not scaled and MIN_WEIGHT <= weights_array.max() <= 1 / MIN_WEIGHT:
         return weights_array
     relative = weights_array / weights_array.max()
     return np.asarray(relative / relative[relative > 0].mean(), np.float64)

@@ -91,7 +91,8 @@ def _train_and_ask(edges: list[tuple[str, str]], rows: Any) -> None:
 def _train_and_ask_sets(rows: Any) -> None:
     layers = Layers.of(Taxonomy.from_edges(EDGES + SECOND_PARENT), multilabel=True)
     traces = Traces.encode_sets(layers, [{label, "car"} for label in LABELS])
-    search = Search(fit(rows, traces, SMALL, valid=ValidationRows(rows, traces), watch=True), threads=1)
+    settings = replace(SMALL, flat=True)
+    search = Search(fit(rows, traces, settings, valid=ValidationRows(rows, traces), watch=True), threads=1)
     search.traces(rows, 2, least=0.01)
     search.label_probabilities(rows)
     search.logits_along(rows, Targets.of(traces))
