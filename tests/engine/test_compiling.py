@@ -184,7 +184,7 @@ run("explain", model, "rye bread")
 for taxonomy in (tree, dag):
     for settings in (None, TextSettings(hash_bits=6, keep_names=False)):
         classifier = HiNetClassifier(taxonomy, text=settings, validation_fraction=0.2, random_state=0)
-        classifier.fit(texts, labels).calibrate()
+        classifier.fit(texts, labels).calibrate(list(texts) * 10, list(labels) * 10)
         classifier.partial_fit(texts, labels)
         classifier.save(folder / "saved")
         for each in (classifier, load(folder / "saved"), load(folder / "saved", mapped=False)):
