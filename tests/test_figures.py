@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hinet.engine.settings import WIDTH
+from hinet.engine.settings import MAX_WIDTH
 
 ROOT = Path(__file__).parents[1]
 README, RESULTS = "README.md", "docs/results.md"
@@ -347,7 +347,7 @@ def needs() -> Claims:
     for what, key in (("a saved model", "model_gb"), ("training it", "peak_gb")):
         each = 1e9 * (many[key] - few[key]) / (many["labels"] - few["labels"])
         yield page, row_of(what, f"{each / 1e3:.1f} kB", f"{each / 100:.0f} GB")
-    yield page, f"the outputs of ten million labels are {1e7 * WIDTH * 4 / 1e9:.0f} GB at each exchange"
+    yield page, f"the outputs of ten million labels are {1e7 * MAX_WIDTH * 4 / 1e9:.0f} GB at each exchange"
 
 
 @claims

@@ -62,7 +62,7 @@ def test_a_wrong_parameter_of_the_classifier_is_named_with_its_value(name: str, 
 
 
 WRONG_OF_SETTINGS = [
-    (EngineSettings, "flat_width", 0), (EngineSettings, "wide_rate", "3"), (EngineSettings, "deep_slot", -1.0),
+    (EngineSettings, "flat_width", 0), (EngineSettings, "wide_rate", "3"), (EngineSettings, "deep_accumulator", -1.0),
     (EngineSettings, "wide_prune", NAN), (EngineSettings, "seed", -1), (EngineSettings, "threads", 0),
     (TextSettings, "word_ngrams", 3), (TextSettings, "char_ngrams", (3, 2.5)), (TextSettings, "char_weight", "0.5"),
     (TextSettings, "min_df", 0.01), (TextSettings, "max_features", 0), (TextSettings, "hash_bits", 64),

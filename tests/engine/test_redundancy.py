@@ -51,7 +51,7 @@ def test_equal_columns_of_few_rows_are_chance() -> None:
 
 def test_features_are_left_out_where_they_are_to_spare_and_hidden_units_elsewhere() -> None:
     def shares(spare: bool, **chosen: float) -> tuple[float, float]:
-        return EngineSettings(**chosen).dropout_for(to_spare=spare)  # type: ignore[arg-type]
+        return EngineSettings(**chosen).dropout_for(redundant=spare)  # type: ignore[arg-type]
 
     features, units = shares(True)
     assert features > 0 == units

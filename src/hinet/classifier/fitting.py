@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,7 @@ from hinet.data.matrices import MixedRows, is_sparse
 from hinet.data.vectors import TokenVectors
 from hinet.engine import Decoding, EngineSettings, Search, ValidationRows, fit
 from hinet.engine.search.predictor import Engine, Predictor
-from hinet.engine.search.search import RATE_OF_TWO_LAYERS
-from hinet.engine.settings import WIDE_RATE
+from hinet.engine.settings import RowShape, VectorKind, settings_for
 from hinet.engine.training.title_units import TitleColumns
 from hinet.errors import HiNetError
 from hinet.extras import require
@@ -32,19 +31,6 @@ from hinet.progress import Progress
 
 if TYPE_CHECKING:
     from hinet.engine.training.fit import Runner
-
-DENSE_RATE = 0.3  # of the deep expert: a dense row has few features, each of which tells little
-DENSE_ROWS = 60_000  # that the deep expert sees at least, over all epochs
-MAX_DENSE_EPOCHS = 100
-STATIC_EPOCHS, LEAST_STATIC_EPOCHS = 0.6, 5  # share of the usual epochs beside static vectors, which learn sooner
-SET_EPOCHS, SET_ROWS = 40, 400_000  # of several labels a row: at most, and rows that are seen over all epochs
-SET_SLOT = 1.0  # what sums of squared gradients start from: large, so that the few rows of rare labels move little
-SET_PASSES = 3  # of several labels a row, for each of one label
-SET_VALUES = 80  # of a row; more of them move hidden units further at a time, and need a lower rate
-SET_DROPOUT = 0.6
-SET_FEATURE_DROPOUT = 0.1
-SET_MEMBERS = 6
-SET_WIDTH = 256
 
 
 @dataclass(frozen=True)
@@ -120,79 +106,12 @@ def is_dense(features: Features) -> bool:
     return features.kind == "dense" or (isinstance(features, FrameInput) and features.text is None)
 
 
-class RowShape(NamedTuple):
-    """How many rows there are, how many sparse features they have on average, and whether they are streamed."""
-
-    rows: int
-    features: float
-    streamed: bool = False
-
-    @classmethod
-    def of(cls, rows: Any) -> RowShape:
-        """Return the shape of a CSR matrix, of a dense one, or of both side by side."""
-        sparse = rows.sparse if isinstance(rows, MixedRows) else rows
-        return cls(rows.shape[0], sparse.nnz / max(rows.shape[0], 1) if is_sparse(sparse) else 0.0)
-
-    def epochs(self, settings: EngineSettings) -> int:
-        """Return how often the deep expert goes over the rows."""
-        return settings.epochs_of_deep(self.rows, self.features, streamed=self.streamed)
-
-
-def settings_for(
-    settings: EngineSettings, features: Features, shape: RowShape, *, several: bool = False
-) -> EngineSettings:
-    """Return settings of the fused engine for rows of some features, with several labels each or one.
-
-    Rows in memory that are dense and have several labels each are CSR, and their shape is that of all columns.
-
-    A yes or no to each of several labels tells less at a time than a choice among all, so rows are seen more often.
-    """
-    if is_dense(features) and several and not shape.streamed:
-        return _for_dense_sets(settings, shape)
-    if is_dense(features):
-        settings = _for_dense_rows(settings, shape.rows)
-    if several:
-        settings = replace(settings, deep_epochs=settings.deep_epochs or SET_PASSES * shape.epochs(settings))
+def vector_kind(features: Features) -> VectorKind | None:
+    """Return the source of the vectors of texts, if there are any."""
     meaning = features.meaning if isinstance(features, TextInput) else None
     if meaning is None:
-        return settings
-    settings = replace(settings, whiten=True)
-    if not isinstance(meaning.source, TokenVectors):
-        return settings
-    usual = shape.epochs(settings)
-    epochs = max(min(LEAST_STATIC_EPOCHS, usual), round(STATIC_EPOCHS * usual))
-    return replace(settings, deep_epochs=settings.deep_epochs or epochs)
-
-
-def _for_dense_sets(settings: EngineSettings, shape: RowShape) -> EngineSettings:
-    """Return settings of the fused engine for CSR rows that are full, with several labels each.
-
-    A few attributes tell little of many labels, so that what matters is not to learn rows by heart.
-    """
-    rows = max(shape.rows, 1)
-    more = settings.fewer_if_quick(min(SET_EPOCHS, round(SET_ROWS / rows)))
-    members, width = (None, None) if settings.is_quick else (SET_MEMBERS, SET_WIDTH)
-    return replace(
-        settings,
-        wide=False,
-        two_layers=True,
-        deep_rate=RATE_OF_TWO_LAYERS * min(1.0, (SET_VALUES / max(shape.features, 1.0)) ** 0.5),
-        deep_slot=SET_SLOT,
-        deep_epochs=settings.deep_epochs or max(settings.epochs_of_deep(rows), more),
-        dropout=SET_DROPOUT if settings.dropout is None else settings.dropout,
-        feature_dropout=SET_FEATURE_DROPOUT
-        if (settings.dropout, settings.feature_dropout) == (None, None)
-        else settings.feature_dropout,
-        members=settings.members or members,
-        width=settings.width or width,
-    )
-
-
-def _for_dense_rows(settings: EngineSettings, rows: int) -> EngineSettings:
-    """Return settings of the fused engine for so many dense rows, few of which need many epochs."""
-    more = settings.fewer_if_quick(min(MAX_DENSE_EPOCHS, round(DENSE_ROWS / rows)))
-    epochs = settings.deep_epochs or max(settings.epochs_of_deep(rows), more)
-    return replace(settings, deep_rate=DENSE_RATE, deep_epochs=epochs, wide_rate=WIDE_RATE)
+        return None
+    return "static" if isinstance(meaning.source, TokenVectors) else "encoder"
 
 
 def fit_model(
@@ -213,9 +132,11 @@ def fit_model(
         options |= {"network": parameters["network"], "device": parameters["device"]}
         predictor: Predictor = NetworkPredictor.trained(training.rows, training.traces, settings, **options)
     else:
-        if codec.sets is not None and is_dense(features):
+        dense, several = is_dense(features), codec.sets is not None
+        if several and dense:
             training = training.as_csr()
-        settings = settings_for(settings, features, RowShape.of(training.rows), several=codec.sets is not None)
+        shape = RowShape.of(training.rows)
+        settings = settings_for(settings, shape, dense=dense, several=several, vectors=vector_kind(features))
         options |= {name: parameters[name] for name in ("checkpoint", "checkpoint_every")}
         options["titles"] = training.titles
         model = fit(training.rows, training.traces, settings, watch=parameters["verbose"], runner=runner, **options)

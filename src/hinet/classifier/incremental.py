@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from hinet.classifier.examples import Examples
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.fitting import EncodedRows, RowShape
+from hinet.classifier.fitting import EncodedRows
 from hinet.classifier.labels import LabelCodec
 from hinet.data import Traces
 from hinet.engine import EngineSettings
 from hinet.engine.search.predictor import Predictor
 from hinet.engine.search.search import Search
+from hinet.engine.settings import RowShape
 from hinet.engine.training.taxonomy_transfer import (
     TRACES_OF_A_ROW,
     OutputTransfer,

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.fitting import RowShape, engine_settings, is_dense, settings_for, validation_rows
+from hinet.classifier.fitting import engine_settings, is_dense, validation_rows, vector_kind
 from hinet.classifier.held_out import HeldOut
 from hinet.classifier.inputs import FrameInput, TextInput
 from hinet.classifier.label_reading import codec_of_sets, read_labels
@@ -38,7 +38,7 @@ from hinet.data.text.streaming import NamingFeatures, features_from, named, with
 from hinet.data.text.text_input import as_arrow
 from hinet.engine import Search, fit
 from hinet.engine.model.groups import Groups
-from hinet.engine.settings import plan_memory
+from hinet.engine.settings import RowShape, plan_memory, settings_for
 from hinet.engine.training.rows import sample_values
 from hinet.errors import HiNetError, LabelError, counted
 from hinet.files import read_arrays, write_arrays
@@ -368,7 +368,9 @@ class StreamTraining:
         rows = spill.row_count
         shape = RowShape(rows, spill.value_count / max(rows, 1), streamed=True)
         settings = engine_settings(self._parameters)
-        settings = settings_for(settings, features, shape, several=codec.sets is not None)
+        settings = settings_for(
+            settings, shape, dense=is_dense(features), several=codec.sets is not None, vectors=vector_kind(features)
+        )
         model = fit(
             spill, codec.layers, settings,
             valid=None if held_out is None else validation_rows(codec, held_out), progress=self._progress,

@@ -26,7 +26,7 @@ from hinet.data.tables.labelled_tables import Skipped
 from hinet.data.tables.size import estimate_rows
 from hinet.data.text.fitting import hash_and_count, resolve_auto
 from hinet.data.text.settings import TextSettings
-from hinet.engine.settings import WIDTH, plan_memory
+from hinet.engine.settings import MAX_WIDTH, plan_memory
 from hinet.errors import HiNetError, counted
 from hinet.memory import GB, total_memory
 from hinet.taxonomy import PATH_MARK
@@ -136,7 +136,7 @@ def _too_large(data: list[str], source: LabelledTables, memory_limit: float | No
     ngrams = sum(len(part.words.hashes) + len(part.chars.hashes) for part in hashed) / len(texts)
     repeated = int(np.sum(counts.words.rows > 1) + np.sum(counts.chars.rows > 1))
     features = int(repeated * max(count / len(texts), 1) ** GROWTH)
-    model = plan_memory(features=features, outputs=0, width=WIDTH).total
+    model = plan_memory(features=features, outputs=0, width=MAX_WIDTH).total
     needed = int(count * (BYTES_OF_ROW + 2 * texts.nbytes / len(texts) + BYTES_OF_NGRAM * ngrams)) + model
     if needed <= memory:
         return ""

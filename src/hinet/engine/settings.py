@@ -1,10 +1,11 @@
-"""How the fused engine trains: every default of it has its home here."""
+"""Settings of the fused engine, their defaults for each kind of rows, and the memory that training takes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
+from hinet.data.matrices import MixedRows, is_sparse
 from hinet.errors import HiNetError
 from hinet.memory import GB, require_memory
 from hinet.parameters import FLAG, NONE, SEED, THREADS, Rules, one_of, real, resolve_threads, validate_fields, whole
@@ -13,28 +14,44 @@ if TYPE_CHECKING:
     from hinet.taxonomy import Layers
 
 Effort: TypeAlias = Literal["quick", "default"]
+VectorKind: TypeAlias = Literal["static", "encoder"]
 EFFORT = one_of(*get_args(Effort))
 
-LEAST_DEEP_EPOCHS, MOST_DEEP_EPOCHS = 5, 10
-MOST_WIDE_EPOCHS = 6
+MIN_DEEP_EPOCHS, MAX_DEEP_EPOCHS = 5, 10
+MIN_WIDE_EPOCHS, MAX_WIDE_EPOCHS = 3, 6
+DEEP_ROWS, WIDE_ROWS = 800_000, 300_000  # target number of rows seen over all epochs, between these limits
 WIDE_RATE = 3.0
-LONG_ROW = 128  # features; a longer row teaches more at a time, and is learned by heart if it is seen as often
+LONG_ROW = 128  # features; rows with more get fewer epochs and a lower rate, or the model overfits
 MEMBERS = 2
 MANY_ROWS = 100_000
-MANY_VALUES = 10_000_000  # of all rows together
-STREAMED_ROWS = 25_000_000  # that the deep expert sees over all epochs, where rows are streamed
-WIDTH = 256  # at most
-WIDTH_OF_MEMBER = 192
-WIDTH_OF_FLAT = 128
-WIDTH_STEP = 32  # units that so many labels need, and each doubling of them more
-LABELS_OF_STEP = 64
-MOST_FLAT_LABELS = 2_048
-LEAST_FLAT_ROWS = 8  # rows a label
-MAX_FLAT_SCORES = 200_000_000  # rows times labels that rows have, with several labels per row
+MANY_VALUES = 10_000_000  # non-zero values of all rows together
+STREAMED_ROWS = 25_000_000  # maximum number of streamed rows that the deep expert sees over all epochs
+MAX_WIDTH = 256
+MAX_WIDTH_PER_MEMBER = 192
+MAX_FLAT_WIDTH = 128
+WIDTH_STEP = 32  # hidden units for up to LABELS_PER_STEP labels, and for each doubling of the labels
+LABELS_PER_STEP = 64
+MAX_FLAT_LABELS = 2_048
+MIN_FLAT_ROWS = 8  # rows per label
+MAX_FLAT_SCORES = 200_000_000  # rows times distinct labels, with several labels per row
 DROPOUT = 0.3
 FEATURE_DROPOUT = 0.4
-DROPOUT_BESIDE_DENSE = 0.2  # of units that read dense columns too
+DENSE_DROPOUT = 0.2  # for hidden units that read dense columns
 PRIOR_STRENGTH = 0.3
+
+DENSE_RATE = 0.3  # dense rows have few features, each of which says little
+DENSE_ROWS = 60_000  # minimum number of dense rows that the deep expert sees over all epochs
+MAX_DENSE_EPOCHS = 100
+STATIC_EPOCHS, MIN_STATIC_EPOCHS = 0.6, 5  # share of the usual epochs with static vectors, which are learned sooner
+SET_PASSES = 3  # epochs with several labels per row for each epoch with one label
+TWO_LAYER_RATE = 0.03  # a higher rate lets hidden units of two layers die
+SET_EPOCHS, SET_ROWS = 40, 400_000  # dense rows with several labels: maximum epochs, rows seen over all epochs
+SET_ACCUMULATOR = 1.0  # large, so that the few rows of rare labels move the weights little
+SET_VALUES = 80  # values per row; rows with more move hidden units further at a time and need a lower rate
+SET_DROPOUT = 0.6
+SET_FEATURE_DROPOUT = 0.1
+SET_MEMBERS = 6
+SET_WIDTH = 256
 
 _COUNT = whole(1)
 _DROPOUT = real(0, below=1)
@@ -46,11 +63,11 @@ RULES: Rules = {
     "dropout": _DROPOUT | NONE,
     "feature_dropout": _DROPOUT | NONE,
     "deep_rate": _POSITIVE,
-    "deep_slot": _POSITIVE,
+    "deep_accumulator": _POSITIVE,
     "deep_epochs": _COUNT | NONE,
     "wide": FLAG,
     "wide_rate": _POSITIVE | NONE,
-    "wide_slot": _POSITIVE,
+    "wide_accumulator": _POSITIVE,
     "wide_epochs": _COUNT | NONE,
     "wide_prune": real(0),
     "wide_buckets": _COUNT | NONE,
@@ -69,7 +86,7 @@ REMEDY = "lower `width`, leave the wide expert out with `wide=False`, or keep fe
 
 
 class Dropout(NamedTuple):
-    """Shares that are left out of each row at random."""
+    """Shares of features and of hidden units that are dropped at random from each row."""
 
     features: float
     units: float
@@ -77,57 +94,60 @@ class Dropout(NamedTuple):
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """What to train and how; the defaults are one recipe for every data set.
+    """Experts to train and how to train them.
 
     Attributes
     ----------
     effort : {"quick", "default"}
-        How much is trained where the settings below leave it open: "quick" has one narrow member, half the epochs, and
-        no wide expert beside a flat one.
+        Amount of training where the settings below are not given: "quick" trains one narrow member for half the epochs
+        and skips the wide expert if there is a flat one.
     members : int, optional
-        How many deep experts, and flat ones, are trained from different starts and averaged; by default two, or three
-        if there are dense columns, and one if there are many rows, or values of them. The last of several leaves dense
-        columns out: it errs on other rows.
+        Number of deep experts, and of flat ones, that start from different random weights and are averaged. The default
+        is two, three with dense columns, and one with many rows or values. The last of several members ignores dense
+        columns, so that it makes different errors.
     width : int, optional
-        Hidden units of each member of the deep expert; by default more the more labels there are, up to a limit that
-        is higher if there is but one member.
+        Hidden units per member of the deep expert. The default grows with the number of labels up to a limit, which is
+        higher for a single member.
     flat_width : int, optional
-        Hidden units of each member of the flat expert; by default as ``width``, up to a limit of its own.
+        Hidden units per member of the flat expert. The default is that of ``width``, with a limit of its own.
     flat_upper : float
-        How much each node at or above a label counts in the cost of the flat expert; the label counts 1.
+        Weight of each ancestor of a label in the cost of the flat expert; the label itself has weight 1.
     dropout : float, optional
-        Share of the hidden units that are left out, at random, for each row; by default none where features are.
+        Share of hidden units dropped at random for each row; by default 0 if features are dropped.
     feature_dropout : float, optional
-        Share of the features that are left out, at random, for each row; by default some of them if there are many
-        rows with features that repeat each other, as character n-grams do, and ``dropout`` is not given; else none.
+        Share of features dropped at random for each row. By default 0, unless ``dropout`` is not given and there are
+        many rows with redundant features, such as character n-grams.
+    deep_rate, wide_rate : float, optional
+        Learning rates; by default that of the wide expert is lower for rows with many features.
+    deep_accumulator, wide_accumulator : float
+        Initial sums of squared gradients; smaller values make the first steps larger.
     deep_epochs, wide_epochs : int, optional
-        By default fewer the more rows there are; of the deep expert also the more features rows have on average.
-    wide_rate : float, optional
-        By default lower the more features rows have on average.
+        By default fewer for more rows, and for the deep expert also for rows with many features.
     wide : bool
         Whether to train the wide expert.
     wide_prune : float
-        After training, weights of the wide expert that usually add less than this to a logit are dropped.
+        Weights of the wide expert that usually add less than this to a logit are dropped after training.
     wide_buckets : int, optional
-        Hash the features of the wide expert into so many, to save memory.
+        Number of buckets into which the features of the wide expert are hashed, to save memory.
     flat : bool, optional
-        Whether to train the flat expert; by default if there are few labels with many rows each, and the taxonomy
-        is a tree; with several labels per row, if there are not too many of both.
+        Whether to train the flat expert. By default it is trained for trees with few labels and many rows per label;
+        with several labels per row, if neither are too many.
     prior_strength : float, optional
-        Of the logit adjustment, by the share of each option in its group.
+        Strength of the logit adjustment, which depends on the share of each option in its group.
     two_layers : bool
-        Whether deep experts have a second layer of hidden units, all of them rectified; for several labels a row only.
+        Whether deep experts have a second hidden layer, with rectified units only; requires several labels per row.
     whiten : bool
-        Whether experts train on dense columns in which rows of one label vary alike in all directions; if there are
-        more than 128 labels, on those 128 alone in which labels differ most.
+        Whether to whiten dense columns within labels before training. With more than 128 labels only the 128 directions
+        in which labels differ most are kept.
     patience : int, optional
-        Epochs of an expert without a lower cost of the validation rows after which it stops, the best epoch kept.
+        Number of epochs without a lower cost on the validation rows after which an expert stops; its best epoch is
+        kept.
     seed : int
-        The same seed gives the same model, whatever the number of threads.
+        The same seed gives the same model for any number of threads.
     threads : int, optional
-        By default, and with -1, one for each core; -2 is one fewer.
+        Number of threads; by default, and with -1, one per core; -2 is one fewer.
     memory_limit : float, optional
-        In GB, by default what the machine has; a model that would take more to train is refused before training starts.
+        In GB, by default the memory of the machine. Training that would take more is refused before it starts.
     """
 
     effort: Effort = "default"
@@ -136,11 +156,11 @@ class EngineSettings:
     dropout: float | None = None
     feature_dropout: float | None = None
     deep_rate: float = 0.1
-    deep_slot: float = 1e-2  # what the sums of squared gradients start from: smaller makes the first steps huge
+    deep_accumulator: float = 1e-2
     deep_epochs: int | None = None
     wide: bool = True
     wide_rate: float | None = None
-    wide_slot: float = 0.05
+    wide_accumulator: float = 0.05
     wide_epochs: int | None = None
     wide_prune: float = 0.03
     wide_buckets: int | None = None
@@ -159,59 +179,58 @@ class EngineSettings:
         validate_fields(self, RULES)
 
     def members_for(self, rows: int, features: float = 0, *, dense: bool = False) -> int:
-        """Return how many members train on so many rows, with so many features each and maybe dense columns."""
+        """Return the number of members for ``rows`` rows with ``features`` features on average."""
         many = rows >= MANY_ROWS or rows * features >= MANY_VALUES
         return self.members or (1 if many or self.is_quick else MEMBERS + dense)
 
     def width_for(self, members: int, labels: int) -> int:
-        """Return the hidden units of each of so many members that tell so many labels apart."""
-        most = WIDTH_OF_FLAT if self.is_quick else WIDTH if members == 1 else WIDTH_OF_MEMBER
-        return self.width or min(most, _width_of(labels))
+        """Return the number of hidden units per member."""
+        max_width = MAX_FLAT_WIDTH if self.is_quick else MAX_WIDTH if members == 1 else MAX_WIDTH_PER_MEMBER
+        return self.width or min(max_width, _width_of(labels))
 
     def flat_width_for(self, labels: int, *, several: bool = False) -> int:
-        """Return the hidden units of each member of the flat expert; more with several labels per row."""
-        return self.flat_width or min(WIDTH if several else WIDTH_OF_FLAT, _width_of(labels))
+        """Return the number of hidden units per member of the flat expert; more with several labels per row."""
+        return self.flat_width or min(MAX_WIDTH if several else MAX_FLAT_WIDTH, _width_of(labels))
 
-    def dropout_for(self, *, to_spare: bool, dense: bool = False) -> Dropout:
-        """Return what is left out of rows, given whether they have features to spare, and dense columns."""
+    def dropout_for(self, *, redundant: bool, dense: bool = False) -> Dropout:
+        """Return the dropout for rows with redundant features or with dense columns."""
         features, units = self.feature_dropout, self.dropout
         if dense and features is None and units is None:
-            return Dropout(0.0, DROPOUT_BESIDE_DENSE)
+            return Dropout(0.0, DENSE_DROPOUT)
         if features is None:
-            features = FEATURE_DROPOUT if units is None and to_spare else 0.0
+            features = FEATURE_DROPOUT if units is None and redundant else 0.0
         if units is None:
             units = 0.0 if features else DROPOUT
         return Dropout(features, units)
 
     def epochs_of_deep(self, rows: int, features: float = 0, *, streamed: bool = False) -> int:
-        """Return how often the deep expert goes over so many rows, with so many features each on average.
-
-        It goes over very many rows that are streamed less often.
-        """
-        usual = max(LEAST_DEEP_EPOCHS, round(min(MOST_DEEP_EPOCHS, 800_000 / rows) * _share_of_long(features)))
+        """Return the epochs of the deep expert for ``rows`` rows with ``features`` features on average."""
+        usual = max(MIN_DEEP_EPOCHS, round(min(MAX_DEEP_EPOCHS, DEEP_ROWS / rows) * _long_row_factor(features)))
         if streamed:
             usual = min(usual, max(1, round(STREAMED_ROWS / rows)))
         return self.deep_epochs or self.fewer_if_quick(usual)
 
     def epochs_of_wide(self, rows: int) -> int:
-        """Return how often the wide expert goes over so many rows."""
-        return self.wide_epochs or self.fewer_if_quick(min(MOST_WIDE_EPOCHS, max(3, round(300_000 / rows))))
+        """Return the epochs of the wide expert."""
+        return self.wide_epochs or self.fewer_if_quick(
+            min(MAX_WIDE_EPOCHS, max(MIN_WIDE_EPOCHS, round(WIDE_ROWS / rows)))
+        )
 
     def wide_rate_for(self, features: float) -> float:
-        """Return the rate of the wide expert for rows with so many features each on average."""
-        return self.wide_rate or WIDE_RATE * _share_of_long(features)
+        """Return the learning rate of the wide expert for rows with ``features`` features on average."""
+        return self.wide_rate or WIDE_RATE * _long_row_factor(features)
 
     def wants_wide(self, *, flat: bool) -> bool:
-        """Return whether to train the wide expert, given whether there is a flat one."""
+        """Return whether to train the wide expert, given whether a flat one is trained."""
         return self.wide and not (self.is_quick and flat)
 
     @property
     def is_quick(self) -> bool:
-        """Whether little effort is wanted."""
+        """Whether ``effort`` is "quick"."""
         return self.effort == "quick"
 
     def fewer_if_quick(self, epochs: int) -> int:
-        """Return half of the epochs if little effort is wanted."""
+        """Return half of the epochs if ``effort`` is "quick"."""
         return (epochs + 1) // 2 if self.is_quick else epochs
 
     def wants_flat(self, labels: int, rows: int, layers: Layers, pairs: float = 0) -> bool:
@@ -226,9 +245,9 @@ class EngineSettings:
         if self.flat is not None:
             return self.flat
         if layers.multilabel:
-            enough = pairs >= LEAST_FLAT_ROWS * labels and rows * labels <= MAX_FLAT_SCORES
+            enough = pairs >= MIN_FLAT_ROWS * labels and rows * labels <= MAX_FLAT_SCORES
             return enough and not self.two_layers and not self.is_quick
-        return layers.is_tree and labels <= MOST_FLAT_LABELS and rows >= LEAST_FLAT_ROWS * labels
+        return layers.is_tree and labels <= MAX_FLAT_LABELS and rows >= MIN_FLAT_ROWS * labels
 
     @property
     def adjustment(self) -> float:
@@ -246,20 +265,109 @@ class EngineSettings:
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in free}
 
 
-def _share_of_long(features: float) -> float:
-    """Return how much of what is usual is enough for rows with so many features: less of long ones."""
+def _long_row_factor(features: float) -> float:
+    """Return the scale factor for long rows."""
     return min(1.0, LONG_ROW / max(features, 1))
 
 
 def _width_of(labels: int) -> int:
-    """Return enough hidden units for so many labels: a step more whenever these double."""
-    doublings = max(0, (labels - 1).bit_length() - (LABELS_OF_STEP - 1).bit_length())
+    """Return the number of hidden units for this number of labels."""
+    doublings = max(0, (labels - 1).bit_length() - (LABELS_PER_STEP - 1).bit_length())
     return WIDTH_STEP * (1 + doublings)
+
+
+class RowShape(NamedTuple):
+    """Number of rows, their mean number of sparse features, and whether they are streamed."""
+
+    rows: int
+    features: float
+    streamed: bool = False
+
+    @classmethod
+    def of(cls, rows: Any) -> RowShape:
+        """Return the shape of a CSR matrix, a dense one, or mixed rows."""
+        sparse = rows.sparse if isinstance(rows, MixedRows) else rows
+        return cls(rows.shape[0], sparse.nnz / max(rows.shape[0], 1) if is_sparse(sparse) else 0.0)
+
+    def epochs(self, settings: EngineSettings) -> int:
+        """Return the epochs of the deep expert."""
+        return settings.epochs_of_deep(self.rows, self.features, streamed=self.streamed)
+
+
+def settings_for(
+    settings: EngineSettings,
+    shape: RowShape,
+    *,
+    dense: bool = False,
+    several: bool = False,
+    vectors: VectorKind | None = None,
+) -> EngineSettings:
+    """Return the settings with the defaults for one kind of rows filled in.
+
+    Parameters
+    ----------
+    settings : EngineSettings
+        The settings of the user.
+    shape : RowShape
+        For dense rows in memory with several labels, the shape of their CSR form.
+    dense : bool
+        Whether all columns are numbers.
+    several : bool
+        Whether rows may have several labels. One yes or no per label carries less information than a choice among all
+        labels, so these rows get more epochs.
+    vectors : {"static", "encoder"}, optional
+        Source of the vectors of texts that stand next to the n-grams.
+    """
+    if dense and several and not shape.streamed:
+        return _for_dense_sets(settings, shape)
+    if dense:
+        settings = _for_dense_rows(settings, shape.rows)
+    if several:
+        settings = replace(settings, deep_epochs=settings.deep_epochs or SET_PASSES * shape.epochs(settings))
+    if vectors is None:
+        return settings
+    settings = replace(settings, whiten=True)
+    if vectors == "encoder":
+        return settings
+    usual = shape.epochs(settings)
+    epochs = max(min(MIN_STATIC_EPOCHS, usual), round(STATIC_EPOCHS * usual))
+    return replace(settings, deep_epochs=settings.deep_epochs or epochs)
+
+
+def _for_dense_sets(settings: EngineSettings, shape: RowShape) -> EngineSettings:
+    """Return the settings for dense rows in CSR form with several labels each.
+
+    A few attributes say little about many labels, so strong regularisation matters most.
+    """
+    rows = max(shape.rows, 1)
+    min_epochs = settings.fewer_if_quick(min(SET_EPOCHS, round(SET_ROWS / rows)))
+    members, width = (None, None) if settings.is_quick else (SET_MEMBERS, SET_WIDTH)
+    return replace(
+        settings,
+        wide=False,
+        two_layers=True,
+        deep_rate=TWO_LAYER_RATE * min(1.0, (SET_VALUES / max(shape.features, 1.0)) ** 0.5),
+        deep_accumulator=SET_ACCUMULATOR,
+        deep_epochs=settings.deep_epochs or max(settings.epochs_of_deep(rows), min_epochs),
+        dropout=SET_DROPOUT if settings.dropout is None else settings.dropout,
+        feature_dropout=SET_FEATURE_DROPOUT
+        if (settings.dropout, settings.feature_dropout) == (None, None)
+        else settings.feature_dropout,
+        members=settings.members or members,
+        width=settings.width or width,
+    )
+
+
+def _for_dense_rows(settings: EngineSettings, rows: int) -> EngineSettings:
+    """Return the settings for dense rows with one label each; small data sets get more epochs."""
+    min_epochs = settings.fewer_if_quick(min(MAX_DENSE_EPOCHS, round(DENSE_ROWS / rows)))
+    epochs = settings.deep_epochs or max(settings.epochs_of_deep(rows), min_epochs)
+    return replace(settings, deep_rate=DENSE_RATE, deep_epochs=epochs, wide_rate=WIDE_RATE)
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes that training will take on top of the rows themselves.
+    """Bytes that training takes in addition to the rows.
 
     Attributes
     ----------
@@ -268,10 +376,9 @@ class MemoryPlan:
     accumulators : int
         Sums of squared gradients.
     scratch : int
-        What the wide expert needs besides, while it trains.
+        Temporary arrays of the wide expert during its training.
     joining : int
-        Vectors of titles, and copies made while the members of the deep expert are put side by side and turned into 8
-        bits.
+        Vectors of titles, and the copies made while members of the deep expert are concatenated and quantised.
     """
 
     weights: int
@@ -281,7 +388,7 @@ class MemoryPlan:
 
     @property
     def total(self) -> int:
-        """All of it, at the peak."""
+        """Peak size."""
         return self.weights + self.accumulators + max(self.scratch, self.joining)
 
     def __str__(self) -> str:
@@ -291,7 +398,7 @@ class MemoryPlan:
         )
 
     def check(self, limit: float | None) -> None:
-        """Raise HiNetError if it is more than ``limit`` GB, or without a limit more than there is."""
+        """Raise HiNetError if the total exceeds ``limit`` GB, or without a limit the memory of the machine."""
         if limit is None:
             require_memory(self.total, str(self), REMEDY)
         elif self.total > limit * GB:

@@ -13,9 +13,10 @@ import numpy as np
 
 from hinet.classifier import HiNetClassifier
 from hinet.classifier.estimator import fit_with_cache, prepared_rows
-from hinet.classifier.fitting import RowShape, engine_settings, is_dense, settings_for
+from hinet.classifier.fitting import engine_settings, is_dense, vector_kind
 from hinet.classifier.parameters import RULES
 from hinet.data.matrices import MixedRows, is_sparse
+from hinet.engine.settings import RowShape, settings_for
 from hinet.errors import HiNetError
 from hinet.metrics import SCORES, SET_SCORES
 from hinet.parameters import validate_parameters
@@ -96,12 +97,13 @@ class TrialRunner:
         classifier, split = self._classifier(Step({}, share, 0)), self._split(Step({}, share, 0))
         prepared, codec = prepared_rows(classifier, self.memory, split.train.rows, split.train.labels, split.valid_pair)
         training, several = prepared.training, codec.sets is not None
-        if several and is_dense(prepared.features):
+        dense = is_dense(prepared.features)
+        if several and dense:
             training = training.as_csr()
         shape = RowShape.of(training.rows)
         shape = shape._replace(rows=round(shape.rows / share))
         given = engine_settings(validate_parameters(classifier, RULES))
-        settings = settings_for(given, prepared.features, shape, several=several)
+        settings = settings_for(given, shape, dense=dense, several=several, vectors=vector_kind(prepared.features))
         members = settings.members_for(shape.rows, shape.features, dense=isinstance(training.rows, MixedRows))
         return Size(members, settings.width_for(members, labels), shape.epochs(settings))
 

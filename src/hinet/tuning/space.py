@@ -12,10 +12,10 @@ import numpy as np
 from hinet.classifier.settings import plain_settings
 from hinet.data.text import TextSettings
 from hinet.data.text.settings import MAX_TEXTS_FOR_ALL
-from hinet.engine.settings import LEAST_FLAT_ROWS, MOST_FLAT_LABELS
+from hinet.engine.settings import MAX_FLAT_LABELS, MIN_FLAT_ROWS
 
 TEXT = "text."  # what the names of text settings start with, apart from parameters of the estimator
-MOST_TRIED_FLAT_LABELS = 2 * MOST_FLAT_LABELS
+MOST_TRIED_FLAT_LABELS = 2 * MAX_FLAT_LABELS
 TRIES = 50  # at a combination that is new
 PARENTS = 6  # of the best changes, which are combined
 
@@ -137,7 +137,7 @@ def _engine_values(problem: Problem) -> dict[str, tuple[Any, ...]]:
 def _flat_values(problem: Problem) -> tuple[bool, ...]:
     if not problem.is_tree or problem.labels > MOST_TRIED_FLAT_LABELS:
         return ()
-    usual = problem.labels <= MOST_FLAT_LABELS and problem.rows >= LEAST_FLAT_ROWS * problem.labels
+    usual = problem.labels <= MAX_FLAT_LABELS and problem.rows >= MIN_FLAT_ROWS * problem.labels
     return (not usual,)
 
 

@@ -39,6 +39,7 @@ from hinet.engine.search.predictor import (
 from hinet.engine.search.scoring_kernels import FEW, expert_logits
 from hinet.engine.search.search_kernels import best_traces
 from hinet.engine.search.set_search_kernels import all_nodes, best_labels
+from hinet.engine.settings import TWO_LAYER_RATE
 from hinet.errors import HiNetError
 from hinet.parameters import resolve_threads
 from hinet.ragged import gather, offsets_of
@@ -55,7 +56,6 @@ ROOM = 384  # entries that a search has room for at first, at least
 ROOM_FOR_TRACE = 8  # entries that each of many traces is likely to need
 FLOOR = 1e-4  # probability below which a neuron is left aside at first
 EPOCHS_OF_MORE_ROWS = 4  # enough to learn them, few enough to forget little
-RATE_OF_TWO_LAYERS = 0.03  # more lets units of deep experts with two layers die
 ROUNDING = 1e-6  # of probabilities in single precision
 MOST_CELLS = 8_000_000  # of lists of labels that a thread has room for at a time
 
@@ -421,7 +421,7 @@ class Search(Predictor):
         epochs = settings.deep_epochs or EPOCHS_OF_MORE_ROWS
         settings = replace(settings, deep_epochs=epochs, wide_epochs=epochs)
         if self.model.experts.deep.has_two_layers:
-            settings = replace(settings, deep_rate=RATE_OF_TWO_LAYERS)
+            settings = replace(settings, deep_rate=TWO_LAYER_RATE)
         model = fit(rows, traces, settings, sample_weight=sample_weight, start=self.model, progress=progress)
         return replace(self, model=replace(model, trust=self.model.trust))
 

@@ -16,7 +16,7 @@ from hinet.engine.model.fused import FusedModel, with_merged
 from hinet.engine.model.groups import Groups, LabelSpans
 from hinet.engine.model.targets import Targets
 from hinet.engine.search.search import Search
-from hinet.engine.settings import LONG_ROW, MOST_FLAT_LABELS, EngineSettings, plan_memory
+from hinet.engine.settings import LONG_ROW, MAX_FLAT_LABELS, EngineSettings, plan_memory
 from hinet.engine.training.checkpoints import fingerprint_of
 from hinet.engine.training.cooccurrence import prototypes, rank_features
 from hinet.engine.training.deep import DeepJob, DeepPlan, LabelSets, LabelTargets, Objective, parts_of
@@ -117,10 +117,10 @@ class TrainingPlan:
         deep.check(settings.memory_limit)  # before anything else takes room for every feature
         self.counts = rows.option_counts()
         self.prior = self._prior(rows)
-        to_spare = start is None and rows.has_features_to_spare()
-        self.plain_dropout = settings.dropout_for(to_spare=to_spare)
-        self.dropout = settings.dropout_for(to_spare=to_spare, dense=dense)
-        merges = to_spare and not dense
+        redundant = start is None and rows.has_features_to_spare()
+        self.plain_dropout = settings.dropout_for(redundant=redundant)
+        self.dropout = settings.dropout_for(redundant=redundant, dense=dense)
+        merges = redundant and not dense
         self.merged = rows.merged_columns() if merges else None if start is None else start.merged
         self.features = columns
         if self.merged is not None:
@@ -228,7 +228,7 @@ class TrainingPlan:
             int(known.max(initial=-1)) + 1,
             settings.epochs_of_wide(self.train.rows.row_count),
             settings.wide_rate_for(self.train.rows.mean_features),
-            self._initial_accumulator(settings.wide_slot),
+            self._initial_accumulator(settings.wide_accumulator),
             settings.seed,
             settings.thread_count,
             self.prior,
@@ -295,7 +295,7 @@ class TrainingPlan:
         """Return a job for each member of a deep expert; the last one leaves dense columns out, if one is plain."""
         settings, jobs, plain = self.settings, [], False
         plan = DeepPlan(
-            self._deep_epochs(), settings.deep_rate, self._initial_accumulator(settings.deep_slot), self.dropout
+            self._deep_epochs(), settings.deep_rate, self._initial_accumulator(settings.deep_accumulator), self.dropout
         )
         for member in range(self.members):
             seeds = settings.seed, first_seed + member
@@ -416,7 +416,7 @@ class TrainingPlan:
         best, least = self._with_mix(experts)
         chosen = 0.0
         gain = max(LEAST_GAIN, LEAST_GAIN_OF_ALL / max(len(self._valid_rows()[1]), 1))
-        few = 0 < len(self.spans.neuron) <= MOST_FLAT_LABELS and not self.layers.multilabel  # all labels are scored
+        few = 0 < len(self.spans.neuron) <= MAX_FLAT_LABELS and not self.layers.multilabel  # all labels are scored
         for temperature in TEMPERATURES if few else ():
             known = prototypes(self.train.rows, self.features, self.targets, self.spans, temperature)
             start = np.array(Mix(*experts.mix)._replace(prototypes=START_OF_PROTOTYPES), np.float32)
