@@ -28,8 +28,7 @@ from measure import Case, Stopwatch, run_cases
 
 from hinet import HiNetClassifier, load_icd10cm
 from hinet.classifier.loaded import load_model
-from hinet.classifier.prediction_output import PredictionOutput
-from hinet.classifier.prediction_table import PredictionOptions
+from hinet.classifier.prediction_table import PredictionOptions, PredictionOutput
 from hinet.cluster import Cluster, PredictionJob, RayRunner, Sink, connected, predict_rows
 from hinet.cluster.prediction import BLOCKS
 from hinet.data.tables import Columns, FailFast, RowQuery, TableOptions, labelled_blocks, new_table

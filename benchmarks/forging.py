@@ -31,8 +31,7 @@ from typer.main import get_command
 
 from hinet import HiNetClassifier, HiNetError, Taxonomy, load
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.manifest import MANIFEST, sealed
-from hinet.classifier.model_folder import digest_of
+from hinet.classifier.model_folder import MANIFEST, digest_of, sealed
 from hinet.data.text import TextSettings
 from hinet.data.vectors import TokenVectors
 from hinet.engine import Search

@@ -20,7 +20,7 @@ from engine_data import Texts, icd_texts, joined, lshtc, naics_texts, wikitaxa_t
 from measure import Case, Stopwatch, run_cases
 
 from hinet import HiNetClassifier, Taxonomy
-from hinet.classifier.settings import restored_settings
+from hinet.classifier.parameters import restored_settings
 from hinet.tuning import tune
 from hinet.tuning.space import text_of
 

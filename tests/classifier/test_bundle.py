@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from hinet import FileError, HiNetClassifier, HiNetError, load
-from hinet.classifier.manifest import sealed
-from hinet.classifier.model_folder import digest_of
+from hinet.classifier.model_folder import digest_of, sealed
 from hinet.data.text import TextSettings
 from hinet.files import read_arrays, write_arrays
 from tests.classifier.data import PATHS, numbers, small, taxonomy, texts

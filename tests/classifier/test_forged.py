@@ -16,8 +16,7 @@ import pytest
 
 from benchmarks.forging import FUSED, OUTCOMES, TORCH, Base, trained, try_all
 from hinet import FileError, load
-from hinet.classifier.manifest import sealed
-from hinet.classifier.model_folder import digest_of
+from hinet.classifier.model_folder import digest_of, sealed
 from hinet.cli import main
 from hinet.files import read_arrays, write_arrays
 

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from hinet import FileError, HiNetError, LabelError, Taxonomy, load
-from hinet.classifier.manifest import MANIFEST, sealed, trainings_of
-from hinet.classifier.model_folder import read_manifest
+from hinet.classifier.model_folder import MANIFEST, read_manifest, sealed, trainings_of
 from tests.classifier.data import EDGES, PATHS, numbers, small, taxonomy, texts
 
 TEXTS, LABELS = texts(90)

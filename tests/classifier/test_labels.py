@@ -30,7 +30,7 @@ from hinet.classifier.inputs import take_rows
 from hinet.classifier.label_reading import read_labels, read_with_classes, widen_codec
 from hinet.classifier.label_rows import checked_labels
 from hinet.classifier.labels import LabelCodec
-from hinet.classifier.manifest import sealed
+from hinet.classifier.model_folder import sealed
 from hinet.classifier.prediction_table import PredictionOptions, PredictionTable
 from hinet.metrics import scorer
 from hinet.taxonomy import Layers, split_path

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import hinet
-from hinet.classifier.parameters import RULES
-from hinet.classifier.settings import SETTINGS
+from hinet.classifier.parameters import RULES, SETTINGS
 from hinet.cli.messages import OPTIONS, with_options
 from tests.cli.test_help import COMMANDS
 

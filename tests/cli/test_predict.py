@@ -21,7 +21,7 @@ import pytest
 
 from hinet import HiNetClassifier, Taxonomy, load
 from hinet.classifier import prediction_table
-from hinet.classifier.prediction_output import PredictionOutput
+from hinet.classifier.prediction_table import PredictionOutput
 from hinet.data.tables import LabelledBlock
 from hinet.metrics import hierarchical_f1
 from tests.cli.conftest import HINET, products, run_hinet, run_inside, write_products

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from hinet.classifier.manifest import sealed
+from hinet.classifier.model_folder import sealed
 from hinet.classifier.parameters import RULES
 from hinet.classifier.predicted_sets import SetRule
 from hinet.cli.training_options import EffortOption, ThresholdsBy

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from hinet import HiNetClassifier, HiNetError, load
-from hinet.classifier.manifest import trainings_of
-from hinet.classifier.model_folder import read_manifest
+from hinet.classifier.model_folder import read_manifest, trainings_of
 from tests.cli.conftest import products, run_hinet, run_inside, write_products
 from tests.cli.test_help import EXAMPLES
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hinet import Layers, Taxonomy, Traces
-from hinet.classifier.evaluation_file import keep_evaluation, read_evaluation
-from hinet.classifier.model_folder import EVALUATION
+from hinet.classifier.model_folder import EVALUATION, keep_evaluation, read_evaluation
 from hinet.engine import Found
 from hinet.errors import FileError
 from hinet.evaluation.evaluation import Evaluation

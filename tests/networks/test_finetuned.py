@@ -18,8 +18,7 @@ pytest.importorskip("torch")
 pytest.importorskip("sentence_transformers")
 
 from hinet import HiNetClassifier, Taxonomy, load
-from hinet.classifier.manifest import MANIFEST, sealed
-from hinet.classifier.model_folder import _kept
+from hinet.classifier.model_folder import MANIFEST, _kept, sealed
 from hinet.classifier.tuned import TunedInput
 from hinet.data import Traces
 from hinet.encoders import Encoder

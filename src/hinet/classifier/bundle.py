@@ -23,12 +23,20 @@ from numpy.typing import NDArray
 from hinet.classifier.examples import EXAMPLES, HELD_OUT, Examples
 from hinet.classifier.fitted import Fitted, predictor_class
 from hinet.classifier.inputs import Features, MatrixInput, encoder_of, restore_features
+from hinet.classifier.label_rows import TextStyle
 from hinet.classifier.labels import LabelCodec
-from hinet.classifier.manifest import FORMAT, MANIFEST, damaged
 from hinet.classifier.meaning import EncoderPlace
-from hinet.classifier.model_folder import ModelFiles, check_unchanged, new_model, open_model, switch_manifest
+from hinet.classifier.model_folder import (
+    FORMAT,
+    MANIFEST,
+    ModelFiles,
+    check_unchanged,
+    damaged,
+    new_model,
+    open_model,
+    switch_manifest,
+)
 from hinet.classifier.predicted_sets import SetRule
-from hinet.classifier.text_paths import TextStyle
 from hinet.data import Traces
 from hinet.engine.model.trust import Trust
 from hinet.engine.search.predictor import Predictor

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.truth import NOTHING
+from hinet.classifier.labels import NOTHING
 from hinet.data import Traces
 from hinet.ragged import offsets_of
 

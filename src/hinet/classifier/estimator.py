@@ -55,10 +55,10 @@ from hinet.classifier.label_reading import (
     read_with_classes,
     widen_codec,
 )
-from hinet.classifier.label_rows import checked_labels, has_sets
-from hinet.classifier.labels import LabelCodec
-from hinet.classifier.manifest import MANIFEST
+from hinet.classifier.label_rows import AUTO, checked_labels, has_sets
+from hinet.classifier.labels import NOTHING, LabelCodec, Truth
 from hinet.classifier.meaning import Meaning
+from hinet.classifier.model_folder import MANIFEST
 from hinet.classifier.parameters import (
     CLASSES,
     MAX_REASONS,
@@ -69,6 +69,7 @@ from hinet.classifier.parameters import (
     TAXONOMY,
     VALID,
     plain_parameters,
+    read_settings,
     restored_calibration,
     restored_parameters,
     seed_of,
@@ -76,10 +77,7 @@ from hinet.classifier.parameters import (
 from hinet.classifier.predicted_sets import form_of, learned_rule, micro_f1_of
 from hinet.classifier.predictions import PredictedLabels, PredictedTraces
 from hinet.classifier.preparation import FeatureCache, LabelledRows, NoCache, Preparation, PreparedRows
-from hinet.classifier.settings import read_settings
-from hinet.classifier.text_paths import AUTO
 from hinet.classifier.trust_fitting import with_learned_trust
-from hinet.classifier.truth import NOTHING, Truth
 from hinet.classifier.tuned import TunedInput
 from hinet.classifier.update_check import UpdateCheck, check_update
 from hinet.data import Traces

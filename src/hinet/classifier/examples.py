@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from hinet.classifier.truth import Truth
+from hinet.classifier.labels import Truth
 from hinet.data import Traces
 from hinet.data.matrices import MixedRows, is_sparse
 from hinet.errors import HiNetError

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.classifier.display import frame, push_cell, table
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.inputs import FrameInput, MatrixInput, TextInput
-from hinet.classifier.predictions import STOPS, Trace, trace_along
+from hinet.classifier.predictions import STOPS, Trace, frame, push_cell, table, trace_along
 from hinet.classifier.tuned import TunedInput
 from hinet.data import Traces
 from hinet.data.matrices import MixedRows

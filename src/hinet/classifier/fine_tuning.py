@@ -14,8 +14,7 @@ from hinet.classifier.examples import Examples, bytes_to_keep
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.fitting import EncodedRows, engine_settings, validation_rows
 from hinet.classifier.held_out import HeldOut
-from hinet.classifier.labels import LabelCodec
-from hinet.classifier.truth import Truth
+from hinet.classifier.labels import LabelCodec, Truth
 from hinet.classifier.tuned import TunedInput
 from hinet.data import Traces
 from hinet.data.text.text_input import as_arrow

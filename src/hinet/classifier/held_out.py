@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.inputs import Features, FrameInput, TextInput, count_of, text_column
-from hinet.classifier.truth import Truth
+from hinet.classifier.labels import Truth
 from hinet.data.frames import as_table
 from hinet.data.text.text_input import as_arrow
 

@@ -20,6 +20,7 @@ from hinet.classifier.columns import (
     ColumnKinds,
     Lengths,
     Numbers,
+    Ranks,
     VectorColumn,
     one_hot,
     restored_vectors,
@@ -27,7 +28,6 @@ from hinet.classifier.columns import (
     vector_arrays,
 )
 from hinet.classifier.meaning import EncoderVectors, Meaning
-from hinet.classifier.ranks import Ranks
 from hinet.classifier.tuned import TunedInput
 from hinet.data.frames import as_table, is_frame, is_mixed, one_row_table
 from hinet.data.matrices import MixedRows, is_sparse

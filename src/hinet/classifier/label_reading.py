@@ -11,7 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.classifier.label_rows import (
+    AUTO,
+    PathSep,
     SetForm,
+    TextStyle,
     all_paths,
     distinct_labels,
     is_missing,
@@ -21,10 +24,10 @@ from hinet.classifier.label_rows import (
     prediction_value,
     rows_of,
     steps_of,
+    text_style,
     values_by_node,
 )
 from hinet.classifier.labels import LabelCodec, LabelKind
-from hinet.classifier.text_paths import AUTO, PathSep, TextStyle, text_style
 from hinet.data import Traces
 from hinet.errors import HiNetError, LabelError, quoted
 from hinet.taxonomy import PATH_MARK, PATH_SEP, VIRTUAL_ROOT, Layers, Taxonomy, as_id, has_paths, path_id

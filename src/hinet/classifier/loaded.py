@@ -12,9 +12,9 @@ from hinet.classifier.bundle import load_fitted
 from hinet.classifier.explanation import Explanation, explain_row
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.inputs import FrameInput, text_part
+from hinet.classifier.label_rows import TextStyle
 from hinet.classifier.meaning import EncoderPlace
 from hinet.classifier.prediction_table import PredictionOptions, PredictionTable
-from hinet.classifier.text_paths import TextStyle
 from hinet.data import Traces
 from hinet.data.tables import Columns, RowBlock
 from hinet.data.tables.columns import table_of

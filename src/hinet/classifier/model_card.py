@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hinet.classifier.estimator import HiNetClassifier
-from hinet.classifier.manifest import metrics_text, trainings_of, updates_text
+from hinet.classifier.model_folder import metrics_text, trainings_of, updates_text
 from hinet.classifier.parameters import plain_parameters
 from hinet.classifier.predicted_sets import SetRule
 from hinet.engine.model.trust import Trust
@@ -49,7 +49,7 @@ def model_card(
     taxonomy : mapping
         Statistics of its taxonomy; see :func:`hinet.taxonomy.check.summarise`.
     evaluation : mapping, optional
-        The figures that were kept with it; see :func:`hinet.classifier.evaluation_file.read_evaluation`.
+        The figures that were kept with it; see :func:`hinet.classifier.model_folder.read_evaluation`.
     """
     parts = [
         _front_matter(name, manifest, evaluation),

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.classifier.label_rows import SetForm
-from hinet.classifier.truth import Truth
+from hinet.classifier.labels import Truth
 from hinet.data import Traces
 from hinet.engine.search.search import Search
 from hinet.errors import HiNetError, counted

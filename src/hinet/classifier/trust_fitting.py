@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.held_out import ForeignRows, HeldOut, taken
-from hinet.classifier.truth import Truth
+from hinet.classifier.labels import Truth
 from hinet.data import Traces
 from hinet.engine.model.trust import Trust
 

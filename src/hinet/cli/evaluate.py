@@ -81,7 +81,7 @@ def evaluate(
         else:
             plot_evaluation(evaluation, plot, title)
     if keep:
-        from hinet.classifier.evaluation_file import keep_evaluation
+        from hinet.classifier.model_folder import keep_evaluation
         from hinet.evaluation.figures import figures_of
 
         name = ", ".join(dict.fromkeys("standard input" if path == "-" else Path(path).name for path in data))
@@ -106,7 +106,7 @@ class _JudgedBlock(NamedTuple):
 
 def _evaluate_block(loaded: LoadedModel, block: LabelledBlock) -> _JudgedBlock:
     from hinet.classifier.calibration import answers_at
-    from hinet.classifier.truth import NOTHING
+    from hinet.classifier.labels import NOTHING
 
     truth = loaded.fitted.codec.truth(block.labels)
     rows = loaded.fitted.rows(loaded.named_as_trained(block.inputs))

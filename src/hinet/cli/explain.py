@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from rich.text import Text
 
     from hinet.classifier.explanation import Explanation, Step
-    from hinet.classifier.text_paths import TextStyle
+    from hinet.classifier.label_rows import TextStyle
     from hinet.taxonomy import Taxonomy
 
 _TEXT = "The text to explain; - for standard input. For a model of several columns, a row as a JSON object."

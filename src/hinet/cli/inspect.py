@@ -53,8 +53,8 @@ def inspect(
 
 
 def _write_card(model: Path, manifest: dict[str, Any], taxonomy: dict[str, Any], out: str) -> None:
-    from hinet.classifier.evaluation_file import read_evaluation
     from hinet.classifier.model_card import model_card
+    from hinet.classifier.model_folder import read_evaluation
     from hinet.files import write_bytes
 
     text = model_card(model.resolve().name, manifest, taxonomy, read_evaluation(model, manifest["blake2b"]))
@@ -76,7 +76,7 @@ def _draw(manifest: dict[str, Any], model: Path, plot: Path) -> None:
 
 def _lines(manifest: dict[str, Any]) -> list[str]:
     """Return the summary of a manifest as lines."""
-    from hinet.classifier.manifest import metrics_text, training_text, trainings_of, updates_text
+    from hinet.classifier.model_folder import metrics_text, training_text, trainings_of, updates_text
     from hinet.classifier.update_check import UpdateCheck
 
     features = manifest["features"]

@@ -45,7 +45,7 @@ def with_options(message: str) -> str:
 def _option(name: str, value: str | None) -> str:
     if name in OPTIONS:
         return OPTIONS[name] if value is None else f"{OPTIONS[name]} {value.strip(QUOTE)}"
-    from hinet.classifier.settings import SETTINGS
+    from hinet.classifier.parameters import SETTINGS
 
     if name in SETTINGS:
         return f'"{name}"{"" if value is None else f": {_JSON.get(value, value)}"} of --settings'

@@ -20,7 +20,7 @@ from hinet.errors import FileError, HiNetError, counted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.classifier.loaded import LoadedModel
-    from hinet.classifier.prediction_output import PredictionNotes, PredictionOutput
+    from hinet.classifier.prediction_table import PredictionNotes, PredictionOutput
     from hinet.data.tables import LabelledBlock, RowQuery
     from hinet.progress import RowCounter
 
@@ -101,8 +101,7 @@ def predict(
     """
     from hinet.classifier.loaded import load_model
     from hinet.classifier.parameters import MIN_PROBABILITY
-    from hinet.classifier.prediction_output import PredictionOutput
-    from hinet.classifier.prediction_table import PredictionOptions
+    from hinet.classifier.prediction_table import PredictionOptions, PredictionOutput
     from hinet.data.tables import labelled_blocks, new_table
     from hinet.data.tables.writing import LABEL_SEP
     from hinet.files.streams import standard_input
@@ -222,7 +221,7 @@ def _write(
     new_table: Callable[..., Any],
 ) -> PredictionNotes:
     """Write the predictions of blocks and return what to report; open the file after the first block is read."""
-    from hinet.classifier.prediction_output import NO_ROWS
+    from hinet.classifier.prediction_table import NO_ROWS
     from hinet.data.tables import output_format
 
     filled = (block for block in blocks if len(block))

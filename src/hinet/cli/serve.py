@@ -90,8 +90,7 @@ def serve(
 
 def _folders(models: list[str]) -> dict[str, Path]:
     """Return folders by name: as given, or that of the folder."""
-    from hinet.classifier.manifest import MANIFEST
-    from hinet.classifier.model_folder import read_manifest
+    from hinet.classifier.model_folder import MANIFEST, read_manifest
 
     folders: dict[str, Path] = {}
     for given in models:

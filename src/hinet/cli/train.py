@@ -70,7 +70,7 @@ def train(
     columns are missing values. An ARFF file declares its columns and, as 'class hierarchical', the hierarchy itself.
     """
     from hinet.classifier.loaded import COLUMNS
-    from hinet.classifier.settings import read_settings
+    from hinet.classifier.parameters import read_settings
     from hinet.cli.streaming import stream_of
     from hinet.cli.training_rows import read_training_rows
     from hinet.data.text import TextSettings

@@ -14,10 +14,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hinet.classifier.evaluation_file import read_evaluation
 from hinet.classifier.loaded import LoadedModel, encoder_entry, load_model
-from hinet.classifier.manifest import MANIFEST, trainings_of
-from hinet.classifier.model_folder import OURS, read_manifest
+from hinet.classifier.model_folder import MANIFEST, OURS, read_evaluation, read_manifest, trainings_of
 from hinet.compiled import compile_from_now_on
 from hinet.errors import HiNetError, quoted
 from hinet.serving.answers import Answerer, Question

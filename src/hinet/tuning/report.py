@@ -9,7 +9,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from hinet.classifier.settings import write_settings
+from hinet.classifier.parameters import write_settings
 from hinet.errors import counted
 from hinet.files.atomic import write_text
 from hinet.tuning.search import Tuning

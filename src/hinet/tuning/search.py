@@ -18,9 +18,8 @@ from hinet.classifier.fitting import torch_parameter
 from hinet.classifier.inputs import count_of, kind_of
 from hinet.classifier.label_reading import read_labels
 from hinet.classifier.label_rows import checked_labels, has_sets
-from hinet.classifier.parameters import RULES
+from hinet.classifier.parameters import RULES, SETTINGS
 from hinet.classifier.recognition import recognise
-from hinet.classifier.settings import SETTINGS
 from hinet.data.text import TextSettings
 from hinet.data.text.fitting import resolve_auto
 from hinet.data.text.text_input import as_arrow

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hinet.classifier.settings import plain_settings
+from hinet.classifier.parameters import plain_settings
 from hinet.data.text import TextSettings
 from hinet.data.text.settings import MAX_TEXTS_FOR_ALL
 from hinet.engine.settings import MAX_FLAT_LABELS, MIN_FLAT_ROWS
