@@ -27,6 +27,7 @@ from engine import load
 from measure import Case, Stopwatch, run_cases
 
 from hinet import HiNetClassifier, load_icd10cm
+from hinet.choices import SplitBy
 from hinet.classifier.loaded import load_model
 from hinet.classifier.prediction_table import PredictionOptions, PredictionOutput
 from hinet.cluster import Cluster, PredictionJob, RayRunner, Sink, connected, predict_rows
@@ -35,7 +36,6 @@ from hinet.data.tables import Columns, FailFast, RowQuery, TableOptions, labelle
 from hinet.data.tables.blocks import MAX_ROWS
 from hinet.engine import EngineSettings, Search, fit
 from hinet.engine.compiling import compile_for_training
-from hinet.engine.training.sharing import SplitBy
 from hinet.metrics import accuracy
 from hinet.progress import Progress
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import hinet
-from hinet.cli.command_list import PANELS
+from hinet.cli.main import MODULES, PANELS
 from tests.processes import run
 
 HINET = Path(sys.executable).with_name("hinet")
@@ -76,7 +76,7 @@ assert hinet.classifier.predictions.PredictedTraces(found)[0][0].steps == ("Food
 
 def test_help_imports_nothing_heavy_and_no_command() -> None:
     heavy = ["torch", "numpy", "scipy", "sklearn", "numba", "pyarrow", "pydantic", "hinet.data", "hinet.taxonomy"]
-    commands = [f"hinet.cli.{name}" for panel in PANELS.values() for name in panel]
+    commands = [f"hinet.cli.{MODULES.get(name, name)}" for panel in PANELS.values() for name in panel]
     code = "from hinet.cli import main\ntry: main(['--help'])\nexcept SystemExit as e: assert e.code == 0"
     run_refusing([*heavy, *commands], code)
 

@@ -11,7 +11,7 @@ import pytest
 
 import hinet
 from hinet.classifier.parameters import RULES, SETTINGS
-from hinet.cli.messages import OPTIONS, with_options
+from hinet.cli.main import OPTIONS, with_options
 from tests.cli.test_help import COMMANDS
 
 PACKAGE = Path(hinet.__file__).parent

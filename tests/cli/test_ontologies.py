@@ -53,7 +53,7 @@ def test_they_are_checked_and_converted(shop: Path, tmp_path: Path, capsys: pyte
         main_ok("taxonomy", "show", tmp_path / name)
         assert "das rye" in capsys.readouterr().out
     assert "--language to one of 'en', 'de'" in main_error(capsys, "taxonomy", "show", thesaurus, "--language", "fr")
-    assert "go with --format skos" in main_error(
+    assert "require --format skos" in main_error(
         capsys, "taxonomy", "show", thesaurus, "--format", "obo", "--scheme", "x"
     )
-    assert "goes with --format obo" in main_error(capsys, "taxonomy", "show", thesaurus, "--sep", ">", "--part-of")
+    assert "requires --format obo" in main_error(capsys, "taxonomy", "show", thesaurus, "--sep", ">", "--part-of")

@@ -6,10 +6,11 @@ import json
 import os
 from pathlib import Path
 from subprocess import PIPE
+from typing import get_args
 
 import pytest
 
-from hinet.cli.hierarchy_options import FormatName
+from hinet.choices import TaxonomyFormatName
 from hinet.taxonomy import FORMATS
 from tests.cli.conftest import HINET
 from tests.cli.conftest import run_hinet as hinet
@@ -170,8 +171,8 @@ def test_bad_files_give_one_clear_error(folder: Path, case: str) -> None:
         (["good.csv", "--encoding", "rot13"], "error: unknown encoding 'rot13'"),
         (["good.csv", "--format", "json"], "error: good.csv:1: not valid JSON"),
         (["good.csv", "--format", "sql"], "Invalid value for '--format'"),
-        (["good.csv", "--sep", ">", "--format", "edges"], "--sep goes with --format labels"),
-        (["good.csv", "--parent-sep", "|", "--format", "edges"], "go with --format table"),
+        (["good.csv", "--sep", ">", "--format", "edges"], "--sep requires --format labels"),
+        (["good.csv", "--parent-sep", "|", "--format", "edges"], "require --format table"),
         (["good.csv", "--parent-sep", ""], "must not be empty"),
         (["good.csv", "--rows", "good.csv", "--label", "node", "--label-sep", ""], "--label-sep is empty"),
         (["good.csv", "--delimiter", "ab"], "error: good.csv: a delimiter is one character, got 'ab'"),
@@ -201,7 +202,7 @@ def test_other_encodings_are_read_when_named(folder: Path) -> None:
 
 
 def test_the_formats_on_the_command_line_are_those_of_the_library() -> None:
-    assert [name.value for name in FormatName] == list(FORMATS)
+    assert get_args(TaxonomyFormatName) == (*FORMATS,)
 
 
 def test_output_that_cannot_be_written_is_told(folder: Path) -> None:

@@ -11,13 +11,11 @@ from subprocess import PIPE
 import pytest
 
 from hinet import HiNetClassifier, load
-from hinet.cli import tune
 from tests.cli.conftest import HINET, run_hinet, run_inside
 from tests.cli.test_train import ignore_control_c
 from tests.processes import started
 
-EXAMPLE, _, _ = tune.EXAMPLE.partition(" --minutes ")
-DATA = [*EXAMPLE.split()[2:], "--threads", "1"]
+DATA = ["products.csv", "--text", "title", "--label", "category", "--taxonomy", "categories.csv", "--threads", "1"]
 TUNE = ["tune", *DATA, "--minutes", "0.02"]
 
 

@@ -17,7 +17,6 @@ import pytest
 from hinet import HiNetClassifier, HiNetError
 from hinet.classifier.prediction_table import PredictionOptions
 from hinet.cli import main
-from hinet.cli.cluster_options import Split
 from hinet.cluster import Cluster, PredictionJob, Sink, fit_on_cluster, predict_rows
 from hinet.cluster.prediction import _cause_of
 from hinet.cluster.session import _environment
@@ -26,7 +25,7 @@ from hinet.data.tables import Columns, FailFast, RowQuery, TableOptions
 from hinet.data.tables.blocks import MAX_ROWS
 from hinet.engine.training.checkpoints import Checkpoints
 from hinet.engine.training.plan import PlanInput
-from hinet.engine.training.sharing import EXCHANGES, SplitBy
+from hinet.engine.training.sharing import EXCHANGES
 from hinet.progress import Progress, SilentProgress
 from tests.cluster.conftest import WORKERS, one_killed
 
@@ -246,10 +245,6 @@ def test_a_local_session_leaves_no_variable_behind(monkeypatch: pytest.MonkeyPat
         assert (os.environ["OURS"], os.environ["THEIRS"]) == ("given", "lo")
     assert os.environ["OURS"] == "given"
     assert "THEIRS" not in os.environ
-
-
-def test_the_ways_to_split_are_those_of_the_engine() -> None:
-    assert [each.value for each in Split] == [*SplitBy.__args__]
 
 
 def closed_port() -> int:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hinet.cli.column_options import LabelSep
-from hinet.cli.options import RunOptions, option, seed_options
-from hinet.cli.outputs import check_outputs, check_plot
+from hinet.cli.options import RunOptions, check_outputs, check_parent, check_plot, option, seed_options
+from hinet.cli.table_options import LabelSep
 from hinet.errors import FileError, counted
 from hinet.extras import require
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
 TEST_HELP = "File of test rows (default: those of --split, else a fifth by hash, or validation.txt of a folder)."
 MODELS_HELP = "Comma-separated: flatten, paper, paper-masked, default, skip-level-squared-masked…"
 PLOT = Path("compare.png")
-EXAMPLE = "hinet compare products.csv --taxonomy categories.csv --text title --label category"
 
 
 @seed_options
@@ -35,15 +33,18 @@ def compare(
     split: Annotated[str | None, option("Column with 'train' for training rows; others are test rows.")] = None,
     test: Annotated[Path | None, option(TEST_HELP)] = None,
     models: Annotated[str, option(MODELS_HELP)] = "flatten,paper,default",
-    seeds: Annotated[int, option("Number of seeds, starting at --seed.", least=1)] = 1,
+    seeds: Annotated[int, option("Number of seeds, starting at --seed.", min=1)] = 1,
     epochs: Annotated[
-        int | None, option("Training epochs of every model (default: chosen from the number of rows).", least=1)
+        int | None, option("Training epochs of every model (default: chosen from the number of rows).", min=1)
     ] = None,
-    width: Annotated[int | None, option("Width of the feature layer (default: 256).", least=1)] = None,
+    width: Annotated[int | None, option("Width of the feature layer (default: 256).", min=1)] = None,
     out: Annotated[Path, option("JSON file for the results.")] = Path("compare.json"),
     plot: Annotated[Path, option("File for the plot: .png, .svg or .pdf.")] = PLOT,
 ) -> None:
-    """Train flat and hierarchical networks with the same features and budget; needs the extra 'torch'."""
+    """Train flat and hierarchical networks with the same features and budget; needs the extra 'torch'.
+
+    Example: hinet compare products.csv --taxonomy categories.csv --text title --label category
+    """
     from hinet.data.tables import Columns
     from hinet.evaluation import compare as compare_models
     from hinet.evaluation.comparison_data import lshtc_comparison, table_comparison
@@ -52,8 +53,7 @@ def compare(
     check_plot(plot)
     if out.is_dir():
         raise FileError(out, "is a folder; name a file for the results")
-    if not out.resolve().parent.is_dir():
-        raise FileError(out, "cannot be written: the folder does not exist")
+    check_parent(out)
     inputs = [*data.glob("*.txt")] if data.is_dir() else [data, test]
     check_outputs([*inputs, taxonomy], {"--out": out, "--plot": plot})
     if data.is_dir():

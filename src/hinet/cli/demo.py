@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from hinet.data.icd10cm import Icd10cm
     from hinet.data.vectors import TokenVectors
 
-EXAMPLE = "hinet demo --out icd_model"
 PHRASES = (
     "typhoid fever with pneumonia",
     "type 2 diabetes with kidney damage",
@@ -39,7 +38,10 @@ def demo(
         bool, option("Understand words that no row has, by vectors distilled from all-MiniLM-L6-v2.", "--vectors")
     ] = False,
 ) -> None:
-    """Train on the built-in ICD-10-CM data set, evaluate on test rows, and classify some phrases."""
+    """Train on the built-in ICD-10-CM data set, evaluate on test rows, and classify some phrases.
+
+    Example: hinet demo --out icd_model
+    """
     from rich.console import Console
 
     from hinet import HiNetClassifier

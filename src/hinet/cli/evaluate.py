@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from hinet.cli.column_options import ColumnOptions, column_options
-from hinet.cli.options import AsJson, EncoderFolder, ModelFolder, RunOptions, option, thread_options
-from hinet.cli.outputs import PLOT, check_plot
-from hinet.cli.row_options import FILES, RowOptions, row_options
+from hinet.cli.options import PLOT, AsJson, EncoderFolder, ModelFolder, RunOptions, check_plot, option, thread_options
+from hinet.cli.table_options import FILES, ColumnOptions, RowOptions, column_options, row_options
 from hinet.errors import HiNetError, counted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
@@ -26,7 +24,6 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
 
 MIN_SCORE = 1e-4  # of nodes that count for AU(PRC): others are as good as never
 _OUTPUT = "evaluation"  # the start of the default of --rejects
-EXAMPLE = "hinet evaluate model test.csv --plot report.png"
 
 
 @thread_options
@@ -49,7 +46,9 @@ def evaluate(
 ) -> None:
     """Evaluate a model on labelled rows: accuracy, hierarchical F1, calibration, coverage.
 
-    If rows have several labels, any of them is a right answer; the figures of sets and of the first labels come beside.
+    Example: hinet evaluate model test.csv --plot report.png
+
+    If rows have several labels, any of them is a right answer; metrics of sets and of ranked labels are added.
     """
     from hinet.classifier.loaded import load_model
     from hinet.data.tables import RowQuery, labelled_blocks, taxonomy_check

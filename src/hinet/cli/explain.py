@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.taxonomy import Taxonomy
 
 _TEXT = "The text to explain; - for standard input. For a model of several columns, a row as a JSON object."
-EXAMPLE = 'hinet explain model "dark rye bread"'
 
 
 @thread_options
@@ -28,11 +27,13 @@ def explain(
     label: Annotated[
         str | None, option("Label to explain, written as in the training rows (default: the predicted one).")
     ] = None,
-    most: Annotated[int, option("Features to list for each step.", least=1)] = 5,
+    most: Annotated[int, option("Features to list for each step.", min=1)] = 5,
     as_json: AsJson = False,
     encoder: EncoderFolder = None,
 ) -> None:
     """Explain every step of a prediction: the words for the chosen node against its strongest rival.
+
+    Example: hinet explain model "dark rye bread"
 
     The probability of a step is relative to its siblings; steps without alternatives are left out. A step may lose to
     its rival and still be on the most probable trace. Unknown words are listed first; parts of them may still be known

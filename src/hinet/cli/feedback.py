@@ -1,19 +1,19 @@
-"""``hinet feedback``: what people told the service, as rows to train on."""
+"""``hinet feedback``: feedback that users gave to the service, as training rows."""
 
 from __future__ import annotations
 
 import json
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hinet.cli.options import AsJson, RunOptions, help_with_example, option, quiet_option
+from hinet.cli.options import AsJson, RunOptions, option, quiet_option
 from hinet.errors import HiNetError, counted, did_you_mean, quoted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
-    from hinet.data.tables.formats import TableFormat
+    from hinet.choices import TableFormat
     from hinet.serving.store import Store, TrainingRow
 
 app = typer.Typer(no_args_is_help=True, help="Use the feedback that 'hinet serve' keeps.")
@@ -21,6 +21,7 @@ app = typer.Typer(no_args_is_help=True, help="Use the feedback that 'hinet serve
 StoreFile = Annotated[Path, typer.Argument(help="File of 'hinet serve --feedback'.", show_default=False)]
 
 
+@app.command()
 @quiet_option
 def export(
     file: StoreFile,
@@ -29,11 +30,13 @@ def export(
     model: Annotated[str | None, option("Name that the model is served by (default: the only one).")] = None,
     since_last: Annotated[bool, option("Write only rows that no export has written before.", "--since-last")] = False,
 ) -> None:
-    """Write rows with their right labels, in the columns of the training rows; of a text, the last verdict counts.
+    """Write rows with their correct labels, in the columns of the training rows; the last verdict on a text counts.
 
-    'hinet update' learns from them, and 'hinet train' takes them in addition to other rows. Rows that cannot be learned
-    from or written are reported with their ids on standard error, and the exit code is 0; if there is no row to write,
-    no file is written, and it is 2. Rows count as exported once the file is complete.
+    Example: hinet feedback export feedback.db --out rows.csv
+
+    Train on the rows with 'hinet update', or with 'hinet train' together with other rows. Rows that cannot be trained
+    on or written are listed with their ids on standard error, and the exit code is 0. If there is no row to write, no
+    file is written, and the exit code is 2. Rows count as exported once the file is complete.
     """
     from hinet.data.tables import new_table, output_format
 
@@ -55,7 +58,7 @@ def export(
 
 
 def _problem(row: TrainingRow, format: TableFormat) -> str:
-    """Return why a row cannot be learned from, or not be written in a format; an empty string if it can."""
+    """Return why a row cannot be trained on or written in a format; an empty string if it can."""
     if row.is_blank:
         return f"the text is blank: {quoted(str(next(iter(row.row.values())) or ''))}"
     if format == "jsonl":
@@ -77,9 +80,13 @@ def _report(problems: dict[int, str]) -> None:
         typer.echo("\n".join(lines), err=True)
 
 
+@app.command()
 @quiet_option
 def show(file: StoreFile, run: RunOptions, as_json: AsJson = False) -> None:
-    """Count the feedback of each model by verdict."""
+    """Count the feedback of each model by verdict.
+
+    Example: hinet feedback show feedback.db
+    """
     with closing(_open(file)) as store:
         counts = store.counts()
     if as_json:
@@ -89,6 +96,7 @@ def show(file: StoreFile, run: RunOptions, as_json: AsJson = False) -> None:
         typer.echo(f"{count.model}  {count.verdict}  {count.rows:,}")
 
 
+@app.command("list")
 @quiet_option
 def list_(
     file: StoreFile,
@@ -96,7 +104,10 @@ def list_(
     model: Annotated[str | None, option("Name that the model is served by (default: all).")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List feedback with its ids, the oldest first."""
+    """List feedback with its ids, the oldest first.
+
+    Example: hinet feedback list feedback.db
+    """
     with closing(_open(file)) as store:
         entries = store.entries(None if model is None else _model_of(store, file, model))
     if as_json:
@@ -108,29 +119,23 @@ def list_(
         typer.echo(f"id {entry.id}  {entry.received}  {entry.model}  {entry.verdict}  {state}  {row}")
 
 
+@app.command()
 @quiet_option
 def delete(
     file: StoreFile,
     run: RunOptions,
     ids: Annotated[list[int], typer.Argument(metavar="ID...", help="Ids, as listed.", show_default=False)],
 ) -> None:
-    """Delete feedback; an earlier verdict on the same text then counts again."""
+    """Delete feedback; an earlier verdict on the same text then counts again.
+
+    Example: hinet feedback delete feedback.db 1 2
+    """
     with closing(_open(file)) as store:
         missing = store.delete(ids)
     if missing:
         numbers = ", ".join(map(str, missing))
         raise HiNetError(f"{file}: there is no feedback {numbers}; nothing was deleted. See 'hinet feedback list'")
     run.message(f"{counted(len({*ids}), 'row')} deleted")
-
-
-_COMMANDS: tuple[tuple[str, Any, str], ...] = (
-    ("export", export, "hinet feedback export feedback.db --out rows.csv"),
-    ("show", show, "hinet feedback show feedback.db"),
-    ("list", list_, "hinet feedback list feedback.db"),
-    ("delete", delete, "hinet feedback delete feedback.db 1 2"),
-)
-for name, command, example in _COMMANDS:
-    app.command(name, help=help_with_example(command, example))(command)
 
 
 def _open(file: Path) -> Store:

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from hinet.cli.cluster_options import ClusterOptions, cluster_options
-from hinet.cli.column_options import ColumnOptions, input_options
-from hinet.cli.options import EncoderFolder, ModelFolder, RunOptions, option, thread_options
-from hinet.cli.row_options import FILES, SKIP_HINT, OnError, RowFormat, RowOptions, row_options
+from hinet.choices import Decoding, TableFormat
+from hinet.cli.options import (
+    STANDARD,
+    ClusterOptions,
+    EncoderFolder,
+    ModelFolder,
+    RunOptions,
+    cluster_options,
+    option,
+    thread_options,
+)
+from hinet.cli.table_options import FILES, SKIP_HINT, ColumnOptions, RowOptions, input_options, row_options
 from hinet.errors import FileError, HiNetError, counted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
@@ -25,20 +32,11 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.progress import RowCounter
 
 _TOP = (
-    "Predictions per row, best first: traces, or labels with --decoding label (default: 1; of a model of several "
-    "labels a row, all above its thresholds)."
+    "Predictions per row, best first: traces, or labels with --decoding label (default: 1; for a multilabel model, all "
+    "labels above its thresholds)."
 )
-_MIN_PROBABILITY = "Of a model of several labels a row: predict all labels of at least this probability."
+_MIN_PROBABILITY = "For a multilabel model: predict all labels of at least this probability."
 _LABEL_SEP = "Separator of several predicted labels in a cell of CSV and TSV (default: as in training, or |)."
-EXAMPLE = "hinet predict model new_products.csv --top 3 --out predictions.csv"
-
-
-class DecodingName(StrEnum):
-    """How a prediction is chosen; a test keeps them equal to the library's."""
-
-    map = "map"
-    expected_f1 = "expected_f1"
-    label = "label"
 
 
 @thread_options
@@ -55,11 +53,11 @@ def predict(
         list[str] | None,
         typer.Argument(help=f"{FILES} Also plain lines of text (default: standard input).", show_default=False),
     ] = None,
-    out: Annotated[str, option("File to write; - for standard output; with --cluster also a folder.")] = "-",
+    out: Annotated[str, option("File to write; - for standard output; with --cluster also a folder.")] = STANDARD,
     to: Annotated[
-        RowFormat | None, option("Output format (default: by the extension of --out, else that of the rows).")
+        TableFormat | None, option("Output format (default: by the extension of --out, else that of the rows).")
     ] = None,
-    top: Annotated[int | None, option(_TOP, least=1)] = None,
+    top: Annotated[int | None, option(_TOP, min=1)] = None,
     min_probability: Annotated[float | None, option(_MIN_PROBABILITY)] = None,
     label_sep: Annotated[str | None, option(_LABEL_SEP)] = None,
     min_confidence: Annotated[
@@ -70,8 +68,8 @@ def predict(
         ),
     ] = None,
     decoding: Annotated[
-        DecodingName, option("Most probable trace (map), best expected hierarchical F1, or most probable label.")
-    ] = DecodingName.map,
+        Decoding, option("Most probable trace (map), best expected hierarchical F1, or most probable label.")
+    ] = "map",
     levels: Annotated[
         bool, option("Add each level of the trace with its probability, and the share of known words.", "--levels")
     ] = False,
@@ -91,64 +89,64 @@ def predict(
 ) -> None:
     """Predict the labels of rows, in their order and format, in constant memory.
 
+    Example: hinet predict model new_products.csv --top 3 --out predictions.csv
+
     The new columns are label, trace and probability, with _2, _3 … for further predictions; --levels describes the
-    first. Of a model of several labels a row they are label and probability, each with all labels of the row: joined in
-    CSV and TSV, as lists in JSON lines and Parquet. If a label has several paths, --decoding label sums over them, and
-    the trace is the most probable one. With --on-error skip, a column has the line of each row. With --cluster, an
-    --out without extension is a folder of Parquet files, which the workers write.
+    first. For a multilabel model they are label and probability, each with all labels of the row: joined in CSV and
+    TSV, as lists in JSON lines and Parquet. If a label has several paths, --decoding label sums over them, and the
+    trace is the most probable one. With --on-error skip, a column has the line of each row. With --cluster, an --out
+    without extension is a folder of Parquet files, which the workers write.
 
     A file appears once it is complete. After Ctrl-C, an older one is unchanged, and the exit code is 130.
     """
     from hinet.classifier.loaded import load_model
     from hinet.classifier.parameters import MIN_PROBABILITY
     from hinet.classifier.prediction_table import PredictionOptions, PredictionOutput
-    from hinet.data.tables import labelled_blocks, new_table
+    from hinet.data.tables import labelled_blocks
     from hinet.data.tables.writing import LABEL_SEP
-    from hinet.files.streams import standard_input
     from hinet.progress import counter_for_terminal
 
-    paths = data or ["-"]
-    output = "predictions" if out == "-" else out
-    _check_paths(paths)
+    paths, output = data or [STANDARD], "predictions" if out == STANDARD else out
     cluster = place.chosen(run.threads)
-    if cluster is not None and "-" in paths:
-        raise HiNetError("--cluster reads files, not standard input; name them")
+    _check_paths(paths, on_cluster=cluster is not None)
     rows.check_outputs(paths, {"--out": out}, output, model)
     loaded = load_model(model, run.threads, encoder=encoder)
     options = PredictionOptions(
-        top, _min_confidence(min_confidence, loaded, run), decoding.value, levels, titles,
+        top, _min_confidence(min_confidence, loaded, run), decoding, levels, titles,
         MIN_PROBABILITY.validate("--min-probability", min_probability),
     )  # fmt: skip
     query = _query(loaded, column_options, rows, keep or [], keep_all=keep_all)
-    if "-" in paths and standard_input().isatty():
-        run.message("reading texts from the terminal, one per line; end with Ctrl-D")
     table = loaded.table(options)
-    if top is not None and table.top < top:
-        run.message(f"--top {top:,} is more than the model has: all {table.top:,} are given")
-    separator = label_sep or loaded.columns.label_sep or LABEL_SEP
-    skips = rows.on_error is OnError.skip
+    _report_inputs(paths, top, table.top, run)
+    target = _Target(out, to, label_sep or loaded.columns.label_sep or LABEL_SEP, escape_formulas)
     with (
         rows.row_errors(output) as row_errors,
         counter_for_terminal(run.quiet) as counter,
         _report_interruption(out, counter),
     ):
-        if cluster is not None:
+        if cluster is None:
+            blocks = labelled_blocks(paths, query, rows.options, row_errors)
+            new_output = partial(PredictionOutput, loaded, table, query, prefix, rows.skips_errors)
+            notes = _write(blocks, target, new_output, counter)
+        else:
             from hinet.cluster.prediction import PredictionJob, Sink, predict_rows
 
             job = PredictionJob(
-                model, tuple(paths), query, rows.options, options, prefix, skips, SKIP_HINT, encoder=encoder
+                model, tuple(paths), query, rows.options, options, prefix, rows.skips_errors, SKIP_HINT, encoder=encoder
             )
-            sink = Sink(
-                out, None if to is None else to.value, to is None and _is_folder(out), separator, escape_formulas
-            )
+            sink = Sink(out, to, to is None and _is_folder(out), target.label_sep, escape_formulas)
             notes = predict_rows(job, cluster, sink, row_errors, counter.advanced, loaded)
-        else:
-            blocks = labelled_blocks(paths, query, rows.options, row_errors)
-            new_output = partial(PredictionOutput, loaded, table, query, prefix, skips)
-            writer = partial(new_table, label_sep=separator, escape_formulas=escape_formulas)
-            notes = _write(blocks, out, None if to is None else to.value, new_output, counter, writer)
     for message in notes.messages():
         run.message(message)
+
+
+class _Target(NamedTuple):
+    """Output file and its format."""
+
+    out: str
+    format: TableFormat | None
+    label_sep: str
+    escape_formulas: bool
 
 
 @contextmanager
@@ -160,22 +158,34 @@ def _report_interruption(out: str, counter: RowCounter) -> Iterator[None]:
         counter.end_line()
         finished = f"interrupted after {counted(counter.rows, 'row')}"
         remedy = "To keep finished rows, write them to --out -"
-        outcome = "the output is incomplete" if out == "-" else f"{out} was not written. {remedy}"
+        outcome = "the output is incomplete" if out == STANDARD else f"{out} was not written. {remedy}"
         typer.echo(f"{finished}; {outcome}", err=True)
         raise
 
 
-def _check_paths(paths: list[str]) -> None:
-    """Raise FileError with a remedy for a text that is given instead of a file."""
+def _check_paths(paths: list[str], *, on_cluster: bool) -> None:
+    """Raise HiNetError for a text that is given instead of a file, and for standard input on a cluster."""
     for path in paths:
         if " " in path and not Path(path).exists():
             raise FileError(path, f"no such file; pass a text through standard input: echo {path!r} | hinet predict …")
+    if on_cluster and STANDARD in paths:
+        raise HiNetError("--cluster reads files, not standard input; name them")
+
+
+def _report_inputs(paths: list[str], top: int | None, available: int, run: RunOptions) -> None:
+    """Print that texts are read from the terminal, and that there are fewer predictions than --top."""
+    from hinet.files.streams import standard_input
+
+    if STANDARD in paths and standard_input().isatty():
+        run.message("reading texts from the terminal, one per line; end with Ctrl-D")
+    if top is not None and available < top:
+        run.message(f"--top {top:,} is more than the model has: all {available:,} are given")
 
 
 def _query(
     loaded: LoadedModel, column_options: ColumnOptions, rows: RowOptions, keep: list[str], *, keep_all: bool
 ) -> RowQuery:
-    """Return which rows and columns are read: those of training, where no option names others."""
+    """Return the rows and columns to read; columns that no option names are those of training."""
     from hinet.data.tables import RowQuery
 
     columns = loaded.checked_columns(column_options.with_defaults(loaded.columns))
@@ -187,8 +197,8 @@ def _query(
 
 
 def _is_folder(out: str) -> bool:
-    """Return whether an output of several workers is a folder: it has the name of one, or is one."""
-    return out != "-" and (out.endswith("/") or Path(out).is_dir() or not Path(out).suffix)
+    """Return whether an output of several workers is a folder, by its name or because it exists as one."""
+    return out != STANDARD and (out.endswith("/") or Path(out).is_dir() or not Path(out).suffix)
 
 
 def _min_confidence(value: str | None, loaded: LoadedModel, run: RunOptions) -> float | None:
@@ -214,24 +224,22 @@ def _min_confidence(value: str | None, loaded: LoadedModel, run: RunOptions) -> 
 
 def _write(
     blocks: Iterator[LabelledBlock],
-    out: str,
-    to: Any,
-    output: Callable[..., PredictionOutput],
-    counter: Any,
-    new_table: Callable[..., Any],
+    target: _Target,
+    new_output: Callable[[LabelledBlock], PredictionOutput],
+    counter: RowCounter,
 ) -> PredictionNotes:
     """Write the predictions of blocks and return what to report; open the file after the first block is read."""
     from hinet.classifier.prediction_table import NO_ROWS
-    from hinet.data.tables import output_format
+    from hinet.data.tables import new_table, output_format
 
     filled = (block for block in blocks if len(block))
     first = next(filled, None)
     if first is None:
         raise HiNetError(NO_ROWS)
-    chosen = output_format(out, to, first.rows.format)
-    answers = output(first)
-    with new_table(out, chosen, answers.kinds()) as table:
-        for block in chain.from_iterable(block.parts(answers.rows_at_a_time) for block in chain([first], filled)):
-            table.write(answers.columns(block))
+    format = output_format(target.out, target.format, first.rows.format)
+    output, (_, _, label_sep, escape_formulas) = new_output(first), target
+    with new_table(target.out, format, output.kinds(), label_sep=label_sep, escape_formulas=escape_formulas) as table:
+        for block in chain.from_iterable(block.parts(output.rows_at_a_time) for block in chain([first], filled)):
+            table.write(output.columns(block))
             counter.advanced(len(block))
-    return answers.notes
+    return output.notes

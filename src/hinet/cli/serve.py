@@ -1,24 +1,20 @@
-"""``hinet serve``: a REST service for trained models, and a page for people."""
+"""``hinet serve``: a REST service for trained models, with a web page."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hinet.cli.options import RunOptions, option, thread_options
 from hinet.errors import HiNetError
 from hinet.extras import require
+from hinet.serving.settings import Settings, read_tokens
 
-if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
-    from hinet.serving.settings import Settings
-
-EXAMPLE = "hinet serve model --port 8000 --feedback feedback.db --review"
 NAME = re.compile(r"[\w][\w.-]{0,99}")
-QUEUE = 1_000  # rows of the review queue
-MEGABYTE = 1 << 20
+QUEUE = 1_000  # rows in the review queue
 
 
 @thread_options
@@ -27,8 +23,8 @@ def serve(
         list[str], typer.Argument(help="Folder of a trained model, or NAME=FOLDER; several.", show_default=False)
     ],
     run: RunOptions,
-    host: Annotated[str, option("Address to listen at; 0.0.0.0 is reachable from other machines.")] = "127.0.0.1",
-    port: Annotated[int, option("Port to listen at.", least=1, most=65_535)] = 8_000,
+    host: Annotated[str, option("Address to listen at; 0.0.0.0 accepts other machines.")] = Settings.host,
+    port: Annotated[int, option("Port to listen at.", min=1, max=65_535)] = Settings.port,
     allowed_host: Annotated[
         list[str] | None,
         option(
@@ -37,7 +33,7 @@ def serve(
         ),
     ] = None,
     token_file: Annotated[
-        Path | None, option("File with the SHA-256 digests of bearer tokens, one a line (default: no token needed).")
+        Path | None, option("File with SHA-256 digests of bearer tokens, one per line (default: no token needed).")
     ] = None,
     feedback: Annotated[
         Path | None, option("SQLite file to keep feedback in; created if necessary (default: none is kept).")
@@ -52,44 +48,46 @@ def serve(
             "model, where it was in training, or in a folder of $HINET_ENCODERS)."
         ),
     ] = None,
-    max_body: Annotated[int, option("Most bytes of a request.", least=1_000)] = MEGABYTE,
-    max_file: Annotated[int, option("Most bytes of a table.", least=1_000)] = 1_024 * MEGABYTE,
-    max_texts: Annotated[int, option("Most texts of a request.", least=1)] = 1_000,
-    max_length: Annotated[int, option("Most characters of a text.", least=1)] = 100_000,
+    max_body: Annotated[int, option("Maximum request size in bytes.", min=1_000)] = Settings.max_body,
+    max_file: Annotated[int, option("Maximum table size in bytes.", min=1_000)] = Settings.max_file,
+    max_texts: Annotated[int, option("Maximum texts per request.", min=1)] = Settings.max_texts,
+    max_length: Annotated[int, option("Maximum characters per text.", min=1)] = Settings.max_length,
     max_requests: Annotated[
-        int, option("Most requests at work at once; others are told to come again.", least=1)
-    ] = 256,
-    seconds: Annotated[float, option("Most seconds of a request.", least=0.1)] = 30.0,
+        int, option("Maximum concurrent requests; further requests get 429.", min=1)
+    ] = Settings.max_requests,
+    seconds: Annotated[float, option("Maximum seconds per request.", min=0.1)] = Settings.seconds,
     grace: Annotated[
-        float, option("Seconds that running requests have to finish when the service ends.", least=1)
-    ] = 30.0,
+        float, option("Seconds that running requests have to finish when the service stops.", min=1)
+    ] = Settings.grace,
     log_requests: Annotated[bool, option("Log every request, without its texts.", "--log-requests")] = False,
-    log_texts: Annotated[bool, option("Log what requests hold, texts of users included.", "--log-texts")] = False,
+    log_texts: Annotated[bool, option("Log request bodies, including users' texts.", "--log-texts")] = False,
 ) -> None:
-    """Serve models by REST, with a page to classify, explore, correct and review.
+    """Serve models over REST, with a page to classify, explore, correct and review.
 
-    The page is at the address itself; docs/serving.md has the endpoints. A model that is saved anew is taken up
-    without a restart. Requests that run are finished when the process is told to end.
+    Example: hinet serve model --port 8000 --feedback feedback.db --review
+
+    The page is at the address itself; docs/serving.md lists the endpoints. When a model is saved again, the service
+    loads the new version without a restart. Running requests are finished before the process stops.
     """
     require("fastapi", "serve")
     require("uvicorn", "serve")
     from hinet.serving.server import serve as run_server
-    from hinet.serving.settings import Settings, read_tokens
 
     if review and feedback is None:
-        raise HiNetError("--review keeps texts in the file of feedback; give --feedback too")
+        raise HiNetError("--review keeps texts in the feedback file; give --feedback too")
     settings = Settings(
-        _folders(model), host, port, frozenset() if token_file is None else read_tokens(token_file), feedback,
-        QUEUE if review else 0, tuple(allowed_host or ()), max_body, max_file, max_texts, max_length,
-        max_requests=max_requests, seconds=seconds, grace=grace, threads=run.threads,
-        log_requests=log_requests or log_texts, log_texts=log_texts, encoders=tuple(encoder or ()),
+        _folders(model), host=host, port=port, tokens=frozenset() if token_file is None else read_tokens(token_file),
+        feedback=feedback, review=QUEUE if review else 0, allowed_hosts=tuple(allowed_host or ()), max_body=max_body,
+        max_file=max_file, max_texts=max_texts, max_length=max_length, max_requests=max_requests, seconds=seconds,
+        grace=grace, threads=run.threads, log_requests=log_requests or log_texts, log_texts=log_texts,
+        encoders=tuple(encoder or ()),
     )  # fmt: skip
     _announce(settings, run)
     run_server(settings, quiet=run.quiet and not settings.log_requests)
 
 
 def _folders(models: list[str]) -> dict[str, Path]:
-    """Return folders by name: as given, or that of the folder."""
+    """Return folders by model name; the default name is that of the folder."""
     from hinet.classifier.model_folder import MANIFEST, read_manifest
 
     folders: dict[str, Path] = {}
@@ -102,7 +100,7 @@ def _folders(models: list[str]) -> dict[str, Path]:
         if name in folders:
             raise HiNetError(f"two models are called {name!r}; name them: NAME={path}")
         if not (path / MANIFEST).is_file():  # a damaged model does not stop the others
-            read_manifest(path)  # raises with what is there instead
+            read_manifest(path)  # raises an error that describes the folder
         folders[name] = path
     return folders
 
@@ -111,4 +109,4 @@ def _announce(settings: Settings, run: RunOptions) -> None:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     run.message(f"serving {', '.join(settings.models)} at http://{host}:{settings.port}")
     if settings.host not in ("127.0.0.1", "localhost", "::1") and not settings.tokens:
-        run.message("warning: other machines may ask without a token; give --token-file, or put a proxy before it")
+        run.message("warning: other machines can send requests without a token; give --token-file, or use a proxy")

@@ -15,10 +15,9 @@ import pyarrow as pa
 from hinet import HiNetClassifier, Taxonomy
 from hinet.classifier.stream_reading import Chunk, RowSample
 from hinet.classifier.streaming import MOST_HELD
-from hinet.cli.column_options import ColumnOptions
 from hinet.cli.finishing import calibrate
 from hinet.cli.options import RunOptions
-from hinet.cli.row_options import OnError, RowOptions
+from hinet.cli.table_options import ColumnOptions, RowOptions
 from hinet.cli.training_options import TrainingOptions, ValidationOptions
 from hinet.cli.training_rows import training_query, validation_query
 from hinet.data.tables import Columns, LabelledTables, RowErrors, labelled_blocks
@@ -109,12 +108,11 @@ def stream_of(
         run.message(f"{reason}: training streams from disk, as with --stream; --no-stream reads all rows")
     valid = None
     if validation.files or validation.conditions:
-        skips = rows.on_error is OnError.skip
         valid = LabelledTables(
             validation.files or data,
             validation_query(query, validation, rows),
             rows.options,
-            (lambda: nullcontext(Skipped(rejected))) if skips else lambda: rows.row_errors(output),
+            (lambda: nullcontext(Skipped(rejected))) if rows.skips_errors else lambda: rows.row_errors(output),
         )
     return Stream(source, valid, may_be_paths, run.seed, run)
 

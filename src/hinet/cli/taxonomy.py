@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hinet.cli.column_options import LabelSep
-from hinet.cli.hierarchy_options import HierarchyOptions, hierarchy_options
-from hinet.cli.messages import with_options
-from hinet.cli.options import AsJson, RunOptions, help_with_example, option, quiet_option
-from hinet.cli.outputs import check_outputs
+from hinet.choices import TaxonomyFormatName
+from hinet.cli.main import with_options
+from hinet.cli.options import AsJson, RunOptions, check_outputs, option, quiet_option, shared_options
+from hinet.cli.table_options import LabelSep, parse_delimiter
 from hinet.errors import HiNetError, counted
 
 if TYPE_CHECKING:  # imported when a command runs, so that --help is fast
-    from hinet.taxonomy import Problem, Report
+    from hinet.taxonomy import Problem, Report, Taxonomy, TaxonomyFormat
     from hinet.taxonomy.check import RowLabels
 
 app = typer.Typer(help="Check, show and convert hierarchies.", no_args_is_help=True)
 
-_MAX_WARNINGS = 5  # of each kind, without --all
-_BAR = 40
+_MAX_WARNINGS = 5  # warnings per kind without --all
+_MAX_DEPTHS = 60  # levels in a summary
+_BAR = 40  # characters
 
 _TITLES = {
     "cycle": "cycles",
@@ -50,6 +50,88 @@ _TITLES = {
 }
 
 
+@dataclass(frozen=True)
+class HierarchyOptions:
+    """A hierarchy file and how to read it."""
+
+    file: Path
+    format: TaxonomyFormat | str | None
+    encoding: str
+    root: str | None
+
+    def taxonomy(self) -> Taxonomy:
+        """Read the taxonomy."""
+        from hinet.taxonomy import Taxonomy
+
+        return Taxonomy.from_file(self.file, format=self.format, encoding=self.encoding, root=self.root)
+
+
+def _hierarchy_options(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="The hierarchy, plain or compressed (.gz, .xz, .zst); - for standard input.", show_default=False
+        ),
+    ],
+    format: Annotated[
+        TaxonomyFormatName | None,
+        option(
+            "table (node and parent columns), edges (parent child), paths (ids from the root down), "
+            "labels (A > B > C), json (nested), arff (its hierarchical attribute), skos (RDF/XML, Turtle, N-Triples, "
+            "JSON-LD), obo (default: detected)."
+        ),
+    ] = None,
+    sep: Annotated[str | None, option("Separator of the steps in 'labels' (default: >).")] = None,
+    delimiter: Annotated[
+        str | None, option("Delimiter of a table or of edges: a character or 'tab' (default: detected).")
+    ] = None,
+    parent_sep: Annotated[
+        str | None, option("Separator of several parents in a cell of a table (default: detected).")
+    ] = None,
+    node_col: Annotated[str | None, option("Column of the node ids (default: node, id or the first column).")] = None,
+    parent_col: Annotated[str | None, option("Column of the parents (default: parent or parents).")] = None,
+    language: Annotated[
+        str | None, option("Language of the titles of 'skos', such as en (default: that of most preferred labels).")
+    ] = None,
+    scheme: Annotated[
+        str | None, option("Concept scheme of 'skos' to read, or the end of its IRI (default: all).")
+    ] = None,
+    part_of: Annotated[bool, option("Read part_of of 'obo' as a parent, like is_a.", "--part-of")] = False,
+    root: Annotated[str | None, option("The root (default: the only node without a parent).")] = None,
+    encoding: Annotated[str, option("Encoding of the file.")] = "utf-8",
+) -> HierarchyOptions:
+    """Return how to read the file; an option of one format implies the format."""
+    from hinet.taxonomy import Edges, LabelPaths, Obo, Skos, Table
+
+    chosen: TaxonomyFormat | str | None = format
+    delimiter = parse_delimiter(delimiter)
+    if "" in (parent_sep, node_col, parent_col):
+        raise typer.BadParameter("--parent-sep, --node-col and --parent-col must not be empty")
+    if format == "edges" and delimiter is not None:
+        chosen = Edges(delimiter)
+    elif any(setting is not None for setting in (delimiter, parent_sep, node_col, parent_col)):
+        if sep is not None or format not in (None, "table"):
+            raise typer.BadParameter("--parent-sep, --node-col and --parent-col require --format table")
+        chosen = Table(delimiter, parent_sep, node_col, parent_col)
+    elif sep is not None:
+        if not sep or format not in (None, "labels"):
+            raise typer.BadParameter("--sep requires --format labels, and must not be empty")
+        chosen = LabelPaths(sep)
+    if language is not None or scheme is not None:
+        if chosen not in (None, "skos"):
+            raise typer.BadParameter("--language and --scheme require --format skos")
+        chosen = Skos(language, scheme)
+    if part_of:
+        if chosen not in (None, "obo"):
+            raise typer.BadParameter("--part-of requires --format obo")
+        chosen = Obo(part_of)
+    return HierarchyOptions(file, chosen, encoding, root)
+
+
+hierarchy_options = shared_options(_hierarchy_options, "hierarchy", "Hierarchy")
+
+
+@app.command()
 @quiet_option
 @hierarchy_options
 def check(
@@ -63,7 +145,10 @@ def check(
     every: Annotated[bool, option("List all warnings, not only the first of each kind.", "--all")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check a hierarchy: list errors and warnings with their lines, and a summary. Exits with 2 on errors."""
+    """Check a hierarchy: list errors and warnings with their lines, and a summary. Exits with 2 on errors.
+
+    Example: hinet taxonomy check categories.csv --rows products.csv --label category
+    """
     from hinet.taxonomy import Problem, Report, read_draft
     from hinet.taxonomy import check as check_draft
 
@@ -84,6 +169,7 @@ def check(
         raise typer.Exit(2)
 
 
+@app.command()
 @quiet_option
 @hierarchy_options
 def show(
@@ -92,10 +178,13 @@ def show(
     node: Annotated[
         str | None, typer.Argument(help="Node to draw the subtree of (default: the root).", show_default=False)
     ] = None,
-    depth: Annotated[int | None, option("Levels to draw (default: 2).", least=0)] = None,
-    most: Annotated[int | None, option("Children to draw of each node (default: 40).", least=1)] = None,
+    depth: Annotated[int | None, option("Levels to draw (default: 2).", min=0)] = None,
+    most: Annotated[int | None, option("Children to draw of each node (default: 40).", min=1)] = None,
 ) -> None:
-    """Draw a hierarchy as a tree."""
+    """Draw a hierarchy as a tree.
+
+    Example: hinet taxonomy show categories.csv electronics --depth 3
+    """
     from hinet.taxonomy.drawing import DEPTH, MOST_CHILDREN, draw
 
     taxonomy = hierarchy.taxonomy()
@@ -104,6 +193,7 @@ def show(
         typer.echo(line)
 
 
+@app.command()
 @quiet_option
 @hierarchy_options
 def convert(
@@ -113,19 +203,14 @@ def convert(
         Path, typer.Argument(help="The file to write: a table (.tsv, .csv), SKOS (.ttl) or .obo.", show_default=False)
     ],
 ) -> None:
-    """Convert a hierarchy to a table with the columns node and parent, to SKOS or to OBO."""
+    """Convert a hierarchy to a table with the columns node and parent, to SKOS or to OBO.
+
+    Example: hinet taxonomy convert cat_hier.txt categories.tsv
+    """
     check_outputs([hierarchy.file], {"the file to write": out})
     taxonomy = hierarchy.taxonomy()
     taxonomy.write(out)
     run.message(f"{out}: {counted(len(taxonomy), 'node')}, {counted(len(taxonomy.edge_child), 'edge')}")
-
-
-for command, example in (
-    (check, "hinet taxonomy check categories.csv --rows products.csv --label category"),
-    (show, "hinet taxonomy show categories.csv electronics --depth 3"),
-    (convert, "hinet taxonomy convert cat_hier.txt categories.tsv"),
-):
-    app.command(help=help_with_example(command, example))(command)
 
 
 def _row_labels(path: Path, column: str | None, separator: str | None, encoding: str) -> RowLabels:
@@ -227,11 +312,10 @@ def _depth_lines(summary: dict[str, Any]) -> list[str]:
     depths = summary["nodes_by_depth"]
     largest = max(depths.values())
     lines = ["  depth       nodes" + ("" if summary["kind"] == "tree" else ", by their longest path from the root")]
-    counts = list(depths.items())
-    for depth, count in counts if len(counts) <= 60 else counts[:60]:
+    for depth, count in list(depths.items())[:_MAX_DEPTHS]:
         leaves = summary["leaves_by_depth"].get(depth, 0)
         bar = "█" * max(1, round(_BAR * count / largest))
         lines.append(f"  {depth:>5} {count:>12,}  {bar} {counted(leaves, 'leaf/leaves')}")
-    if len(counts) > 60:
-        lines.append(f"      … {counted(len(counts) - 60, 'more depth')}")
+    if len(depths) > _MAX_DEPTHS:
+        lines.append(f"      … {counted(len(depths) - _MAX_DEPTHS, 'more depth')}")
     return lines

@@ -11,12 +11,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hinet.cli.cluster_options import ClusterOptions, Split, cluster_options
-from hinet.cli.column_options import NOT_PATHS, ColumnOptions, column_options
+from hinet.choices import SplitBy
 from hinet.cli.finishing import calibrate, report_model
-from hinet.cli.options import RunOptions, given_options, option, seed_options
-from hinet.cli.outputs import PLOT, check_plot
-from hinet.cli.row_options import FILES, RowOptions, conditions, row_options
+from hinet.cli.options import (
+    PLOT,
+    ClusterOptions,
+    RunOptions,
+    check_plot,
+    cluster_options,
+    given_options,
+    option,
+    seed_options,
+)
+from hinet.cli.table_options import (
+    FILES,
+    NOT_PATHS,
+    ColumnOptions,
+    RowOptions,
+    column_options,
+    conditions,
+    row_options,
+)
 from hinet.cli.training_options import TrainingOptions, ValidationOptions, training_options, validation_options
 from hinet.errors import FileError, HiNetError, counted, quoted
 
@@ -26,9 +41,6 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.cluster import Cluster
     from hinet.data.tables import Columns
 
-EXAMPLE = (
-    "hinet train products.csv --text title --label category --taxonomy categories.csv --valid-share 0.1 --out model"
-)
 _SETTINGS = "Settings file, such as that of 'hinet tune'; options on the command line override it."
 TAXONOMY = "File of the hierarchy, see 'hinet taxonomy check' (default: labels are paths such as A > B > C)."
 _SPLIT = (
@@ -62,9 +74,12 @@ def train(
     taxonomy: Annotated[Path | None, option(TAXONOMY)] = None,
     plot: Annotated[Path | None, option(f"Plot the training curve. {PLOT}")] = None,
     settings: Annotated[Path | None, option(_SETTINGS)] = None,
-    split: Annotated[Split | None, option(_SPLIT)] = None,
+    split: Annotated[SplitBy | None, option(_SPLIT)] = None,
 ) -> None:
     """Train a classifier on labelled texts and save it to a folder.
+
+    Example: hinet train products.csv --text title --label category --taxonomy categories.csv --valid-share 0.1
+    --out model
 
     With --number, --category or --vector, rows are more than a text; --text may then be left out. Empty cells of these
     columns are missing values. An ARFF file declares its columns and, as 'class hierarchical', the hierarchy itself.
@@ -144,7 +159,7 @@ def declared_by(
 ) -> tuple[Columns | None, Taxonomy | None]:
     """Return the columns that a file declares, if it does, and the hierarchy: the given one, or what it declares."""
     from hinet import Taxonomy
-    from hinet.cli.column_choice import check_text_column
+    from hinet.cli.table_options import check_text_column
     from hinet.data.tables import Columns, declared_columns
 
     unused = {*rows.where, *conditions(validation.conditions)}
@@ -260,7 +275,9 @@ def report_validation(data: TrainingData, risk: float | None, run: RunOptions) -
         run.message(f"{repeat} a training text: the risk is valid for rows that do so as often")
 
 
-def _cluster(place: ClusterOptions, split: Split | None, training: TrainingOptions, run: RunOptions) -> Cluster | None:
+def _cluster(
+    place: ClusterOptions, split: SplitBy | None, training: TrainingOptions, run: RunOptions
+) -> Cluster | None:
     """Return the cluster to train on, if one is wanted; raise HiNetError if it cannot be used."""
     cluster = place.chosen(run.threads)
     if cluster is None:
@@ -290,7 +307,7 @@ def fit_rows(
     valid: LabelledInputs | None,
     risk: float | None,
     cluster: Cluster | None = None,
-    split: Split | None = None,
+    split: SplitBy | None = None,
 ) -> HiNetError | None:
     """Train, and calibrate if there are validation rows; return why the risk cannot be guaranteed, if so."""
     held_out = None if valid is None else (valid.inputs, valid.labels)
@@ -299,7 +316,5 @@ def fit_rows(
     else:
         from hinet.cluster import fit_on_cluster
 
-        fit_on_cluster(
-            classifier, cluster, train.inputs, train.labels, valid=held_out, split=(split or Split.auto).value
-        )
+        fit_on_cluster(classifier, cluster, train.inputs, train.labels, valid=held_out, split=split or "auto")
     return None if valid is None else calibrate(classifier, len(valid), risk)

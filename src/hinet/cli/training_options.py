@@ -46,12 +46,12 @@ class TrainingOptions:
     effort: Annotated[EffortOption, option("Train less, in a fraction of the time, for a little less accuracy.")] = (
         EffortOption.default
     )
-    epochs: Annotated[int | None, option(_EPOCHS, least=1)] = None
-    width: Annotated[int | None, option("Units of the deep expert (default: chosen by the engine).", least=1)] = None
+    epochs: Annotated[int | None, option(_EPOCHS, min=1)] = None
+    width: Annotated[int | None, option("Units of the deep expert (default: chosen by the engine).", min=1)] = None
     patience: Annotated[
-        int | None, option("Stop after this many epochs without a better validation score (default: never).", least=1)
+        int | None, option("Stop after this many epochs without a better validation score (default: never).", min=1)
     ] = None
-    min_df: Annotated[int | None, option(_MIN_DF, least=1)] = None
+    min_df: Annotated[int | None, option(_MIN_DF, min=1)] = None
     vectors: Annotated[str | None, option("Static vectors of words: a folder of 'vectors distill', or a file.")] = None
     encoder: Annotated[str | None, option(_ENCODER)] = None
     bundle_encoder: Annotated[bool, option(_BUNDLE, "--bundle-encoder")] = False
@@ -63,7 +63,7 @@ class TrainingOptions:
     memory_limit: Annotated[float | None, option("Gigabytes of memory for training (default: all).")] = None
     half: Annotated[bool, option("Save wide weights in half precision; others are in 8 bits.", "--half")] = False
     resume: Annotated[bool, option("Continue from the checkpoints of an interrupted run.", "--resume")] = False
-    checkpoint_every: Annotated[float, option("Seconds between checkpoints.", least=0)] = 5.0
+    checkpoint_every: Annotated[float, option("Seconds between checkpoints.", min=0)] = 5.0
     keep_examples: Annotated[bool, option(_KEEP)] = True
     multilabel: Annotated[bool | None, option(_MULTILABEL, "--multilabel/--single-label")] = None
     objective: Annotated[str, option(_OBJECTIVE)] = "micro_f1"

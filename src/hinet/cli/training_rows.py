@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hinet.cli.column_options import ColumnOptions
-from hinet.cli.row_options import RowOptions, conditions
+from hinet.cli.table_options import ColumnOptions, RowOptions, conditions
 from hinet.cli.training_options import ValidationOptions
 from hinet.data.holdout import holdout_mask
 from hinet.data.tables import Columns, RowErrors, RowQuery, labelled_blocks, taxonomy_check

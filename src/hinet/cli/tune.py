@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hinet.cli.column_options import ColumnOptions, column_options
 from hinet.cli.finishing import report_model
-from hinet.cli.options import RunOptions, option, seed_options, shared_options
-from hinet.cli.outputs import PLOT, check_plot
-from hinet.cli.row_options import FILES, RowOptions, row_options
+from hinet.cli.options import PLOT, RunOptions, check_plot, option, seed_options, shared_options
+from hinet.cli.table_options import FILES, ColumnOptions, RowOptions, column_options, row_options
 from hinet.cli.train import (
     TAXONOMY,
     column_kinds,
@@ -30,7 +28,6 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.cli.training_rows import TrainingData
     from hinet.tuning import Tuning
 
-EXAMPLE = "hinet tune products.csv --text title --label category --taxonomy categories.csv --minutes 10 --out model"
 MOST_SHOWN = 8  # rows of the report
 _OUT = "Folder for the model that is trained with the best settings (default: none is trained)."
 _RESULTS = "Folder for settings.json, trials.csv and the finished trials (default: OUT.tune)."
@@ -76,6 +73,8 @@ def tune(
     plot: Annotated[Path | None, option(f"Plot the gain of trials against seconds. {PLOT}")] = None,
 ) -> None:
     """Search for settings that score better than the defaults, on rows that are held out.
+
+    Example: hinet tune products.csv --text title --label category --taxonomy categories.csv --minutes 10 --out model
 
     The defaults stay unless other settings beat them by more than chance. Without validation rows, a fifth of the rows
     is held out in turn. With --vectors, settings with and without them are compared.

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hinet.cli.column_options import ColumnOptions, column_options
 from hinet.cli.finishing import calibrate, report_model
 from hinet.cli.options import AsJson, EncoderFolder, ModelFolder, RunOptions, option, seed_options
-from hinet.cli.row_options import FILES, RowOptions, row_options
+from hinet.cli.table_options import FILES, ColumnOptions, RowOptions, column_options, row_options
 from hinet.cli.training_options import ValidationOptions, validation_options
 from hinet.errors import FileError, HiNetError, counted
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.taxonomy import TaxonomyChange
 
 MOST_NEW_NODES = 10  # that are listed
-EXAMPLE = "hinet update model --taxonomy new_categories.csv --rename tv=television --rows more.csv"
 
 
 @seed_options
@@ -48,6 +46,8 @@ def update(
     as_json: AsJson = False,
 ) -> None:
     """Adapt a model to a changed taxonomy, train it on more rows, or both.
+
+    Example: hinet update model --taxonomy new_categories.csv --rename tv=television --rows more.csv
 
     Prints which nodes were added, moved, renamed and removed. New nodes need --rows; moved nodes are trained on rows
     that the model keeps, and on --rows, whose labels are nodes of the new taxonomy. A model whose hierarchy was

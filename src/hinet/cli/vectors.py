@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hinet.cli.column_options import ColumnOptions, text_options
-from hinet.cli.options import AsJson, RunOptions, help_with_example, option, quiet_option, thread_options
-from hinet.cli.row_options import RowOptions, row_options
+from hinet.cli.options import AsJson, RunOptions, option, quiet_option, thread_options
+from hinet.cli.table_options import ColumnOptions, RowOptions, row_options, text_options
 from hinet.errors import FileError, HiNetError, counted
 
 if TYPE_CHECKING:  # imported when a command runs, so that --help is fast
@@ -17,10 +16,8 @@ if TYPE_CHECKING:  # imported when a command runs, so that --help is fast
 
 app = typer.Typer(help="Static vectors of words, distilled from a sentence encoder.", no_args_is_help=True)
 
-DISTILL = "hinet vectors distill encoder --rows products.csv --text title --out vectors"
-INSPECT = "hinet vectors inspect vectors"
 
-
+@app.command()
 @thread_options
 @row_options
 @text_options
@@ -47,10 +44,12 @@ def distill(
     ] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Keep no embeddings of texts.")] = False,
 ) -> None:
-    """Write static vectors of an encoder, which need no torch to be used; needs the extra 'encoder'.
+    """Write static vectors of an encoder, which can be used without torch; needs the extra 'encoder'.
 
-    The folder is that of model2vec. With --rows, words and pairs of words of the texts that the encoder's vocabulary
-    lacks get vectors of their own, and all vectors are fitted to the encoder's embeddings of the texts.
+    Example: hinet vectors distill encoder --rows products.csv --text title --out vectors
+
+    The folder has the format of model2vec. With --rows, words and word pairs that the encoder's vocabulary lacks get
+    vectors of their own, and all vectors are fitted to the encoder's embeddings of the texts.
     """
     from hinet.encoders.cache import CachedEncoder
     from hinet.encoders.distillation import check_replaceable
@@ -92,13 +91,17 @@ def _texts(table: list[str], rows: RowOptions, column_options: ColumnOptions, ou
     return texts
 
 
+@app.command()
 @quiet_option
 def inspect(
     folder: Annotated[Path, typer.Argument(help="Folder of static vectors.", show_default=False)],
     run: RunOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Show the tokens, width and size of static vectors."""
+    """Show the tokens, width and size of static vectors.
+
+    Example: hinet vectors inspect vectors
+    """
     import json
 
     from hinet.encoders.distillation import FILES, read_config
@@ -127,7 +130,3 @@ def inspect(
         typer.echo(f"  encoder  {config.get('tokenizer_name')}, {about.get('encoder')}")
         typer.echo(f"  added    {about.get('words')} words and {about.get('pairs')} pairs of words")
         typer.echo(f"  fitted   to {about.get('fitted_texts')} texts")
-
-
-for command, example in ((distill, DISTILL), (inspect, INSPECT)):
-    app.command(help=help_with_example(command, example))(command)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from hinet.choices import TableFormat
 from hinet.classifier.loaded import LoadedModel, load_model
 from hinet.classifier.prediction_table import NO_ROWS, PredictionNotes, PredictionOptions, PredictionOutput
 from hinet.cluster.session import Cluster, connected
@@ -31,7 +32,6 @@ from hinet.data.tables import (
     new_table,
     output_format,
 )
-from hinet.data.tables.formats import TableFormat
 from hinet.data.tables.row_errors import FailFast, Unit
 from hinet.data.tables.writing import LABEL_SEP, CellKind, parquet_schema, to_arrow
 from hinet.errors import HiNetError

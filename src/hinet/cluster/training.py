@@ -20,13 +20,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hinet.choices import SplitBy
 from hinet.classifier.estimator import HiNetClassifier
 from hinet.classifier.fitting import engine_for
 from hinet.cluster.session import Cluster, connected
 from hinet.engine.training.checkpoints import Checkpoints
 from hinet.engine.training.jobs import Job
 from hinet.engine.training.plan import PlanInput
-from hinet.engine.training.sharing import EXCHANGES, Assignment, SplitBy
+from hinet.engine.training.sharing import EXCHANGES, Assignment
 from hinet.engine.training.trainer import Trainer
 from hinet.errors import HiNetError
 from hinet.extras import require

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from hinet.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from hinet.choices import Decoding
     from hinet.engine.model.experts import DeepExpert, Experts, Mix, WideExpert
     from hinet.engine.model.fused import FusedModel
     from hinet.engine.model.groups import Groups
     from hinet.engine.model.targets import Targets
-    from hinet.engine.search.predictor import Decoding, Found, FoundLabels, FoundNodes
+    from hinet.engine.search.predictor import Found, FoundLabels, FoundNodes
     from hinet.engine.search.search import Search
     from hinet.engine.settings import EngineSettings
     from hinet.engine.training.fit import fit
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 # A trained model is searched without what trains one.
 _HOMES = {
-    "Decoding": "hinet.engine.search.predictor",
+    "Decoding": "hinet.choices",
     "DeepExpert": "hinet.engine.model.experts",
     "EngineSettings": "hinet.engine.settings",
     "Experts": "hinet.engine.model.experts",

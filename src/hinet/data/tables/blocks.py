@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from hinet.choices import TableFormat
 from hinet.data.tables.arrow_values import row_bytes, take_rows, to_python
-from hinet.data.tables.formats import TableFormat
 from hinet.data.tables.row_errors import RowErrors, Unit
 from hinet.errors import FileError
 from hinet.files.delimited import missing_column_message

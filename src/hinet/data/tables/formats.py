@@ -7,15 +7,15 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
+from hinet.choices import TableFormat
 from hinet.files.arff import is_arff
 from hinet.files.delimited import EXCEL_DELIMITER, QuoteError, Records, first_line, guess_delimiter
 from hinet.files.excel import EXCEL
 from hinet.files.streams import STANDARD, strip_compression
 from hinet.files.text import check_encoding
 
-TableFormat = Literal["csv", "tsv", "jsonl", "parquet", "arff", "xlsx", "text"]
 FORMATS: tuple[TableFormat, ...] = get_args(TableFormat)
 TEXT_COLUMN = "text"  # the column of plain lines
 PARQUET = b"PAR1"

@@ -7,10 +7,11 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from hinet.choices import TableFormat
 from hinet.data.tables.arff_rows import arff_blocks
 from hinet.data.tables.blocks import ColumnSelection, RowBlock, in_blocks
 from hinet.data.tables.excel_rows import excel_rows
-from hinet.data.tables.formats import TableFormat, TableOptions, format_of
+from hinet.data.tables.formats import TableOptions, format_of
 from hinet.data.tables.parquet import parquet_blocks
 from hinet.data.tables.row_errors import RowErrors
 from hinet.data.tables.text_rows import Sample, delimited_rows, json_rows, plain_rows

@@ -6,8 +6,9 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from hinet.choices import TableFormat
 from hinet.data.tables.blocks import BadRow, Cells, ColumnSelection, Row
-from hinet.data.tables.formats import TEXT_COLUMN, TableFormat, TableOptions, delimiter_of, has_quotes
+from hinet.data.tables.formats import TEXT_COLUMN, TableOptions, delimiter_of, has_quotes
 from hinet.errors import FileError, quoted
 from hinet.files.delimited import (
     EXCEL_DELIMITER,

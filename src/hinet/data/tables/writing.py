@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol
 
+from hinet.choices import TableFormat
 from hinet.data.tables.arrow_values import to_python
-from hinet.data.tables.formats import TableFormat, format_of_name
+from hinet.data.tables.formats import format_of_name
 from hinet.errors import FileError, HiNetError, quoted
 from hinet.files.atomic import new_file
 from hinet.files.delimited import format_rows

@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from hinet.choices import Decoding
 from hinet.data import Traces
 from hinet.parameters import one_of, real, whole
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 TYPICAL_F1 = 0.8  # the hierarchical F1 that `expected_f1` assumes by default
 
-Decoding = Literal["map", "expected_f1", "label"]
 Engine = Literal["fused", "torch"]
 
 K = whole(1)  # answers to a row

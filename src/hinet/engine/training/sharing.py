@@ -9,13 +9,14 @@ seen. The sums of squared gradients themselves add up. Only rows that some worke
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hinet.choices import SplitBy
+
 Floats = NDArray[np.float32]
-SplitBy = Literal["auto", "jobs", "rows"]
 
 EXCHANGES = 4  # an epoch
 UNEVEN = 1.15  # where the longest worker takes so much longer than the mean, the longest job is shared

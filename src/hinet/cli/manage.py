@@ -1,4 +1,4 @@
-"""``hinet inspect``: a summary of a saved model, from its manifest and taxonomy."""
+"""``hinet inspect``, ``export`` and ``compile``: a summary of a model, its ONNX graph, and the compiled engine."""
 
 from __future__ import annotations
 
@@ -9,12 +9,23 @@ from typing import Annotated, Any
 
 import typer
 
-from hinet.cli.options import AsJson, ModelFolder, RunOptions, option, quiet_option
-from hinet.cli.outputs import PLOT, STANDARD, check_outputs, check_plot
+from hinet.cli.options import (
+    PLOT,
+    STANDARD,
+    AsJson,
+    EncoderFolder,
+    ModelFolder,
+    RunOptions,
+    check_outputs,
+    check_plot,
+    option,
+    quiet_option,
+    thread_options,
+)
+from hinet.cli.table_options import ColumnOptions, RowOptions, column_options, row_options
 from hinet.errors import HiNetError, counted
 
-EXAMPLE = "hinet inspect model"
-MAX_NAMES = 12  # columns of a kind that are named
+MAX_NAMES = 12  # names of columns to list per kind
 
 
 @quiet_option
@@ -26,7 +37,10 @@ def inspect(
     card: Annotated[bool, option("Write a model card: Markdown, with metadata for Hugging Face.", "--card")] = False,
     out: Annotated[str, option("File for the model card; - for standard output.")] = STANDARD,
 ) -> None:
-    """Show the taxonomy, features, training, validation, calibration and files of a model."""
+    """Show the taxonomy, features, training, validation, calibration and files of a model.
+
+    Example: hinet inspect model
+    """
     import json
 
     from hinet.classifier.bundle import read_description
@@ -164,3 +178,66 @@ def _calibration_lines(calibration: dict[str, Any] | None) -> list[str]:
 
         lines.append(f"  threshold   --min-confidence calibrated: {RiskBound(**calibration['promise'])}")
     return lines
+
+
+@thread_options
+@row_options
+@column_options
+def export(
+    model: ModelFolder,
+    folder: Annotated[Path, typer.Argument(help="New folder for the graph.", show_default=False)],
+    rows: RowOptions,
+    column_options: ColumnOptions,
+    run: RunOptions,
+    data: Annotated[
+        list[str] | None, option("Labelled rows to measure the accuracy of the graph with; repeatable.")
+    ] = None,
+    encoder: EncoderFolder = None,
+) -> None:
+    """Export a model as an ONNX graph; needs the extra 'export'.
+
+    Example: hinet export model onnx_model --data test.csv
+    """
+    from hinet.classifier.estimator import load_with_manifest
+    from hinet.classifier.loaded import LoadedModel
+    from hinet.cli.training_rows import read_rows
+
+    rows.check_outputs(data or [], {}, str(folder), model)
+    classifier, manifest = load_with_manifest(model, encoder)
+    classifier.set_params(n_jobs=run.threads)
+    if not data:
+        typer.echo(str(classifier.export_onnx(folder)))
+        return
+    loaded = LoadedModel(classifier.fitted_, manifest)
+    columns = loaded.checked_columns(column_options.with_defaults(loaded.columns))
+    labelled = read_rows(data, columns, rows, loaded.given_taxonomy, str(folder))
+    typer.echo(str(classifier.export_onnx(folder, loaded.named_as_trained(labelled.inputs), labelled.labels)))
+
+
+@thread_options
+def compile(run: RunOptions) -> None:
+    """Compile the whole engine for this machine, on all cores, so that nothing is compiled later.
+
+    Example: hinet compile --threads 2
+
+    The compiled code is stored next to the package or, if that folder is read-only, in the user's cache folder; set
+    NUMBA_CACHE_DIR to use another folder. It is compiled for this processor. If an image runs on several kinds of
+    processors, set NUMBA_CPU_NAME=generic in it before compiling.
+    """
+    import time
+
+    from rich.console import Console
+
+    from hinet.engine.compiling import compile_everything
+    from hinet.parameters import resolve_threads
+
+    start = time.perf_counter()
+    console = Console(stderr=True, quiet=run.quiet, highlight=False)
+    done = 0
+    with console.status("compiling") as status:
+        for name, total in compile_everything(resolve_threads(run.threads)):
+            done += 1
+            status.update(f"compiling, {done} of {total}")
+            if not console.is_terminal:
+                run.message(f"{done}/{total}  {name}")
+    run.message(f"compiled {done} kernels in {time.perf_counter() - start:.0f} s")
