@@ -14,7 +14,7 @@ from measure import DATA, save
 
 from hinet.cli.compare import print_outcomes
 from hinet.data.lshtc import TESTS, TRAIN
-from hinet.evaluation import compare, summarise_outcomes
+from hinet.evaluation.comparison import compare, summarise_outcomes
 from hinet.evaluation.comparison_data import lshtc_comparison
 
 MODELS = ("flatten", "paper-masked", "default")  # dense weights between layers of thousands would not fit

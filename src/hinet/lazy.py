@@ -8,17 +8,19 @@ from typing import Any
 
 
 def lazy_exports(
-    package: str, modules: Mapping[str, str], *present: str
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of a package; ``modules`` maps each public name to its module.
+    package: str, names: Mapping[str, str], *own: str
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package.
 
-    Importing one module of the package then does not import the others. ``present`` are the names that the package
-    defines itself.
+    ``names`` maps each module of the package to its public names, separated by spaces, so that importing one module
+    does not import the others. ``own`` are names that the package itself defines. For type checkers the package
+    imports the same names under ``TYPE_CHECKING``, each with ``as``, which marks it as exported.
     """
+    homes = {name: f"{package}.{module}" for module, public in names.items() for name in public.split()}
 
     def load(name: str) -> Any:
-        if name not in modules:
+        if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(modules[name]), name)
+        return getattr(import_module(homes[name]), name)
 
-    return load, lambda: sorted([*modules, *present])
+    return load, lambda: sorted([*homes, *own]), sorted(homes)

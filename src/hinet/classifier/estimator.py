@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from hinet.choices import Decoding
 from hinet.classifier.bundle import load_fitted, naming_file, save_fitted
 from hinet.classifier.calibration import MIN_ROWS, Calibration, calibrate_fitted
 from hinet.classifier.dag_labels import decode_nodes
@@ -86,7 +87,6 @@ from hinet.data.holdout import holdout_mask
 from hinet.data.matrices import MixedRows, as_csr, check_rows, is_sparse, validate_weights
 from hinet.data.text import TextSettings
 from hinet.data.text.text_input import as_arrow
-from hinet.engine import Decoding
 from hinet.engine.compiling import compile_for_training
 from hinet.engine.settings import Effort
 from hinet.errors import FileError, HiNetError, InputTypeError, LabelError, counted

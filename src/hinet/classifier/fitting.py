@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hinet.choices import Decoding
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.held_out import HeldOut
 from hinet.classifier.inputs import Features, FrameInput, TextInput
@@ -20,7 +21,7 @@ from hinet.classifier.predicted_sets import SetRule
 from hinet.data import Traces
 from hinet.data.matrices import MixedRows, is_sparse
 from hinet.data.vectors import TokenVectors
-from hinet.engine import Decoding, EngineSettings, Search, ValidationRows, fit
+from hinet.engine import EngineSettings, Search, ValidationRows, fit
 from hinet.engine.search.predictor import Engine, Predictor
 from hinet.engine.settings import RowShape, VectorKind, settings_for
 from hinet.engine.training.title_units import TitleColumns

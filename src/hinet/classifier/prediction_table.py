@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from hinet.choices import Decoding
 from hinet.classifier.dag_labels import traces_to_nodes
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.inputs import text_of, text_part, unknown_rows
@@ -22,7 +23,7 @@ from hinet.data.tables import LabelledBlock, RowBlock, RowQuery
 from hinet.data.tables.columns import is_blank
 from hinet.data.tables.writing import CellKind
 from hinet.data.text import known_shares
-from hinet.engine import Decoding, Found
+from hinet.engine import Found
 from hinet.errors import FileError, HiNetError, counted
 from hinet.taxonomy import PATH_MARK, split_path
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hinet.choices import Decoding
 from hinet.classifier.examples import Examples
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.predicted_sets import micro_f1_of
-from hinet.engine import Decoding
 from hinet.errors import HiNetError, counted
 from hinet.files import check_plain
 from hinet.taxonomy import TaxonomyChange

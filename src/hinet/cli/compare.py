@@ -13,7 +13,7 @@ from hinet.errors import FileError, counted
 from hinet.extras import require
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
-    from hinet.evaluation import ComparisonData, Outcome
+    from hinet.evaluation.comparison import ComparisonData, Outcome
 
 TEST_HELP = "File of test rows (default: those of --split, else a fifth by hash, or validation.txt of a folder)."
 MODELS_HELP = "Comma-separated: flatten, paper, paper-masked, default, skip-level-squared-masked…"
@@ -46,7 +46,7 @@ def compare(
     Example: hinet compare products.csv --taxonomy categories.csv --text title --label category
     """
     from hinet.data.tables import Columns
-    from hinet.evaluation import compare as compare_models
+    from hinet.evaluation.comparison import compare as compare_models
     from hinet.evaluation.comparison_data import lshtc_comparison, table_comparison
 
     require("torch", "compare")
@@ -74,7 +74,7 @@ def compare(
 def _save(data: ComparisonData, outcomes: list[Outcome], out: Path, plot: Path) -> None:
     import json
 
-    from hinet.evaluation import summarise_outcomes
+    from hinet.evaluation.comparison import summarise_outcomes
     from hinet.evaluation.plots import plot_comparison
     from hinet.files.atomic import write_text
 

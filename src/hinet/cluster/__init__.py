@@ -1,38 +1,28 @@
 """Many rows and long training over the processes of a Ray cluster; needs the extra ``cluster``."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from hinet.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from hinet.cluster.frames import SPARK_SCHEMA, predict_batches
-    from hinet.cluster.prediction import PredictionJob, Sink, predict_rows
-    from hinet.cluster.session import Cluster, connected
-    from hinet.cluster.training import RayRunner, fit_on_cluster
-
-_HOMES = {
-    "Cluster": "hinet.cluster.session",
-    "PredictionJob": "hinet.cluster.prediction",
-    "RayRunner": "hinet.cluster.training",
-    "SPARK_SCHEMA": "hinet.cluster.frames",
-    "Sink": "hinet.cluster.prediction",
-    "connected": "hinet.cluster.session",
-    "fit_on_cluster": "hinet.cluster.training",
-    "predict_batches": "hinet.cluster.frames",
-    "predict_rows": "hinet.cluster.prediction",
-}
-
-__all__ = [
-    "SPARK_SCHEMA",
-    "Cluster",
-    "PredictionJob",
-    "RayRunner",
-    "Sink",
-    "connected",
-    "fit_on_cluster",
-    "predict_batches",
-    "predict_rows",
-]
-
-if not TYPE_CHECKING:  # else a checker would take any name for one of these
-    __getattr__, __dir__ = lazy_exports(__name__, _HOMES)
+    from hinet.cluster.frames import SPARK_SCHEMA as SPARK_SCHEMA
+    from hinet.cluster.frames import predict_batches as predict_batches
+    from hinet.cluster.prediction import PredictionJob as PredictionJob
+    from hinet.cluster.prediction import Sink as Sink
+    from hinet.cluster.prediction import predict_rows as predict_rows
+    from hinet.cluster.session import Cluster as Cluster
+    from hinet.cluster.session import connected as connected
+    from hinet.cluster.training import RayRunner as RayRunner
+    from hinet.cluster.training import fit_on_cluster as fit_on_cluster
+else:
+    __getattr__, __dir__, __all__ = lazy_exports(
+        __name__,
+        {
+            "frames": "SPARK_SCHEMA predict_batches",
+            "prediction": "PredictionJob Sink predict_rows",
+            "session": "Cluster connected",
+            "training": "RayRunner fit_on_cluster",
+        },
+    )

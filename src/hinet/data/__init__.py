@@ -12,7 +12,5 @@ from hinet.lazy import lazy_exports
 if TYPE_CHECKING:
     from hinet.data.arff import ArffData, load_arff
 
-_MODULES = dict.fromkeys(("ArffData", "load_arff"), "hinet.data.arff")  # Arrow is imported for those who read a table
-
 __all__ = ["ArffData", "LabelledRows", "Traces", "load_arff", "load_icd10cm", "split_by_hash"]
-__getattr__, __dir__ = lazy_exports(__name__, _MODULES)
+__getattr__, __dir__, _ = lazy_exports(__name__, {"arff": "ArffData load_arff"})  # Arrow is only imported for tables

@@ -7,53 +7,32 @@ from typing import TYPE_CHECKING
 from hinet.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from hinet.choices import Decoding
-    from hinet.engine.model.experts import DeepExpert, Experts, Mix, WideExpert
-    from hinet.engine.model.fused import FusedModel
-    from hinet.engine.model.groups import Groups
-    from hinet.engine.model.targets import Targets
-    from hinet.engine.search.predictor import Found, FoundLabels, FoundNodes
-    from hinet.engine.search.search import Search
-    from hinet.engine.settings import EngineSettings
-    from hinet.engine.training.fit import fit
-    from hinet.engine.training.plan import ValidationRows
-
-# A trained model is searched without what trains one.
-_HOMES = {
-    "Decoding": "hinet.choices",
-    "DeepExpert": "hinet.engine.model.experts",
-    "EngineSettings": "hinet.engine.settings",
-    "Experts": "hinet.engine.model.experts",
-    "Found": "hinet.engine.search.predictor",
-    "FoundLabels": "hinet.engine.search.predictor",
-    "FoundNodes": "hinet.engine.search.predictor",
-    "FusedModel": "hinet.engine.model.fused",
-    "Groups": "hinet.engine.model.groups",
-    "Mix": "hinet.engine.model.experts",
-    "Search": "hinet.engine.search.search",
-    "Targets": "hinet.engine.model.targets",
-    "ValidationRows": "hinet.engine.training.plan",
-    "WideExpert": "hinet.engine.model.experts",
-    "fit": "hinet.engine.training.fit",
-}
-
-__all__ = [
-    "Decoding",
-    "DeepExpert",
-    "EngineSettings",
-    "Experts",
-    "Found",
-    "FoundLabels",
-    "FoundNodes",
-    "FusedModel",
-    "Groups",
-    "Mix",
-    "Search",
-    "Targets",
-    "ValidationRows",
-    "WideExpert",
-    "fit",
-]
-
-if not TYPE_CHECKING:  # else a checker would take any name for one of these
-    __getattr__, __dir__ = lazy_exports(__name__, _HOMES)
+    from hinet.engine.model.experts import DeepExpert as DeepExpert
+    from hinet.engine.model.experts import Experts as Experts
+    from hinet.engine.model.experts import Mix as Mix
+    from hinet.engine.model.experts import WideExpert as WideExpert
+    from hinet.engine.model.fused import FusedModel as FusedModel
+    from hinet.engine.model.groups import Groups as Groups
+    from hinet.engine.model.targets import Targets as Targets
+    from hinet.engine.search.predictor import Found as Found
+    from hinet.engine.search.predictor import FoundLabels as FoundLabels
+    from hinet.engine.search.predictor import FoundNodes as FoundNodes
+    from hinet.engine.search.search import Search as Search
+    from hinet.engine.settings import EngineSettings as EngineSettings
+    from hinet.engine.training.fit import fit as fit
+    from hinet.engine.training.plan import ValidationRows as ValidationRows
+else:  # a trained model predicts without the training package
+    __getattr__, __dir__, __all__ = lazy_exports(
+        __name__,
+        {
+            "model.experts": "DeepExpert Experts Mix WideExpert",
+            "model.fused": "FusedModel",
+            "model.groups": "Groups",
+            "model.targets": "Targets",
+            "search.predictor": "Found FoundLabels FoundNodes",
+            "search.search": "Search",
+            "settings": "EngineSettings",
+            "training.fit": "fit",
+            "training.plan": "ValidationRows",
+        },
+    )

@@ -1,81 +1,69 @@
-"""Metrics of labels, hierarchies and probabilities, as functions and as scorers.
+"""Metrics of labels, hierarchies and probabilities, as functions and as scikit-learn scorers.
 
 A label metric takes true and predicted labels as Traces, or as node ids with ``taxonomy=``. A prediction is one label
-per row (of Traces, the first), or None; a row may have several true labels, any of which is right. Metrics of sets take
-sets of predicted labels, and ranked ones the scores of nodes or labels in order.
+per row (of Traces, the first), or None. A row may have several true labels, any of which is correct. Metrics of sets
+take sets of predicted labels; ranking metrics take labels in order, or scores of nodes.
 """
 
-from hinet.metrics.hierarchical import (
-    depth_of_agreement,
-    hierarchical_f1,
-    hierarchical_precision,
-    hierarchical_recall,
-    lca_f1,
-    lca_precision,
-    lca_recall,
-    tree_distance,
-)
-from hinet.metrics.labels import accuracy, correct, coverage, label_f1, level_accuracy, top_k_accuracy
-from hinet.metrics.probability import (
-    CoverageRisk,
-    brier_score,
-    confidence,
-    coverage_risk,
-    expected_calibration_error,
-    level_calibration_error,
-    log_loss,
-)
-from hinet.metrics.ranking import (
-    PrecisionRecall,
-    au_prc,
-    label_propensities,
-    ndcg_at_k,
-    pooled_curve,
-    precision_at_k,
-    propensity_scored_precision,
-)
-from hinet.metrics.scoring import SCORES, SET_SCORES, LabelReport, Scorer, SetReport, label_report, scorer, set_report
-from hinet.metrics.sets import exact_match, set_f1, set_precision, set_recall
+from __future__ import annotations
 
-__all__ = [
-    "SCORES",
-    "SET_SCORES",
-    "CoverageRisk",
-    "LabelReport",
-    "PrecisionRecall",
-    "Scorer",
-    "SetReport",
-    "accuracy",
-    "au_prc",
-    "brier_score",
-    "confidence",
-    "correct",
-    "coverage",
-    "coverage_risk",
-    "depth_of_agreement",
-    "exact_match",
-    "expected_calibration_error",
-    "hierarchical_f1",
-    "hierarchical_precision",
-    "hierarchical_recall",
-    "label_f1",
-    "label_propensities",
-    "label_report",
-    "lca_f1",
-    "lca_precision",
-    "lca_recall",
-    "level_accuracy",
-    "level_calibration_error",
-    "log_loss",
-    "ndcg_at_k",
-    "pooled_curve",
-    "precision_at_k",
-    "propensity_scored_precision",
-    "scorer",
-    "set_f1",
-    "set_precision",
-    "set_recall",
-    "set_report",
-    "top_k_accuracy",
-    "tree_distance",
-]
+from typing import TYPE_CHECKING
+
+from hinet.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from hinet.metrics.hierarchical import depth_of_agreement as depth_of_agreement
+    from hinet.metrics.hierarchical import hierarchical_f1 as hierarchical_f1
+    from hinet.metrics.hierarchical import hierarchical_precision as hierarchical_precision
+    from hinet.metrics.hierarchical import hierarchical_recall as hierarchical_recall
+    from hinet.metrics.hierarchical import lca_f1 as lca_f1
+    from hinet.metrics.hierarchical import lca_precision as lca_precision
+    from hinet.metrics.hierarchical import lca_recall as lca_recall
+    from hinet.metrics.hierarchical import tree_distance as tree_distance
+    from hinet.metrics.labels import accuracy as accuracy
+    from hinet.metrics.labels import correct as correct
+    from hinet.metrics.labels import coverage as coverage
+    from hinet.metrics.labels import label_f1 as label_f1
+    from hinet.metrics.labels import level_accuracy as level_accuracy
+    from hinet.metrics.labels import top_k_accuracy as top_k_accuracy
+    from hinet.metrics.probability import CoverageRisk as CoverageRisk
+    from hinet.metrics.probability import brier_score as brier_score
+    from hinet.metrics.probability import confidence as confidence
+    from hinet.metrics.probability import coverage_risk as coverage_risk
+    from hinet.metrics.probability import expected_calibration_error as expected_calibration_error
+    from hinet.metrics.probability import level_calibration_error as level_calibration_error
+    from hinet.metrics.probability import log_loss as log_loss
+    from hinet.metrics.ranking import PrecisionRecall as PrecisionRecall
+    from hinet.metrics.ranking import au_prc as au_prc
+    from hinet.metrics.ranking import label_propensities as label_propensities
+    from hinet.metrics.ranking import ndcg_at_k as ndcg_at_k
+    from hinet.metrics.ranking import pooled_curve as pooled_curve
+    from hinet.metrics.ranking import precision_at_k as precision_at_k
+    from hinet.metrics.ranking import propensity_scored_precision as propensity_scored_precision
+    from hinet.metrics.scoring import SCORES as SCORES
+    from hinet.metrics.scoring import SET_SCORES as SET_SCORES
+    from hinet.metrics.scoring import LabelReport as LabelReport
+    from hinet.metrics.scoring import Scorer as Scorer
+    from hinet.metrics.scoring import SetReport as SetReport
+    from hinet.metrics.scoring import label_report as label_report
+    from hinet.metrics.scoring import scorer as scorer
+    from hinet.metrics.scoring import set_report as set_report
+    from hinet.metrics.sets import exact_match as exact_match
+    from hinet.metrics.sets import set_f1 as set_f1
+    from hinet.metrics.sets import set_precision as set_precision
+    from hinet.metrics.sets import set_recall as set_recall
+else:
+    __getattr__, __dir__, __all__ = lazy_exports(
+        __name__,
+        {
+            "hierarchical": "depth_of_agreement hierarchical_f1 hierarchical_precision hierarchical_recall "
+            "lca_f1 lca_precision lca_recall tree_distance",
+            "labels": "accuracy correct coverage label_f1 level_accuracy top_k_accuracy",
+            "probability": "CoverageRisk brier_score confidence coverage_risk expected_calibration_error "
+            "level_calibration_error log_loss",
+            "ranking": "PrecisionRecall au_prc label_propensities ndcg_at_k pooled_curve precision_at_k "
+            "propensity_scored_precision",
+            "scoring": "LabelReport SCORES SET_SCORES Scorer SetReport label_report scorer set_report",
+            "sets": "exact_match set_f1 set_precision set_recall",
+        },
+    )
