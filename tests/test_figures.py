@@ -74,20 +74,20 @@ def taxonomies() -> Claims:
 def first_answers() -> Claims:
     answers = results("start")["answers"]
     naics, icd = (answers[f"{name}_cold_seconds"] for name in ("naics", "icd"))
-    yield RESULTS, f"answered in {naics:.1f} s by a model of NAICS, in {icd:.1f} s by one of ICD-10-CM"
+    yield RESULTS, f"the first text takes {naics:.1f} s with a NAICS model and {icd:.1f} s with an ICD-10-CM model"
 
 
 @claims
 def installation() -> Claims:
     without, with_torch = (results("install")[case] for case in ("without torch", "with torch"))
     assert with_torch["torch"].endswith("+cpu")
-    yield RESULTS, f"`pip install` of hinet took {without['seconds']:.0f} s and {without['megabytes']:,} MB"
+    yield RESULTS, f"`pip install hinet` took {without['seconds']:.0f} s and {without['megabytes']:,} MB"
     yield RESULTS, f"with the CPU build of torch {with_torch['seconds']:.0f} s and {with_torch['megabytes']:,} MB"
 
 
 @claims
 def flat_and_hierarchical() -> Claims:
-    names = {"flatten": "Flatten Network", "paper": "the paper to the letter", "default": "our default"}
+    names = {"flatten": "Flatten Network", "paper": "the paper as published", "default": "our default"}
     naics, lshtc = results("compare_naics")["summary"], results("compare_lshtc")["summary"]
     for model, name in names.items():
         yield RESULTS, row_of(name, both(naics[model], spread=True), both(lshtc[model], spread=True))
@@ -187,10 +187,10 @@ def command_line() -> Claims:
     start, many, demo, kills, reading = (found[case] for case in ("start", "many rows", "demo", "kills", "reading"))
     yield RESULTS, f"is answered in {start['one_row_seconds']:.1f} s"
     yield RESULTS, f"{start['test_rows']:,} rows from CSV to CSV take {start['test_rows_seconds']:.1f} s"
-    yield RESULTS, f"{many['rows']:,} rows run at {many['rows_a_second']:,} rows a second"
-    yield RESULTS, f"within {many['above_loaded_mb']} MB above the loaded model"
+    yield RESULTS, f"{many['rows']:,} rows run at {many['rows_a_second']:,} rows per second"
+    yield RESULTS, f"{many['above_loaded_mb']} MB in addition to the loaded model"
     yield RESULTS, f"killed {kills['kills']} times and resumed ended with the same model"
-    yield RESULTS, f"`hinet demo` takes {demo['seconds']:.0f} s, and {demo['first_seconds']:.0f} s where nothing"
+    yield RESULTS, f"`hinet demo` takes {demo['seconds']:.0f} s, and {demo['first_seconds']:.0f} s when nothing"
     microseconds, ratio = reading["microseconds_a_row"], reading["to_arrow"]
     sentence = f"{microseconds:.0f} microseconds a row, {ratio:.0f} times what Arrow takes"
     yield "docs/decisions/0012-tables.md", sentence
@@ -277,7 +277,7 @@ def meaning() -> Claims:
     first, of_encoder = (f"{100 * naics[kind]['phrases_first']:.0f}%" for kind in ("titles", "encoder"))
     yield (
         README,
-        f"Of {naics['phrases']} everyday phrases for NAICS the default finds {first} at first, and {of_encoder} with",
+        f"Of {naics['phrases']} everyday phrases for NAICS the default gets {first} right, and {of_encoder} with",
     )
 
 
@@ -285,13 +285,13 @@ def meaning() -> Claims:
 def service() -> Claims:
     load, reload = results("serve")["load"], results("serve")["reload"]
     assert load["errors"] == reload["errors"] == 0
-    yield RESULTS, f"answers {int(load['requests_a_second']):,} single texts a second"
+    yield RESULTS, f"answers {int(load['requests_a_second']):,} single texts per second"
     yield RESULTS, f"99% of them within {load['p99_ms']:.0f} ms"
-    yield RESULTS, f"{reload['reloads']} new models taken up meanwhile cost no request"
-    beside = results("serve")["malformed"]
-    assert beside["answers_other_than_4xx"] == beside["errors_of_others"] == 0
-    meanwhile, alone = beside["p99_ms_meanwhile"], beside["p99_ms_without"]
-    yield RESULTS, f"99% of right ones are answered within {meanwhile:.0f} ms instead of {alone:.0f}"
+    yield RESULTS, f"{reload['reloads']} model reloads did not cost a single request"
+    malformed = results("serve")["malformed"]
+    assert malformed["answers_other_than_4xx"] == malformed["errors_of_others"] == 0
+    meanwhile, alone = malformed["p99_ms_meanwhile"], malformed["p99_ms_without"]
+    yield RESULTS, f"99% of the valid ones were answered within {meanwhile:.0f} ms instead of {alone:.0f}"
     page = results("page")
     yield RESULTS, f"needs {page['first_paint']['kilobytes']:.0f} kB for its first paint"
     yield RESULTS, f"its tree answers 99% of the clicks within {page['clicks']['p99_ms']:.0f} ms"
@@ -413,7 +413,7 @@ SETTINGS = {
     "docs/tuning.md": ["0.6, 1.5 and 2 times the epochs", "with 90% certainty"],
 }
 FIGURE = re.compile(
-    r"[\d,]*\d\.\d+|\d[\d,.]*(?: ?%| (?:s|ms|MB|GB|kB|GiB|seconds|times|points|(?:rows|texts) a second)\b)"
+    r"[\d,]*\d\.\d+|\d[\d,.]*(?: ?%| (?:s|ms|MB|GB|kB|GiB|seconds|times|points|(?:rows|texts) per second)\b)"
 )
 
 

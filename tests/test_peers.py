@@ -139,7 +139,7 @@ def test_the_best_of_each_group_is_bold_and_gaps_are_told() -> None:
     assert f"| {titles['hinet-encoder']} | **30.0** |" in text
     assert f"| {titles['logistic']} | did not finish in 60 s |" in text
     assert f"| {titles['napkinxc']} | failed: gone |" in text
-    assert "1,010 labels, 2,000 rows to learn from, 30 to answer" in text
+    assert "1,010 labels, 2,000 training rows, 30 test rows" in text
     short = report.overview({"icd": {**header, "results": results}, "naics": {**header, "results": {}}})
     assert "| ICD-10-CM, 1,010 labels | NAICS |" in short
     assert f"| {titles['hinet']} | **50.0 / 75.0** | - |" in short

@@ -1,4 +1,4 @@
-"""Tables and plots of the docs, written from committed results."""
+"""Write the tables and plots of the comparison page from committed results."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ COLUMNS = {
     "cold start s": "cold_start_seconds",
 }
 SHARES = ("accuracy", "hierarchical_f1", "macro_f1", "lca_f1")
-WITH_WEIGHTS = "with weights trained before"
-COST = "![seconds of training a row, against labels](benchmarks_cost.svg)\n"
+PRETRAINED = "with pretrained weights"
+COST = "![CPU seconds of training per 1,000 rows, against the number of labels](benchmarks_cost.svg)\n"
 NO_RESULTS = "No results are committed yet: `make bench-peers` writes their tables here.\n"
 
 
 def read_results() -> dict[str, dict[str, Any]]:
-    """Return the results of each data set that has some, by name, in the order of the catalogue."""
+    """Return the committed results by data set, in the order of the catalogue."""
     paths = {name: RESULTS / f"peers_{name}.json" for name in TITLES}
     return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
 
 
 def tables(results: dict[str, dict[str, Any]]) -> str:
-    """Return the part of the page that comes from results."""
+    """Return the generated part of the page."""
     if not results:
         return NO_RESULTS
     sections = (line for name, found in results.items() for line in _section(name, found))
@@ -50,7 +50,7 @@ def tables(results: dict[str, dict[str, Any]]) -> str:
 
 
 def overview(results: dict[str, dict[str, Any]]) -> str:
-    """Return a table of accuracy and hierarchical F1, with a line for each peer and a column for each data set."""
+    """Return a table of accuracy and hierarchical F1: one line per peer, one column per data set."""
     if not results:
         return NO_RESULTS
     lines = [
@@ -63,11 +63,11 @@ def overview(results: dict[str, dict[str, Any]]) -> str:
             peer for peer in group if any("accuracy" in found["results"].get(peer, {}) for found in results.values())
         ]
         if pretrained and group:
-            lines.append(f"| *{WITH_WEIGHTS}* |{' |' * len(results)}")
+            lines.append(f"| *{PRETRAINED}* |{' |' * len(results)}")
         best = [_best(found["results"], group) for found in results.values()]
         for peer in group:
             cells = (
-                _pair(found["results"].get(peer, {}), most) for found, most in zip(results.values(), best, strict=True)
+                _pair(found["results"].get(peer, {}), top) for found, top in zip(results.values(), best, strict=True)
             )
             lines.append(f"| {PEERS[peer].title} | {' | '.join(cells)} |")
     return "".join(f"{line}\n" for line in lines)
@@ -91,14 +91,14 @@ def _pair(row: dict[str, Any], best: float) -> str:
 
 
 def page_with(text: str, page: str) -> str:
-    """Return a page with its part between the marks replaced."""
+    """Return `page` with the text between the markers replaced."""
     before, _, rest = page.partition(BEGIN)
     after = rest.partition(END)[2]
     return f"{before}{BEGIN}\n{text}{END}{after}"
 
 
 def write() -> None:
-    """Write the tables into the page and the README, and the plots beside the page."""
+    """Write the tables into the page and the README, and the plots next to the page."""
     results = read_results()
     PAGE.write_text(page_with(tables(results), PAGE.read_text()))
     README.write_text(page_with(overview(results), README.read_text()))
@@ -113,9 +113,9 @@ def _section(name: str, found: dict[str, Any]) -> Iterator[str]:
     yield f"\n## {TITLES[name]}\n"
     counts = next((row for row in results.values() if "labels" in row), None)
     if counts:
-        rows = f"{counts['train_rows']:,} rows to learn from, {counts['test_rows']:,} to answer"
+        rows = f"{counts['train_rows']:,} training rows, {counts['test_rows']:,} test rows"
         yield f"{counts['labels']:,} labels, {rows}.\n"
-    yield f"![accuracy against seconds of training](benchmarks_{name}.svg)\n"
+    yield f"![accuracy against training time](benchmarks_{name}.svg)\n"
     yield f"| | {' | '.join(COLUMNS)} |"
     yield f"|---|{'---|' * len(COLUMNS)}"
     known = [peer for peer in PEERS if peer in results]
@@ -123,7 +123,7 @@ def _section(name: str, found: dict[str, Any]) -> Iterator[str]:
         group = [peer for peer in known if PEERS[peer].pretrained is pretrained]
         best = _best(results, group)
         if pretrained and group:
-            yield f"| *{WITH_WEIGHTS}* |{' |' * len(COLUMNS)}"
+            yield f"| *{PRETRAINED}* |{' |' * len(COLUMNS)}"
         for peer in group:
             yield _row(PEERS[peer].title, results[peer], best)
     commits = sorted({row.get("commit", found["commit"]) for row in results.values()})
@@ -163,7 +163,7 @@ def _settings(row: dict[str, Any]) -> str:
 
 
 def plot(results: dict[str, Any], title: str, path: Path) -> None:
-    """Draw accuracy against seconds of training, a point for each peer; the same bytes for the same results."""
+    """Plot accuracy against training time, one point per peer; the same results give the same bytes."""
     import matplotlib.pyplot as plt
 
     plt.rcParams["svg.hashsalt"] = "hinet"
@@ -171,10 +171,10 @@ def plot(results: dict[str, Any], title: str, path: Path) -> None:
     measured = [peer for peer in PEERS if "accuracy" in results.get(peer, {})]
     for number, peer in enumerate(sorted(measured, key=lambda peer: results[peer]["train_seconds"])):
         ours = peer.startswith("hinet")
-        at = results[peer]["train_seconds"], 100 * results[peer]["accuracy"]
-        axes.plot(*at, "D" if ours else "o", color="C3" if ours else "C1" if PEERS[peer].pretrained else "C0")
-        above_or_below = 3 if number % 2 else -9  # in turn, so that fewer names overlap
-        axes.annotate(PEERS[peer].title, at, textcoords="offset points", xytext=(5, above_or_below), fontsize=8)
+        point = results[peer]["train_seconds"], 100 * results[peer]["accuracy"]
+        axes.plot(*point, "D" if ours else "o", color="C3" if ours else "C1" if PEERS[peer].pretrained else "C0")
+        offset = 3 if number % 2 else -9  # alternates, so that fewer names overlap
+        axes.annotate(PEERS[peer].title, point, textcoords="offset points", xytext=(5, offset), fontsize=8)
     axes.set(xscale="log", xlabel="seconds of training, features included", ylabel="accuracy, percent", title=title)
     axes.margins(x=0.2, y=0.1)
     figure.savefig(path, metadata={"Date": None})
@@ -182,7 +182,7 @@ def plot(results: dict[str, Any], title: str, path: Path) -> None:
 
 
 def plot_cost(results: dict[str, dict[str, Any]], path: Path) -> None:
-    """Draw seconds of all cores to train on a thousand rows against the number of labels, a point for each data set."""
+    """Plot CPU seconds of training per 1,000 rows against the number of labels, one point per data set."""
     import matplotlib.pyplot as plt
 
     plt.rcParams["svg.hashsalt"] = "hinet"
