@@ -163,7 +163,7 @@ def speed_of_metrics() -> Claims:
     yield "docs/metrics.md", f"all {ids['nodes']:,} ICD-10-CM codes"
     yield "docs/metrics.md", f"take {ids['seconds']:.1f} s and {ids['peak_gb']:.2f} GB from node ids"
     yield "docs/metrics.md", f"{found['traces']['seconds']:.1f} s from `Traces`"
-    yield "docs/metrics.md", f"HiClass 5.0.8 {six['seconds_ratio']:.0f} times as long"
+    yield "docs/metrics.md", f"HiClass 5.0.8 takes {six['seconds_ratio']:.0f} times as long"
 
 
 @claims
@@ -175,7 +175,7 @@ def calibration() -> Claims:
         yield "docs/confidence.md", f"from {before:.3f} to {after:.3f} on {title}"
     icd, kept = found["icd, calibration"], found["icd, keeping"]
     answered, wrong = 100 * icd["answered"], 100 * icd["error_of_answers"]
-    sentence = f"{answered:.1f}% of the test rows of ICD-10-CM are answered, {wrong:.1f}% of them wrongly"
+    sentence = f"{answered:.1f}% of the ICD-10-CM test rows are answered, {wrong:.1f}% of them wrongly"
     yield "docs/confidence.md", sentence
     yield RESULTS, f"takes {kept['megabytes']:.0f} MB on disk and loads in {kept['load_seconds']:.1f} s"
     yield RESULTS, f"right for {100 * kept['onnx_accuracy']:.1f}% of the rows instead of {100 * kept['accuracy']:.1f}%"
@@ -243,10 +243,10 @@ def meaning() -> Claims:
     page = "docs/meaning.md"
     found, speed = results("meaning"), results("meaning")["naics, speed"]["static"]
     names = {
-        "nothing": "words of the rows alone",
-        "titles": "and titles of labels, the default",
-        "static": "and static vectors",
-        "encoder": "or the encoder itself",
+        "nothing": "words of the rows only",
+        "titles": "with label titles, the default",
+        "static": "with titles and static vectors",
+        "encoder": "with titles and the encoder",
     }
     for name in ("naics, accuracy", "icd, accuracy"):
         for kind, title in names.items():
