@@ -343,7 +343,7 @@ def needs() -> Claims:
     yield page, row_of("reading twice and writing features", f"{1e6 * reading:.0f} µs", f"{1e9 * reading / 3600:.1f} h")
     yield page, row_of("an epoch of the deep expert", f"{1e6 * learning:.0f} µs", f"{1e9 * learning / 3600:.1f} h")
     disk = most["spill_bytes_a_row"]
-    yield page, row_of(f"disk, {most['values_a_row']:.0f} features a row", f"{disk:.0f} bytes", f"{disk:.0f} GB")
+    yield page, row_of(f"disk, {most['values_a_row']:.0f} features per row", f"{disk:.0f} bytes", f"{disk:.0f} GB")
     for what, key in (("a saved model", "model_gb"), ("training it", "peak_gb")):
         each = 1e9 * (many[key] - few[key]) / (many["labels"] - few["labels"])
         yield page, row_of(what, f"{each / 1e3:.1f} kB", f"{each / 100:.0f} GB")
@@ -358,7 +358,7 @@ def cluster() -> Claims:
     assert rows["equal_after_kill"]
     assert 0 < rows["killed_after_portions"] < rows["portions"]
     yield page, f"two workers answer {rows['rows']:,} rows as one process does, to the last bit"
-    yield page, f"they answer {rows['throughput_ratio']:.2f} times as many rows a second as one"
+    yield page, f"they answer {rows['throughput_ratio']:.2f} times as many rows per second as one"
     titles = {"icd": "ICD-10-CM", "wikitaxa": "wikitaxa"}
     for case, row in found.items():
         name, _, split = case.partition(", ")
@@ -407,7 +407,7 @@ SETTINGS = {
     "docs/labels.md": ["such as 7.0"],
     "docs/metrics.md": ["above 0.05", "HiClass 5.0.8"],
     "docs/rows.md": ["7, 7.0 and", "occur 3 times or more"],
-    "docs/scaling.md": ["1% unasked", "memory limited to 2.2 GB"],
+    "docs/scaling.md": ["1% by default", "memory limited to 2.2 GB"],
     "docs/several_labels.md": ["it is 0.5,"],
     "docs/updating.md": ["more than 0.2 points"],
     "docs/tuning.md": ["0.6, 1.5 and 2 times the epochs", "with 90% certainty"],
