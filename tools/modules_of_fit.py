@@ -1,7 +1,7 @@
 """Count the hinet modules that `HiNetClassifier().fit(texts, y)` runs: `python tools/modules_of_fit.py`.
 
-A module counts when one of its functions is called while `fit` runs, in any thread. Importing a module does not count: module
-bodies, class bodies and whatever they call are left out. So are comprehensions, as they run inside a function that was called.
+A module counts if one of its functions is called during `fit`, in any thread. Importing a module does not count: module
+and class bodies, and whatever they call, are left out.
 """
 
 import os
@@ -36,7 +36,7 @@ def calls_of_fit() -> Counter[str]:
         model.fit(TEXTS, LABELS)
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
     return calls
 
 
