@@ -24,9 +24,9 @@ import numpy as np
 from measure import DATA, Case, run_cases
 
 from hinet.data.matrices import unit_rows
-from hinet.data.vectors import read_vectors
 from hinet.encoders import CachedEncoder, Encoder, distill, packaged_encoder
 from hinet.encoders.encoder import BATCH
+from hinet.encoders.token_vectors import read_vectors
 
 NAICS = DATA / "naics2022_index" / "naics2022_index.tsv"
 TEXTS, REPEATS, OTHER_BATCH = 1_000, 2, 8
@@ -127,8 +127,8 @@ def onnx(quantise: bool) -> Callable[[Encoder], Encoder]:
             )
 
         class Onnx(Encoder):
-            def _forward(self, ids: Any, numbers: Any, lengths: Any) -> Any:
-                batch = np.array([ids[number] for number in numbers], np.int64)
+            def _forward(self, ids: Any, lengths: Any) -> Any:
+                batch = np.array(ids, np.int64)
                 return session.run(None, {"ids": batch, "mask": np.ones_like(batch)})[0].mean(axis=1)
 
         return Onnx(exact._model, exact.folder, exact.name, 1)

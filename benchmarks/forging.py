@@ -33,7 +33,7 @@ from hinet import HiNetClassifier, HiNetError, Taxonomy, load
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.model_folder import MANIFEST, digest_of, sealed
 from hinet.data.text import TextSettings
-from hinet.data.vectors import TokenVectors
+from hinet.encoders.token_vectors import TokenVectors
 from hinet.engine import Search
 from hinet.engine.model.experts import Prototypes
 from hinet.files import read_arrays, write_arrays

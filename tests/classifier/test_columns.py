@@ -37,11 +37,11 @@ from hinet.classifier.columns import (
 )
 from hinet.classifier.inputs import FrameInput
 from hinet.classifier.loaded import load_model
-from hinet.classifier.meaning import LENGTH
 from hinet.classifier.model_folder import digest_of, sealed
 from hinet.classifier.recognition import recognise
 from hinet.data.matrices import MixedRows
-from hinet.data.vectors import TokenVectors
+from hinet.encoders.meaning import LENGTH
+from hinet.encoders.token_vectors import TokenVectors
 from hinet.files import read_arrays, write_arrays
 from tests.classifier.data import WORDS, small
 

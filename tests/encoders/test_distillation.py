@@ -12,9 +12,9 @@ import scipy.sparse as sp
 
 from hinet import HiNetError
 from hinet.data.matrices import unit_rows
-from hinet.data.vectors import read_vectors
 from hinet.encoders import CachedEncoder, Encoder, distill
 from hinet.encoders.distillation import RIDGE, Vocabulary, _ridge, normalised
+from hinet.encoders.token_vectors import read_vectors
 from hinet.files import read_arrays
 
 TEXTS = ["Rye bread, sliced", "rye bread with cardamom", "Coffee shop", "the COFFEE shop", "toy train", "cardamom toy"]

@@ -21,9 +21,9 @@ from hinet.networks.graph import NeuronGraph
 from hinet.networks.heads import HeadSettings, SiblingHead
 from hinet.networks.models import HiNet
 from hinet.networks.segments import segment_logsumexp
-from hinet.networks.set_head import SetHead
 from hinet.ragged import positions
 from hinet.taxonomy import Layers
+from tests.engine.set_head import SetHead
 
 LEAST_SQUARE = 1e-12  # of the length of a row
 

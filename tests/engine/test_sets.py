@@ -25,8 +25,8 @@ from hinet.engine.training.set_kernels import train_deep_sets, train_flat_sets, 
 from hinet.engine.training.wide import IN_TRAINING
 from hinet.engine.training.wide_kernels import WideWeights, find_weights
 from hinet.networks import Targets as TorchTargets
-from hinet.networks.set_head import SetHead
 from tests.engine.fused_network import FusedNetwork, wide_matrix
+from tests.engine.set_head import SetHead
 from tests.engine.test_parity import (
     CLOSE,
     FIRST_ROW,

@@ -19,9 +19,9 @@ pytest.importorskip("sentence_transformers")
 
 from hinet import HiNetClassifier, Taxonomy, load
 from hinet.classifier.model_folder import MANIFEST, _kept, sealed
-from hinet.classifier.tuned import TunedInput
 from hinet.data import Traces
 from hinet.encoders import Encoder
+from hinet.encoders.meaning import TunedInput
 from hinet.engine.training.checkpoints import DIGEST, _digest
 from hinet.errors import FileError, HiNetError
 from hinet.files import read_arrays, write_arrays

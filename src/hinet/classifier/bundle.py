@@ -25,7 +25,6 @@ from hinet.classifier.fitted import Fitted, predictor_class
 from hinet.classifier.inputs import Features, MatrixInput, encoder_of, restore_features
 from hinet.classifier.label_rows import TextStyle
 from hinet.classifier.labels import LabelCodec
-from hinet.classifier.meaning import EncoderPlace
 from hinet.classifier.model_folder import (
     FORMAT,
     MANIFEST,
@@ -38,6 +37,7 @@ from hinet.classifier.model_folder import (
 )
 from hinet.classifier.predicted_sets import SetRule
 from hinet.data import Traces
+from hinet.encoders.meaning import EncoderPlace
 from hinet.engine.model.trust import Trust
 from hinet.engine.search.predictor import Predictor
 from hinet.errors import FileError, HiNetError

@@ -14,10 +14,10 @@ import pyarrow as pa
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from hinet.classifier.meaning import LEAST_LENGTH, LENGTH
 from hinet.data.frames import column_of, decoded, is_list, is_number, is_text
 from hinet.data.tables.cells import as_text
-from hinet.data.vectors.token_vectors import MAX_WIDTH
+from hinet.encoders.meaning import LENGTH, MIN_LENGTH
+from hinet.encoders.token_vectors import MAX_WIDTH
 from hinet.errors import HiNetError, format_value, quoted
 from hinet.files.delimited import first_repeated
 from hinet.files.schema import FINITE, ArraySpec, Schema, check_arrays, floats
@@ -41,7 +41,7 @@ _NUMBERS: Schema = {
 }
 _VECTORS: Schema = {
     "columns.vector_width": ArraySpec(("vectors",), "iu", 1, MAX_WIDTH),
-    "columns.vector_scale": floats("vectors", low=0, high=MOST_LENGTH / LEAST_LENGTH),
+    "columns.vector_scale": floats("vectors", low=0, high=MOST_LENGTH / MIN_LENGTH),
     "columns.vector_mean": floats("widths", low=-2, high=2),  # of vectors of length 1
 }
 
@@ -301,7 +301,7 @@ class VectorColumn:
         known = unit[unit.any(1)]
         mean = known.mean(0) if len(known) else np.zeros(unit.shape[1], np.float32)
         usual = float(np.sqrt(np.square(known - mean).sum(1).mean())) if len(known) else 1.0
-        return cls(name, mean, LENGTH / max(usual, LEAST_LENGTH))
+        return cls(name, mean, LENGTH / max(usual, MIN_LENGTH))
 
     @property
     def width(self) -> int:

@@ -58,7 +58,6 @@ from hinet.classifier.label_reading import (
 )
 from hinet.classifier.label_rows import AUTO, checked_labels, has_sets
 from hinet.classifier.labels import NOTHING, LabelCodec, Truth
-from hinet.classifier.meaning import Meaning
 from hinet.classifier.model_folder import MANIFEST
 from hinet.classifier.parameters import (
     CLASSES,
@@ -79,7 +78,6 @@ from hinet.classifier.predicted_sets import form_of, learned_rule, micro_f1_of
 from hinet.classifier.predictions import PredictedLabels, PredictedTraces
 from hinet.classifier.preparation import FeatureCache, LabelledRows, NoCache, Preparation, PreparedRows
 from hinet.classifier.trust_fitting import with_learned_trust
-from hinet.classifier.tuned import TunedInput
 from hinet.classifier.update_check import UpdateCheck, check_update
 from hinet.data import Traces
 from hinet.data.frames import as_table, is_frame
@@ -87,6 +85,7 @@ from hinet.data.holdout import holdout_mask
 from hinet.data.matrices import MixedRows, as_csr, check_rows, is_sparse, validate_weights
 from hinet.data.text import TextSettings
 from hinet.data.text.text_input import as_arrow
+from hinet.encoders.meaning import Meaning, TunedInput
 from hinet.engine.compiling import compile_for_training
 from hinet.engine.settings import Effort
 from hinet.errors import FileError, HiNetError, InputTypeError, LabelError, counted
@@ -97,8 +96,8 @@ from hinet.progress import Progress, SilentProgress, progress_for_terminal
 from hinet.taxonomy import Taxonomy, TaxonomyChange
 
 if TYPE_CHECKING:
-    from hinet.data.vectors import TokenVectors
     from hinet.encoders import Encoder
+    from hinet.encoders.token_vectors import TokenVectors
     from hinet.engine.training.fit import Runner
     from hinet.exporting import Exported
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.inputs import FrameInput, MatrixInput, TextInput
 from hinet.classifier.predictions import STOPS, Trace, frame, push_cell, table, trace_along
-from hinet.classifier.tuned import TunedInput
 from hinet.data import Traces
 from hinet.data.matrices import MixedRows
 from hinet.data.text import unknown_words
+from hinet.encoders.meaning import TunedInput
 from hinet.engine.search.contributions import GroupParts
 from hinet.engine.search.odds_scaling import odds_shift
 from hinet.engine.search.set_search_kernels import log_chances

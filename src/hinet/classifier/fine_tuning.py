@@ -15,9 +15,9 @@ from hinet.classifier.fitted import Fitted
 from hinet.classifier.fitting import EncodedRows, engine_settings, validation_rows
 from hinet.classifier.held_out import HeldOut
 from hinet.classifier.labels import LabelCodec, Truth
-from hinet.classifier.tuned import TunedInput
 from hinet.data import Traces
 from hinet.data.text.text_input import as_arrow
+from hinet.encoders.meaning import TunedInput
 from hinet.errors import HiNetError
 from hinet.progress import Progress
 

@@ -20,7 +20,7 @@ from hinet.classifier.parameters import ENGINE_SETTINGS, seed_of
 from hinet.classifier.predicted_sets import SetRule
 from hinet.data import Traces
 from hinet.data.matrices import MixedRows, is_sparse
-from hinet.data.vectors import TokenVectors
+from hinet.encoders.token_vectors import TokenVectors
 from hinet.engine import EngineSettings, Search, ValidationRows, fit
 from hinet.engine.search.predictor import Engine, Predictor
 from hinet.engine.settings import RowShape, VectorKind, settings_for

@@ -27,14 +27,13 @@ from hinet.classifier.columns import (
     texts_of,
     vector_arrays,
 )
-from hinet.classifier.meaning import EncoderVectors, Meaning
-from hinet.classifier.tuned import TunedInput
 from hinet.data.frames import as_table, is_frame, is_mixed, one_row_table
 from hinet.data.matrices import MixedRows, is_sparse
 from hinet.data.text import HashedTexts, TextFeatures, TextSettings, known_shares
 from hinet.data.text.foreign import made_foreign
 from hinet.data.text.text_input import as_arrow
-from hinet.data.vectors import TokenVectors
+from hinet.encoders.meaning import EncoderVectors, Meaning, TunedInput
+from hinet.encoders.token_vectors import TokenVectors
 from hinet.errors import HiNetError, format_value, quoted
 from hinet.files.schema import FINITE, check_arrays, floats
 from hinet.progress import Progress

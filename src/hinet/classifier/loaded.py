@@ -13,11 +13,11 @@ from hinet.classifier.explanation import Explanation, explain_row
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.inputs import FrameInput, text_part
 from hinet.classifier.label_rows import TextStyle
-from hinet.classifier.meaning import EncoderPlace
 from hinet.classifier.prediction_table import PredictionOptions, PredictionTable
 from hinet.data import Traces
 from hinet.data.tables import Columns, RowBlock
 from hinet.data.tables.columns import table_of
+from hinet.encoders.meaning import EncoderPlace
 from hinet.errors import FileError, HiNetError, LabelError
 from hinet.evaluation.risk import RiskBound
 from hinet.files.delimited import missing_column_message

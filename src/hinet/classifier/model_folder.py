@@ -95,7 +95,7 @@ class SetRuleEntry(TypedDict):
 
 
 class EncoderShapeEntry(TypedDict):
-    """An encoder in the files of the model; see :class:`hinet.networks.text_encoder.EncoderShape`."""
+    """An encoder in the files of the model; see :class:`hinet.encoders.text_encoder.EncoderShape`."""
 
     family: str
     config: dict[str, str | int | float | bool | None]
@@ -105,7 +105,7 @@ class EncoderShapeEntry(TypedDict):
 
 
 class EncoderEntry(TypedDict):
-    """The encoder that texts are read by; see :class:`hinet.classifier.meaning.EncoderVectors`."""
+    """The encoder that texts are read by; see :class:`hinet.encoders.meaning.EncoderVectors`."""
 
     source: str
     fingerprint: str

@@ -14,11 +14,10 @@ import numpy as np
 
 from hinet.classifier.calibration import Calibration
 from hinet.classifier.columns import KINDS
-from hinet.classifier.meaning import EncoderVectors, Meaning
 from hinet.classifier.predicted_sets import Objective
-from hinet.classifier.tuned import TunedInput
 from hinet.data.text import TextSettings
-from hinet.data.vectors import TokenVectors
+from hinet.encoders.meaning import EncoderVectors, Meaning, TunedInput
+from hinet.encoders.token_vectors import TokenVectors
 from hinet.engine.search.predictor import DECODING, PROBABILITY
 from hinet.engine.settings import RULES as ENGINE_RULES
 from hinet.engine.training.checkpoints import CHECKPOINT_EVERY

@@ -16,11 +16,11 @@ from hinet.classifier.fitting import EncodedRows, validation_rows
 from hinet.classifier.held_out import HeldOut
 from hinet.classifier.inputs import Features, FrameInput, Kind, MatrixInput, TrainingTexts, fit_text
 from hinet.classifier.labels import LabelCodec
-from hinet.classifier.meaning import vector_source
 from hinet.classifier.parameters import seed_of
 from hinet.classifier.recognition import recognise
 from hinet.classifier.titles import TitleRows, best_titles, chosen_titles
 from hinet.data import Traces
+from hinet.encoders.meaning import vector_source
 from hinet.engine.search.predictor import Engine
 from hinet.errors import HiNetError
 from hinet.progress import Progress

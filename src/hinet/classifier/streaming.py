@@ -22,7 +22,6 @@ from hinet.classifier.inputs import FrameInput, TextInput
 from hinet.classifier.label_reading import codec_of_sets, read_labels
 from hinet.classifier.label_rows import labels_of_row
 from hinet.classifier.labels import LabelCodec
-from hinet.classifier.meaning import Meaning, vector_source
 from hinet.classifier.parameters import seed_of
 from hinet.classifier.predicted_sets import SetRule, ancestors_given, form_from
 from hinet.classifier.stream_reading import ChunkReader, FirstPass, Inputs, Source, Watch, first_pass
@@ -36,6 +35,7 @@ from hinet.data.text import TextFeatures
 from hinet.data.text.fitting import Counts, hash_and_count
 from hinet.data.text.streaming import NamingFeatures, features_from, named, without
 from hinet.data.text.text_input import as_arrow
+from hinet.encoders.meaning import Meaning, vector_source
 from hinet.engine import Search, fit
 from hinet.engine.model.groups import Groups
 from hinet.engine.settings import RowShape, plan_memory, settings_for

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hinet import HiNetClassifier
     from hinet.classifier import Trace
     from hinet.data.icd10cm import Icd10cm
-    from hinet.data.vectors import TokenVectors
+    from hinet.encoders.token_vectors import TokenVectors
 
 PHRASES = (
     "typhoid fever with pneumonia",
@@ -82,8 +82,7 @@ def _distilled(run: RunOptions) -> TokenVectors:
     """Return static vectors of the encoder that a package carries."""
     from tempfile import TemporaryDirectory
 
-    from hinet.data.vectors import read_vectors
-    from hinet.encoders import Encoder, distill, packaged_encoder
+    from hinet.encoders import Encoder, distill, packaged_encoder, read_vectors
     from hinet.progress import SilentProgress, progress_for_terminal
 
     folder = packaged_encoder()

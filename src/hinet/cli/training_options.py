@@ -93,11 +93,13 @@ class TrainingOptions:
     def check_bundle(self) -> None:
         """Raise HiNetError before training if the encoder could not be saved in the model."""
         if self.bundle_encoder:
-            from hinet.classifier.bundled_encoder import BundledEncoder
             from hinet.encoders import Encoder
 
             assert self.encoder is not None
-            BundledEncoder.of(Encoder.load(self.encoder))
+            encoder = Encoder.load(self.encoder)
+            from hinet.encoders.text_encoder import TextEncoder  # needs torch
+
+            TextEncoder.bundled(encoder)
 
     @property
     def parsed_objective(self) -> Any:

@@ -1,4 +1,4 @@
-"""Sentence encoders: embeddings of texts, kept on disk by content, and static vectors distilled from them."""
+"""Texts to vectors: static token vectors, sentence encoders, a disk cache of embeddings, and distillation."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING
 from hinet.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from hinet.encoders.cache import CachedEncoder, default_folder
-    from hinet.encoders.distillation import Distilled, distill
-    from hinet.encoders.encoder import Encoder
-    from hinet.encoders.packaged import packaged_encoder
-
-_HOMES = {
-    "CachedEncoder": "hinet.encoders.cache",
-    "Distilled": "hinet.encoders.distillation",
-    "Encoder": "hinet.encoders.encoder",
-    "default_folder": "hinet.encoders.cache",
-    "packaged_encoder": "hinet.encoders.packaged",
-    "distill": "hinet.encoders.distillation",
-}
-
-__all__ = ["CachedEncoder", "Distilled", "Encoder", "default_folder", "distill", "packaged_encoder"]
-
-if not TYPE_CHECKING:  # else a checker would take any name for one of these
-    __getattr__, __dir__ = lazy_exports(__name__, _HOMES)
+    from hinet.encoders.cache import CachedEncoder as CachedEncoder
+    from hinet.encoders.cache import default_folder as default_folder
+    from hinet.encoders.distillation import Distilled as Distilled
+    from hinet.encoders.distillation import distill as distill
+    from hinet.encoders.encoder import Encoder as Encoder
+    from hinet.encoders.sources import packaged_encoder as packaged_encoder
+    from hinet.encoders.token_vectors import TokenVectors as TokenVectors
+    from hinet.encoders.token_vectors import read_vectors as read_vectors
+else:
+    __getattr__, __dir__, __all__ = lazy_exports(
+        __name__,
+        {
+            "cache": "CachedEncoder default_folder",
+            "distillation": "Distilled distill",
+            "encoder": "Encoder",
+            "sources": "packaged_encoder",
+            "token_vectors": "TokenVectors read_vectors",
+        },
+    )

@@ -52,7 +52,7 @@ class _Segment:
     keys: NDArray[np.uint64]  # (n, 2)
 
 
-class TextVectors(Protocol):
+class VectorSource(Protocol):
     """Turns texts into vectors, batch by batch."""
 
     @property
@@ -69,7 +69,7 @@ class TextVectors(Protocol):
         """Yield the numbers of some texts and their vectors, until all are encoded."""
 
 
-Source = TypeVar("Source", bound=TextVectors, covariant=True)
+Source = TypeVar("Source", bound=VectorSource, covariant=True)
 
 
 class CachedEncoder(Generic[Source]):

@@ -1,12 +1,11 @@
 """A sentence encoder: texts to vectors of length 1, by a transformer in single precision.
 
-On a CPU only texts of equal length in tokens share a batch, so that nothing is padded. The vector of a text is then the
-same in any batch but for the rounding of sums, below 1e-5; on other devices, where batches are padded, below 1e-4.
+On a CPU only texts with equally many tokens share a batch, so that nothing is padded. The vector of a text is then the
+same in any batch up to rounding, below 1e-5; on other devices, where batches are padded, below 1e-4.
 """
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,49 +19,50 @@ from numpy.typing import NDArray
 
 from hinet.data.matrices import unit_rows
 from hinet.data.text.text_input import as_arrow
-from hinet.encoders.sources import encoder_folder, fingerprint_of
+from hinet.encoders.sources import encoder_folder, fingerprint_of, reason_of
 from hinet.errors import FileError, HiNetError, quoted
 from hinet.extras import require
-from hinet.parameters import THREADS, resolve_threads, whole
+from hinet.parameters import THREADS, whole
 from hinet.progress import Progress, SilentProgress
 
+Ints: TypeAlias = NDArray[np.int64]
 Vectors: TypeAlias = NDArray[np.float32]
 Ids: TypeAlias = Sequence[Sequence[int]]
 
-BATCH = 64  # rows of a batch on a CPU: larger ones leave its cache
-DEVICE_BATCH = 256  # on other devices
-WINDOW = 16_384  # texts sorted by length at a time
+BATCH = 64  # rows per batch on a CPU; larger batches do not fit its cache
+DEVICE_BATCH = 256  # rows per batch on other devices
+WINDOW = 16_384  # texts tokenised and sorted by length at a time
 
 
 class EncoderParts(NamedTuple):
-    """What a sentence encoder consists of."""
+    """Components of a sentence encoder."""
 
     transformer: Any
-    tokenizer: str  # as tokenizer.json has it
+    tokenizer: str  # content of tokenizer.json
     pooling: str
-    others: tuple[str, ...]  # modules that are neither of these and not the scaling to length 1
+    others: tuple[str, ...]  # further modules, other than the scaling to length 1
     prompt: str
-    longest: int | None  # tokens of a text
+    max_tokens: int | None  # per text
 
 
 class Encoder:
     """A sentence-transformers or Hugging Face model that turns texts into vectors; see :meth:`load`."""
 
     def __init__(self, model: Any, folder: Path, name: str, threads: int | None = None) -> None:
-        self._model, self._threads, self._process = model, threads, os.getpid()
-        self.folder = folder  # that has its files
-        self.name = name  # of the folder, of the package, or on the hub
+        self._model, self._threads = model, threads
+        self.folder = folder
+        self.name = name  # name of the folder or package, or on the hub
         self.device = str(model.device)
 
     @classmethod
     def load(
         cls, source: str | Path, *, device: str | None = None, threads: int | None = None, local: bool = False
     ) -> Encoder:
-        """Load an encoder from a folder, an installed package that carries one, or the Hugging Face hub.
+        """Load an encoder from a folder, an installed package or the Hugging Face hub.
 
-        Folders, packages, and models that were fetched before need no network. With ``local`` nothing is fetched.
-        ``device`` is by default a GPU if torch finds one; ``threads`` are those of torch on a CPU, by default as torch
-        is set.
+        Folders, packages and models that were downloaded before need no network. With ``local``, nothing is downloaded.
+        ``device`` defaults to a GPU if torch finds one. ``threads`` is the number of torch threads on a CPU; by default
+        it is left unchanged.
 
         Raises
         ------
@@ -81,21 +81,21 @@ class Encoder:
 
     @cached_property
     def width(self) -> int:
-        """The number of columns of a vector."""
+        """Number of columns of a vector."""
         return int(self.encode_ids([[*self.frame[0], *self.frame[1]]]).shape[1])
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of the content of the files that decide the vectors: weights, configuration and tokenizer."""
+        """Digest of the files that determine the vectors: weights, configuration and tokenizer."""
         return fingerprint_of(self.folder)
 
     @property
     def tokenizer(self) -> Any:
-        """The tokenizer of transformers."""
+        """The transformers tokenizer."""
         return self._model.tokenizer
 
     def parts(self) -> EncoderParts:
-        """Return what the encoder consists of."""
+        """Return the components of the encoder."""
         transformer, *others = self._model
         pooling = next((part for part in others if type(part).__name__ == "Pooling"), None)
         mode = getattr(pooling, "pooling_mode", None) or (pooling and pooling.get_pooling_mode_str()) or "nothing"
@@ -118,9 +118,9 @@ class Encoder:
 
     @cached_property
     def frame(self) -> tuple[list[int], list[int]]:
-        """The ids of the special tokens before and after the tokens of a text."""
-        found = self.tokenizer("a", return_special_tokens_mask=True)
-        ids, special = list(found["input_ids"]), list(found["special_tokens_mask"])
+        """Ids of the special tokens before and after the tokens of a text."""
+        encoded = self.tokenizer("a", return_special_tokens_mask=True)
+        ids, special = list(encoded["input_ids"]), list(encoded["special_tokens_mask"])
         first = special.index(0) if 0 in special else len(ids)
         last = len(ids) - special[::-1].index(0) if 0 in special else len(ids)
         return ids[:first], ids[last:]
@@ -128,11 +128,11 @@ class Encoder:
     def encode(
         self, texts: Any, *, progress: Progress | None = None, batch: int | None = None, threads: int | None = None
     ) -> Vectors:
-        """Return a vector of length 1 for each text, in the order of the texts, as (n, width).
+        """Return a vector of length 1 for each text, (n, width).
 
-        Texts are a list, an Arrow array, or a column of pandas or polars. None and null are the empty text, whose
-        vector is what the encoder gives for its special tokens alone. Long texts are cut as the encoder cuts them.
-        ``threads`` are those of torch on a CPU, by default those the encoder was loaded with.
+        Texts are a list, an Arrow array, or a pandas or polars column. None and null count as the empty text, whose
+        vector is that of the special tokens alone. Long texts are truncated to the maximum length of the encoder.
+        ``threads`` is the number of torch threads on a CPU and defaults to that of :meth:`load`.
         """
         distinct, rows = distinct_texts(texts)
         progress = progress or SilentProgress()
@@ -148,35 +148,33 @@ class Encoder:
 
     def batches(
         self, texts: Sequence[str], *, batch: int | None = None, threads: int | None = None
-    ) -> Iterator[tuple[NDArray[np.int64], Vectors]]:
-        """Yield the numbers of some texts and their vectors, until all are encoded."""
-        size = self._batch_size(batch)
+    ) -> Iterator[tuple[Ints, Vectors]]:
+        """Yield the positions of some texts and their vectors, until all texts are encoded."""
         for start in range(0, len(texts), WINDOW):
             ids = self._tokenise(texts[start : start + WINDOW])
-            for numbers, encoded in self._encode_batches(ids, size, threads):
+            for numbers, encoded in self._encode_batches(ids, batch, threads):
                 yield numbers + start, encoded
 
     def encode_ids(self, ids: Ids, *, progress: Progress | None = None, batch: int | None = None) -> Vectors:
-        """Return a vector of length 1 for each sequence of token ids, special tokens included."""
-        found = list(self._encode_batches(ids, self._batch_size(batch), progress=progress))
-        vectors = np.empty((len(ids), found[0][1].shape[1] if found else self.width), np.float32)
-        for numbers, encoded in found:
+        """Return a vector of length 1 for each sequence of token ids, which include the special tokens."""
+        encoded_batches = []
+        for numbers, encoded in self._encode_batches(ids, batch):
+            encoded_batches.append((numbers, encoded))
+            if progress is not None:
+                progress.advanced(len(numbers))
+        width = encoded_batches[0][1].shape[1] if encoded_batches else self.width
+        vectors = np.empty((len(ids), width), np.float32)
+        for numbers, encoded in encoded_batches:
             vectors[numbers] = encoded
         return vectors
 
-    def _batch_size(self, batch: int | None) -> int:
-        if batch is not None:
-            return int(whole(1).validate("batch", batch))
-        return BATCH if self.device == "cpu" else DEVICE_BATCH
-
     def _tokenise(self, texts: Sequence[str]) -> Ids:
-        prompt = self._prompt
-        longest = self._model.max_seq_length
+        max_tokens = self._model.max_seq_length
         with _quiet():
             ids: Ids = self.tokenizer(
-                [prompt + text for text in texts],
-                truncation=longest is not None,
-                max_length=longest,
+                [self._prompt + text for text in texts],
+                truncation=max_tokens is not None,
+                max_length=max_tokens,
                 padding=False,
                 return_attention_mask=False,
                 return_token_type_ids=False,
@@ -184,58 +182,61 @@ class Encoder:
         return ids
 
     def _encode_batches(
-        self, ids: Ids, batch: int, threads: int | None = None, progress: Progress | None = None
-    ) -> Iterator[tuple[NDArray[np.int64], Vectors]]:
+        self, ids: Ids, batch: int | None, threads: int | None = None
+    ) -> Iterator[tuple[Ints, Vectors]]:
         import torch
 
+        from hinet.encoders.torch_runtime import torch_threads
+
+        on_cpu = self.device == "cpu"
+        size = (BATCH if on_cpu else DEVICE_BATCH) if batch is None else whole(1).validate("batch", batch)
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-        order = np.argsort(lengths, kind="stable")
-        start = 0
-        while start < len(order):
-            stop = min(start + batch, len(order))
-            if self.device == "cpu":  # a batch of equal lengths
-                stop = start + int(np.searchsorted(lengths[order[start:stop]], lengths[order[start]], side="right"))
-            numbers = order[start:stop]
-            with self._torch_threads(threads), torch.inference_mode(), _quiet():
-                encoded = self._forward(ids, numbers, lengths[numbers])
+        for numbers in batches_by_length(lengths, size, equal=on_cpu):
+            threads = self._threads if threads is None else threads
+            with torch_threads(threads), torch.inference_mode(), _quiet():
+                encoded = self._forward([ids[number] for number in numbers.tolist()], lengths[numbers])
             yield numbers, unit_rows(encoded)
-            if progress is not None:
-                progress.advanced(len(numbers))
-            start = stop
 
-    def _forward(self, ids: Ids, numbers: NDArray[np.int64], lengths: NDArray[np.int64]) -> Vectors:
+    def _forward(self, ids: Ids, lengths: Ints) -> Vectors:
         import torch
 
-        pad = self.tokenizer.pad_token_id
-        padded = np.full((len(numbers), max(int(lengths.max()), 1)), 0 if pad is None else pad, np.int64)  # (b, tokens)
-        mask = (np.arange(padded.shape[1]) < lengths[:, None]).astype(np.int64)
-        for row, number in enumerate(numbers.tolist()):
-            padded[row, : lengths[row]] = ids[number]
+        padded, mask = pad_tokens(np.array([number for row in ids for number in row], np.int64), lengths, self._pad)
         features = {"input_ids": torch.from_numpy(padded), "attention_mask": torch.from_numpy(mask)}
         features = {name: tensor.to(self._model.device) for name, tensor in features.items()}
         encoded: Vectors = self._model(features)["sentence_embedding"].float().cpu().numpy()
         return encoded
 
-    @contextmanager
-    def _torch_threads(self, threads: int | None) -> Iterator[None]:
-        """Set the threads of torch for a while; a forked process has one, as its copy of the pool has no threads."""
-        import torch
-
-        before = torch.get_num_threads()
-        forked = os.getpid() != self._process
-        asked = self._threads if threads is None else threads
-        wanted = 1 if forked else before if asked is None else resolve_threads(asked)
-        if wanted != before:
-            torch.set_num_threads(wanted)
-        try:
-            yield
-        finally:
-            if wanted != before and not forked:
-                torch.set_num_threads(before)
+    @property
+    def _pad(self) -> int:
+        return self.tokenizer.pad_token_id or 0
 
 
-def distinct_texts(texts: Any) -> tuple[list[str], NDArray[np.int64]]:
-    """Return the distinct texts of any container in the order they first appear, and the number of each row's text.
+def batches_by_length(lengths: Ints, size: int, *, equal: bool = True) -> Iterator[Ints]:
+    """Yield batches of at most ``size`` rows, shortest first, and with ``equal`` only rows of the same length in each.
+
+    >>> [rows.tolist() for rows in batches_by_length(np.array([2, 1, 2, 2]), 2)]
+    [[1], [0, 2], [3]]
+    """
+    order = np.argsort(lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        stop = min(start + size, len(order))
+        if equal:
+            stop = start + int(np.searchsorted(lengths[order[start:stop]], lengths[order[start]], side="right"))
+        yield order[start:stop]
+        start = stop
+
+
+def pad_tokens(ids: NDArray[np.integer[Any]], lengths: Ints, pad: int) -> tuple[Ints, Ints]:
+    """Return the concatenated token ids of rows as a matrix, and 1 where it holds a token; both (b, tokens)."""
+    mask = np.arange(max(int(lengths.max(initial=1)), 1)) < lengths[:, None]
+    padded = np.full(mask.shape, pad, np.int64)
+    padded[mask] = ids
+    return padded, mask.astype(np.int64)
+
+
+def distinct_texts(texts: Any) -> tuple[list[str], Ints]:
+    """Return the distinct texts of any container in order of first appearance, and the position of each row's text.
 
     >>> distinct_texts(["rye", None, "rye"])
     (['rye', ''], array([0, 1, 0]))
@@ -249,21 +250,19 @@ def distinct_texts(texts: Any) -> tuple[list[str], NDArray[np.int64]]:
 
             array = pc.fill_null(array.cast(pa.large_string()), "")
         texts = array
-    found: dict[str, int] = {}
+    positions: dict[str, int] = {}
     values = as_arrow(texts).to_pylist()
-    rows = np.fromiter((found.setdefault(text, len(found)) for text in values), np.int64, len(values))
-    return list(found), rows
+    rows = np.fromiter((positions.setdefault(text, len(positions)) for text in values), np.int64, len(values))
+    return list(positions), rows
 
 
 def _device(device: str | None) -> str:
-    import torch
+    from hinet.encoders.torch_runtime import default_device, device_name
 
     if device is None:
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, TypeError, ValueError):
-        raise HiNetError(f"device: torch finds no {quoted(str(device))} here; use 'cpu'") from None
+        return default_device()
+    if device_name(device) is None:
+        raise HiNetError(f"device: torch finds no {quoted(str(device))} here; use 'cpu'")
     return device
 
 
@@ -276,24 +275,23 @@ def _load_model(source: str | Path, folder: Path, device: str) -> Any:
         return model.eval()
     except ImportError as error:
         raise HiNetError(f"an encoder needs another package: {error}") from None
-    except Exception as error:  # whatever the libraries below raise for a damaged folder
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise FileError(source, f"cannot be loaded as an encoder ({reason})") from None
+    except Exception as error:  # anything that the libraries raise for a damaged folder
+        raise FileError(source, f"cannot be loaded as an encoder ({reason_of(error)})") from None
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the warnings and progress bars of the libraries below."""
+    """Silence the warnings and progress bars of the libraries."""
     from transformers import utils
 
     bars: Any = utils.logging
-    shown = bars.is_progress_bar_enabled()
-    if shown:
+    enabled = bars.is_progress_bar_enabled()
+    if enabled:
         bars.disable_progress_bar()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        if shown:
+        if enabled:
             bars.enable_progress_bar()

@@ -21,7 +21,7 @@ from hinet.compiled import Kernel, interpreting
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix
 from hinet.data.text import TextFeatures, TextSettings
-from hinet.data.vectors import TokenVectors
+from hinet.encoders.token_vectors import TokenVectors
 from hinet.engine.model.fused import FusedModel, with_merged
 from hinet.engine.model.targets import Targets
 from hinet.engine.search.search import Search

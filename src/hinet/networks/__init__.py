@@ -4,6 +4,7 @@ from hinet.extras import require
 
 require("torch", "hinet.networks")
 
+from hinet.encoders.torch_runtime import device_name, is_network, torch_threads
 from hinet.networks.downpour import best_traces_to, downpour
 from hinet.networks.exporting import FlatSource, HiNetSource
 from hinet.networks.features import DenseFeatures, SparseBag, SparseRows
@@ -14,7 +15,6 @@ from hinet.networks.marginals import Marginals, forward, marginals
 from hinet.networks.models import FlattenNetwork, HiNet
 from hinet.networks.predict import predict_traces
 from hinet.networks.targets import TargetBatch, Targets
-from hinet.networks.threads import device_name, is_network, torch_threads
 
 __all__ = [
     "DenseFeatures",

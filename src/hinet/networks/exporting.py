@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hinet.data import Traces
+from hinet.encoders.torch_runtime import torch_threads
 from hinet.engine import DeepExpert, Groups
 from hinet.engine.model.experts import Floats
 from hinet.errors import HiNetError
@@ -21,7 +22,6 @@ from hinet.networks.features import DenseFeatures, SparseBag
 from hinet.networks.heads import SiblingHead
 from hinet.networks.models import FlattenNetwork, HiNet
 from hinet.networks.predict import predict_traces
-from hinet.networks.threads import torch_threads
 from hinet.ragged import gather, offsets_of
 from hinet.taxonomy import Layers
 

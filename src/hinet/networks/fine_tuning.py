@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hinet.data import Traces
+from hinet.encoders.text_encoder import TextEncoder, TokenRows
+from hinet.encoders.torch_runtime import torch_threads
 from hinet.engine.training.checkpoints import CHECKPOINT_EVERY, Best, Checkpoints, Done, check_finite, fingerprint_of
 from hinet.engine.training.jobs import Arrays, Job
 from hinet.errors import FileError, HiNetError
@@ -29,8 +31,6 @@ from hinet.networks.heads import HeadSettings, default
 from hinet.networks.models import HiNet
 from hinet.networks.predict import predict_traces
 from hinet.networks.targets import Targets
-from hinet.networks.text_encoder import TextEncoder, TokenRows
-from hinet.networks.threads import torch_threads
 from hinet.parameters import NONE, PATH, SEED, Rules, real, validate_fields, whole
 from hinet.progress import EpochRecord, Progress, SilentProgress
 
@@ -121,7 +121,7 @@ class TuningJob(Job):
         """Take a step down the gradient of the cost of some rows, and return their mean cost."""
         settings, device = self.settings, self.encoder.device
         torch.manual_seed(int(np.random.default_rng([settings.seed, self.taken, 1]).integers(2**62)))  # of dropout
-        batch = self.encoder.training_batch(self.rows, chosen)
+        batch = self.encoder.batch(self.rows, chosen)
         weights = torch.from_numpy(self._weights[chosen]).float().to(device)
         cost = (self.network.cost(batch, self.targets.batch(chosen).to(device)) * weights).mean()
         if not cost.isfinite():

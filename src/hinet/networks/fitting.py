@@ -12,6 +12,7 @@ from torch import nn
 
 from hinet.data import Traces
 from hinet.data.matrices import is_sparse
+from hinet.encoders.torch_runtime import torch_threads
 from hinet.engine import EngineSettings, ValidationRows
 from hinet.engine.settings import plan_memory
 from hinet.errors import HiNetError
@@ -23,7 +24,6 @@ from hinet.networks.loop import TrainingSettings, train
 from hinet.networks.models import HiNet
 from hinet.networks.predict import predict_traces
 from hinet.networks.targets import Targets
-from hinet.networks.threads import torch_threads
 from hinet.progress import EpochRecord, Progress
 
 MIN_STEPS = 400  # of the loop on few rows

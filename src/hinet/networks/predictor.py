@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from hinet.data import Traces
 from hinet.data.matrices import is_sparse
+from hinet.encoders.torch_runtime import torch_threads
 from hinet.engine import EngineSettings, Found, FoundLabels, FoundNodes, Groups, Targets
 from hinet.engine.search.predictor import PROBABILITY, TYPICAL_F1, K, Predictor, RowParts
 from hinet.engine.training.taxonomy_transfer import (
@@ -35,7 +36,6 @@ from hinet.networks.marginals import Marginals, marginals
 from hinet.networks.models import HiNet
 from hinet.networks.predict import feature_layer
 from hinet.networks.saving import check_network, described_network, restored_network
-from hinet.networks.threads import torch_threads
 from hinet.progress import EpochRecord, Progress
 from hinet.ragged import positions
 from hinet.taxonomy import Layers

@@ -23,7 +23,7 @@ from hinet.classifier.recognition import recognise
 from hinet.data.text import TextSettings
 from hinet.data.text.fitting import resolve_auto
 from hinet.data.text.text_input import as_arrow
-from hinet.data.vectors import read_vectors
+from hinet.encoders import read_vectors
 from hinet.errors import HiNetError, did_you_mean
 from hinet.metrics import SCORES, SET_SCORES
 from hinet.parameters import NONE, SEED, SHARE, real, validate_parameters

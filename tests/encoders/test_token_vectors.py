@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from hinet.data.vectors import TokenVectors, read_vectors
+from hinet.encoders.token_vectors import TokenVectors, read_vectors
 from hinet.errors import FileError, HiNetError
 
 PIECES = {"[UNK]": 0, "rye": 1, "bread": 2, "br": 3, "##ead": 4, "##s": 5, "un": 6, "##known": 7, "ähre": 8}
@@ -116,7 +116,7 @@ def test_text_files_of_vectors(tmp_path: Path, suffix: str) -> None:
     ("text", "message"),
     [
         ("rye 1 2\nbread 1\n", "line 2: expected a word and 2 numbers, got 2 fields"),
-        ("rye 1 x\n", "line 1: 'x' is no number"),
+        ("rye 1 x\n", "line 1: 'x' is not a number"),
         ("rye 1 nan\n", "line 1: a number is not finite"),
         ("", "is empty"),
     ],

@@ -16,7 +16,7 @@ from hinet.data.matrices import MixedRows
 from hinet.data.text import TextSettings
 from hinet.data.text.fitting import HashedBlock
 from hinet.data.text.text_input import TextBlock
-from hinet.data.vectors import TokenVectors
+from hinet.encoders.token_vectors import TokenVectors
 from hinet.engine import Search
 from hinet.errors import FileError, HiNetError
 from tests.classifier.test_forged import forge_array
@@ -322,6 +322,7 @@ def test_a_frozen_encoder_uses_the_threads_of_n_jobs(
     from hinet.encoders import Encoder
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
     encoder = Encoder.load(make_encoder(tmp_path / "encoder"))
     assert encoder.width == 16  # found by encoding a text, before threads are counted
     seen: list[int] = []

@@ -19,8 +19,8 @@ from hinet.encoders import Encoder
 from hinet.errors import FileError, HiNetError
 from hinet.serving.models import Models
 from tests.classifier.test_forged import forge_array, sign
-from tests.classifier.test_meaning import EDGES, KNOWN, texts_of
 from tests.encoders.conftest import make_encoder
+from tests.encoders.test_meaning import EDGES, KNOWN, texts_of
 
 TEXTS = ["rye bread", "milk cheese", "a wheel of the car", ""]
 
@@ -212,7 +212,7 @@ def test_train_bundles_the_encoder(encoders: Path, tmp_path: Path, capsys: pytes
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(HiNetClassifier, "fit", lambda *_, **__: pytest.fail("trained before the encoder was checked"))
         assert shell(*command, "--encoder", str(other), "--bundle-encoder") == 2
-    assert "is of the family 'megatron-bert', and --bundle-encoder knows" in capsys.readouterr().err
+    assert "is of the family 'megatron-bert', and --bundle-encoder supports" in capsys.readouterr().err
     assert shell(*command, "--encoder", str(gone), "--bundle-encoder") == 0
     shutil.rmtree(gone)
     assert shell("explain", str(tmp_path / "model"), "rye bread") == 0
