@@ -18,8 +18,8 @@ from hinet import HiNetClassifier, HiNetError, LabelError, Taxonomy, load
 from hinet.classifier import stream_reading, streaming
 from hinet.classifier.stream_reading import Chunk, RowSample
 from hinet.data.text import TextFeatures, TextSettings
-from hinet.data.text.fitting import Counts, arrow_chunks
 from hinet.data.text.streaming import BoundedCounts, NamingFeatures, features_from, named, without
+from hinet.data.text.vocabulary import Counts, arrow_chunks
 from hinet.engine.training import rows as training_rows
 from tests.classifier.data import EDGES, WORDS, small, taxonomy, texts
 

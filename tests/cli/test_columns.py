@@ -181,7 +181,7 @@ def test_files_of_vectors_must_go_with_their_table(
         np.save(file, array)
         assert message in main_error(capsys, "evaluate", shop / "model", rows)
     file.write_text("[1, 2]")
-    assert "cannot be read as an array of NumPy" in main_error(capsys, "evaluate", shop / "model", rows)
+    assert "cannot be read as a NumPy array" in main_error(capsys, "evaluate", shop / "model", rows)
     np.save(file, vectors)
     lines = rows.read_text().splitlines()
     rows.write_text("\n".join([*lines[:3], "too,few", *lines[4:]]) + "\n")

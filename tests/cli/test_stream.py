@@ -14,7 +14,7 @@ import pytest
 
 from hinet import HiNetClassifier, HiNetError, load
 from hinet.data.spill import is_spill
-from hinet.data.tables.size import estimate_rows
+from hinet.data.tables.formats import estimate_rows
 from tests.cli.conftest import CATEGORIES, HINET, files_of, products, run_hinet, run_inside, write_products
 from tests.processes import started
 

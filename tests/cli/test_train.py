@@ -17,7 +17,7 @@ import pytest
 
 from hinet import HiNetClassifier, load
 from hinet.cli import main
-from hinet.data.holdout import holdout_mask
+from hinet.data.rows import holdout_mask
 from hinet.data.text import TextFeatures
 from hinet.files import read_arrays
 from tests.cli.conftest import HINET, TRAIN_EXAMPLE, files_of, products, run_hinet, run_inside

@@ -35,14 +35,14 @@ from hinet.data.tables import (
     taxonomy_check,
 )
 from hinet.data.tables import blocks as blocks_module
-from hinet.data.tables import columns as columns_module
+from hinet.data.tables import labelled_tables as labelled_module
 from hinet.data.tables import parquet as parquet_module
 from hinet.data.tables import reading as reading_module
 from hinet.data.tables.arrow_values import row_bytes, to_python
-from hinet.data.tables.row_errors import Rejects
-from hinet.data.tables.text_rows import column_indices
+from hinet.data.tables.blocks import Rejects
+from hinet.data.tables.reading import column_indices
 from hinet.data.tables.writing import CellKind, table_writer
-from hinet.files.delimited import LONGEST_CELL
+from hinet.files.delimited import MAX_CELL
 from hinet.files.streams import peek_stream
 
 ROWS = [{"id": str(n), "text": f"text {n}, with a comma", "label": "ab"[n % 2]} for n in range(10)]
@@ -221,7 +221,7 @@ BAD = {
     "long cell": (
         "rows.csv",
         b"text,label\na,b\n" + b"x" * 50_000_000 + b",b\n",
-        f":3: the line is longer than {LONGEST_CELL:,}",
+        f":3: the line is longer than {MAX_CELL:,}",
     ),
     "long quoted": (
         "rows.csv",
@@ -793,7 +793,7 @@ def test_the_work_to_find_columns_grows_with_their_number(monkeypatch: pytest.Mo
 
 
 def test_a_text_that_is_too_long_is_an_error_of_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns_module, "MAX_TEXT_BYTES", 20)
+    monkeypatch.setattr(labelled_module, "MAX_TEXT_BYTES", 20)
     path = tmp_path / "rows.csv"
     path.write_text(f"text,label\nshort,a\n{'ä' * 11},b\n")
     with pytest.raises(

@@ -17,7 +17,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
 
 from hinet import load_icd10cm
-from hinet.data.text import TextFeatures, TextSettings, fitting, text_input
+from hinet.data.text import TextFeatures, TextSettings, text_input, vocabulary
 from hinet.data.text.hashing_kernels import BLANK, WORD
 from hinet.data.text.text_input import character_classes
 from hinet.errors import HiNetError
@@ -299,7 +299,7 @@ def test_min_df_counts_rows_and_max_features_keeps_the_most_frequent() -> None:
 
 
 def test_auto_chooses_characters_for_short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hinet.data.text.fitting.FEW_TEXTS", 0)
+    monkeypatch.setattr("hinet.data.text.vocabulary.FEW_TEXTS", 0)
     short, long = ["one two three"] * 4, ["word " * 20] * 4
     assert TextFeatures.fit(short).settings.char_ngrams == (3, 5)
     assert TextFeatures.fit(long).settings.char_ngrams is None
@@ -312,14 +312,14 @@ def test_auto_chooses_characters_for_short_texts(monkeypatch: pytest.MonkeyPatch
 def test_auto_chooses_characters_for_few_long_texts(name: str, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
     long = ["word " * 20] * 4
     for most, expected in ((least, (3, 5)), (least - 1, None)):
-        monkeypatch.setattr(f"hinet.data.text.fitting.{name}", most)
+        monkeypatch.setattr(f"hinet.data.text.vocabulary.{name}", most)
         assert TextFeatures.fit(long).settings.char_ngrams == expected
         assert TextFeatures.fit_chunks(iter([long[:1], long[1:]])).settings.char_ngrams == expected
 
 
 def test_auto_looks_at_the_first_texts_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hinet.data.text.fitting.FEW_TEXTS", 0)
-    monkeypatch.setattr("hinet.data.text.fitting.FIRST_TEXTS", 3)
+    monkeypatch.setattr("hinet.data.text.vocabulary.FEW_TEXTS", 0)
+    monkeypatch.setattr("hinet.data.text.vocabulary.FIRST_TEXTS", 3)
     texts = ["one", "two one", "two", *["word " * 200] * 5]
     for chunks in ([texts], [texts[:1], texts[1:2], texts[2:]], [texts[:2], texts[2:]]):
         assert TextFeatures.fit_chunks(iter(chunks)).settings.char_ngrams == (3, 5)
@@ -479,7 +479,7 @@ def test_names_and_threads_are_checked() -> None:
 
 
 def test_every_ngram_of_few_texts_is_a_feature(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitting, "MAX_TEXTS_FOR_ALL", 3)
+    monkeypatch.setattr(vocabulary, "MAX_TEXTS_FOR_ALL", 3)
     settings = TextSettings(word_ngrams=(1, 1), char_ngrams=None)
     for texts, least, names in (
         (["red apple", "green apple", "red"], 1, ["apple", "green", "red"]),

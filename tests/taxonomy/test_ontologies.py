@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from hinet import FileError, HiNetError, Taxonomy, TaxonomyError
 from hinet.taxonomy import FORMATS, Obo, Skos, read_draft
+from hinet.taxonomy.draft import join_terms, split_terms
 from hinet.taxonomy.obo import is_obo
 from hinet.taxonomy.skos import syntax_of
-from hinet.taxonomy.terms import join_terms, split_terms
 from tests.strategies import awkward_names, edge_lists
 
 TURTLE = """@prefix skos: <http://www.w3.org/2004/02/skos/core#> .

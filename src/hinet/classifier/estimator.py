@@ -81,8 +81,8 @@ from hinet.classifier.trust_fitting import with_learned_trust
 from hinet.classifier.update_check import UpdateCheck, check_update
 from hinet.data import Traces
 from hinet.data.frames import as_table, is_frame
-from hinet.data.holdout import holdout_mask
 from hinet.data.matrices import MixedRows, as_csr, check_rows, is_sparse, validate_weights
+from hinet.data.rows import holdout_mask
 from hinet.data.text import TextSettings
 from hinet.data.text.text_input import as_arrow
 from hinet.encoders.meaning import Meaning, TunedInput

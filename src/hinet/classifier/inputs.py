@@ -30,7 +30,7 @@ from hinet.classifier.columns import (
 from hinet.data.frames import as_table, is_frame, is_mixed, one_row_table
 from hinet.data.matrices import MixedRows, is_sparse
 from hinet.data.text import HashedTexts, TextFeatures, TextSettings, known_shares
-from hinet.data.text.foreign import made_foreign
+from hinet.data.text.known_words import made_foreign
 from hinet.data.text.text_input import as_arrow
 from hinet.encoders.meaning import EncoderVectors, Meaning, TunedInput
 from hinet.encoders.token_vectors import TokenVectors

@@ -40,7 +40,7 @@ def read_labels(
 ) -> tuple[LabelCodec, Traces]:
     """Return the codec of training labels, with the layers of their taxonomy, and the labels as traces.
 
-    ``path_sep`` stands between the steps of labels that are paths as text, see :mod:`hinet.taxonomy.path_text`; None
+    ``path_sep`` stands between the steps of labels that are paths as text, see :mod:`hinet.taxonomy.paths`; None
     takes texts as they are. Labels that are a part of others are written ``like`` all of these.
 
     Raises

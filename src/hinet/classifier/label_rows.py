@@ -10,7 +10,7 @@ import numpy as np
 
 from hinet.errors import HiNetError, LabelError, counted, format_value, quoted
 from hinet.taxonomy import PATH_MARK, PATH_SEP, as_id, has_paths, path_id, split_path, strip_padding
-from hinet.taxonomy.path_text import find_separator, path_error
+from hinet.taxonomy.paths import find_separator, path_error
 
 Read = TypeVar("Read")
 SetForm = Literal["closed", "deepest", "any"]  # with all ancestors; no label above another; neither
@@ -194,7 +194,7 @@ def values_by_node(written: Iterable[tuple[int, str, Any]]) -> dict[str, Any]:
     return values
 
 
-AUTO = "auto"  # the rule of hinet.taxonomy.path_text
+AUTO = "auto"  # the rule of hinet.taxonomy.paths
 PathSep = Literal["auto"] | str | None
 
 

@@ -16,7 +16,7 @@ from hinet.classifier.label_rows import TextStyle
 from hinet.classifier.prediction_table import PredictionOptions, PredictionTable
 from hinet.data import Traces
 from hinet.data.tables import Columns, RowBlock
-from hinet.data.tables.columns import table_of
+from hinet.data.tables.labelled_tables import input_table
 from hinet.encoders.meaning import EncoderPlace
 from hinet.errors import FileError, HiNetError, LabelError
 from hinet.evaluation.risk import RiskBound
@@ -121,7 +121,7 @@ class LoadedModel:
         for name in columns.inputs:
             if name not in row:
                 raise HiNetError(missing_column_message(name, list(row)) + "; null stands for a missing value")
-        return self.named_as_trained(table_of(block, columns, self.widths(columns)))
+        return self.named_as_trained(input_table(block, columns, self.widths(columns)))
 
     def _traces_of(self, label: str) -> Traces:
         codec = self.fitted.codec

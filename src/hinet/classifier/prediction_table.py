@@ -20,7 +20,7 @@ from hinet.classifier.label_rows import TextStyle
 from hinet.classifier.labels import NOTHING, paths_of
 from hinet.data import Traces
 from hinet.data.tables import LabelledBlock, RowBlock, RowQuery
-from hinet.data.tables.columns import is_blank
+from hinet.data.tables.labelled_tables import is_blank
 from hinet.data.tables.writing import CellKind
 from hinet.data.text import known_shares
 from hinet.engine import Found

@@ -17,10 +17,10 @@ from hinet.classifier.inputs import Kind, check_container, count_of, kind_of, te
 from hinet.classifier.label_rows import labels_of_row, rows_of
 from hinet.classifier.recognition import recognise
 from hinet.data.frames import as_table, is_frame
-from hinet.data.text.fitting import Counts, resolve_auto
 from hinet.data.text.settings import TextSettings
 from hinet.data.text.streaming import BoundedCounts
 from hinet.data.text.text_input import as_arrow
+from hinet.data.text.vocabulary import Counts, resolve_auto
 from hinet.errors import HiNetError, InputTypeError, LabelError, counted
 from hinet.progress import SECONDS_BETWEEN_LINES, Progress
 

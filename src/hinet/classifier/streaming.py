@@ -28,13 +28,13 @@ from hinet.classifier.stream_reading import ChunkReader, FirstPass, Inputs, Sour
 from hinet.classifier.titles import TitleRows, best_titles, chosen_titles
 from hinet.classifier.trust_fitting import with_learned_trust
 from hinet.data import Traces
-from hinet.data.holdout import holdout_mask
 from hinet.data.matrices import MixedRows
+from hinet.data.rows import holdout_mask
 from hinet.data.spill import NAMES, Spill, SpillWriter, block_count, check_room, remove_spill
 from hinet.data.text import TextFeatures
-from hinet.data.text.fitting import Counts, hash_and_count
 from hinet.data.text.streaming import NamingFeatures, features_from, named, without
 from hinet.data.text.text_input import as_arrow
+from hinet.data.text.vocabulary import Counts, hash_and_count
 from hinet.encoders.meaning import Meaning, vector_source
 from hinet.engine import Search, fit
 from hinet.engine.model.groups import Groups

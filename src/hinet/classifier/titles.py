@@ -18,7 +18,7 @@ from hinet.data.matrices import MixedRows
 from hinet.engine.training.title_units import TitleColumns
 from hinet.errors import HiNetError, counted
 from hinet.taxonomy import Taxonomy
-from hinet.taxonomy.terms import DEFINITION, SYNONYMS, split_terms
+from hinet.taxonomy.draft import DEFINITION, SYNONYMS, split_terms
 
 WEIGHTS = (1.0, 3.0)  # of a title, in rows, that are tried
 USUAL_WEIGHT = 3.0

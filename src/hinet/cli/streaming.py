@@ -21,10 +21,10 @@ from hinet.cli.table_options import ColumnOptions, RowOptions
 from hinet.cli.training_options import TrainingOptions, ValidationOptions
 from hinet.cli.training_rows import training_query, validation_query
 from hinet.data.tables import Columns, LabelledTables, RowErrors, labelled_blocks
-from hinet.data.tables.labelled_tables import Skipped
-from hinet.data.tables.size import estimate_rows
-from hinet.data.text.fitting import hash_and_count, resolve_auto
+from hinet.data.tables.blocks import Skipped
+from hinet.data.tables.formats import estimate_rows
 from hinet.data.text.settings import TextSettings
+from hinet.data.text.vocabulary import hash_and_count, resolve_auto
 from hinet.engine.settings import MAX_WIDTH, plan_memory
 from hinet.errors import HiNetError, counted
 from hinet.memory import GB, total_memory

@@ -168,7 +168,7 @@ def check_text_column(path: str, options: TableOptions, exclude: Collection[str]
     that repeats the label looks like text too.
     """
     from hinet.data.tables import Columns, ColumnSelection, read_blocks
-    from hinet.data.tables.labelled_tables import Skipped
+    from hinet.data.tables.blocks import Skipped
     from hinet.files.delimited import missing_column_message
 
     (default,) = Columns().text

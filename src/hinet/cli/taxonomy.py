@@ -185,7 +185,7 @@ def show(
 
     Example: hinet taxonomy show categories.csv electronics --depth 3
     """
-    from hinet.taxonomy.drawing import DEPTH, MOST_CHILDREN, draw
+    from hinet.taxonomy.check import DEPTH, MOST_CHILDREN, draw
 
     taxonomy = hierarchy.taxonomy()
     depth, most = DEPTH if depth is None else depth, MOST_CHILDREN if most is None else most

@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from hinet.cli.table_options import ColumnOptions, RowOptions, conditions
 from hinet.cli.training_options import ValidationOptions
-from hinet.data.holdout import holdout_mask
+from hinet.data.rows import holdout_mask
 from hinet.data.tables import Columns, RowErrors, RowQuery, labelled_blocks, taxonomy_check
 from hinet.data.tables.columns import check_whole_path, iter_labels
 from hinet.errors import HiNetError
 from hinet.ragged import Ints
 from hinet.taxonomy import PATH_MARK, Taxonomy, has_paths, split_path
-from hinet.taxonomy.path_text import path_error
+from hinet.taxonomy.paths import path_error
 
 SEPARATORS = (";", "|", ",")
 LEAST_SEVERAL = 0.2  # share of cells with several paths that is no accident

@@ -32,7 +32,7 @@ from hinet.data.tables import (
     new_table,
     output_format,
 )
-from hinet.data.tables.row_errors import FailFast, Unit
+from hinet.data.tables.blocks import FailFast, Unit
 from hinet.data.tables.writing import LABEL_SEP, CellKind, parquet_schema, to_arrow
 from hinet.errors import HiNetError
 from hinet.files.atomic import new_folder

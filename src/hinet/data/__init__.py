@@ -10,7 +10,7 @@ from hinet.data.traces import Traces
 from hinet.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from hinet.data.arff import ArffData, load_arff
+    from hinet.data.tables.arff import ArffData, load_arff
 
 __all__ = ["ArffData", "LabelledRows", "Traces", "load_arff", "load_icd10cm", "split_by_hash"]
-__getattr__, __dir__, _ = lazy_exports(__name__, {"arff": "ArffData load_arff"})  # Arrow is only imported for tables
+__getattr__, __dir__, _ = lazy_exports(__name__, {"tables.arff": "ArffData load_arff"})  # imports Arrow

@@ -1,4 +1,4 @@
-"""Frames of pandas and polars and Arrow tables, all as one Arrow table."""
+"""pandas and polars DataFrames and Arrow tables, all as one Arrow table; types of Arrow columns."""
 
 from __future__ import annotations
 

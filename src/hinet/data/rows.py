@@ -1,4 +1,4 @@
-"""Labelled texts, and a split of them by hash."""
+"""Labelled texts, and how rows are split into parts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hinet.errors import LabelError, counted
+from hinet.errors import HiNetError, LabelError, counted
 from hinet.ragged import Ints
 
 
@@ -64,3 +65,23 @@ def _hashes(rows: LabelledRows) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         for text, label in zip(rows.texts, rows.labels, strict=True)
     )
     return np.frombuffer(digests, ">u8") / 2.0**64
+
+
+def holdout_mask(count: int, share: float, seed: int) -> NDArray[np.bool_]:
+    """Return a mask of the rows to hold out: a random share of ``count`` rows.
+
+    The choice depends only on the seed, not on labels or texts. So the only row of a label may be held out: held-out
+    rows relate to training rows as new rows of the same source do, and estimates on them hold for new rows. At least
+    one row is held out, and at least one is kept.
+
+    >>> holdout_mask(5, 0.4, seed=0).sum()
+    np.int64(2)
+    """
+    if count < 2:
+        raise HiNetError(
+            f"got {counted(count, 'row')}, but holding some out needs at least 2; give more rows, or validation rows"
+        )
+    mask = np.zeros(count, bool)
+    size = min(max(round(share * count), 1), count - 1)
+    mask[np.random.default_rng(seed).permutation(count)[:size]] = True
+    return mask

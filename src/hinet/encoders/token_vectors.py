@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.data.text.fitting import parallel_map
 from hinet.data.text.text_input import as_arrow, in_blocks, normalise
-from hinet.data.text.vocabulary import vocabulary_lookup
+from hinet.data.text.vocabulary import parallel_map, vocabulary_lookup
 from hinet.encoders.token_kernels import TokenTable, token_hashes, token_sums
 from hinet.errors import FileError, HiNetError
 from hinet.extras import require

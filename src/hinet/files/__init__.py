@@ -1,9 +1,8 @@
 """Files on disk: decoded text, delimited tables with line numbers, arrays, and atomic writes."""
 
 from hinet.files.arrays import MappedFile, map_arrays, narrowest, read_arrays, write_arrays
-from hinet.files.atomic import PROBE_PREFIX, check_writable, write_bytes
-from hinet.files.locks import LOCK, locked
-from hinet.files.plain import check_plain
+from hinet.files.atomic import LOCK, PROBE_PREFIX, check_writable, locked, write_bytes
+from hinet.files.schema import check_plain
 from hinet.files.text import decode_text, read_bounded
 
 __all__ = [

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hinet.errors import FileError, HiNetError
 from hinet.files.atomic import write_bytes
-from hinet.files.plain import check_plain
+from hinet.files.schema import check_plain
 
 _DTYPES: dict[str, Any] = {
     "BOOL": np.bool_, "U8": np.uint8, "I8": np.int8, "U16": np.uint16, "I16": np.int16, "U32": np.uint32,

@@ -14,15 +14,15 @@ from hinet.errors import FileError, did_you_mean, quoted
 from hinet.files.text import split_lines
 
 DELIMITERS = ("\t", ",", ";", "|")
-LONGEST_CELL = 10_000_000  # characters, documents included; a longer one is a binary file or a missing quote
-LONGEST_SHORT_CELL = 1 << 17  # characters of a cell in a table that is read at once
+MAX_CELL = 10_000_000  # characters, documents included; a longer one is a binary file or a missing quote
+MAX_SHORT_CELL = 1 << 17  # characters of a cell in a table that is read at once
 
 _NAMES = {"\t": "tab", ",": "comma", ";": "semicolon", "|": "bar", " ": "blank"}
 _NEEDS_QUOTES = re.compile(r'["\r\n]|^\s|\s$')
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 EXCEL_DELIMITER = re.compile(r"sep=(.)\r?\n")  # a first line that Excel writes and reads
 
-csv.field_size_limit(LONGEST_CELL)  # Python's default is too small for documents
+csv.field_size_limit(MAX_CELL)  # Python's default is too small for documents
 
 
 class QuoteError(FileError):
@@ -160,8 +160,8 @@ def _table(path: str | Path, text: str, delimiter: str, quotes: bool) -> Delimit
     for line, cells_of_row in zip(lines, records, strict=True):
         if len(cells_of_row) != width:
             raise FileError(path, width_message(cells_of_row, width, delimiter), line=line)
-        if max(map(len, cells_of_row)) > LONGEST_SHORT_CELL:
-            raise QuoteError(path, _too_long(LONGEST_SHORT_CELL), line=line)
+        if max(map(len, cells_of_row)) > MAX_SHORT_CELL:
+            raise QuoteError(path, _too_long(MAX_SHORT_CELL), line=line)
     cells: Iterable[Sequence[str]] = zip(*records[1:], strict=True) if len(records) > 1 else [()] * width
     return DelimitedTable(str(path), dict(zip(names, cells, strict=True)), lines[1:], lines[0], long_records)
 

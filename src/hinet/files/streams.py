@@ -102,7 +102,7 @@ class PeekedStream(NamedTuple):
 
 
 def peek_stream(
-    stream: io.BufferedReader, size: int = BUFFER_BYTES, on_read: Callable[[], None] = lambda: None
+    stream: io.BufferedReader, size: int = BUFFER_BYTES, on_read: Callable[[], None] | None = None
 ) -> PeekedStream:
     """Read the first bytes of a stream ahead; unlike ``peek``, wait for ``size`` bytes from a slow pipe.
 
@@ -116,14 +116,15 @@ def peek_stream(
 class _PrefixedStream(io.RawIOBase):
     """Some bytes followed by those of a stream."""
 
-    def __init__(self, head: bytes, rest: io.BufferedReader, on_read: Callable[[], None]) -> None:
+    def __init__(self, head: bytes, rest: io.BufferedReader, on_read: Callable[[], None] | None) -> None:
         self._head, self._rest, self._on_read = memoryview(head), rest, on_read
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        self._on_read()
+        if self._on_read is not None:
+            self._on_read()
         if not len(self._head):
             return self._rest.readinto1(buffer)
         count = min(len(buffer), len(self._head))

@@ -13,7 +13,7 @@ from hinet.errors import FileError, HiNetError
 from hinet.files.streams import open_bytes
 
 ENCODING_REMEDY = "set `encoding`, such as to latin-1"
-LONGEST_LINE = 1_000_000  # characters; a longer line is a binary file or has lost its line endings
+MAX_LINE = 1_000_000  # characters; a longer line is a binary file or has lost its line endings
 CHUNK_BYTES = 1 << 20  # read at a time
 
 _NOT_FOR_FILES = ("undefined", "idna", "punycode", "unicode-escape", "raw-unicode-escape")
@@ -95,11 +95,11 @@ def split_lines(path: str | Path, text: str) -> list[str]:
     """Return the lines with their endings; raise FileError for a line that is too long."""
     # newline="" splits at \n, \r and \r\n only; str.splitlines would also split at rarer characters.
     lines = io.StringIO(text, newline="").readlines()
-    if max(map(len, lines), default=0) > LONGEST_LINE:
-        number, line = next((n, line) for n, line in enumerate(lines, start=1) if len(line) > LONGEST_LINE)
+    if max(map(len, lines), default=0) > MAX_LINE:
+        number, line = next((n, line) for n, line in enumerate(lines, start=1) if len(line) > MAX_LINE)
         raise FileError(
             path,
-            f"the line has {len(line):,} characters, more than {LONGEST_LINE:,}; "
+            f"the line has {len(line):,} characters, more than {MAX_LINE:,}; "
             "check the line endings and the format of the file",
             line=number,
         )

@@ -14,7 +14,7 @@ from hinet.data import Traces
 from hinet.errors import LabelError, counted, quoted
 from hinet.ragged import Ints, distinct, gather, offsets_of
 from hinet.taxonomy import VIRTUAL_ROOT, Taxonomy
-from hinet.taxonomy.path_ids import as_id
+from hinet.taxonomy.paths import as_id
 
 Labels: TypeAlias = Traces | Sequence[Any] | NDArray[Any]
 """Traces, or node ids: one per row, None for none, or several per row as a list, tuple or set."""

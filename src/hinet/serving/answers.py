@@ -18,7 +18,7 @@ from hinet.classifier.prediction_table import label_text
 from hinet.classifier.predictions import STOPS
 from hinet.data import Traces
 from hinet.data.tables import RowBlock
-from hinet.data.tables.columns import is_blank, table_of
+from hinet.data.tables.labelled_tables import input_table, is_blank
 from hinet.data.text import unknown_words
 from hinet.engine import Found
 from hinet.engine.model.targets import Targets
@@ -89,7 +89,7 @@ class Answerer:
         def table(some: Sequence[Json]) -> Any:
             cells = {name: [row[name] for row in some] for name in columns.inputs}
             block = RowBlock("rows", "jsonl", list(range(1, len(some) + 1)), cells, positions=list(range(len(some))))
-            return table_of(block, columns, widths)
+            return input_table(block, columns, widths)
 
         try:
             return self.model.named_as_trained(table(rows))

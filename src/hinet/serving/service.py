@@ -16,7 +16,7 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from hinet import __version__
-from hinet.data.tables.columns import is_blank
+from hinet.data.tables.labelled_tables import is_blank
 from hinet.errors import HiNetError, LabelError, quoted
 from hinet.parameters import resolve_threads
 from hinet.serving.answers import Question, RowError

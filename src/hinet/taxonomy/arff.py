@@ -1,13 +1,147 @@
-"""The hierarchy in the header of an ARFF file, as Clus writes it."""
+"""The header of an ARFF file: its attributes, and the hierarchy that Clus declares in one of them."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from hinet.errors import FileError, quoted
-from hinet.files.arff import Attribute, parse_header
 from hinet.taxonomy.draft import Draft
+
+AttributeKind = Literal["number", "category", "text", "key", "hierarchy"]
+
+_START = re.compile(r"(?:\s|%[^\n]*\n)*@relation\b", re.IGNORECASE)
+_DATA = re.compile(r"^[ \t]*@data[ \t]*(?:%.*)?\r?$", re.IGNORECASE | re.MULTILINE)
+_ATTRIBUTE = re.compile(r"""@attribute\s+('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s{]+)\s*(.*)""", re.IGNORECASE)
+_VALUE = re.compile(r"""\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,]*?)\s*(?:,|$)""")
+_KINDS: dict[str, AttributeKind] = {
+    "numeric": "number", "real": "number", "integer": "number", "string": "text", "key": "key", "date": "key",
+}  # fmt: skip
+_REMEDY = "expected numeric, string, {values} or hierarchical"
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A declared column: its values if it has categories, or the nodes or edges of its hierarchy."""
+
+    name: str
+    kind: AttributeKind
+    values: tuple[str, ...]
+    line: int
+
+
+@dataclass(frozen=True)
+class ArffHeader:
+    """The attributes of a file, and the offset and line after ``@data``."""
+
+    attributes: tuple[Attribute, ...]
+    data_start: int
+    data_line: int
+
+    @property
+    def hierarchy(self) -> Attribute | None:
+        """The attribute of the labels, if one is hierarchical."""
+        return next((attribute for attribute in self.attributes if attribute.kind == "hierarchy"), None)
+
+    def names(self, kind: AttributeKind) -> tuple[str, ...]:
+        """Return the attributes of a kind."""
+        return tuple(attribute.name for attribute in self.attributes if attribute.kind == kind)
+
+
+def is_arff(text: str) -> bool:
+    r"""Return whether a text starts as an ARFF file does.
+
+    >>> is_arff("% genes\n@RELATION cellcycle"), is_arff("node,parent")
+    (True, False)
+    """
+    return _START.match(text) is not None
+
+
+def parse_header(path: str | Path, text: str) -> ArffHeader:
+    """Return the header of an ARFF file, or raise FileError with the line; of equal names, later ones get a number."""
+    data = _DATA.search(text)
+    if data is None:
+        raise FileError(path, "there is no line @data after the attributes of the ARFF file; is it cut short?")
+    attributes = [
+        _attribute(path, line.strip(), number)
+        for number, line in enumerate(text[: data.start()].split("\n"), start=1)
+        if line.lstrip()[:10].lower() == "@attribute"
+    ]
+    hierarchies = [attribute for attribute in attributes if attribute.kind == "hierarchy"]
+    if len(hierarchies) > 1:
+        raise FileError(path, "a second attribute is hierarchical; keep one", line=hierarchies[1].line)
+    names = _distinct_names([attribute.name for attribute in attributes])
+    renamed = tuple(
+        Attribute(name, attribute.kind, attribute.values, attribute.line)
+        for name, attribute in zip(names, attributes, strict=True)
+    )
+    return ArffHeader(renamed, data.end(), text.count("\n", 0, data.start()) + 1)
+
+
+def _attribute(path: str | Path, line: str, number: int) -> Attribute:
+    match = _ATTRIBUTE.fullmatch(line)
+    if match is None:
+        raise FileError(path, f"expected '@attribute name type', got {quoted(line)}", line=number)
+    name, declared = unquote(match[1]), match[2].strip()
+    if declared.startswith("{"):
+        inner = declared.partition("%")[0].rstrip() if not declared.endswith("}") else declared
+        if not inner.endswith("}"):
+            raise FileError(path, f"the values of {quoted(name)} do not end with '}}'", line=number)
+        return Attribute(name, "category", _values(inner[1:-1]), number)
+    word, rest = [*declared.split(None, 1), "", ""][:2]
+    if word.lower() == "hierarchical":
+        return Attribute(name, "hierarchy", tuple(dict.fromkeys(_values(rest))), number)
+    if word.lower() not in _KINDS:
+        raise FileError(path, f"the type of {quoted(name)} is {quoted(declared)}, {_REMEDY}", line=number)
+    return Attribute(name, _KINDS[word.lower()], (), number)
+
+
+def _distinct_names(names: list[str]) -> list[str]:
+    """Return names in which a repeated one has the number of its occurrence after it."""
+    taken, counts, distinct = {*names}, dict.fromkeys(names, 0), []
+    for name in names:
+        counts[name] += 1
+        number, candidate = counts[name], name
+        while number > 1 and (candidate := f"{name} {number}") in taken:
+            number += 1
+        taken.add(candidate)
+        distinct.append(candidate)
+    return distinct
+
+
+def _values(text: str) -> tuple[str, ...]:
+    return tuple(value for value in split_values(text) if value)
+
+
+def split_values(text: str) -> list[str]:
+    """Return the values between commas, without the spaces and quotes around them.
+
+    >>> split_values("1, 'a, b' ,?")
+    ['1', 'a, b', '?']
+    """
+    if "'" not in text and '"' not in text:
+        return [part.strip() for part in text.split(",")]
+    values, position = [], 0
+    while position <= len(text):
+        match = _VALUE.match(text, position)
+        assert match is not None  # it matches any text
+        values.append(unquote(match[1]))
+        position = match.end() if match[0].endswith(",") and match.end() > match.end(1) else len(text) + 1
+    return values
+
+
+def unquote(text: str) -> str:
+    r"""Return a name or value without the quotes around it.
+
+    >>> unquote("'it\\'s'"), unquote('"two words"'), unquote("plain")
+    ("it's", 'two words', 'plain')
+    """
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        return re.sub(r"\\(.)", r"\1", text[1:-1])
+    return text
+
 
 ROOT = "root"
 SEPARATOR = "/"

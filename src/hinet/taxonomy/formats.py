@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Protocol
 
 from hinet.errors import FileError, quoted
-from hinet.files.arff import is_arff
 from hinet.files.delimited import DelimitedTable, column_names, guess_delimiter, parse_delimited
 from hinet.files.excel import EXCEL, sheet_rows
 from hinet.files.streams import STANDARD, open_bytes, seekable_file, strip_compression
 from hinet.files.text import read_text, split_lines
-from hinet.taxonomy.arff import Arff
+from hinet.taxonomy.arff import Arff, is_arff
 from hinet.taxonomy.draft import Draft, Problem
 from hinet.taxonomy.nested_json import NestedJson
 from hinet.taxonomy.obo import Obo, is_obo
-from hinet.taxonomy.path_ids import as_id, named_path_draft
+from hinet.taxonomy.paths import as_id, named_path_draft
 from hinet.taxonomy.skos import Skos, syntax_of
 
 NODE_COLUMNS = ("node", "child", "id", "node_id", "code")

@@ -16,7 +16,7 @@ from typing import Any
 
 from hinet.errors import FileError, quoted
 from hinet.taxonomy.draft import UNWRITABLE, Draft, is_writable
-from hinet.taxonomy.path_ids import LONGEST_PATH_ID, PATH_SEP, path_id
+from hinet.taxonomy.paths import LONGEST_PATH_ID, PATH_SEP, path_id
 
 _TOKEN = re.compile(r'[ \t\n\r]*(?:("(?:[^"\\]|\\.)*")|([{}\[\],:])|([^ \t\n\r{}\[\],:"]+))')
 _OPENING = {"{": "}", "[": "]"}

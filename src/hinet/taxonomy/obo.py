@@ -9,8 +9,7 @@ from pathlib import Path
 
 from hinet.errors import FileError, TaxonomyError, quoted
 from hinet.files.text import split_lines
-from hinet.taxonomy.draft import Draft, Problem
-from hinet.taxonomy.terms import DEFINITION, SYNONYMS, TITLE, join_terms, split_terms
+from hinet.taxonomy.draft import DEFINITION, SYNONYMS, TITLE, Draft, Problem, join_terms, split_terms
 
 _START = re.compile(r"(?:\s|![^\n]*\n)*(?:format-version:|\[Term\]\s)")
 _STANZA = re.compile(r"\[(\w+)\]")

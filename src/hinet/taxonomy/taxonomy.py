@@ -20,7 +20,7 @@ from hinet.ragged import Bools, Ints, first_seen, freeze, frozen, gather, group_
 from hinet.taxonomy.draft import UNWRITABLE, Draft, Graph, Problem, is_writable, longest_depth, resolve
 from hinet.taxonomy.formats import TaxonomyFormat, id_path_draft, read_draft
 from hinet.taxonomy.obo import obo_text
-from hinet.taxonomy.path_ids import as_id, named_path_draft, strip_padding
+from hinet.taxonomy.paths import as_id, named_path_draft, strip_padding
 from hinet.taxonomy.skos import skos_text
 
 VIRTUAL_ROOT = -1

@@ -21,8 +21,8 @@ from hinet.classifier.label_rows import checked_labels, has_sets
 from hinet.classifier.parameters import RULES, SETTINGS
 from hinet.classifier.recognition import recognise
 from hinet.data.text import TextSettings
-from hinet.data.text.fitting import resolve_auto
 from hinet.data.text.text_input import as_arrow
+from hinet.data.text.vocabulary import resolve_auto
 from hinet.encoders import read_vectors
 from hinet.errors import HiNetError, did_you_mean
 from hinet.metrics import SCORES, SET_SCORES

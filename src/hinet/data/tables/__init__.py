@@ -1,12 +1,10 @@
-"""Tables read and written in blocks: CSV, TSV, JSON lines, Parquet, ARFF and plain lines."""
+"""Tables read and written in blocks: CSV, TSV, JSON lines, Parquet, ARFF, Excel and plain lines."""
 
-from hinet.data.tables.blocks import ColumnSelection, RowBlock
-from hinet.data.tables.columns import Columns, Conditions, LabelledBlock, RowQuery, labelled_blocks, taxonomy_check
-from hinet.data.tables.declared import declared_columns
+from hinet.data.tables.blocks import ColumnSelection, FailFast, RowBlock, RowErrors, collect_rejects
+from hinet.data.tables.columns import Columns, declared_columns, taxonomy_check
 from hinet.data.tables.formats import TableOptions
-from hinet.data.tables.labelled_tables import LabelledTables
+from hinet.data.tables.labelled_tables import Conditions, LabelledBlock, LabelledTables, RowQuery, labelled_blocks
 from hinet.data.tables.reading import read_blocks
-from hinet.data.tables.row_errors import FailFast, RowErrors, collect_rejects
 from hinet.data.tables.writing import new_table, output_format
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The format of a table: as given, by its file name, or by its first bytes."""
+"""The format of a table: as given, by its file name, or by its first bytes; and its approximate number of rows."""
 
 from __future__ import annotations
 
@@ -10,26 +10,24 @@ from pathlib import Path
 from typing import get_args
 
 from hinet.choices import TableFormat
-from hinet.files.arff import is_arff
 from hinet.files.delimited import EXCEL_DELIMITER, QuoteError, Records, first_line, guess_delimiter
 from hinet.files.excel import EXCEL
-from hinet.files.streams import STANDARD, strip_compression
+from hinet.files.streams import STANDARD, open_bytes, peek_stream, strip_compression
 from hinet.files.text import check_encoding
+from hinet.taxonomy.arff import is_arff
 
 FORMATS: tuple[TableFormat, ...] = get_args(TableFormat)
 TEXT_COLUMN = "text"  # the column of plain lines
 PARQUET = b"PAR1"
-LONG_CELL_LINES = 100  # lines that a quoted cell may span
+MAX_CELL_LINES = 100  # lines that a quoted cell may span
+SAMPLE_BYTES = 1 << 20  # size of the sample from which the number of rows is estimated
+COMPRESSION_RATIO = 4  # typical ratio for compressed text
 
 _HEADER = re.compile(r"\w+([,;|\t]\w+)+")  # single words with delimiters and no spaces between them
 _BY_SUFFIX: dict[str, TableFormat] = {
     ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
     ".parquet": "parquet", ".pq": "parquet", ".arff": "arff", ".xlsx": "xlsx", ".xlsm": "xlsx",
 }  # fmt: skip
-
-
-def _do_nothing() -> None:
-    pass
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class TableOptions:
     delimiter: str | None = None
     quotes: bool | None = None  # whether cells may be quoted
     encoding: str = "utf-8"
-    on_read: Callable[[], None] = _do_nothing  # called before each read of a text file; may raise to stop
+    on_read: Callable[[], None] | None = None  # called before each read of a text file; may raise to stop
 
     def __post_init__(self) -> None:
         check_encoding(self.encoding)
@@ -96,5 +94,23 @@ def has_quotes(text: str, delimiter: str, is_cut: bool) -> bool:
         for _ in Records("", lines[:-1] if is_cut else lines, delimiter, quotes=True):
             pass
     except QuoteError as error:
-        return is_cut and (error.line or 0) > len(lines) - LONG_CELL_LINES  # the text may end within a cell
+        return is_cut and (error.line or 0) > len(lines) - MAX_CELL_LINES  # the text may end within a cell
     return True
+
+
+def estimate_rows(paths: Sequence[str]) -> int:
+    """Return the approximate number of rows in files: exact for Parquet, else estimated from the first lines."""
+    return sum(map(_estimate_rows, paths))
+
+
+def _estimate_rows(path: str) -> int:
+    size = Path(path).stat().st_size
+    with open_bytes(path) as raw:
+        sample = peek_stream(raw).stream.read(SAMPLE_BYTES)
+    if sample.startswith(PARQUET):
+        import pyarrow.parquet as pq
+
+        return int(pq.read_metadata(path).num_rows)
+    if strip_compression(path) != path:
+        size *= COMPRESSION_RATIO
+    return max(1, round(sample.count(b"\n") * size / max(len(sample), 1)))

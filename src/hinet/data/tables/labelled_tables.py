@@ -1,42 +1,97 @@
-"""Files of labelled rows that are read again and again, in constant memory: what a stream trains on."""
+"""Rows of tables with their inputs and labels; rows with an invalid input or label are row errors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
-from hinet.data.tables.columns import Columns, RowQuery, labelled_blocks
+from hinet.data.frames import is_categories, is_number
+from hinet.data.tables.blocks import ColumnSelection, FailFast, RowBlock, RowErrors, Skipped
+from hinet.data.tables.cells import VectorFile, as_text, category_cells, number_cells, vector_cells, vector_files
+from hinet.data.tables.columns import NON_TEXT, Check, Columns, accept_any, label_error
 from hinet.data.tables.formats import TableOptions
-from hinet.data.tables.row_errors import FailFast, RowErrors, Unit
+from hinet.data.tables.reading import read_blocks
+from hinet.data.text.text_input import MAX_TEXT_BYTES, too_long_message
 from hinet.errors import HiNetError
 from hinet.files.streams import STANDARD
 
+Conditions = Mapping[str, tuple[str, ...]]
 
-class Skipped:
-    """Leaves invalid rows out; with ``kept``, they are put there, to be told of later."""
 
-    fail_fast = False
+@dataclass(frozen=True)
+class RowQuery:
+    """Which rows to read, and which of their columns."""
 
-    def __init__(self, kept: list[tuple[str, int, str, str, Unit]] | None = None) -> None:
-        self.count, self._kept = 0, kept
+    columns: Columns
+    labels: bool = True  # whether rows need a label
+    where: Conditions = field(default_factory=dict)  # only rows whose columns have one of these values
+    exclude: Conditions = field(default_factory=dict)  # no rows whose columns have one of these values
+    keep: tuple[str, ...] = ()  # further columns to read
+    keep_all: bool = False
+    explicit: bool = True  # whether the user named the columns of this file
+    allow_blank: bool = False  # whether rows may have a blank text
+    check: Check = accept_any
+    widths: Mapping[str, int] = field(default_factory=dict)  # known widths of vector columns
 
-    def add(self, path: str, number: int, reason: str, row: str, unit: Unit = "line") -> None:
-        """Count the row."""
-        self.count += 1
-        if self._kept is not None:
-            self._kept.append((path, number, reason, row, unit))
+    def selection(self, in_files: Iterable[str] = ()) -> ColumnSelection:
+        """Return the columns to read from a table; vector columns ``in_files`` of their own are not among them."""
+        columns, labels = self.columns, self.columns.label if self.labels else ()
+        names = dict.fromkeys([*columns.text, *columns.number, *columns.category, *labels, *self.where, *self.exclude])
+        others = {*in_files}
+        vectors = [name for name in columns.vector if name not in others]  # kept unchanged, often as Arrow arrays
+        keep = tuple(dict.fromkeys([*self.keep, *vectors]))
+        explicit = self.explicit or bool(keep) or columns.is_mixed or len(names) > len(columns.text)
+        parameters = {
+            **dict.fromkeys(self.keep, "keep"),
+            **{name: kind for kind in NON_TEXT for name in getattr(columns, kind)},
+            **dict.fromkeys(self.exclude, "valid_where"),
+            **dict.fromkeys(self.where, "where"),
+            **dict.fromkeys(labels, "label"),
+            **dict.fromkeys(columns.text, "text"),
+        }
+        return ColumnSelection(tuple(names), keep, self.keep_all, explicit, parameters)
+
+
+@dataclass(frozen=True)
+class LabelledBlock:
+    """Rows with their texts, and their labels if the query needs them."""
+
+    rows: RowBlock
+    texts: list[str]
+    labels: list[Any]
+    table: pa.Table | None = None  # all input columns, if some are not text
+
+    @property
+    def inputs(self) -> list[str] | pa.Table:
+        """The inputs of a model: texts, or a table."""
+        return self.texts if self.table is None else self.table
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def parts(self, size: int) -> Iterator[LabelledBlock]:
+        """Yield the rows in blocks of at most ``size`` rows."""
+        if len(self) <= size:
+            yield self
+            return
+        for start in range(0, len(self), size):
+            rows = range(start, min(start + size, len(self)))
+            table = None if self.table is None else self.table.slice(start, len(rows))
+            texts, labels = self.texts[start : rows.stop], self.labels[start : rows.stop]
+            yield LabelledBlock(self.rows.take(rows), texts, labels, table)
 
 
 @dataclass
 class LabelledTables:
-    """The rows of files as pairs of texts, or tables, and labels; a source for ``HiNetClassifier.fit_stream``.
+    """The rows of files as pairs of inputs (texts or tables) and labels; a source for ``HiNetClassifier.fit_stream``.
 
-    Files are CSV, TSV, JSON lines, Parquet or ARFF, plain or compressed. The first time they are read, the first
-    invalid row raises FileError, or ``row_errors`` yields what receives it; later, invalid rows are left out.
+    Files are CSV, TSV, JSON lines, Parquet or ARFF, plain or compressed, and are read several times. The first time,
+    invalid rows go to the object that ``row_errors`` yields; by default, the first one raises FileError. Later, they
+    are left out.
 
     Examples
     --------
@@ -61,3 +116,120 @@ class LabelledTables:
                     inputs = block.table if block.table is not None else pa.array(block.texts, pa.large_string())
                     yield inputs, block.labels
         self._was_read = True
+
+
+def labelled_blocks(
+    paths: Sequence[str], query: RowQuery, options: TableOptions, row_errors: RowErrors
+) -> Iterator[LabelledBlock]:
+    """Yield the rows that a query selects; rows with an invalid input or label go to ``row_errors``.
+
+    A vector column may be in a file of its own next to the table; see :func:`hinet.data.tables.cells.vector_files`.
+    """
+    widths = dict(query.widths)
+    for path in paths:
+        files = vector_files(path, query.columns.vector)
+        errors_before, rows = row_errors.count, 0
+        for block in read_blocks([path], query.selection(files), options, row_errors):
+            rows = block.positions[-1] + 1 if block.positions else rows
+            yield _parse_block(block, query, files, widths, row_errors)
+        for file in files.values():
+            file.check_length(rows, rows + row_errors.count - errors_before)
+
+
+def input_table(block: RowBlock, columns: Columns, widths: Mapping[str, int]) -> pa.Table:
+    """Return the input columns of rows, or raise HiNetError for the first invalid cell."""
+    errors = _text_errors(_texts(block, columns.text), allow_blank=True)
+    table = _table(block, columns, {}, dict(widths), errors)
+    if errors:
+        raise HiNetError(errors[min(errors)])
+    return table
+
+
+def is_blank(text: str) -> bool:
+    """Return whether a text is empty or only spaces.
+
+    >>> is_blank(" "), is_blank("rye")
+    (True, False)
+    """
+    return not text or text.isspace()
+
+
+def _parse_block(
+    block: RowBlock, query: RowQuery, files: Mapping[str, VectorFile], widths: dict[str, int], row_errors: RowErrors
+) -> LabelledBlock:
+    block, columns = _filter_rows(block, query), query.columns
+    texts = _texts(block, columns.text)
+    labels = columns.parse_labels([block.values(name) for name in columns.label]) if query.labels else []
+    reasons = {label: label_error(label) or query.check(label) for label in {*labels}}
+    errors: dict[int, str] = {}
+    if any(reasons.values()):
+        errors = {row: reason for row, label in enumerate(labels) if (reason := reasons[label])}
+    table = _table(block, columns, files, widths, errors) if columns.is_mixed else None
+    errors |= _text_errors(texts, query.allow_blank or columns.is_mixed)
+    if not errors:
+        return LabelledBlock(block, cast(list[str], texts), labels, table)
+    for row, reason in sorted(errors.items()):
+        row_errors.add(block.path, block.numbers[row], reason, block.to_json(row), block.unit)
+    valid_rows = [row for row in range(len(texts)) if row not in errors]
+    kept_labels = [labels[row] for row in valid_rows] if query.labels else []
+    kept_table = None if table is None else table.take(pa.array(valid_rows, pa.int64()))
+    return LabelledBlock(block.take(valid_rows), [str(texts[row]) for row in valid_rows], kept_labels, kept_table)
+
+
+def _filter_rows(block: RowBlock, query: RowQuery) -> RowBlock:
+    if not query.where and not query.exclude:
+        return block
+    columns = {
+        name: [(as_text(cell) or "").strip() for cell in block.values(name)] for name in (*query.where, *query.exclude)
+    }
+
+    def meets(row: int, conditions: Conditions) -> bool:
+        return all(columns[name][row] in values for name, values in conditions.items())
+
+    rows = range(len(block))
+    return block.take(
+        [row for row in rows if meets(row, query.where) and not (query.exclude and meets(row, query.exclude))]
+    )
+
+
+def _texts(block: RowBlock, columns: Sequence[str]) -> list[str | None]:
+    """Return the text of every row, or None where a cell is not text."""
+    if not columns:
+        return [""] * len(block)
+    parts = [[cell if isinstance(cell, str) else as_text(cell) for cell in block.values(name)] for name in columns]
+    if len(parts) == 1:
+        return parts[0]
+    rows = zip(*parts, strict=True)
+    return [None if None in cells else " ".join(cell for cell in cells if cell) for cells in rows]
+
+
+def _text_errors(texts: Sequence[str | None], allow_blank: bool) -> dict[int, str]:
+    return {row: reason for row, text in enumerate(texts) if (reason := _text_error(text, allow_blank))}
+
+
+def _text_error(text: str | None, allow_blank: bool) -> str:
+    if text is None:
+        return "the text is a list or an object; set `text` to a column of text"
+    if 4 * len(text) > MAX_TEXT_BYTES and (size := len(text.encode(errors="replace"))) > MAX_TEXT_BYTES:
+        return too_long_message(size)
+    return "" if allow_blank or not is_blank(text) else "the text is empty; leave the row out"
+
+
+def _table(
+    block: RowBlock, columns: Columns, files: Mapping[str, VectorFile], widths: dict[str, int], errors: dict[int, str]
+) -> pa.Table:
+    """Return the input columns of rows; the reasons why rows are invalid go into ``errors``."""
+    texts = ([as_text(cell) or "" for cell in block.values(name)] for name in columns.text)
+    arrays = [pa.array(column, pa.large_string()) for column in texts]
+    arrays += [number_cells(name, _array_or_cells(block, name, is_number), errors) for name in columns.number]
+    arrays += [category_cells(name, _array_or_cells(block, name, is_categories), errors) for name in columns.category]
+    for name in columns.vector:
+        cells = files[name].take(block.positions) if name in files else block.column(name)
+        arrays.append(vector_cells(name, cells, widths, errors))
+    return pa.table(arrays, list(columns.inputs))
+
+
+def _array_or_cells(block: RowBlock, name: str, has_kind: Callable[[pa.DataType], bool]) -> Any:
+    """Return a column as an Arrow array if it has the required type, else as Python values."""
+    column = block.column(name)
+    return column if isinstance(column, pa.Array) and has_kind(column.type) else block.values(name)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from hinet.data.tables import blocks
 from hinet.data.tables.arrow_values import row_bytes, take_rows, to_python
@@ -17,11 +20,11 @@ from hinet.files.delimited import column_names
 from hinet.files.streams import PeekedStream, seekable_file
 from hinet.ragged import offsets_of
 
-MAX_BATCH_BYTES = 16 * blocks.MAX_CHARACTERS  # that Arrow decodes at a time; larger batches are split afterwards
-UNEVEN = 4  # assumed ratio of the bytes of a batch to the average
-MIN_BATCH_ROWS = 256  # read at a time; if values are too long for it, columns stay dictionary-encoded
+MAX_BATCH_BYTES = 16 * blocks.MAX_CHARACTERS  # bytes decoded per batch; larger batches are split afterwards
+SIZE_VARIATION = 4  # assumed ratio of the bytes of a batch to the average
+MIN_BATCH_ROWS = 256  # columns whose values are too long for this many rows stay dictionary-encoded
 MAX_PLANNED_GROUPS = 1_000  # row groups planned before the first of them is read
-MIN_VALUE_BYTES = 8  # of a value in memory, even if the file uses a bit
+MIN_VALUE_BYTES = 8  # memory per value, even if the file uses a bit
 
 
 class _BatchPlan(NamedTuple):
@@ -33,8 +36,6 @@ class _BatchPlan(NamedTuple):
 
 def parquet_blocks(path: str, peeked: PeekedStream, selection: ColumnSelection, encoding: str) -> Iterator[RowBlock]:
     """Yield the rows of a Parquet file; bytes in text columns are decoded with ``encoding``."""
-    import pyarrow as pa
-
     if not peeked.head.startswith(PARQUET):
         raise FileError(path, "is not a Parquet file; set `format`")
     try:
@@ -71,10 +72,7 @@ def _batches(file: Any, table: Any, columns: list[str]) -> Iterator[Any]:
 
     leaves = _leaves(table, columns)
     dictionary_file = pq.ParquetFile(file, read_dictionary=list(leaves.values()))
-
-    def plan_of(group: int) -> _BatchPlan:
-        return _plan_batches(table, dictionary_file, group, leaves)
-
+    plan_of = partial(_plan_batches, table, dictionary_file, leaves)
     groups = range(table.metadata.num_row_groups)
     for start in groups[::MAX_PLANNED_GROUPS]:
         for plan, alike in groupby(groups[start : start + MAX_PLANNED_GROUPS], plan_of):
@@ -85,28 +83,27 @@ def _batches(file: Any, table: Any, columns: list[str]) -> Iterator[Any]:
 
 def _leaves(table: Any, columns: list[str]) -> dict[int, str]:
     """Return the paths of the physical columns by number; lists and structs have several."""
-    wanted = {*columns}
+    selected = {*columns}
     paths = {number: table.schema.column(number).path for number in range(len(table.schema))}
-    return {number: path for number, path in paths.items() if not wanted.isdisjoint(_prefixes(path))}
+    # A column is called like the path of its physical column up to a dot, or like the whole path.
+    return {
+        number: path
+        for number, path in paths.items()
+        if path in selected or any(path[: dot.start()] in selected for dot in re.finditer(r"\.", path))
+    }
 
 
-def _prefixes(path: str) -> Iterator[str]:
-    """Yield the names that the column of a physical column may have: its path up to every dot, and the whole path."""
-    yield from (path[:dot] for dot, letter in enumerate(path) if letter == ".")
-    yield path
-
-
-def _plan_batches(table: Any, dictionary_file: Any, group: int, leaves: Mapping[int, str]) -> _BatchPlan:
+def _plan_batches(table: Any, dictionary_file: Any, leaves: Mapping[int, str], group: int) -> _BatchPlan:
     """Return how to read a row group so that a batch has a bounded size."""
     metadata = table.metadata.row_group(group)
     rows = max(metadata.num_rows, 1)
-    bytes_a_row = 1.0
+    row_size = 1.0
     dictionary_columns: list[str] = []
     for number, path in leaves.items():
         chunk = metadata.column(number)
         values = max(chunk.num_values, 1) / rows  # average per row
         width = max(table.schema.column(number).length or 0, MIN_VALUE_BYTES)
-        average = UNEVEN * max(chunk.total_uncompressed_size / rows, values * width)
+        average = SIZE_VARIATION * max(chunk.total_uncompressed_size / rows, values * width)
         longest = 0.0  # bytes of a value that all rows may repeat
         if chunk.has_dictionary_page and chunk.physical_type == "BYTE_ARRAY":
             longest = values * chunk.total_uncompressed_size
@@ -115,8 +112,8 @@ def _plan_batches(table: Any, dictionary_file: Any, group: int, leaves: Mapping[
         if longest * MIN_BATCH_ROWS > MAX_BATCH_BYTES:
             dictionary_columns.append(path)
             longest = 0.0
-        bytes_a_row += max(average, longest)
-    batch_rows = int(min(max(MAX_BATCH_BYTES // bytes_a_row, 1), blocks.MAX_ROWS))
+        row_size += max(average, longest)
+    batch_rows = int(min(max(MAX_BATCH_BYTES // row_size, 1), blocks.MAX_ROWS))
     return _BatchPlan(1 << (batch_rows.bit_length() - 1), tuple(dictionary_columns))
 
 
@@ -127,8 +124,6 @@ def _longest_repeated(dictionary_file: Any, group: int, path: str) -> int:
 
 
 def _longest(array: Any) -> int:
-    import pyarrow as pa
-
     if pa.types.is_dictionary(array.type):
         return int(row_bytes(array.dictionary).max(initial=0))
     if pa.types.is_struct(array.type):
@@ -140,8 +135,6 @@ def _longest(array: Any) -> int:
 
 def _decode_dictionary(array: Any, kind: Any) -> Any:
     """Return an array with the type of the file schema, decoding dictionaries."""
-    import pyarrow as pa
-
     if array.type == kind:
         return array
     if pa.types.is_nested(array.type):
@@ -154,8 +147,6 @@ def _decode_dictionary(array: Any, kind: Any) -> Any:
 
 def _without_dictionaries(kind: Any) -> Any:
     """Return the type with dictionaries replaced by their values, also within lists and structs."""
-    import pyarrow as pa
-
     types = pa.types
     if types.is_dictionary(kind):
         return kind.value_type
@@ -181,7 +172,6 @@ def _small_parts(batch: Any) -> Iterator[Any]:
     ends = offsets_of(sizes)
     start = 0
     while start < len(batch):
-        end = int(np.searchsorted(ends, ends[start] + blocks.MAX_CHARACTERS, side="right")) - 1
-        end = max(end, start + 1)
+        end = max(int(np.searchsorted(ends, ends[start] + blocks.MAX_CHARACTERS, side="right")) - 1, start + 1)
         yield batch.slice(start, end - start)
         start = end

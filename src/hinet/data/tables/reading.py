@@ -5,21 +5,29 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import IO, Any
 
 from hinet.choices import TableFormat
-from hinet.data.tables.arff_rows import arff_blocks
-from hinet.data.tables.blocks import ColumnSelection, RowBlock, in_blocks
-from hinet.data.tables.excel_rows import excel_rows
-from hinet.data.tables.formats import TableOptions, format_of
+from hinet.data.tables.arff import arff_blocks
+from hinet.data.tables.blocks import BadRow, Cells, ColumnSelection, Row, RowBlock, RowErrors, RowSource, in_blocks
+from hinet.data.tables.formats import TEXT_COLUMN, TableOptions, delimiter_of, format_of, has_quotes
 from hinet.data.tables.parquet import parquet_blocks
-from hinet.data.tables.row_errors import RowErrors
-from hinet.data.tables.text_rows import Sample, delimited_rows, json_rows, plain_rows
 from hinet.errors import FileError, quoted
-from hinet.files.delimited import LONGEST_CELL
-from hinet.files.excel import EXCEL
+from hinet.files.delimited import (
+    EXCEL_DELIMITER,
+    MAX_CELL,
+    QuoteError,
+    Records,
+    check_delimiter,
+    column_names,
+    width_message,
+)
+from hinet.files.excel import EXCEL, SheetRow, sheet_rows
 from hinet.files.streams import PeekedStream, open_bytes, peek_stream, seekable_file
 from hinet.files.text import ENCODING_REMEDY, check_not_binary, decoding_error, is_utf8
+from hinet.taxonomy import as_id
+
+NO_QUOTES = "; or read the file without quotes, if they have no meaning in it"
 
 
 def read_blocks(
@@ -37,35 +45,33 @@ def read_blocks(
         with open_bytes(path) as raw:
             peeked = peek_stream(raw, on_read=options.on_read)
             format = format_of(path, peeked.head, options, selection.columns, selection.explicit)
-            if format == "parquet":
-                blocks = _parquet_blocks(path, peeked, selection, options.encoding, row_errors)
-            elif format == "xlsx":
-                blocks = _excel_blocks(path, peeked, selection, row_errors)
-            elif format == "arff":
-                blocks = arff_blocks(path, peeked, selection, options.encoding, row_errors)
-            else:
-                blocks = _text_blocks(path, peeked, format, selection, options, row_errors)
-            for block in blocks:
+            for block in _blocks(path, peeked, format, selection, options, row_errors):
                 rows += len(block)
                 yield block
         if not rows and row_errors.count == errors_before:
             raise FileError(path, "the file has no rows")
 
 
-def _parquet_blocks(
-    path: str, peeked: PeekedStream, selection: ColumnSelection, encoding: str, row_errors: RowErrors
+def _blocks(
+    path: str,
+    peeked: PeekedStream,
+    format: TableFormat,
+    selection: ColumnSelection,
+    options: TableOptions,
+    row_errors: RowErrors,
 ) -> Iterator[RowBlock]:
-    for block in parquet_blocks(path, peeked, selection, encoding):
-        yield _reject_undecodable(block, encoding, row_errors)
-
-
-def _excel_blocks(
-    path: str, peeked: PeekedStream, selection: ColumnSelection, row_errors: RowErrors
-) -> Iterator[RowBlock]:
-    if not peeked.head.startswith(EXCEL):
-        raise FileError(path, "is not an Excel file (.xlsx); save it as one, or set `format`")
-    with seekable_file(path, peeked.stream, EXCEL) as file:
-        yield from in_blocks(path, "xlsx", *excel_rows(path, file, selection), row_errors)
+    if format == "arff":
+        yield from arff_blocks(path, peeked, selection, options.encoding, row_errors)
+    elif format == "xlsx":
+        if not peeked.head.startswith(EXCEL):
+            raise FileError(path, "is not an Excel file (.xlsx); save it as one, or set `format`")
+        with seekable_file(path, peeked.stream, EXCEL) as file:
+            yield from in_blocks(path, "xlsx", _excel_rows(path, file, selection), row_errors)
+    elif format == "parquet":
+        for block in parquet_blocks(path, peeked, selection, options.encoding):
+            yield _reject_undecodable(block, options.encoding, row_errors)
+    else:
+        yield from _text_blocks(path, peeked, format, selection, options, row_errors)
 
 
 def _text_blocks(
@@ -85,13 +91,21 @@ def _text_blocks(
     lines = _lines(path, text, row_errors)
     try:
         if format == "jsonl":
-            rows = json_rows(lines, selection)
+            source = _json_rows(lines, selection)
         elif format == "text":
-            rows = plain_rows(path, lines, selection)
+            source = _plain_rows(path, lines, selection)
         else:
-            sample = Sample(peeked.head.decode(encoding, errors="replace"), not peeked.is_all)
-            rows = delimited_rows(path, lines, sample, format, selection, options)
-        for block in in_blocks(path, format, *rows, row_errors):
+            sample = peeked.head.decode(encoding, errors="replace")
+            delimiter = options.delimiter or ("\t" if format == "tsv" else delimiter_of(sample))
+            check_delimiter(path, delimiter)
+            quotes = options.quotes
+            if quotes is None:
+                quotes = has_quotes(sample, delimiter, is_cut=not peeked.is_all)
+            if EXCEL_DELIMITER.match(sample):
+                lines = _blank_first(lines)
+            records = Records(path, lines, delimiter, quotes=quotes, empty_rows=True)
+            source = _delimited_rows(path, records, delimiter, selection, options.encoding)
+        for block in in_blocks(path, format, source, row_errors):
             yield _reject_undecodable(block, options.encoding, row_errors)
     except UnicodeError as error:
         raise FileError(path, f"is not {options.encoding} text: {error}; {ENCODING_REMEDY}") from None
@@ -102,14 +116,139 @@ def _text_blocks(
 def _lines(path: str, text: io.TextIOWrapper, row_errors: RowErrors) -> Iterator[str]:
     """Yield lines with their endings; a line that is too long is reported and becomes blank."""
     number = 0
-    while line := text.readline(LONGEST_CELL + 1):
+    while line := text.readline(MAX_CELL + 1):
         number += 1
-        if len(line) > LONGEST_CELL:
-            while (more := text.readline(LONGEST_CELL)) and not more.endswith(("\n", "\r")):
+        if len(line) > MAX_CELL:
+            while (more := text.readline(MAX_CELL)) and not more.endswith(("\n", "\r")):
                 pass
-            row_errors.add(path, number, f"the line is longer than {LONGEST_CELL:,} characters; leave it out", line)
+            row_errors.add(path, number, f"the line is longer than {MAX_CELL:,} characters; leave it out", line)
             line = "\n"
         yield line
+
+
+def _blank_first(lines: Iterator[str]) -> Iterator[str]:
+    """Yield the lines with the first one, Excel's ``sep=``, replaced by a blank one."""
+    next(lines)
+    yield "\n"
+    yield from lines
+
+
+def _delimited_rows(
+    path: str, records: Records, delimiter: str, selection: ColumnSelection, encoding: str
+) -> RowSource:
+    """Read the header of a table, and return its rows."""
+    names = _header(path, records, selection, encoding)
+    indices = column_indices(selection, names)
+
+    def cells_of(rows: list[Any]) -> Cells:
+        by_index = list(zip(*rows, strict=True))
+        return {name: list(by_index[index]) for name, index in indices.items()}
+
+    return RowSource(_records(records, len(names), delimiter), cells_of)
+
+
+def column_indices(selection: ColumnSelection, names: Sequence[str]) -> dict[str, int]:
+    """Return the index of every column to read in a table with these names."""
+    index_of = {name: index for index, name in enumerate(names)}
+    return {name: index_of[name] for name in selection.select(names)}
+
+
+def _header(path: str, records: Records, selection: ColumnSelection, encoding: str) -> list[str]:
+    try:
+        header = next(records, None)
+    except QuoteError as error:
+        raise FileError(path, error.message + NO_QUOTES, error.line) from None
+    if header is None:
+        raise FileError(path, "the file is empty; the first line names the columns", line=1)
+    names = column_names(path, header, records.first)
+    problem = selection.missing_column(names)
+    undecodable = next(filter(None, (decoding_error(name, encoding) for name in names)), "")
+    if undecodable and (selection.read_all or problem):
+        raise FileError(path, f"in the header, {undecodable}", line=records.first)
+    if problem:
+        note = "; lines before it that start with # were taken for comments" if records.comments else ""
+        raise FileError(path, problem + note, line=records.first)
+    return names
+
+
+def _records(records: Records, width: int, delimiter: str) -> Iterator[Row | BadRow]:
+    while True:
+        try:
+            record = next(records, None)
+        except QuoteError as error:
+            is_open = records.last > records.first  # it may have swallowed further rows
+            extent = f" (it runs on to line {records.last:,})" if is_open else ""
+            yield BadRow(records.first, error.message + extent + NO_QUOTES, "", is_open)
+            continue
+        if record is None:
+            return
+        if len(record) == width:
+            yield Row(records.first, record, sum(map(len, record)))
+        else:
+            yield BadRow(records.first, width_message(record, width, delimiter), delimiter.join(record))
+
+
+def _plain_rows(path: str, lines: Iterator[str], selection: ColumnSelection) -> RowSource:
+    """Return plain lines as rows of one column, named like the text column."""
+    column = selection.columns[0] if selection.columns else TEXT_COLUMN
+    for other in selection.required[1:]:
+        raise FileError(path, f"plain lines have no column {quoted(other)}; give a table, or set `format`")
+    rows = (Row(number, line.rstrip("\r\n"), len(line)) for number, line in enumerate(lines, start=1))
+    return RowSource(rows, lambda values: {column: values})
+
+
+def _json_rows(lines: Iterator[str], selection: ColumnSelection) -> RowSource:
+    """Return rows of JSON objects; those of the first block determine the columns."""
+    columns: list[str] = []
+
+    def cells_of(rows: list[Any]) -> Cells:
+        if not columns:
+            names = [name for row in rows for name in row] if selection.read_all else []
+            columns.extend(dict.fromkeys([*names, *selection.required]))
+        return {name: [row.get(name) for row in rows] for name in columns}
+
+    rows = (_json_row(number, line, selection) for number, line in enumerate(lines, start=1) if line.strip())
+    return RowSource(rows, cells_of)
+
+
+def _json_row(number: int, line: str, selection: ColumnSelection) -> Row | BadRow:
+    text = line.rstrip("\r\n")
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return BadRow(number, f"not a JSON object ({error}); write one object per line", text)
+    if not isinstance(row, dict):
+        reason = f"expected a JSON object, got {quoted(line.strip())}; write one object per line"
+        return BadRow(number, reason, text)
+    missing = next((column for column in selection.columns if column not in row), None)
+    if missing is not None:
+        return BadRow(number, selection.missing_message(missing, list(row)), text)
+    return Row(number, row, len(line))
+
+
+def _excel_rows(path: str, file: IO[bytes], selection: ColumnSelection) -> RowSource:
+    """Read the header of the first sheet, and return its rows."""
+    rows = sheet_rows(path, file)
+    header = next(rows, None)
+    if header is None:
+        raise FileError(path, "the first sheet is empty; its first row names the columns")
+    names = column_names(path, [as_id(cell) for cell in header.cells], header.number)
+    if problem := selection.missing_column(names):
+        raise FileError(path, problem, line=header.number)
+    indices = column_indices(selection, names)
+
+    def cells_of(values: list[Any]) -> Cells:
+        return {name: [cells[index] for cells in values] for name, index in indices.items()}
+
+    return RowSource((_excel_row(row, len(names)) for row in rows), cells_of)
+
+
+def _excel_row(row: SheetRow, width: int) -> Row | BadRow:
+    number, cells = row
+    if len(cells) > width:
+        message = f"expected {width} cells, got {len(cells)}, the last {quoted(as_id(cells[-1]))}; name its column"
+        return BadRow(number, message, " ".join(map(as_id, cells)))
+    return Row(number, cells + [None] * (width - len(cells)), sum(len(cell) for cell in cells if isinstance(cell, str)))
 
 
 def _reject_undecodable(block: RowBlock, encoding: str, row_errors: RowErrors) -> RowBlock:

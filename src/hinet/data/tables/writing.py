@@ -8,8 +8,11 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol
+
+import pyarrow as pa
 
 from hinet.choices import TableFormat
 from hinet.data.tables.arrow_values import to_python
@@ -19,15 +22,21 @@ from hinet.files.atomic import new_file
 from hinet.files.delimited import format_rows
 from hinet.files.streams import STANDARD, compressed_writer, standard_output, strip_compression
 from hinet.files.text import decoding_error
-from hinet.taxonomy.terms import join_terms
+from hinet.taxonomy.draft import join_terms
 
-# "labels", "titles" and "numbers" are lists that a text cell has joined; "any" is copied from the input
+# "labels", "titles" and "numbers" are lists, joined in a text cell; "any" is copied from the input.
 CellKind = Literal["text", "texts", "labels", "titles", "number", "numbers", "integer", "any"]
 LIST_SEP = " > "  # between the steps of a trace in a text cell
-_ONLY_READ: dict[TableFormat, str] = {"arff": "ARFF", "xlsx": "Excel"}
 LABEL_SEP = "|"  # between several labels in a text cell, unless another is given
+
+_READ_ONLY: dict[TableFormat, str] = {"arff": "ARFF", "xlsx": "Excel"}
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # also in full width
 _NUMBER = re.compile(r"[+-]?[0-9.,]*[0-9][0-9.,]*(?:[eE][+-]?[0-9]+)?%?")
+_TEXT, _TEXTS, _FLOAT = pa.string(), pa.list_(pa.string()), pa.float64()
+_ARROW_TYPES: dict[CellKind, pa.DataType] = {
+    "text": _TEXT, "texts": _TEXTS, "labels": _TEXTS, "titles": _TEXTS, "number": _FLOAT, "numbers": pa.list_(_FLOAT),
+    "integer": pa.int64(),
+}  # fmt: skip
 
 
 class TableWriter(Protocol):
@@ -40,21 +49,21 @@ class TableWriter(Protocol):
 def output_format(out: str, format: TableFormat | None, input_format: TableFormat) -> TableFormat:
     """Return the format to write: as given, by the suffix, or that of the input; for plain lines TSV.
 
-    ARFF and Excel are not written: for such an input it is CSV.
+    ARFF and Excel are not written: the default for such an input is CSV.
 
     Raises
     ------
     FileError
-        If the suffix is unknown, or ARFF or Excel is asked for.
+        If the suffix is unknown, or the format is ARFF or Excel.
     """
     result = format or (None if out == STANDARD else format_of_name(out))
     suffix = Path(strip_compression(out)).suffix.lower()
     if result is None and suffix not in ("", ".txt"):
         raise FileError(out, f"unknown extension {suffix!r}; use .csv, .tsv, .jsonl or .parquet, or set the format")
-    if result in _ONLY_READ:
-        raise FileError(out, f"{_ONLY_READ[result]} is not written; use .csv, .tsv, .jsonl or .parquet")
+    if result in _READ_ONLY:
+        raise FileError(out, f"{_READ_ONLY[result]} is not written; use .csv, .tsv, .jsonl or .parquet")
     result = result or input_format
-    return "tsv" if result == "text" else "csv" if result in _ONLY_READ else result
+    return "tsv" if result == "text" else "csv" if result in _READ_ONLY else result
 
 
 @contextmanager
@@ -70,26 +79,30 @@ def new_table(
     """Yield a writer of a table with these columns; ``-`` is standard output.
 
     A file appears when the block ends, and not if it raises. ``label_sep`` joins several labels in a text cell;
-    ``schema`` is that of Parquet, by default taken from the first block. ``escape_formulas`` changes cells of CSV and
-    TSV that a spreadsheet would compute.
+    ``schema`` is that of Parquet, by default inferred from the first block. ``escape_formulas`` changes cells of CSV
+    and TSV that a spreadsheet would compute.
     """
     for name in kinds:
         if decoding_error(name, "utf-8"):
             raise HiNetError(f"{quoted(name)} is not valid text, so it cannot name a column; type it in UTF-8")
-    if out == STANDARD:
-        stream = standard_output()
-        if format == "parquet" and stream.isatty():
-            raise FileError(out, "Parquet is a binary format; write it to a file, or choose another format")
-        with table_writer(out, stream, format, kinds, label_sep, schema, escape_formulas=escape_formulas) as writer:
-            yield writer
-        stream.flush()
-        return
+    if out == STANDARD and format == "parquet" and standard_output().isatty():
+        raise FileError(out, "Parquet is a binary format; write it to a file, or choose another format")
     with (
-        new_file(out) as stream,
-        compressed_writer(out, stream) as packed,
-        table_writer(out, packed, format, kinds, label_sep, schema, escape_formulas=escape_formulas) as writer,
+        _output_stream(out) as stream,
+        table_writer(out, stream, format, kinds, label_sep, schema, escape_formulas=escape_formulas) as writer,
     ):
         yield writer
+
+
+@contextmanager
+def _output_stream(out: str) -> Iterator[IO[bytes]]:
+    if out == STANDARD:
+        stream = standard_output()
+        yield stream
+        stream.flush()
+        return
+    with new_file(out) as stream, compressed_writer(out, stream) as packed:
+        yield packed
 
 
 @contextmanager
@@ -110,8 +123,7 @@ def table_writer(
         with _Parquet(path, stream, kinds, schema) as writer:
             yield writer
     else:
-        delimiter = "\t" if format == "tsv" else ","
-        yield _Delimited(path, stream, delimiter, kinds, label_sep, escape_formulas=escape_formulas)
+        yield _Delimited(path, stream, "\t" if format == "tsv" else ",", kinds, label_sep, escape_formulas)
 
 
 def escape_formula(cell: str) -> str:
@@ -123,48 +135,45 @@ def escape_formula(cell: str) -> str:
     return f"'{cell}" if cell.startswith(_FORMULA_STARTS) and not _NUMBER.fullmatch(cell) else cell
 
 
+@dataclass
 class _Delimited:
-    def __init__(
-        self,
-        path: str,
-        stream: IO[bytes],
-        delimiter: str,
-        kinds: Mapping[str, CellKind],
-        label_sep: str,
-        *,
-        escape_formulas: bool,
-    ) -> None:
-        self._path, self._stream, self._delimiter, self._kinds = path, stream, delimiter, kinds
-        self._label_sep, self._escape_formulas = label_sep, escape_formulas
+    path: str
+    stream: IO[bytes]
+    delimiter: str
+    kinds: Mapping[str, CellKind]
+    label_sep: str
+    escape_formulas: bool
+
+    def __post_init__(self) -> None:
         self._cell_of = {**_CELL_OF, "labels": self._labels, "numbers": self._numbers}
-        self._rows([list(kinds)])
+        self._write_rows([list(self.kinds)])
 
     def _labels(self, labels: Any) -> str:
         for label in labels or ():
-            if self._label_sep in label:
+            if self.label_sep in label:
                 raise FileError(
-                    self._path,
-                    f"the label {quoted(label)} has the separator {quoted(self._label_sep)}; give another "
+                    self.path,
+                    f"the label {quoted(label)} has the separator {quoted(self.label_sep)}; give another "
                     "`label_sep`, or write JSON lines or Parquet",
                 )
-        return self._label_sep.join(labels or ())
+        return self.label_sep.join(labels or ())
 
     def _numbers(self, numbers: Any) -> str:
-        return self._label_sep.join(map(_CELL_OF["number"], numbers or ()))
+        return self.label_sep.join(map(_CELL_OF["number"], numbers or ()))
 
     def write(self, columns: Mapping[str, Sequence[Any]]) -> None:
-        cells = [[self._cell_of[kind](value) for value in _values(columns[name])] for name, kind in self._kinds.items()]
-        self._rows(list(zip(*cells, strict=True)))
+        cells = [[self._cell_of[kind](value) for value in _values(columns[name])] for name, kind in self.kinds.items()]
+        self._write_rows(list(zip(*cells, strict=True)))
 
-    def _rows(self, rows: list[Any]) -> None:
-        if self._escape_formulas:
+    def _write_rows(self, rows: list[Any]) -> None:
+        if self.escape_formulas:
             rows = [[escape_formula(cell) for cell in row] for row in rows]
-        written = io.StringIO()
-        csv.writer(written, delimiter=self._delimiter, lineterminator="\n").writerows(rows)
-        text = written.getvalue()
+        lines = io.StringIO()
+        csv.writer(lines, delimiter=self.delimiter, lineterminator="\n").writerows(rows)
+        text = lines.getvalue()
         if "\r" in text:  # the csv module leaves it unquoted when lines end in a newline
-            text = format_rows(rows, self._delimiter)
-        self._stream.write(text.encode())
+            text = format_rows(rows, self.delimiter)
+        self.stream.write(text.encode())
 
 
 def _values(column: Any) -> Sequence[Any]:
@@ -180,7 +189,7 @@ def _any_cell(value: Any) -> str:
 
 _CELL_OF: dict[CellKind, Callable[[Any], str]] = {
     "text": lambda value: "" if value is None else value,
-    "titles": lambda titles: join_terms(titles or ()),  # a title may have any separator in it
+    "titles": lambda titles: join_terms(titles or ()),  # a title may contain any separator
     "texts": lambda value: "" if value is None else LIST_SEP.join(value),
     "number": lambda value: "" if value is None else f"{value:.6g}",  # the useful digits of a probability
     "integer": str,
@@ -188,16 +197,16 @@ _CELL_OF: dict[CellKind, Callable[[Any], str]] = {
 }
 
 
+@dataclass
 class _JsonLines:
-    def __init__(self, stream: IO[bytes], kinds: Mapping[str, CellKind]) -> None:
-        self._stream, self._kinds = stream, kinds
+    stream: IO[bytes]
+    kinds: Mapping[str, CellKind]
 
     def write(self, columns: Mapping[str, Sequence[Any]]) -> None:
-        names = list(self._kinds)
-        cells = [[_json_value(value, kind) for value in _values(columns[name])] for name, kind in self._kinds.items()]
-        rows = [dict(zip(names, row, strict=True)) for row in zip(*cells, strict=True)]
+        cells = [[_json_value(value, kind) for value in _values(columns[name])] for name, kind in self.kinds.items()]
+        rows = [dict(zip(self.kinds, row, strict=True)) for row in zip(*cells, strict=True)]
         lines = [json.dumps(row, ensure_ascii=False, default=str) for row in rows]
-        self._stream.write("".join(f"{line}\n" for line in lines).encode())
+        self.stream.write("".join(f"{line}\n" for line in lines).encode())
 
 
 def _json_value(value: Any, kind: CellKind) -> Any:
@@ -225,7 +234,6 @@ class _Parquet:
             self._writer.close()
 
     def write(self, columns: Mapping[str, Sequence[Any]]) -> None:
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:
@@ -242,40 +250,20 @@ class _Parquet:
 
 def parquet_schema(columns: Mapping[str, Sequence[Any]], kinds: Mapping[str, CellKind]) -> Any:
     """Return the schema of a table; columns of kind ``any`` have the types of these cells."""
-    import pyarrow as pa
-
-    types = {name: _as_array(columns[name], _type_of(kind)).type for name, kind in kinds.items()}
-    # a column of nulls may become text later
+    types = {name: _as_array(columns[name], _ARROW_TYPES.get(kind)).type for name, kind in kinds.items()}
+    # A column of nulls may become text later.
     return pa.schema([(name, pa.string() if pa.types.is_null(type) else type) for name, type in types.items()])
 
 
 def to_arrow(columns: Mapping[str, Sequence[Any]], kinds: Mapping[str, CellKind]) -> dict[str, Any]:
     """Return columns as Arrow arrays, but for those of kind ``any``, which stay as they are."""
     return {
-        name: columns[name] if kind == "any" else _as_array(columns[name], _type_of(kind))
+        name: columns[name] if kind == "any" else _as_array(columns[name], _ARROW_TYPES[kind])
         for name, kind in kinds.items()
     }
 
 
-def _type_of(kind: CellKind) -> Any:
-    """Return the Arrow type of cells of a kind; None if they may have any."""
-    import pyarrow as pa
-
-    texts, numbers = pa.list_(pa.string()), pa.list_(pa.float64())
-    types = {
-        "text": pa.string(),
-        "texts": texts,
-        "labels": texts,
-        "titles": texts,
-        "number": pa.float64(),
-        "numbers": numbers,
-    }
-    return {**types, "integer": pa.int64()}.get(kind)
-
-
 def _as_array(column: Any, kind: Any) -> Any:
-    import pyarrow as pa
-
     if not hasattr(column, "type"):
         return pa.array(column, kind)
     return column if kind is None or column.type == kind else column.cast(kind)

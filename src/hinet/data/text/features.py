@@ -12,21 +12,24 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from hinet.compiled import compile_from_now_on
-from hinet.data.text.fitting import (
+from hinet.data.text.hashing_kernels import Ints32, Ints64
+from hinet.data.text.settings import TextSettings
+from hinet.data.text.text_input import TextBlock, as_arrow, in_blocks, normalise
+from hinet.data.text.vocabulary import (
     Counts,
     HashedBlock,
+    Names,
+    Vocabulary,
     arrow_chunks,
+    bucket_lookup,
     fit_lookups,
     hash_and_count,
     name_features,
     parallel_map,
     resolve_auto,
     resolve_min_df,
+    vocabulary_lookup,
 )
-from hinet.data.text.hashing_kernels import Ints32, Ints64
-from hinet.data.text.settings import TextSettings
-from hinet.data.text.text_input import TextBlock, as_arrow, in_blocks, normalise
-from hinet.data.text.vocabulary import Names, Vocabulary, bucket_lookup, vocabulary_lookup
 from hinet.data.text.weighing_kernels import Floats, weigh_rows
 from hinet.errors import HiNetError
 from hinet.files import narrowest

@@ -1,4 +1,4 @@
-"""Which words of a text a model knows.
+"""Known words of a text, and texts in which words are replaced as by people who do not know the training texts.
 
 A word is known if it is a feature. If the shortest word n-grams have several words, such an n-gram counts as a word.
 If only characters are features, words are split at spaces, and a word is known if any of its character n-grams is a
@@ -8,15 +8,17 @@ feature. With hashed features, a word may seem known because another one has the
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data.text.features import TextFeatures
-from hinet.data.text.fitting import extract_ngrams
 from hinet.data.text.hashing_kernels import Hashes
 from hinet.data.text.text_input import as_arrow, in_blocks, normalise
+from hinet.data.text.vocabulary import extract_ngrams
 from hinet.ragged import Bools
 
 _WORD = re.compile(r"\w+")
@@ -87,3 +89,42 @@ def _shares_of_split(features: TextFeatures, texts: list[str]) -> NDArray[np.flo
     has_feature = np.diff(features.transform([word for split in words for word in split]).indptr) > 0
     with np.errstate(invalid="ignore"):
         return np.asarray(np.bincount(row, has_feature, len(texts)) / np.bincount(row, minlength=len(texts)))
+
+
+_WORD = re.compile(r"\w+")
+
+
+def made_foreign(texts: Sequence[str], seed: int) -> list[str]:
+    """Return each text with a random number of its words replaced, from none to all, the rarest first.
+
+    People who do not know the training texts say the same without their technical terms, in everyday words. So a
+    replacement tells nothing about the text. It is, with equal chance, a word of these texts, or a new word: the first
+    half of one of these words and the second half of another, so that a model knows only fragments of it. Words are
+    drawn with equal chance by how often they occur, or all alike.
+
+    >>> made_foreign(["rye bread", "white bread", "red wine"], seed=2)
+    ['ryead bread', 'breead breed', 'red bread']
+    """
+    rng = np.random.default_rng(seed)
+    words = [[word.lower() for word in _WORD.findall(text)] for text in texts]
+    frequency = Counter(word for own in words for word in {*own})
+    pools: list[list[str]] = [[word for own in words for word in own], sorted(frequency)]
+
+    def draw() -> str:
+        pool = pools[int(rng.integers(2))]
+        return pool[int(rng.integers(len(pool)))]
+
+    def replacement() -> str:
+        first = draw()
+        if rng.integers(2):
+            return first
+        second = draw()
+        return first[: (len(first) + 1) // 2] + second[len(second) // 2 :]
+
+    def rewritten(text: str, own: list[str]) -> str:
+        rarest_first = np.lexsort((rng.random(len(own)), np.array([frequency[word] for word in own])))
+        replaced = {*rarest_first[: int(rng.integers(len(own) + 1))].tolist()}
+        numbers = iter(range(len(own)))
+        return _WORD.sub(lambda word: replacement() if next(numbers) in replaced else word[0], text)
+
+    return [rewritten(text, own) for text, own in zip(texts, words, strict=True)]

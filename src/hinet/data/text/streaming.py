@@ -11,10 +11,20 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hinet.data.text.features import TextFeatures
-from hinet.data.text.fitting import Counts, HashedBlock, fit_lookups, hash_and_count, parallel_map, resolve_min_df
 from hinet.data.text.settings import TextSettings
 from hinet.data.text.text_input import as_arrow, in_blocks, normalise
-from hinet.data.text.vocabulary import Names, RowCounts, Vocabulary, spell_names
+from hinet.data.text.vocabulary import (
+    Counts,
+    HashedBlock,
+    Names,
+    RowCounts,
+    Vocabulary,
+    fit_lookups,
+    hash_and_count,
+    parallel_map,
+    resolve_min_df,
+    spell_names,
+)
 from hinet.data.text.weighing_kernels import locate
 from hinet.parameters import resolve_threads
 from hinet.ragged import gather, offsets_of

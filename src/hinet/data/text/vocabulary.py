@@ -1,17 +1,31 @@
-"""The vocabulary: counts of n-grams, selection of features, their weights and names."""
+"""The steps of a fit: hash the n-grams of blocks in parallel, count their rows, select features, and name them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
-from hinet.data.text.hashing_kernels import Bytes, Grams, Hashes, Ints32, Ints64
-from hinet.data.text.settings import TextSettings
-from hinet.data.text.spelling_kernels import spell
-from hinet.data.text.text_input import TextBlock
-from hinet.data.text.weighing_kernels import Floats, Lookup, count_runs, merge_counts, row_buckets
+from hinet.data.text.hashing_kernels import Bytes, Grams, Hashes, Ints32, Ints64, hash_rows, spell
+from hinet.data.text.settings import (
+    AUTO_CHAR_NGRAMS,
+    AUTO_MIN_DF,
+    FEW_TEXTS,
+    FEW_WORDS,
+    FIRST_TEXTS,
+    MAX_TEXTS_FOR_ALL,
+    SHORT_TEXT_WORDS,
+    Sizes,
+    TextSettings,
+)
+from hinet.data.text.text_input import TextBlock, as_arrow, in_blocks, normalise
+from hinet.data.text.weighing_kernels import Floats, Lookup, count_runs, locate, merge_counts, row_buckets
+from hinet.errors import HiNetError
 from hinet.ragged import Bools, freeze, offsets_of
 
 HASH_BITS = 64
@@ -127,3 +141,157 @@ def spell_names(blocks: Sequence[TextBlock], starts_at: Ints64, chars: bool, has
     stops = row_ends[np.searchsorted(row_ends, starts_at, side="right")]
     classes = max((block.classes for block in blocks), key=len)
     return Names(*spell(text, starts_at, stops, classes, chars, hashes))
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def parallel_map(work: Callable[[Item], Result], items: Sequence[Item], threads: int) -> list[Result]:
+    """Return ``work(item)`` for every item, computed in threads; a single item starts no thread."""
+    if threads == 1 or len(items) < 2:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(min(threads, len(items))) as pool:
+        return list(pool.map(work, items))
+
+
+@dataclass(frozen=True, eq=False)
+class HashedBlock:
+    """A block of rows with its n-grams of words and of characters."""
+
+    block: TextBlock
+    words: Grams
+    chars: Grams
+
+    @classmethod
+    def of(cls, block: TextBlock, settings: TextSettings) -> HashedBlock:
+        """Hash the n-grams of a block; "auto" must be resolved."""
+        assert settings.char_ngrams != "auto"
+        return cls(
+            block, extract_ngrams(block, False, settings.word_ngrams), extract_ngrams(block, True, settings.char_ngrams)
+        )
+
+
+def extract_ngrams(block: TextBlock, chars: bool, sizes: Sizes | None) -> Grams:
+    """Return the word or character n-grams of a block; none if ``sizes`` is None."""
+    if sizes is None:
+        nothing = np.empty(0, np.int32)
+        return Grams(np.zeros(len(block.offsets), np.int64), np.empty(0, np.uint64), nothing, nothing)
+    return Grams(*hash_rows(block.text, block.offsets, block.classes, chars, *sizes))
+
+
+def arrow_chunks(chunks: Iterable[Any]) -> Iterator[pa.ChunkedArray]:
+    """Yield chunks of texts as Arrow arrays; errors number the rows across chunks."""
+    row = 0
+    for chunk in chunks:
+        array = as_arrow(chunk, row)
+        row += len(array)
+        yield array
+
+
+def resolve_auto(
+    arrays: Iterator[pa.ChunkedArray], settings: TextSettings
+) -> tuple[Iterable[pa.ChunkedArray], TextSettings]:
+    """Return the same arrays, and the settings with ``char_ngrams`` resolved by the first texts in whatever chunks."""
+    if settings.char_ngrams != "auto":
+        return arrays, settings
+    first: list[pa.ChunkedArray] = []
+    texts, words = 0, 0
+    while texts < FIRST_TEXTS and (array := next(arrays, None)) is not None:
+        first.append(array)
+        sample = array.slice(0, FIRST_TEXTS - texts)
+        texts += len(sample)
+        for block in in_blocks(sample, 1):
+            words += int(extract_ngrams(normalise(block), False, (1, 1)).times.sum())
+    few = texts <= FEW_TEXTS and words <= FEW_WORDS
+    pays = few or words < SHORT_TEXT_WORDS * texts or settings.word_ngrams is None
+    return chain(first, arrays), replace(settings, char_ngrams=AUTO_CHAR_NGRAMS if pays else None)
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """The number of texts, and the number of them that contain each word and character n-gram."""
+
+    texts: int
+    words: RowCounts
+    chars: RowCounts
+
+    @classmethod
+    def of(cls, hashed: HashedBlock, settings: TextSettings) -> Counts:
+        """Count a block of rows."""
+        texts = len(hashed.block.offsets) - 1
+        return cls(texts, *(RowCounts.of(grams, settings.hash_bits) for grams in (hashed.words, hashed.chars)))
+
+    @classmethod
+    def total(cls, counts: Sequence[Counts], threads: int) -> Counts:
+        """Return the sum of counts; neighbours are added first, so that summands have similar sizes."""
+        if not counts:
+            return cls(0, empty_row_counts(), empty_row_counts())
+        while len(counts) > 1:
+            pairs = [counts[start : start + 2] for start in range(0, len(counts), 2)]
+            counts = parallel_map(lambda pair: pair[0] + pair[1] if len(pair) == 2 else pair[0], pairs, threads)
+        return counts[0]
+
+    def __len__(self) -> int:
+        return len(self.words) + len(self.chars)
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(self.texts + other.texts, self.words + other.words, self.chars + other.chars)
+
+
+def hash_and_count(array: pa.ChunkedArray, settings: TextSettings, threads: int) -> tuple[list[HashedBlock], Counts]:
+    """Hash the n-grams of an array block by block, and count the rows of each."""
+
+    def work(block: pa.LargeStringArray) -> tuple[HashedBlock, Counts]:
+        hashed = HashedBlock.of(normalise(block), settings)
+        return hashed, Counts.of(hashed, settings)
+
+    done = parallel_map(work, in_blocks(array, threads), threads)
+    return [hashed for hashed, _ in done], Counts.total([counts for _, counts in done], threads)
+
+
+def resolve_min_df(counts: Counts, settings: TextSettings) -> TextSettings:
+    """Return the settings with ``min_df`` resolved by the number of texts, and by whether they share an n-gram."""
+    if settings.min_df != "auto":
+        return settings
+    most_rows = max(int(part.rows.max(initial=0)) for part in (counts.words, counts.chars))
+    keeps_all = counts.texts <= MAX_TEXTS_FOR_ALL or most_rows < AUTO_MIN_DF
+    return replace(settings, min_df=1 if keeps_all else AUTO_MIN_DF)
+
+
+def fit_lookups(counts: Counts, settings: TextSettings) -> tuple[Lookup, Lookup]:
+    """Return the lookups of words and of characters; raise HiNetError if no feature is left; resolve "auto" before."""
+    if not counts.texts:
+        raise HiNetError("there are no training texts; give at least one")
+    if not len(counts):
+        raise HiNetError(f"none of the {counts.texts:,} training texts has a word; is it the right column?")
+    word_kept, char_kept = select_features(counts.words, counts.chars, settings)
+    if not (word_kept.any() or char_kept.any()):
+        raise HiNetError(
+            f"no feature is in at least {settings.min_df} of the {counts.texts:,} training texts; lower `min_df`, 1 "
+            "keeps every feature"
+        )
+    return (
+        fit_lookup(counts.words, word_kept, counts.texts, settings.hash_bits if settings.word_ngrams else None),
+        fit_lookup(counts.chars, char_kept, counts.texts, settings.hash_bits if settings.char_ngrams else None),
+    )
+
+
+def name_features(
+    words: Lookup, chars: Lookup, blocks: Sequence[TextBlock], hashed: Callable[[int], HashedBlock], threads: int
+) -> tuple[Vocabulary, Vocabulary]:
+    """Return the features with their names; ``hashed`` returns the n-grams of a block by number."""
+    starts = np.cumsum([0, *(len(block.text) for block in blocks)])
+    word_offsets, char_offsets = np.empty(len(words.idf), np.int64), np.empty(len(chars.idf), np.int64)
+
+    def locate_block(number: int) -> None:
+        # Threads may write the same element: any occurrence of an n-gram has the same name.
+        grams = hashed(number)
+        locate(grams.words, words, starts[number], word_offsets)
+        locate(grams.chars, chars, starts[number], char_offsets)
+
+    parallel_map(locate_block, range(len(blocks)), threads)
+    return (
+        Vocabulary(words, spell_names(blocks, word_offsets, False, words.hashes)),
+        Vocabulary(chars, spell_names(blocks, char_offsets, True, chars.hashes)),
+    )

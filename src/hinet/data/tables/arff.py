@@ -1,11 +1,11 @@
-"""ARFF files whose labels are a hierarchical attribute, as Clus and the field of multi-label hierarchies use them."""
+"""Rows of ARFF files, whose labels may be a hierarchical attribute as in Clus and multi-label benchmarks."""
 
 from __future__ import annotations
 
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,23 +16,25 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from hinet import memory
-from hinet.errors import FileError, LabelError, quoted
-from hinet.files.arff import ArffHeader, Attribute, AttributeKind, parse_header, split_values
+from hinet.data.tables.arrow_values import to_python
+from hinet.data.tables.blocks import MAX_ROWS, ColumnSelection, FailFast, RowBlock, RowErrors
+from hinet.errors import FileError, quoted
 from hinet.files.delimited import width_message
 from hinet.files.schema import FINITE
-from hinet.files.text import read_text
+from hinet.files.streams import PeekedStream
+from hinet.files.text import decode_text, read_text, read_to_end
 from hinet.ragged import offsets_of
 from hinet.taxonomy import Taxonomy
-from hinet.taxonomy.arff import hierarchy_draft
+from hinet.taxonomy.arff import ArffHeader, Attribute, AttributeKind, hierarchy_draft, parse_header, split_values
 
 LABEL_SEP = "@"  # between the labels of a row
 INPUTS: tuple[AttributeKind, ...] = ("text", "number", "category")
-BYTES_OF_CELL = 24  # of a number, and of the copies that are made of it
+BYTES_PER_CELL = 24  # memory for a number and its copies when sparse rows become a table
 
 _SPACES = re.compile(r"[ \t]*,[ \t]*")
 _LOOSE_QUOTE = re.compile(r"""[ \t]['"]|['"][ \t]""")
 
-Reject = Callable[[int, str, str], None]  # receives an invalid row: its line, why it is invalid, and its text
+Errors = dict[int, str]  # why rows are invalid, keyed by row
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,43 +77,47 @@ def load_arff(path: str | Path, *, encoding: str = "utf-8") -> ArffData:
     if hierarchy is None:
         raise FileError(path, "no attribute is hierarchical, so rows have no labels; declare one")
     taxonomy = Taxonomy.from_draft(hierarchy_draft(path, hierarchy), source=str(path))
-
-    def fail(line: int, reason: str, row: str) -> None:
-        raise FileError(path, reason, line=line)
-
-    lines = _data_lines(text, header)
+    lines = _data_lines(path, text, header)
     rows: Any
     if lines.are_sparse and not (header.names("category") or header.names("text")):
-        sparse = _sparse_rows(lines, header, fail)
-        rows, cells, numbers = sparse.values, sparse.labels, sparse.lines
+        rows, cells, numbers = _sparse_rows(lines, header, FailFast())
+        columns = {}
     else:
-        read = _table_rows(path, lines, header, fail)
-        cells, numbers = read.table.column(hierarchy.name).to_pylist(), read.lines
-        rows = read.table.select([a.name for a in header.attributes if a.kind in INPUTS])
-    columns = {} if sp.issparse(rows) else input_columns(header)
+        table, numbers = _table_rows(lines, header, FailFast())
+        cells = table.column(hierarchy.name).to_pylist()
+        rows = table.select([attribute.name for attribute in header.attributes if attribute.kind in INPUTS])
+        columns = input_columns(header)
     return ArffData(rows, _label_sets(path, cells, numbers, taxonomy), taxonomy, columns)
 
 
 def input_columns(header: ArffHeader) -> dict[str, tuple[str, ...]]:
-    """Return the attributes that tell the labels, by kind."""
+    """Return the names of the input attributes by kind."""
     return {kind: header.names(kind) for kind in INPUTS if header.names(kind)}
 
 
-class ArffRows(NamedTuple):
-    """Valid rows of a file: all attributes as columns, labels as text, and the line of every row."""
-
-    table: pa.Table
-    lines: NDArray[np.int64]
-
-
-def read_arff_rows(path: str | Path, text: str, header: ArffHeader, reject: Reject) -> ArffRows:
-    """Return the rows of a file as a table, sparse ones too; invalid rows go to ``reject``."""
-    return _table_rows(path, _data_lines(text, header), header, reject)
+def arff_blocks(
+    path: str, peeked: PeekedStream, selection: ColumnSelection, encoding: str, row_errors: RowErrors
+) -> Iterator[RowBlock]:
+    """Yield the rows of an ARFF file, which is read at once."""
+    text = decode_text(path, read_to_end(path, peeked.stream), encoding)
+    header = parse_header(path, text)
+    if problem := selection.missing_column([attribute.name for attribute in header.attributes]):
+        raise FileError(path, problem)
+    table, lines = _table_rows(_data_lines(path, text, header), header, row_errors)
+    names = selection.select(table.column_names)
+    stay_arrays = {*header.names("number"), *header.names("category")}
+    for start in range(0, table.num_rows, MAX_ROWS):
+        part = table.slice(start, MAX_ROWS)
+        arrays = {name: part.column(name).combine_chunks() for name in names}
+        cells = {name: to_python(array) for name, array in arrays.items() if name not in stay_arrays}
+        numbers = lines[start : start + MAX_ROWS].tolist()
+        yield RowBlock(path, "arff", numbers, cells, arrays, list(range(start, start + len(numbers))))
 
 
 class _DataLines(NamedTuple):
-    """The lines of rows, without blank ones and comments."""
+    """The lines of the data section, without blank ones and comments."""
 
+    path: str
     texts: list[str]
     numbers: NDArray[np.int64]
 
@@ -119,21 +125,27 @@ class _DataLines(NamedTuple):
     def are_sparse(self) -> bool:
         return bool(self.texts) and self.texts[0].startswith("{")
 
+    def reject(self, errors: Errors, row_errors: RowErrors) -> NDArray[np.int64]:
+        """Report the rows with errors, and return the others."""
+        for row, reason in sorted(errors.items()):
+            row_errors.add(self.path, int(self.numbers[row]), reason, self.texts[row])
+        return np.setdiff1d(np.arange(len(self.texts)), np.fromiter(errors, np.int64, len(errors)))
 
-def _data_lines(text: str, header: ArffHeader) -> _DataLines:
+
+def _data_lines(path: str | Path, text: str, header: ArffHeader) -> _DataLines:
     data = text[header.data_start :]
     has_comments, has_quotes = "%" in data, "'" in data or '"' in data
     texts, numbers = [], []
     for number, line in enumerate(data.split("\n"), start=header.data_line):
         stripped = line.strip()
-        if has_comments:  # after a row only in files without quotes, in which a % may be part of a value
-            stripped = (
-                "" if stripped.startswith("%") else stripped if has_quotes else stripped.partition("%")[0].rstrip()
-            )
+        if has_comments and stripped.startswith("%"):
+            continue
+        if has_comments and not has_quotes:  # with quotes, a % may be part of a value
+            stripped = stripped.partition("%")[0].rstrip()
         if stripped:
             texts.append(stripped)
             numbers.append(number)
-    return _DataLines(texts, np.array(numbers, np.int64))
+    return _DataLines(str(path), texts, np.array(numbers, np.int64))
 
 
 def _label_sets(
@@ -141,50 +153,32 @@ def _label_sets(
 ) -> list[frozenset[str]]:
     known: dict[str | None, frozenset[str]] = {None: frozenset()}
     for cell, line in zip(cells, lines.tolist(), strict=True):
-        if cell in known or cell is None:
+        if cell is None or cell in known:
             continue
-        labels = frozenset(label for part in cell.split(LABEL_SEP) if (label := part.strip()))
-        try:
-            taxonomy.positions(sorted(labels))
-        except LabelError:
-            unknown = next(label for label in sorted(labels) if label not in taxonomy)
-            message = f"the label {quoted(unknown)} is not in the hierarchy of the attribute; declare it there"
-            raise FileError(path, message, line=line) from None
-        known[cell] = labels
+        known[cell] = frozenset(label for part in cell.split(LABEL_SEP) if (label := part.strip()))
+        if unknown := sorted(label for label in known[cell] if label not in taxonomy):
+            message = f"the label {quoted(unknown[0])} is not in the hierarchy of the attribute; declare it there"
+            raise FileError(path, message, line=line)
     return [known[cell] for cell in cells]
 
 
-def _table_rows(path: str | Path, lines: _DataLines, header: ArffHeader, reject: Reject) -> ArffRows:
-    """Return rows as columns of their types."""
+def _table_rows(lines: _DataLines, header: ArffHeader, row_errors: RowErrors) -> tuple[pa.Table, NDArray[np.int64]]:
+    """Return valid rows as typed columns, labels as text, and the line of every row."""
     if lines.are_sparse:
-        cells = len(lines.texts) * len(header.attributes) * BYTES_OF_CELL
-        if cells > memory.total_memory():
-            message = f"sparse rows of {len(header.attributes):,} attributes do not fit into memory as a table; load"
-            raise FileError(path, f"{message} them with hinet.data.load_arff, which keeps them sparse")
-        return _dense_columns(_sparse_rows(lines, header, reject), header)
-    bad: dict[int, str] = {}
+        return _dense_table(lines, header, row_errors)
+    errors: Errors = {}
     table = _parse_fast(lines, header)
     if table is None:
-        table, bad = _parse_slowly(lines, header)
+        table, errors = _parse_slowly(lines, header)
     columns = []
     for attribute, column in zip(header.attributes, table.columns, strict=True):
         if attribute.kind == "number":
-            columns.append(_checked_numbers(attribute, column, bad))
+            column = _checked_numbers(attribute, column, errors)
         elif attribute.kind == "category":
-            columns.append(_checked_categories(attribute, column, bad))
-        else:
-            columns.append(column)
-    _reject_rows(lines, bad, reject)
-    table = pa.table(columns, table.column_names)
-    if not bad:
-        return ArffRows(table, lines.numbers)
-    kept = np.setdiff1d(np.arange(table.num_rows), np.fromiter(bad, np.int64))
-    return ArffRows(table.take(pa.array(kept)), lines.numbers[kept])
-
-
-def _reject_rows(lines: _DataLines, bad: Mapping[int, str], reject: Reject) -> None:
-    for row, reason in sorted(bad.items()):
-        reject(int(lines.numbers[row]), reason, lines.texts[row])
+            column = _checked_categories(attribute, column, errors)
+        columns.append(column)
+    table, valid = pa.table(columns, table.column_names), lines.reject(errors, row_errors)
+    return table.take(pa.array(valid)) if errors else table, lines.numbers[valid]
 
 
 def _parse_fast(lines: _DataLines, header: ArffHeader) -> pa.Table | None:
@@ -221,75 +215,74 @@ def _parse_fast(lines: _DataLines, header: ArffHeader) -> pa.Table | None:
         return None
 
 
-def _parse_slowly(lines: _DataLines, header: ArffHeader) -> tuple[pa.Table, dict[int, str]]:
-    """Return rows as Python reads them, and why some are invalid."""
-    bad: dict[int, str] = {}
+def _parse_slowly(lines: _DataLines, header: ArffHeader) -> tuple[pa.Table, Errors]:
+    """Return rows parsed by Python, and why some are invalid."""
+    errors: Errors = {}
     width = len(header.attributes)
     rows: list[list[str]] = []
     for row, line in enumerate(lines.texts):
         cells = split_values(line)
         if len(cells) != width:
-            bad[row] = width_message(cells, width, ",")
+            errors[row] = width_message(cells, width, ",")
         rows.append(cells if len(cells) == width else ["?"] * width)
-    arrays = []
+    columns: dict[str, pa.Array] = {}
     for index, attribute in enumerate(header.attributes):
         texts = [None if cells[index] in ("?", "") else cells[index] for cells in rows]
-        if attribute.kind == "number":
-            arrays.append(pa.array(_as_numbers(attribute, texts, bad), pa.float64()))
-        else:
-            arrays.append(pa.array(texts, pa.string()))
-    return pa.table(arrays, [attribute.name for attribute in header.attributes]), bad
+        columns[attribute.name] = (
+            _as_numbers(attribute, texts, errors) if attribute.kind == "number" else pa.array(texts, pa.string())
+        )
+    return pa.table(columns), errors
 
 
-def _as_numbers(attribute: Attribute, texts: list[str | None], bad: dict[int, str]) -> list[float | None]:
+def _as_numbers(attribute: Attribute, texts: list[str | None], errors: Errors) -> pa.Array:
     values: list[float | None] = []
     for row, text in enumerate(texts):
         try:
             values.append(None if text is None else float(text))
         except ValueError:
-            bad.setdefault(row, _no_number(attribute, text or ""))
+            errors.setdefault(row, _number_error(attribute, text))
             values.append(None)
-    return values
+    return pa.array(values, pa.float64())
 
 
-def _no_number(attribute: Attribute, text: str) -> str:
-    return f"attribute {quoted(attribute.name)} is {quoted(text)}, expected a number; write ? if it is missing"
+def _number_error(attribute: Attribute, text: str | None) -> str:
+    return f"attribute {quoted(attribute.name)} is {quoted(text or '')}, expected a number; write ? if it is missing"
 
 
-def _checked_numbers(attribute: Attribute, column: pa.ChunkedArray, bad: dict[int, str]) -> pa.Array:
-    """Return numbers with null for NaN; rows with infinite ones are bad."""
+def _checked_numbers(attribute: Attribute, column: pa.ChunkedArray, errors: Errors) -> pa.Array:
+    """Return numbers with null for NaN; infinite ones are errors."""
     values = np.asarray(column.to_numpy(), np.float64)
     for row in np.flatnonzero(np.abs(values) > FINITE).tolist():
-        bad.setdefault(row, f"attribute {quoted(attribute.name)} is {values[row]}, expected a finite number")
+        errors.setdefault(row, f"attribute {quoted(attribute.name)} is {values[row]}, expected a finite number")
     return pa.array(values, from_pandas=True)
 
 
-def _checked_categories(attribute: Attribute, column: pa.ChunkedArray, bad: dict[int, str]) -> pa.Array:
-    """Return values as codes of the declared ones; rows with others are bad."""
+def _checked_categories(attribute: Attribute, column: pa.ChunkedArray, errors: Errors) -> pa.Array:
+    """Return values as codes of the declared ones; others are errors."""
     import pyarrow.compute as pc
 
     declared = pa.array(dict.fromkeys(attribute.values), pa.string())
     codes = pc.index_in(column, value_set=declared, skip_nulls=True)
     unknown = pc.and_(pc.is_null(codes), pc.is_valid(column)).to_numpy()
     for row in np.flatnonzero(unknown).tolist():
-        bad.setdefault(row, _unknown_category(attribute, column[row].as_py()))
+        errors.setdefault(row, _category_error(attribute, column[row].as_py()))
     return pa.DictionaryArray.from_arrays(codes.combine_chunks().cast(pa.int32()), declared)
 
 
-def _unknown_category(attribute: Attribute, value: str) -> str:
+def _category_error(attribute: Attribute, value: str) -> str:
     listed = ", ".join(map(quoted, attribute.values[:8]))
     return f"attribute {quoted(attribute.name)} is {quoted(value)}, which is not among its values {listed}; declare it"
 
 
 class _SparseRows(NamedTuple):
-    """Rows with a value for each attribute that tells the labels: a number, the code of a category, NaN if missing."""
+    """Valid rows as a CSR matrix with a column per input attribute: a number, a category's code, NaN if missing."""
 
     values: Any  # csr_array
     labels: list[str | None]
     lines: NDArray[np.int64]
 
 
-def _sparse_rows(lines: _DataLines, header: ArffHeader, reject: Reject) -> _SparseRows:
+def _sparse_rows(lines: _DataLines, header: ArffHeader, row_errors: RowErrors) -> _SparseRows:
     """Return rows such as ``{0 3, 5 yes}``, in which values that are left out are 0, or the first category."""
     inputs = [index for index, attribute in enumerate(header.attributes) if attribute.kind in INPUTS]
     column_of = np.full(len(header.attributes), -1, np.int64)
@@ -305,18 +298,17 @@ def _sparse_rows(lines: _DataLines, header: ArffHeader, reject: Reject) -> _Spar
         labels.append(None if cell in ("?", "") else cell)
         bodies.append((body[: match.start()] + body[match.end() :]).strip(", ") if match else body)
     counts = np.array([body.count(",") + 1 if body else 0 for body in bodies], np.int64)
-    bad: dict[int, str] = {}
+    errors: Errors = {}
     pairs = _number_pairs(bodies, counts, len(header.attributes))
     if pairs is None or header.names("category") or header.names("text"):
-        pairs, counts, bad = _any_pairs(lines, bodies, header)
-    _reject_rows(lines, bad, reject)
+        pairs, counts, errors = _any_pairs(lines, bodies, header)
     attributes, values = pairs[:, 0].astype(np.int64), pairs[:, 1]
     chosen = column_of[attributes] >= 0
     counts = np.bincount(np.repeat(np.arange(len(counts)), counts)[chosen], minlength=len(counts))
     shape = (len(counts), len(inputs))
     matrix = sp.csr_array((values[chosen], column_of[attributes[chosen]], offsets_of(counts)), shape=shape)
-    kept = np.setdiff1d(np.arange(len(counts)), np.fromiter(bad, np.int64, len(bad)))
-    return _SparseRows(matrix[kept], [labels[row] for row in kept.tolist()], lines.numbers[kept])
+    valid = lines.reject(errors, row_errors)
+    return _SparseRows(matrix[valid], [labels[row] for row in valid.tolist()], lines.numbers[valid])
 
 
 def _number_pairs(bodies: list[str], counts: NDArray[np.int64], attributes: int) -> NDArray[np.float64] | None:
@@ -338,51 +330,54 @@ def _number_pairs(bodies: list[str], counts: NDArray[np.int64], attributes: int)
 
 def _any_pairs(
     lines: _DataLines, bodies: list[str], header: ArffHeader
-) -> tuple[NDArray[np.float64], NDArray[np.int64], dict[int, str]]:
-    """Return pairs (attribute, number or code), how many each row has, and why some rows are invalid."""
+) -> tuple[NDArray[np.float64], NDArray[np.int64], Errors]:
+    """Return pairs (attribute, number or code), the number of pairs per row, and why some rows are invalid."""
     pairs: list[tuple[int, float]] = []
     counts = np.zeros(len(bodies), np.int64)
-    bad: dict[int, str] = {}
+    errors: Errors = {}
     for row, body in enumerate(bodies):
         try:
-            found = list(_pairs_of(body, header)) if body else []
+            row_pairs = [_pair(part, header) for part in split_values(body)] if body else []
         except ValueError as error:
-            bad[row] = f"{error}" or f"expected '{{attribute value, …}}', got {quoted(lines.texts[row])}"
+            errors[row] = str(error)
             continue
-        pairs += found
-        counts[row] = len(found)
-    return np.array(pairs, np.float64).reshape(-1, 2), counts, bad
+        pairs += row_pairs
+        counts[row] = len(row_pairs)
+    return np.array(pairs, np.float64).reshape(-1, 2), counts, errors
 
 
-def _pairs_of(body: str, header: ArffHeader) -> Iterator[tuple[int, float]]:
-    """Yield the pairs of a row, or raise ValueError."""
-    for part in split_values(body):
-        number, _, text = part.partition(" ")
-        text = text.strip(" \t'\"")
-        if not number.isdigit() or int(number) >= len(header.attributes) or not text:
-            raise ValueError(f"expected the number of an attribute and its value, got {quoted(part)}")
-        attribute = header.attributes[int(number)]
-        if attribute.kind == "text":
-            raise ValueError(f"attribute {quoted(attribute.name)} is text, which sparse rows cannot hold here")
-        if text == "?":
-            yield int(number), np.nan
-        elif attribute.kind == "category":
-            if text not in attribute.values:
-                raise ValueError(_unknown_category(attribute, text))
-            yield int(number), attribute.values.index(text)
-        elif attribute.kind == "number":
-            try:
-                value = float(text)
-            except ValueError:
-                raise ValueError(_no_number(attribute, text)) from None
-            if abs(value) > FINITE:
-                raise ValueError(f"attribute {quoted(attribute.name)} is {text}, expected a finite number")
-            yield int(number), value
+def _pair(part: str, header: ArffHeader) -> tuple[int, float]:
+    """Return an attribute and its number or code, or raise ValueError."""
+    number, _, text = part.partition(" ")
+    text = text.strip(" \t'\"")
+    if not number.isdigit() or int(number) >= len(header.attributes) or not text:
+        raise ValueError(f"expected the number of an attribute and its value, got {quoted(part)}")
+    attribute = header.attributes[int(number)]
+    if attribute.kind == "text":
+        raise ValueError(f"attribute {quoted(attribute.name)} is text, which sparse rows cannot hold here")
+    if text == "?" or attribute.kind not in INPUTS:
+        return int(number), np.nan
+    if attribute.kind == "category":
+        if text not in attribute.values:
+            raise ValueError(_category_error(attribute, text))
+        return int(number), attribute.values.index(text)
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(_number_error(attribute, text)) from None
+    if abs(value) > FINITE:
+        raise ValueError(f"attribute {quoted(attribute.name)} is {text}, expected a finite number")
+    return int(number), value
 
 
-def _dense_columns(sparse: _SparseRows, header: ArffHeader) -> ArffRows:
-    inputs = [attribute for attribute in header.attributes if attribute.kind in INPUTS]
+def _dense_table(lines: _DataLines, header: ArffHeader, row_errors: RowErrors) -> tuple[pa.Table, NDArray[np.int64]]:
+    """Return sparse rows as a table, and the line of every row."""
+    if len(lines.texts) * len(header.attributes) * BYTES_PER_CELL > memory.total_memory():
+        message = f"sparse rows of {len(header.attributes):,} attributes do not fit into memory as a table; load"
+        raise FileError(lines.path, f"{message} them with hinet.data.load_arff, which keeps them sparse")
+    sparse = _sparse_rows(lines, header, row_errors)
     by_column, arrays = sp.csc_array(sparse.values), {}
+    inputs = [attribute for attribute in header.attributes if attribute.kind in INPUTS]
     for index, attribute in enumerate(inputs):
         values = by_column[:, [index]].toarray().ravel()
         if attribute.kind == "category":
@@ -392,4 +387,4 @@ def _dense_columns(sparse: _SparseRows, header: ArffHeader) -> ArffRows:
             arrays[attribute.name] = pa.array(values, from_pandas=True)
     if header.hierarchy is not None:
         arrays[header.hierarchy.name] = pa.array(sparse.labels, pa.string())
-    return ArffRows(pa.table(arrays), sparse.lines)
+    return pa.table(arrays), sparse.lines
