@@ -28,8 +28,9 @@ from measure import Case, Stopwatch, run_cases
 
 from hinet import HiNetClassifier, load_icd10cm
 from hinet.choices import SplitBy
+from hinet.classifier.answers import PredictionOptions
 from hinet.classifier.loaded import load_model
-from hinet.classifier.prediction_table import PredictionOptions, PredictionOutput
+from hinet.classifier.prediction_table import PredictionOutput
 from hinet.cluster import Cluster, PredictionJob, RayRunner, Sink, connected, predict_rows
 from hinet.cluster.prediction import BLOCKS
 from hinet.data.tables import Columns, FailFast, RowQuery, TableOptions, labelled_blocks, new_table

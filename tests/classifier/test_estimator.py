@@ -352,7 +352,7 @@ def test_a_network_of_ones_own() -> None:
 
 
 BAD: list[tuple[str, Any, Any, dict[str, Any], str]] = [
-    ("lengths", TEXTS, LABELS[:-1], {}, "60 rows and 59 labels; give one label a row"),
+    ("lengths", TEXTS, LABELS[:-1], {}, "60 rows and 59 labels; give one label per row"),
     ("unknown label", TEXTS, [*LABELS[:-1], "breadd"], {}, r"row 59: label 'breadd' is not in .*did you mean 'bread'"),
     ("no texts", [], [], {}, "no rows|empty"),
     ("one text", "bread", ["bread"], {}, "put it into a list"),

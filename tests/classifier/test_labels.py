@@ -24,6 +24,7 @@ from sklearn.metrics import accuracy_score
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 
 from hinet import HiNetClassifier, HiNetError, LabelError, Taxonomy, load, paths_as_text
+from hinet.classifier.answers import PredictionOptions
 from hinet.classifier.bundle import _described_codec, _restored_codec
 from hinet.classifier.incremental import transfer_fitted
 from hinet.classifier.inputs import take_rows
@@ -31,7 +32,7 @@ from hinet.classifier.label_reading import read_labels, read_with_classes, widen
 from hinet.classifier.label_rows import checked_labels
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.model_folder import sealed
-from hinet.classifier.prediction_table import PredictionOptions, PredictionTable
+from hinet.classifier.prediction_table import PredictionTable
 from hinet.metrics import scorer
 from hinet.taxonomy import Layers, split_path
 from tests.classifier.data import small
@@ -531,7 +532,7 @@ def test_nodes_of_a_dag_are_written_by_one_rule() -> None:
 
 def test_the_most_probable_trace_to_a_node_is_written() -> None:
     """A node of a DAG, whatever the best trace of the row, against all of its traces."""
-    from hinet.classifier.dag_labels import traces_to_nodes
+    from hinet.classifier.answers import traces_to_nodes
 
     y: list[Any] = ([("B", "x", "q"), ("A", "x", "q"), ("A", "y"), ("B", "z")]) * 5
     found = small(taxonomy=DAG, epochs=2).fit(TEXTS, y)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hinet import HiNetClassifier, HiNetError, Taxonomy
-from hinet.classifier import prediction_table
-from hinet.classifier.prediction_table import PredictionOptions, PredictionTable, concat_traces
+from hinet.classifier.answers import PredictionOptions
+from hinet.classifier.prediction_table import PredictionTable, concat_traces
 
 TEXTS = ["rye bread", "white bread", "whole milk", "skimmed milk", "toy car", "toy train", "car wash", "train ride"] * 3
 DAG = Taxonomy.from_edges(
@@ -116,21 +116,17 @@ def test_wishes_that_contradict_each_other_are_refused() -> None:
             PredictionOptions(**wish)  # type: ignore[arg-type]
 
 
-def test_no_more_answers_are_given_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_answers_are_given_than_there_are() -> None:
     classifier = fitted(IDS, DAG)
     traces = columns(classifier, top=1_000_000, levels=True, titles=True)
     assert [name for name in traces if name.startswith("label")] == ["label", *(f"label_{n}" for n in range(2, 6))]
     labels = columns(classifier, decoding="label", top=1_000_000)
     assert [name for name in labels if name.startswith("label")] == ["label", "label_2", "label_3", "label_4"]
     assert list(columns(fitted(["a", "b"] * 12), top=3))[-1] == "probability_2"
-    monkeypatch.setattr(prediction_table, "MAX_CELLS", 100)
-    assert (
-        PredictionTable(classifier.fitted_, PredictionOptions(top=9, levels=True, titles=True)).rows_at_a_time
-        == 100 // 24
-    )
-    monkeypatch.setattr(prediction_table, "MAX_COLUMNS", 14)
+    options = PredictionOptions(top=9, levels=True, titles=True)
+    assert PredictionTable(classifier.fitted_, options, max_cells=100).rows_at_a_time == 100 // 24
     with pytest.raises(HiNetError, match=r"top = 1,000,000 makes 15 columns, more than 14; ask for fewer"):
-        PredictionTable(classifier.fitted_, PredictionOptions(top=1_000_000))
+        PredictionTable(classifier.fitted_, PredictionOptions(top=1_000_000), max_columns=14)
 
 
 def test_answers_of_blocks_join_to_those_of_all_rows() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hinet import FileError, HiNetClassifier, HiNetError, Taxonomy
-from hinet.classifier.predicted_sets import NEVER, PredictedSets, SetRule, formed
+from hinet.classifier.predicted_sets import NEVER, Answers, SetRule, formed
 from hinet.ragged import offsets_of
 from tests.classifier.test_forged import sign
 from tests.strategies import taxonomies
@@ -125,7 +125,7 @@ def test_the_form_of_sets(taxonomy: Taxonomy, data: st.DataObject) -> None:
     root = taxonomy.root
     rows = [[node for node in row if node != root and taxonomy.depth[node] > 0] for row in rows]
     flat = np.array([node for row in rows for node in row], np.int64)
-    sets = PredictedSets(flat, offsets_of(np.array([len(row) for row in rows])), np.linspace(0.9, 0.1, len(flat)))
+    sets = Answers(flat, offsets_of(np.array([len(row) for row in rows])), np.linspace(0.9, 0.1, len(flat)))
 
     def above(node: int) -> set[int]:
         parents = {taxonomy.position(parent) for parent in taxonomy.parents(taxonomy.ids[node])} - {root}

@@ -61,8 +61,8 @@ def test_labels_are_lists_where_there_are_lists(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--min-confidence", "0.5"], "--min-confidence is for one label a row; give --min-probability"),
-        (["--levels"], "--decoding and --levels are for one label a row"),
+        (["--min-confidence", "0.5"], "--min-confidence is for one label per row; give --min-probability"),
+        (["--levels"], "--decoding and --levels are for one label per row"),
         (["--min-probability", "2"], "--min-probability: expected"),
         (["--label-sep", "r", "--top", "9"], "has the separator 'r'; give another --label-sep"),
     ],

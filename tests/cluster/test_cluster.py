@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hinet import HiNetClassifier, HiNetError
-from hinet.classifier.prediction_table import PredictionOptions
+from hinet.classifier.answers import PredictionOptions
 from hinet.cli import main
 from hinet.cluster import Cluster, PredictionJob, Sink, fit_on_cluster, predict_rows
 from hinet.cluster.prediction import _cause_of

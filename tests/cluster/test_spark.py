@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from hinet import HiNetClassifier
+from hinet.classifier.answers import PredictionOptions
 from hinet.classifier.loaded import load_model
-from hinet.classifier.prediction_table import PredictionOptions
 from hinet.cluster import SPARK_SCHEMA, predict_batches
 
 TEXTS = ["rye bread", "whole milk", "", "toy car", "brown bread", "milk train"] * 5

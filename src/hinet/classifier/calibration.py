@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.held_out import ForeignRows, HeldOut
 from hinet.classifier.labels import Truth
-from hinet.classifier.predicted_sets import judged_labels
+from hinet.classifier.predicted_sets import label_candidates
 from hinet.classifier.trust_fitting import trust_from_held_out_rows
 from hinet.engine import FoundNodes, Targets
 from hinet.engine.model.groups import Groups
@@ -233,7 +233,7 @@ def _scale_for_sets(fitted: Fitted, rows: Any, truth: Truth) -> Scale:
     if not len(predictable):
         return Scale(1.0)
     factor = _factor_for_sets(fitted, rows[predictable], truth.take(predictable))
-    likely = judged_labels(fitted.search.scaled(factor, 1.0), rows, truth)
+    likely = label_candidates(fitted.search.scaled(factor, 1.0), rows, truth)
     others = int(np.count_nonzero(~likely.best))
     weight = np.where(likely.best, FIRST_WEIGHT * max(others, 1) / max(int(np.count_nonzero(likely.best)), 1), 1.0)
     return Scale(factor, *_odds_map(np.log(likely.probability), likely.right, weight / max(weight.mean(), SURE)))

@@ -16,9 +16,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from hinet.choices import Decoding
+from hinet.classifier.answers import PredictionOptions, check_thresholds, decode_answers, select_answers
 from hinet.classifier.bundle import load_fitted, naming_file, save_fitted
 from hinet.classifier.calibration import MIN_ROWS, Calibration, calibrate_fitted
-from hinet.classifier.dag_labels import decode_nodes
 from hinet.classifier.examples import Examples
 from hinet.classifier.explanation import Explanation, explain_row
 from hinet.classifier.fine_tuning import check_tunable, fit_tuned
@@ -57,7 +57,7 @@ from hinet.classifier.label_reading import (
     widen_codec,
 )
 from hinet.classifier.label_rows import AUTO, checked_labels, has_sets
-from hinet.classifier.labels import NOTHING, LabelCodec, Truth
+from hinet.classifier.labels import LabelCodec, Truth
 from hinet.classifier.model_folder import MANIFEST
 from hinet.classifier.parameters import (
     CLASSES,
@@ -776,23 +776,15 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         min_confidence = MIN_CONFIDENCE.validate("min_confidence", min_confidence)
         min_probability = MIN_PROBABILITY.validate("min_probability", min_probability)
         rows = self._rows_to_predict(X)
-        search, codec = self.fitted_.predictor, self.fitted_.codec
-        if codec.sets is not None:
-            if min_confidence is not None:
-                raise HiNetError("`min_confidence` is for one label a row; give `min_probability`")
-            sets = self.fitted_.label_sets(rows, min_probability=min_probability)
-            return codec.decode_sets(sets.nodes, sets.offsets)
-        if min_probability is not None:
-            raise HiNetError("`min_probability` is for rows with several labels; give `min_confidence`")
-        if min_confidence is None and self.decoding == "map":
-            return codec.decode_traces(search.traces(rows).traces)
-        if min_confidence is None and self.decoding == "label" and codec.by_path:
-            return codec.decode_traces(search.top_labels(rows).found.traces)
+        codec = self.fitted_.codec
+        check_thresholds(codec, min_confidence, min_probability)
         if min_confidence is None:
-            return decode_nodes(self.fitted_, rows, search.decode(rows, self.decoding).nodes)
-        threshold = self._threshold() if min_confidence == "calibrated" else float(min_confidence)
-        answers = search.deepest_confident(rows, threshold)
-        return decode_nodes(self.fitted_, rows, np.where(answers.probability >= threshold, answers.nodes, NOTHING))
+            options = PredictionOptions(decoding=self.decoding, min_probability=min_probability)
+        else:
+            options = PredictionOptions(
+                min_confidence=self._threshold() if min_confidence == "calibrated" else float(min_confidence)
+            )
+        return decode_answers(codec, select_answers(self.fitted_, rows, options, with_traces=codec.by_path))
 
     def node_ids(self, y: Any, *, allow_missing: bool = True) -> list[tuple[str, ...]]:
         """Return labels or predictions as ids of ``taxonomy_``, which metrics take.

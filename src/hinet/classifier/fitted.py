@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hinet.classifier.examples import HELD_OUT_SHARE, Examples, bytes_to_keep
 from hinet.classifier.inputs import Features, FrameInput, TextInput
 from hinet.classifier.labels import LabelCodec
-from hinet.classifier.predicted_sets import PredictedSets, SetRule, answer_sets, formed, most_probable
+from hinet.classifier.predicted_sets import Answers, SetRule, answer_sets, formed, most_probable
 from hinet.data import Traces
 from hinet.engine.model.trust import Trust
 from hinet.engine.search.predictor import Engine, Predictor
@@ -75,7 +75,7 @@ class Fitted:
             return self
         return replace(self, predictor=self.predictor.with_threads(threads))
 
-    def label_sets(self, rows: Any, *, top: int | None = None, min_probability: float | None = None) -> PredictedSets:
+    def label_sets(self, rows: Any, *, top: int | None = None, min_probability: float | None = None) -> Answers:
         """Return the labels of rows that may have several: by the learned thresholds, unless other bounds are given."""
         codec = self.codec
         assert codec.sets is not None

@@ -17,18 +17,18 @@ SetForm = Literal["closed", "deepest", "any"]  # with all ancestors; no label ab
 
 
 def checked_labels(y: Any, count: int) -> Any:
-    """Return labels in a container with a length, one label a row."""
+    """Return labels in a container with a length, one label per row."""
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import column_or_1d
 
     if y is None:
-        raise HiNetError("the classifier requires y to be passed, but the target y is None; give one label a row")
+        raise HiNetError("the classifier requires y to be passed, but the target y is None; give one label per row")
     if not hasattr(y, "__len__"):
         y = np.asarray(y)
     if getattr(y, "ndim", 1) == 0:
-        raise HiNetError(f"y: expected a list of labels, got {format_value(y.item())}; give one label a row")
+        raise HiNetError(f"y: expected a list of labels, got {format_value(y.item())}; give one label per row")
     if len(y) != count:
-        raise HiNetError(f"{counted(count, 'row')} and {counted(len(y), 'label')}; give one label a row")
+        raise HiNetError(f"{counted(count, 'row')} and {counted(len(y), 'label')}; give one label per row")
     kind = getattr(getattr(y, "dtype", None), "kind", "")
     if kind == "f" and np.ndim(y) == 1 and not np.isfinite(y).all():
         row = int(np.flatnonzero(~np.isfinite(y))[0])
@@ -93,7 +93,9 @@ def rows_of(y: Any) -> tuple[Sequence[Any], bool]:
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim not in (1, 2):
-        raise LabelError(f"expected one label a row, or a path a row in a 2-D array; got an array of {array.ndim} axes")
+        raise LabelError(
+            f"expected one label per row, or one path per row in a 2-D array; got an array of {array.ndim} axes"
+        )
     if array.ndim == 2 and array.shape[1] > 2 and array.dtype.kind in "bi" and np.isin(array, (0, 1)).all():
         raise LabelError("y looks like a matrix of zeros and ones; give each row its labels, several as a set")
     return array.tolist(), array.ndim == 2

@@ -88,6 +88,11 @@ class Truth:
         right[owner[labels == nodes[owner]]] = True
         return right
 
+    def has(self, rows: NDArray[np.int64], nodes: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return whether each node is a label of the row next to it."""
+        size = np.int64(len(self.taxonomy))
+        return np.isin(rows * size + nodes, self.owner[self.exact] * size + self.nodes[self.exact])
+
     def ids(self) -> list[tuple[str, ...]]:
         """Return the labels of every row by their ids, as far as they are known."""
         known = self.nodes != NOTHING

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hinet.classifier.answers import PredictionOptions
 from hinet.classifier.bundle import load_fitted
 from hinet.classifier.explanation import Explanation, explain_row
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.inputs import FrameInput, text_part
 from hinet.classifier.label_rows import TextStyle
-from hinet.classifier.prediction_table import PredictionOptions, PredictionTable
+from hinet.classifier.prediction_table import PredictionTable
 from hinet.data import Traces
 from hinet.data.tables import Columns, RowBlock
 from hinet.data.tables.labelled_tables import input_table

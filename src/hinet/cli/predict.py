@@ -99,9 +99,10 @@ def predict(
 
     A file appears once it is complete. After Ctrl-C, an older one is unchanged, and the exit code is 130.
     """
+    from hinet.classifier.answers import PredictionOptions
     from hinet.classifier.loaded import load_model
     from hinet.classifier.parameters import MIN_PROBABILITY
-    from hinet.classifier.prediction_table import PredictionOptions, PredictionOutput
+    from hinet.classifier.prediction_table import PredictionOutput
     from hinet.data.tables import labelled_blocks
     from hinet.data.tables.writing import LABEL_SEP
     from hinet.progress import counter_for_terminal

@@ -7,8 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from hinet.classifier.answers import PredictionOptions
 from hinet.classifier.loaded import LoadedModel, load_model
-from hinet.classifier.prediction_table import PredictionOptions
 from hinet.compiled import compile_from_now_on
 
 SPARK_SCHEMA = "label string, trace array<string>, probability double"  # of the columns by default, for Spark

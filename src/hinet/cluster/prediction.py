@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from hinet.choices import TableFormat
+from hinet.classifier.answers import PredictionOptions
 from hinet.classifier.loaded import LoadedModel, load_model
-from hinet.classifier.prediction_table import NO_ROWS, PredictionNotes, PredictionOptions, PredictionOutput
+from hinet.classifier.prediction_table import NO_ROWS, PredictionNotes, PredictionOutput
 from hinet.cluster.session import Cluster, connected
 from hinet.compiled import compile_from_now_on
 from hinet.data.tables import (

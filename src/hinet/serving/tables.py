@@ -13,7 +13,8 @@ from threading import Event
 from typing import IO, Any, cast
 
 from hinet.choices import TableFormat
-from hinet.classifier.prediction_table import PredictionOptions, PredictionOutput, PredictionTable
+from hinet.classifier.answers import PredictionOptions
+from hinet.classifier.prediction_table import PredictionOutput, PredictionTable
 from hinet.data.tables import FailFast, LabelledBlock, RowQuery, TableOptions, labelled_blocks
 from hinet.data.tables.writing import LABEL_SEP, table_writer
 from hinet.errors import FileError, HiNetError
