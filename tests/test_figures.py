@@ -192,7 +192,7 @@ def command_line() -> Claims:
     yield RESULTS, f"killed {kills['kills']} times and resumed ended with the same model"
     yield RESULTS, f"`hinet demo` takes {demo['seconds']:.0f} s, and {demo['first_seconds']:.0f} s when nothing"
     microseconds, ratio = reading["microseconds_a_row"], reading["to_arrow"]
-    sentence = f"{microseconds:.0f} microseconds a row, {ratio:.0f} times what Arrow takes"
+    sentence = f"{microseconds:.0f} microseconds per row, {ratio:.0f} times what Arrow takes"
     yield "docs/decisions/0012-tables.md", sentence
 
 

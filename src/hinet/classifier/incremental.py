@@ -29,7 +29,7 @@ from hinet.errors import HiNetError
 from hinet.progress import Progress
 from hinet.taxonomy import TaxonomyChange
 
-# Chosen on training rows of NAICS that were held out, see docs/decisions/0046-updates.md.
+# Chosen on training rows of NAICS that were held out, see docs/decisions/0047-updates.md.
 MIN_DEEP_RATE, MIN_DEEP_RATE_OF_NEW = 0.002, 0.02  # of the deep expert; for new labels, or without a wide expert
 DEEP_RATE_OF_SHARE = 0.2  # times the share of the new rows among all rows that were ever trained on
 WIDE_RATE_FACTOR = 8.0
