@@ -1,4 +1,4 @@
-"""Training from a stream: the same model as in memory where all rows make one block, and much the same with many."""
+"""Training from a stream: the same model as in memory if all rows make one block, and a similar one with many."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 import hinet.data.spill as spill
 from hinet import HiNetClassifier, HiNetError, LabelError, Taxonomy, load
-from hinet.classifier import stream_reading, streaming
+from hinet.classifier import row_source, stream_reading
 from hinet.classifier.stream_reading import Chunk, RowSample
 from hinet.data.text import TextFeatures, TextSettings
 from hinet.data.text.streaming import BoundedCounts, NamingFeatures, features_from, named, without
@@ -24,7 +24,7 @@ from hinet.engine.training import rows as training_rows
 from tests.classifier.data import EDGES, WORDS, small, taxonomy, texts
 
 
-def in_chunks(given: Any, y: Any, size: int = 70) -> list[tuple[Any, Any]]:
+def in_chunks(given: Any, y: Any, size: int = 70) -> list[tuple[Any, ...]]:
     take = given.slice if isinstance(given, pa.Table) else lambda start, count: given[start : start + count]
     return [(take(start, size), y[start : start + size]) for start in range(0, len(y), size)]
 
@@ -38,8 +38,32 @@ def same(one: HiNetClassifier, other: HiNetClassifier) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(arrays_of(one), arrays_of(other), strict=True))
 
 
-@pytest.mark.parametrize("form", ["ids", "paths", "sets", "frame", "titles"])
-def test_one_block_gives_the_model_of_all_rows_in_memory(form: str) -> None:
+@pytest.fixture
+def on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write the rows of small streams to disk as well."""
+    monkeypatch.setattr(row_source, "MAX_ROWS_IN_MEMORY", 0)
+
+
+@pytest.mark.parametrize("settings", [{"flat": False}, {"validation_fraction": 0.2}, {"class_weight": "balanced"}])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_small_stream_trains_the_model_of_rows_in_memory(weighted: bool, settings: dict[str, Any]) -> None:
+    """With weights, the held-out rows and the second training for the mix; whatever the size of its chunks."""
+    given, y = texts(600)
+    weight = np.random.default_rng(0).uniform(0.1, 2, len(y)) if weighted else None
+    held = small(taxonomy=taxonomy(), **settings).fit(given, y, weight)
+    rows = in_chunks(given, y)
+    if weight is not None:
+        rows = [(*chunk, weight[70 * number : 70 * (number + 1)]) for number, chunk in enumerate(rows)]
+    streamed = small(taxonomy=taxonomy(), **settings).fit_stream(rows)
+    assert same(held, streamed)
+    assert held.fitted_.fingerprint == streamed.fitted_.fingerprint
+    assert held.metrics_ == streamed.metrics_
+    np.testing.assert_array_equal(held.predict_proba(given), streamed.predict_proba(given))
+
+
+@pytest.mark.usefixtures("on_disk")
+@pytest.mark.parametrize("form", ["ids", "paths", "sets", "frame", "titles", "weights"])
+def test_one_block_on_disk_gives_the_model_of_all_rows_in_memory(form: str) -> None:
     given, y = texts(400)
     valid_rows, valid_y = texts(60, seed=1)
     settings: dict[str, Any] = {"flat": False} if form == "sets" else {}
@@ -58,8 +82,12 @@ def test_one_block_gives_the_model_of_all_rows_in_memory(form: str) -> None:
         rows = pa.table({"text": given, "size": random.normal(size=len(given)), "kind": [label[0] for label in y]})
         valid = pa.table({"text": valid_rows, "size": np.zeros(60), "kind": [label[0] for label in valid_y]}), valid_y
         settings["columns"] = {"text": "text", "number": "size", "category": "kind"}
-    held = small(**settings).fit(rows, labels, valid=valid)
-    streamed = small(**settings).fit_stream(in_chunks(rows, labels), valid=valid)
+    weight = np.linspace(0.5, 1.5, len(labels)) if form == "weights" else None
+    held = small(**settings).fit(rows, labels, weight, valid=valid)
+    chunks = in_chunks(rows, labels)
+    if weight is not None:
+        chunks = [(*chunk, weight[70 * number : 70 * (number + 1)]) for number, chunk in enumerate(chunks)]
+    streamed = small(**settings).fit_stream(chunks, valid=valid)
     assert same(held, streamed)
     assert held.metrics_ == streamed.metrics_
     assert held.classes_.tolist() == streamed.classes_.tolist()
@@ -67,6 +95,7 @@ def test_one_block_gives_the_model_of_all_rows_in_memory(form: str) -> None:
     assert held.fitted_.features.names(names) == streamed.fitted_.features.names(names)
 
 
+@pytest.mark.usefixtures("on_disk")
 def test_many_blocks_learn_what_one_does_though_the_stream_is_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spill, "BLOCK_ROWS", 50)
     monkeypatch.setattr(spill, "WINDOW_VALUES", 600)
@@ -83,7 +112,8 @@ def test_many_blocks_learn_what_one_does_though_the_stream_is_sorted(monkeypatch
     assert {record.part for record in streamed.history_} >= {"deep 1", "wide 1"}
 
 
-def test_a_stream_goes_on_after_a_kill_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("on_disk")
+def test_an_interrupted_stream_resumes_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spill, "BLOCK_ROWS", 50)
     given, y = texts(300)
     alone: dict[str, Any] = {"wide": False, "flat": False}
@@ -117,8 +147,9 @@ def _killed_at(epoch: int) -> Any:
     return run_epoch
 
 
+@pytest.mark.usefixtures("on_disk")
 @pytest.mark.parametrize("changed", ["order", "title"])
-def test_rows_on_disk_of_another_taxonomy_are_written_anew(
+def test_rows_on_disk_for_another_taxonomy_are_written_again(
     changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = in_chunks(*texts(200))
@@ -143,15 +174,16 @@ def _interrupted(*_: Any) -> float:
 
 @pytest.mark.parametrize("share", [None, 0.5])
 def test_held_out_rows_leave_some_of_the_sample(share: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_reading, "RowSample", partial(RowSample, most=10))
-    monkeypatch.setattr(streaming, "sample_values", lambda limit: 0)
-    monkeypatch.setattr(streaming, "HELD_SHARE", 0.5)
+    monkeypatch.setattr(stream_reading, "RowSample", partial(RowSample, max_rows=10))
+    monkeypatch.setattr(row_source, "sample_values", lambda limit: 0)
+    monkeypatch.setattr(row_source, "HELD_OUT_SHARE", 0.5)
     streamed = small(validation_fraction=share).fit_stream(in_chunks(*texts(200)))
     assert streamed.metrics_["validation"]["rows"] == 5
 
 
-def test_rows_are_held_out_unasked_for_a_wide_expert_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "sample_values", lambda limit: 0)
+@pytest.mark.usefixtures("on_disk")
+def test_rows_are_held_out_by_default_only_for_a_wide_expert(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_source, "sample_values", lambda limit: 0)
     rows = in_chunks(*texts(200))
     quick = small(effort="quick", flat=True).fit_stream(rows)
     assert not any(record.part.startswith("wide") for record in quick.history_)
@@ -159,19 +191,22 @@ def test_rows_are_held_out_unasked_for_a_wide_expert_alone(monkeypatch: pytest.M
     assert small(effort="quick", flat=False).fit_stream(rows).metrics_["validation"]["rows"] == 2
 
 
-def test_unknown_labels_of_validation_rows_are_told_before_the_second_pass() -> None:
+@pytest.mark.usefixtures("on_disk")
+def test_unknown_labels_of_validation_rows_are_reported_before_the_second_pass() -> None:
     source = Changing()
     with pytest.raises(LabelError, match=r"row 1: .*breed"):
         small(taxonomy=taxonomy()).fit_stream(source, valid=(["rye", "loaf"], ["bread", "breed"]))
     assert source.times == 1
 
 
-def test_a_stream_that_was_killed_while_rows_were_written_starts_anew(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("on_disk")
+def test_a_stream_interrupted_while_rows_were_written_starts_again(tmp_path: Path) -> None:
     (tmp_path / "rows-00000.bin").write_bytes(b"half of a row")
     given, y = texts(100)
     assert same(small().fit_stream(in_chunks(given, y)), small(checkpoint=tmp_path).fit_stream(in_chunks(given, y)))
 
 
+@pytest.mark.usefixtures("on_disk")
 def test_a_saved_model_of_a_stream_explains_with_words(tmp_path: Path) -> None:
     given, y = texts(200)
     small(taxonomy=taxonomy()).fit_stream(in_chunks(given, y)).save(tmp_path / "model")
@@ -192,6 +227,7 @@ class Changing:
         yield given, y
 
 
+@pytest.mark.usefixtures("on_disk")
 @pytest.mark.parametrize(
     ("source", "settings", "message"),
     [
@@ -204,6 +240,9 @@ class Changing:
         ([(["rye"] * 3, ["bread", "milk", ""])], {"taxonomy": taxonomy()}, "row 2: the label is missing"),
         ([(["rye"] * 2, [{"bread"}] * 2), (["rye"] * 2, [{"bread"}, set()])], {}, "row 3: no label; leave the row out"),
         ([(["rye"] * 3, ["bread"] * 3), (["rye"] * 3, ["bread", "breed", "milk"])], {"taxonomy": taxonomy()}, "row 4"),
+        ([(["rye"], ["bread"], [1.0]), (["rye"], ["bread"])], {}, "rows from 1: some chunks have sample weights"),
+        ([(["rye"] * 2, ["bread"] * 2, [0.0, 0.0])], {}, "all sample weights are zero"),
+        ([(["rye"], ["bread"], [1.0]), (["rye"], ["bread"], [-1.0])], {}, "row 1: sample weight -1.0"),
         ([(["rye"], ["bread"])], {"patience": 1}, "`patience` needs validation rows"),
         ([(["rye"], ["bread"])], {"engine": "torch"}, "a stream trains with the fused engine"),
     ],
@@ -213,6 +252,7 @@ def test_streams_that_cannot_be_trained_on_are_refused(source: Any, settings: An
         small(**settings).fit_stream(source)
 
 
+@pytest.mark.usefixtures("on_disk")
 def test_a_disk_without_room_is_refused_before_rows_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,13 +314,13 @@ def test_names_are_found_where_texts_come_again() -> None:
 
 def test_a_sample_depends_on_the_seed_alone_and_is_bounded() -> None:
     def sampled(size: int, seed: int = 0) -> list[str]:
-        sample = RowSample(seed, most=50)
+        sample = RowSample(seed, max_rows=50)
         for start in range(0, 1_000, size):
-            rows = [str(row) for row in range(start, min(start + size, 1_000))]
-            sample.add(Chunk(start, pa.chunked_array([pa.array(rows, pa.large_string())]), rows))
-        _, numbers, inputs, labels = sample.chosen()
-        assert inputs.to_pylist() == labels == [str(number) for number in numbers.tolist()]
-        return labels
+            texts = [str(row) for row in range(start, min(start + size, 1_000))]
+            sample.add(Chunk(start, pa.chunked_array([pa.array(texts, pa.large_string())]), texts))
+        rows = sample.rows()
+        assert rows.inputs.to_pylist() == rows.labels == [str(number) for number in rows.numbers.tolist()]
+        return rows.labels
 
     assert len(sampled(100)) == 50
     assert sampled(100) == sampled(37)

@@ -11,8 +11,7 @@ import pandas as pd
 import pytest
 
 from hinet import HiNetClassifier, Taxonomy, load
-from hinet.classifier.held_out import ForeignRows
-from hinet.classifier.trust_fitting import USUAL
+from hinet.classifier.held_out import USUAL, ForeignRows
 from hinet.data.text import TextSettings
 from hinet.engine.model.trust import Trust
 from tests.classifier.data import EDGES, small, taxonomy, texts

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hinet import HiNetClassifier, HiNetError, load
+from hinet.classifier import row_source
 from hinet.data.spill import is_spill
 from hinet.data.tables.formats import estimate_rows
 from tests.cli.conftest import CATEGORIES, HINET, files_of, products, run_hinet, run_inside, write_products
@@ -45,7 +46,6 @@ def test_shards_train_a_model_with_paths_numbers_and_a_risk(shards: Path) -> Non
     assert done.returncode == 0, done.stderr
     for wanted in (
         "320 training rows with 4 labels, from a stream",
-        "GB; they are removed at the end",
         "--min-confidence",
     ):
         assert wanted in done.stderr
@@ -56,7 +56,7 @@ def test_shards_train_a_model_with_paths_numbers_and_a_risk(shards: Path) -> Non
     assert load(shards / "model").predict(table)[0] == "food > rye"
 
 
-def test_invalid_rows_are_skipped_once_and_told_of_once(shards: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_invalid_rows_are_skipped_and_reported_once(shards: Path, capfd: pytest.CaptureFixture[str]) -> None:
     command = ["train", "more.csv", *COLUMNS, "--epochs", "2", "--out", "model"]
     assert run_inside(*command) == 2
     assert "more.csv:152: the text is empty" in capfd.readouterr().err
@@ -88,7 +88,7 @@ def test_it_switches_itself_on_where_rows_would_not_fit(shards: Path, capfd: pyt
     assert "stream" not in capfd.readouterr().err.replace("--no-stream", "")
 
 
-def test_a_killed_run_goes_on_to_the_same_bytes(shards: Path) -> None:
+def test_a_killed_run_resumes_to_the_same_bytes(shards: Path) -> None:
     command = ["train", "0.parquet", "1.parquet", *COLUMNS, "--epochs", "20", "--checkpoint-every", "0", "-q"]
     assert run_inside(*command, "--out", "usual") == 0
     checkpoints = shards / "killed.checkpoint"
@@ -105,7 +105,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(shards: Path) -> None:
     assert not checkpoints.exists()
 
 
-def test_rows_in_memory_do_not_go_on_from_a_stream(shards: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_rows_in_memory_do_not_resume_from_a_stream(shards: Path, capfd: pytest.CaptureFixture[str]) -> None:
     checkpoints = shards / "model.checkpoint"
     checkpoints.mkdir()
     (checkpoints / "rows.json").write_bytes(b"")
@@ -116,10 +116,11 @@ def test_rows_in_memory_do_not_go_on_from_a_stream(shards: Path, capfd: pytest.C
 
 
 @pytest.mark.parametrize("begun", ["--stream", "--no-stream"])
-def test_a_stream_goes_on_without_its_rows_on_disk_and_not_from_another_run(
+def test_a_stream_resumes_without_its_rows_on_disk_and_not_from_another_run(
     begun: str, shards: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The rows leave the disk when training ends, before the model is saved."""
+    monkeypatch.setattr(row_source, "MAX_ROWS_IN_MEMORY", 0)
     command = ["train", "0.parquet", *COLUMNS[:-1], "--epochs", "3", "--checkpoint-every", "0", "-q"]
 
     def fail(*_: object, **__: object) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from hinet import HiNetClassifier, HiNetError
 from hinet.classifier.answers import PredictionOptions
+from hinet.classifier.estimator import fit_by, training_of
 from hinet.cli import main
 from hinet.cluster import Cluster, PredictionJob, Sink, fit_on_cluster, predict_rows
 from hinet.cluster.prediction import _cause_of
@@ -174,9 +175,8 @@ def test_workers_with_whole_experts_train_the_same_model(
     trained: HiNetClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together = HiNetClassifier(n_jobs=1, epochs=3)
-    together._runner = OneAfterTheOther(monkeypatch)
     valid = paths(200, 2)
-    together.fit(*paths(2_000), valid=valid)
+    fit_by(together, training_of(together, *paths(2_000), valid=valid, runner=OneAfterTheOther(monkeypatch)))
     np.testing.assert_array_equal(together.predict_proba(valid[0]), trained.predict_proba(valid[0]))
 
 
@@ -201,15 +201,14 @@ def test_workers_that_share_rows_learn_as_well_though_one_is_killed(
     assert killed
     unseen = paths(2_000, 3)
     assert right(together, unseen) > right(trained, unseen) - 0.03
-    assert together._runner is None
 
 
 def test_a_worker_that_fails_tells_why_and_ends_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "deep-1.safetensors").write_bytes(b"damaged")
     together = HiNetClassifier(n_jobs=1, epochs=3, checkpoint=tmp_path)
-    together._runner = runner = OneAfterTheOther(monkeypatch)
+    runner = OneAfterTheOther(monkeypatch)
     with pytest.raises(HiNetError, match="the checkpoint is damaged") as raised:
-        together.fit(*paths(100))
+        fit_by(together, training_of(together, *paths(100), runner=runner))
     assert type(raised.value) is HiNetError  # which can be sent
     assert runner.heard.reports[-1] == ("failed", (str(raised.value),))
 

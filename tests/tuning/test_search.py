@@ -152,7 +152,7 @@ def test_a_second_trial_fits_neither_titles_nor_features_again() -> None:
     memory = CountingMemory()
     base = {"taxonomy": taxonomy, "n_jobs": 1, "epochs": 1, "effort": "quick"}
     runner = TrialRunner(splits, base, "accuracy", 0, memory)
-    runner.usual_size(1.0, len(WORDS))
+    runner.default_size(1.0, len(WORDS))
     assert memory.made == {"titles": 1, "features": 1}
     for number, changes in enumerate([{}, {"members": 1}, {"width": 32}]):
         runner.run(Step(changes, 1.0, 0), number)
@@ -252,7 +252,7 @@ def test_the_space_starts_from_what_the_defaults_train(form: str, effort: str) -
     runner = TrialRunner(Splits(TuningRows.of(rows, labels), None, 0.2, seed=0), base, "accuracy", 0)
     step = Step({}, 1.0, 0)
     classifier = runner.fitted(step)
-    size = runner.usual_size(1.0, int(classifier.fitted_.codec.layers.ends.sum()))
+    size = runner.default_size(1.0, int(classifier.fitted_.codec.layers.ends.sum()))
     deep = [record for record in classifier.history_ if record.part.startswith("deep")]
     assert len(deep) == size.members * size.epochs
     assert classifier.fitted_.predictor.model.experts.deep.width == size.members * size.width

@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.held_out import ForeignRows, HeldOut
+from hinet.classifier.held_out import ForeignRows, HeldOut, trust_from_held_out_rows
 from hinet.classifier.labels import Truth
 from hinet.classifier.predicted_sets import label_candidates
-from hinet.classifier.trust_fitting import trust_from_held_out_rows
 from hinet.engine import FoundNodes, Targets
 from hinet.engine.model.groups import Groups
 from hinet.engine.model.trust import Trust

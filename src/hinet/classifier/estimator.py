@@ -19,18 +19,9 @@ from hinet.choices import Decoding
 from hinet.classifier.answers import PredictionOptions, check_thresholds, decode_answers, select_answers
 from hinet.classifier.bundle import load_fitted, naming_file, save_fitted
 from hinet.classifier.calibration import MIN_ROWS, Calibration, calibrate_fitted
-from hinet.classifier.examples import Examples
 from hinet.classifier.explanation import Explanation, explain_row
-from hinet.classifier.fine_tuning import check_tunable, fit_tuned
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.fitting import (
-    EncodedRows,
-    engine_for,
-    engine_settings,
-    fit_model,
-    torch_parameter,
-    validation_metrics,
-)
+from hinet.classifier.fitting import EncodedRows, engine_settings, torch_parameter, with_validation_rows
 from hinet.classifier.held_out import ForeignRows, HeldOut
 from hinet.classifier.incremental import continue_training, transfer_fitted
 from hinet.classifier.inputs import (
@@ -43,21 +34,14 @@ from hinet.classifier.inputs import (
     kind_of,
     one_row,
     other_kind,
-    take_rows,
     text_column,
     text_part,
     unknown_rows,
     with_bundled_encoder,
 )
-from hinet.classifier.label_reading import (
-    codec_in_taxonomy,
-    codec_of_sets,
-    read_labels,
-    read_with_classes,
-    widen_codec,
-)
-from hinet.classifier.label_rows import AUTO, checked_labels, has_sets
-from hinet.classifier.labels import LabelCodec, Truth
+from hinet.classifier.label_reading import codec_in_taxonomy, widen_codec
+from hinet.classifier.label_rows import AUTO, checked_labels
+from hinet.classifier.labels import Truth
 from hinet.classifier.model_folder import MANIFEST
 from hinet.classifier.parameters import (
     CLASSES,
@@ -74,23 +58,19 @@ from hinet.classifier.parameters import (
     restored_parameters,
     seed_of,
 )
-from hinet.classifier.predicted_sets import form_of, learned_rule, micro_f1_of
+from hinet.classifier.predicted_sets import micro_f1_of
 from hinet.classifier.predictions import PredictedLabels, PredictedTraces
-from hinet.classifier.preparation import FeatureCache, LabelledRows, NoCache, Preparation, PreparedRows
-from hinet.classifier.trust_fitting import with_learned_trust
+from hinet.classifier.row_source import RowsInMemory, RowStream, row_weights
+from hinet.classifier.training import FeatureCache, NoCache, Training
 from hinet.classifier.update_check import UpdateCheck, check_update
-from hinet.data import Traces
 from hinet.data.frames import as_table, is_frame
 from hinet.data.matrices import MixedRows, as_csr, check_rows, is_sparse, validate_weights
-from hinet.data.rows import holdout_mask
 from hinet.data.text import TextSettings
 from hinet.data.text.text_input import as_arrow
 from hinet.encoders.meaning import Meaning, TunedInput
-from hinet.engine.compiling import compile_for_training
 from hinet.engine.settings import Effort
 from hinet.errors import FileError, HiNetError, InputTypeError, LabelError, counted
 from hinet.evaluation.risk import CERTAINTY, validate_share
-from hinet.extras import require
 from hinet.parameters import FLAG, PATH, THREADS, validate_parameters
 from hinet.progress import Progress, SilentProgress, progress_for_terminal
 from hinet.taxonomy import Taxonomy, TaxonomyChange
@@ -253,8 +233,6 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ('Food', 'Bread')
     """
 
-    _runner: Runner | None = None  # what trains the experts in other processes; hinet.cluster sets it
-
     fitted_: Fitted
 
     def __init__(
@@ -358,80 +336,38 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         HiNetError
             If rows or labels are invalid; names the row and the remedy.
         """
-        return self._fit(X, y, sample_weight, valid)
+        if self.warm_start and self.__sklearn_is_fitted__():
+            return self._fit_more(X, y, sample_weight, valid)
+        return fit_by(self, training_of(self, X, y, sample_weight, valid=valid))
 
-    def _fit(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        valid: tuple[Any, Any] | None = None,
-        classes: Any = None,
-        cache: FeatureCache | None = None,
-    ) -> Self:
-        validate_parameters(self, RULES)
-        incremental = self.warm_start and self.__sklearn_is_fitted__()
-        labelled, valid = self._labelled(X, y, sample_weight, valid, classes, incremental=incremental)
-        if incremental:
-            self._warn_of_unknown_words(labelled.rows)
-            moved = transfer_fitted(self.fitted_, labelled.codec)
-            held_out = None
-            if valid is not None:
-                held_out = self._held_out_rows(moved, valid[0], labelled.codec.truth(valid[1]))
-            training = EncodedRows(moved.feature_rows(labelled.rows), labelled.traces, labelled.weights)
-            self._continue_training(moved, training)
-        else:
-            held_out = self._fit_anew(labelled, valid, cache)
+    def _fit_more(self, X: Any, y: Any, sample_weight: Any, valid: tuple[Any, Any] | None) -> Self:
+        """Continue training on rows of the features of the first fit, and on any labels."""
+        parameters, several = validate_parameters(self, RULES), self.fitted_.codec.sets is not None
+        source = self._source(X, self._input_kind(X), y, sample_weight, valid, reset=False)
+        labelled = source.read(parameters, self._given_taxonomy(), SilentProgress(), several=several)
+        self._warn_of_unknown_words(labelled.rows)
+        moved = transfer_fitted(self.fitted_, labelled.codec)
+        held_out = None
+        if labelled.valid is not None:
+            held_out = self._held_out_rows(moved, *labelled.valid)
+        training = EncodedRows(moved.feature_rows(labelled.rows), labelled.traces, labelled.weights)
+        self._continue_training(moved, training)
         if held_out is not None:
-            self._use_validation_rows(held_out)
+            self.fitted_, metrics = with_validation_rows(self.fitted_, held_out, parameters)
+            self._held, self.metrics_["validation"] = held_out, metrics
         return self
 
-    def _labelled(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        valid: tuple[Any, Any] | None,
+    def _source(
+        self, X: Any, kind: Kind, y: Any, sample_weight: Any, valid: tuple[Any, Any] | None, *, reset: bool = True,
         classes: Any = None,
-        *,
-        incremental: bool = False,
-    ) -> tuple[LabelledRows, tuple[Any, Any] | None]:
-        """Return checked training rows with their labels, and the checked validation rows."""
+    ) -> RowsInMemory:  # fmt: skip
+        """Return checked rows; ``reset`` forgets the columns of an earlier fit."""
         VALID.validate("valid", valid)
-        kind = self._kind_of_frame(X) if incremental else self._kind_to_fit(X)
-        checked = self._checked(X, kind, reset=not incremental)
-        y = checked_labels(y, count_of(checked))
-        taxonomy = self._given_taxonomy()
-        known = None if classes is None else read_with_classes(y, classes, taxonomy, self.path_sep)
-
-        several = self.fitted_.codec.sets is not None if incremental else self._wants_sets(y)
-
-        def read(labels: Any, like: LabelCodec | None = None) -> tuple[LabelCodec, Traces]:
-            codec, traces = known, None
-            if codec is None:
-                codec, traces = read_labels(labels, taxonomy, self.path_sep, like)
-            if several:
-                codec = codec_of_sets(codec, "any")
-                traces = codec.encode(labels)
-                return replace(codec, sets=form_of(traces)), traces
-            return codec, codec.encode(labels) if traces is None else traces
-
-        codec, traces = read(y)
-        codec.check_class_weight(self.class_weight)
+        checked = self._checked(X, kind, reset=reset)
         if valid is not None:
-            valid = self._checked(valid[0], kind), checked_labels(valid[1], count_of(valid[0]))
-            if not len(valid[1]):
-                raise HiNetError("valid: expected rows and their labels, got none; leave valid out, or give some")
-        elif self.validation_fraction is not None:
-            chosen = holdout_mask(len(traces), self.validation_fraction, seed_of(self.random_state))
-            valid = take_rows(checked, chosen), take_rows(y, chosen)
-            checked = take_rows(checked, ~chosen)
-            # held-out rows do not make labels known, as new rows would not
-            codec, traces = read(take_rows(y, ~chosen), codec)
-            if sample_weight is not None:
-                sample_weight = validate_weights(sample_weight, len(chosen))[~chosen]
-        weights = self._weights(sample_weight, codec, traces)
-        return LabelledRows(checked, kind, codec, traces, weights), valid
+            valid = self._checked(valid[0], kind), valid[1]
+        names = tuple(map(str, getattr(self, "feature_names_in_", ())))
+        return RowsInMemory(checked, kind, y, sample_weight, valid, classes, column_names=names)
 
     def fit_stream(self, source: Any, valid: tuple[Any, Any] | None = None) -> Self:
         """Train on rows that do not fit in memory.
@@ -461,93 +397,17 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         >>> HiNetClassifier().fit_stream(shards).predict(["brown bread"])[0]
         'Bread'
         """
-        from hinet.classifier.streaming import StreamTraining
-
         parameters = validate_parameters(self, RULES)
         VALID.validate("valid", valid)
-        if torch := torch_parameter(self.engine, self.network, self.device):
+        if torch := torch_parameter(parameters):
             raise HiNetError(f"a stream trains with the fused engine; leave {torch} out")
         if self.warm_start and self.__sklearn_is_fitted__():
-            raise HiNetError("a stream starts a model anew; set `warm_start=False`, or train on with partial_fit")
-        if self.encoder is not None:
-            require("sentence_transformers", "`encoder`")
+            raise HiNetError("a stream trains a new model; set `warm_start=False`, or continue with partial_fit")
         if self.patience is not None and valid is None and self.validation_fraction is None:
             raise HiNetError("`patience` needs validation rows; give `valid` or `validation_fraction`, or leave it out")
-        compile_for_training()
-        result = StreamTraining(parameters, self._given_taxonomy(), self._progress()).fit(source, valid)
         self._clear("n_features_in_", "feature_names_in_")
-        if result.columns:
-            self.n_features_in_, self.feature_names_in_ = len(result.columns), np.array(result.columns, object)
-        self._set_fitted(result.fitted)
-        if result.held_out is not None:
-            self._use_validation_rows(result.held_out)
-        return self
-
-    def _use_validation_rows(self, held_out: HeldOut) -> None:
-        """Learn from validation rows what is learned after training, and keep them for :meth:`calibrate`.
-
-        Some of them are saved with the model.
-        """
-        self._held = held_out
-        if self.keep_examples:
-            kept = Examples.of_truth(held_out.rows, held_out.truth)
-            self.fitted_ = replace(self.fitted_, held_out=None).holding(kept, seed_of(self.random_state))
-        if self.fitted_.codec.sets is not None:
-            self._learn_thresholds(held_out)
-        self.metrics_["validation"] = validation_metrics(self.fitted_, held_out, self.decoding)
-
-    def _wants_sets(self, y: Any) -> bool:
-        """Return whether rows may have several labels; raise HiNetError if the parameters do not go with that."""
-        several = has_sets(y) if self.multilabel == "auto" else bool(self.multilabel)
-        if several and self.decoding != "map":
-            raise HiNetError(
-                f"`decoding={self.decoding!r}` answers with one label, and rows have several; leave it out, or set "
-                "`multilabel=False`"
-            )
-        if several and (torch := torch_parameter(self.engine, self.network, self.device)):
-            raise HiNetError(f"{torch} is for one label per row; leave it out, or set `multilabel=False`")
-        return several
-
-    def _fit_anew(
-        self, labelled: LabelledRows, valid: tuple[Any, Any] | None, cache: FeatureCache | None
-    ) -> HeldOut | None:
-        """Fit features and a model to rows; return the validation rows as the model reads them."""
-        preparation = self._preparation(cache)
-        parameters, codec, engine = preparation.parameters, labelled.codec, preparation.engine
-        if engine == "torch" and self.encoder is not None:
-            check_tunable(vars(self), labelled.kind)
-            rows = preparation.with_titles(labelled)
-            texts = None if valid is None else (valid[0], codec.truth(valid[1]))
-            fitted = fit_tuned(rows.rows, codec, rows.traces, rows.weights, texts, parameters, self._progress())
-            self._set_fitted(fitted.trained_on_titles(len(rows.traces) - len(labelled.traces)))
-            return None if texts is None else HeldOut(self.fitted_.rows(texts[0]), texts[1])
-        prepared = preparation.prepare(labelled, valid, self._column_names)
-        features = prepared.features
-        fitted = fit_model(prepared.training, features, codec, engine, parameters, self._progress(), self._runner)
-        if isinstance(features, FrameInput):
-            self.n_features_in_ = len(features.columns.names)
-            self.feature_names_in_ = np.array(features.columns.names, object)
-        own_valid, seed = None if valid is None else valid[0], seed_of(self.random_state)
-        fitted, held_out = with_learned_trust(
-            fitted, labelled.rows, labelled.traces, prepared.held_out, own_valid, seed
-        )
-        self._set_fitted(fitted.trained_on_titles(prepared.titles))
-        return held_out
-
-    def _preparation(self, cache: FeatureCache | None) -> Preparation:
-        """Return what prepares training rows; raise HiNetError if an optional package is missing."""
-        if self.encoder is not None:
-            require("sentence_transformers", "`encoder`")
-        engine = engine_for(self.engine, self.network, self.device)
-        if engine == "fused":
-            compile_for_training()
-        return Preparation(
-            validate_parameters(self, RULES), engine, self._progress(), NoCache() if cache is None else cache
-        )
-
-    @property
-    def _column_names(self) -> tuple[str, ...]:
-        return tuple(map(str, getattr(self, "feature_names_in_", ())))
+        training = Training(parameters, self._given_taxonomy(), RowStream(source, valid), progress=self._progress())
+        return fit_by(self, training)
 
     def _kind_to_fit(self, X: Any) -> Kind:
         """Return what training rows are: those of a frame if its columns are named."""
@@ -560,7 +420,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         return "frame"
 
-    def _kind_of_frame(self, X: Any) -> Kind:
+    def _input_kind(self, X: Any) -> Kind:
         """Return what rows are for the fitted model: a frame of any columns, if that was trained on one."""
         if self.fitted_.features.kind != "frame":
             return kind_of(X)
@@ -580,13 +440,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "calibration_", "temperature_", "min_confidence_", "taxonomy_change_", "update_check_", "columns_", "_held"
         )
         if isinstance(fitted.features, FrameInput):
-            self.columns_ = fitted.features.columns.to_dict()
-
-    def _learn_thresholds(self, held: HeldOut) -> None:
-        """Learn by held-out rows which labels rows are answered with."""
-        by_level = self.thresholds_by == "level"
-        rule = learned_rule(self.fitted_.search, held.rows, held.truth, self.objective, by_level=by_level)
-        self.fitted_ = replace(self.fitted_, set_rule=rule)
+            columns = fitted.features.columns
+            self.columns_ = columns.to_dict()
+            self.n_features_in_, self.feature_names_in_ = len(columns.names), np.array(columns.names, object)
 
     def _clear(self, *names: str) -> None:
         for name in names:
@@ -616,7 +472,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         if not self.__sklearn_is_fitted__():
             classes = None if classes is None else CLASSES.validate("classes", classes)
-            return self._fit(X, y, sample_weight, classes=classes)
+            return fit_by(self, training_of(self, X, y, sample_weight, classes=classes))
         rows = self.features_of(X)
         y = checked_labels(y, rows.shape[0])
         self._warn_of_unknown_words(X)
@@ -625,9 +481,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             fitted = transfer_fitted(fitted, codec_in_taxonomy(fitted.codec, taxonomy, {}))
         fitted = _with_labels(fitted, y)
         traces = fitted.codec.encode(y)
-        return self._continue_training(
-            fitted, EncodedRows(rows, traces, self._weights(sample_weight, fitted.codec, traces))
-        )
+        weights = row_weights(validate_parameters(self, RULES), sample_weight, fitted.codec, traces)
+        return self._continue_training(fitted, EncodedRows(rows, traces, weights))
 
     def _continue_training(
         self, fitted: Fitted, training: EncodedRows, renamed: Mapping[str, str] | None = None
@@ -644,7 +499,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if kept is not None and len(kept):
             held = HeldOut(kept.rows, kept.truth(self.taxonomy_))
             if after.set_rule is not None and after.set_rule.rows:
-                self._learn_thresholds(held)
+                self.fitted_ = self.fitted_.with_thresholds(held.rows, held.truth, vars(self))
             if earlier is not None and len(kept) >= MIN_ROWS:
                 self._calibrate_again(earlier, held)
         check = check_update(before, self.fitted_, self.decoding, renamed)
@@ -735,14 +590,6 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _given_taxonomy(self) -> Taxonomy | None:
         taxonomy = RULES["taxonomy"].validate("taxonomy", self.taxonomy)
         return None if taxonomy is None else _as_taxonomy(taxonomy)
-
-    def _weights(self, sample_weight: Any, codec: LabelCodec, traces: Traces) -> NDArray[np.float64] | None:
-        weights = None if sample_weight is None else validate_weights(sample_weight, len(traces))
-        class_weight = RULES["class_weight"].validate("class_weight", self.class_weight)
-        if class_weight is None:
-            return weights
-        by_class = codec.weights_of(class_weight, traces)
-        return validate_weights(by_class if weights is None else weights * by_class, len(traces))
 
     # Answers
 
@@ -927,7 +774,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             temperature=temperature, seed=seed, foreign=held.foreign,
         )  # fmt: skip
         if self.fitted_.codec.sets is not None:
-            self._learn_thresholds(held)
+            self.fitted_ = self.fitted_.with_thresholds(held.rows, held.truth, vars(self))
         self._set_calibration(calibration)
         return calibration
 
@@ -1019,7 +866,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return checked input of the fitted model, which then answers with ``n_jobs`` threads."""
         check_is_fitted(self)
         check_container(X)
-        kind, given = self.fitted_.features.kind, self._kind_of_frame(X)
+        kind, given = self.fitted_.features.kind, self._input_kind(X)
         if given == "frame" and kind != "frame":
             raise other_kind(X, kind)
         if (kind == "text") != (given == "text"):
@@ -1231,8 +1078,6 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         loaded.metrics_ = manifest["metrics"]
         if manifest["input_features"] is not None:
             loaded.n_features_in_ = manifest["input_features"]
-        if isinstance(fitted.features, FrameInput):
-            loaded.feature_names_in_ = np.array(fitted.features.columns.names, object)
         if isinstance(fitted.features, MatrixInput) and fitted.features.columns:
             loaded.feature_names_in_ = np.array(fitted.features.columns, object)
         if manifest["calibration"] is not None:
@@ -1273,19 +1118,32 @@ def load(
     return HiNetClassifier.load(path, network=network, mapped=mapped, encoder=encoder)
 
 
-def fit_with_cache(
-    classifier: HiNetClassifier, cache: FeatureCache, X: Any, y: Any, valid: tuple[Any, Any] | None
-) -> HiNetClassifier:
-    """Fit a classifier as its own ``fit`` does; the cache keeps the features of the rows for further fits."""
-    return classifier._fit(X, y, None, valid, cache=cache)
+def training_of(
+    classifier: HiNetClassifier,
+    X: Any,
+    y: Any,
+    sample_weight: Any = None,
+    *,
+    valid: tuple[Any, Any] | None = None,
+    classes: Any = None,
+    runner: Runner | None = None,
+    cache: FeatureCache | None = None,
+) -> Training:
+    """Return the training that ``fit`` runs; ``runner`` and ``cache`` are those of :class:`Training`."""
+    parameters = validate_parameters(classifier, RULES)
+    kind = classifier._kind_to_fit(X)
+    source = classifier._source(X, kind, y, sample_weight, valid, classes=classes)
+    progress, cache = classifier._progress(), NoCache() if cache is None else cache
+    return Training(parameters, classifier._given_taxonomy(), source, runner, cache, progress)
 
 
-def prepared_rows(
-    classifier: HiNetClassifier, cache: FeatureCache, X: Any, y: Any, valid: tuple[Any, Any] | None
-) -> tuple[PreparedRows, LabelCodec]:
-    """Return the rows that ``fit`` would train on, with the codec of their labels, without training."""
-    labelled, valid = classifier._labelled(X, y, None, valid)
-    return classifier._preparation(cache).prepare(labelled, valid, classifier._column_names), labelled.codec
+def fit_by(classifier: HiNetClassifier, training: Training) -> HiNetClassifier:
+    """Return the classifier, fitted by a training."""
+    fitted, held_out, metrics = training.run()
+    classifier._set_fitted(fitted)
+    if held_out is not None:
+        classifier._held, classifier.metrics_["validation"] = held_out, metrics
+    return classifier
 
 
 def load_with_manifest(path: str | Path, encoder: str | None = None) -> tuple[HiNetClassifier, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -12,8 +13,8 @@ from numpy.typing import NDArray
 
 from hinet.classifier.examples import HELD_OUT_SHARE, Examples, bytes_to_keep
 from hinet.classifier.inputs import Features, FrameInput, TextInput
-from hinet.classifier.labels import LabelCodec
-from hinet.classifier.predicted_sets import Answers, SetRule, answer_sets, formed, most_probable
+from hinet.classifier.labels import LabelCodec, Truth
+from hinet.classifier.predicted_sets import Answers, SetRule, answer_sets, formed, learned_rule, most_probable
 from hinet.data import Traces
 from hinet.engine.model.trust import Trust
 from hinet.engine.search.predictor import Engine, Predictor
@@ -84,6 +85,12 @@ class Fitted:
             return answer_sets(self.search, rows, self.set_rule, codec.sets)
         likely = most_probable(self.search, rows, top, min_probability or 0.0)
         return likely if top is not None else formed(likely, codec.taxonomy, codec.sets)
+
+    def with_thresholds(self, rows: Any, truth: Truth, parameters: Mapping[str, Any]) -> Fitted:
+        """Return the same with thresholds of sets learned on held-out rows, by the parameters of a classifier."""
+        by_level = parameters["thresholds_by"] == "level"
+        rule = learned_rule(self.search, rows, truth, parameters["objective"], by_level=by_level)
+        return replace(self, set_rule=rule)
 
     def label_probabilities(self, rows: Any) -> Any:
         """Return the probability of every label, (n, labels): an ndarray, or a CSR array if that would be too large."""

@@ -1,4 +1,4 @@
-"""The training set, the engine with its settings, and the metrics of validation rows."""
+"""Rows as an engine reads them, the choice of the engine and its settings, and the use of validation rows."""
 
 from __future__ import annotations
 
@@ -6,50 +6,40 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from hinet.choices import Decoding
+from hinet.classifier.examples import Examples, bytes_to_keep
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.held_out import HeldOut
 from hinet.classifier.inputs import Features, FrameInput, TextInput
-from hinet.classifier.labels import LabelCodec
+from hinet.classifier.labels import LabelCodec, Truth
 from hinet.classifier.parameters import ENGINE_SETTINGS, seed_of
-from hinet.classifier.predicted_sets import SetRule
 from hinet.data import Traces
 from hinet.data.matrices import MixedRows, is_sparse
+from hinet.data.text.text_input import as_arrow
+from hinet.encoders.meaning import TunedInput
 from hinet.encoders.token_vectors import TokenVectors
-from hinet.engine import EngineSettings, Search, ValidationRows, fit
-from hinet.engine.search.predictor import Engine, Predictor
-from hinet.engine.settings import RowShape, VectorKind, settings_for
-from hinet.engine.training.title_units import TitleColumns
+from hinet.engine import EngineSettings, ValidationRows
+from hinet.engine.search.predictor import Engine
+from hinet.engine.settings import VectorKind
 from hinet.errors import HiNetError
 from hinet.extras import require
 from hinet.metrics import hierarchical_f1, set_report
 from hinet.progress import Progress
 
-if TYPE_CHECKING:
-    from hinet.engine.training.fit import Runner
-
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """Rows as the engine reads them, with their labels."""
+    """Rows as the engine reads them, with their labels and weights."""
 
     rows: Any
     traces: Traces
     sample_weight: NDArray[np.float64] | None = None
-    valid: ValidationRows | None = None
-    titles: TitleColumns | None = None
-
-    def as_csr(self) -> EncodedRows:
-        """Return the same rows with dense columns as CSR, which models read alike: all columns have dropout then."""
-        valid = self.valid
-        if valid is not None and isinstance(valid.rows, MixedRows):
-            valid = replace(valid, rows=valid.rows.tocsr())
-        return replace(self, rows=self.rows.tocsr(), valid=valid) if isinstance(self.rows, MixedRows) else self
 
     def fingerprint(self) -> dict[str, Any]:
         """Return a summary and a digest that identify the training data."""
@@ -64,36 +54,38 @@ class EncodedRows:
         return {"rows": len(self.traces), "labels": labels, "blake2b": digest.hexdigest()}
 
 
-def validation_rows(codec: LabelCodec, held_out: HeldOut) -> ValidationRows | None:
-    """Return the validation rows whose labels can be predicted: the others cannot tell experts apart."""
+def validation_rows(codec: LabelCodec, held_out: HeldOut | None) -> ValidationRows | None:
+    """Return the held-out rows whose labels can be predicted, if there are any; the others cannot compare experts."""
+    if held_out is None:
+        return None
     predictable = np.flatnonzero(codec.predictable(held_out.truth))
     if not len(predictable):
         return None
     return ValidationRows(held_out.rows[predictable], codec.traces_of(held_out.truth.take(predictable)))
 
 
-def engine_for(engine: str, network: Any, device: str | None) -> Engine:
+def engine_for(parameters: Mapping[str, Any]) -> Engine:
     """Return which engine trains: the fused one, unless torch, a feature network or a GPU is given."""
-    parameter = torch_parameter(engine, network, device)
+    parameter = torch_parameter(parameters)
     if parameter is None:
         return "fused"
-    if engine == "fused":
+    if parameters["engine"] == "fused":
         raise HiNetError(f"the fused engine trains on a CPU and makes its own network; leave {parameter} out")
     require("torch", parameter)
     return "torch"
 
 
-def torch_parameter(engine: str, network: Any, device: str | None) -> str | None:
-    """Return the parameter that asks for the engine of torch, as messages name it, or None."""
-    if network is not None:
+def torch_parameter(parameters: Mapping[str, Any]) -> str | None:
+    """Return the parameter that requires torch, as messages name it, or None."""
+    if parameters["network"] is not None:
         return "`network`"
-    if device not in (None, "cpu"):
-        return f"`device={device!r}`"
-    return "`engine='torch'`" if engine == "torch" else None
+    if parameters["device"] not in (None, "cpu"):
+        return f"`device={parameters['device']!r}`"
+    return "`engine='torch'`" if parameters["engine"] == "torch" else None
 
 
 def engine_settings(parameters: Mapping[str, Any]) -> EngineSettings:
-    """Return the parameters of a classifier that are settings of an engine; the others are the engine's own."""
+    """Return the engine settings that the parameters of a classifier give."""
     return EngineSettings(
         **{name: parameters[name] for name in ENGINE_SETTINGS},
         deep_epochs=parameters["epochs"],
@@ -103,7 +95,7 @@ def engine_settings(parameters: Mapping[str, Any]) -> EngineSettings:
 
 
 def is_dense(features: Features) -> bool:
-    """Return whether rows have numbers in every column, and no text."""
+    """Return whether all columns are numbers, and none is text."""
     return features.kind == "dense" or (isinstance(features, FrameInput) and features.text is None)
 
 
@@ -115,41 +107,20 @@ def vector_kind(features: Features) -> VectorKind | None:
     return "static" if isinstance(meaning.source, TokenVectors) else "encoder"
 
 
-def fit_model(
-    training: EncodedRows,
-    features: Features,
-    codec: LabelCodec,
-    engine: Engine,
-    parameters: Mapping[str, Any],
-    progress: Progress,
-    runner: Runner | None = None,
-) -> Fitted:
-    """Return the state of a classifier that was trained by an engine."""
-    settings = engine_settings(parameters)
-    options: dict[str, Any] = {"valid": training.valid, "sample_weight": training.sample_weight, "progress": progress}
-    if engine == "torch":
-        from hinet.networks.predictor import NetworkPredictor
-
-        options |= {"network": parameters["network"], "device": parameters["device"]}
-        predictor: Predictor = NetworkPredictor.trained(training.rows, training.traces, settings, **options)
-    else:
-        dense, several = is_dense(features), codec.sets is not None
-        if several and dense:
-            training = training.as_csr()
-        shape = RowShape.of(training.rows)
-        settings = settings_for(settings, shape, dense=dense, several=several, vectors=vector_kind(features))
-        options |= {name: parameters[name] for name in ("checkpoint", "checkpoint_every")}
-        options["titles"] = training.titles
-        model = fit(training.rows, training.traces, settings, watch=parameters["verbose"], runner=runner, **options)
-        predictor = Search(model, settings.threads)
-    fitted = Fitted(features, codec, predictor, predictor.history, training.fingerprint())
-    if codec.sets is not None:
-        fitted = replace(fitted, set_rule=SetRule())
-    return fitted.keeping(training.rows, training.traces, settings.seed) if parameters["keep_examples"] else fitted
+def with_validation_rows(
+    fitted: Fitted, held_out: HeldOut, parameters: Mapping[str, Any]
+) -> tuple[Fitted, dict[str, float]]:
+    """Return the classifier with some validation rows kept and the thresholds of sets learned, and its metrics."""
+    if parameters["keep_examples"]:
+        kept = Examples.of_truth(held_out.rows, held_out.truth)
+        fitted = replace(fitted, held_out=None).holding(kept, seed_of(parameters["random_state"]))
+    if fitted.codec.sets is not None:
+        fitted = fitted.with_thresholds(held_out.rows, held_out.truth, parameters)
+    return fitted, validation_metrics(fitted, held_out, parameters["decoding"])
 
 
 def validation_metrics(fitted: Fitted, held_out: HeldOut, decoding: Decoding) -> dict[str, float]:
-    """Return accuracy and hierarchical F1 of the best label of validation rows; of sets, figures of theirs too."""
+    """Return accuracy and hierarchical F1 on validation rows; for sets of labels, also the metrics of sets."""
     truth, true = held_out.truth, held_out.truth.whole_ids()
     taxonomy = fitted.codec.taxonomy_with(true)
     predicted = fitted.predictor.decode(held_out.rows, decoding).nodes
@@ -167,3 +138,61 @@ def validation_metrics(fitted: Fitted, held_out: HeldOut, decoding: Decoding) ->
             "exact_match": report.exact_match,
         }
     return metrics
+
+
+def check_tunable(parameters: Mapping[str, Any], kind: str) -> None:
+    """Raise HiNetError if an encoder cannot be fine-tuned with these parameters on such rows."""
+    if kind != "text":
+        raise HiNetError("`encoder` reads texts, and the rows are numbers; leave it out")
+    for name in ("network", "vectors", "text"):
+        if parameters[name] is not None:
+            raise HiNetError(f"`{name}` and a fine-tuned `encoder` cannot be combined; leave one of them out")
+
+
+def fit_tuned(
+    texts: Any,
+    codec: LabelCodec,
+    traces: Traces,
+    weights: NDArray[np.float64] | None,
+    valid: tuple[Any, Truth] | None,
+    parameters: Mapping[str, Any],
+    progress: Progress,
+) -> Fitted:
+    """Return a classifier whose encoder is fine-tuned on texts; ``valid`` has validation texts and their labels."""
+    from hinet.networks.fine_tuning import TokenExamples, TuningSettings, fine_tune
+    from hinet.networks.predictor import NetworkPredictor
+
+    features = TunedInput.of(parameters["encoder"])
+    settings, encoder = engine_settings(parameters), features.encoder
+    if settings.dropout is not None:
+        encoder.set_dropout(settings.dropout)
+    tuning = TuningSettings(
+        settings.deep_epochs or TuningSettings().epochs, patience=settings.patience, seed=settings.seed
+    )
+    rows = encoder.tokens(texts)
+    held = validation_rows(codec, None if valid is None else HeldOut(encoder.tokens(valid[0]), valid[1]))
+    network, history = fine_tune(
+        encoder,
+        TokenExamples(rows, traces, weights),
+        tuning,
+        prior_strength=settings.prior_strength,
+        valid=None if held is None else TokenExamples(held.rows, held.traces),
+        device=parameters["device"],
+        threads=settings.threads,
+        checkpoint=parameters["checkpoint"],
+        checkpoint_every=parameters["checkpoint_every"],
+        progress=progress,
+    )
+    predictor = NetworkPredictor(network.eval(), settings.threads, history)
+    fitted = Fitted(features, codec, predictor, history, EncodedRows(rows.ids, traces).fingerprint())
+    if not parameters["keep_examples"]:
+        return fitted
+    return _keeping(fitted, features.count, texts, traces, settings.seed)
+
+
+def _keeping(fitted: Fitted, width: int, texts: Any, traces: Traces, seed: int) -> Fitted:
+    """Return the classifier with some rows kept as examples; only these are embedded."""
+    unread = Examples.of(np.broadcast_to(np.float32(0), (len(traces), width)), traces)
+    chosen = unread.choice(bytes_to_keep(fitted.predictor.nbytes), seed)
+    rows = fitted.rows(as_arrow(texts).take(pa.array(chosen)))
+    return replace(fitted, examples=replace(unread.take(chosen), rows=rows).rounded())

@@ -1,4 +1,4 @@
-"""The first pass over a stream: labels and n-grams are counted, and a random part of the rows is kept."""
+"""Streams of rows: read in chunks, counted in one pass, with a random sample of the rows in memory."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from hinet.classifier.inputs import Kind, check_container, count_of, kind_of, te
 from hinet.classifier.label_rows import labels_of_row, rows_of
 from hinet.classifier.recognition import recognise
 from hinet.data.frames import as_table, is_frame
+from hinet.data.matrices import check_weights
 from hinet.data.text.settings import TextSettings
 from hinet.data.text.streaming import BoundedCounts
 from hinet.data.text.text_input import as_arrow
@@ -24,25 +25,36 @@ from hinet.data.text.vocabulary import Counts, resolve_auto
 from hinet.errors import HiNetError, InputTypeError, LabelError, counted
 from hinet.progress import SECONDS_BETWEEN_LINES, Progress
 
-SAMPLE_ROWS = 100_000  # that are kept in memory as they are: held-out rows, and what columns and titles are judged by
-SAMPLE_BYTES = 64_000_000  # of them, about
+SAMPLE_ROWS = (
+    100_000  # maximum rows of a stream in memory: held-out rows, and rows that columns and titles are judged by
+)
+SAMPLE_BYTES = 64_000_000  # approximate maximum size of the sample
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 Inputs: TypeAlias = pa.ChunkedArray | pa.Table
-Source: TypeAlias = Iterable[tuple[Any, Any]] | Callable[[], Iterable[tuple[Any, Any]]]
+Weights: TypeAlias = NDArray[np.float64]
+Source: TypeAlias = Iterable[tuple[Any, ...]] | Callable[[], Iterable[tuple[Any, ...]]]
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some rows of a stream, and the number of the first one."""
+    """Consecutive rows of a stream; ``first`` is the number of the first one."""
 
     first: int
     inputs: Inputs
     labels: list[Any]
+    weights: Weights | None = None
+
+    def take(self, rows: NDArray[np.int64]) -> tuple[Inputs, list[Any], Weights | None]:
+        """Return the inputs, labels and weights of the chosen rows."""
+        if len(rows) == len(self.labels):
+            return self.inputs, self.labels, self.weights
+        weights = None if self.weights is None else self.weights[rows]
+        return self.inputs.take(pa.array(rows, pa.int64())), [self.labels[row] for row in rows.tolist()], weights
 
 
 class ChunkReader:
-    """Reads a source of pairs of rows and labels, as often as it is asked to, as chunks in one form."""
+    """Reads a source of (X, y) or (X, y, sample_weight) any number of times, as chunks in one form."""
 
     def __init__(self, source: Source, columns: dict[str, Any] | None) -> None:
         if isinstance(source, Iterator):
@@ -55,25 +67,38 @@ class ChunkReader:
                 "LabelledTables of hinet.data.tables reads files"
             )
         self._source, self._columns = source, columns
-        self.kinds: ColumnKinds | None = None  # of a frame, as its first chunk has them
+        self.kinds: ColumnKinds | None = None  # columns of a frame, recognised in its first chunk
         self.kind: Kind | None = None
+        self._has_weights: bool | None = None
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield all rows."""
         first = 0
-        for pair in self._source() if callable(self._source) else self._source:
-            if not isinstance(pair, tuple) or len(pair) != 2:
-                raise InputTypeError(f"expected pairs of rows and labels, got {type(pair).__name__}; give (X, y)")
-            inputs, (labels, is_table) = self._inputs(pair[0], first), rows_of(pair[1])
+        for item in self._source() if callable(self._source) else self._source:
+            if not isinstance(item, tuple) or len(item) not in (2, 3):
+                given = type(item).__name__
+                raise InputTypeError(
+                    f"expected pairs of rows and labels, got {given}; give (X, y) or (X, y, sample_weight)"
+                )
+            inputs, (labels, is_table) = self._inputs(item[0], first), rows_of(item[1])
             if is_table:
-                raise LabelError("labels of a stream are one a row; give paths as tuples, not as columns")
+                raise LabelError("a stream needs one label per row; give paths as tuples, not as columns")
             if len(labels) != count_of(inputs):
                 raise HiNetError(
                     f"rows from {first}: {counted(count_of(inputs), 'row')} and {counted(len(labels), 'label')}"
                 )
+            weights = self._weights(item[2] if len(item) == 3 else None, len(labels), first)
             if len(labels):
-                yield Chunk(first, inputs, [tuple(label) if isinstance(label, list) else label for label in labels])
+                labels = [tuple(label) if isinstance(label, list) else label for label in labels]
+                yield Chunk(first, inputs, labels, weights)
             first += len(labels)
+
+    def _weights(self, given: Any, rows: int, first: int) -> Weights | None:
+        if self._has_weights is None:
+            self._has_weights = given is not None
+        if self._has_weights != (given is not None):
+            raise HiNetError(f"rows from {first}: some chunks have sample weights and some do not; give all or none")
+        return None if given is None else check_weights(given, rows, first)
 
     def _inputs(self, X: Any, first: int) -> Inputs:
         check_container(X)
@@ -88,10 +113,8 @@ class ChunkReader:
             )
         table = as_table(X)
         if self.kinds is None:
-            named = self._columns
-            self.kinds = recognise(table).warn() if named is None else ColumnKinds.of(named)
-        given = {*table.column_names}
-        return table.select([name for name in self.kinds.names if name in given])
+            self.kinds = recognise(table).warn() if self._columns is None else ColumnKinds.of(self._columns)
+        return table.select([name for name in self.kinds.names if name in table.column_names])
 
     def texts(self, inputs: Inputs) -> pa.ChunkedArray | None:
         """Return the texts of rows, if they have any."""
@@ -101,106 +124,134 @@ class ChunkReader:
         return texts_of(inputs, self.kinds) if self.kinds.text else None
 
 
+@dataclass(frozen=True)
+class SampledRows:
+    """Rows of a stream in memory, in their order, with the keys that they were drawn by and their numbers."""
+
+    keys: NDArray[np.uint64]
+    numbers: NDArray[np.int64]
+    inputs: Inputs
+    labels: list[Any]
+    weights: Weights | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: NDArray[np.int64]) -> SampledRows:
+        """Return the chosen rows."""
+        weights = None if self.weights is None else self.weights[rows]
+        labels = [self.labels[row] for row in rows.tolist()]
+        return SampledRows(self.keys[rows], self.numbers[rows], self.inputs.take(pa.array(rows)), labels, weights)
+
+    def smallest(self, count: int) -> SampledRows:
+        """Return the ``count`` rows with the smallest keys."""
+        return self.take(np.sort(np.argsort(self.keys, kind="stable")[:count]))
+
+    @classmethod
+    def joined(cls, parts: list[SampledRows]) -> SampledRows:
+        """Return several parts as one."""
+        inputs: Any = [part.inputs for part in parts]
+        if isinstance(inputs[0], pa.ChunkedArray):
+            joined = pa.chunked_array([chunk for part in inputs for chunk in part.chunks], pa.large_string())
+        else:
+            joined = pa.concat_tables(inputs, promote_options="default")
+        weights = [part.weights for part in parts if part.weights is not None]
+        return cls(
+            np.concatenate([part.keys for part in parts]), np.concatenate([part.numbers for part in parts]), joined,
+            [label for part in parts for label in part.labels], np.concatenate(weights) if weights else None,
+        )  # fmt: skip
+
+
 @dataclass
 class RowSample:
-    """A random choice of the rows of a stream, by keys that depend on the seed and the row number alone."""
+    """A random sample of the rows of a stream, drawn by keys that depend only on the seed and the row number."""
 
     seed: int
-    most: int = SAMPLE_ROWS
-    most_bytes: int = SAMPLE_BYTES
-    _parts: list[tuple[NDArray[np.uint64], NDArray[np.int64], Inputs, list[Any]]] = field(default_factory=list)
-    _below: int = (1 << 64) - 1
+    max_rows: int = SAMPLE_ROWS
+    max_bytes: int = SAMPLE_BYTES
+    _parts: list[SampledRows] = field(default_factory=list)
+    _max_key: int = (1 << 64) - 1
     _count: int = 0
 
     def add(self, chunk: Chunk) -> None:
-        """Choose among more rows."""
-        number = np.arange(chunk.first, chunk.first + len(chunk.labels))
-        key = _keys(number, self.seed)
-        chosen = np.flatnonzero(key <= np.uint64(self._below))
+        """Draw from more rows."""
+        numbers = np.arange(chunk.first, chunk.first + len(chunk.labels))
+        keys = _keys(numbers, self.seed)
+        chosen = np.flatnonzero(keys <= np.uint64(self._max_key))
         if not len(chosen):
             return
-        labels = [chunk.labels[row] for row in chosen.tolist()]
-        self._parts.append((key[chosen], number[chosen], chunk.inputs.take(pa.array(chosen)), labels))
+        self._parts.append(SampledRows(keys[chosen], numbers[chosen], *chunk.take(chosen)))
         self._count += len(chosen)
-        if self._count > 2 * self.most or self._nbytes() > 2 * self.most_bytes:
-            most = min(self.most, int(self.most_bytes * self._count / max(self._nbytes(), 1)))
-            self._keep(max(most, 1))
+        size = sum(part.inputs.nbytes for part in self._parts)
+        if self._count > 2 * self.max_rows or size > 2 * self.max_bytes:
+            self._keep(max(min(self.max_rows, int(self.max_bytes * self._count / max(size, 1))), 1))
 
-    def _nbytes(self) -> int:
-        return sum(inputs.nbytes for _, _, inputs, _ in self._parts)
+    def _keep(self, count: int) -> None:
+        kept = SampledRows.joined(self._parts).smallest(count)
+        self._parts, self._count, self._max_key = [kept], len(kept), int(kept.keys.max())
 
-    def _keep(self, most: int) -> None:
-        key, number, inputs, labels = self.joined()
-        order = np.sort(np.argsort(key, kind="stable")[:most])
-        self._below = int(key[order].max())
-        kept = inputs.take(pa.array(order))
-        self._parts = [(key[order], number[order], kept, [labels[row] for row in order.tolist()])]
-        self._count = len(order)
-
-    def joined(self) -> tuple[NDArray[np.uint64], NDArray[np.int64], Inputs, list[Any]]:
-        """Return the chosen rows in their order: keys, numbers, rows and labels."""
-        keys, numbers, inputs, labels = zip(*self._parts, strict=True)
-        chunks = [chunk for part in inputs for chunk in getattr(part, "chunks", ())]
-        joined = (
-            pa.chunked_array(chunks, pa.large_string()) if isinstance(inputs[0], pa.ChunkedArray) else _stacked(inputs)
-        )
-        return np.concatenate(keys), np.concatenate(numbers), joined, [label for part in labels for label in part]
-
-    def chosen(self) -> tuple[NDArray[np.uint64], NDArray[np.int64], Inputs, list[Any]]:
-        """Return at most the wanted number of rows in their order: keys, numbers, rows and labels."""
-        if self._count > self.most:
-            self._keep(self.most)
-        return self.joined()
+    def rows(self) -> SampledRows:
+        """Return the sample, at most ``max_rows`` rows."""
+        if self._count > self.max_rows:
+            self._keep(self.max_rows)
+        return SampledRows.joined(self._parts)
 
 
 @dataclass(frozen=True)
-class FirstPass:
-    """What is known of a stream after it was read once."""
+class StreamSummary:
+    """Result of reading a stream once."""
 
-    rows: int
-    labels: dict[Any, list[int]]  # every label: the first row that has it, and how many have
-    several: bool  # whether a row has several labels
-    sample: RowSample
+    row_count: int
+    labels: dict[Any, list[int]]  # label -> [first row that has it, number of rows that have it]
+    has_sets: bool  # whether a row has several labels
+    sample: SampledRows
     counts: Counts | None  # of n-grams; None without texts
     text: TextSettings | None  # with "auto" of char_ngrams resolved
+    mean_weight: float | None  # of rows with a positive weight; None without weights
     digest: str
 
 
-def first_pass(
+def read_stream(
     reader: ChunkReader, text: TextSettings | None, threads: int | None, seed: int, progress: Progress
-) -> FirstPass:
+) -> StreamSummary:
     """Read a stream once."""
     digest, sample = hashlib.blake2b(digest_size=20), RowSample(seed)
     labels: dict[Any, list[int]] = {}
-    state = {"rows": 0, "several": False}
+    rows, weighted, weight, has_sets, has_weights = 0, 0, 0.0, False, False
     watch = Watch(progress, "read {:,} rows")
 
     def texts() -> Iterator[pa.ChunkedArray]:
+        nonlocal rows, weighted, weight, has_sets, has_weights
         for chunk in reader.chunks():
-            state["several"] |= _count_labels(chunk, labels)
+            has_sets |= _count_labels(chunk, labels)
             _update(digest, chunk)
             sample.add(chunk)
-            state["rows"] += len(chunk.labels)
+            rows += len(chunk.labels)
+            if chunk.weights is not None:
+                has_weights = True
+                weight, weighted = weight + float(chunk.weights.sum()), weighted + int(np.count_nonzero(chunk.weights))
             watch.advanced(len(chunk.labels))
-            found = reader.texts(chunk.inputs)
-            if found is not None:
-                yield found
+            chunk_texts = reader.texts(chunk.inputs)
+            if chunk_texts is not None:
+                yield chunk_texts
 
     arrays, resolved = resolve_auto(texts(), text or TextSettings())
     counts = BoundedCounts(resolved, threads)
     for array in arrays:
         counts.add(array)
-    if not state["rows"]:
+    if not rows:
         raise HiNetError("there are no rows in the stream; give some")
+    if has_weights and not weighted:
+        raise HiNetError("all sample weights are zero; give at least one row a positive weight")
     total = counts.total()
-    return FirstPass(
-        state["rows"], labels, bool(state["several"]), sample, total if total.texts else None, resolved,
-        digest.hexdigest(),
+    return StreamSummary(
+        rows, labels, has_sets, sample.rows(), total if total.texts else None, resolved,
+        weight / weighted if has_weights else None, digest.hexdigest(),
     )  # fmt: skip
 
 
 class Watch:
-    """Tells every few seconds how far a pass is."""
+    """Reports every few seconds how many rows a pass has read."""
 
     def __init__(self, progress: Progress, text: str) -> None:
         self._progress, self._text = progress, text
@@ -243,17 +294,15 @@ def _update(digest: Any, chunk: Chunk) -> None:
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table.combine_chunks())
     digest.update(sink.getvalue())
-    first = [sorted(map(repr, own)) if isinstance(own, set | frozenset) else own for own in chunk.labels]
-    digest.update(repr(first).encode(errors="surrogatepass"))
+    labels = [sorted(map(repr, own)) if isinstance(own, set | frozenset) else own for own in chunk.labels]
+    digest.update(repr(labels).encode(errors="surrogatepass"))
+    if chunk.weights is not None:
+        digest.update(chunk.weights.tobytes())
 
 
-def _keys(number: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
-    """Return 64 bits that are about as good as random for each row number."""
-    key = (number.astype(np.uint64) + np.uint64(seed % (1 << 32) << 32) + np.uint64(1)) * _MIX[0]
+def _keys(numbers: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
+    """Return 64 pseudo-random bits per row number."""
+    key = (numbers.astype(np.uint64) + np.uint64(seed % (1 << 32) << 32) + np.uint64(1)) * _MIX[0]
     key = (key ^ (key >> np.uint64(30))) * _MIX[1]
     key = (key ^ (key >> np.uint64(27))) * _MIX[2]
     return key ^ (key >> np.uint64(31))
-
-
-def _stacked(tables: tuple[pa.Table, ...]) -> pa.Table:
-    return pa.concat_tables(tables, promote_options="default")

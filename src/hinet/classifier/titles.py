@@ -1,9 +1,9 @@
-"""Titles of labels, synonyms and definitions as training rows: how much they count is learned on held-out rows."""
+"""Titles, synonyms and definitions of labels as training rows, with a weight that is learned on held-out rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,25 +20,26 @@ from hinet.errors import HiNetError, counted
 from hinet.taxonomy import Taxonomy
 from hinet.taxonomy.draft import DEFINITION, SYNONYMS, split_terms
 
-WEIGHTS = (1.0, 3.0)  # of a title, in rows, that are tried
-USUAL_WEIGHT = 3.0
-FOLDS = 4  # parts of the rows that are held out in turn
-MOST_ROWS = 8_000  # held-out rows that are looked at
-LEAST_ROWS = 1_000  # rows, to tell anything
-LEAST_GAIN = 0.002  # in the share of held-out rows that are right
-BLOCK = 256  # rows scored at a time
+DEFAULT_WEIGHT = 3.0  # weight of a title, in rows
+WEIGHTS = (1.0, 3.0)  # weights that are tried
+FOLDS = 4
+MAX_SCORED_ROWS = 8_000  # maximum number of held-out rows that are scored
+MIN_ROWS = 1_000  # minimum number of rows to learn a weight from
+MIN_GAIN = 0.002  # minimum gain in accuracy on held-out rows
+BLOCK_ROWS = 256  # rows scored at a time
 
 
 @dataclass(frozen=True)
 class TitleRows:
-    """The titles of some labels, and what else the taxonomy says of them."""
+    """Titles of labels, perhaps with their synonyms and definitions, each with the weight of ``weight`` rows."""
 
     texts: list[str]
     nodes: NDArray[np.int64]
+    weight: float = DEFAULT_WEIGHT
 
     @classmethod
     def of(cls, codec: LabelCodec, nodes: NDArray[np.int64], *, described: bool = False) -> TitleRows:
-        """Return the titles of nodes, those left out that only repeat the id; if ``described``, synonyms and so on."""
+        """Return the titles of nodes that differ from the id; if ``described``, also synonyms and definitions."""
         taxonomy = codec.taxonomy
         rows = [
             (text, node)
@@ -50,13 +51,9 @@ class TitleRows:
 
     @classmethod
     def choices(cls, codec: LabelCodec, nodes: NDArray[np.int64]) -> list[TitleRows]:
-        """Return titles with all that the taxonomy says of the labels, and titles alone if that is less."""
+        """Return titles with synonyms and definitions, and titles alone if these are fewer."""
         described, titles = cls.of(codec, nodes, described=True), cls.of(codec, nodes)
         return [described, titles] if 0 < len(titles) < len(described) else [described]
-
-    def may_help(self, rows: int) -> bool:
-        """Return whether there are titles, and enough rows to hold some out."""
-        return len(self) > 0 and rows >= LEAST_ROWS
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -67,31 +64,32 @@ class TitleRows:
         return f"{counted(len(self), 'title')} of labels {'is' if len(self) == 1 else 'are'} trained on like rows"
 
     def after(self, texts: Any) -> pa.ChunkedArray:
-        """Return texts with the titles after them."""
+        """Return texts with the titles appended."""
         return joined_texts(texts, self.texts)
 
     def traces_after(self, traces: Traces) -> Traces:
-        """Return labels with those of the titles after them."""
+        """Return labels with those of the titles appended."""
         return Traces.joined(traces.layers, [traces, Traces.of_nodes(traces.layers, self.nodes)])
 
     def columns_of(self, rows: Any) -> TitleColumns | None:
-        """Return the dense columns of the titles, which are the last of some rows; None if these have no columns."""
+        """Return the dense columns of the titles, which are the last of ``rows``; None without dense columns."""
         return TitleColumns(rows.dense[-len(self) :], self.nodes) if isinstance(rows, MixedRows) else None
 
-    def weights_after(self, weights: NDArray[np.float64] | None, traces: Traces, weight: float) -> NDArray[np.float64]:
-        """Return the weights of rows with those of the titles after them."""
-        own = self.weights_beside(np.unique(traces.end_nodes), len(traces), weight)
+    def weights_after(self, weights: NDArray[np.float64] | None, traces: Traces) -> NDArray[np.float64]:
+        """Return the weights of rows with those of the titles appended."""
+        own = self.weights_with(np.unique(traces.end_nodes), len(traces))
         return np.append(np.ones(len(traces)) if weights is None else weights, own)
 
-    def weights_beside(self, with_rows: NDArray[Any], rows: int, weight: float) -> NDArray[np.float64]:
-        """Return the weights of the titles beside so many rows, of nodes ``with_rows``.
+    def weights_with(self, nodes_with_rows: NDArray[Any], rows: int) -> NDArray[np.float64]:
+        """Return the weights of the titles if ``nodes_with_rows`` have ``rows`` rows together.
 
-        What the taxonomy says of a label without rows counts as much as the rows of a usual label: as a single row it
-        would be learned as a label that hardly ever occurs.
+        The texts of a label without rows weigh as much as the rows of an average label. As a single row the label would
+        be learned as very rare.
         """
         _, text_of, texts = np.unique(self.nodes, return_inverse=True, return_counts=True)
-        usual = rows / max(len(with_rows), 1) / texts[text_of]
-        own: NDArray[np.float64] = np.where(np.isin(self.nodes, with_rows), weight, np.maximum(usual, weight))
+        average = rows / max(len(nodes_with_rows), 1) / texts[text_of]
+        has_rows = np.isin(self.nodes, nodes_with_rows)
+        own: NDArray[np.float64] = np.where(has_rows, self.weight, np.maximum(average, self.weight))
         return own
 
 
@@ -104,70 +102,65 @@ def _texts(taxonomy: Taxonomy, node: int, described: bool) -> Iterator[str]:
             yield taxonomy.attributes[DEFINITION][node]
 
 
-class Learned(NamedTuple):
-    """How many rows a title counts as, 0 if titles do not help, and how many more held-out rows are then right."""
+class LearnedWeight(NamedTuple):
+    """Weight of a title in rows, 0 if titles do not help, and the gain in accuracy on held-out rows."""
 
     weight: float
     gain: float
 
 
-def chosen_titles(
-    wanted: bool | None,
-    kind: str | None,
+def choose_titles(
+    titles: bool | None,
+    kind: str,
     codec: LabelCodec,
-    with_rows: NDArray[Any],
+    nodes_with_rows: NDArray[Any],
     rows: int,
-    learned: Callable[[list[TitleRows]], tuple[TitleRows, float]],
-) -> tuple[TitleRows | None, float]:
-    """Return the titles of labels that are rows as well, if any, and how many rows each counts as.
+    learn: Callable[[list[TitleRows]], TitleRows | None],
+) -> TitleRows | None:
+    """Return the titles of labels to train on, if any.
 
-    Labels ``with_rows`` have so many rows. Where ``wanted`` leaves it open, ``learned`` returns the best of some
-    choices and its weight.
+    ``titles`` is the parameter of the classifier; if it is None, ``learn`` returns the best of several choices, or None
+    if none of them helps.
     """
-    if kind == "frame" and wanted:
+    if kind == "frame" and titles:
         raise HiNetError("`titles=True` needs rows of text alone, as titles have no other columns; leave it out")
-    if kind != "text" or wanted is False:
-        return None, 0.0
-    choices = TitleRows.choices(codec, (codec.label_nodes if wanted else with_rows).astype(np.int64))
-    titles, weight = choices[0], USUAL_WEIGHT if wanted else 0.0
-    if wanted and not len(titles):
-        raise HiNetError("`titles=True`, but no label has a title in the taxonomy; leave it out")
-    if wanted is None and titles.may_help(rows):
-        titles, weight = learned(choices)
-    return (titles, weight) if weight else (None, 0.0)
+    if kind != "text" or titles is False:
+        return None
+    choices = TitleRows.choices(codec, (codec.label_nodes if titles else nodes_with_rows).astype(np.int64))
+    if titles:
+        if not len(choices[0]):
+            raise HiNetError("`titles=True`, but no label has a title in the taxonomy; leave it out")
+        return choices[0]
+    return learn(choices) if len(choices[0]) and rows >= MIN_ROWS else None
 
 
 def best_titles(
     rows: Any, traces: Traces, choices: Sequence[TitleRows], title_rows: Sequence[Any], seed: int
-) -> tuple[TitleRows, float]:
-    """Return the choice of titles that held-out rows gain most by, and how many rows each of them counts as."""
+) -> TitleRows | None:
+    """Return the titles with the largest gain on held-out rows, with their best weight; None if none helps."""
     pairs = zip(choices, title_rows, strict=True)
     learned = [learned_weight(rows, traces, features, titles, seed) for titles, features in pairs]
     best = max(range(len(choices)), key=lambda number: learned[number].gain)
-    return choices[best], learned[best].weight
+    return replace(choices[best], weight=learned[best].weight) if learned[best].weight else None
 
 
-def learned_weight(rows: Any, traces: Traces, title_rows: Any, titles: TitleRows, seed: int) -> Learned:
-    """Return how many rows a title counts as, 0 if titles do not help.
-
-    Parts of the rows are held out in turn, and answered by the nearest mean of the other rows of each label, with and
-    without the title among them.
-    """
+def learned_weight(rows: Any, traces: Traces, title_rows: Any, titles: TitleRows, seed: int) -> LearnedWeight:
+    """Return the best weight of a title by cross-validation of a nearest-mean classifier, 0 if titles do not help."""
     node = traces.end_nodes[traces.row_offsets[:-1]].astype(np.int64)
     labels, label = np.unique(np.concatenate([node, titles.nodes]), return_inverse=True)
-    of_rows, of_titles = label[: len(node)], label[len(node) :]
-    all_sums, title_sums = _sums(rows, of_rows, len(labels)), _sums(title_rows, of_titles, len(labels))
+    row_label, title_label = label[: len(node)], label[len(node) :]
+    all_sums, title_sums = _sums(rows, row_label, len(labels)), _sums(title_rows, title_label, len(labels))
     order = np.random.default_rng([seed, 1 << 21]).permutation(len(node))
     parts = []
     for fold in range(FOLDS):
         held = order[fold::FOLDS]
-        sums = sp.csr_array(all_sums - _sums(rows[held], of_rows[held], len(labels)))
-        looked_at = held[: MOST_ROWS // FOLDS]
-        parts.append(_right(rows[looked_at], of_rows[looked_at], sums, title_sums))
+        sums = sp.csr_array(all_sums - _sums(rows[held], row_label[held], len(labels)))
+        scored = held[: MAX_SCORED_ROWS // FOLDS]
+        parts.append(_right(rows[scored], row_label[scored], sums, title_sums))
     right = np.concatenate(parts, axis=1).mean(1)  # (1 + weights,)
     best = int(right.argmax())
     gain = float(right[best] - right[0])
-    return Learned((0.0, *WEIGHTS)[best], gain) if gain > LEAST_GAIN else Learned(0.0, 0.0)
+    return LearnedWeight((0.0, *WEIGHTS)[best], gain) if gain > MIN_GAIN else LearnedWeight(0.0, 0.0)
 
 
 def _sums(rows: Any, label: NDArray[np.int64], labels: int) -> sp.csr_array:
@@ -177,21 +170,21 @@ def _sums(rows: Any, label: NDArray[np.int64], labels: int) -> sp.csr_array:
 
 
 def _right(rows: Any, label: NDArray[np.int64], sums: sp.csr_array, titles: sp.csr_array) -> NDArray[np.bool_]:
-    """Return which rows have the nearest mean at their label: without titles, and with them by each weight."""
+    """(1 + weights, n) Return whether the mean nearest to a row is that of its label, without titles and by weight."""
     weights = np.array([0.0, *WEIGHTS])[:, None]
     squares = _dots(sums, sums) + 2 * weights * _dots(sums, titles) + weights**2 * _dots(titles, titles)
     lengths = np.sqrt(np.maximum(squares, 1e-12)).astype(np.float32)  # (1 + weights, labels)
     right = np.empty((len(weights), len(label)), bool)
     sums, titles = sums.T.tocsr(), titles.T.tocsr()
-    for start in range(0, len(label), BLOCK):
-        block = rows[start : start + BLOCK]
+    for start in range(0, len(label), BLOCK_ROWS):
+        block = rows[start : start + BLOCK_ROWS]
         by_rows, by_title = (block @ sums).toarray(), (block @ titles).toarray()
         for number, weight in enumerate(weights.ravel().tolist()):
             nearest = ((by_rows + weight * by_title) / lengths[number]).argmax(1)
-            right[number, start : start + BLOCK] = nearest == label[start : start + BLOCK]
+            right[number, start : start + BLOCK_ROWS] = nearest == label[start : start + BLOCK_ROWS]
     return right
 
 
 def _dots(left: sp.csr_array, right: sp.csr_array) -> NDArray[np.float64]:
-    """Return the product of each row of one matrix with that of the other."""
+    """(n,) Return the dot products of the rows of two matrices."""
     return np.asarray(left.multiply(right).sum(1), np.float64).ravel()

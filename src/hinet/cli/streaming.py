@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from hinet import HiNetClassifier, Taxonomy
+from hinet.classifier.row_source import MAX_HELD_OUT
 from hinet.classifier.stream_reading import Chunk, RowSample
-from hinet.classifier.streaming import MOST_HELD
 from hinet.cli.finishing import calibrate
 from hinet.cli.options import RunOptions
 from hinet.cli.table_options import ColumnOptions, RowOptions
@@ -63,17 +63,17 @@ class Stream:
 
     def _validation_rows(self, tables: LabelledTables) -> tuple[Any, list[Any]]:
         """Return validation rows, chosen at random if there are very many."""
-        sample, count = RowSample(self.seed, MOST_HELD, MOST_HELD * 100_000), 0
+        sample, count = RowSample(self.seed, MAX_HELD_OUT, MAX_HELD_OUT * 100_000), 0
         for inputs, labels in tables:
             rows = inputs if isinstance(inputs, pa.Table) else pa.chunked_array([inputs])
             sample.add(Chunk(count, rows, labels))
             count += len(labels)
         if not count:
             raise HiNetError("there are no validation rows; check --where and the rejects")
-        _, _, inputs, labels = sample.chosen()
-        chosen = "" if len(labels) == count else f", of which {len(labels):,} are chosen at random"
-        self.run.message(f"{counted(count, 'validation row')}{chosen}")
-        return inputs, labels
+        chosen = sample.rows()
+        note = "" if len(chosen) == count else f", of which {len(chosen):,} are chosen at random"
+        self.run.message(f"{counted(count, 'validation row')}{note}")
+        return chosen.inputs, chosen.labels
 
 
 def stream_of(

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.choices import SplitBy
-from hinet.classifier.estimator import HiNetClassifier
+from hinet.classifier.estimator import HiNetClassifier, fit_by, training_of
 from hinet.classifier.fitting import engine_for
 from hinet.cluster.session import Cluster, connected
 from hinet.engine.training.checkpoints import Checkpoints
@@ -109,18 +109,16 @@ def fit_on_cluster(
     HiNetError
         If the cluster cannot be used, or the classifier is not one of the fused engine.
     """
-    if engine_for(classifier.engine, classifier.network, classifier.device) == "torch":
+    if engine_for(classifier.get_params(deep=False)) == "torch":
         raise HiNetError(
             "`cluster` trains the fused engine; networks of torch train under torchrun, see docs/cluster.md"
         )
     if cluster.threads > 1:
         raise HiNetError("a worker trains in one thread; leave `threads` out, and give more `workers`")
     with connected(cluster):
-        classifier._runner = RayRunner(cluster, split)
-        try:
-            return classifier.fit(X, y, sample_weight, valid=valid)
-        finally:
-            del classifier._runner
+        return fit_by(
+            classifier, training_of(classifier, X, y, sample_weight, valid=valid, runner=RayRunner(cluster, split))
+        )
 
 
 class _Task(NamedTuple):

@@ -294,11 +294,8 @@ def _refuse_value(row: int, column: int, value: Any) -> NoReturn:
 MIN_WEIGHT = 1e-6  # largest weights below this, or above its inverse, are scaled in any case
 
 
-def validate_weights(weights: Any, rows: int, *, scaled: bool = True) -> NDArray[np.float64]:
-    """Return one finite, non-negative weight per row, or raise HiNetError; positive ones are ``scaled`` to mean 1.
-
-    So only their ratios count, and weights such as 1e-300 do not vanish in single precision.
-    """
+def check_weights(weights: Any, rows: int, first: int = 0) -> NDArray[np.float64]:
+    """Return one finite, non-negative weight per row, or raise HiNetError, which numbers rows from ``first``."""
     try:
         array = np.asarray(weights)
         weights_array = np.asarray(array.tolist() if array.dtype.kind in "cO" else array, np.float64)
@@ -309,8 +306,17 @@ def validate_weights(weights: Any, rows: int, *, scaled: bool = True) -> NDArray
     bad = np.flatnonzero(~(np.isfinite(weights_array) & (weights_array >= 0)))
     if len(bad):
         raise HiNetError(
-            f"row {int(bad[0])}: sample weight {weights_array[bad[0]]}; weights are finite and not negative"
+            f"row {first + int(bad[0])}: sample weight {weights_array[bad[0]]}; weights are finite and not negative"
         )
+    return weights_array
+
+
+def validate_weights(weights: Any, rows: int, *, scaled: bool = True) -> NDArray[np.float64]:
+    """Return one finite, non-negative weight per row, or raise HiNetError; positive ones are ``scaled`` to mean 1.
+
+    So only their ratios count, and weights such as 1e-300 do not vanish in single precision.
+    """
+    weights_array = check_weights(weights, rows)
     if not rows:
         return weights_array
     if not weights_array.any():

@@ -12,14 +12,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hinet.classifier import HiNetClassifier
-from hinet.classifier.estimator import fit_with_cache, prepared_rows
-from hinet.classifier.fitting import engine_settings, is_dense, vector_kind
-from hinet.classifier.parameters import RULES
+from hinet.classifier.estimator import fit_by, training_of
+from hinet.classifier.training import Training
 from hinet.data.matrices import MixedRows, is_sparse
-from hinet.engine.settings import RowShape, settings_for
 from hinet.errors import HiNetError
 from hinet.metrics import SCORES, SET_SCORES
-from hinet.parameters import validate_parameters
 from hinet.tuning.space import Size, parameters_of
 from hinet.tuning.splits import LEAST_SCORED, Split, Splits, TuningRows, add_rows
 from hinet.tuning.trials import Step, Trial
@@ -92,27 +89,26 @@ class TrialRunner:
         seconds = round(time.perf_counter() - start, 3)
         return Trial(number, step.changes, step.share, step.split, len(split.train), score, without, seconds)
 
-    def usual_size(self, share: float, labels: int) -> Size:
-        """Return the size of the defaults on all rows; a share of them, which is tried first, tells their features."""
-        classifier, split = self._classifier(Step({}, share, 0)), self._split(Step({}, share, 0))
-        prepared, codec = prepared_rows(classifier, self.memory, split.train.rows, split.train.labels, split.valid_pair)
-        training, several = prepared.training, codec.sets is not None
-        dense = is_dense(prepared.features)
-        if several and dense:
-            training = training.as_csr()
-        shape = RowShape.of(training.rows)
-        shape = shape._replace(rows=round(shape.rows / share))
-        given = engine_settings(validate_parameters(classifier, RULES))
-        settings = settings_for(given, shape, dense=dense, several=several, vectors=vector_kind(prepared.features))
-        members = settings.members_for(shape.rows, shape.features, dense=isinstance(training.rows, MixedRows))
+    def default_size(self, share: float, labels: int) -> Size:
+        """Return the size of the defaults on all rows; the features are those of the share that is tried first."""
+        training = self._training(self._classifier(Step({}, share, 0)), Step({}, share, 0))
+        labelled = training.read_labels()
+        titles = training.choose_titles(labelled)
+        with training.encode_rows(labelled, titles, *training.fit_features(labelled, titles)) as prepared:
+            shape = prepared.shape._replace(rows=round(prepared.shape.rows / share))
+            settings = training.plan(prepared, shape)
+            has_dense = isinstance(prepared.rows, MixedRows)
+        members = settings.members_for(shape.rows, shape.features, dense=has_dense)
         return Size(members, settings.width_for(members, labels), shape.epochs(settings))
 
     def fitted(self, step: Step) -> HiNetClassifier:
         """Return the classifier of a step, fitted to the rows of its split."""
+        classifier = self._classifier(step)
+        return fit_by(classifier, self._training(classifier, step))
+
+    def _training(self, classifier: HiNetClassifier, step: Step) -> Training:
         split = self._split(step)
-        return fit_with_cache(
-            self._classifier(step), self.memory, split.train.rows, split.train.labels, split.valid_pair
-        )
+        return training_of(classifier, split.train.rows, split.train.labels, valid=split.valid_pair, cache=self.memory)
 
     def _classifier(self, step: Step) -> HiNetClassifier:
         parameters = parameters_of(step.changes, self.base)

@@ -136,7 +136,7 @@ def tune(
     seconds = 60 * MINUTES.validate("minutes", minutes)
     seed = SEED.validate("seed", seed)
     given = _given(classifier)
-    if torch := torch_parameter(classifier.engine, classifier.network, classifier.device):
+    if torch := torch_parameter(classifier.get_params(deep=False)):
         raise HiNetError(f"a search trains with the fused engine; leave {torch} out")
     valid_share = (SHARE | NONE).validate("valid_share", valid_share)
     rows = TuningRows.of(X, y)
@@ -154,7 +154,7 @@ def tune(
         base["vectors"] = read_vectors(given["vectors"])  # once for all trials
     runner = TrialRunner(splits, base, metric, seed)
     labels = int(codec.layers.ends.sum())
-    usual = runner.usual_size(stages_of(splits)[0].share, labels)
+    usual = runner.default_size(stages_of(splits)[0].share, labels)
     problem = _problem(rows, splits, classifier.columns, taxonomy, labels, usual, several=several, metric=metric)
     space = Space.of(problem, given)
     trials = TrialFolder(Path(folder), _identity(splits, space, given, taxonomy, metric))

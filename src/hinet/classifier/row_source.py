@@ -1,0 +1,367 @@
+"""Training rows in chunks of (X, y, weight): rows in memory are one chunk, a stream has many."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.classifier.columns import ColumnKinds
+from hinet.classifier.fitting import engine_settings, torch_parameter
+from hinet.classifier.inputs import Kind, TextInput, TrainingTexts, count_of, take_rows
+from hinet.classifier.label_reading import codec_of_sets, read_labels, read_with_classes
+from hinet.classifier.label_rows import checked_labels, has_sets, labels_of_row
+from hinet.classifier.labels import LabelCodec, Truth
+from hinet.classifier.parameters import seed_of
+from hinet.classifier.predicted_sets import form_of
+from hinet.classifier.stream_reading import ChunkReader, SampledRows, Source, StreamSummary, read_stream
+from hinet.classifier.titles import TitleRows
+from hinet.data import Traces
+from hinet.data.matrices import validate_weights
+from hinet.data.rows import holdout_mask
+from hinet.data.text import TextFeatures
+from hinet.data.text.settings import TextSettings
+from hinet.data.text.streaming import NamingFeatures, features_from, without
+from hinet.data.text.text_input import as_arrow
+from hinet.data.text.vocabulary import Counts, hash_and_count
+from hinet.encoders.meaning import EncoderVectors, Meaning
+from hinet.encoders.token_vectors import TokenVectors
+from hinet.engine.model.groups import Groups
+from hinet.engine.settings import plan_memory
+from hinet.engine.training.rows import sample_values
+from hinet.errors import HiNetError, LabelError, counted
+from hinet.memory import GB, total_memory
+from hinet.parameters import resolve_threads
+from hinet.progress import Progress
+from hinet.taxonomy import Taxonomy
+
+MAX_ROWS_IN_MEMORY = 20_000  # a stream with at most this many rows, and little text, trains as rows in memory do
+TEXT_SHARE = 1 / 200  # share of memory; the features of less text always fit
+MAX_HELD_OUT = 20_000
+HELD_OUT_SHARE = 0.01  # share of the rows held out by default, if the wide expert cannot train on all rows
+MAX_FEATURES = 1_000_000
+MIN_FEATURES = 10_000
+FEATURE_SHARE = 0.5  # share of memory for features
+SIZED_ROWS = 2_000  # rows that the size of all rows is estimated from
+
+Parameters: TypeAlias = Mapping[str, Any]
+Pair: TypeAlias = tuple[Any, Any]
+
+
+@dataclass(frozen=True)
+class StreamInfo:
+    """A stream that was read once."""
+
+    reader: ChunkReader
+    summary: StreamSummary
+    held_out: frozenset[int]  # numbers of rows that are not trained on
+    class_counts: NDArray[np.float64]  # (nodes,) training rows of each label
+
+    @property
+    def row_count(self) -> int:
+        """Number of training rows."""
+        return self.summary.row_count - len(self.held_out)
+
+
+@dataclass(frozen=True)
+class LabelledRows:
+    """Training rows with their labels, and validation rows; of a large stream a random sample."""
+
+    rows: Any
+    kind: Kind
+    codec: LabelCodec
+    traces: Traces
+    weights: NDArray[np.float64] | None = None
+    valid: tuple[Any, Truth] | None = None
+    texts: TrainingTexts | CountedTexts | None = None
+    kinds: ColumnKinds | None = None  # columns of a frame; None recognises them
+    column_names: tuple[str, ...] = ()  # of a matrix
+    stream: StreamInfo | None = None  # None if all rows are here
+
+    @property
+    def row_count(self) -> int:
+        """Number of training rows, those of the stream that are not here included."""
+        return len(self.traces) if self.stream is None else self.stream.row_count
+
+    @property
+    def nodes_with_rows(self) -> NDArray[np.int64]:
+        """Nodes that are labels of training rows."""
+        if self.stream is None:
+            return np.unique(self.traces.end_nodes)
+        return np.flatnonzero(self.stream.class_counts)
+
+    def with_titles(self, titles: TitleRows | None) -> LabelledRows:
+        """Return the rows with titles appended."""
+        if titles is None:
+            return self
+        weights = titles.weights_after(self.weights, self.traces)
+        return replace(self, rows=titles.after(self.rows), traces=titles.traces_after(self.traces), weights=weights)
+
+
+@dataclass(frozen=True)
+class RowsInMemory:
+    """Checked input with its labels and weights: one chunk."""
+
+    X: Any
+    kind: Kind
+    y: Any
+    sample_weight: Any = None
+    valid: Pair | None = None  # checked rows and labels
+    classes: Any = None  # all labels, if the rows do not have them all
+    kinds: ColumnKinds | None = None
+    column_names: tuple[str, ...] = ()
+
+    def read(
+        self, parameters: Parameters, taxonomy: Taxonomy | None, progress: Progress, *, several: bool | None = None
+    ) -> LabelledRows:
+        """Return the rows with their labels; ``several`` says if rows have sets of labels, None decides by ``y``."""
+        y, path_sep = checked_labels(self.y, count_of(self.X)), parameters["path_sep"]
+        known = None if self.classes is None else read_with_classes(y, self.classes, taxonomy, path_sep)
+        if several is None:
+            several = wants_sets(parameters, has_several=has_sets(y))
+
+        def read(labels: Any, like: LabelCodec | None = None) -> tuple[LabelCodec, Traces]:
+            codec, traces = known, None
+            if codec is None:
+                codec, traces = read_labels(labels, taxonomy, path_sep, like)
+            if several:
+                codec = codec_of_sets(codec, "any")
+                traces = codec.encode(labels)
+                return replace(codec, sets=form_of(traces)), traces
+            return codec, codec.encode(labels) if traces is None else traces
+
+        codec, traces = read(y)
+        codec.check_class_weight(parameters["class_weight"])
+        X, weight, valid = self.X, self.sample_weight, self.valid
+        if valid is not None:
+            valid = valid[0], checked_labels(valid[1], count_of(valid[0]))
+            if not len(valid[1]):
+                raise HiNetError("valid: expected rows and their labels, got none; leave valid out, or give some")
+        elif parameters["validation_fraction"] is not None:
+            chosen = holdout_mask(len(traces), parameters["validation_fraction"], seed_of(parameters["random_state"]))
+            valid, X = (take_rows(X, chosen), take_rows(y, chosen)), take_rows(X, ~chosen)
+            codec, traces = read(take_rows(y, ~chosen), codec)  # held-out rows do not make labels known
+            if weight is not None:
+                weight = validate_weights(weight, len(chosen))[~chosen]
+        return LabelledRows(
+            X, self.kind, codec, traces, row_weights(parameters, weight, codec, traces),
+            None if valid is None else (valid[0], codec.truth(valid[1])),
+            TrainingTexts(X, parameters["text"], parameters["n_jobs"]) if self.kind == "text" else None,
+            self.kinds, self.column_names,
+        )  # fmt: skip
+
+
+def row_weights(
+    parameters: Parameters, sample_weight: Any, codec: LabelCodec, traces: Traces
+) -> NDArray[np.float64] | None:
+    """Return the weight of every row, the product of its own weight and that of its labels; None if all are 1."""
+    weights = None if sample_weight is None else validate_weights(sample_weight, len(traces))
+    if parameters["class_weight"] is None:
+        return weights
+    by_class = codec.weights_of(parameters["class_weight"], traces)
+    return validate_weights(by_class if weights is None else weights * by_class, len(traces))
+
+
+def wants_sets(parameters: Parameters, *, has_several: bool) -> bool:
+    """Return whether labels are sets; raise HiNetError if other parameters do not allow that."""
+    several = has_several if parameters["multilabel"] == "auto" else bool(parameters["multilabel"])
+    if several and parameters["decoding"] != "map":
+        raise HiNetError(
+            f"`decoding={parameters['decoding']!r}` answers with one label, and rows have several; leave it out, or "
+            "set `multilabel=False`"
+        )
+    if several and (torch := torch_parameter(parameters)):
+        raise HiNetError(f"{torch} is for one label per row; leave it out, or set `multilabel=False`")
+    return several
+
+
+@dataclass(frozen=True)
+class RowStream:
+    """Rows that are read in chunks, more than once; small streams train as rows in memory do."""
+
+    source: Source
+    valid: Pair | None = None
+
+    def read(self, parameters: Parameters, taxonomy: Taxonomy | None, progress: Progress) -> LabelledRows:
+        """Read the stream once; return all rows with their labels if they are few, else a sample of them."""
+        reader = ChunkReader(self.source, parameters["columns"])
+        seed, threads = seed_of(parameters["random_state"]), parameters["n_jobs"]
+        summary = read_stream(reader, parameters["text"], threads, seed, progress)
+        all_labels = _StreamLabels(parameters, taxonomy, summary, reader)
+        if all_labels.fits_in_memory():
+            assert reader.kind is not None
+            sample = summary.sample
+            chunk = RowsInMemory(
+                sample.inputs, reader.kind, sample.labels, sample.weights, self.valid, kinds=reader.kinds
+            )
+            labelled = chunk.read(parameters, taxonomy, progress, several=all_labels.several)
+        else:
+            labelled = all_labels.label(self.valid, progress)
+        rows, labels = counted(labelled.row_count, "training row"), counted(len(labelled.nodes_with_rows), "label")
+        progress.message(f"{rows} with {labels}, from a stream")
+        return labelled
+
+
+RowSource: TypeAlias = RowsInMemory | RowStream
+
+
+@dataclass(frozen=True)
+class _StreamLabels:
+    """Labels of a stream that was read once, and the choice of its held-out rows."""
+
+    parameters: Parameters
+    taxonomy: Taxonomy | None
+    summary: StreamSummary
+    reader: ChunkReader
+
+    @property
+    def several(self) -> bool:
+        return wants_sets(self.parameters, has_several=self.summary.has_sets)
+
+    @property
+    def memory(self) -> float:
+        limit = self.parameters["memory_limit"]
+        return float(total_memory() if limit is None else limit * GB)
+
+    def fits_in_memory(self) -> bool:
+        """Return whether all rows are in the sample and their features would be the same as in memory."""
+        summary = self.summary
+        if not len(summary.sample) == summary.row_count <= MAX_ROWS_IN_MEMORY:
+            return False
+        if summary.sample.inputs.nbytes > TEXT_SHARE * self.memory:
+            return False
+        if summary.counts is None or summary.text is None:
+            return True
+        max_features = self.max_features(self.read_codec([*summary.labels]))
+        return features_from(summary.counts, summary.text, max_features).settings.max_features is None
+
+    def label(self, valid: Pair | None, progress: Progress) -> LabelledRows:
+        """Return a sample of the rows with labels, and what is known of all rows."""
+        codec = self.read_codec([*self.summary.labels])
+        held_out, sample = self.hold_out(codec, valid is not None, progress)
+        codec, counts = self.without_held_out(codec, held_out)
+        valid = (held_out.inputs, held_out.labels) if valid is None and len(held_out) else valid
+        held = None if valid is None else (valid[0], codec.truth(valid[1]))
+        nodes = codec.encode([{label} if codec.sets is not None else label for label in counts])
+        ends = nodes.end_nodes[nodes.row_offsets[:-1]]
+        class_counts = np.bincount(ends, [*counts.values()], len(codec.taxonomy)).astype(np.float64)
+        assert self.reader.kind is not None
+        return LabelledRows(
+            sample.inputs, self.reader.kind, codec, codec.encode(sample.labels), None,
+            held, self.texts(codec, held_out, sample), self.reader.kinds,
+            stream=StreamInfo(self.reader, self.summary, frozenset(held_out.numbers.tolist()), class_counts),
+        )  # fmt: skip
+
+    def read_codec(self, labels: list[Any], like: LabelCodec | None = None) -> LabelCodec:
+        """Return the codec of distinct labels, written ``like`` others; errors name the first row of a label."""
+        try:
+            return read_labels(labels, self.taxonomy, self.parameters["path_sep"], like)[0]
+        except LabelError as error:
+            rows = [first for first, _ in self.summary.labels.values()]
+            message = re.sub(r"^row (\d+)", lambda match: f"row {rows[int(match[1])]}", str(error), count=1)
+            raise LabelError(message) from None
+
+    def hold_out(self, codec: LabelCodec, has_valid: bool, progress: Progress) -> tuple[SampledRows, SampledRows]:
+        """Return the rows to hold out, and the others of the sample, of which there is at least one."""
+        sample, rows, share = self.summary.sample, self.summary.row_count, self.parameters["validation_fraction"]
+        most = len(sample) - 1 if len(sample) == rows else len(sample) // 2
+        if has_valid:
+            size = 0
+        elif share is not None:
+            wanted = int(holdout_mask(rows, share, 0).sum()) if rows < 2 * MAX_HELD_OUT else round(share * rows)
+            size = min(wanted, MAX_HELD_OUT, most)
+            if size < round(share * rows):
+                message = f"{counted(size, 'row is/rows are')} held out, which is enough; the others are trained on"
+                progress.message(message)
+        else:
+            size = min(self.default_holdout(codec), most)
+            if size:
+                progress.message(f"{counted(size, 'row is/rows are')} held out, to weight the experts")
+        order = np.argsort(sample.keys, kind="stable")
+        return sample.take(np.sort(order[:size])), sample.take(np.sort(order[size:]))
+
+    def default_holdout(self, codec: LabelCodec) -> int:
+        """Return how many rows to hold out by default: some if the wide expert cannot train on all rows."""
+        summary, settings = self.summary, engine_settings(self.parameters)
+        texts = self.reader.texts(summary.sample.inputs.slice(0, SIZED_ROWS))
+        labels = int(codec.layers.ends.sum())
+        flat = not self.several and settings.wants_flat(labels, summary.row_count, codec.layers)
+        if texts is None or summary.text is None or not settings.wants_wide(flat=flat):
+            return 0
+        hashed, _ = hash_and_count(texts, summary.text, 1)
+        values = sum(len(part.words.hashes) + len(part.chars.hashes) for part in hashed) / max(len(texts), 1)
+        if values * summary.row_count <= sample_values(settings.memory_limit):
+            return 0
+        return min(MAX_HELD_OUT, int(HELD_OUT_SHARE * summary.row_count))
+
+    def without_held_out(self, codec: LabelCodec, held_out: SampledRows) -> tuple[LabelCodec, dict[Any, int]]:
+        """Return the codec of the labels that are trained on, and the number of training rows of each."""
+        counts = {label: count for label, (_, count) in self.summary.labels.items()}
+        for labels in held_out.labels:
+            for label in labels_of_row(labels):
+                counts[label] -= 1
+        counts = {label: count for label, count in counts.items() if count}
+        if len(counts) < len(self.summary.labels):  # held-out rows do not make labels known
+            codec = self.read_codec([*counts], codec)
+        codec.check_class_weight(self.parameters["class_weight"])
+        return (codec_of_sets(codec, "any") if self.several else codec), counts
+
+    def texts(self, codec: LabelCodec, held_out: SampledRows, sample: SampledRows) -> CountedTexts | None:
+        """Return the n-grams of the training texts, if there are any."""
+        counts, text = self.summary.counts, self.summary.text
+        if counts is None or text is None:
+            return None
+        threads, given = self.parameters["n_jobs"], self.parameters["text"]
+        if len(held_out):
+            held_texts = self.reader.texts(held_out.inputs)
+            assert held_texts is not None
+            counts = without(counts, hash_and_count(held_texts, text, resolve_threads(threads))[1])
+        keep_names = given is None or given.keep_names
+        return CountedTexts(
+            counts, text, self.max_features(codec), keep_names, self.reader.texts(sample.inputs), threads
+        )
+
+    def max_features(self, codec: LabelCodec) -> int:
+        """Return the maximum number of features that memory has room for."""
+        settings = engine_settings(self.parameters)
+        members = settings.members_for(self.summary.row_count)
+        width = settings.width_for(members, int(codec.layers.ends.sum())) * members
+        outputs = plan_memory(features=0, outputs=Groups.of(codec.layers).rows, width=width).total
+        each = plan_memory(features=1, outputs=0, width=width).total
+        return int(min(MAX_FEATURES, max((FEATURE_SHARE * self.memory - outputs) / each, MIN_FEATURES)))
+
+
+@dataclass(frozen=True)
+class CountedTexts:
+    """N-grams of the texts of a stream, which were counted when it was read, and the texts of a sample."""
+
+    counts: Counts
+    settings: TextSettings  # without "auto" of char_ngrams
+    max_features: int
+    keep_names: bool
+    sample: Any
+    threads: int | None
+
+    @property
+    def ngrams(self) -> tuple[TextFeatures, Any]:
+        """The n-grams that are features, and the rows of the sample."""
+        features = features_from(self.counts, self.settings, self.max_features)
+        return features, features.transform(self.sample, self.threads)
+
+    def fit(
+        self, source: TokenVectors | EncoderVectors | None, titles: TitleRows | None, progress: Progress
+    ) -> TextInput:
+        """Return the features of the texts and of titles; names of n-grams are found when texts become rows."""
+        counts = self.counts
+        if titles is not None:
+            counts += hash_and_count(as_arrow(titles.texts), self.settings, resolve_threads(self.threads))[1]
+        ngrams = features_from(counts, self.settings, self.max_features)
+        if ngrams.settings.max_features is not None:
+            progress.message(f"the {ngrams.count:,} most frequent n-grams are features")
+        meaning = None if source is None else Meaning.fit(source, self.sample, self.threads, progress)[0]
+        has_names = self.keep_names and ngrams.settings.hash_bits is None
+        return TextInput(NamingFeatures.of(ngrams) if has_names else ngrams, meaning)

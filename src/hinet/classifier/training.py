@@ -1,0 +1,471 @@
+"""``Training``: rows and parameters to a fitted model, one method per step."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hinet.classifier.columns import ColumnKinds
+from hinet.classifier.fitted import Fitted, features_of, rows_to_predict
+from hinet.classifier.fitting import (
+    EncodedRows,
+    check_tunable,
+    engine_for,
+    engine_settings,
+    fit_tuned,
+    is_dense,
+    validation_rows,
+    vector_kind,
+    with_validation_rows,
+)
+from hinet.classifier.held_out import HeldOut, with_learned_trust
+from hinet.classifier.inputs import Features, FrameInput, MatrixInput, TextInput, TrainingTexts, fit_text, text_of
+from hinet.classifier.labels import LabelCodec
+from hinet.classifier.parameters import seed_of
+from hinet.classifier.predicted_sets import SetRule, ancestors_given, form_from
+from hinet.classifier.recognition import recognise
+from hinet.classifier.row_source import SIZED_ROWS, LabelledRows, RowSource, StreamInfo
+from hinet.classifier.stream_reading import Watch
+from hinet.classifier.titles import TitleRows, best_titles, choose_titles
+from hinet.data import Traces
+from hinet.data.matrices import MixedRows
+from hinet.data.spill import NAMES, Spill, SpillWriter, block_count, check_room, remove_spill
+from hinet.data.text.streaming import NamingFeatures, named
+from hinet.data.text.text_input import as_arrow
+from hinet.encoders.meaning import vector_source
+from hinet.engine import EngineSettings, Search, ValidationRows, fit
+from hinet.engine.compiling import compile_for_training
+from hinet.engine.search.predictor import Engine, Predictor
+from hinet.engine.settings import RowShape, settings_for
+from hinet.engine.training.title_units import TitleColumns
+from hinet.errors import HiNetError
+from hinet.extras import require
+from hinet.files import read_arrays, write_arrays
+from hinet.memory import GB
+from hinet.progress import Progress, SilentProgress
+from hinet.taxonomy import Taxonomy
+
+if TYPE_CHECKING:
+    from hinet.engine.training.fit import Runner
+
+Value = TypeVar("Value")
+
+
+class FeatureCache(Protocol):
+    """Keeps results that depend on training rows, so that several trainings share them."""
+
+    def get(self, name: str, rows: Any, decided_by: tuple[Any, ...], make: Callable[[], Value]) -> Value:
+        """Return the result for the same name, rows and deciding values, or make it."""
+
+
+class NoCache:
+    """Keeps nothing."""
+
+    def get(self, name: str, rows: Any, decided_by: tuple[Any, ...], make: Callable[[], Value]) -> Value:
+        """Return a new result."""
+        return make()
+
+
+@dataclass(frozen=True)
+class PreparedRows:
+    """Training and validation rows as an engine reads them."""
+
+    features: Features
+    codec: LabelCodec
+    rows: Any  # a matrix, or a Spill, which has labels and weights as well
+    traces: Traces
+    weights: NDArray[np.float64] | None
+    held_out: HeldOut | None
+    valid: ValidationRows | None
+    titles: TitleColumns | None
+    stream_digest: str | None = None  # if rows are a Spill
+
+    @property
+    def shape(self) -> RowShape:
+        """Number of rows and their mean number of sparse features."""
+        if isinstance(self.rows, Spill):
+            return RowShape(self.rows.row_count, self.rows.value_count / max(self.rows.row_count, 1), streamed=True)
+        return RowShape.of(self.rows)
+
+
+class Trained(NamedTuple):
+    """A trained model, its validation rows, and its metrics on these."""
+
+    fitted: Fitted
+    held_out: HeldOut | None
+    metrics: dict[str, float] | None
+
+
+@dataclass(frozen=True)
+class Training:
+    """The training of a classifier, by its validated parameters.
+
+    Attributes
+    ----------
+    parameters : mapping
+        The parameters of :class:`HiNetClassifier`.
+    taxonomy : Taxonomy, optional
+        The given taxonomy; None infers one from the labels.
+    source : RowSource
+        The rows, in memory or as a stream.
+    runner : Runner, optional
+        Trains the experts in other processes.
+    cache : FeatureCache
+        Shares titles and features with other trainings on the same rows.
+    progress : Progress
+        Receives messages and epochs.
+    """
+
+    parameters: Mapping[str, Any]
+    taxonomy: Taxonomy | None
+    source: RowSource
+    runner: Runner | None = None
+    cache: FeatureCache = field(default_factory=NoCache)
+    progress: Progress = field(default_factory=SilentProgress)
+
+    def run(self) -> Trained:
+        """Train a model.
+
+        Raises
+        ------
+        HiNetError
+            If rows or labels are invalid, an optional package is missing, or memory is too small.
+        """
+        labelled = self.read_labels()
+        if self.engine == "torch" and self.parameters["encoder"] is not None:
+            return self.fine_tune(labelled)
+        titles = self.choose_titles(labelled)
+        features, rows = self.fit_features(labelled, titles)
+        with self.encode_rows(labelled, titles, features, rows) as prepared:
+            settings = self.plan(prepared)
+            predictor = self.fit_experts(prepared, settings)
+            fitted = self.assemble(labelled, titles, prepared, predictor)
+        valid_inputs = None if labelled.valid is None else labelled.valid[0]
+        fitted, held_out = with_learned_trust(
+            fitted, labelled.rows, labelled.traces, prepared.held_out, valid_inputs, self.seed
+        )
+        return self.learn_thresholds(fitted, held_out)
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The engine that trains."""
+        return engine_for(self.parameters)
+
+    @property
+    def seed(self) -> int:
+        """The random seed."""
+        return seed_of(self.parameters["random_state"])
+
+    @property
+    def threads(self) -> int | None:
+        """The parameter ``n_jobs``."""
+        threads: int | None = self.parameters["n_jobs"]
+        return threads
+
+    def read_labels(self) -> LabelledRows:
+        """Return the training rows with their labels, and the validation rows; compile kernels that training needs."""
+        labelled = self.source.read(self.parameters, self.taxonomy, self.progress)
+        if self.parameters["encoder"] is not None:
+            require("sentence_transformers", "`encoder`")
+        if self.engine == "fused":
+            compile_for_training()
+        return labelled
+
+    def choose_titles(self, labelled: LabelledRows) -> TitleRows | None:
+        """Return the titles of labels to train on, if any."""
+        texts, traces = labelled.texts, labelled.traces
+
+        def learn(choices: list[TitleRows]) -> TitleRows | None:
+            assert texts is not None
+            features, rows = texts.ngrams
+            title_rows = [features.transform(choice.texts, self.threads) for choice in choices]
+            return best_titles(rows, traces, choices, title_rows, self.seed)
+
+        def choose() -> TitleRows | None:
+            with_rows, rows = labelled.nodes_with_rows, labelled.row_count
+            return choose_titles(self.parameters["titles"], labelled.kind, labelled.codec, with_rows, rows, learn)
+
+        if labelled.kind != "text" or self.parameters["titles"] is not None:
+            titles = choose()
+        else:
+            titles = self.cache.get("titles", labelled.rows, (self.parameters["text"], self.seed), choose)
+        if titles is not None:
+            self.progress.message(titles.note)
+        return titles
+
+    def fit_features(self, labelled: LabelledRows, titles: TitleRows | None) -> tuple[Features, Any]:
+        """Return the features of rows and titles, and the matrix of both; None for the matrix of a stream."""
+        parameters = self.parameters
+        vectors, encoder, several = parameters["vectors"], parameters["encoder"], labelled.codec.sets is not None
+        if labelled.kind not in ("text", "frame"):
+            if vectors is not None or encoder is not None:
+                raise HiNetError("`vectors` and `encoder` read texts, but the rows are numbers; leave both out")
+            scaled = labelled.kind == "dense" and parameters["network"] is None
+            features = MatrixInput.fit(labelled.rows, labelled.column_names, scaled=scaled)
+            return features, features_of(features, self.engine, labelled.rows, self.threads)
+        if labelled.stream is not None:
+            return self._stream_features(labelled, titles), None
+
+        def fit() -> tuple[Features, Any]:
+            source = vector_source(vectors, encoder)
+            if isinstance(labelled.texts, TrainingTexts):
+                return fit_text(labelled.texts, source, self.progress, None if titles is None else titles.texts)
+            kinds = labelled.kinds
+            if kinds is None:
+                columns = parameters["columns"]
+                kinds = recognise(labelled.rows).warn() if columns is None else ColumnKinds.of(columns)
+            text = parameters["text"]
+            return FrameInput.fit(labelled.rows, kinds, text, self.threads, source, self.progress, several=several)
+
+        inputs = labelled.rows if titles is None else titles.after(labelled.rows)
+        decided_by = (parameters["text"], _identity(vectors), _identity(encoder), several)
+        fitted, rows = self.cache.get("features", inputs, decided_by, fit)
+        return fitted, rows.tocsr() if self.engine == "torch" else rows
+
+    def _stream_features(self, labelled: LabelledRows, titles: TitleRows | None) -> TextInput | FrameInput:
+        source = vector_source(self.parameters["vectors"], self.parameters["encoder"])
+        text = None
+        if labelled.texts is not None:
+            assert not isinstance(labelled.texts, TrainingTexts)
+            text = labelled.texts.fit(source, titles, self.progress)
+        elif source is not None:
+            raise HiNetError("`vectors` and `encoder` read texts, and the rows have no column of text; leave both out")
+        if labelled.kinds is None:
+            assert text is not None
+            return text
+        several = labelled.codec.sets is not None
+        frame = FrameInput.beside(text, labelled.rows, labelled.kinds, several=several)
+        if several and is_dense(frame):
+            raise HiNetError(
+                "a stream of rows with several labels needs a column of text; add one, or read all rows into memory"
+            )
+        return frame
+
+    @contextmanager
+    def encode_rows(
+        self, labelled: LabelledRows, titles: TitleRows | None, features: Features, rows: Any
+    ) -> Iterator[PreparedRows]:
+        """Yield the rows for the engine: in memory, or those of a stream on disk, removed when training ends."""
+        stream = labelled.stream
+        if stream is None:
+            whole, held_out = labelled.with_titles(titles), self._held_out(labelled, features)
+            valid, several = validation_rows(labelled.codec, held_out), labelled.codec.sets is not None
+            columns = None if titles is None else titles.columns_of(rows)
+            if several and is_dense(features) and isinstance(rows, MixedRows):  # all columns get dropout then
+                rows = rows.tocsr()
+                valid = valid and replace(valid, rows=valid.rows.tocsr())
+            yield PreparedRows(features, labelled.codec, rows, whole.traces, whole.weights, held_out, valid, columns)
+            return
+        assert isinstance(features, TextInput | FrameInput)
+        with self._stream_folder() as folder:
+            spill = self._spill(folder, labelled, stream, titles, features)
+            codec, features = labelled.codec, _with_names(features, folder)
+            if codec.sets is not None:
+                codec = replace(codec, sets=form_from(*spill.notes["ancestors"]))
+            labelled = replace(labelled, codec=codec)
+            held_out = self._held_out(labelled, features)
+            columns = None if titles is None else titles.columns_of(features.rows(titles.texts, self.threads))
+            valid, digest = validation_rows(codec, held_out), stream.summary.digest
+            yield PreparedRows(features, codec, spill, labelled.traces, None, held_out, valid, columns, digest)
+            remove_spill(folder)
+
+    def _held_out(self, labelled: LabelledRows, features: Features) -> HeldOut | None:
+        if labelled.valid is None:
+            return None
+        inputs, truth = labelled.valid
+        return HeldOut(rows_to_predict(features, self.engine, inputs, self.threads), truth)
+
+    def plan(self, prepared: PreparedRows, shape: RowShape | None = None) -> EngineSettings:
+        """Return the settings of the engine, with the defaults for these rows, or for more of them."""
+        settings = engine_settings(self.parameters)
+        if self.engine == "torch":
+            return settings
+        dense, several = is_dense(prepared.features), prepared.codec.sets is not None
+        vectors = vector_kind(prepared.features)
+        return settings_for(settings, shape or prepared.shape, dense=dense, several=several, vectors=vectors)
+
+    def fit_experts(self, prepared: PreparedRows, settings: EngineSettings) -> Predictor:
+        """Train the experts and mix them, or train a network."""
+        parameters = self.parameters
+        options: dict[str, Any] = {
+            "valid": prepared.valid, "sample_weight": prepared.weights, "progress": self.progress
+        }  # fmt: skip
+        if self.engine == "torch":
+            from hinet.networks.predictor import NetworkPredictor
+
+            options |= {"network": parameters["network"], "device": parameters["device"]}
+            return NetworkPredictor.trained(prepared.rows, prepared.traces, settings, **options)
+        options |= {name: parameters[name] for name in ("checkpoint", "checkpoint_every")}
+        options |= {"titles": prepared.titles, "watch": bool(parameters["verbose"]), "runner": self.runner}
+        traces = prepared.codec.layers if isinstance(prepared.rows, Spill) else prepared.traces
+        return Search(fit(prepared.rows, traces, settings, **options), settings.threads)
+
+    def assemble(
+        self, labelled: LabelledRows, titles: TitleRows | None, prepared: PreparedRows, predictor: Predictor
+    ) -> Fitted:
+        """Return the trained model with its features and labels, and with some training rows kept."""
+        rows, traces = prepared.rows, prepared.traces
+        if isinstance(rows, Spill):
+            labels = len(labelled.nodes_with_rows)
+            fingerprint = {"rows": rows.row_count, "labels": labels, "blake2b": prepared.stream_digest}
+            rows = features_of(prepared.features, self.engine, labelled.rows, self.threads)
+        else:
+            fingerprint = EncodedRows(rows, traces).fingerprint()
+        fitted = Fitted(prepared.features, prepared.codec, predictor, predictor.history, fingerprint)
+        fitted = fitted.trained_on_titles(0 if titles is None else len(titles))
+        if prepared.codec.sets is not None:
+            fitted = replace(fitted, set_rule=SetRule())
+        return fitted.keeping(rows, traces, self.seed) if self.parameters["keep_examples"] else fitted
+
+    def learn_thresholds(self, fitted: Fitted, held_out: HeldOut | None) -> Trained:
+        """Return the model with what validation rows teach it after training, and its metrics on them."""
+        if held_out is None:
+            return Trained(fitted, None, None)
+        fitted, metrics = with_validation_rows(fitted, held_out, self.parameters)
+        return Trained(fitted, held_out, metrics)
+
+    def fine_tune(self, labelled: LabelledRows) -> Trained:
+        """Train an encoder together with the head."""
+        check_tunable(self.parameters, labelled.kind)
+        titles = self.choose_titles(labelled)
+        rows = labelled.with_titles(titles)
+        fitted = fit_tuned(rows.rows, rows.codec, rows.traces, rows.weights, rows.valid, self.parameters, self.progress)
+        fitted = fitted.trained_on_titles(0 if titles is None else len(titles))
+        held_out = None if rows.valid is None else HeldOut(fitted.rows(rows.valid[0]), rows.valid[1])
+        return self.learn_thresholds(fitted, held_out)
+
+    @contextmanager
+    def _stream_folder(self) -> Iterator[Path]:
+        """Yield the folder for rows on disk: that of checkpoints, or a temporary one."""
+        if self.parameters["checkpoint"] is None:
+            with tempfile.TemporaryDirectory(prefix="hinet-") as temporary:
+                yield Path(temporary)
+            return
+        folder = Path(self.parameters["checkpoint"])
+        try:
+            yield folder
+        except HiNetError:  # resuming would fail in the same way
+            remove_spill(folder)
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+            raise
+
+    def _spill(
+        self,
+        folder: Path,
+        labelled: LabelledRows,
+        stream: StreamInfo,
+        titles: TitleRows | None,
+        features: TextInput | FrameInput,
+    ) -> Spill:
+        """Return all training rows of a stream on disk as features; those that are there already are used."""
+        title_weights = None
+        if titles is not None:
+            title_weights = titles.weights_with(labelled.nodes_with_rows, labelled.row_count)
+        fingerprint = self._spill_fingerprint(labelled, stream, titles, title_weights, features)
+        spill = Spill.opened(folder, fingerprint)
+        if spill is not None:
+            self.progress.message(f"the rows are on disk already, in {folder}")
+            return spill
+        writer = self._spill_writer(folder, fingerprint, labelled, stream, features)
+        codec, ancestors = labelled.codec, (False, True)
+        for inputs, traces, weights in self._training_chunks(codec, stream, has_weights=titles is not None):
+            if codec.sets is not None:
+                some, whole = ancestors_given(traces)
+                ancestors = ancestors[0] or some, ancestors[1] and whole
+            writer.add(features.rows(inputs, self.threads), traces, weights)
+        if titles is not None:
+            traces = Traces.of_nodes(codec.layers, titles.nodes)
+            writer.add(features.rows(as_arrow(titles.texts), self.threads), traces, title_weights)
+        text = text_of(features)
+        if text is not None and isinstance(text.features, NamingFeatures):
+            write_arrays(folder / NAMES, text.features.names_found())
+        return writer.finish({"ancestors": list(ancestors)})
+
+    def _spill_writer(
+        self,
+        folder: Path,
+        fingerprint: str,
+        labelled: LabelledRows,
+        stream: StreamInfo,
+        features: TextInput | FrameInput,
+    ) -> SpillWriter:
+        some, rows = features.rows(labelled.rows.slice(0, SIZED_ROWS), self.threads), stream.summary.row_count
+        values = (some.sparse.nnz if isinstance(some, MixedRows) else some.nnz) / some.shape[0]
+        dense = some.dense.shape[1] if isinstance(some, MixedRows) else 0
+        size = int(rows * (8 * values + 4 * dense + 40))
+        check_room(folder, size)
+        self.progress.message(f"writing the rows to {folder}, about {size / GB:.2f} GB; they are removed at the end")
+        blocks = block_count(rows, rows * (values + dense / 2))
+        return SpillWriter(folder, blocks, self.seed, features.count, fingerprint, dense)
+
+    def _training_chunks(
+        self, codec: LabelCodec, stream: StreamInfo, *, has_weights: bool
+    ) -> Iterator[tuple[Any, Traces, NDArray[np.float64] | None]]:
+        """Yield inputs, labels and weights of the training rows of a stream; weights of None are all 1."""
+        summary, class_weight, rows = stream.summary, self.parameters["class_weight"], 0
+        has_weights |= class_weight is not None or summary.mean_weight is not None
+        watch = Watch(self.progress, f"{{:,}} of {summary.row_count:,} rows are on disk")
+        for chunk in stream.reader.chunks():
+            rows += len(chunk.labels)
+            numbers = range(chunk.first, chunk.first + len(chunk.labels))
+            kept = [row for row, number in enumerate(numbers) if number not in stream.held_out]
+            if kept:
+                inputs, labels, weights = chunk.take(np.array(kept, np.int64))
+                traces = codec.encode(labels)
+                if has_weights:
+                    weights = np.ones(len(traces)) if weights is None else weights / (summary.mean_weight or 1.0)
+                    if class_weight is not None:
+                        weights = weights * codec.weights_of(class_weight, traces, stream.class_counts)
+                yield inputs, traces, weights
+            watch.advanced(len(chunk.labels))
+        if rows != summary.row_count:
+            raise HiNetError(
+                f"the stream had {summary.row_count:,} rows when it was first read, now {rows:,}; do not change it"
+            )
+
+    def _spill_fingerprint(
+        self,
+        labelled: LabelledRows,
+        stream: StreamInfo,
+        titles: TitleRows | None,
+        title_weights: NDArray[np.float64] | None,
+        features: TextInput | FrameInput,
+    ) -> str:
+        """Return a digest that identifies rows on disk."""
+        digest = hashlib.blake2b(stream.summary.digest.encode(), digest_size=20)
+        names = ("class_weight", "multilabel", "path_sep", "columns")
+        digest.update(repr([self.parameters[name] for name in names]).encode())
+        digest.update(repr([self.seed, len(stream.held_out), features.count, features.describe()]).encode())
+        layers = labelled.codec.layers
+        texts = (layers.taxonomy.ids, () if titles is None else titles.texts)
+        digest.update(repr(texts).encode(errors="surrogatepass"))
+        arrays = [*features.to_arrays().values(), layers.node, layers.ends, layers.option_offsets, layers.option_neuron]
+        if titles is not None and title_weights is not None:
+            arrays += [titles.nodes, title_weights]
+        for array in arrays:
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+
+def _identity(source: Any) -> Any:
+    """Return a key for vectors or an encoder: the path or name, or the identity of a loaded object."""
+    return source if isinstance(source, str | Path) else id(source)
+
+
+def _with_names(features: TextInput | FrameInput, folder: Path) -> TextInput | FrameInput:
+    """Return features with the names of n-grams that were found while rows were written, if they have names."""
+    text = text_of(features)
+    if text is None or not isinstance(text.features, NamingFeatures):
+        return features
+    text = replace(text, features=named(text.features, read_arrays(folder / NAMES)[0]))
+    return text if isinstance(features, TextInput) else replace(features, text=text)
