@@ -1,11 +1,11 @@
-"""hinet and its peers from raw text to labels: how right, how fast, how large.
+"""Compare hinet with its peers, from raw text to labels: accuracy, speed and size.
 
     HINET_DATA=folder python benchmarks/bench_peers.py [--data naics lshtc] [--peers hinet svm] [--threads 2]
 
-Every peer runs alone in a fresh process, with word and character n-grams. The settings of each are chosen on
-validation rows and kept with the results, so that a later run tries only new ones. Then it learns from training and
-validation rows, and answers the test rows. A step that takes longer than ``--limit`` seconds is recorded as such.
-Results join those in ``benchmarks/results/peers_<data>.json``; ``--report`` writes the tables and plots of the docs.
+Every peer runs alone in a fresh process, with word and character n-grams. Its settings are chosen on validation rows
+and saved with the results, so that a later run tries only new ones. It is then trained on training and validation rows
+and predicts the test rows. A step that takes longer than ``--limit`` seconds is recorded as unfinished. Results are
+added to ``benchmarks/results/peers_<data>.json``; ``--report`` writes the tables and plots of the docs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from peers.catalogue import PEERS
 from peers.data import LOADERS, SINGLE_WORDS
 
 LIMIT = 1_800.0
-OUTCOMES = ("accuracy", "error", "failed", "did_not_finish", "limit_seconds")  # recorded next to tried settings
+OUTCOMES = ("accuracy", "error", "failed", "did_not_finish", "limit_seconds")  # stored next to the tried settings
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def main() -> None:
         results = _earlier_results(path)
         for peer in arguments.peers:
             if not PEERS[peer].is_installed or (PEERS[peer].pretrained and name in SINGLE_WORDS):
-                print(f"{name} {peer}: left out, not installed or not for texts without meaning")
+                print(f"{name} {peer}: skipped, not installed or not applicable to texts without meaning")
                 continue
             before = {} if arguments.choose else results.get(peer, {})
             results[peer] = _measured(name, peer, before, arguments)
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def _earlier_results(path: Path) -> dict[str, Any]:
-    """Return the results in a file, each with the commit it was measured by."""
+    """Return the results in a file, each with the commit it was measured at."""
     if not path.exists():
         return {}
     earlier = json.loads(path.read_text())
@@ -62,7 +62,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--data", nargs="+", choices=LOADERS, default=["icd"])
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds that each step of a peer may take")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="maximum seconds per step of a peer")
     parser.add_argument("--choose", action="store_true", help="try all settings again")
     parser.add_argument("--report", action="store_true", help="write tables and plots from the results")
     parser.add_argument("--step", choices=("choose", "measure"), help=argparse.SUPPRESS)
@@ -94,12 +94,12 @@ def _settings(tried: dict[str, Any]) -> dict[str, Any]:
 def _in_process(
     step: str, data: str, peer: str, settings: dict[str, Any], arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    """Run a step in a fresh process; return what it found, or why it found nothing."""
+    """Run a step in a fresh process and return its results, or why there are none."""
     threads = str(arguments.threads)
     command = [sys.executable, __file__, "--step", step, "--data", data, "--peers", peer, "--threads", threads]
     limits = {f"{name}_NUM_THREADS": threads for name in ("OMP", "OPENBLAS", "MKL", "NUMBA")}
     environment = {**os.environ, **limits, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-    with tempfile.TemporaryDirectory() as cache:  # no embedding was computed before
+    with tempfile.TemporaryDirectory() as cache:  # empty, so that no embedding is cached
         try:
             done = subprocess.run(
                 [*command, "--settings", json.dumps(settings)],
@@ -116,7 +116,7 @@ def _in_process(
 
 
 def _run_step(arguments: argparse.Namespace) -> None:
-    """Be the fresh process of one step."""
+    """Run one step; this is the entry point of the fresh process."""
     from peers.data import load
     from peers.measuring import measured, validation_accuracy
 

@@ -1,4 +1,4 @@
-"""The classifier from texts to a saved model: calibration on test rows, loading, ONNX scores against our own.
+"""Measure the classifier from texts to a saved model: calibration on test rows, loading, ONNX scores.
 
     HINET_DATA=folder python benchmarks/classifier.py [case ...]
 
@@ -21,7 +21,7 @@ from measure import LONGEST, Case, Stopwatch, run_cases
 from hinet import HiNetClassifier
 from hinet.metrics import expected_calibration_error, hierarchical_f1, level_calibration_error
 
-HELD_OUT = 0.2  # of the training rows, where a set has no validation rows; half of them to mix, half to calibrate
+HELD_OUT = 0.2  # share of training rows, for sets without validation rows; half weight the experts, half calibrate
 RISK = 0.05
 LOADING = """
 import sys, time
@@ -42,17 +42,17 @@ def parts(texts: Texts) -> tuple[Any, Any, Any]:
     )
     if not held:
         chosen = np.random.default_rng(0).random(len(train)) < HELD_OUT
-        held, held_labels = _taken(train, chosen), _taken(labels, chosen)
-        train, labels = _taken(train, ~chosen), _taken(labels, ~chosen)
+        held, held_labels = _select(train, chosen), _select(labels, chosen)
+        train, labels = _select(train, ~chosen), _select(labels, ~chosen)
     return (train, labels), (held, held_labels), (test, truth)
 
 
-def _taken(values: list[str], chosen: Any) -> list[str]:
+def _select(values: list[str], chosen: Any) -> list[str]:
     return [values[row] for row in np.flatnonzero(chosen).tolist()]
 
 
-def judged(classifier: HiNetClassifier, texts: list[str], truth: list[str]) -> dict[str, Any]:
-    """Return how probabilities stand to what is right, of labels and level by level."""
+def calibration_errors(classifier: HiNetClassifier, texts: list[str], truth: list[str]) -> dict[str, Any]:
+    """Return the calibration errors of labels and of each level."""
     found = classifier.predict_traces(texts)
     right = np.array(found.traces.decode()) == np.array(truth)
     levels = level_calibration_error(truth, found.traces, found.found.log_p)
@@ -63,15 +63,15 @@ def judged(classifier: HiNetClassifier, texts: list[str], truth: list[str]) -> d
 
 
 def calibration(texts: Texts) -> dict[str, Any]:
-    """Measure calibration and risk on test rows, everything chosen on held-out rows."""
+    """Measure calibration and risk on test rows; everything is chosen on held-out rows."""
     train, held, test = parts(texts)
     valid, held = ((held[0][half::2], held[1][half::2]) for half in (0, 1))
     classifier = HiNetClassifier(texts.taxonomy).fit(*train, valid=valid)
-    before = judged(classifier, *test)
+    before = calibration_errors(classifier, *test)
     accuracy = classifier.score(*test)
     scaled = copy.deepcopy(classifier)
     scaled.calibrate(*held)
-    chosen = classifier.calibrate(*held, risk=RISK)  # half of the rows give the scale, half the threshold
+    chosen = classifier.calibrate(*held, risk=RISK)  # half of the rows determine the scale, half the threshold
     answers = classifier.predict(test[0], min_confidence="calibrated")
     given = np.array([answer is not None for answer in answers])
     right = classifier._truth(*test).are_right(
@@ -80,8 +80,8 @@ def calibration(texts: Texts) -> dict[str, Any]:
     return {
         "accuracy": round(accuracy, 4),
         "before": before,
-        "after": judged(scaled, *test),
-        "after_with_risk": judged(classifier, *test),
+        "after": calibration_errors(scaled, *test),
+        "after_with_risk": calibration_errors(classifier, *test),
         "accuracy_after": round(classifier.score(*test), 4),
         "temperature": round(chosen.temperature, 3),
         "risk_wished": RISK,
@@ -92,7 +92,7 @@ def calibration(texts: Texts) -> dict[str, Any]:
 
 
 def keeping() -> dict[str, Any]:
-    """Measure a model of ICD-10-CM on disk: its size, a load in a fresh process, and its scores as an ONNX graph."""
+    """Measure a saved ICD-10-CM model: its size, loading in a fresh process, and its scores as an ONNX graph."""
     texts = icd_texts()
     train, held, test = parts(texts)
     classifier = HiNetClassifier(texts.taxonomy).fit(*train, valid=held)
@@ -102,7 +102,7 @@ def keeping() -> dict[str, Any]:
         saved = watch.seconds
         size = sum(path.stat().st_size for path in Path(folder, "model").iterdir())
         command = [sys.executable, "-c", LOADING, f"{folder}/model"]
-        subprocess.run(command, check=True, capture_output=True, timeout=LONGEST)  # compiles
+        subprocess.run(command, check=True, capture_output=True, timeout=LONGEST)  # compiles the kernels
         runs = (subprocess.run(command, check=True, capture_output=True, text=True, timeout=LONGEST) for _ in range(3))
         times = [done.stdout.split() for done in runs]
         imported, loaded, answered = np.median(np.array(times, float), axis=0)
@@ -122,7 +122,7 @@ def keeping() -> dict[str, Any]:
 
 
 def onnx_difference(classifier: HiNetClassifier, folder: Path, texts: list[str]) -> float:
-    """Return the largest difference of log probabilities of best traces by onnxruntime and by our search."""
+    """Return the largest difference between log probabilities of best traces by onnxruntime and by our search."""
     import onnxruntime
     import scipy.sparse as sp
 

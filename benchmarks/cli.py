@@ -1,4 +1,4 @@
-"""The command line with the real program on ICD-10-CM: start, speed, memory, and training that is killed.
+"""Measure the command line on ICD-10-CM: startup, speed, memory, and training that is killed.
 
     python benchmarks/cli.py [case ...]
 
@@ -50,7 +50,7 @@ def write_csv(path: Path, rows: LabelledRows) -> None:
 
 @contextmanager
 def files(train: bool = True) -> Iterator[Path]:
-    """Yield a folder with the set as files and, if wished, a model trained on them by the program."""
+    """Yield a folder with the data set as files and, if requested, a model that the program trained on them."""
     icd = load_icd10cm()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -59,7 +59,7 @@ def files(train: bool = True) -> Iterator[Path]:
             write_csv(folder / f"{part}.csv", getattr(icd, part))
         if train:
             run("train", "train.csv", "--valid", "valid.csv", *COMMON, "--out", "model", cwd=folder)
-            run("predict", "model", "test.csv", "--out", "warm.csv", cwd=folder)  # kernels are compiled
+            run("predict", "model", "test.csv", "--out", "warm.csv", cwd=folder)  # compiles the kernels
         yield folder
 
 
@@ -83,7 +83,7 @@ def seconds_of(times: int, *arguments: str, cwd: Path, stdin: str | None = None)
 
 
 def peak_of(*command: str, cwd: Path) -> tuple[float, float]:
-    """Return the peak memory of a command in MB, and its seconds."""
+    """Return the peak memory of a command in MB, and its duration in seconds."""
     watch = Stopwatch()
     process = subprocess.Popen(command, cwd=cwd, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     timer = Timer(LONGEST, process.kill)
@@ -153,7 +153,7 @@ def many() -> dict[str, Any]:
 
 
 def reading() -> dict[str, Any]:
-    """Read a table in blocks, and with Arrow's reader, which cannot tell lines."""
+    """Read a table in blocks, and with Arrow's reader, which does not report lines."""
     from pyarrow import csv as arrow_csv
 
     from hinet.data.tables import Columns, FailFast, RowQuery, TableOptions, labelled_blocks
@@ -180,7 +180,7 @@ def reading() -> dict[str, Any]:
 
 
 def demo() -> dict[str, Any]:
-    """Run the demo where nothing is compiled yet, and once more."""
+    """Run the demo with nothing compiled, then a second time."""
     with tempfile.TemporaryDirectory() as cache:
         seconds = []
         for _ in range(2):
@@ -197,14 +197,14 @@ def demo() -> dict[str, Any]:
 
 
 def kills() -> dict[str, Any]:
-    """Kill training at random moments and resume it; a run that ends before it is killed starts anew."""
+    """Kill training at random moments and resume it; a run that ends before it is killed is restarted."""
     chance = random.Random(0)
     asked = ["train", "train.csv", *COMMON, "--threads", "1", "--checkpoint-every", "1"]
     with files(train=False) as folder:
         watch = Stopwatch()
         run(*asked, "--out", "whole", cwd=folder)
         whole = watch.seconds
-        done = lost = finished = most = 0
+        done = lost = finished = max_epochs = 0
         kept: dict[str, int] = {}
         while done < KILLS:
             process = subprocess.Popen([str(HINET), *asked, "--out", "killed", "--resume"], cwd=folder)
@@ -217,7 +217,7 @@ def kills() -> dict[str, Any]:
             done += 1
             found = _epochs_kept(folder / "killed.checkpoint")
             lost += any(found.get(name, 0) < epochs for name, epochs in kept.items())
-            kept, most = found, max([most, *found.values()])
+            kept, max_epochs = found, max([max_epochs, *found.values()])
         run(*asked, "--out", "killed", "--resume", cwd=folder)
         files_of = [json.loads((folder / name / "manifest.json").read_text())["files"] for name in ("whole", "killed")]
     return {
@@ -225,7 +225,7 @@ def kills() -> dict[str, Any]:
         "kills": done,
         "finished_before_the_kill": finished,
         "checkpoints_lost": lost,
-        "most_epochs_kept": most,
+        "most_epochs_kept": max_epochs,
         "same_model": files_of[0] == files_of[1],
     }
 

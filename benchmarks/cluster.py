@@ -1,10 +1,10 @@
-"""A cluster of two workers on this machine: the same answers, a killed worker, throughput, and training.
+"""Measure a cluster of two workers on this machine: equal answers, a killed worker, throughput, and training.
 
     HINET_DATA=folder python benchmarks/cluster.py [case ...]
 
-Each case runs alone in a fresh process, with Ray started in it. Seconds of training are from rows in memory to the
-model, with workers that have started; ``start_seconds`` is what Ray took before. Ratios compare two and one worker of
-one thread each in the same process, one after the other. Results: ``benchmarks/results/cluster.json``.
+Each case runs alone in a fresh process that starts Ray. Training seconds run from rows in memory to the model, after
+the workers have started; ``start_seconds`` is the time Ray took before that. Ratios compare two workers with one, one
+thread each, one after the other in the same process. Results: ``benchmarks/results/cluster.json``.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ QUERY = RowQuery(Columns(), labels=False, keep=("id",), allow_blank=True)
 
 
 class Clock(Progress):
-    """When the workers of a run had started, and what they exchanged."""
+    """Record when the workers of a run have started, and how much they exchange."""
 
     def __init__(self) -> None:
-        self.start = self.waited = 0.0  # when workers had started, and how long that took
-        self.exchanged = 0.0  # GB by each worker
+        self.start = self.waited = 0.0  # time when workers have started, and seconds until then
+        self.exchanged = 0.0  # GB per worker
 
     def message(self, text: str) -> None:
-        """Add up what workers exchanged."""
+        """Add up the data that workers exchange."""
         self.exchanged += float(found[1]) if (found := re.search(r"([\d.]+) GB exchanged", text)) else 0.0
 
     def started(self, epochs: int, rows: int) -> None:
-        """Note that workers have started."""
+        """Record that workers have started."""
         self.start = time.perf_counter()
 
 
 def new_rows(folder: Path) -> tuple[Path, str]:
-    """Return a model of ICD-10-CM, and a table of so many rows: its texts with a number each."""
+    """Return an ICD-10-CM model, and a table of ``rows`` rows: its texts, each with a number."""
     icd = load_icd10cm()
     classifier = HiNetClassifier(icd.taxonomy, n_jobs=1, epochs=3)
     classifier.fit(list(icd.train.texts), list(icd.train.labels)).save(folder / "model")
@@ -76,7 +76,7 @@ def new_rows(folder: Path) -> tuple[Path, str]:
 
 
 def write_alone(model: Path, path: str, out: Path) -> None:
-    """Predict in this process, by one thread, as the command does."""
+    """Predict in this process with one thread, as the command does."""
     loaded = load_model(model, 1)
     blocks = labelled_blocks([path], QUERY, TableOptions(), FailFast())
     first = next(blocks)
@@ -87,9 +87,9 @@ def write_alone(model: Path, path: str, out: Path) -> None:
 
 
 def predicted(model: Path, path: str, out: Path, workers: int) -> dict[str, float]:
-    """Predict with workers; return the seconds of all, and rows a second once the first portion was written.
+    """Predict with workers; return the total seconds, and rows per second after the first portion was written.
 
-    Answers are seen in order, so that their arrival says little of the work; when workers wrote their files does.
+    Answers arrive in order, so their arrival does not show the pace; the times of the workers' files do.
     """
     job = PredictionJob(model, (path,), QUERY, TableOptions(), PredictionOptions())
     watch = Stopwatch()
@@ -101,12 +101,12 @@ def predicted(model: Path, path: str, out: Path, workers: int) -> dict[str, floa
 
 
 def equal(folder: Path, alone: Path) -> bool:
-    """Return whether a folder has the rows of a file, in their order, to the last bit."""
+    """Return whether a folder has the rows of a file, in their order, bit by bit."""
     return bool(pq.read_table(folder).equals(pq.read_table(alone)))
 
 
 def prediction() -> dict[str, Any]:
-    """Rows of one process, of one worker, of two, and of two of which one is killed in the middle."""
+    """Compare one process, one worker, two workers, and two of which one is killed halfway."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model, path = new_rows(folder)
@@ -135,11 +135,11 @@ def prediction() -> dict[str, Any]:
 
 
 class Killer:
-    """Kills a worker with -9 when half of the rows are written, before the folder has its name."""
+    """Kill a worker with -9 when half of the rows are written, before the folder is renamed."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._parts = partial(folder.glob, f".{name}.*/part-*")
-        self.portions = 0  # that were written when the worker was killed; 0 if none was
+        self.portions = 0  # portions written when the worker was killed; 0 if it was not
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch)
 
@@ -162,7 +162,7 @@ class Killer:
 
 
 def is_worker(pid: int) -> bool:
-    """Return whether a process is a worker that this one has started."""
+    """Return whether a process is a worker that this process started."""
     try:
         if not Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::MapWorker"):
             return False
@@ -174,7 +174,7 @@ def is_worker(pid: int) -> bool:
 
 
 def training(name: str, split: SplitBy) -> dict[str, Any]:
-    """Accuracy of test rows, and seconds, of one process, one worker and two."""
+    """Measure accuracy on test rows and training seconds of one process, one worker and two."""
     data = load(name)
     compile_for_training()
     traces, settings = data.traces(data.train), EngineSettings(threads=1)

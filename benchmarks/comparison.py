@@ -1,9 +1,9 @@
-"""Flat against hierarchical on NAICS and LSHTC: three seeds of each named model, and the ablation of our repairs.
+"""Compare flat and hierarchical networks on NAICS and LSHTC: three seeds per named model, and our ablation.
 
     HINET_DATA=folder python benchmarks/comparison.py [naics|lshtc|wordnet] [--threads N]
 
-``HINET_DATA`` holds ``naics2022_index/``, ``lshtc1_dryrun/`` and ``wordnet_nouns/``. On WordNet, a DAG, rows of weights
-per edge and tied ones are compared on a fifth of the training rows. Results: ``benchmarks/results/compare_*.json``.
+``HINET_DATA`` contains ``naics2022_index/``, ``lshtc1_dryrun/`` and ``wordnet_nouns/``. On WordNet, a DAG, weights per
+edge are compared with tied weights on a fifth of the training rows. Results: ``benchmarks/results/compare_*.json``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ABLATION = [
     "-".join(choice)
     for choice in itertools.product(("chain", "skip"), ("level", "parent"), ("squared", "cross_entropy"), ("masked",))
 ] + ["chain-level-cross_entropy-dense"]
-PAPER_ROW = {"flatten": 39.2, "hinet": 41.4}  # the paper's own table: DMOZ with 11,947 classes, accuracy in percent
+PAPER_ROW = {"flatten": 39.2, "hinet": 41.4}  # accuracy in percent in the paper: DMOZ with 11,947 classes
 
 
 def naics() -> ComparisonData:
@@ -65,7 +65,7 @@ def main() -> None:
         ablation = compare(data, ABLATION, threads=arguments.threads)
         print_outcomes(data, outcomes)
         print_outcomes(data, ablation)
-        print(f"the paper's own row, on DMOZ with 11,947 classes: {PAPER_ROW}")
+        print(f"the paper's own results on DMOZ with 11,947 classes: {PAPER_ROW}")
         plot_comparison(outcomes, data.name, RESULTS / f"compare_{name}.png")
         save(
             f"compare_{name}",

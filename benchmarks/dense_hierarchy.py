@@ -1,10 +1,10 @@
-"""The dense hierarchy, the paper's claim: a fully connected layered DAG has ``n^h`` traces and ``h n^2`` edges.
+"""Test the paper's claim about dense hierarchies: a fully connected layered DAG has ``n^h`` traces, ``h n^2`` edges.
 
     python benchmarks/dense_hierarchy.py
 
-Synthetic rows: a trace is drawn from a Markov chain over the layers, and the row holds a vector for each of its nodes
-side by side, with noise. The Bayes rate is that of the best trace under the true model, found by Viterbi. The networks
-never see that model. The Flatten Network would need a row of weights for every trace; its size is computed, not built.
+Rows are synthetic: a trace is drawn from a Markov chain over the layers, and the row concatenates a noisy vector per
+node. The Bayes rate is that of the best trace under the true model, found by Viterbi. The networks never see that
+model. The Flatten Network would need one weight row per trace; its size is computed without building it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from hinet import Layers, Taxonomy, Traces
 from hinet.metrics import accuracy
 from hinet.networks import HeadSettings, HiNet, Targets, TrainingSettings, paper, predict_traces, train
 
-LOOK, HIDDEN = 32, 256  # numbers that show one node, rectified units of the feature layer
+LOOK, HIDDEN = 32, 256  # numbers per node; rectified units of the feature layer
 TRAIN, TEST = 400_000, 2_000
 EPOCHS = {"hinet": 4, "paper": 2}
-NOISE, PEAK = 0.2, 0.6  # standard deviation in a row; share of the likeliest step from each node
+NOISE, PEAK = 0.2, 0.6  # standard deviation of a row; probability of the likeliest step from each node
 
 
 def dense_layers(n: int, h: int) -> Layers:
@@ -33,7 +33,7 @@ def dense_layers(n: int, h: int) -> Layers:
 
 
 class World:
-    """The true model: where a trace goes next, and what its nodes look like."""
+    """The true model: transition probabilities, and the vector of each node."""
 
     def __init__(self, n: int, h: int, seed: int = 0) -> None:
         self.n, self.h = n, h
@@ -59,7 +59,7 @@ class World:
     def bayes(self, rows: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return the best traces under the true model, by Viterbi."""
         looks = rows.reshape(len(rows), self.h, LOOK) / NOISE**2
-        best, back = looks[:, 0] @ self.looks[0].T, []  # nodes of a level look equally long: no other term
+        best, back = looks[:, 0] @ self.looks[0].T, []  # vectors of a level have equal length: no other term
         for level in range(1, self.h):
             routes = best[:, :, None] + np.log(self.steps[level - 1])  # (rows, above, here)
             back.append(routes.argmax(1))
@@ -71,7 +71,7 @@ class World:
 
 
 class WithItself(torch.nn.Module):
-    """A feature network that keeps the row beside its hidden units: any module will do."""
+    """A feature network that concatenates the row and its hidden units; any module would do."""
 
     def __init__(self, features: int) -> None:
         super().__init__()

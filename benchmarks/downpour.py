@@ -1,4 +1,4 @@
-"""What downpour costs beside the network that feeds it: 1,024 rows on the ICD-10-CM graph, k = 256, in one run.
+"""Compare the cost of downpour with that of its network: 1,024 rows on the ICD-10-CM graph, k = 256, in one run.
 
 python benchmarks/downpour.py
 """

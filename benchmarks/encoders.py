@@ -1,9 +1,9 @@
-"""Sentence encoders on NAICS: ways to run one on a CPU, the cache, and static vectors on rows they were not fitted to.
+"""Measure sentence encoders on NAICS: ways to run one on a CPU, the cache, and static vectors on unseen rows.
 
 python benchmarks/encoders.py    (HINET_DATA names the folder with naics2022_index/naics2022_index.tsv)
 
-Each way runs in a process of its own beside single precision, one thread each: speed is in rows a second of a core, as
-the machine may do other work, and the ratio to single precision is of the same process.
+Each variant runs in its own process together with single precision, with one thread. Speed is in rows per second and
+core, because the machine may be busy; the ratio to single precision is from the same process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
+os.environ["OMP_NUM_THREADS"] = "1"  # must be set before torch is imported
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
@@ -53,11 +53,11 @@ def core_seconds(run: Callable[[], Any]) -> float:
 
 
 def compared(make: Callable[[Encoder], Encoder]) -> Case:
-    """Return a case that measures a way to run the encoder beside single precision."""
+    """Return a case that compares a variant of the encoder with single precision."""
 
     def case() -> dict[str, Any]:
         texts, exact = sample(), minilm()
-        wanted = exact.encode(texts)  # before anything is made of the model
+        wanted = exact.encode(texts)  # computed before the model is converted
         other = make(exact)
         found = other.encode(texts)
         seconds, exact_seconds = [], []
@@ -79,7 +79,7 @@ def compared(make: Callable[[Encoder], Encoder]) -> Case:
 
 
 def changed(convert: Callable[[Any], Any]) -> Callable[[Encoder], Encoder]:
-    """Return what makes an encoder of a copy of the model."""
+    """Return a function that makes an encoder from a converted copy of the model."""
     return lambda exact: Encoder(convert(copy.deepcopy(exact._model)), exact.folder, exact.name, 1)
 
 
@@ -118,7 +118,7 @@ def onnx(quantise: bool) -> Callable[[Encoder], Encoder]:
                 Hidden(copy.deepcopy(exact._model[0].auto_model)), (ones, ones), str(path), input_names=["ids", "mask"],
                 output_names=["hidden"], dynamic_axes=axes, dynamo=False,
             )  # fmt: skip
-            if quantise:  # in 7 bits and by channel, as processors without VNNI need it
+            if quantise:  # 7 bits per channel, as processors without VNNI need
                 quantize_dynamic(path, small, per_channel=True, reduce_range=True)
             options = onnxruntime.SessionOptions()
             options.intra_op_num_threads = 1
@@ -200,7 +200,7 @@ def explained(rows: Any, wanted: Any, test_rows: Any, test_wanted: Any) -> float
 
 
 def overlap(rows: Any, wanted: Any, k: int = 10) -> float:
-    """Return the share of the k nearest test rows by the encoder that are also nearest by static vectors."""
+    """Return the share of a test row's k nearest rows by the encoder that are also nearest by static vectors."""
     near = []
     for vectors in (rows, unit_rows(wanted - wanted.mean(axis=0))):
         cosines = vectors @ vectors.T

@@ -1,9 +1,10 @@
-"""The fused engine against the prototype, the flat network and itself: accuracy, seconds, rows a second, memory.
+"""Compare the fused engine with the prototype and the flat network: accuracy, seconds, rows per second, memory.
 
     HINET_DATA=folder HINET_PROTOTYPE=deep_and_wide.py python benchmarks/engine.py [case ...]
 
-Every case runs alone in a fresh process, compiled beforehand; what belongs together reads the same CSR. Without cases
-all are run; with some, the others keep their figures. Results: ``benchmarks/results/engine.json`` and a plot.
+Every case runs alone in a fresh process with compiled kernels; related cases read the same CSR matrix. Without
+arguments all cases are run; otherwise the others keep their figures. Results: ``benchmarks/results/engine.json`` and a
+plot.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def load(name: str) -> EngineData:
 
 
 def warm_up() -> None:
-    """Compile, or load what was compiled, outside of all timers."""
+    """Compile the kernels, or load compiled ones, outside of all timers."""
     layers = Layers.of(Taxonomy.from_paths([("a", "x"), ("a", "y"), ("b",)], steps="ids"))
     rows = sp.csr_array(np.eye(20, 5, dtype=np.float32))
     traces = Traces.encode(layers, ["x", "y"] * 10)
@@ -53,11 +54,11 @@ def warm_up() -> None:
 
 
 def hits(data: EngineData, labels: list[str]) -> tuple[float, float]:
-    """Return accuracy and hierarchical F1 of predicted labels of a tree, as the prototype counts them."""
+    """Return accuracy and hierarchical F1 of predicted labels of a tree, computed as in the prototype."""
     guessed = [data.path(label) for label in labels]
     true = [data.path(found[0]) for found in data.test.labels]
     common = sum(
-        next((at for at, (a, b) in enumerate(zip(p, q, strict=False)) if a != b), min(len(p), len(q)))
+        next((depth for depth, (a, b) in enumerate(zip(p, q, strict=False)) if a != b), min(len(p), len(q)))
         for p, q in zip(guessed, true, strict=True)
     )
     exact = float(np.mean([p == q for p, q in zip(guessed, true, strict=True)]))
@@ -81,7 +82,7 @@ def ours(name: str) -> dict[str, Any]:
         touched = round(float(found.touched.mean() / model.outputs), 5)
         shape = {"touched_share": touched, "model_mb": model.nbytes // 10**6}
         mix = [round(weight, 3) for weight in model.mix]
-        del model, found  # one model at a time in memory, as a user has it
+        del model, found  # keeps only one model in memory, as a user would
     return {**averaged(runs), **shape, "mix": mix}
 
 
@@ -98,23 +99,23 @@ def prototype() -> ModuleType:
 def yardstick(name: str) -> dict[str, Any]:
     data, module = load(name), prototype()
     part = joined(data.train, data.valid) if name == "lshtc" and data.valid is not None else data.train
-    rows, judged = sp.csr_matrix(part.rows), sp.csr_matrix(data.test.rows)
+    rows, test_rows = sp.csr_matrix(part.rows), sp.csr_matrix(data.test.rows)
     paths = [data.path(labels[0]) for labels in part.labels]
     small = dict.fromkeys(("deep_ep", "wide_ep"), 1)
-    module.HiNet(K=8, **small).fit(rows[:99], paths[:99]).predict(judged[:9])
+    module.HiNet(K=8, **small).fit(rows[:99], paths[:99]).predict(test_rows[:9])
     runs = []
     for seed in SEEDS:
         watch = Stopwatch()
         model = module.HiNet(seed=seed).fit(rows, paths)
         seconds = watch.seconds
         watch = Stopwatch()
-        found, _ = model.predict(judged)
+        found, _ = model.predict(test_rows)
         runs.append((*hits(data, [path[-1] for path in found]), seconds, len(found) / watch.seconds))
     return averaged(runs)
 
 
 def averaged(runs: Sequence[tuple[float, ...]]) -> dict[str, Any]:
-    """Return the means over seeds of accuracy, hierarchical F1, seconds, rows a second, and the spread of the first."""
+    """Return means over seeds of accuracy, hierarchical F1, seconds and rows per second, and the spread of accuracy."""
     exact, f1, seconds, speed = np.mean(runs, axis=0)
     return {
         "accuracy": round(exact, 4),
@@ -126,7 +127,7 @@ def averaged(runs: Sequence[tuple[float, ...]]) -> dict[str, Any]:
 
 
 def end_to_end(name: str) -> dict[str, Any]:
-    """Measure from raw texts in memory to a model on disk, features included."""
+    """Measure from raw texts in memory to a model on disk, including features."""
     texts = TEXTS[name]()
     warm_up()
     type(texts)(texts.taxonomy, (["a b", "a b"], texts.train[1][:2]), (["a"], texts.train[1][:1])).vectorised()
@@ -158,7 +159,7 @@ def flat_in_torch() -> dict[str, Any]:
 
 
 def lshtc_test() -> dict[str, Any]:
-    """Measure on the crawled pages of LSHTC, everything chosen on training and validation rows."""
+    """Measure on the crawled pages of LSHTC; everything is chosen on training and validation rows."""
     data = lshtc("test.txt")
     runs = []
     for seed in SEEDS:
@@ -169,7 +170,7 @@ def lshtc_test() -> dict[str, Any]:
 
 
 def wordnet() -> dict[str, Any]:
-    """Measure on WordNet's nouns, a DAG with several labels a row: the share of rows whose first answer is a label."""
+    """Measure on WordNet's nouns, a DAG with several labels per row: the share of rows whose first answer is right."""
     data = wordnet_texts().vectorised()[0]
     warm_up()
     watch = Stopwatch()
@@ -194,7 +195,7 @@ def wordnet_in_torch() -> dict[str, Any]:
 
 
 def curve_point(labels: int) -> dict[str, Any]:
-    """Measure the exact search in a random, confident model over a tree of fixed branching."""
+    """Measure the exact search in a random, confident model over a tree with a fixed number of children."""
     depth = round(np.log(labels) / np.log(BRANCHES))
     edges: list[tuple[str | None, str]] = [
         (str(node // BRANCHES) if level else None, str(node))
@@ -226,7 +227,7 @@ def curve_point(labels: int) -> dict[str, Any]:
 
 
 def _prefixed(edges: list[tuple[str | None, str]]) -> list[tuple[str | None, str]]:
-    """Name nodes by their level as well, as numbers of two levels overlap."""
+    """Prefix nodes with their level, because numbers of two levels overlap."""
     named: list[tuple[str | None, str]] = []
     for parent, node in edges:
         level = len(node)
@@ -247,7 +248,7 @@ CASES: dict[str, Case] = {
 
 
 def ratios(results: dict[str, Any]) -> dict[str, Any]:
-    """Return how each figure stands to what it is measured against."""
+    """Return the ratio of each figure to its reference."""
     found: dict[str, Any] = {}
     for name in NAMES:
         mine, theirs = results.get(f"{name}, ours"), results.get(f"{name}, prototype")
@@ -269,7 +270,7 @@ def plot_curve(results: dict[str, Any]) -> None:
     points = [results[f"curve, {labels:,} labels"]["microseconds_per_row"] for labels in SIZES]
     figure, axes = plt.subplots(figsize=(5, 3.2), layout="constrained")
     axes.semilogx(SIZES, points, marker="o")
-    axes.set(xlabel="labels, ten below each node", ylabel="microseconds a row", ylim=(0, None))
+    axes.set(xlabel="labels, ten below each node", ylabel="microseconds per row", ylim=(0, None))
     figure.savefig(RESULTS / "engine_curve.png", dpi=120)
 
 

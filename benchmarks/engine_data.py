@@ -1,4 +1,4 @@
-"""The rows that the fused engine is measured on: CSR, labels and layers, by our own text kernels."""
+"""Data sets for measuring the fused engine: CSR rows, labels and layers, made by our own text kernels."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from hinet.data.text import TextFeatures
 from hinet.data.tfidf import tfidf_counts
 from hinet.engine import ValidationRows
 
-LONG_LABELS, LONG_LEVEL = 20, 5  # of the long texts: the orders of organisms with the most rows
-LONG_WORDS, LEAST_WORDS = 150, 50  # texts are joined until they have so many words; shorter ones are left out
+LONG_LABELS, LONG_LEVEL = 20, 5  # long texts: the orders of organisms with the most rows
+LONG_WORDS, MIN_WORDS = 150, 50  # joined texts reach LONG_WORDS; texts below MIN_WORDS are left out
 LONG_ROWS = {"train": 11_000, "valid": 1_500, "test": 3_000}
-HELD_OUT = 10  # of LSHTC, where the validation rows are what we report on, every tenth training row is held out
+HELD_OUT = 10  # LSHTC reports on its validation rows, so every tenth training row is held out instead
 
 Labels = Sequence[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
 class Part:
-    """Rows of features with the labels of each."""
+    """Feature rows with their labels."""
 
     rows: Any
     labels: Labels
 
     def take(self, chosen: Any) -> Part:
-        """Return the rows that are chosen by a mask."""
+        """Return the rows that a mask selects."""
         return Part(self.rows[chosen], [self.labels[row] for row in np.flatnonzero(chosen).tolist()])
 
 
 @dataclass(frozen=True)
 class EngineData:
-    """A data set: training rows, rows to be judged on, and validation rows where there are any."""
+    """A data set: training rows, test rows, and validation rows if there are any."""
 
     layers: Layers
     train: Part
@@ -55,11 +55,11 @@ class EngineData:
 
     @property
     def validation(self) -> ValidationRows | None:
-        """The validation rows as training takes them."""
+        """The validation rows in the form that training expects."""
         return None if self.valid is None else ValidationRows(self.valid.rows, self.traces(self.valid))
 
     def path(self, label: str) -> tuple[str, ...]:
-        """Return the path of a label of a tree from below the root; LSHTC's node 1, above nearly all, is a root."""
+        """Return the path of a label of a tree, without the root; LSHTC's node 1, above nearly all, is a root."""
         taxonomy = self.layers.taxonomy
         path = [label]
         while parents := taxonomy.parents(path[-1]):
@@ -77,7 +77,7 @@ class Texts:
     valid: tuple[Sequence[str], Labels] = ((), ())
 
     def vectorised(self) -> tuple[EngineData, TextFeatures]:
-        """Turn texts into rows, the features those of the training texts."""
+        """Convert texts to rows, with the features of the training texts."""
         features, rows = TextFeatures.fit_transform(self.train[0])
         parts = [Part(features.transform(texts), labels) for texts, labels in (self.test, self.valid) if labels]
         return _data(self.taxonomy, Part(rows, self.train[1]), *parts), features
@@ -111,7 +111,7 @@ def wikitaxa_texts() -> Texts:
 
 
 def long_texts() -> Texts:
-    """Return texts of some 190 words with one of 20 labels: Wikipedia leads of the same order of organisms, joined."""
+    """Return texts of about 190 words with one of 20 labels: joined Wikipedia leads of the same order of organisms."""
     taxa = wikitaxa_texts()
     paths = {
         label: _path(taxa.taxonomy, label)[:LONG_LEVEL] for part in (taxa.train, taxa.test) for (label,) in part[1]
@@ -120,9 +120,9 @@ def long_texts() -> Texts:
     common = Counter(path for _, path in parts["train"]).most_common(LONG_LABELS)
     kept = {path: path[-1] for path, _ in common}
     chosen = {}
-    for name, most in LONG_ROWS.items():
+    for name, count in LONG_ROWS.items():
         rows = [(text, (kept[path],)) for text, path in parts[name] if path in kept]
-        order = np.sort(np.random.default_rng(0).permutation(len(rows))[:most]).tolist()
+        order = np.sort(np.random.default_rng(0).permutation(len(rows))[:count]).tolist()
         chosen[name] = [rows[row][0] for row in order], [rows[row][1] for row in order]
     return Texts(Taxonomy.from_paths(list(kept), steps="ids"), **chosen)
 
@@ -135,7 +135,7 @@ def _long_rows(
     begun: dict[tuple[str, ...], str] = {}
     for text, (label,) in zip(*part, strict=True):
         path = paths.get(label, ())
-        if len(path) == LONG_LEVEL and len(text.split()) >= LEAST_WORDS:
+        if len(path) == LONG_LEVEL and len(text.split()) >= MIN_WORDS:
             begun[path] = " ".join([*([begun[path]] if path in begun else ()), text])
             if len(begun[path].split()) >= LONG_WORDS:
                 found.append((begun.pop(path), path))
@@ -143,7 +143,7 @@ def _long_rows(
 
 
 def _path(taxonomy: Taxonomy, label: str) -> tuple[str, ...]:
-    """Return the path of a label of a tree from below the root."""
+    """Return the path of a label of a tree, without the root."""
     path = [label]
     while parents := taxonomy.parents(path[-1]):
         path.append(parents[0])
@@ -160,21 +160,21 @@ def wordnet_texts() -> Texts:
 
 
 def lshtc(test: str = "validation.txt") -> EngineData:
-    """Return LSHTC's dry run, judged on ``test``; validation rows are the file of that name, or held-out rows."""
+    """Return LSHTC's dry run with ``test`` as test rows; validation rows are the file of that name or held out."""
     folder = DATA / "lshtc1_dryrun" / "task2"
     read = read_lshtc(folder, test)
     train_rows, test_rows = tfidf_counts(read.train.features, read.test.features)
-    train, judged = Part(train_rows, _sets(read.train.labels)), Part(test_rows, _sets(read.test.labels))
+    train, test_part = Part(train_rows, _sets(read.train.labels)), Part(test_rows, _sets(read.test.labels))
     if test == "validation.txt":
         held = np.arange(len(train.labels)) % HELD_OUT == 0
-        return _data(read.taxonomy, train.take(~held), judged, train.take(held))
+        return _data(read.taxonomy, train.take(~held), test_part, train.take(held))
     validation = read_lshtc(folder, "validation.txt")
     valid_rows = tfidf_counts(validation.train.features, validation.test.features)[1]
-    return _data(read.taxonomy, train, judged, Part(valid_rows, _sets(validation.test.labels)))
+    return _data(read.taxonomy, train, test_part, Part(valid_rows, _sets(validation.test.labels)))
 
 
 def joined(first: Part, second: Part) -> Part:
-    """Return the rows of both."""
+    """Return the rows of both parts."""
     return Part(sp.vstack([first.rows, second.rows], format="csr"), [*first.labels, *second.labels])
 
 
@@ -189,7 +189,7 @@ def _sets(labels: Sequence[Any]) -> Labels:
 
 
 def _table(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a table without quoting."""
+    """Return the rows of a table, read without quoting."""
     with lzma.open(path, "rb") if path.suffix == ".xz" else path.open("rb") as stream:
         lines = (line.decode().rstrip("\r\n") for line in stream)
         return list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))

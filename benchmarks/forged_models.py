@@ -1,9 +1,9 @@
-"""Ten thousand forged models: each must be refused with an error that is ours, or load and answer; none may crash.
+"""Try ten thousand forged models: each must be rejected with a HiNetError, or load and answer; none may crash.
 
     python benchmarks/forged_models.py               saves benchmarks/results/forged_models.json
-    python benchmarks/forged_models.py 300           fewer cases, printed as one JSON object and not saved
+    python benchmarks/forged_models.py 300           runs fewer cases, prints one JSON object and saves nothing
 
-Models are forged in their arrays, headers, taxonomy and manifest, with digests that agree; each is asked for labels,
+Arrays, headers, taxonomy and manifest are changed, with digests that match. Each model is asked for labels,
 probabilities, traces and an explanation, updated to another taxonomy, inspected, and used from the shell.
 """
 
@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's threads do not live through a fork
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's threads do not survive a fork
 
 from forging import FUSED, OUTCOMES, TORCH, trained, try_all
 from measure import Stopwatch, save
@@ -26,7 +26,7 @@ CASES = 10_000
 
 
 def measured(cases: int) -> dict[str, Any]:
-    """Try so many forged models; return how many ended in which way, and the first few that ended badly."""
+    """Try ``count`` forged models; return the number of each outcome, and the first few failures."""
     watch = Stopwatch()
     counts: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
     bad = []
@@ -35,7 +35,7 @@ def measured(cases: int) -> dict[str, Any]:
         for seed, changed, outcome in try_all(bases, range(cases)):
             counts[outcome.kind] += 1
             if outcome.kind not in ("refused", "answered"):
-                bad.append({"seed": seed, "changed": changed, "outcome": outcome.kind, "said": outcome.said})
+                bad.append({"seed": seed, "changed": changed, "outcome": outcome.kind, "said": outcome.detail})
     return {"cases": sum(counts.values()), **counts, "seconds": watch.seconds, "bad": bad[:20]}
 
 

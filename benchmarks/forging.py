@@ -1,7 +1,7 @@
-"""Forged models: saved ones with arrays, headers, taxonomy or manifest changed at random, and digests that agree.
+"""Forge saved models: change arrays, headers, taxonomy or manifest at random, with digests that match.
 
-A case is known by its seed. A child process tries many, tells of each when it starts and how it ended; if it dies, the
-case that it had started is known, and another child goes on.
+A seed identifies a case. A child process tries many cases and reports when each starts and how it ends. If it dies, the
+case that it had started is known, and another child continues.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from hinet.engine import Search
 from hinet.engine.model.experts import Prototypes
 from hinet.files import read_arrays, write_arrays
 
-program: Any = import_module("hinet.cli.main")  # whose name in the package is that of its function
+program: Any = import_module("hinet.cli.main")  # ``hinet.cli.main`` as an attribute is the function
 
 Arrays = dict[str, NDArray[Any]]
-FUSED = ("tree", "dag", "hashed", "table", "path text", "sparse", "vectors", "frame")  # kinds of models, by engine
+FUSED = ("tree", "dag", "hashed", "table", "path text", "sparse", "vectors", "frame")  # model kinds by engine
 TORCH = ("dense", "torch texts")
 WORDS = {"bread": "rye wheat loaf crust", "milk": "whole skimmed cow cream", "toy": "car train doll puzzle"}
 TREE = [("all", "food"), ("food", "bread"), ("food", "milk"), ("all", "toy")]
 DAG = [*TREE, ("all", "gift"), ("gift", "toy"), ("gift", "milk")]
 CHANGED = [("all", "food"), ("food", "bread"), ("all", "drink"), ("drink", "milk"), ("all", "toy"), ("toy", "doll")]
 ASKED = ["rye loaf", "whole cream", "toy train", "unknown"]
-SECONDS = 60.0  # that a case may take
-MEMORY = 4 << 30  # bytes that a case may ask for beyond those that the process has
+SECONDS = 60.0  # maximum duration of a case
+MEMORY = 4 << 30  # maximum bytes that a case may allocate
 OUTCOMES = ("refused", "answered", "strange", "raw error", "crash", "too slow")
 
 _WHOLE = (-1, 0, 1, 7, 255, 1 << 24, (1 << 31) - 1, -(1 << 31), 1 << 32, (1 << 63) - 1, -(1 << 63), 1 << 62)
@@ -63,7 +63,7 @@ _PLAIN: tuple[Any, ...] = (
 
 @dataclass(frozen=True)
 class Base:
-    """A saved model to forge, what to ask it, and a taxonomy to update it to, if it has one of its own."""
+    """A saved model to forge, rows to predict, and a taxonomy to update it to, if it was trained with one."""
 
     folder: Path
     rows: Any
@@ -73,14 +73,14 @@ class Base:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a case ended, and what was said."""
+    """Outcome of a case, with its message."""
 
     kind: str
-    said: str
+    detail: str
 
 
 def trained(folder: Path, kinds: Sequence[str]) -> list[Base]:
-    """Train a model of each kind, in a moment, and save it."""
+    """Train and save a tiny model of each kind."""
     pairs = [(f"{one} {two}", name) for name, words in WORDS.items() for one in words.split() for two in words.split()]
     texts, labels = (list(part) for part in zip(*pairs, strict=True))
     numbers = np.random.default_rng(0).normal(size=(len(texts), 5)).astype(np.float32)
@@ -106,7 +106,7 @@ def trained(folder: Path, kinds: Sequence[str]) -> list[Base]:
         }
         settings, rows, truth = given[kind]
         classifier = HiNetClassifier(width=8, members=1, epochs=4, n_jobs=1, **settings)
-        classifier.fit(rows, truth, valid=(rows, truth) if kind == "dag" else None)  # of which the model keeps some
+        classifier.fit(rows, truth, valid=(rows, truth) if kind == "dag" else None)  # the model keeps some of them
         if kind == "tree":
             classifier.fitted_ = with_prototypes(classifier.fitted_)
             classifier.calibrate(rows, truth, risk=0.5)
@@ -119,7 +119,7 @@ def trained(folder: Path, kinds: Sequence[str]) -> list[Base]:
 
 
 def with_prototypes(fitted: Fitted) -> Fitted:
-    """Return a model that asks all experts, prototypes of some kind too, which few rows do not give."""
+    """Return a model that uses all experts, including prototypes, which few rows do not give."""
     model = fitted.predictor.model
     features, labels = model.features, len(model.experts.spans.neuron)
     label = (np.arange(features) % labels).astype(np.int32)
@@ -130,7 +130,7 @@ def with_prototypes(fitted: Fitted) -> Fitted:
 
 
 def forge(base: Path, target: Path, seed: int) -> str:
-    """Write a forged copy of a saved model; return what was changed."""
+    """Write a forged copy of a saved model and describe the change."""
     chance = random.Random(seed)
     shutil.copytree(base, target)
     manifest = json.loads((target / MANIFEST).read_text())
@@ -138,12 +138,12 @@ def forge(base: Path, target: Path, seed: int) -> str:
         _forge_arrays, _forge_arrays, _forge_arrays, _forge_header, _forge_manifest, _forge_manifest, _forge_taxonomy,
     ]  # fmt: skip
     changed = [chance.choice(ways)(chance, target, manifest) for _ in range(chance.choice((1, 1, 1, 2)))]
-    with contextlib.suppress(AttributeError, TypeError, KeyError):  # of a manifest that has no such entries any more
-        for told in manifest["files"].values():
-            path = target / str(told["file"])
+    with contextlib.suppress(AttributeError, TypeError, KeyError):  # the forged manifest may lack these entries
+        for entry in manifest["files"].values():
+            path = target / str(entry["file"])
             if path.is_file():
                 with path.open("rb") as stream:
-                    told.update(bytes=path.stat().st_size, blake2b=digest_of(stream))
+                    entry.update(bytes=path.stat().st_size, blake2b=digest_of(stream))
     (target / MANIFEST).write_text(json.dumps(sealed(manifest)))
     return "; ".join(changed)
 
@@ -156,12 +156,12 @@ def _forge_arrays(chance: random.Random, folder: Path, manifest: dict[str, Any])
     path = _file(chance, folder, ("features", "model", "model", "model"))
     try:
         arrays, _ = read_arrays(path)
-    except HiNetError:  # forged before
+    except HiNetError:  # the file was forged before
         return "nothing"
     name = chance.choice(sorted(arrays))
     way = chance.choice((_values, _values, _values, _order, _dtype, _shape, _names))
     way(chance, arrays, name)
-    with contextlib.suppress(KeyError):  # a kind of array that no file has
+    with contextlib.suppress(KeyError):  # no file may have this kind of array
         write_arrays(path, arrays)
     return f"{way.__name__} of {name}"
 
@@ -177,7 +177,7 @@ def _values(chance: random.Random, arrays: Arrays, name: str) -> None:
     else:
         near = [len(array), len(array) - 1, int(array[places[0]]) + 1, int(array[places[0]]) - 1]
         wanted = chance.choice((*_WHOLE, *near))
-        array[places] = np.array(wanted & (1 << 64) - 1, np.uint64).astype(array.dtype)  # wraps round
+        array[places] = np.array(wanted & (1 << 64) - 1, np.uint64).astype(array.dtype)  # wraps around
     arrays[name] = array.reshape(arrays[name].shape)
 
 
@@ -228,7 +228,7 @@ def _names(chance: random.Random, arrays: Arrays, name: str) -> None:
 
 
 def _forge_header(chance: random.Random, folder: Path, manifest: dict[str, Any]) -> str:
-    """Change the header of a file of arrays as text, or the length that stands before it."""
+    """Change the header of an array file as text, or the length before it."""
     path = _file(chance, folder, ("features", "model"))
     data = path.read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
@@ -240,7 +240,7 @@ def _forge_header(chance: random.Random, folder: Path, manifest: dict[str, Any])
         return "nothing"
     entry = header[chance.choice(sorted(header))]
     size = 0
-    with contextlib.suppress(IndexError, KeyError, TypeError):  # of an entry that was forged before
+    with contextlib.suppress(IndexError, KeyError, TypeError):  # the entry may have been forged before
         size = int(entry["data_offsets"][1])
     changes: list[Callable[[], Any]] = [
         lambda: entry.update(shape=[1 << 32, 1 << 32]),
@@ -268,7 +268,7 @@ def _forge_header(chance: random.Random, folder: Path, manifest: dict[str, Any])
 
 
 def _forge_manifest(chance: random.Random, folder: Path, manifest: dict[str, Any]) -> str:
-    """Change a value somewhere in the manifest, take it away or add one."""
+    """Change, remove or add a value somewhere in the manifest."""
     inside: Any = manifest
     path: list[str] = []
     while True:
@@ -313,7 +313,7 @@ def _forge_taxonomy(chance: random.Random, folder: Path, manifest: dict[str, Any
 
 
 def try_model(base: Base, folder: Path) -> Outcome:
-    """Load a forged model and ask it all there is; return how that ended."""
+    """Load a forged model, use all its methods, and return the outcome."""
     outcomes = [_caught(lambda: _ask(load(folder), base)), _caught(lambda: _inspect(folder))]
     if base.is_text:
         outcomes.append(_caught(lambda: _shell(folder, base.rows)))
@@ -322,8 +322,8 @@ def try_model(base: Base, folder: Path) -> Outcome:
 
 def _caught(ask: Callable[[], str]) -> Outcome:
     try:
-        said = ask()
-        return Outcome("strange" if said else "answered", said)
+        detail = ask()
+        return Outcome("strange" if detail else "answered", detail)
     except HiNetError as error:
         return Outcome("refused", str(error))
     except BaseException as error:
@@ -332,7 +332,7 @@ def _caught(ask: Callable[[], str]) -> Outcome:
 
 
 def _ask(model: HiNetClassifier, base: Base) -> str:
-    """Ask a model for all kinds of answers; return what is strange about them, if anything is."""
+    """Request all kinds of answers from a model; return a description of anything unexpected."""
     rows = base.rows
     model.predict(rows)
     model.predict(rows, min_confidence=0.5)
@@ -368,10 +368,10 @@ def _shell(folder: Path, texts: list[str]) -> str:
 
 
 def _command(*arguments: str) -> str:
-    """Run a command in this process; an error that it tells is a refusal, and not strange."""
-    said = io.TextIOWrapper(io.BytesIO(), "utf-8")
+    """Run a command in this process; an error message counts as a rejection and is expected."""
+    output = io.TextIOWrapper(io.BytesIO(), "utf-8")
     try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()) as errors:
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(io.StringIO()) as errors:
             program.main(list(arguments))
     except SystemExit as end:
         if end.code not in (0, 2, None):
@@ -382,12 +382,12 @@ def _command(*arguments: str) -> str:
 
 
 def try_all(bases: Sequence[Base], seeds: range) -> Iterator[tuple[int, str, Outcome]]:
-    """Try the cases of some seeds, each on the next of the bases; yield the seed, what was changed, and the outcome."""
-    program.app = get_command(program.app)  # put together once: that takes longer than most cases
-    for base in bases:  # so that children need not compile
+    """Try the cases of some seeds, each on the next base in turn; yield the seed, the change, and the outcome."""
+    program.app = get_command(program.app)  # built once, because that takes longer than most cases
+    for base in bases:  # compiles the kernels before forking
         outcome = try_model(base, base.folder)
         if outcome.kind != "answered":
-            raise SystemExit(f"{base.folder} does not answer as it is: {outcome}")
+            raise SystemExit(f"{base.folder} does not answer before it is forged: {outcome}")
     left = seeds
     with tempfile.TemporaryDirectory() as scratch:
         while left:
@@ -397,7 +397,7 @@ def try_all(bases: Sequence[Base], seeds: range) -> Iterator[tuple[int, str, Out
 
 
 def _tried_by_child(bases: Sequence[Base], seeds: range, scratch: Path) -> Iterator[tuple[int, str, Outcome]]:
-    """Try cases in a child until all are done or it dies."""
+    """Try cases in a child process until all are done or it dies."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -421,12 +421,12 @@ def _tried_by_child(bases: Sequence[Base], seeds: range, scratch: Path) -> Itera
                 kind = "crash" if ready else "too slow"
                 yield seed, " ".join(started[1:]), Outcome(kind, f"status {status}")
                 return
-            told = json.loads(line)
-            if len(told) == 2:
-                started = [str(told[0]), told[1]]
+            report = json.loads(line)
+            if len(report) == 2:
+                started = [str(report[0]), report[1]]
             else:
                 seeds = seeds[1:]
-                yield told[0], told[1], Outcome(told[2], told[3])
+                yield report[0], report[1], Outcome(report[2], report[3])
                 started = []
     os.waitpid(child, 0)
 
@@ -441,5 +441,5 @@ def _try_in_order(bases: Sequence[Base], seeds: range, scratch: Path, writing: i
         changed = forge(base.folder, target, seed)
         os.write(writing, json.dumps([seed, changed[:200]]).encode() + b"\n")
         outcome = try_model(base, target)
-        os.write(writing, json.dumps([seed, changed[:200], outcome.kind, outcome.said[:400]]).encode() + b"\n")
+        os.write(writing, json.dumps([seed, changed[:200], outcome.kind, outcome.detail[:400]]).encode() + b"\n")
         shutil.rmtree(target)

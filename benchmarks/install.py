@@ -1,10 +1,10 @@
-"""What an installation takes: seconds of ``pip install`` and megabytes, of the wheel alone and with torch.
+"""Measure an installation: seconds of ``pip install`` and megabytes, for the wheel alone and with torch.
 
     python benchmarks/install.py [case ...]
 
-Every case installs the wheel, with the tested versions, into fresh environments; packages come from pip's cache from
-the second time on, so that the least of the seconds leaves out the network. torch is the build that pip finds: from
-PyPI on Linux it brings CUDA, and is far larger. Results: ``benchmarks/results/install.json``.
+Every case installs the wheel, with the tested versions, into fresh environments. From the second time on, packages come
+from pip's cache, so that the lowest time excludes the network. torch is the build that pip finds; on Linux, PyPI's
+build includes CUDA and is far larger. Results: ``benchmarks/results/install.json``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def megabytes(folder: Path) -> float:
 
 
 def installed(extra: str, package: str | None = None) -> dict[str, Any]:
-    """Measure the installation of the wheel with an extra, and the version of a package that it brings."""
+    """Measure the installation of the wheel with an extra, and the version of a package that it installs."""
     seconds = []
     for _ in range(REPEATS):
         with tempfile.TemporaryDirectory() as name:

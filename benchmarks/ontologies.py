@@ -1,9 +1,9 @@
-"""Reading and writing thesauri and ontologies: seconds and peak memory, each case alone in a fresh process.
+"""Measure reading and writing thesauri and ontologies: seconds and peak memory, each case in a fresh process.
 
     python benchmarks/ontologies.py
 
-The thesaurus and the ontology are made up: concepts in a tree of eight children each, with labels in two languages, a
-synonym and a definition. Both have a million triples or, in OBO, as many terms.
+The thesaurus and the ontology are synthetic: a tree with eight children per concept, labels in two languages, a synonym
+and a definition. They have a million triples, or the same number of terms in OBO.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from measure import Case, Stopwatch, answer_if_asked, run_alone, save
 
 from hinet import Taxonomy
 
-CONCEPTS = 143_000  # of seven triples each
+CONCEPTS = 143_000  # seven triples each
 CHILDREN = 8
-BARS = (60.0, 2.0)  # seconds, GB
+BARS = (60.0, 2.0)  # maximum seconds and GB
 SKOS = "http://www.w3.org/2004/02/skos/core#"
 TYPE = "http://www.w3.org/1999/02/22-rdf-syntax-ns#type"
 SCHEME = "http://example.org/scheme"
 
 
 def triples() -> Iterator[tuple[str, str, str]]:
-    """Yield the triples of the made-up thesaurus, as N-Triples write their parts."""
+    """Yield the triples of the synthetic thesaurus in N-Triples notation."""
     yield f"<{SCHEME}>", f"<{TYPE}>", f"<{SKOS}ConceptScheme>"
     for number in range(CONCEPTS):
         node = f"<http://example.org/concept/{number}>"
@@ -60,7 +60,7 @@ def read_thesaurus(suffix: str) -> dict[str, Any]:
 
 
 def round_trip(suffix: str) -> dict[str, Any]:
-    """Write the hierarchy as OBO or Turtle, and read it again."""
+    """Write the hierarchy as OBO or Turtle, and read it back."""
     nodes = [f"X:{number:07}" for number in range(CONCEPTS)]
     edges = [(nodes[(number - 1) // CHILDREN] if number else None, node) for number, node in enumerate(nodes)]
     titles = {node: f"concept number {number}" for number, node in enumerate(nodes)}

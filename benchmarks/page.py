@@ -1,4 +1,4 @@
-"""The page in Chromium with a model of ICD-10-CM: what the first paint needs, and how soon the tree answers a click.
+"""Measure the web page in Chromium with an ICD-10-CM model: size of the first paint, and response time of the tree.
 
 python benchmarks/page.py [--clicks 300]
 """
@@ -37,7 +37,7 @@ CLICK = """async (clicks) => {
 
 
 def measure(address: str, clicks: int) -> dict[str, Any]:
-    """Open nodes of the tree at random, and return how long it took until their children were painted."""
+    """Open nodes of the tree at random, and return the times until their children were painted."""
     from playwright.sync_api import sync_playwright
 
     sizes: list[int] = []

@@ -1,8 +1,8 @@
-"""Probabilities of labels by one pass down the layers, beside listing all traces: ratios, each within one process.
+"""Compare label probabilities by one pass over the layers with listing all traces: ratios within one process.
 
     python benchmarks/probabilities.py
 
-The weights are random and wide spread, so that a row is neither sure nor even.
+The weights are random with a large spread, so that rows are neither certain nor uniform.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from hinet.engine import FusedModel, Groups, Search
 
 FEATURES, WIDTH, SPREAD = 50, 256, 0.15
 TURNS = 7
-BARS = {"dense dag": ("enumeration_ratio", 100), "calibration": ("enumeration_ratio", 10)}  # at least
-MOST_TO_PREDICT = 3  # times the best trace of one row that all its probabilities may take
+BARS = {"dense dag": ("enumeration_ratio", 100), "calibration": ("enumeration_ratio", 10)}  # minimum ratios
+MAX_PREDICT_RATIO = 3  # maximum time of all probabilities of a row, relative to its best trace
 
 
 def dense_dag(width: int, height: int) -> Taxonomy:
-    """Return layers of nodes, each below all nodes of the layer above, under one root."""
+    """Return a dense DAG: each node is below all nodes of the layer above, under one root."""
     edges: list[tuple[str | None, str]] = [("root", f"1.{node}") for node in range(width)]
     nodes = range(width)
     edges += [(f"{layer}.{a}", f"{layer + 1}.{b}") for layer, a, b in product(range(1, height), nodes, nodes)]
@@ -61,7 +61,7 @@ def enumerated(search: Search, rows: sp.csr_array, least: float = 0.0) -> Any:
 
 
 def seconds_of(work: Callable[[], Any], turns: int = TURNS) -> float:
-    """Return the least seconds of several turns; for more than one, after one that is not counted."""
+    """Return the lowest seconds of several runs; if there are several, after an uncounted one."""
     if turns > 1:
         work()
     seconds = []
@@ -77,7 +77,7 @@ def rounded(**values: Any) -> dict[str, Any]:
 
 
 def dense() -> dict[str, Any]:
-    """One row of a dense DAG: all labels, the best and the three best, and all traces."""
+    """Measure one row of a dense DAG: all labels, the best and the three best, and all traces."""
     search, row = random_search(Layers.of(dense_dag(30, 4), ends=[])), random_rows(1)
     found = search.label_probabilities(row).toarray()
     pass_seconds = seconds_of(lambda: search.label_probabilities(row))
@@ -97,7 +97,7 @@ def dense() -> dict[str, Any]:
 
 
 def calibration() -> dict[str, Any]:
-    """Calibrate by 32 rows of a DAG of 40 nodes; beside it, all traces of these rows at the first factors tried."""
+    """Calibrate on 32 rows of a DAG of 40 nodes, and list all traces of these rows at the first factors tried."""
     random = np.random.default_rng(0)
     labels = [f"4.{node}" for node in range(10)]
     truth = random.integers(0, 10, 432)
@@ -131,7 +131,7 @@ def calibration() -> dict[str, Any]:
 
 
 def flat() -> dict[str, Any]:
-    """One row of 100,000 labels side by side: the best, all probabilities, and all traces."""
+    """Measure one row with 100,000 sibling labels: the best, all probabilities, and all traces."""
     layers = Layers.of(Taxonomy.from_edges([(None, f"{label}") for label in range(100_000)]))
     search, row = random_search(layers), random_rows(1)
     best_seconds = seconds_of(lambda: search.traces(row))
@@ -153,7 +153,7 @@ CASES = {"dense dag": dense, "calibration": calibration, "flat": flat}
 def main() -> None:
     results = run_cases(__file__, "probabilities", CASES)
     missed = [case for case, (name, bar) in BARS.items() if results[case][name] < bar]
-    missed += ["flat"] * (results["flat"]["pass_to_best_trace_ratio"] > MOST_TO_PREDICT)
+    missed += ["flat"] * (results["flat"]["pass_to_best_trace_ratio"] > MAX_PREDICT_RATIO)
     if missed:
         raise SystemExit(f"missed: {', '.join(missed)}")
 

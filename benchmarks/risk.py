@@ -1,9 +1,9 @@
-"""Whether promised risks are kept: for every case 100 draws of a source of rows, judged on fresh rows of that source.
+"""Check risk bounds: 100 draws per case from a source of rows, evaluated on fresh rows of that source.
 
     python benchmarks/risk.py [case ...]
 
-Every case runs alone in a fresh process. Fresh rows may have labels that no other row has, as held-out rows do. A draw
-for which no threshold promises the risk breaks no promise. Results: ``benchmarks/results/risk.json``.
+Every case runs alone in a fresh process. Like held-out rows, fresh rows may have labels that no other row has. A draw
+without a threshold for the risk breaks no bound. Results: ``benchmarks/results/risk.json``.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from hinet.cli import main
 from hinet.evaluation.risk import CERTAINTY
 
 DRAWS = 100
-ROWS = 2_500  # of a draw, those held out included
-SHARE = 0.4  # of them held out
-FRESH = 10_000  # rows that every promise is judged on
+ROWS = 2_500  # rows per draw, including held-out rows
+SHARE = 0.4  # share of held-out rows
+FRESH = 10_000  # fresh rows per bound
 FRESH_SEED = 1_000_000
-WORDS = 5  # of a text
+WORDS = 5  # words per text
 SMALL: dict[str, Any] = {"width": 16, "epochs": 4}
-THREADS = 1  # of a draw; as many draws as there are cores run side by side
+THREADS = 1  # threads per draw; one draw runs per core
 LABELS = [(top, top + middle, top + middle + end) for top in "abcd" for middle in "xyz" for end in "12345"]
 
 Labelled = tuple[list[str], list[tuple[str, ...]]]
@@ -43,16 +43,16 @@ Way = Callable[[Labelled, int, float], HiNetClassifier]
 
 @dataclass(frozen=True)
 class Source:
-    """Rows without end: texts, and labels at depth 3 that are frequent, seldom, or seen once.
+    """An endless source of rows: texts, and labels at depth 3 that are frequent, rare, or unique.
 
     Attributes
     ----------
     single : float
-        Share of rows whose label no other row has. Their first word is that of another label, the others their own.
+        Share of rows whose label no other row has. Their first word belongs to another label, the others are their own.
     hidden : float
-        Share of these without words of their own, so that no confidence tells them from rows of the other label.
+        Share of these without words of their own, which cannot be distinguished from rows of the other label.
     hard : bool
-        Whether every other row is hard: most of its words are those of any labels.
+        Whether every other row is hard: most of its words belong to random labels.
     """
 
     single: float = 0.1
@@ -60,9 +60,9 @@ class Source:
     hard: bool = False
 
     def rows(self, count: int, seed: int) -> Labelled:
-        """Return so many rows."""
+        """Return ``count`` rows."""
         random = np.random.default_rng(seed)
-        share = np.arange(1, len(LABELS) + 1) ** -1.5  # a long tail: the last have two rows or three in a draw
+        share = np.arange(1, len(LABELS) + 1) ** -1.5  # a long tail: the last labels have two or three rows per draw
         label = random.choice(len(LABELS), count, p=share / share.sum())
         single, hidden = random.random((2, count)) < [[self.single], [self.hidden]]
         own = random.integers(3, WORDS + 1, count)
@@ -72,7 +72,7 @@ class Source:
             np.arange(WORDS) < own[:, None], label[:, None], random.integers(0, len(LABELS), (count, WORDS))
         )
         words = random.integers(0, 8, (count, WORDS))
-        above = random.integers(0, len(LABELS), count)  # where a label with one row lies
+        above = random.integers(0, len(LABELS), count)  # parent of a label with one row
         texts, paths = [], []
         for row in range(count):
             text = [f"{LABELS[of][2]}w{word}" for of, word in zip(spoken[row], words[row], strict=True)]
@@ -84,12 +84,12 @@ class Source:
 
 
 def part(rows: Labelled, start: int, end: int | None = None) -> Labelled:
-    """Return rows from one to another."""
+    """Return a range of rows."""
     return rows[0][start:end], rows[1][start:end]
 
 
 def in_python(rows: Labelled, seed: int, risk: float, taxonomy: Taxonomy | None = None) -> HiNetClassifier:
-    """Hold out, train, mix and calibrate by the estimator: mix and promise come from the same rows."""
+    """Hold out, train, mix and calibrate with the estimator: mix and threshold are fitted on the same rows."""
     classifier = HiNetClassifier(taxonomy, validation_fraction=SHARE, random_state=seed, n_jobs=THREADS, **SMALL).fit(
         *rows
     )
@@ -98,15 +98,15 @@ def in_python(rows: Labelled, seed: int, risk: float, taxonomy: Taxonomy | None 
 
 
 def with_taxonomy(rows: Labelled, seed: int, risk: float) -> HiNetClassifier:
-    """Do the same with a taxonomy that knows the labels of all rows."""
+    """Do the same with a taxonomy that contains the labels of all rows."""
     edges = {edge for path in rows[1] for edge in zip(("all", *path), path, strict=False)}
     return in_python(rows, seed, risk, Taxonomy.from_edges(sorted(edges)))
 
 
 def from_the_shell(rows: Labelled, seed: int, risk: float) -> HiNetClassifier:
-    """Do the same by the program."""
+    """Do the same with the command-line program."""
     small = [f"--{name}={value}" for name, value in {**SMALL, "threads": THREADS}.items()]
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()) as said:
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()) as output:
         table = Path(folder, "rows.tsv")
         lines = [f"{text}\t{' > '.join(path)}\n" for text, path in zip(*rows, strict=True)]
         table.write_text("".join(["text\tlabel\n", *lines]))
@@ -122,12 +122,12 @@ def from_the_shell(rows: Labelled, seed: int, risk: float) -> HiNetClassifier:
             main(["train", str(table), *asked])
         except SystemExit as ended:
             if ended.code:
-                raise HiNetError(said.getvalue()) from None
+                raise HiNetError(output.getvalue()) from None
         return load(f"{folder}/model")
 
 
 def mixed_on_others(rows: Labelled, seed: int, risk: float) -> HiNetClassifier:
-    """Choose the mix by rows that do not calibrate; these calibrate in the order they have."""
+    """Fit the mix on rows that are not used for calibration; the others calibrate in their order."""
     trained, others = round((1 - SHARE) * ROWS), round(SHARE * ROWS)
     valid = part(rows, trained + others)
     classifier = HiNetClassifier(random_state=seed, n_jobs=THREADS, **SMALL).fit(*part(rows, 0, trained), valid=valid)
@@ -141,7 +141,7 @@ def path_of(answer: tuple[str, ...] | str | None) -> tuple[str, ...]:
 
 
 def outcome(classifier: HiNetClassifier, fresh: Labelled) -> tuple[float, float, float]:
-    """Return which share of rows is answered, which to full depth, and which share of the answers is wrong."""
+    """Return the shares of rows answered and answered to full depth, and the share of wrong answers."""
     answers = [path_of(answer) for answer in classifier.predict(fresh[0], min_confidence="calibrated")]
     depth = np.array([len(answer) for answer in answers])
     wrong = [path[: len(answer)] != answer for answer, path in zip(answers, fresh[1], strict=True)]
@@ -153,7 +153,7 @@ def outcome(classifier: HiNetClassifier, fresh: Labelled) -> tuple[float, float,
 
 
 def draw(source: Source, way: Way, risk: float, rows: int, seed: int) -> tuple[float, float, float] | None:
-    """Return how the promise of one draw turns out; nothing if there is none."""
+    """Return the outcome of the bound of one draw; nothing if there is none."""
     try:
         classifier = way(source.rows(rows, seed), seed, risk)
     except HiNetError as error:
@@ -164,19 +164,19 @@ def draw(source: Source, way: Way, risk: float, rows: int, seed: int) -> tuple[f
 
 
 def drawn(source: Source, way: Way, risk: float, rows: int = ROWS) -> dict[str, Any]:
-    """Return how promises for a risk turn out over many draws."""
+    """Return the outcomes of bounds for a risk over many draws."""
     watch = Stopwatch()
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
         found = list(pool.map(partial(draw, source, way, risk, rows), range(DRAWS)))
     kept = [each for each in found if each is not None]
     answered, full_depth, wrong = np.array(kept).reshape(-1, 3).T
     broken = int((wrong > risk).sum())
-    told = {"draws": DRAWS, "risk": risk, "certainty": CERTAINTY, "promised": len(kept), "broken": broken}
+    result = {"draws": DRAWS, "risk": risk, "certainty": CERTAINTY, "promised": len(kept), "broken": broken}
     if kept:
         means = {"mean_error": wrong, "mean_answered": answered, "mean_full_depth": full_depth}
-        told |= {name: round(float(values.mean()), 4) for name, values in means.items()}
-        told["largest_error"] = round(float(wrong.max()), 4)
-    return {**told, "seconds": watch.seconds}
+        result |= {name: round(float(values.mean()), 4) for name, values in means.items()}
+        result["largest_error"] = round(float(wrong.max()), 4)
+    return {**result, "seconds": watch.seconds}
 
 
 SINGLE, HIDDEN, HARD = Source(), Source(hidden=1.0), Source(single=0.0, hard=True)

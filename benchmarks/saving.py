@@ -1,4 +1,4 @@
-"""Processes that save to one folder at once while others load from it: every load is one whole model, old or new.
+"""Save to one folder from several processes while others load from it: every load gets one whole model.
 
 python benchmarks/saving.py        saves benchmarks/results/saving.json
 """
@@ -31,7 +31,7 @@ def _save(model: HiNetClassifier, folder: str) -> None:
 
 
 def _read(folder: str, answers: list[Any], done: Any, found: Any) -> None:
-    """Load and ask until all writers are done; count what came."""
+    """Load and predict until all writers are done; count the outcomes."""
     counts: Counter[str] = Counter()
     while not done.is_set():
         try:

@@ -1,9 +1,9 @@
-"""How training and prediction grow with rows and labels, and what streaming costs in accuracy and memory.
+"""Measure how training and prediction scale with rows and labels, and what streaming costs in accuracy and memory.
 
 python benchmarks/scale.py [CASE…]    (HINET_DATA names the folder with wikitaxa)
 
-Data that are not named after a data set are synthetic: labels are the leaves of a balanced tree with Zipf sizes, and a
-text has words of its label, of the nodes above it, and of any. ``TENTH=1`` runs every case at a tenth of its size.
+Unless named after a data set, data is synthetic: labels are the leaves of a balanced tree with Zipf sizes, and a text
+has words of its label, of its ancestors, and random ones. ``TENTH=1`` runs every case at a tenth of its size.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ TENTH = 10 if os.environ.get("TENTH") else 1
 TEXTS = {"icd": icd_texts, "wikitaxa": wikitaxa_texts}
 CHUNK = 8_192
 WORDS_OF_ROW = 8
-OWN_WORDS, ALL_WORDS = 6, 60_000  # of a label, and of all texts
+OWN_WORDS, ALL_WORDS = 6, 60_000  # words per label, and words in all texts
 PREDICTED = 20_000
-LIMIT = 2.2  # GB that a stream may plan with, so that the whole process, with its libraries, stays under 3
+LIMIT = 2.2  # GB, memory limit of a stream, so that the process with its libraries stays below 3
 DMOZ = {"rows": 383_408, "features": 348_548, "labels": 11_947}
-FLAT_GB = 12.0  # of weights, that the flat network may take
+FLAT_GB = 12.0  # maximum size of the flat network's weights
 
 
 def processor() -> float:
-    """Return the processor seconds of this process and its children."""
+    """Return the CPU seconds of this process and its children."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
 
 def compared(name: str, blocks: int = 1, sample: float = 1.0) -> dict[str, Any]:
-    """Return accuracies of a data set: in memory, and from a stream of small blocks with a part of the rows held."""
+    """Return accuracies on a data set: in memory, and from a stream of small blocks with some rows held in memory."""
     data = TEXTS[name]()
     train, valid, test = ((part[0], [label for (label,) in part[1]]) for part in (data.train, data.valid, data.test))
-    told: dict[str, Any] = {"rows": len(train[0]), "blocks": blocks}
+    result: dict[str, Any] = {"rows": len(train[0]), "blocks": blocks}
     start = processor()
     held = HiNetClassifier(data.taxonomy, random_state=0).fit(*train, valid=valid)
-    told |= {
+    result |= {
         "in_memory_processor_seconds": round(processor() - start, 1),
         **_accuracies("in_memory", held, valid, test),
     }
@@ -66,8 +66,8 @@ def compared(name: str, blocks: int = 1, sample: float = 1.0) -> dict[str, Any]:
         patch.object(training_rows, "sample_values", lambda limit: int(sample * values)),
     ):
         streamed = HiNetClassifier(data.taxonomy, random_state=0).fit_stream(_chunks(*train), valid=valid)
-    told |= {"sample": sample, "stream_processor_seconds": round(processor() - start, 1)}
-    return told | _accuracies("stream", streamed, valid, test)
+    result |= {"sample": sample, "stream_processor_seconds": round(processor() - start, 1)}
+    return result | _accuracies("stream", streamed, valid, test)
 
 
 def _accuracies(name: str, classifier: HiNetClassifier, *parts: tuple[Sequence[str], list[str]]) -> dict[str, float]:
@@ -78,20 +78,23 @@ def _accuracies(name: str, classifier: HiNetClassifier, *parts: tuple[Sequence[s
 
 
 def _chunks(texts: Sequence[str], labels: list[str]) -> list[tuple[Sequence[str], list[str]]]:
-    return [(texts[at : at + CHUNK], labels[at : at + CHUNK]) for at in range(0, len(texts), CHUNK)]
+    return [
+        (texts[start_row : start_row + CHUNK], labels[start_row : start_row + CHUNK])
+        for start_row in range(0, len(texts), CHUNK)
+    ]
 
 
 class Tree(NamedTuple):
-    """A balanced tree, and how often each of its leaves is drawn."""
+    """A balanced tree, and the cumulative probabilities of its leaves."""
 
     taxonomy: Taxonomy
     leaves: list[str]
-    above: list[Any]  # of each leaf, the number of the node above it at each level
-    share: Any  # running sums
+    above: list[Any]  # per level, the ancestor of each leaf
+    share: Any  # cumulative sums
 
 
 def zipf_tree(labels: int, depth: int) -> Tree:
-    """Return a tree of so many leaves at one depth, with Zipf sizes."""
+    """Return a tree with ``leaves`` leaves at one depth, with Zipf sizes."""
     fan = max(2, round(labels ** (1 / depth)))
     edges, above, number = [], [], np.arange(labels)
     for level in range(depth):
@@ -111,7 +114,7 @@ def zipf_tree(labels: int, depth: int) -> Tree:
 
 
 def drawn(tree: Tree, rows: int, seed: int) -> tuple[Any, Any]:
-    """Return leaves, and the words of rows as numbers: of the leaf, of two nodes above it, and of any."""
+    """Return leaves, and the words of rows as numbers: of the leaf, of two ancestors, and random ones."""
     random = np.random.default_rng([seed, rows])
     leaf = np.searchsorted(tree.share, random.random(rows))
     words = np.empty((rows, WORDS_OF_ROW), np.int64)
@@ -124,7 +127,7 @@ def drawn(tree: Tree, rows: int, seed: int) -> tuple[Any, Any]:
 
 
 class Texts:
-    """Synthetic texts of a tree in chunks, the same ones each time."""
+    """Synthetic texts of a tree in chunks; every pass yields the same texts."""
 
     def __init__(self, tree: Tree, rows: int) -> None:
         self.tree, self.rows = tree, rows
@@ -155,7 +158,7 @@ def _syllables(number: int) -> str:
 
 
 def streamed_rows(rows: int, labels: int) -> dict[str, Any]:
-    """Return seconds and figures of training from a stream of so many synthetic rows, and of prediction."""
+    """Return time and figures of training from a stream of ``rows`` synthetic rows, and of prediction."""
     rows //= TENTH
     source = Texts(zipf_tree(labels, 4), rows)
     classifier = HiNetClassifier(source.tree.taxonomy, memory_limit=LIMIT)
@@ -175,16 +178,16 @@ def streamed_rows(rows: int, labels: int) -> dict[str, Any]:
 
         with patch.object(spill.SpillWriter, "finish", measured):
             classifier.fit_stream(source)
-    told = {"rows": rows, "labels": labels, "features": classifier.fitted_.search.model.features, **spilled}
-    told |= {"seconds": watch.seconds, "processor_seconds": round(processor() - start, 1)}
+    result = {"rows": rows, "labels": labels, "features": classifier.fitted_.search.model.features, **spilled}
+    result |= {"seconds": watch.seconds, "processor_seconds": round(processor() - start, 1)}
     texts, truth = source.chunk(1 << 20, PREDICTED)
     watch = Stopwatch()
     right = float(np.mean(classifier.predict(texts) == np.array(truth)))
-    return told | {"accuracy": round(100 * right, 2), "predict_us_a_row": round(1e6 * watch.seconds / PREDICTED, 1)}
+    return result | {"accuracy": round(100 * right, 2), "predict_us_a_row": round(1e6 * watch.seconds / PREDICTED, 1)}
 
 
 def matrix_rows(tree: Tree, rows: int, features: int, seed: int = 0) -> tuple[Any, Any]:
-    """Return synthetic CSR rows, and the leaf of each."""
+    """Return synthetic CSR rows with their leaves."""
     leaf, words = drawn(tree, rows, seed)
     column = np.sort((words * 40_503 + (leaf % 7)[:, None] * 104_729) % features, axis=1)
     data = np.full(column.size, 1 / WORDS_OF_ROW**0.5, np.float32)
@@ -196,7 +199,7 @@ def matrix_rows(tree: Tree, rows: int, features: int, seed: int = 0) -> tuple[An
 
 
 def grown(rows: int, labels: int, features: int, depth: int, **settings: Any) -> dict[str, Any]:
-    """Return seconds of training the engine on synthetic CSR rows in memory, and of prediction."""
+    """Return time and figures of training the engine on synthetic CSR rows in memory, and of prediction."""
     rows, labels = rows // TENTH, max(labels // TENTH, 100)
     tree = zipf_tree(labels, depth)
     layers = Layers.of(tree.taxonomy)
@@ -205,8 +208,8 @@ def grown(rows: int, labels: int, features: int, depth: int, **settings: Any) ->
     traces = Traces.of_nodes(layers, position[leaf])
     watch, start = Stopwatch(), processor()
     model = fit(matrix, traces, EngineSettings(**settings), progress=LineProgress(f"{labels:,} labels"))
-    told: dict[str, Any] = {"rows": rows, "labels": labels, "features": features, "depth": depth}
-    told |= {"train_seconds": watch.seconds, "train_us_a_row": round(1e6 * (processor() - start) / rows, 1)}
+    result: dict[str, Any] = {"rows": rows, "labels": labels, "features": features, "depth": depth}
+    result |= {"train_seconds": watch.seconds, "train_us_a_row": round(1e6 * (processor() - start) / rows, 1)}
     test, truth = matrix_rows(tree, PREDICTED, features, seed=1)
     search = Search(model, 1)
     search.traces(test[:100])
@@ -214,12 +217,12 @@ def grown(rows: int, labels: int, features: int, depth: int, **settings: Any) ->
     found = search.traces(test)
     seconds = time.process_time() - begin
     right = float(np.mean(found.traces.end_nodes == position[truth]))
-    told |= {"accuracy": round(100 * right, 2), "predict_us_a_row": round(1e6 * seconds / PREDICTED, 1)}
-    return told | {"outputs_a_row": round(float(found.touched.mean()), 1), "model_gb": round(search.nbytes / 1e9, 3)}
+    result |= {"accuracy": round(100 * right, 2), "predict_us_a_row": round(1e6 * seconds / PREDICTED, 1)}
+    return result | {"outputs_a_row": round(float(found.touched.mean()), 1), "model_gb": round(search.nbytes / 1e9, 3)}
 
 
 def flat_network(rows: int, labels: int, features: int, width: int = 128) -> dict[str, Any]:
-    """Return seconds of one softmax over all labels beside it: the flat expert alone, for a few thousand rows."""
+    """Return the time of one softmax over all labels for comparison: the flat expert alone, on a few thousand rows."""
     labels = max(labels // TENTH, 100)
     needed = 4 * (labels + features) * width * 2.25 / 1e9
     if needed > FLAT_GB:
@@ -240,7 +243,7 @@ def cases() -> dict[str, Case]:
     """Return all cases by name."""
     found: dict[str, Case] = {}
     for name in TEXTS:
-        found[f"stream {name}"] = partial(compared, name, 16, 1.1)  # all rows of so few fit, for the wide expert
+        found[f"stream {name}"] = partial(compared, name, 16, 1.1)  # the wide expert sees all rows
         found[f"stream {name}, wide on a quarter"] = partial(compared, name, 16, 0.25)
     found["stream 20 million"] = partial(streamed_rows, 20_000_000, 3_000)
     for rows in (100_000, 1_000_000, 5_000_000):

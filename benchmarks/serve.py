@@ -1,7 +1,7 @@
-"""The service under load: a model of ICD-10-CM, single texts, 64 connections from a second process, by wrk.
+"""Measure the service under load: an ICD-10-CM model, single texts, 64 connections from a second process, with wrk.
 
-Requests a second and latency over a minute; memory over 100,000 requests; 20 new models taken up under load; latency
-of right requests while malformed ones come in, beside that without them.
+Cases: requests per second and latency over a minute; memory over 100,000 requests; 20 model reloads under load; latency
+of valid requests with and without malformed ones.
 
     python benchmarks/serve.py [load memory reload malformed] [--seconds 60]
 """
@@ -30,12 +30,12 @@ from hinet import HiNetClassifier, load, load_icd10cm
 
 CONNECTIONS = 64
 SECONDS = 60
-REQUESTS = 100_000  # while memory is watched
+REQUESTS = 100_000  # requests while memory is measured
 WARM = 20_000  # requests before that
 RELOADS = 20
-BODIES = 4_000  # different texts
-MALFORMED = 200  # requests, at least
-LARGE = b"a" * (2 << 20)  # bytes, more than a body may have
+BODIES = 4_000  # distinct texts
+MALFORMED = 200  # minimum number of malformed requests
+LARGE = b"a" * (2 << 20)  # more bytes than a body may have
 BROKEN = (
     (b"POST /v1/classify", b'{"text": 3}'),
     (b"POST /v1/classify", b'{"text": "a", "other": 1}'),
@@ -47,7 +47,7 @@ BROKEN = (
     (b"GET /v1/models/..%2f..%2fetc", b""),
     (b"GET /v1/taxonomy?limit=-1", b""),
 )
-LONGEST = 600.0  # seconds that anything may take
+LONGEST = 600.0  # maximum seconds of any step
 
 SCRIPT = """
 local bodies, number = {}, 0
@@ -69,19 +69,19 @@ end
 
 
 class Running(NamedTuple):
-    """A service, and what sends requests to it."""
+    """A service and its load generator."""
 
     process: subprocess.Popen[bytes]
     address: str
     script: Path
 
     def get(self, path: str) -> Any:
-        """Return a JSON answer."""
+        """Return a JSON response."""
         with urllib.request.urlopen(self.address + path, timeout=LONGEST) as answer:
             return json.load(answer)
 
     def load(self, seconds: float) -> dict[str, float]:
-        """Send single texts for some seconds, and return requests a second, latency in milliseconds, and errors."""
+        """Send single texts for some seconds; return requests per second, latency in milliseconds, and errors."""
         command = [
             "wrk",
             "-t1",
@@ -92,12 +92,12 @@ class Running(NamedTuple):
             self.address,
         ]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LONGEST)
-        told = json.loads(done.stdout.splitlines()[-1])
+        report = json.loads(done.stdout.splitlines()[-1])
         return {
-            "requests": told["requests"],
-            "requests_a_second": round(1e6 * told["requests"] / told["microseconds"], 1),
-            "errors": told["errors"],
-            **{f"{name}_ms": round(told[name] / 1e3, 1) for name in ("p50", "p99", "p99_9", "worst")},
+            "requests": report["requests"],
+            "requests_a_second": round(1e6 * report["requests"] / report["microseconds"], 1),
+            "errors": report["errors"],
+            **{f"{name}_ms": round(report[name] / 1e3, 1) for name in ("p50", "p99", "p99_9", "worst")},
         }
 
     @property
@@ -108,7 +108,7 @@ class Running(NamedTuple):
 
     @property
     def version(self) -> str:
-        """The version of the model that answers."""
+        """Version of the model that is served."""
         return str(self.get("/v1/models")["models"][0]["version"])
 
 
@@ -133,7 +133,7 @@ def main() -> None:
 
 
 def prepare(folder: Path) -> None:
-    """Train the model, and write the script of requests."""
+    """Train the model, and write the request script."""
     icd = load_icd10cm()
     classifier = HiNetClassifier(icd.taxonomy, random_state=0)
     classifier.fit(icd.train.texts, icd.train.labels, valid=(icd.valid.texts, icd.valid.labels))
@@ -146,7 +146,7 @@ def prepare(folder: Path) -> None:
 
 @contextmanager
 def serving(folder: Path, *, warm: bool = True) -> Iterator[Running]:
-    """Yield a service that is ready, after some requests if it is to be warm."""
+    """Yield a service that is ready, after some requests if ``warm``."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [str(Path(sys.executable).with_name("hinet")), "serve", str(folder / "icd"), "--port", str(port)]
@@ -166,7 +166,7 @@ def serving(folder: Path, *, warm: bool = True) -> Iterator[Running]:
 
 
 def wait_until(look: Any) -> None:
-    """Wait until a look neither fails nor finds nothing."""
+    """Wait until ``look`` returns something without failing."""
     end = time.monotonic() + LONGEST
     while time.monotonic() < end:
         try:
@@ -175,7 +175,7 @@ def wait_until(look: Any) -> None:
         except OSError:
             pass
         time.sleep(0.05)
-    raise SystemExit("the service does not get there")
+    raise SystemExit("the service did not reach the expected state")
 
 
 def load_case(service: Running, folder: Path, seconds: float) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def load_case(service: Running, folder: Path, seconds: float) -> dict[str, Any]:
 
 
 def memory_case(service: Running, folder: Path, seconds: float) -> dict[str, Any]:
-    """Return how much memory grows over many requests, after the first ones."""
+    """Return the growth of memory over many requests, after the first ones."""
     rate = service.load(2)["requests_a_second"]
     send(service, WARM, rate)
     before = service.memory_mb
@@ -192,16 +192,16 @@ def memory_case(service: Running, folder: Path, seconds: float) -> dict[str, Any
     return {"requests": sent, "before_mb": before, "after_mb": after, "growth": round(after / before - 1, 4)}
 
 
-def send(service: Running, least: int, rate: float) -> int:
-    """Send at least so many requests, and return how many it were."""
+def send(service: Running, count: int, rate: float) -> int:
+    """Send at least ``count`` requests, and return their number."""
     sent = 0
-    while sent < least:
-        sent += int(service.load((least - sent) / rate + 1)["requests"])
+    while sent < count:
+        sent += int(service.load((count - sent) / rate + 1)["requests"])
     return sent
 
 
 def reload_case(service: Running, folder: Path, seconds: float) -> dict[str, Any]:
-    """Save new models in the place of the served one, while it is asked."""
+    """Replace the served model repeatedly under load."""
     classifier, taken = load(folder / "icd"), 0
     with ThreadPoolExecutor(1) as pool:
         figures: list[dict[str, float]] = []
@@ -223,7 +223,7 @@ def reload_case(service: Running, folder: Path, seconds: float) -> dict[str, Any
 
 
 def malformed_case(service: Running, folder: Path, seconds: float) -> dict[str, Any]:
-    """Send malformed requests one after the other, and others besides, that never end, while it is asked."""
+    """Send malformed requests one after the other, and incomplete ones in parallel, under load."""
     quiet = service.load(seconds / 2)
     statuses: list[int] = []
     with ThreadPoolExecutor(1) as pool, ExitStack() as slow:
@@ -239,7 +239,7 @@ def malformed_case(service: Running, folder: Path, seconds: float) -> dict[str, 
         "malformed_requests": len(statuses),
         "answers_other_than_4xx": sum(status // 100 != 4 for status in statuses),
         "errors_of_others": meanwhile["errors"],
-        **{f"{name}_ms_{when}": told[f"{name}_ms"] for when, told in (("without", quiet), ("meanwhile", meanwhile))
+        **{f"{name}_ms_{when}": report[f"{name}_ms"] for when, report in (("without", quiet), ("meanwhile", meanwhile))
            for name in ("p50", "p99")},
     }  # fmt: skip
 
@@ -250,7 +250,7 @@ def connect(service: Running) -> socket.socket:
 
 
 def status_of(service: Running, request: bytes, body: bytes) -> int:
-    """Return the status of the answer to a request."""
+    """Return the status of the response to a request."""
     head = (
         b"%s HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
     )

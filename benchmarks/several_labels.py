@@ -1,7 +1,7 @@
-"""Several labels per row: AU(PRC) of the sets of Clus-HMC, micro-F1 on WordNet, rankings of European laws, and time.
+"""Measure several labels per row: AU(PRC) on the Clus-HMC sets, micro-F1 on WordNet, rankings of laws, and time.
 
-``python benchmarks/several_labels.py`` runs all cases, each in a fresh process; names run some. The data sets are in
-the folder that HINET_DATA names; the last two cases are synthetic.
+``python benchmarks/several_labels.py`` runs all cases, each in a fresh process; arguments select some. ``HINET_DATA``
+is the folder with the data sets; the last two cases are synthetic.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from hinet.metrics import au_prc, ndcg_at_k, precision_at_k, set_f1
 
 SEEDS = 10
 HMC, WORDNET, EURLEX = DATA / "hmc_arff", DATA / "wordnet_nouns", DATA / "eurlex_sample"
-HMC_SETS = {  # training files, and the file to test on
+HMC_SETS = {  # training files and test file
     "cellcycle_FUN": (("cellcycle_FUN.train", "cellcycle_FUN.valid"), "cellcycle_FUN.test"),
     "derisi_FUN": (("derisi_FUN.train", "derisi_FUN.valid"), "derisi_FUN.test"),
     "cellcycle_GO": (("cellcycle_GO.train", "cellcycle_GO.valid"), "cellcycle_GO.test"),
     "Enron": (("Enron_corr_trainvalid",), "Enron_corr_test"),
 }
-TOP_TERMS = ("GO0003674", "GO0005575", "GO0008150")  # that published figures leave out, as nearly all rows have them
+TOP_TERMS = ("GO0003674", "GO0005575", "GO0008150")  # left out of published figures, because nearly all rows have them
 ROWS, LABELS, LABELS_OF_ROW, FEATURES, WORDS = 200_000, 20_000, 5, 100_000, 20
 
 
@@ -64,9 +64,9 @@ def au_prc_of(name: str, seeds: int = SEEDS) -> dict[str, Any]:
 
 
 def wordnet() -> dict[str, Any]:
-    """Return micro-F1 of predicted sets and precision at 1 of test rows, with thresholds of held-out training rows.
+    """Return micro-F1 of predicted sets and precision at 1 on test rows, with thresholds from held-out training rows.
 
-    Beside it the precision at 1 of a model for one label a row, which shares a row among its labels.
+    Also return the precision at 1 of a single-label model, which splits a row among its labels.
     """
     hierarchy = (WORDNET / "hierarchy.tsv").read_text(encoding="utf-8")
     edges = []
@@ -99,7 +99,7 @@ def _glosses(part: str) -> tuple[list[str], list[set[str]]]:
 
 
 def eurlex(*, hierarchy: bool) -> dict[str, Any]:
-    """Return the ranking of labels of validation laws, with EuroVoc's hierarchy or without one."""
+    """Return the ranking metrics on validation laws, with or without EuroVoc's hierarchy."""
     edges = []
     for row in csv.DictReader((EURLEX / "hierarchy.tsv").open(encoding="utf-8"), delimiter="\t"):
         edges += [(parent, row["node"]) for parent in row["parent"].split("|") if parent] or [(None, row["node"])]
@@ -126,9 +126,9 @@ def _laws(part: str) -> tuple[list[str], list[set[str]]]:
 
 
 def training_time(*, several: bool) -> dict[str, Any]:
-    """Return the seconds of training on rows with five labels, or on as many pairs of a row and one label.
+    """Return the seconds of training on rows with five labels, or on the same number of (row, label) pairs.
 
-    Synthetic: every label has words of its own among the features, and rows have those of their labels.
+    Every label has its own words among the synthetic features, and rows have those of their labels.
     """
     random = np.random.default_rng(0)
     taxonomy = Taxonomy.from_paths([(f"a{label // 400}", f"b{label // 20}", f"c{label}") for label in range(LABELS)])

@@ -1,8 +1,8 @@
-"""How long a process takes that finds nothing compiled, and one that does: first answers, the demo, a small training.
+"""Measure startup with and without compiled kernels: first answers, the demo, a small training run.
 
     HINET_DATA=folder python benchmarks/start.py [case ...]
 
-Processor seconds are those of all processes together. Results: ``benchmarks/results/start.json``.
+CPU seconds are those of all processes together. Results: ``benchmarks/results/start.json``.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from measure import LONGEST, Case, Stopwatch, run_cases
 
 PROGRAM = [sys.executable, "-c", "from hinet.cli import main; main()"]
 TEXTS = {"naics": "dairy cattle farming\n", "icd": "broken left wrist after a fall\n"}
-SMALL = 2_000  # rows of a small training
+SMALL = 2_000  # rows of a small training run
 
 
 def timed(*arguments: str, cache: Path, stdin: str | None = None) -> dict[str, float]:
-    """Run the program with a folder of compiled kernels; return its seconds, and those of processors."""
+    """Run the program with a folder of compiled kernels; return its wall-clock and CPU seconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     watch = Stopwatch()
     subprocess.run(
@@ -56,11 +56,11 @@ def cold_and_warm(*arguments: str) -> dict[str, Any]:
         return {"cold": timed(*arguments, cache=cache), "warm": timed(*arguments, cache=cache)}
 
 
-def naics_training(where: Path, most: int | None = None) -> list[str]:
-    """Write NAICS for the program; return the arguments that train on it, on its first rows if wished."""
+def naics_training(where: Path, max_rows: int | None = None) -> list[str]:
+    """Write NAICS for the program; return the arguments for training on it, or on its first rows."""
     source = Path(os.environ["HINET_DATA"]) / "naics2022_index"
     with (source / "naics2022_index.tsv").open(newline="") as stream:
-        rows = [row for row in csv.DictReader(stream, delimiter="\t") if row["split"] == "train"][:most]
+        rows = [row for row in csv.DictReader(stream, delimiter="\t") if row["split"] == "train"][:max_rows]
     with (where / "rows.csv").open("w", newline="") as stream:
         table = csv.writer(stream)
         table.writerow(["text", "label"])
@@ -70,7 +70,7 @@ def naics_training(where: Path, most: int | None = None) -> list[str]:
 
 
 def answers() -> dict[str, Any]:
-    """Answer one text by a saved model, with nothing compiled, with all of it, and several times."""
+    """Answer one text with a saved model: with nothing compiled, with everything compiled, and repeatedly."""
     results: dict[str, Any] = {}
     with folder() as where, folder() as full:
         timed(*naics_training(where), cache=full)
@@ -101,7 +101,7 @@ def small_training() -> dict[str, Any]:
 
 
 def ahead() -> dict[str, Any]:
-    """Compile everything by ``hinet compile``, and ask it again."""
+    """Compile everything with ``hinet compile``, then run it again."""
     return cold_and_warm("compile")
 
 

@@ -1,8 +1,8 @@
-"""From file to layers of neurons: seconds and memory, beside networkx doing the like in the same run.
+"""Measure reading a file to layers of neurons: seconds and memory, compared with networkx in the same run.
 
     python benchmarks/taxonomy.py
 
-``HINET_DATA`` names the folder with ``wikitaxa/nodes_full.tsv.xz``; without it that case is left out.
+``HINET_DATA`` is the folder with ``wikitaxa/nodes_full.tsv.xz``; without it that case is skipped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from measure import DATA, Stopwatch, answer_if_asked, run_alone, save
 NCBI = DATA / "wikitaxa" / "nodes_full.tsv.xz"
 MILLION = Path(tempfile.gettempdir()) / f"hinet-million-{os.getuid()}.tsv"
 CHAIN = Path(tempfile.gettempdir()) / f"hinet-chain-{os.getuid()}.tsv"
-BARS = {"ncbi": (4.0, 1.0), "million": (20.0, 3.0), "chain": (4.0, 1.0)}  # seconds, GB
+BARS = {"ncbi": (4.0, 1.0), "million": (20.0, 3.0), "chain": (4.0, 1.0)}  # maximum seconds and GB
 
 
 def write_synthetic() -> None:
@@ -49,7 +49,7 @@ def with_hinet(path: Path) -> dict[str, Any]:
 
 
 def with_networkx(path: Path) -> dict[str, Any]:
-    """Read the rows, build a graph and find the level of every node, as one would by hand; layers are more."""
+    """Read the rows, build a graph and find the level of every node with networkx; layers contain more than that."""
     import networkx as nx
 
     watch = Stopwatch()
@@ -78,7 +78,7 @@ def main() -> None:
     results: dict[str, Any] = {}
     for case in CASES:
         if case.startswith("ncbi") and not NCBI.exists():
-            print(f"{case}: left out, HINET_DATA has no {NCBI.name}")
+            print(f"{case}: skipped, HINET_DATA has no {NCBI.name}")
             continue
         results[case] = run_alone(__file__, case)
         print(f"{case:18} " + "  ".join(f"{name} {value:,}" for name, value in results[case].items()))

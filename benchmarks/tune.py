@@ -1,8 +1,8 @@
-"""What a search of five minutes gains over the defaults, on rows that it has not seen.
+"""Measure what a five-minute search gains over the defaults, on rows that it has not seen.
 
-``python benchmarks/tune.py`` runs all cases, each in a fresh process; names run some. The data sets are in the folder
-that HINET_DATA names; HINET_MINUTES and HINET_THREADS set the time of a search and its threads. The space of the search
-was chosen on held-out training rows of NAICS and LSHTC; the other sets had no part in it.
+``python benchmarks/tune.py`` runs all cases, each in a fresh process; arguments select some. ``HINET_DATA`` is the
+folder with the data sets; HINET_MINUTES and HINET_THREADS set the time and threads of a search. The search space was
+chosen on held-out training rows of NAICS and LSHTC only.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from hinet.tuning.space import text_of
 MINUTES = float(os.environ.get("HINET_MINUTES", "5"))
 THREADS = int(os.environ.get("HINET_THREADS", "-1"))
 VALID_SHARE = 0.1
-PART, SMALL_PART = 30_000, 8_000  # training rows of Wikipedia, and a third of the first to test on
-LEVELS = 2  # of the hierarchy that are left of Wikipedia's seven
+PART, SMALL_PART = 30_000, 8_000  # training rows of Wikipedia; test rows are a third of the first
+LEVELS = 2  # levels kept of Wikipedia's seven
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A data set with one label a row; without validation rows, a share of the training rows is held out."""
+    """A data set with one label per row; without validation rows, a share of the training rows is held out."""
 
     taxonomy: Taxonomy
     train: tuple[Any, Sequence[str]]
@@ -54,7 +54,7 @@ def _of_texts(texts: Texts) -> Rows:
 def _lshtc() -> Rows:
     data = lshtc()
     assert data.valid is not None
-    train = joined(data.train, data.valid)  # the rows of validation.txt are those to test on
+    train = joined(data.train, data.valid)  # validation.txt provides the test rows
     labels = [[label[0] for label in part.labels] for part in (train, data.test)]
     return Rows(data.layers.taxonomy, (train.rows, labels[0]), (data.test.rows, labels[1]))
 
@@ -65,7 +65,7 @@ def _some(part: tuple[Any, Sequence[str]], count: int) -> tuple[Any, Sequence[st
 
 
 def _wikipedia(*, top: bool, part: int = PART) -> Rows:
-    """Return some rows of Wikipedia, their labels cut to the ``top`` levels or as they are."""
+    """Return some rows of Wikipedia, with labels cut to the ``top`` levels if given."""
     rows = _of_texts(wikitaxa_texts())
     train, test = _some(rows.train, part), _some(rows.test, PART // 3)
     if not top:
@@ -97,7 +97,7 @@ def _score(rows: Rows, parameters: dict[str, Any]) -> float:
 
 
 def compare(read: Callable[[], Rows]) -> dict[str, Any]:
-    """Return the accuracy of the defaults and of what a search finds, on held-out training rows and on test rows."""
+    """Return the accuracy of the defaults and of the settings found, on held-out training rows and on test rows."""
     rows = read()
     watch = Stopwatch()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,14 +1,14 @@
-"""How sure answers are where words are unknown: everyday phrases and test rows, without trust and with it.
+"""Measure confidence with unknown words: everyday phrases and test rows, with and without trust.
 
     HINET_DATA=folder python benchmarks/unknown_words.py [case ...]
 
-A classifier trains with validation rows and is calibrated on them, as ``hinet demo`` does. It is measured twice, on the
-phrases of ``benchmarks/phrases``, which nothing is fitted to, and on test rows: ``before`` it learned how far to trust
-texts with unknown words (:mod:`hinet.engine.model.trust`), calibrated by temperature and slope alone, and ``after``.
+A classifier trains with validation rows and is calibrated on them, as in ``hinet demo``. It is measured on the phrases
+of ``benchmarks/phrases``, which nothing is fitted to, and on test rows: ``before`` it learned to trust texts with
+unknown words less (:mod:`hinet.engine.model.trust`), calibrated with temperature and scale only, and ``after``.
 ``calibration_error`` is that of the top level. ``perfect`` is the error that perfectly calibrated probabilities of the
-same size would show on as many rows: with few rows, chance alone gives some. ``answered`` and ``wrong`` are those of
-``min_confidence=0.9``; a node at or above a right label is right. Every case runs alone in a fresh process.
-Results: ``benchmarks/results/unknown_words.json``.
+same size would show on the same number of rows; with few rows, it is above 0 by chance. ``answered`` and ``wrong``
+refer to ``min_confidence=0.9``; a label and its ancestors are right. Every case runs alone in a fresh process. Results:
+``benchmarks/results/unknown_words.json``.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from hinet.evaluation.risk import CERTAINTY
 from hinet.metrics import expected_calibration_error
 
 MIN_CONFIDENCE = 0.9
-DRAWS = 200  # of what is right, for the error of perfect probabilities
+DRAWS = 200  # random outcomes for the error of perfect probabilities
 
 
 def ancestors(taxonomy: Taxonomy, labels: Sequence[str]) -> set[str]:
-    """Return labels with all nodes above them."""
+    """Return labels with all their ancestors."""
     flat, _ = taxonomy.ancestor_lists(taxonomy.positions(labels))
     return {taxonomy.ids[node] for node in flat.tolist()}
 
 
-def judged(classifier: HiNetClassifier, texts: list[str], codes: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Return how sure first steps and answers are, and how often they are right."""
+def evaluate(classifier: HiNetClassifier, texts: list[str], codes: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Return the confidence and accuracy of first steps and of answers."""
     right_nodes = [ancestors(classifier.taxonomy_, labels) for labels in codes]
     best = [row[0] for row in classifier.predict_traces(texts)]
     confidence = np.minimum([trace.probabilities[0] for trace in best], 1)
@@ -70,7 +70,7 @@ def judged(classifier: HiNetClassifier, texts: list[str], codes: Sequence[Sequen
 
 
 def calibrated_without_trust(classifier: HiNetClassifier, texts: list[str], labels: list[str]) -> Fitted:
-    """Return the state of a classifier that is calibrated by temperature and slope alone."""
+    """Return the state of a classifier that is calibrated with temperature and scale only."""
     fitted = classifier.fitted_.with_trust(None)
     rows, truth, seed = fitted.rows(texts), fitted.codec.truth(labels), classifier.random_state
     return calibrate_fitted(fitted, rows, truth, None, CERTAINTY, temperature=1.0, seed=seed)[0]
@@ -99,7 +99,7 @@ def phrases_and_rows(name: str, kind: str) -> dict[str, Any]:
             for variant, used in (("before", untrusting), ("after", fitted)):
                 classifier.fitted_ = used
                 for rows, given in asked.items():
-                    runs.setdefault((rows, variant), []).append(judged(classifier, *given))
+                    runs.setdefault((rows, variant), []).append(evaluate(classifier, *given))
     results: dict[str, Any] = {rows: {"rows": len(given[0])} for rows, given in asked.items()}
     for (rows, variant), figures in runs.items():
         results[rows][variant] = means(figures)

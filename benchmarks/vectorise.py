@@ -1,6 +1,6 @@
-"""Texts to tf-idf rows on ICD-10-CM, and on Wikipedia's lead paragraphs if they are there: ours against scikit-learn.
+"""Compare texts to TF-IDF rows with scikit-learn, on ICD-10-CM and, if available, on Wikipedia's lead paragraphs.
 
-python benchmarks/vectorise.py    (HINET_DATA names the folder with wikitaxa/train.tsv.xz)
+python benchmarks/vectorise.py    (HINET_DATA is the folder with wikitaxa/train.tsv.xz)
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from hinet import load_icd10cm
 from hinet.data.text import TextFeatures, TextSettings
 
 PARAGRAPHS = DATA / "wikitaxa" / "train.tsv.xz"
-REPEATS = 3  # the best counts: other work on the machine only ever adds
+REPEATS = 3  # the fastest counts, because other work on the machine only adds time
 HASH_BITS = 20
 
 Texts = Sequence[str]
-Run = Callable[[Texts], tuple[Any, Callable[[Texts], Any]]]  # fits, and returns the rows and what transforms more
+Run = Callable[[Texts], tuple[Any, Callable[[Texts], Any]]]  # fits, and returns the rows and a transformer
 
 
 def icd() -> Texts:

@@ -1,4 +1,4 @@
-"""Draw the figures of the documentation as SVG files in ``docs/figures``: illustrations, with made-up probabilities."""
+"""Draw the figures of the documentation as SVG files in ``docs/figures``: illustrations with invented probabilities."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 
 Place = tuple[float, float]
 
-# The network of all figures: the options of each node with their probabilities; "" is to stop.
+# The network of all figures: the options of each node with their probabilities; "stop" ends the trace.
 OPTIONS = {
     "": {"Food": 0.7, "Toys": 0.3},
     "Food": {"Bread": 0.6, "Milk": 0.25, "stop": 0.15},
@@ -30,7 +30,7 @@ PARENT = {child: parent for parent, options in OPTIONS.items() for child in opti
 
 
 def poured() -> dict[str, float]:
-    """Return the score of each node by downpour: in a tree, the product of the options that lead to it."""
+    """Return the downpour score of each node: in a tree, the product of the options that lead to it."""
     scores = {"": 1.0}
     for layer in LAYERS:
         for node in layer:
@@ -55,14 +55,14 @@ class Drawing:
         ]
 
     def line(self, start: Place, end: Place, *, best: bool = False, dashed: bool = False) -> None:
-        """Add a line between two places."""
+        """Add a line between two points."""
         colour, width = (BEST, 3) if best else (FAINT, 1.2)
         dash = ' stroke-dasharray="4 3"' if dashed else ""
         points = f'x1="{start[0]:g}" y1="{start[1]:g}" x2="{end[0]:g}" y2="{end[1]:g}"'
         self.parts.append(f'<line {points} stroke="{colour}" stroke-width="{width}"{dash}/>')
 
     def box(self, centre: Place, text: str, *, fill: str = OTHER, best: bool = False, width: int = 74) -> None:
-        """Add a box with a word in it."""
+        """Add a labelled box."""
         x, y, colour = centre[0] - width / 2, centre[1] - 14, BEST if best else FAINT
         self.parts.append(
             f'<rect x="{x:g}" y="{y:g}" width="{width}" height="28" rx="6" fill="{fill}" stroke="{colour}" '
@@ -71,13 +71,13 @@ class Drawing:
         self.text((centre[0], centre[1] + 5), text, bold=best)
 
     def text(
-        self, at: Place, text: str, *, size: int = 13, bold: bool = False, start: bool = False, faint: bool = False
+        self, spot: Place, text: str, *, size: int = 13, bold: bool = False, start: bool = False, faint: bool = False
     ) -> None:
-        """Add a line of text, centred or from a start."""
+        """Add a line of text, centred or left-aligned."""
         anchor, weight = "start" if start else "middle", ' font-weight="600"' if bold else ""
         colour = "#5b6475" if faint else INK
         self.parts.append(
-            f'<text x="{at[0]:g}" y="{at[1]:g}" font-size="{size}" text-anchor="{anchor}" fill="{colour}"{weight}>'
+            f'<text x="{spot[0]:g}" y="{spot[1]:g}" font-size="{size}" text-anchor="{anchor}" fill="{colour}"{weight}>'
             f"{escape(text)}</text>"
         )
 
@@ -89,7 +89,7 @@ class Drawing:
 
 
 def draw_trace() -> None:
-    """Draw a text, and the trace that it takes through a tree."""
+    """Draw a text and its trace through a tree."""
     drawing = Drawing(
         760, 250, "A text, its trace in the tree with the probability of every step, and the words behind it"
     )
@@ -147,7 +147,7 @@ def draw_downpour() -> None:
     titles = [
         "1. Layer 1: a score is the probability of the option.",
         f"2. Layer 2: the score above times the option. Stops score too: Food 0.7 {TIMES} 0.15.",
-        f"3. All stops compared: {winner} wins with {ended[winner]:.2f}; greedily it is Rye with {ended['Rye']:.2f}.",
+        f"3. All stops compared: {winner} wins with {ended[winner]:.2f}; greedy descent: Rye with {ended['Rye']:.2f}.",
     ]
     for step, title in enumerate(titles):
         top = 218 * step
@@ -203,15 +203,15 @@ def draw_coverage() -> None:
     drawing.line((mark[0], bottom), mark, dashed=True)
     drawing.parts.append(f'<circle cx="{mark[0]:.1f}" cy="{mark[1]:.1f}" r="6" fill="{BEST}"/>')
     drawing.text((mark[0] - 90, mark[1] - 14), "the threshold for a risk", bold=True)
-    drawing.text((left + width / 2, 280), "coverage: share of rows answered, the surest first", faint=True)
-    drawing.text((20, 26), "risk: share of the answers that are wrong", start=True, faint=True)
+    drawing.text((left + width / 2, 280), "coverage: share of rows answered, most confident first", faint=True)
+    drawing.text((20, 26), "risk: share of wrong answers", start=True, faint=True)
     drawing.text((left - 14, mark[1] + 5), "risk", faint=True)
     drawing.text((mark[0], bottom + 18), "answered", faint=True)
     drawing.write("coverage.svg")
 
 
 def _where(function: Callable[[float], float], value: float) -> float:
-    """Return where a rising function has a value, between 0 and 1."""
+    """Return the argument between 0 and 1 at which an increasing function has a value."""
     low, high = 0.0, 1.0
     while high - low > math.ulp(1.0) * 8:
         middle = (low + high) / 2

@@ -1,7 +1,7 @@
-"""Build sdist and wheel, check them, and write the notes of the release; ``python tools/release.py [TAG]``.
+"""Build and check sdist and wheel, and write the release notes: ``python tools/release.py [TAG]``.
 
-Both are in ``dist``, the notes in ``build/release-notes.md``. The version is that of ``hinet.__version__``. With a tag,
-the tag must be that of the version, and the changelog must have the day of the release.
+The packages are in ``dist``, the notes in ``build/release-notes.md``. The version is ``hinet.__version__``. If a tag is
+given, it must match the version, and the changelog must have the release date.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DIST, NOTES = ROOT / "dist", ROOT / "build" / "release-notes.md"
-LONGEST = 1200.0  # seconds that a step may take
+LONGEST = 1200.0  # maximum seconds per step
 
 
 class ReleaseError(Exception):
-    """Something that must be mended before the release."""
+    """A problem that must be fixed before the release."""
 
 
 def version_of(source: str) -> str:
-    """Return the version that the package's ``__init__`` has."""
+    """Return the version in the package's ``__init__``."""
     found = re.search(r'^__version__ = "([^"]+)"$', source, re.MULTILINE)
     if found is None:
         raise ReleaseError('src/hinet/__init__.py: no line __version__ = "…"')
@@ -32,7 +32,7 @@ def version_of(source: str) -> str:
 
 
 def notes_of(changelog: str, version: str, *, dated: bool = False) -> str:
-    """Return the entries of a version; ``dated`` demands that its heading has the day of the release."""
+    """Return the changelog entries of a version; ``dated`` requires a release date in the heading."""
     sections = re.split(r"^## ", changelog, flags=re.MULTILINE)[1:]
     for section in sections:
         heading, _, entries = section.partition("\n")
@@ -46,13 +46,15 @@ def notes_of(changelog: str, version: str, *, dated: bool = False) -> str:
 
 
 def check_tag(tag: str, version: str) -> None:
-    """Refuse a tag that is not that of the version."""
+    """Reject a tag that does not match the version."""
     if tag != f"v{version}":
-        raise ReleaseError(f"the tag is {tag}, and the version {version}; tag v{version}, or change hinet.__version__")
+        raise ReleaseError(
+            f"the tag is {tag}, but the version is {version}; tag v{version} or change hinet.__version__"
+        )
 
 
 def run(*command: str | Path) -> None:
-    """Run a command to its end; it must succeed."""
+    """Run a command, which must succeed."""
     print("$", *command, flush=True)
     done = subprocess.run([*map(str, command)], cwd=ROOT, check=False, timeout=LONGEST)
     if done.returncode:
@@ -60,7 +62,7 @@ def run(*command: str | Path) -> None:
 
 
 def check_sdist(sdist: Path, wheel: Path) -> None:
-    """Refuse an sdist that does not build the same wheel."""
+    """Reject an sdist that does not build the same wheel."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
@@ -68,7 +70,7 @@ def check_sdist(sdist: Path, wheel: Path) -> None:
         (again,) = folder.glob("*.whl")
         names = [set(zipfile.ZipFile(path).namelist()) for path in (wheel, again)]
     if names[0] != names[1]:
-        raise ReleaseError(f"the wheel of the sdist differs in {sorted(names[0] ^ names[1])[:5]}")
+        raise ReleaseError(f"the wheel built from the sdist differs in {sorted(names[0] ^ names[1])[:5]}")
 
 
 def release(tag: str | None) -> None:
@@ -89,7 +91,7 @@ def release(tag: str | None) -> None:
 
 
 def main() -> None:
-    """Release, or say why not."""
+    """Build the release, or report why it cannot be built."""
     try:
         release(sys.argv[1] if len(sys.argv) > 1 else None)
     except ReleaseError as error:

@@ -1,4 +1,4 @@
-"""The comparison of the paper on real DMOZ files: see README.md beside this file for where to place them.
+"""Run the paper's comparison on real DMOZ files; README.md in this folder explains where to place them.
 
 HINET_DATA=folder python benchmarks/lshtc/run.py
 """
@@ -23,7 +23,7 @@ MODELS = ("flatten", "paper-masked", "default")  # dense weights between layers 
 def main() -> None:
     folders = sorted(path.parent for path in DATA.glob(f"lshtc*/**/{TRAIN}"))
     if not folders:
-        raise SystemExit(f"no lshtc*/**/{TRAIN} below HINET_DATA={DATA}; README.md says how to place the files")
+        raise SystemExit(f"no lshtc*/**/{TRAIN} below HINET_DATA={DATA}; README.md explains where to place the files")
     results = {}
     for folder in folders:
         for test in TESTS:
@@ -32,7 +32,7 @@ def main() -> None:
                 outcomes = compare(data, MODELS)
                 print_outcomes(data, outcomes)
                 results[f"{folder.relative_to(DATA)} {test}"] = summarise_outcomes(outcomes)
-    print(f"the paper's own row, on DMOZ with 11,947 classes: {PAPER_ROW}")
+    print(f"the paper's own results on DMOZ with 11,947 classes: {PAPER_ROW}")
     save("lshtc", results)
 
 

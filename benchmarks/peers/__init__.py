@@ -1,1 +1,1 @@
-"""hinet beside what people use today: the same rows, machine and threads, from raw text to labels."""
+"""hinet and the tools people use today: the same rows, machine and threads, from raw text to labels."""

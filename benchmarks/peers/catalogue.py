@@ -1,4 +1,4 @@
-"""Every peer by name, with the settings that validation rows choose among."""
+"""All peers by name, with their candidate settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peers.peer import Peer
 
 @dataclass(frozen=True)
 class Entry:
-    """A peer, its settings to choose among, and whether it uses weights that were trained before."""
+    """A peer, its candidate settings, and whether it uses pretrained weights."""
 
     title: str
     kind: type[Peer]
@@ -25,7 +25,7 @@ class Entry:
 
     @property
     def is_installed(self) -> bool:
-        """Whether its packages are there; not all install everywhere."""
+        """Whether its packages are installed; not all are available everywhere."""
         try:
             self.kind.versions()
         except PackageNotFoundError:

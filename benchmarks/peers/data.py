@@ -1,4 +1,4 @@
-"""The rows of a comparison: raw texts with one label each, the same for every peer."""
+"""Data sets of the comparison: raw texts with one label each, the same for every peer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from measure import DATA
 from hinet import Taxonomy
 from hinet.data.lshtc import read_lshtc
 
-HELD_OUT = 10  # every so many training rows choose settings, where a set has no validation rows
+HELD_OUT = 10  # one in this many training rows chooses settings, if a set has no validation rows
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Texts, and the labels that are right for each."""
+    """Texts with their right labels."""
 
     texts: list[str]
     labels: list[tuple[str, ...]]
@@ -27,7 +27,7 @@ class Rows:
         return len(self.texts)
 
     def single(self) -> tuple[list[str], list[str]]:
-        """Return texts and labels to learn from: a text once for each of its labels."""
+        """Return texts and labels for training; a text is repeated for each of its labels."""
         pairs = [(text, label) for text, labels in zip(self.texts, self.labels, strict=True) for label in labels]
         return [text for text, _ in pairs], [label for _, label in pairs]
 
@@ -36,24 +36,24 @@ class Rows:
         return Rows([self.texts[row] for row in chosen], [self.labels[row] for row in chosen])
 
     def joined(self, other: Rows) -> Rows:
-        """Return these rows and others."""
+        """Return these rows followed by others."""
         return Rows(self.texts + other.texts, self.labels + other.labels)
 
 
 @dataclass(frozen=True)
 class PeerData:
-    """A data set: settings are chosen on ``valid``; what is judged on ``test`` learns from ``train`` and ``valid``."""
+    """A data set: settings are chosen on ``valid``; the final model trains on ``train`` and ``valid``."""
 
     name: str
     taxonomy: Taxonomy
     train: Rows
     valid: Rows
     test: Rows
-    single_words: bool = False  # texts are words in no order, whose characters mean nothing
+    single_words: bool = False  # texts are unordered words whose characters mean nothing
 
     @classmethod
     def of(cls, name: str, texts: Texts) -> PeerData:
-        """Return a set of texts; without validation rows, every tenth training row is one."""
+        """Return a data set of texts; without validation rows, every tenth training row becomes one."""
         train, test, single = _rows(texts.train), _rows(texts.test), name in SINGLE_WORDS
         if texts.valid[1]:
             return cls(name, texts.taxonomy, train, _rows(texts.valid), test, single)
@@ -62,7 +62,7 @@ class PeerData:
         return cls(name, texts.taxonomy, rest, valid, test, single)
 
     def path(self, label: str) -> tuple[str, ...]:
-        """Return the ids from below the root to a label; in a DAG, by the first parent of each."""
+        """Return the ids from below the root to a label; in a DAG, through the first parent of each node."""
         path = [label]
         while parents := self.taxonomy.parents(path[-1]):
             path.append(parents[0])
@@ -71,7 +71,7 @@ class PeerData:
 
 
 def lshtc_texts(folder: str = "lshtc1_dryrun/task2", test: str = "validation.txt") -> Texts:
-    """Return a set of LSHTC, by default the dry run, as texts: a word for each occurrence of a feature."""
+    """Return an LSHTC set, by default the dry run, as texts with one word per occurrence of a feature."""
     read = read_lshtc(DATA / folder, test)
     parts = []
     for part in (read.train, read.test):

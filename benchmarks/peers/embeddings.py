@@ -1,4 +1,4 @@
-"""What people do with sentence-transformers: MiniLM embeds the texts, something simple tells them apart."""
+"""Classifiers on sentence-transformers embeddings: MiniLM embeds the texts, a simple model classifies them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Embedded(Peer):
         raise NotImplementedError
 
     def fit(self, texts: Sequence[str], labels: Sequence[str], data: PeerData) -> None:
-        """Embed, and fit what tells labels apart."""
+        """Embed the texts and fit the classifier."""
         self.model = self._model().fit(self.encoder.encode(list(texts)), np.array(labels))
 
     def answer(self, texts: Sequence[str]) -> Answers:
@@ -38,14 +38,14 @@ class _Embedded(Peer):
         return Answers(self.model.classes_[p.argmax(axis=1)].tolist(), p.max(axis=1))
 
     def save(self, folder: Path) -> None:
-        """Write all but the encoder, which is in its package."""
+        """Write everything except the encoder, which is in its package."""
         encoder, self.encoder = self.encoder, None  # type: ignore[assignment]
         super().save(folder)
         self.encoder = encoder
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Load it with the encoder."""
+        """Load the model and the encoder."""
         from hinet.encoders import Encoder, packaged_encoder
 
         peer = super().load(folder)
@@ -63,7 +63,7 @@ class LinearOnEmbeddings(_Embedded):
 
 
 class NearestEmbeddings(_Embedded):
-    """The nearest training rows vote, by their similarity."""
+    """A vote of the nearest training rows, weighted by similarity."""
 
     def _model(self) -> Any:
         from sklearn.neighbors import KNeighborsClassifier
@@ -92,11 +92,11 @@ class FineTuned(Peer):
         self.tokenizer, self.encoder = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
 
     def fit(self, texts: Sequence[str], labels: Sequence[str], data: PeerData) -> None:
-        """Train encoder and head, with rates that fall to zero."""
+        """Train encoder and head with linearly decaying learning rates."""
         import torch
 
         self.labels = sorted(set(labels))
-        number = {label: at for at, label in enumerate(self.labels)}
+        number = {label: index for index, label in enumerate(self.labels)}
         truth = torch.tensor([number[label] for label in labels])
         self.head = torch.nn.Linear(self.encoder.config.hidden_size, len(self.labels))
         groups = [
@@ -128,11 +128,11 @@ class FineTuned(Peer):
         """Return the most probable label."""
         import torch
 
-        order = sorted(range(len(texts)), key=lambda row: len(texts[row]))  # a batch of like lengths
+        order = sorted(range(len(texts)), key=lambda row: len(texts[row]))  # batches contain texts of similar length
         best, p = np.zeros(len(texts), np.int64), np.zeros(len(texts))
         with torch.inference_mode():
             for start in range(0, len(order), self.batch):
                 rows = order[start : start + self.batch]
                 found = self._scores([texts[row] for row in rows]).softmax(1).max(1)
                 p[rows], best[rows] = found.values.numpy(), found.indices.numpy()
-        return Answers([self.labels[at] for at in best.tolist()], p)
+        return Answers([self.labels[index] for index in best.tolist()], p)

@@ -1,4 +1,4 @@
-"""fastText, supervised, with word and character n-grams of its own."""
+"""Supervised fastText with its own word and character n-grams."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from peers.peer import Answers, Peer
 
 MODEL, PREFIX = "model.bin", "__label__"
 NGRAMS = {"wordNgrams": 2, "minn": 3, "maxn": 5}
-WORD_PAIRS = {"wordNgrams": 2, "minn": 0, "maxn": 0}  # without pairs this build differs from run to run, up to NaN
+WORD_PAIRS = {"wordNgrams": 2, "minn": 0, "maxn": 0}  # without pairs, this build is unstable and can return NaN
 SHARED = {"dim": 100, "bucket": 200_000, "verbose": 0, "seed": 0}
 _WORD = re.compile(r"\w+")
 
@@ -27,11 +27,11 @@ class FastText(Peer):
     modules = ("fasttext",)
 
     def fit(self, texts: Sequence[str], labels: Sequence[str], data: PeerData) -> None:
-        """Train from a file, as it wants it."""
+        """Train from a file in fastText's format."""
         import fasttext
 
         self.labels = sorted(set(labels))
-        number = {label: at for at, label in enumerate(self.labels)}
+        number = {label: index for index, label in enumerate(self.labels)}
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "rows.txt")
             lines = (f"{PREFIX}{number[label]} {_line(text)}\n" for text, label in zip(texts, labels, strict=True))
@@ -44,10 +44,10 @@ class FastText(Peer):
         found, p = self.model.predict([_line(text) for text in texts], k=1)
         numbers = (int(row[0].removeprefix(PREFIX)) if len(row) else 0 for row in found)
         shares = np.array([row[0] if len(row) else 0.0 for row in p], np.float64)
-        return Answers([self.labels[at] for at in numbers], np.minimum(shares, 1))
+        return Answers([self.labels[index] for index in numbers], np.minimum(shares, 1))
 
     def save(self, folder: Path) -> None:
-        """Write the model by its own format, the labels as a pickle."""
+        """Write the model in fastText's format, and the labels as a pickle."""
         model, self.model = self.model, None
         model.save_model(str(folder / MODEL))
         super().save(folder)

@@ -1,4 +1,4 @@
-"""Linear models of scikit-learn, flat and, by HiClass, one for each parent node."""
+"""scikit-learn linear models: flat, and with HiClass one per parent node."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from peers.peer import Answers, Peer
 
 
 class LinearSVM(Peer):
-    """A flat LinearSVC, one against the rest."""
+    """A flat one-versus-rest LinearSVC."""
 
     modules = ("sklearn.svm", "sklearn.linear_model", *NGrams.modules)
 
     def fit(self, texts: Sequence[str], labels: Sequence[str], data: PeerData) -> None:
-        """Learn all labels side by side."""
+        """Train on all labels."""
         self.features, self.model = NGrams(data), self._model()
         self.model.fit(self.features.fit_transform(texts), np.array(labels))
 
@@ -33,7 +33,7 @@ class LinearSVM(Peer):
 
 
 class LogisticRegression(LinearSVM):
-    """A flat logistic regression, one softmax over all labels."""
+    """A flat logistic regression with one softmax over all labels."""
 
     def _model(self) -> Any:
         from sklearn.linear_model import LogisticRegression as Logistic
@@ -47,13 +47,13 @@ class LogisticRegression(LinearSVM):
 
 
 class PerParentNode(Peer):
-    """HiClass with a linear model at each parent node, from the top down."""
+    """HiClass with one linear model per parent node, top down."""
 
     packages = ("hiclass", "scikit-learn")
     modules = ("hiclass", *LinearSVM.modules)
 
     def fit(self, texts: Sequence[str], labels: Sequence[str], data: PeerData) -> None:
-        """Learn the children of each node."""
+        """Train a model for the children of each node."""
         from hiclass import LocalClassifierPerParentNode
         from sklearn.linear_model import LogisticRegression as Logistic
         from sklearn.svm import LinearSVC

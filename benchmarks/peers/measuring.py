@@ -1,4 +1,4 @@
-"""What is measured of a peer, in a process of its own: how right, how fast, how large."""
+"""Measure a peer in its own process: accuracy, speed and size."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from peers.data import PeerData, Rows
 from peers.peer import Answers, Peer
 
 SINGLE_ROWS = 100
-COLD_START = 600.0  # seconds that a first answer may take
+COLD_START = 600.0  # maximum seconds until the first answer
 
 
 class Clock:
-    """Seconds by the wall, and of all processors, since it was made."""
+    """Measure wall-clock and CPU seconds since creation."""
 
     def __init__(self) -> None:
         self._wall, self._cpu = time.perf_counter(), _cpu_seconds()
 
     def seconds(self) -> tuple[float, float]:
-        """Return both."""
+        """Return wall-clock and CPU seconds."""
         return time.perf_counter() - self._wall, _cpu_seconds() - self._cpu
 
 
@@ -37,7 +37,7 @@ def _cpu_seconds() -> float:
 
 
 def scores(data: PeerData, rows: Rows, answers: Answers) -> dict[str, float | None]:
-    """Return how right answers are."""
+    """Return the metrics of answers."""
     truth, taxonomy = rows.labels, data.taxonomy
     right = np.array([label in true for label, true in zip(answers.labels, truth, strict=True)])
     p = answers.probability
@@ -51,17 +51,17 @@ def scores(data: PeerData, rows: Rows, answers: Answers) -> dict[str, float | No
 
 
 def validation_accuracy(peer: Peer, data: PeerData) -> dict[str, Any]:
-    """Return the accuracy on validation rows after training on the others, or the error of a failed training."""
+    """Return the accuracy on validation rows after training on the others, or the error if training fails."""
     peer.prepare(data)
     try:
         peer.fit(*data.train.single(), data)
-    except (RuntimeError, ValueError) as error:  # such as training that diverged
+    except (RuntimeError, ValueError) as error:  # for example, training diverged
         return {"accuracy": 0.0, "error": str(error)}
     return {"accuracy": scores(data, data.valid, peer.answer(data.valid.texts))["accuracy"]}
 
 
 def measured(peer: Peer, data: PeerData) -> dict[str, Any]:
-    """Train on all but the test rows, answer those, and measure both."""
+    """Train on all but the test rows, predict those, and measure both."""
     peer.prepare(data)
     rows = data.train.joined(data.valid).single()
     clock = Clock()
@@ -93,7 +93,7 @@ def measured(peer: Peer, data: PeerData) -> dict[str, Any]:
 
 
 def _kept(peer: Peer, text: str) -> dict[str, float]:
-    """Return the size of a saved peer, and the seconds of a fresh process that loads it and answers one text."""
+    """Return the size of a saved peer, and the seconds a fresh process takes to load it and answer one text."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         peer.save(path)

@@ -1,4 +1,4 @@
-"""Word and character n-grams by scikit-learn, for the peers that have no features of their own."""
+"""Word and character n-grams by scikit-learn, for peers without their own features."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIN_DF = 2
 
 
 class NGrams:
-    """TF-IDF of words and pairs of words, and of character n-grams within words, as hinet has them for short texts."""
+    """TF-IDF of words, word pairs and character n-grams within words, like hinet's features for short texts."""
 
     modules = ("scipy.sparse", "sklearn.feature_extraction.text", "sklearn.preprocessing")
 
@@ -29,7 +29,7 @@ class NGrams:
             self._parts.append(TfidfVectorizer(analyzer="char_wb", ngram_range=CHARACTERS, **shared))
 
     def fit_transform(self, texts: Sequence[str]) -> Any:
-        """Return the rows of training texts, CSR, each of length 1."""
+        """Return the rows of training texts, as CSR with unit length."""
         return _stacked([part.fit_transform(texts) for part in self._parts])
 
     def transform(self, texts: Sequence[str]) -> Any:

@@ -1,4 +1,4 @@
-"""hinet as a user has it, and the Flatten Network of the paper."""
+"""hinet with its default settings and variants, and the paper's Flatten Network."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SINGLE_WORDS = TextSettings(word_ngrams=(1, 1), char_ngrams=None, min_df=1)
 
 
 class HiNet(Peer):
-    """HiNetClassifier; without settings, all by default."""
+    """HiNetClassifier, with defaults unless settings are given."""
 
-    packages: ClassVar[tuple[str, ...]] = ()  # its commit is that of the results
+    packages: ClassVar[tuple[str, ...]] = ()  # the results record the commit
 
     def prepare(self, data: PeerData) -> None:
-        """Compile, or load what was compiled, and distil static vectors, which are not of this data set."""
+        """Load or compile the kernels, and distil static vectors, which do not depend on the data set."""
         self.classifier = HiNetClassifier(**self._parameters(data))
         sample = data.train.take(range(min(len(data.train), 50)))
         HiNetClassifier(data.taxonomy, epochs=1).fit(*sample.single()).predict(sample.texts[:1])
@@ -34,7 +34,7 @@ class HiNet(Peer):
         return {"taxonomy": data.taxonomy, "n_jobs": self.threads, "text": text, **self.settings}
 
     def fit(self, texts: Sequence[str], labels: Sequence[str], data: PeerData) -> None:
-        """Train."""
+        """Train the classifier."""
         self.classifier.fit(list(texts), list(labels))
 
     def answer(self, texts: Sequence[str]) -> Answers:
@@ -55,7 +55,7 @@ class HiNet(Peer):
 
 
 class HiNetWithCharacters(HiNet):
-    """hinet with character n-grams, which it leaves out by default of many texts that are not short."""
+    """hinet with character n-grams, which are off by default for large sets of longer texts."""
 
     def _parameters(self, data: PeerData) -> dict[str, Any]:
         text = SINGLE_WORDS if data.single_words else TextSettings(char_ngrams=(3, 5))
@@ -63,7 +63,7 @@ class HiNetWithCharacters(HiNet):
 
 
 class HiNetWithVectors(HiNet):
-    """hinet with static vectors, distilled from MiniLM once and kept with the model."""
+    """hinet with static vectors, distilled from MiniLM once and saved with the model."""
 
     packages = ("sentence-transformers",)
 
@@ -76,7 +76,7 @@ class HiNetWithVectors(HiNet):
 
 
 class HiNetWithEncoder(HiNet):
-    """hinet with MiniLM beside the n-grams, frozen."""
+    """hinet with the frozen MiniLM encoder in addition to n-grams."""
 
     packages = ("sentence-transformers",)
 
@@ -87,7 +87,7 @@ class HiNetWithEncoder(HiNet):
 
 
 class Flatten(Peer):
-    """The Flatten Network of the paper, in torch: one softmax over all labels, on hinet's features."""
+    """The paper's Flatten Network in torch: one softmax over all labels, on hinet's features."""
 
     packages = ("torch",)
     modules = ("hinet.networks",)
@@ -101,7 +101,7 @@ class Flatten(Peer):
         torch.manual_seed(0)
 
     def fit(self, texts: Sequence[str], labels: Sequence[str], data: PeerData) -> None:
-        """Train with the settings of the comparison in the paper's terms."""
+        """Train with the settings of the comparison."""
         from hinet.networks import FlattenNetwork, SparseBag, Targets, TrainingSettings, train
         from hinet.networks.features import WIDTH
 

@@ -1,4 +1,4 @@
-"""What every peer can do: learn from texts, answer texts, be saved and loaded."""
+"""Interface of a peer: fit texts, predict texts, save and load."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ PICKLE = "peer.pickle"
 
 
 class Answers(NamedTuple):
-    """A label for each text, and its probability where the peer has one."""
+    """One label per text, and its probability if the peer has one."""
 
     labels: list[str]
     probability: NDArray[np.float64] | None = None
 
 
 class Peer(ABC):
-    """A system that goes from raw texts to labels, with the settings it was made with."""
+    """A system that goes from raw texts to labels, with given settings."""
 
-    packages: ClassVar[tuple[str, ...]] = ("scikit-learn",)  # whose versions count
+    packages: ClassVar[tuple[str, ...]] = ("scikit-learn",)  # packages whose versions are recorded
     modules: ClassVar[tuple[str, ...]] = ()  # imported outside of all timers
 
     def __init__(self, threads: int = 1, **settings: Any) -> None:
         self.threads, self.settings = threads, settings
 
     def prepare(self, data: PeerData) -> None:
-        """Import, compile or load what no timer should see."""
+        """Import, compile or load everything that should not be timed."""
         for name in self.modules:
             importlib.import_module(name)
 
     @abstractmethod
     def fit(self, texts: Sequence[str], labels: Sequence[str], data: PeerData) -> None:
-        """Learn from texts with one label each; ``data`` has the taxonomy."""
+        """Train on texts with one label each; ``data`` has the taxonomy."""
 
     @abstractmethod
     def answer(self, texts: Sequence[str]) -> Answers:
-        """Return a label for each text."""
+        """Return one label per text."""
 
     def save(self, folder: Path) -> None:
-        """Write all that an answer needs."""
+        """Write everything that prediction needs."""
         with (folder / PICKLE).open("wb") as stream:
             pickle.dump(self, stream, protocol=pickle.HIGHEST_PROTOCOL)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Return what was saved; for files of this benchmark only."""
+        """Load what ``save`` wrote; only for files of this benchmark."""
         with (folder / PICKLE).open("rb") as stream:
             peer: Self = pickle.load(stream)
         return peer

@@ -1,4 +1,4 @@
-"""Sphinx's configuration of the documentation site, which ``make docs`` builds from ``docs``."""
+"""Sphinx configuration of the documentation site, which ``make docs`` builds from ``docs``."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ project, release, version = "hinet", __version__, __version__
 copyright = "the hinet authors, MIT licence"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 
-myst_heading_anchors = 4  # links to headings are those of GitHub
+myst_heading_anchors = 4  # anchors as on GitHub
 suppress_warnings = [
-    "misc.highlighting_failure",  # JSON in which … stands for what is left out
-    "ref.python",  # words in the types of parameters, such as rows, that are also names of attributes
+    "misc.highlighting_failure",  # JSON examples use … for omitted parts
+    "ref.python",  # words in parameter types, such as rows, that are also attribute names
 ]
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # docstrings have the types
+autodoc_typehints = "none"  # docstrings contain the types
 autodoc_default_options = {"members": True, "imported-members": True}
 napoleon_google_docstring = False
 napoleon_use_ivar = True
@@ -41,7 +41,7 @@ _LOADED = re.compile(
 
 
 def check_offline(app: Any, exception: Exception | None) -> None:
-    """Refuse a site that loads anything from another address."""
+    """Reject a site that loads anything from another address."""
     for path in [] if exception else Path(app.outdir).rglob("*.html"):
         found = _LOADED.search(path.read_text(encoding="utf-8"))
         if found:
@@ -49,11 +49,11 @@ def check_offline(app: Any, exception: Exception | None) -> None:
 
 
 def is_inherited(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
-    """Leave out what scikit-learn adds to every estimator."""
+    """Skip members that scikit-learn adds to every estimator."""
     return True if name.endswith(("_request", "_metadata_routing")) else None
 
 
 def setup(app: Any) -> None:
-    """Choose what is documented, and check the site after it was built."""
+    """Select the documented members, and check the site after the build."""
     app.connect("autodoc-skip-member", is_inherited)
     app.connect("build-finished", check_offline)
