@@ -170,7 +170,7 @@ def put(*path: Any) -> Callable[[Any], None]:
         ("hashed", put("labels", "values", "values", [5, 4, 10**30]), "beyond 64 bits|are not"),
         ("hashed", put("labels", "values", "values", [1, 2, 3]), "other ones than the nodes"),
         ("dense", put("model", "features", "features", 10**12), "has the shape"),
-        ("dense", put("model", "width", 10**12), "the head reads not"),
+        ("dense", put("model", "width", 10**12), "the head does not read"),
         ("dense", put("model", "head", "wiring", 7), "model.head.wiring is 7"),
         ("dense", put("input_features", 4), "are scaled"),
         ("sparse", put("input_features", 4), "reads 5 features, and rows have 4"),

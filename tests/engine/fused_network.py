@@ -18,9 +18,8 @@ from hinet.engine.model.groups import LabelSpans
 from hinet.errors import HiNetError
 from hinet.networks.features import SparseBag, SparseRows
 from hinet.networks.graph import NeuronGraph
-from hinet.networks.heads import HeadSettings, SiblingHead
+from hinet.networks.heads import HeadSettings, SiblingHead, segment_logsumexp
 from hinet.networks.models import HiNet
-from hinet.networks.segments import segment_logsumexp
 from hinet.ragged import positions
 from hinet.taxonomy import Layers
 from tests.engine.set_head import SetHead

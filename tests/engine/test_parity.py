@@ -50,7 +50,7 @@ from hinet.networks import (
 from hinet.networks import (
     Targets as TorchTargets,
 )
-from hinet.networks.segments import segment_logsumexp
+from hinet.networks.heads import segment_logsumexp
 from hinet.ragged import offsets_of
 from tests.engine.fused_network import FusedNetwork, from_fused, to_fused, wide_matrix
 from tests.networks.strategies import enumerated

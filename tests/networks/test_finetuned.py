@@ -27,7 +27,7 @@ from hinet.errors import FileError, HiNetError
 from hinet.files import read_arrays, write_arrays
 from hinet.metrics import accuracy
 from hinet.networks.fine_tuning import TokenExamples, TuningSettings, fine_tune
-from hinet.networks.predict import predict_traces
+from hinet.networks.models import predict_traces
 from hinet.progress import Progress
 from hinet.taxonomy import Layers
 from tests.encoders.conftest import make_encoder

@@ -1,20 +1,18 @@
-"""Torch modules: feature networks, hierarchical heads, the Flatten Network; the loop that trains them; answers."""
+"""Torch networks, optional: feature networks, hierarchical heads, the flat baseline, their training and inference."""
 
 from hinet.extras import require
 
 require("torch", "hinet.networks")
 
 from hinet.encoders.torch_runtime import device_name, is_network, torch_threads
-from hinet.networks.downpour import best_traces_to, downpour
 from hinet.networks.exporting import FlatSource, HiNetSource
 from hinet.networks.features import DenseFeatures, SparseBag, SparseRows
 from hinet.networks.graph import NeuronGraph
 from hinet.networks.heads import HeadSettings, HierarchicalHead, build_head, default, paper
-from hinet.networks.loop import RowAdagrad, TrainingSettings, train
-from hinet.networks.marginals import Marginals, forward, marginals
-from hinet.networks.models import FlattenNetwork, HiNet
-from hinet.networks.predict import predict_traces
+from hinet.networks.inference import Marginals, best_traces_to, downpour, forward, marginals
+from hinet.networks.models import FlattenNetwork, HiNet, predict_traces
 from hinet.networks.targets import TargetBatch, Targets
+from hinet.networks.training import RowAdagrad, TrainingSettings, train
 
 __all__ = [
     "DenseFeatures",

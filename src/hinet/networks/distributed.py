@@ -1,7 +1,7 @@
-"""Training in several processes at once, each with its share of every batch, as torch's own launchers start them.
+"""Training in several processes that torch has connected, each with its share of every batch.
 
-Dense gradients are averaged by DistributedDataParallel. Those of sparse bags it would make dense, so each process gets
-the touched rows of all the others and their gradients instead. A step is that of one process on the whole batch.
+Dense gradients are averaged by DistributedDataParallel. It would make those of sparse bags dense, so the processes
+exchange the gradients of the rows that they used instead. A step equals that of one process on the whole batch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hinet.networks.targets import TargetBatch
 
 
 class _Cost(nn.Module):
-    """The cost of rows as what a module returns, which is what DistributedDataParallel watches."""
+    """The cost of rows as the output of a module, as DistributedDataParallel needs it."""
 
     def __init__(self, network: Any) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class _Cost(nn.Module):
 
 
 class Processes:
-    """The processes that train a network together; a single one, unless a process group was set up."""
+    """The processes that train a network together: one, unless a process group was initialised."""
 
     def __init__(self) -> None:
         is_one_of_many = distributed.is_available() and distributed.is_initialized()
@@ -40,9 +40,9 @@ class Processes:
         self.count = distributed.get_world_size() if is_one_of_many else 1
 
     def joined(self, network: Any, device: str) -> nn.Module:
-        """Return a module that gives the cost of rows, and whose dense gradients are averaged over all processes.
+        """Return a module that computes the cost of rows and averages dense gradients over all processes.
 
-        All of them start from the weights of the first.
+        All processes start from the weights of the first.
         """
         cost = _Cost(network)
         if self.count == 1:
@@ -59,9 +59,9 @@ class Processes:
         return DistributedDataParallel(cost, devices, broadcast_buffers=False, find_unused_parameters=True)
 
     def share(self, chosen: NDArray[np.int64]) -> tuple[slice, float]:
-        """Return which rows of a batch are this process's, and what their mean cost counts.
+        """Return the rows of a batch that belong to this process, and the weight of their mean cost.
 
-        The mean over processes is then the mean over rows. A process without rows takes one, which counts nothing.
+        The mean over processes is then the mean over rows. A process without rows gets one row with weight 0.
         """
         bounds = np.linspace(0, len(chosen), self.count + 1).astype(np.int64)
         start, end = int(bounds[self.rank]), int(bounds[self.rank + 1])
@@ -70,7 +70,7 @@ class Processes:
         return slice(start, end), self.count * (end - start) / len(chosen)
 
     def exchange_sparse(self, parameters: Iterable[Tensor]) -> None:
-        """Replace sparse gradients by their mean over all processes, touched rows alone."""
+        """Replace sparse gradients by their mean over all processes, only for rows that have a gradient."""
         if self.count == 1:
             return
         for parameter in parameters:
@@ -82,11 +82,9 @@ class Processes:
                     parameter.shape,
                 )
             gradient = gradient.coalesce()
-            rows = _gathered(gradient.indices()[0])
-            values = _gathered(gradient.values())
-            parameter.grad = torch.sparse_coo_tensor(
-                torch.cat(rows)[None], torch.cat(values) / self.count, parameter.shape
-            ).coalesce()
+            rows, values = _gather(gradient.indices()[0]), _gather(gradient.values())
+            mean = torch.sparse_coo_tensor(torch.cat(rows)[None], torch.cat(values) / self.count, parameter.shape)
+            parameter.grad = mean.coalesce()
 
     def mean(self, total: float) -> float:
         """Return the mean of a number over all processes."""
@@ -106,12 +104,11 @@ def sparse_weights(network: nn.Module) -> list[Tensor]:
     ]
 
 
-def _gathered(tensor: Tensor) -> list[Tensor]:
-    """Return the tensors of all processes, whose first axes differ."""
+def _gather(tensor: Tensor) -> list[Tensor]:
+    """Return the tensors of all processes, which may differ in length."""
     counts = [torch.zeros(1, dtype=torch.int64, device=tensor.device) for _ in range(distributed.get_world_size())]
     distributed.all_gather(counts, torch.tensor([len(tensor)], device=tensor.device))
-    most = max(int(count) for count in counts)
-    padded = tensor.new_zeros(most, *tensor.shape[1:])
+    padded = tensor.new_zeros(max(int(count) for count in counts), *tensor.shape[1:])
     padded[: len(tensor)] = tensor
     parts = [torch.empty_like(padded) for _ in counts]
     distributed.all_gather(parts, padded)

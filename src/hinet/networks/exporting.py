@@ -1,4 +1,4 @@
-"""Networks as an export sees them: what they compute, in ONNX operations."""
+"""Networks as ONNX graphs: the sources of an export."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from hinet.exporting.graph import GraphInMaking
 from hinet.exporting.sources import Source, source_of
 from hinet.networks.features import DenseFeatures, SparseBag
 from hinet.networks.heads import SiblingHead
-from hinet.networks.models import FlattenNetwork, HiNet
-from hinet.networks.predict import predict_traces
+from hinet.networks.models import FlattenNetwork, HiNet, predict_traces
 from hinet.ragged import gather, offsets_of
 from hinet.taxonomy import Layers
 
@@ -31,7 +30,7 @@ _WITHOUT_EFFECT = (nn.Dropout, nn.Identity)
 
 @dataclass(frozen=True)
 class _NetworkSource(Source):
-    """A network, which a graph holds whole."""
+    """A network; the graph contains all of it."""
 
     network: HiNet | FlattenNetwork
 
@@ -42,7 +41,7 @@ class _NetworkSource(Source):
 
     @property
     def reads_sparse(self) -> bool:  # type: ignore[override]
-        """Whether its rows are sparse."""
+        """Whether the network reads sparse rows."""
         return isinstance(self.network.features, SparseBag)
 
     def both_traces(self, rows: Any, threads: int | None) -> tuple[Traces, Traces]:
@@ -70,7 +69,7 @@ class HiNetSource(_NetworkSource):
         hidden, head = self._hidden(graph), self.network.head
         if not isinstance(head, SiblingHead):
             raise HiNetError(
-                "the export knows heads with wiring 'skip' and normalisation 'parent', the default; "
+                "the export supports only heads with wiring 'skip' and normalisation 'parent', the default; "
                 f"got {head.settings.wiring!r} and {head.settings.normalisation!r}"
             )
         logits = scoring.linear(graph, hidden, array_of(head.option_weight), array_of(head.bias))
@@ -91,7 +90,7 @@ class FlatSource(_NetworkSource):
         return graph.add("LogSoftmax", scoring.transposed(graph, scores), axis=1)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return a trace of each label, the first of those that it has."""
+        """Return the first trace of each label."""
         traces = Traces.of_nodes(self.layers, self.network.label_nodes.cpu().numpy())
         neurons, lengths = gather(traces.neurons, traces.offsets, traces.row_offsets[:-1])
         return {"label_offsets": offsets_of(lengths), "label_neurons": neurons}
@@ -102,12 +101,12 @@ source_of.register(FlattenNetwork)(FlatSource)
 
 
 def perceptron(graph: GraphInMaking, features: nn.Module) -> str:
-    """Return the feature layer of dense rows, the input ``x``, (b, k).
+    """Return the feature layer, (b, k), of dense rows, which are the input ``x``.
 
     Raises
     ------
     HiNetError
-        If the network has modules that are not known here.
+        If the network has unsupported modules.
     """
     steps = list(_steps(features))
     readers = [step for step in steps if isinstance(step, nn.Linear)]
@@ -128,14 +127,14 @@ def array_of(tensor: Tensor) -> Floats:
 
 
 def _expert_of(features: SparseBag) -> DeepExpert:
-    """Return a sparse bag as the inputs of an expert that has no outputs."""
+    """Return a sparse bag as the inputs of a deep expert without outputs."""
     outputs = np.zeros((0, features.width), np.float32)
     slope = (np.arange(features.width) < features.linear_units).astype(np.float32)
     return DeepExpert.of(array_of(features.weight), array_of(features.bias), outputs, np.zeros(0, np.float32), slope)
 
 
 def _steps(features: nn.Module) -> Iterator[nn.Module]:
-    """Yield the modules that a feature network applies one after the other."""
+    """Yield the modules of a feature network in the order in which they are applied."""
     if isinstance(features, DenseFeatures):
         features = features.layers
     if type(features) is nn.Sequential:
@@ -145,7 +144,7 @@ def _steps(features: nn.Module) -> Iterator[nn.Module]:
         yield features
     else:
         raise HiNetError(
-            "the export knows SparseBag, DenseFeatures and nn.Sequential of nn.Linear and activations; "
-            f"the feature network has {type(features).__name__}; export that by torch.onnx, and here the same "
+            "the export supports SparseBag, DenseFeatures and nn.Sequential of nn.Linear and activations; "
+            f"the feature network has {type(features).__name__}; export that with torch.onnx, and here the same "
             "network with nn.Identity() as its features"
         )

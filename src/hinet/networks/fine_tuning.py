@@ -1,8 +1,8 @@
-"""Training an encoder and the hierarchical head above it together, with checkpoints.
+"""Fine-tuning: training an encoder together with the hierarchical head above it, with checkpoints.
 
-All that is random in a step comes from the seed and the number of the step, and the order of the rows in an epoch from
-the seed and the number of the epoch. So the weights, the moments of the optimiser and the number of steps are the whole
-state of a run, and a resumed run ends with the same network.
+Randomness in a step depends only on the seed and the number of the step, and the order of rows in an epoch on the seed
+and the number of the epoch. So the weights, the moments of the optimiser and the number of steps are the whole state of
+a run, and a resumed run ends with the same network.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ from torch import nn
 
 from hinet.data import Traces
 from hinet.encoders.text_encoder import TextEncoder, TokenRows
-from hinet.encoders.torch_runtime import torch_threads
+from hinet.encoders.torch_runtime import default_device, torch_threads
 from hinet.engine.training.checkpoints import CHECKPOINT_EVERY, Best, Checkpoints, Done, check_finite, fingerprint_of
 from hinet.engine.training.jobs import Arrays, Job
 from hinet.errors import FileError, HiNetError
 from hinet.memory import GB, require_memory
 from hinet.metrics import accuracy
 from hinet.networks.features import DenseFeatures
-from hinet.networks.heads import HeadSettings, default
-from hinet.networks.models import HiNet
-from hinet.networks.predict import predict_traces
+from hinet.networks.models import HiNet, predict_traces
 from hinet.networks.targets import Targets
+from hinet.networks.training import head_settings
 from hinet.parameters import NONE, PATH, SEED, Rules, real, validate_fields, whole
 from hinet.progress import EpochRecord, Progress, SilentProgress
 
-BUCKET = 50  # batches whose rows are sorted by length together
+BUCKET = 50  # batches whose rows are sorted by length
 _RULES: Rules = {
     "epochs": whole(1), "batch": whole(1), "encoder_rate": real(above=0), "head_rate": real(above=0),
     "weight_decay": real(0), "warm_up": real(0, 1), "largest_gradient": real(above=0), "patience": whole(1) | NONE,
@@ -44,15 +43,15 @@ _RULES: Rules = {
 
 @dataclass(frozen=True)
 class TuningSettings:
-    """How to fine-tune; the learning rates rise over a short warm-up, then fall linearly to zero."""
+    """How to fine-tune; the learning rates rise during a short warm-up, then decay linearly to zero."""
 
     epochs: int = 3
     batch: int = 32
     encoder_rate: float = 5e-5
     head_rate: float = 1e-2
-    weight_decay: float = 0.01  # of the matrices of the encoder
-    warm_up: float = 0.1  # share of the steps over which the rates rise
-    largest_gradient: float = 1.0  # the norm that longer gradients of a step are cut to
+    weight_decay: float = 0.01  # applies to the matrices of the encoder
+    warm_up: float = 0.1  # share of the steps during which the rates rise
+    largest_gradient: float = 1.0  # maximum norm of the gradients of a step
     patience: int | None = None  # epochs without a better validation score after which to stop
     seed: int = 0
 
@@ -62,7 +61,7 @@ class TuningSettings:
 
 @dataclass(frozen=True)
 class TokenExamples:
-    """Texts as tokens, with their labels."""
+    """Tokenised texts with their labels."""
 
     rows: TokenRows
     traces: Traces
@@ -70,7 +69,7 @@ class TokenExamples:
 
 
 class TuningJob(Job):
-    """The steps of a run, and its state between any two of them."""
+    """The steps of a run, and its state between steps."""
 
     name = "encoder"
 
@@ -82,33 +81,33 @@ class TuningJob(Job):
         self._weights = np.ones(len(self.rows)) if weights is None else weights
         self.batches = -(-len(self.rows) // settings.batch)
         self.total = self.batches * settings.epochs
-        self.taken, self._cost = 0, 0.0  # steps of all epochs; the cost of the rows of this epoch so far
+        self.steps, self._cost = 0, 0.0  # steps done in all epochs; summed cost of the rows of this epoch
         self._parameters = {name: each for name, each in network.named_parameters() if each.numel()}
         self._optimiser = self._new_optimiser()
 
     def work(self) -> float:
-        """Return the number of tokens to read."""
+        """Return the number of tokens to process."""
         return float(len(self.rows.ids) * self.epochs)
 
     def run_epoch(self, epoch: int, advance: Callable[[int], None]) -> float:
-        """Train on the rows of an epoch that are left, and return the mean cost of all its rows."""
+        """Train on the remaining rows of an epoch, and return the mean cost of all its rows."""
         order = self._order(epoch)
         self.network.train()
-        for chosen in order[self.taken - epoch * self.batches :]:
+        for chosen in order[self.steps - epoch * self.batches :]:
             self._cost += self._step(chosen) * len(chosen)
-            self.taken += 1
+            self.steps += 1
             advance(len(chosen))
         cost, self._cost = self._cost / len(self.rows), 0.0
         return cost
 
     @property
     def rate_share(self) -> float:
-        """The share of the full rates that the next step has."""
+        """Learning rate of the next step, as a share of the full rate."""
         warm_up = max(1.0, self.settings.warm_up * self.total)
-        return min((self.taken + 1) / warm_up, (self.total - self.taken) / max(1.0, self.total - warm_up), 1.0)
+        return min((self.steps + 1) / warm_up, (self.total - self.steps) / max(1.0, self.total - warm_up), 1.0)
 
     def _order(self, epoch: int) -> list[NDArray[np.int64]]:
-        """Return the batches of an epoch, rows of about the same length in each, in random order."""
+        """Return the batches of an epoch in random order, each with rows of similar length."""
         random = np.random.default_rng([self.settings.seed, epoch])
         order, lengths = random.permutation(len(self.rows)), self.rows.lengths
         size, batch = self.settings.batch * BUCKET, self.settings.batch
@@ -120,12 +119,12 @@ class TuningJob(Job):
     def _step(self, chosen: NDArray[np.int64]) -> float:
         """Take a step down the gradient of the cost of some rows, and return their mean cost."""
         settings, device = self.settings, self.encoder.device
-        torch.manual_seed(int(np.random.default_rng([settings.seed, self.taken, 1]).integers(2**62)))  # of dropout
+        torch.manual_seed(int(np.random.default_rng([settings.seed, self.steps, 1]).integers(2**62)))  # seeds dropout
         batch = self.encoder.batch(self.rows, chosen)
         weights = torch.from_numpy(self._weights[chosen]).float().to(device)
         cost = (self.network.cost(batch, self.targets.batch(chosen).to(device)) * weights).mean()
         if not cost.isfinite():
-            raise HiNetError("the cost is no longer finite; lower the sample weights, or choose another encoder")
+            raise HiNetError("the cost is no longer finite; lower the sample weights or choose another encoder")
         if cost.requires_grad:  # not in a taxonomy without a choice
             self._optimiser.zero_grad()
             cost.backward()  # type: ignore[no-untyped-call]
@@ -136,18 +135,17 @@ class TuningJob(Job):
         return float(cost.detach())
 
     def _new_optimiser(self) -> torch.optim.AdamW:
-        settings, names = self.settings, list(self._parameters)
-        matrices = [n for n in names if n.startswith("features.") and self._parameters[n].ndim > 1]
-        vectors = [n for n in names if n.startswith("features.") and self._parameters[n].ndim <= 1]
-        heads = [n for n in names if not n.startswith("features.")]
+        settings = self.settings
+        encoder = [each for name, each in self._parameters.items() if name.startswith("features.")]
+        head = [each for name, each in self._parameters.items() if not name.startswith("features.")]
         groups = [
-            {"params": [self._parameters[name] for name in chosen], "full_rate": rate, "weight_decay": decay}
-            for chosen, rate, decay in (
-                (matrices, settings.encoder_rate, settings.weight_decay),
-                (vectors, settings.encoder_rate, 0.0),
-                (heads, settings.head_rate, 0.0),
+            {"params": parameters, "full_rate": rate, "weight_decay": decay}
+            for parameters, rate, decay in (
+                ([each for each in encoder if each.ndim > 1], settings.encoder_rate, settings.weight_decay),
+                ([each for each in encoder if each.ndim <= 1], settings.encoder_rate, 0.0),
+                (head, settings.head_rate, 0.0),
             )
-            if chosen
+            if parameters
         ]
         optimiser = torch.optim.AdamW(groups, lr=settings.encoder_rate)
         for parameter in self._parameters.values():
@@ -159,26 +157,26 @@ class TuningJob(Job):
         return optimiser
 
     def state(self) -> Arrays:
-        """Return the weights, the moments of the optimiser, and how far the run is."""
+        """Return the weights, the moments of the optimiser, and the progress of the run."""
         state = self.best_state()
         for name, parameter in self._parameters.items():
             moments = self._optimiser.state[parameter]
             state[f"average.{name}"] = moments["exp_avg"].cpu().numpy()
             state[f"square.{name}"] = moments["exp_avg_sq"].cpu().numpy()
-        return state | {"steps": np.array([self.taken]), "cost": np.array([self._cost])}
+        return state | {"steps": np.array([self.steps]), "cost": np.array([self._cost])}
 
     def best_state(self) -> Arrays:
         """Return the weights."""
         return {f"weight.{name}": each.detach().cpu().numpy() for name, each in self._parameters.items()}
 
     def fault_of(self, state: Mapping[str, NDArray[Any]]) -> str | None:
-        """Return what is wrong with the number of steps, if anything."""
+        """Return a description of an invalid number of steps, or None."""
         steps = int(state["steps"][0]) if "steps" in state else 0
-        return None if 0 <= steps <= self.total else f"it tells of {steps:,} steps of {self.total:,}"
+        return None if 0 <= steps <= self.total else f"it has {steps:,} of {self.total:,} steps"
 
     @torch.no_grad()
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take up a state, or the weights of one."""
+        """Restore a state, or only its weights."""
         for name, parameter in self._parameters.items():
             parameter.copy_(torch.from_numpy(np.array(state[f"weight.{name}"])))
             if "steps" in state:
@@ -187,7 +185,7 @@ class TuningJob(Job):
                 moments["exp_avg_sq"].copy_(torch.from_numpy(np.array(state[f"square.{name}"])))
                 moments["step"].fill_(float(state["steps"][0]))
         if "steps" in state:
-            self.taken, self._cost = int(state["steps"][0]), float(state["cost"][0])
+            self.steps, self._cost = int(state["steps"][0]), float(state["cost"][0])
 
     def fingerprint(self, valid: TokenExamples | None) -> str:
         """Return a text that changes with the rows, the settings and the weights at the start."""
@@ -212,77 +210,80 @@ def fine_tune(
     checkpoint_every: float = 0.0,
     progress: Progress | None = None,
 ) -> tuple[HiNet, tuple[EpochRecord, ...]]:
-    """Train an encoder in place with a new head above it; return a network that reads embeddings, and the history.
+    """Train an encoder in place with a new head; return a network that reads embeddings, and the history.
 
-    With validation rows the weights of the epoch that is best on them are kept. The same seed and number of threads
-    give the same network on a CPU, interrupted or not.
+    With validation rows, the weights of the epoch with the best score are kept. The same seed and number of threads
+    give the same network on a CPU, even if the run was interrupted.
 
     Raises
     ------
     HiNetError
-        If there are no rows, a row has no label, the memory does not suffice, or the cost is no longer finite.
+        If there are no rows, a row has no label, memory is insufficient, or the cost is no longer finite.
     """
     progress, layers = progress or SilentProgress(), examples.traces.layers
     if not len(examples.rows) or (np.diff(examples.traces.row_offsets) == 0).any():
         raise HiNetError("there are no rows to train on, or a row has no label; leave such rows out")
     torch.manual_seed(settings.seed)
-    head = default() if prior_strength is None else HeadSettings(prior_strength=prior_strength)
-    network = HiNet(encoder, layers, encoder.width, head)
+    network = HiNet(encoder, layers, encoder.width, head_settings(prior_strength))
     needed = 16 * sum(parameter.numel() for parameter in network.parameters())
     require_memory(needed, f"fine-tuning takes {needed / GB:.2f} GB for weights alone", "choose a smaller encoder")
-    network.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    network.to(device or default_device())
     job = TuningJob(network, examples, settings)
     network.learn_prior(job.targets)
-    kept = None
+    checkpoints = None
     if checkpoint is not None:
         every = CHECKPOINT_EVERY.validate("checkpoint_every", checkpoint_every)
-        kept = Checkpoints(Path(PATH.validate("checkpoint", checkpoint)), job.fingerprint(valid), every)
-    answering = head_of(network)
+        checkpoints = Checkpoints(Path(PATH.validate("checkpoint", checkpoint)), job.fingerprint(valid), every)
+    readout = head_of(network)
     with torch_threads(threads):
-        history = _run(job, answering, valid, kept, progress)
+        history = _run(job, readout, valid, checkpoints, progress)
     network.eval()
-    return answering, history
+    return readout, history
 
 
 def head_of(network: HiNet) -> HiNet:
-    """Return a network that reads embeddings and shares the head of another."""
+    """Return a network that reads embeddings and shares the head of ``network``."""
     alone = HiNet(DenseFeatures(network.head.width, ()), network.layers, network.head.width, network.head.settings)
     alone.head = network.head
     return alone
 
 
 def _run(
-    job: TuningJob, answering: HiNet, valid: TokenExamples | None, kept: Checkpoints | None, progress: Progress
+    job: TuningJob,
+    readout: HiNet,
+    valid: TokenExamples | None,
+    checkpoints: Checkpoints | None,
+    progress: Progress,
 ) -> tuple[EpochRecord, ...]:
-    """Train all epochs that are left, and take up the weights of the best one."""
+    """Train the remaining epochs, then restore the weights of the best one."""
     done, patience = Done(), job.settings.patience
 
     def advance(rows: int) -> None:
         progress.advanced(rows)
-        inside = job.taken % job.batches != 0  # the end of an epoch is kept with its record
-        if kept is not None and kept.every and inside and kept.is_due(job):
-            kept.keep(job, done)
+        inside = job.steps % job.batches != 0  # the end of an epoch is saved with its record
+        if checkpoints is not None and checkpoints.every and inside and checkpoints.is_due(job):
+            checkpoints.keep(job, done)
 
     progress.started(job.epochs, len(job.rows))
     try:
-        if kept is not None:
-            done = _resumed(job, kept, progress)
-            kept.started(job)
+        if checkpoints is not None:
+            done = _resume(job, checkpoints, progress)
+            checkpoints.started(job)
         for epoch in range(len(done.records), job.epochs):
             if done.best is not None and patience is not None and epoch - done.best.epoch > patience:
                 break
             start = time.perf_counter()
             cost = job.run_epoch(epoch, advance)
             check_finite(job.name, job.best_state())
-            score = None if valid is None else _valid_accuracy(job, answering, valid)
+            score = None if valid is None else _valid_accuracy(job, readout, valid)
             seconds = time.perf_counter() - start
-            record = EpochRecord(epoch + 1, job.epochs, cost, score, seconds, 1 - job.taken / job.total, job.name)
+            record = EpochRecord(epoch + 1, job.epochs, cost, score, seconds, 1 - job.steps / job.total, job.name)
             best = done.best
             if score is not None and (best is None or score > best.score):
                 best = Best(score, epoch, {name: array.copy() for name, array in job.best_state().items()})
             done = Done((*done.records, record), best)
-            if kept is not None and kept.is_due(job):
-                kept.keep(job, done)
+            if checkpoints is not None and checkpoints.is_due(job):
+                checkpoints.keep(job, done)
             progress.epoch_done(record)
     finally:
         progress.finished()
@@ -291,16 +292,16 @@ def _run(
     return done.records
 
 
-def _resumed(job: TuningJob, kept: Checkpoints, progress: Progress) -> Done:
-    """Return what an earlier run has done; the job is then where that left it."""
-    done = kept.resume(job)
-    if job.taken // job.batches != len(done.records):
-        raise FileError(kept.folder, "the checkpoint contradicts itself; remove the folder to start anew")
-    if job.taken:
-        progress.message(f"fine-tuning goes on after {job.taken:,} of {job.total:,} batches")
-        progress.advanced(min(job.taken * job.settings.batch, job.epochs * len(job.rows)))
+def _resume(job: TuningJob, checkpoints: Checkpoints, progress: Progress) -> Done:
+    """Restore the state of an earlier run, and return its records."""
+    done = checkpoints.resume(job)
+    if job.steps // job.batches != len(done.records):
+        raise FileError(checkpoints.folder, "the checkpoint contradicts itself; remove the folder to start again")
+    if job.steps:
+        progress.message(f"resuming fine-tuning after {job.steps:,} of {job.total:,} batches")
+        progress.advanced(min(job.steps * job.settings.batch, job.epochs * len(job.rows)))
     return done
 
 
-def _valid_accuracy(job: TuningJob, answering: HiNet, valid: TokenExamples) -> float:
-    return accuracy(valid.traces, predict_traces(answering, job.encoder.embed_tokens(valid.rows)))
+def _valid_accuracy(job: TuningJob, readout: HiNet, valid: TokenExamples) -> float:
+    return accuracy(valid.traces, predict_traces(readout, job.encoder.embed_tokens(valid.rows)))

@@ -1,4 +1,4 @@
-"""The layers of neurons as tensors, so that a head and the inference on it live on one device."""
+"""The layers of neurons as index tensors, so that a head and its inference live on one device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hinet.taxonomy import STOP, Layers
 
 @dataclass(frozen=True)
 class Round:
-    """Edges into one layer, no two of them into the same neuron: the first into each, then the second, and so on."""
+    """Edges into one layer, at most one into each neuron: the first edge into each, then the second, and so on."""
 
     options: Tensor  # (m,)
     parents: Tensor  # (m,) neurons
@@ -26,14 +26,14 @@ class Round:
 class NeuronGraph(nn.Module):
     """Index tensors of :class:`~hinet.taxonomy.Layers`; ``.to(device)`` moves them along with the head.
 
-    The edges into a layer are cut into rounds in which no neuron occurs twice, ordered by parent, so that a
-    maximum over parents is a few plain vector operations: one for a tree, as many as a neuron has parents for a DAG.
+    The edges into a layer are split into rounds in which no neuron occurs twice, ordered by parent. A maximum over
+    parents is then a few vector operations: one for a tree, as many as a neuron has parents for a DAG.
     """
 
     neuron_node: Tensor  # (neurons,) node of the taxonomy, -1 for a virtual root
-    option_neuron: Tensor  # (options,) neuron an option leads to, -1 for stop
-    option_parent: Tensor  # (options,) neuron whose group holds the option
-    option_layer: Tensor  # (options,) the layer an option leads into, 1 to h + 1
+    option_neuron: Tensor  # (options,) neuron that an option leads to, -1 for stop
+    option_parent: Tensor  # (options,) neuron whose group contains the option
+    option_layer: Tensor  # (options,) layer that an option leads into, 1 to h + 1
     stop_options: Tensor  # (stops,)
     stop_neurons: Tensor  # (stops,) neuron that ends there
     round_options: Tensor
@@ -49,20 +49,20 @@ class NeuronGraph(nn.Module):
         self.is_tree = layers.is_tree
         self.layer_neurons = [slice(s, e) for s, e in pairwise(layers.layer_offsets.tolist())]
         stops = np.flatnonzero(layers.option_neuron == STOP)
-        self._keep("neuron_node", layers.node)
-        self._keep("option_neuron", layers.option_neuron)
-        self._keep("option_parent", layers.option_parent)
-        self._keep("option_layer", layers.depth[layers.option_parent] + 1)
-        self._keep("stop_options", stops)
-        self._keep("stop_neurons", layers.option_parent[stops])
-        self._rounds = self._keep_rounds()
+        self._register("neuron_node", layers.node)
+        self._register("option_neuron", layers.option_neuron)
+        self._register("option_parent", layers.option_parent)
+        self._register("option_layer", layers.depth[layers.option_parent] + 1)
+        self._register("stop_options", stops)
+        self._register("stop_neurons", layers.option_parent[stops])
+        self._rounds = self._register_rounds()
 
     def rounds(self, layer: int) -> Iterator[Round]:
-        """Yield the edges into ``layer``, 1 to ``h``, cut into rounds."""
+        """Yield the edges into ``layer``, 1 to ``h``, in rounds."""
         for chosen in self._rounds[layer - 1]:
             yield Round(self.round_options[chosen], self.round_parents[chosen], self.round_children[chosen])
 
-    def _keep_rounds(self) -> list[list[slice]]:
+    def _register_rounds(self) -> list[list[slice]]:
         layers = self.layers
         real = np.flatnonzero(layers.option_neuron != STOP)
         child = layers.option_neuron[real]
@@ -72,9 +72,9 @@ class NeuronGraph(nn.Module):
         layer = layers.depth[child]
         order = np.lexsort((child, turn, layer))
         options = real[order]
-        self._keep("round_options", options)
-        self._keep("round_parents", layers.option_parent[options])
-        self._keep("round_children", layers.option_neuron[options])
+        self._register("round_options", options)
+        self._register("round_parents", layers.option_parent[options])
+        self._register("round_children", layers.option_neuron[options])
         changes = np.flatnonzero((np.diff(layer[order]) != 0) | (np.diff(turn[order]) != 0)) + 1
         bounds = np.concatenate([[0], changes, [len(order)]])
         rounds: list[list[slice]] = [[] for _ in range(self.height)]
@@ -82,5 +82,5 @@ class NeuronGraph(nn.Module):
             rounds[layer[order[start]] - 1].append(slice(start, end))
         return rounds
 
-    def _keep(self, name: str, values: Ints) -> None:
+    def _register(self, name: str, values: Ints) -> None:
         self.register_buffer(name, torch.from_numpy(np.array(values, np.int64)), persistent=False)

@@ -1,16 +1,16 @@
 """Hierarchical output layers: the network of the paper, and its improvements.
 
-A head is one of a small family of choices:
+A head is a combination of these choices:
 
 - wiring: ``chain``, each layer reads the layer above it (the paper), or ``skip``, every layer reads the feature layer;
 - normalisation: ``level``, a softmax over each layer (the paper), or ``parent``, a softmax over each sibling group;
 - cost: ``squared`` (the paper) or ``cross_entropy``, summed over the levels of the true trace down to its stop;
-- mask, where a layer reads the one above it: ``dense`` weights, or ``masked``, one weight for each allowed edge.
+- mask, if a layer reads the one above it: ``dense`` weights, or ``masked``, one weight for each allowed edge.
 
-``skip`` adds the feature layer to what a layer reads. With ``parent`` the layer above already enters by the product
-``p(b | a) p(a)``, so there the logits read the feature layer alone.
+With ``skip`` a layer reads the feature layer in addition to the layer above. With ``parent`` the layer above already
+enters by the product ``p(b | a) p(a)``, so the logits read only the feature layer.
 
-Scores are laid out as (options, b), a row for each edge: groups and layers are then runs of whole rows.
+Scores are laid out as (options, b), one row per edge, so that groups and layers are runs of whole rows.
 """
 
 from __future__ import annotations
@@ -24,15 +24,13 @@ from torch import Tensor, nn
 
 from hinet.errors import HiNetError
 from hinet.networks.graph import NeuronGraph
-from hinet.networks.segments import segment_log_softmax, segment_logsumexp
 from hinet.networks.targets import TargetBatch, Targets
 from hinet.parameters import FLAG, INVALID, NONE, Rule, Rules, one_of, real, validate_fields
 from hinet.taxonomy import Layers
 
 WEIGHT_STD = 0.05
 PRIOR_STRENGTH = 0.6
-SMOOTHING = 0.5  # rows added to every option before shares are taken
-MAX_GATHERED_CELLS = 8_000_000  # weights gathered for the groups of a batch: 32 MB
+SMOOTHING = 0.5  # rows added to every option before shares are computed
 MAX_DENSE_CELLS = 50_000_000  # weights between two layers: 200 MB, and four times that with gradient and optimiser
 
 
@@ -54,29 +52,29 @@ _RULES: Rules = {
 
 @dataclass(frozen=True)
 class HeadSettings:
-    """Which of the family a head is; ``level_weights`` weigh the cost of each level, by default all 1."""
+    """The choices of a head; ``level_weights`` are the weights of the levels in the cost, by default all 1."""
 
     wiring: Literal["chain", "skip"] = "skip"
     normalisation: Literal["level", "parent"] = "parent"
     cost: Literal["squared", "cross_entropy"] = "cross_entropy"
     mask: Literal["dense", "masked"] = "masked"
     level_weights: tuple[float, ...] | None = None
-    prior_strength: float = 0.0  # of the logit adjustment, in training, by the share of each option in its group
-    tied: bool = False  # skip and parent only: the edges into a node of a DAG share their weights, not their biases
+    prior_strength: float = 0.0  # factor of the log share of an option in its group, added to its training logit
+    tied: bool = False  # whether the edges into a node of a DAG share their weights, but not their biases
 
     def __post_init__(self) -> None:
         validate_fields(self, _RULES)
         if (self.tied or self.prior_strength) and (self.wiring, self.normalisation) != ("skip", "parent"):
-            raise HiNetError("tied weights and a prior belong to wiring 'skip' with normalisation 'parent'")
+            raise HiNetError("`tied` and `prior_strength` need wiring 'skip' and normalisation 'parent'")
 
 
 def paper(mask: Literal["dense", "masked"] = "dense") -> HeadSettings:
-    """Return the paper to the letter: a chain of softmaxes over layers under squared error."""
+    """Return the head of the paper: a chain of softmaxes over layers, trained with squared error."""
     return HeadSettings("chain", "level", "squared", mask)
 
 
 def default() -> HeadSettings:
-    """Return our default: sibling softmaxes that read the feature layer, cross entropy, adjusted logits."""
+    """Return the default head: sibling softmaxes over the feature layer, cross entropy, adjusted logits."""
     return HeadSettings(prior_strength=PRIOR_STRENGTH)
 
 
@@ -92,16 +90,14 @@ class HierarchicalHead(nn.Module):
         self.graph = NeuronGraph(layers)
         weights = settings.level_weights or (1.0,) * (layers.height + 1)
         if len(weights) != layers.height + 1:
-            raise HiNetError(
-                f"{layers.height + 1} level weights are needed, the last stop's included; got {len(weights)}"
-            )
+            raise HiNetError(f"`level_weights` needs {layers.height + 1} numbers, one per level; got {len(weights)}")
         self.register_buffer("level_weights", torch.tensor([0.0, *weights]), persistent=False)
 
     def learn_prior(self, targets: Targets) -> None:
-        """Look at how often each option is taken, before training; only heads that adjust their logits do."""
+        """Count before training how often each option occurs, if the head adjusts its logits."""
 
     def option_scores(self, hidden: Tensor) -> Tensor:
-        """Return the log factor of every option, (options, b): what downpour multiplies along a trace."""
+        """Return the log factor of every option, (options, b), which downpour adds up along a trace."""
         raise NotImplementedError
 
     def cost(self, hidden: Tensor, targets: TargetBatch) -> Tensor:
@@ -109,27 +105,27 @@ class HierarchicalHead(nn.Module):
         raise NotImplementedError
 
     def output_parameters(self) -> int:
-        """Count the parameters of the output layers."""
+        """Return the number of parameters of the output layers."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def _combined(self, log_p: Tensor, squares: Tensor | None, targets: TargetBatch) -> Tensor:
-        """Return row costs from the log factor of every step and, for squared error, its group's sum of squares."""
+        """Return row costs from the log factor of each step and, for squared error, the sum of squares of its group."""
         level = self.graph.option_layer[targets.step_option]
         weight = self.level_weights[level].to(log_p.dtype)
         if squares is None:
-            walked = _summed(weight * log_p, targets.step_trace, len(targets.step_counts))  # (traces,)
-            label_cost = -segment_logsumexp(walked, targets.trace_counts)
+            total = _sum_by(weight * log_p, targets.step_trace, len(targets.step_counts))  # (traces,)
+            label_cost = -segment_logsumexp(total, targets.trace_counts)
         else:
             error = weight * (squares - 2 * log_p.exp() + 1)  # |one-hot - p|^2 over the group of the step
-            walked = _summed(error, targets.step_trace, len(targets.step_counts))
-            label_cost = _summed(walked, torch.repeat_interleave(targets.trace_counts), len(targets.trace_counts))
+            total = _sum_by(error, targets.step_trace, len(targets.step_counts))
+            label_cost = _sum_by(total, torch.repeat_interleave(targets.trace_counts), len(targets.trace_counts))
             label_cost = label_cost / targets.trace_counts
         labels = torch.bincount(targets.label_row, minlength=targets.rows).clamp(min=1)
-        return _summed(label_cost, targets.label_row, targets.rows) / labels
+        return _sum_by(label_cost, targets.label_row, targets.rows) / labels
 
 
 def build_head(layers: Layers, width: int, settings: HeadSettings | None = None) -> HierarchicalHead:
-    """Return the head of these settings, our default unless given."""
+    """Return the head with these settings, by default :func:`default`."""
     settings = settings or default()
     if settings.wiring == "skip" and settings.normalisation == "parent":
         return SiblingHead(layers, width, settings)
@@ -139,11 +135,13 @@ def build_head(layers: Layers, width: int, settings: HeadSettings | None = None)
 class SiblingHead(HierarchicalHead):
     """A softmax over each sibling group, read from the feature layer: ``p(b | a) = softmax(W h + c)``.
 
-    Groups of one option are certain and own no weights. The cost computes only the groups on the true traces.
+    Groups of one option are certain and have no weights. The cost computes only the groups on the true traces.
 
-    A row of weights belongs to an option, so that a child with two parents has two; ``tied`` heads have one for each
-    neuron instead (and one for each stop), which in a dense hierarchy is ``h k n + h n^2`` parameters, not ``h k n^2``.
+    Each option has a row of weights, so that a child with two parents has two; ``tied`` heads have one for each neuron
+    (and one for each stop), which in a dense hierarchy is ``h k n + h n^2`` parameters instead of ``h k n^2``.
     """
+
+    max_gathered_cells = 8_000_000  # weights gathered for the groups of a batch: 32 MB
 
     group_row: Tensor
     group_size: Tensor
@@ -151,14 +149,14 @@ class SiblingHead(HierarchicalHead):
     free_options: Tensor
     free_sizes: Tensor
     adjustment: Tensor
-    unit: Tensor  # (rows,) weights of each option, where they are tied
+    unit: Tensor  # (rows,) row of the weights of each option, if they are tied
 
     def __init__(self, layers: Layers, width: int, settings: HeadSettings) -> None:
         super().__init__(layers, width, settings)
         sizes = torch.from_numpy(layers.option_offsets.copy()).diff()  # (neurons,)
         free = torch.from_numpy(layers.has_choice.copy())
         rows = torch.where(free, sizes, 0)
-        self.register_buffer("group_row", rows.cumsum(0) - rows, persistent=False)  # first weight row of a group
+        self.register_buffer("group_row", rows.cumsum(0) - rows, persistent=False)  # first row of a group
         self.register_buffer("group_size", sizes, persistent=False)
         self.register_buffer("group_start", torch.from_numpy(layers.option_offsets[:-1].copy()), persistent=False)
         self.register_buffer("free_options", torch.nonzero(free[self.graph.option_parent])[:, 0], persistent=False)
@@ -175,30 +173,30 @@ class SiblingHead(HierarchicalHead):
         self.register_buffer("adjustment", torch.zeros(len(self.free_options)), persistent=False)
 
     def learn_prior(self, targets: Targets) -> None:
-        """Shift the training logits by the log share of each option in its group, so that rare options catch up."""
+        """Shift the training logits by the log share of each option in its group, in favour of rare options."""
         if not self.settings.prior_strength:
             return
         seen = targets.option_counts()
         counts = seen + SMOOTHING  # (options,)
         totals = torch.zeros(self.graph.neurons).index_add(0, self.graph.option_parent.cpu(), counts)
         share = (counts / totals[self.graph.option_parent.cpu()]).log()
-        # An option without rows gets no head start: it must be learned down like any wrong answer.
+        # An option without rows is not favoured: training must lower its logit like that of any wrong answer.
         shift = torch.where(seen > 0, self.settings.prior_strength * share, torch.zeros_like(share))
         self.adjustment.copy_(shift[self.free_options.cpu()])
 
     @property
     def option_weight(self) -> Tensor:
-        """(rows, k) The weights of every option that has rivals, those of tied options repeated."""
+        """(rows, k) The weights of every option with siblings; those of tied options are repeated."""
         return self.weight[self.unit] if self.settings.tied else self.weight
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return the logits of every option that has rivals, (rows, b)."""
+        """Return the logits of every option with siblings, (rows, b)."""
         if self.settings.tied:
             return (self.weight @ hidden.T)[self.unit] + self.bias[:, None]
         return torch.addmm(self.bias[:, None], self.weight, hidden.T)
 
     def normalised(self, logits: Tensor) -> Tensor:
-        """Turn the logits of options that have rivals, (rows, b), into ``log p`` of every option, (options, b)."""
+        """Turn the logits of options with siblings, (rows, b), into ``log p`` of every option, (options, b)."""
         scores = logits.new_zeros(self.graph.options, logits.shape[1])
         if len(self.free_options) == 0:
             return scores
@@ -209,11 +207,11 @@ class SiblingHead(HierarchicalHead):
         return self.normalised(self.logits(hidden))
 
     def cost(self, hidden: Tensor, targets: TargetBatch) -> Tensor:
-        """Return the cost of every row from the sibling groups on its traces alone."""
+        """Return the cost of every row, from only the sibling groups on its traces."""
         parent = self.graph.option_parent[targets.step_option]  # (steps,)
         free = self.group_size[parent] > 1
         log_p = hidden.new_zeros(len(parent))
-        squares = hidden.new_ones(len(parent))  # of a certain option: 1 - 2 + 1 = 0
+        squares = hidden.new_ones(len(parent))  # a certain option costs 1 - 2 + 1 = 0
         if free.any():
             step_group = parent[free]
             key = targets.step_row[free] * self.graph.neurons + step_group
@@ -224,7 +222,7 @@ class SiblingHead(HierarchicalHead):
             pair = torch.repeat_interleave(sizes)  # (m,) over the options of all pairs
             weight_row = self.group_row[group][pair] + torch.arange(len(pair), device=pair.device) - starts[pair]
             unit = self.unit[weight_row] if self.settings.tied else weight_row
-            if self.settings.tied or len(pair) * self.width > MAX_GATHERED_CELLS:  # every unit once, then looked up
+            if self.settings.tied or len(pair) * self.width > self.max_gathered_cells:  # score every unit once
                 index = unit * len(hidden) + row[pair]
                 logits = (self.weight @ hidden.T).flatten().index_select(0, index)  # (m,)
             else:
@@ -242,7 +240,7 @@ class SiblingHead(HierarchicalHead):
 
 
 def refuse_dense_weights(layers: Layers, settings: HeadSettings) -> None:
-    """Raise HiNetError if the head has dense weights between layers that would not fit."""
+    """Raise HiNetError if dense weights between layers would not fit into memory."""
     if settings.mask != "dense" or (settings.wiring, settings.normalisation) == ("skip", "parent"):
         return
     above = 1
@@ -257,7 +255,7 @@ def refuse_dense_weights(layers: Layers, settings: HeadSettings) -> None:
 
 
 class LayerwiseHead(HierarchicalHead):
-    """Layers computed one after the other, each from the posteriors above it and, with ``skip``, from the features."""
+    """Layers computed one after the other, each from the posteriors above and, with ``skip``, from the features."""
 
     def __init__(self, layers: Layers, width: int, settings: HeadSettings) -> None:
         refuse_dense_weights(layers, settings)
@@ -288,11 +286,11 @@ class LayerwiseHead(HierarchicalHead):
         return nn.Parameter(torch.randn(width, above) / above**0.5)
 
     def option_scores(self, hidden: Tensor) -> Tensor:
-        """Return the log factor of every option, (options, b): ``log y`` of where it leads, or ``log p(b | a)``."""
+        """Return the log factor of every option, (options, b): ``log y`` of its neuron, or ``log p(b | a)``."""
         return self._pass(hidden)[0]
 
     def cost(self, hidden: Tensor, targets: TargetBatch) -> Tensor:
-        """Return the cost of every row, from a pass over all layers."""
+        """Return the cost of every row, by a pass over all layers."""
         scores, squares = self._pass(hidden)
         row, option = targets.step_row, targets.step_option
         log_p = scores[option, row]
@@ -303,7 +301,7 @@ class LayerwiseHead(HierarchicalHead):
         return self._combined(log_p, squares[group, row], targets)
 
     def _pass(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Return option scores (options, b) and the sums of squares of each softmax (layers or groups, b)."""
+        """Return option scores, (options, b), and the sum of squares of each softmax, (layers or groups, b)."""
         scores, squares = [], []
         above = hidden.new_ones(1, len(hidden))  # (w, b) posteriors of the layer above
         for number in range(1, self.graph.height + 2):
@@ -319,12 +317,12 @@ class LayerwiseHead(HierarchicalHead):
                 log_p = segment_log_softmax(logits, sizes)  # (e, b)
                 scores.append(log_p)
                 squares.append(torch.segment_reduce(log_p.exp().square(), "sum", lengths=sizes, axis=0))
-                poured = above[parent] * log_p.exp()
-                above = _summed(poured, unit, self._units[number - 1])[: self._real[number - 1]]
+                joint = above[parent] * log_p.exp()
+                above = _sum_by(joint, unit, self._units[number - 1])[: self._real[number - 1]]
         return torch.cat(scores), torch.cat(squares)
 
     def _logits(self, number: int, hidden: Tensor, above: Tensor) -> Tensor:
-        """Return the logits of a layer: (w, b) of its neurons with ``level``, (e, b) of its edges with ``parent``."""
+        """Return the logits of a layer: for neurons, (w, b), with ``level``, for edges, (e, b), with ``parent``."""
         weight = self.from_features[number - 1]
         unit, parent = getattr(self, f"unit_{number}"), getattr(self, f"parent_{number}")
         by_level = self.settings.normalisation == "level"
@@ -337,12 +335,36 @@ class LayerwiseHead(HierarchicalHead):
                 from_parents = read @ above if by_level else (read @ above)[unit]
             else:
                 from_parents = read[:, None] * above[parent]
-                from_parents = _summed(from_parents, unit, self._units[number - 1]) if by_level else from_parents
+                from_parents = _sum_by(from_parents, unit, self._units[number - 1]) if by_level else from_parents
             logits = from_parents if logits is None else logits + from_parents
         assert logits is not None
         return logits
 
 
-def _summed(values: Tensor, index: Tensor, size: int) -> Tensor:
+def _sum_by(values: Tensor, index: Tensor, size: int) -> Tensor:
     """Sum rows of ``values`` that share an ``index``; (m, ...) to (size, ...)."""
     return values.new_zeros(size, *values.shape[1:]).index_add(0, index, values)
+
+
+def segment_log_softmax(values: Tensor, lengths: Tensor) -> Tensor:
+    """Log-softmax along dim 0 within runs of ``lengths`` rows; (m, ...) stays (m, ...).
+
+    >>> shares = segment_log_softmax(torch.zeros(5, 1), torch.tensor([2, 3])).exp()
+    >>> [round(share, 3) for share in shares[:, 0].tolist()]
+    [0.5, 0.5, 0.333, 0.333, 0.333]
+    """
+    count = len(values)
+    top = torch.segment_reduce(values.detach(), "max", lengths=lengths, axis=0)  # (segments, ...)
+    shifted = values - top.repeat_interleave(lengths, 0, output_size=count)
+    total = torch.segment_reduce(shifted.exp(), "sum", lengths=lengths, axis=0)
+    return shifted - total.log().repeat_interleave(lengths, 0, output_size=count)
+
+
+def segment_logsumexp(values: Tensor, lengths: Tensor) -> Tensor:
+    """Log of the sum of exponentials along dim 0 within runs of ``lengths`` rows; (m, ...) to (segments, ...)."""
+    if len(lengths) == 0:
+        return values[:0]
+    top = torch.segment_reduce(values.detach(), "max", lengths=lengths, axis=0)
+    top = torch.where(top.isfinite(), top, torch.zeros_like(top))
+    shifted = values - top.repeat_interleave(lengths, 0, output_size=len(values))
+    return torch.segment_reduce(shifted.exp(), "sum", lengths=lengths, axis=0).log() + top

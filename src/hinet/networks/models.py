@@ -1,4 +1,4 @@
-"""Whole networks: a feature network and output layers, hierarchical or flat."""
+"""Whole networks: a feature network below hierarchical or flat output layers, and their predictions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from hinet.data import Traces
+from hinet.engine.search.predictor import K
 from hinet.errors import HiNetError
+from hinet.networks.features import batches
 from hinet.networks.graph import NeuronGraph
 from hinet.networks.heads import WEIGHT_STD, HeadSettings, build_head
+from hinet.networks.inference import downpour
 from hinet.networks.targets import TargetBatch, Targets
+from hinet.parameters import whole
 from hinet.ragged import Ints
 from hinet.taxonomy import Layers
 
@@ -31,7 +37,7 @@ class HiNet(nn.Module):
         return self.head.graph
 
     def learn_prior(self, targets: Targets) -> None:
-        """Let the head look at how often each option is taken, before training."""
+        """Let the head count before training how often each option occurs."""
         self.head.learn_prior(targets)
 
     def cost(self, rows: Any, targets: TargetBatch) -> Tensor:
@@ -43,7 +49,7 @@ class HiNet(nn.Module):
         return self.head.option_scores(self.features(rows))
 
     def output_parameters(self) -> int:
-        """Count the parameters of the output layers."""
+        """Return the number of parameters of the output layers."""
         return self.head.output_parameters()
 
 
@@ -71,7 +77,7 @@ class FlattenNetwork(nn.Module):
         return cls(features, targets.traces.layers, width, targets.traces.end_nodes)
 
     def learn_prior(self, targets: Targets) -> None:
-        """Learn nothing: the baseline treats all labels alike."""
+        """Do nothing: the baseline does not adjust its logits."""
 
     def label_scores(self, rows: Any) -> Tensor:
         """Return the log probability of every label, (b, labels)."""
@@ -79,15 +85,41 @@ class FlattenNetwork(nn.Module):
         return logits.log_softmax(1)
 
     def cost(self, rows: Any, targets: TargetBatch) -> Tensor:
-        """Return the cross entropy of every row, (b,), over its labels the mean."""
+        """Return the cross entropy of every row, (b,), averaged over its labels."""
         scores = self.label_scores(rows)
         label = self.label_of_node[targets.label_node]
         if (label < 0).any():
-            raise HiNetError("a row has a label that is not among the labels of the flat network; build it with them")
+            raise HiNetError("a row has a label that the flat network does not have; build it with all labels")
         cost = -scores[targets.label_row, label]
         labels = torch.bincount(targets.label_row, minlength=targets.rows).clamp(min=1)
         return cost.new_zeros(targets.rows).index_add(0, targets.label_row, cost) / labels
 
     def output_parameters(self) -> int:
-        """Count the parameters of the output layer."""
+        """Return the number of parameters of the output layer."""
         return self.weight.numel() + self.bias.numel()
+
+
+@torch.no_grad()
+def feature_layer(network: HiNet, rows: Any) -> NDArray[np.float32]:
+    """Return the feature layer of every row, (n, k)."""
+    parts = [network.features(batch).cpu().numpy() for batch in batches(network, rows, network.head.width)]
+    return np.concatenate(parts) if parts else np.zeros((0, network.head.width), np.float32)
+
+
+@torch.no_grad()
+def predict_traces(network: HiNet | FlattenNetwork, rows: Any, *, k: int = 1) -> Traces:
+    """Return the ``k`` best traces of every row by downpour, or the traces of the best label of a flat network.
+
+    In a DAG the best trace need not end at the most probable label, whose probability is a sum over its traces:
+    :class:`hinet.networks.predictor.NetworkPredictor` finds that label.
+    """
+    k = (whole(1, 1) if isinstance(network, FlattenNetwork) else K).validate("k", k)
+    layers = network.layers
+    parts = []
+    for batch in batches(network, rows, len(layers.option_neuron) * (1 if layers.is_tree else k)):
+        if isinstance(network, FlattenNetwork):
+            best = network.label_nodes[network.label_scores(batch).argmax(1)].cpu().numpy()
+            parts.append(Traces.of_nodes(layers, best))
+        else:
+            parts.append(downpour(network.graph, network.option_scores(batch), k))
+    return Traces.joined(layers, parts)

@@ -1,4 +1,8 @@
-"""A torch network as a predictor: its answers, by full passes over all options, saving, and further training."""
+"""A torch network as a predictor: answers by full passes over all options, explanations, saving, further training.
+
+The fused search does not replace these passes. Its kernels are compiled for weights in 8 bits, in a DAG it leaves out
+probabilities that cannot change an answer, and it cannot run the user's own networks or dense perceptrons.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,7 +19,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hinet.data import Traces
-from hinet.data.matrices import is_sparse
 from hinet.encoders.torch_runtime import torch_threads
 from hinet.engine import EngineSettings, Found, FoundLabels, FoundNodes, Groups, Targets
 from hinet.engine.search.predictor import PROBABILITY, TYPICAL_F1, K, Predictor, RowParts
@@ -27,15 +30,12 @@ from hinet.engine.training.taxonomy_transfer import (
     relearned,
 )
 from hinet.errors import HiNetError
-from hinet.networks.batches import batches
-from hinet.networks.contributions import NetworkContributions
-from hinet.networks.downpour import best_traces_to, downpour
-from hinet.networks.features import DenseFeatures, SparseBag
-from hinet.networks.fitting import network_for, train_network
-from hinet.networks.marginals import Marginals, marginals
-from hinet.networks.models import HiNet
-from hinet.networks.predict import feature_layer
+from hinet.networks.features import DenseFeatures, SparseBag, SparseRows, batches, row_batch
+from hinet.networks.heads import SiblingHead
+from hinet.networks.inference import Marginals, best_traces_to, downpour, marginals
+from hinet.networks.models import HiNet, feature_layer
 from hinet.networks.saving import check_network, described_network, restored_network
+from hinet.networks.training import network_for, train_network
 from hinet.progress import EpochRecord, Progress
 from hinet.ragged import positions
 from hinet.taxonomy import Layers
@@ -44,7 +44,7 @@ Answer = TypeVar("Answer")
 
 
 def _in_threads(answer: Callable[..., Answer]) -> Callable[..., Answer]:
-    """Let a method compute with as many threads as its predictor has."""
+    """Run a method with the number of threads of its predictor."""
 
     @wraps(answer)
     def with_threads(self: NetworkPredictor, *args: Any, **named: Any) -> Answer:
@@ -58,7 +58,7 @@ def _in_threads(answer: Callable[..., Answer]) -> Callable[..., Answer]:
 class NetworkPredictor(Predictor):
     """Answers of a network whose head gives probabilities within sibling groups, batch by batch.
 
-    Torch computes with ``threads`` threads, by default with as many as it is set to.
+    ``threads`` is the number of torch threads; by default it is left unchanged.
     """
 
     engine = "torch"
@@ -70,13 +70,16 @@ class NetworkPredictor(Predictor):
     def trained(
         cls, rows: Any, traces: Traces, settings: EngineSettings, network: nn.Module | None, **how: Any
     ) -> Self:
-        """Train a network on rows; the feature ``network`` may be the user's own. ``how`` goes to `train_network`."""
-        whole = network_for(rows, traces, settings, network)
-        return cls(whole, settings.threads, train_network(whole, rows, traces, settings, **how))
+        """Train a network on rows, above the user's own feature ``network`` if given.
+
+        ``how`` are keyword arguments of :func:`train_network`.
+        """
+        model = network_for(rows, traces, settings, network)
+        return cls(model, settings.threads, train_network(model, rows, traces, settings, **how))
 
     @property
     def features(self) -> int | None:
-        """Number of features of a row; None for a feature network of the user's own."""
+        """Number of features of a row; None for the user's own feature network."""
         features = self.model.features
         return int(features.shape()["features"]) if isinstance(features, (DenseFeatures, SparseBag)) else None
 
@@ -91,7 +94,7 @@ class NetworkPredictor(Predictor):
         return sum(parameter.numel() * parameter.element_size() for parameter in self.model.parameters())
 
     def scaled(self, factor: float, odds_scale: float | None = None, odds_offset: float = 0.0) -> Self:
-        """Return the same with all logits multiplied by ``factor``; its feature network is shared."""
+        """Return the same with all logits multiplied by ``factor``; both share the feature network."""
         assert (odds_scale or 1.0, odds_offset) == (1.0, 0.0)
         scaled = copy.copy(self.model)
         scaled._modules = {**self.model._modules, "head": copy.deepcopy(self.model.head)}
@@ -102,34 +105,47 @@ class NetworkPredictor(Predictor):
 
     def row_parts(self, row: Any) -> RowParts:
         """Return what each feature adds to the logits, for a matrix of one row."""
-        features = row.indices.astype(np.int64) if is_sparse(row) else np.arange(row.shape[1])
-        return RowParts(NetworkContributions(self.model, row), features)
+        network = self.model.eval()
+        head = network.head
+        assert isinstance(head, SiblingHead)
+        batch = row_batch(row, 0, 1, str(next(network.parameters()).device))
+        if isinstance(batch, SparseRows):
+            values = batch.values.clone().requires_grad_()
+            batch, features = SparseRows(batch.indices, batch.offsets, values), row.indices.astype(np.int64)
+        else:
+            batch = values = batch.clone().requires_grad_()
+            features = np.arange(row.shape[1])
+        logits = head.logits(network.features(batch))[:, 0]  # (rows of weights,)
+
+        def of_group(neuron: int) -> _NetworkParts:
+            first, size = int(head.group_row[neuron]), int(head.group_size[neuron])
+            return _NetworkParts(logits[first : first + size], values)
+
+        return RowParts(of_group, features)
 
     def to_arrays(self, *, half: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return what is kept on disk: plain values that describe the network, and its weights."""
+        """Return what is saved: plain values that describe the network, and its weights."""
         if half:
-            raise HiNetError("half precision is for models of the fused engine; save this one in full")
+            raise HiNetError("half precision is for models of the fused engine; save this one in full precision")
         arrays = {name: tensor.detach().cpu().numpy() for name, tensor in self.model.state_dict().items()}
         return described_network(self.model), arrays
 
     @classmethod
     def check_described(cls, metadata: Mapping[str, Any]) -> None:
-        """Raise HiNetError unless plain values are those that a network is built from."""
+        """Raise HiNetError unless plain values describe a network."""
         check_network(metadata)
 
     @classmethod
     def require_network(cls, metadata: Mapping[str, Any], network: Any) -> None:
-        """Raise HiNetError if the features are a network of the user's own, which is not given."""
+        """Raise HiNetError if the features are the user's own network and it is not given."""
         if metadata["features"]["kind"] == "own" and network is None:
-            raise HiNetError(
-                "the model was trained with a network of your own; pass it again, as load(path, network=...)"
-            )
+            raise HiNetError("the model was trained with your own network; pass it again, as load(path, network=...)")
 
     @classmethod
     def restored(
         cls, layers: Layers, metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], network: Any = None
     ) -> Self:
-        """Return the network of some layers that was kept as these values and weights, or raise HiNetError."""
+        """Return the network of these layers, values and weights, or raise HiNetError."""
         return cls(restored_network(layers, metadata, arrays, network))
 
     def moved_to(self, layers: Layers, came_from: NDArray[np.int64]) -> Self:
@@ -142,7 +158,7 @@ class NetworkPredictor(Predictor):
         return replace(self, model=moved.eval())
 
     def taught(self, learns: NDArray[np.bool_], targets: sp.csc_array, rows: Any) -> Self:
-        """Return a network whose output rows that learn were fitted to targets of options on rows."""
+        """Return a network whose output rows in ``learns`` were fitted to targets of options on rows."""
         network = copy.deepcopy(self.model)
         outputs, hidden = _outputs(network), feature_layer(network, rows)
         first = Groups.of(self.layers).first_row
@@ -164,7 +180,7 @@ class NetworkPredictor(Predictor):
         device: str | None = None,
         progress: Progress | None = None,
     ) -> Self:
-        """Return a network that has learned from more rows, over the same layers."""
+        """Return the network after training on more rows, over the same layers."""
         unmoved = np.append(np.arange(len(self.layers.taxonomy)), -1)
         network = self.moved_to(traces.layers, unmoved).model
         history = train_network(
@@ -186,7 +202,7 @@ class NetworkPredictor(Predictor):
 
     @_in_threads
     def logits_along(self, rows: Any, targets: Targets) -> NDArray[np.float64]:
-        """Return the log probabilities of all options of every choice on the way to targets, one a row."""
+        """Return the log probabilities of all options of every choice on the way to targets, one per row."""
         layers = self.model.layers
         row, step = targets.row_steps()
         group = targets.arrays.step_group[step]
@@ -202,7 +218,7 @@ class NetworkPredictor(Predictor):
 
     @_in_threads
     def label_probabilities(self, rows: Any, least: float = 0.0) -> sp.csr_array:
-        """Return the probability of every node to be the label, (n, nodes), where it is at least ``least``."""
+        """Return the probability of every node to be the label, (n, nodes), if it is at least ``least``."""
         blocks = []
         for batch in self._marginals(rows):
             label = batch.label.T.cpu().numpy()
@@ -261,7 +277,7 @@ class NetworkPredictor(Predictor):
         return self._nodes(rows, gain)
 
     def _nodes(self, rows: Any, score: Any) -> FoundNodes:
-        """Return the node with the largest score of every row, with its own probability."""
+        """Return the node with the largest score for every row, and its probability."""
         nodes, probability = [], []
         for batch in self._marginals(rows):
             scores = score(batch)
@@ -270,14 +286,12 @@ class NetworkPredictor(Predictor):
             nodes.append(best.cpu().numpy())
             probability.append(probabilities.gather(0, best[None])[0].cpu().numpy().astype(np.float64))
         touched = np.full(rows.shape[0], len(self.model.layers.option_neuron), np.int64)
-        empty = np.zeros(0)
-        return FoundNodes(
-            np.concatenate([empty.astype(np.int64), *nodes]), np.concatenate([empty, *probability]), touched
-        )
+        found = np.concatenate([np.zeros(0, np.int64), *nodes])
+        return FoundNodes(found, np.concatenate([np.zeros(0), *probability]), touched)
 
     @cached_property
     def _ancestors(self) -> Tensor:
-        """A sparse matrix that sums over a node and its ancestors, the root left out."""
+        """A sparse matrix that sums over a node and its ancestors without the root."""
         taxonomy = self.model.layers.taxonomy
         flat, offsets = taxonomy.ancestor_lists(np.arange(len(taxonomy)))
         owner = np.repeat(np.arange(len(taxonomy)), np.diff(offsets))
@@ -296,6 +310,28 @@ class NetworkPredictor(Predictor):
             yield self.model.option_scores(batch).cpu()
 
 
+class _NetworkParts(NamedTuple):
+    """The logits of a group, and the contribution of each feature as gradient times input.
+
+    A network of rectified units is linear near a row, so that gradient times input is exactly what a feature adds; the
+    rest comes from the biases. For other networks it is the linear part, and the rest is larger.
+    """
+
+    group_logits: Tensor  # (options,)
+    values: Tensor  # values of the features of the row
+
+    @property
+    def logits(self) -> NDArray[np.float64]:
+        """(options,) The logit of every option."""
+        return self.group_logits.detach().double().cpu().numpy()
+
+    def of(self, option: int) -> tuple[NDArray[np.float64], float]:
+        """Return what each feature adds, and the rest."""
+        (grad,) = torch.autograd.grad(self.group_logits[option], self.values, retain_graph=True)
+        parts = (grad * self.values).detach().double().cpu().numpy().ravel()
+        return parts, float(self.group_logits[option].detach()) - float(parts.sum())
+
+
 def _log_p_along(traces: Traces, scores: Tensor) -> NDArray[np.float64]:
     """Return the log probability of the path down to each neuron of the traces of a batch."""
     options, offsets = traces.options()
@@ -305,10 +341,8 @@ def _log_p_along(traces: Traces, scores: Tensor) -> NDArray[np.float64]:
     running = np.cumsum(steps)
     before = np.concatenate([[0.0], running])[offsets[:-1]]
     log_p = running - np.repeat(before, lengths)
-    is_stop = np.zeros(len(options), bool)
-    is_stop[offsets[1:] - 1] = True
-    above: NDArray[np.float64] = log_p[~is_stop]
-    return above
+    without_stops: NDArray[np.float64] = np.delete(log_p, offsets[1:] - 1)
+    return without_stops
 
 
 def _outputs(network: HiNet) -> OutputRows:

@@ -1,4 +1,4 @@
-"""A network of torch modules as plain values and arrays, and back."""
+"""Networks as plain values and arrays, and back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hinet.taxonomy import Layers
 
 
 class SparseShape(TypedDict):
-    """What a sparse bag is built from."""
+    """Arguments of a sparse bag."""
 
     kind: Literal["sparse"]
     features: int
@@ -30,7 +30,7 @@ class SparseShape(TypedDict):
 
 
 class DenseShape(TypedDict):
-    """What the perceptron of dense rows is built from."""
+    """Arguments of the perceptron for dense rows."""
 
     kind: Literal["dense"]
     features: int
@@ -39,13 +39,13 @@ class DenseShape(TypedDict):
 
 
 class OwnShape(TypedDict):
-    """A module of the user's own, which must be given again."""
+    """The user's own module, which must be given again."""
 
     kind: Literal["own"]
 
 
 class NetworkShape(TypedDict):
-    """What a network is built from; the settings of its head are those of ``HeadSettings``."""
+    """Description of a network; ``head`` has the fields of ``HeadSettings``."""
 
     features: SparseShape | DenseShape | OwnShape
     width: int
@@ -53,7 +53,7 @@ class NetworkShape(TypedDict):
 
 
 def described_network(network: HiNet) -> dict[str, Any]:
-    """Return what a network is built from, as plain values."""
+    """Return the description of a network as plain values."""
     features: dict[str, Any] = {"kind": "own"}
     if isinstance(network.features, (DenseFeatures, SparseBag)):
         kind = "dense" if isinstance(network.features, DenseFeatures) else "sparse"
@@ -62,7 +62,7 @@ def described_network(network: HiNet) -> dict[str, Any]:
 
 
 def check_network(metadata: Mapping[str, Any]) -> None:
-    """Raise HiNetError unless plain values are those that a network is built from."""
+    """Raise HiNetError unless plain values describe a network."""
     check_plain(metadata, NetworkShape, "model")
     check_plain(metadata["head"], HeadSettings, "model.head")
     for name in ("dropout", "linear_share"):
@@ -73,7 +73,7 @@ def check_network(metadata: Mapping[str, Any]) -> None:
 def restored_network(
     layers: Layers, metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], network_features: Any
 ) -> HiNet:
-    """Return the network of this description and these weights; ``network_features`` is the user's own, if any.
+    """Return the network of this description and these weights; ``network_features`` is the user's own module, if any.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def restored_network(
     network = HiNet(features, layers, metadata["width"], HeadSettings(**metadata["head"]))
     for name, tensor in network.state_dict().items():
         if name in arrays and f"torch.{arrays[name].dtype}" != str(tensor.dtype):
-            raise HiNetError(f"the array {name!r} is of {arrays[name].dtype}, the network has {tensor.dtype} there")
+            raise HiNetError(f"the array {name!r} has type {arrays[name].dtype}, the network expects {tensor.dtype}")
     try:
         network.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
     except (RuntimeError, TypeError) as error:
@@ -96,7 +96,7 @@ def restored_network(
 
 
 def _check_weights(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any], shape: Mapping[str, Any]) -> None:
-    """Raise HiNetError unless all weights are finite, and those of the features have the shapes that are described."""
+    """Raise HiNetError unless all weights are finite and those of the features have the described shapes."""
     schema: Schema = {}
     if shape["kind"] == "sparse":
         schema = {"features.weight": floats(shape["features"], shape["width"]), "features.bias": floats(shape["width"])}
@@ -109,7 +109,7 @@ def _check_weights(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, An
     check_arrays(arrays, schema, {})
     read = next((name for name in ("head.weight", "head.from_features.0") if name in arrays), None)
     if read is None or arrays[read].ndim != 2 or not metadata["width"] == width == arrays[read].shape[1] > 0:
-        raise HiNetError(f"the saved weights do not fit the network: the head reads not {metadata['width']:,} units")
+        raise HiNetError(f"the weights do not fit the network: the head does not read {metadata['width']:,} units")
     for name, array in arrays.items():
         if array.dtype.kind == "f":
             largest = FINITE if shape["kind"] == "own" else LARGEST

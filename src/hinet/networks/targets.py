@@ -1,4 +1,4 @@
-"""Truth as the options it takes: which edges of the layers each row's traces walk along."""
+"""Training targets: the options that the true traces of each row contain."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from hinet.ragged import Ints, gather
 
 @dataclass(frozen=True)
 class TargetBatch:
-    """The steps of the traces of some rows: row -> labels -> traces -> steps, each list flat with its lengths.
+    """Steps of the traces of some rows: row -> labels -> traces -> steps, each a flat list with its lengths.
 
-    A row with several labels has several entries in ``label_row``; a label with several paths several traces.
+    A row with several labels has several entries in ``label_row``, a label with several paths several traces.
     """
 
     rows: int
-    label_row: Tensor  # (labels,) place of the row in the batch
+    label_row: Tensor  # (labels,) position of the row in the batch
     label_node: Tensor  # (labels,) node of the taxonomy
     trace_counts: Tensor  # (labels,) traces of each label
     trace_row: Tensor  # (traces,)
-    step_counts: Tensor  # (traces,) steps of each trace, its stop included
+    step_counts: Tensor  # (traces,) steps of each trace, including its stop
     step_trace: Tensor  # (steps,)
     step_option: Tensor  # (steps,)
 
     @property
     def step_row(self) -> Tensor:
-        """(steps,) Place of the row of every step."""
+        """(steps,) Position of the row of every step."""
         return self.trace_row[self.step_trace]
 
     def to(self, device: torch.device) -> TargetBatch:
@@ -40,7 +40,7 @@ class TargetBatch:
 
 
 class Targets:
-    """The traces of a whole training set, ready to be cut into batches."""
+    """The traces of a training set, from which batches are taken."""
 
     def __init__(self, traces: Traces) -> None:
         self.traces = traces
@@ -51,7 +51,7 @@ class Targets:
         return len(self.traces)
 
     def option_counts(self) -> Tensor:
-        """Return how many rows take each option, (options,); a row is shared by its labels and their traces."""
+        """Return the number of rows with each option, (options,); labels and traces share a row evenly."""
         batch = self.batch(np.arange(len(self)))
         labels = torch.bincount(batch.label_row, minlength=batch.rows)[batch.label_row]
         share = (1 / (labels * batch.trace_counts)).repeat_interleave(batch.trace_counts)  # (traces,)
@@ -62,8 +62,8 @@ class Targets:
         """Return the targets of the chosen rows; each must have a trace."""
         traces, counts = gather(np.arange(len(self._ends)), self.traces.row_offsets, rows)
         trace_row = np.repeat(np.arange(len(rows)), counts)
-        together = np.lexsort((self._ends[traces], trace_row))  # the traces of one label side by side
-        traces, trace_row = traces[together], trace_row[together]
+        by_label = np.lexsort((self._ends[traces], trace_row))  # the traces of a label side by side
+        traces, trace_row = traces[by_label], trace_row[by_label]
         steps, step_counts = gather(self._options, self._option_offsets, traces)
         ends = self._ends[traces]
         starts = np.ones(len(traces), bool)

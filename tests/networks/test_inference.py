@@ -2,15 +2,16 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hinet import HiNetError, Layers, Taxonomy
-from hinet.networks import HierarchicalHead, NeuronGraph, downpour
-from hinet.networks.downpour import pour
-from tests.networks.strategies import enumerated, heads, hidden_rows
+from hinet.networks import HierarchicalHead, NeuronGraph, downpour, marginals
+from hinet.networks.inference import pour
+from tests.networks.strategies import PARENT, enumerated, heads, hidden_rows
 from tests.strategies import layered
 
 
@@ -107,3 +108,23 @@ def test_a_score_that_is_no_number_is_told() -> None:
     scores[1, 2] = torch.nan
     with pytest.raises(HiNetError, match="row 2 of the batch: a score is not a number"):
         downpour(graph, scores)
+
+
+@given(heads(PARENT))
+def test_every_marginal_is_the_sum_over_its_traces(head: HierarchicalHead) -> None:
+    layers = head.graph.layers
+    scores = head.option_scores(hidden_rows()).detach()
+    found = marginals(head.graph, scores)
+    for row in range(3):
+        neuron, node, label = np.zeros(len(layers.node)), np.zeros(len(layers.taxonomy)), np.zeros(len(layers.taxonomy))
+        for path, score in enumerated(layers, scores, row).items():
+            full = (0, *path)
+            neuron[list(full)] += np.exp(score)
+            named = {int(layers.node[n]) for n in full} - {-1}
+            node[list(named)] += np.exp(score)
+            if layers.node[full[-1]] >= 0:
+                label[layers.node[full[-1]]] += np.exp(score)
+        assert found.neuron[:, row].tolist() == pytest.approx(neuron.tolist())
+        assert found.node[:, row].tolist() == pytest.approx(node.tolist())
+        assert found.label[:, row].tolist() == pytest.approx(label.tolist())
+    assert (found.node <= 1 + 1e-9).all()

@@ -195,7 +195,7 @@ def test_rows_without_labels_are_refused() -> None:
 def test_a_label_unknown_to_the_flat_network_is_refused() -> None:
     x, _ = rows(2)
     model = network("flatten", Targets(Traces.encode(layers(), ["a", "c"])))
-    with pytest.raises(HiNetError, match="not among the labels of the flat network"):
+    with pytest.raises(HiNetError, match="a label that the flat network does not have"):
         train(model, x, Targets(Traces.encode(layers(), ["a", "d"])))
 
 

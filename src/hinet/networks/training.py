@@ -1,0 +1,323 @@
+"""Training of networks: shuffled mini-batches, two optimisers, a decaying learning rate, early stopping."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hinet.data import Traces
+from hinet.data.matrices import check_rows, is_sparse, validate_weights
+from hinet.encoders.torch_runtime import default_device, torch_threads
+from hinet.engine import EngineSettings, ValidationRows
+from hinet.engine.settings import plan_memory
+from hinet.errors import HiNetError
+from hinet.metrics import accuracy
+from hinet.networks.distributed import Processes, sparse_weights
+from hinet.networks.features import DROPOUT, WIDTH, DenseFeatures, SparseBag, check_width, row_batch
+from hinet.networks.heads import HeadSettings, default
+from hinet.networks.models import FlattenNetwork, HiNet, predict_traces
+from hinet.networks.targets import Targets
+from hinet.parameters import NONE, SEED, Rules, real, validate_fields, whole
+from hinet.progress import EpochRecord, Progress, SilentProgress
+
+INITIAL_ACCUMULATOR = 1e-2  # initial sum of row-wise Adagrad; much smaller values make the first steps huge
+MIN_STEPS = 400  # training steps on few rows
+MAX_EPOCHS = 200
+DENSE_DROPOUT = 0.1
+DENSE_RATE = 3e-3
+FEW_PRODUCTS = 50_000_000  # multiplications per batch below which one thread is faster than several
+_RULES: Rules = {
+    "epochs": whole(1),
+    "batch": whole(1),
+    "dense_rate": real(above=0),
+    "sparse_rate": real(above=0),
+    "weight_decay": real(0),
+    "warm_up": real(0, 1),
+    "patience": whole(1) | NONE,
+    "seed": SEED,
+}
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How to train; the learning rates rise during a short warm-up, then decay linearly to zero."""
+
+    epochs: int = 20
+    batch: int = 64
+    dense_rate: float = 1e-3  # AdamW, for everything but the sparse bag
+    sparse_rate: float = 8.0  # row-wise Adagrad, for the sparse bag
+    weight_decay: float = 0.0
+    warm_up: float = 0.05  # share of the steps during which the rates rise
+    patience: int | None = None  # epochs without a better validation score after which to stop
+    seed: int = 0
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        validate_fields(self, _RULES)
+
+
+def train(
+    network: HiNet | FlattenNetwork,
+    rows: Any,
+    targets: Targets,
+    settings: TrainingSettings | None = None,
+    *,
+    sample_weight: NDArray[np.floating[Any]] | None = None,
+    validate: Callable[[], float] | None = None,
+    progress: Progress | None = None,
+) -> list[EpochRecord]:
+    """Train ``network`` in place on CSR or dense ``rows`` and return the history.
+
+    ``sample_weight`` weights the cost of each row. ``validate`` returns a score, the larger the better; the weights of
+    the epoch with the best score are kept.
+    The same seed and number of threads give the same network on a CPU. If torch has connected several processes, as
+    ``torchrun`` does, all of them call this with the same rows, and each trains on its share of every batch.
+
+    Raises
+    ------
+    HiNetError
+        If rows and targets do not fit, a row has no label, or a value is not finite; names the row.
+    """
+    settings, progress = settings or TrainingSettings(), progress or SilentProgress()
+    _check(network, rows, targets)
+    epochs = _Epochs(network, rows, targets, settings, sample_weight, progress)
+    history: list[EpochRecord] = []
+    best: tuple[float, int, dict[str, Tensor]] | None = None
+    progress.started(settings.epochs, len(targets))
+    try:
+        for epoch in range(1, settings.epochs + 1):
+            start = time.perf_counter()
+            cost = epochs.run()
+            network.eval()
+            score = validate() if validate is not None else None
+            seconds = time.perf_counter() - start
+            history.append(EpochRecord(epoch, settings.epochs, cost, score, seconds, epochs.steps.rate))
+            progress.epoch_done(history[-1])
+            if score is not None and score == score and (best is None or score > best[0]):
+                best = score, epoch, copy.deepcopy(network.state_dict())
+            if best is not None and settings.patience is not None and epoch - best[1] >= settings.patience:
+                break
+    finally:
+        network.eval()
+        progress.finished()
+        if best is not None:  # even if training was interrupted
+            network.load_state_dict(best[2])
+    return history
+
+
+def _check(network: HiNet | FlattenNetwork, rows: Any, targets: Targets) -> None:
+    check_rows(rows, len(targets))
+    check_width(network, rows)
+    if not len(targets):
+        raise HiNetError("there are no rows to train on")
+    empty = np.flatnonzero(np.diff(targets.traces.row_offsets) == 0)
+    if len(empty):
+        raise HiNetError(f"row {int(empty[0])}: no label to train on ({len(empty):,} such rows); leave these rows out")
+    if not network.layers.same_as(targets.traces.layers):
+        raise HiNetError("the network and the targets have different layers; build both from the same Layers")
+
+
+class _Epochs:
+    """Passes over the training rows, each in another order."""
+
+    def __init__(
+        self, network: HiNet | FlattenNetwork, rows: Any, targets: Targets, settings: TrainingSettings,
+        sample_weight: NDArray[np.floating[Any]] | None, progress: Progress,
+    ) -> None:  # fmt: skip
+        self._processes = Processes()
+        torch.manual_seed(settings.seed + self._processes.rank)  # seeds dropout
+        self._random = np.random.default_rng(settings.seed)
+        self._network, self._rows, self._targets = network, rows, targets
+        self._settings, self._progress = settings, progress
+        network.to(settings.device)
+        network.learn_prior(targets)
+        self._cost = self._processes.joined(network, settings.device)
+        self.steps = _Steps(network, settings, self._processes, batches=-(-len(targets) // settings.batch))
+        self._weights = torch.ones(len(targets))
+        if sample_weight is not None:
+            self._weights = torch.from_numpy(validate_weights(sample_weight, len(targets))).float()
+
+    def run(self) -> float:
+        """Train on all rows once and return their mean cost."""
+        size, device = self._settings.batch, self._settings.device
+        self._network.train()
+        order = self._random.permutation(len(self._targets))
+        shuffled = self._rows[order]  # so that every batch is a slice
+        total = 0.0
+        for start in range(0, len(order), size):
+            joint = order[start : start + size]  # the batch of all processes
+            own, share = self._processes.share(joint)
+            chosen = joint[own]
+            batch = row_batch(shuffled, start + own.start, start + own.start + len(chosen), device)
+            costs = self._cost(batch, self._targets.batch(chosen).to(torch.device(device)))
+            cost = (costs * self._weights[chosen].to(device)).mean() * share
+            if not cost.isfinite():
+                raise HiNetError("the cost is no longer finite; lower the learning rates or scale the features")
+            self.steps.descend(cost)
+            total += float(cost.detach()) * len(joint)
+            self._progress.advanced(len(joint))
+        return self._processes.mean(total) / len(order)
+
+
+class _Steps:
+    """The optimisers and their learning rate: a short warm-up, then a decay to zero."""
+
+    def __init__(self, network: nn.Module, settings: TrainingSettings, processes: Processes, batches: int) -> None:
+        sparse = sparse_weights(network)
+        self._processes, self._sparse = processes, sparse
+        sparse_ids = {id(parameter) for parameter in sparse}
+        dense = [p for p in network.parameters() if id(p) not in sparse_ids and p.requires_grad and p.numel()]
+        self._optimisers: list[tuple[torch.optim.Optimizer, float]] = []
+        if dense:
+            adam = torch.optim.AdamW(dense, lr=settings.dense_rate, weight_decay=settings.weight_decay)
+            self._optimisers.append((adam, settings.dense_rate))
+        if sparse:
+            self._optimisers.append((RowAdagrad(sparse, lr=settings.sparse_rate), settings.sparse_rate))
+        self._done, self._total, self._warm_up = 0, settings.epochs * batches, settings.warm_up
+        self.rate = 0.0  # rate of the last step, as a share of the full rates
+
+    def descend(self, cost: Tensor) -> None:
+        """Take a step down the gradient of ``cost``."""
+        share = self._done / self._total
+        self.rate = min(1.0, (share + 1e-3) / (self._warm_up + 1e-3)) * (1.0 - share)
+        self._done += 1
+        if not cost.requires_grad:  # a taxonomy without a choice
+            return
+        for optimiser, _ in self._optimisers:
+            optimiser.zero_grad()
+        cost.backward()  # type: ignore[no-untyped-call]
+        self._processes.exchange_sparse(self._sparse)
+        for optimiser, full in self._optimisers:
+            for group in optimiser.param_groups:
+                group["lr"] = full * self.rate
+            optimiser.step()
+
+
+class RowAdagrad(torch.optim.Optimizer):
+    """Adagrad with one accumulator per row: the sum of the mean squared gradients of the row.
+
+    Rows without a gradient take neither time nor a step.
+    """
+
+    def __init__(
+        self, parameters: Iterable[Tensor], lr: float, initial_accumulator: float = INITIAL_ACCUMULATOR
+    ) -> None:
+        super().__init__(parameters, {"lr": lr, "initial_accumulator": initial_accumulator})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Take one step along sparse or dense gradients of matrices."""
+        assert closure is None
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step_rows(parameter, group)
+
+    def _step_rows(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        if not state:
+            state["sum"] = parameter.new_full((len(parameter),), group["initial_accumulator"])
+        gradient = parameter.grad
+        assert gradient is not None
+        if gradient.is_sparse:
+            gradient = gradient.coalesce()
+            rows, values = gradient.indices()[0], gradient.values()
+        else:
+            rows, values = torch.arange(len(gradient), device=gradient.device), gradient
+        accumulated = state["sum"][rows] + values.square().mean(1)
+        state["sum"][rows] = accumulated
+        root = accumulated.sqrt().clamp(min=torch.finfo(values.dtype).tiny)  # a row that never had a gradient stays
+        parameter.index_add_(0, rows, (values / root[:, None]).to(parameter.dtype), alpha=-group["lr"])
+
+
+def network_for(rows: Any, traces: Traces, settings: EngineSettings, network: nn.Module | None) -> HiNet:
+    """Return an untrained network for such rows, with a copy of the user's feature ``network`` if there is one."""
+    torch.manual_seed(settings.seed)
+    features, width = _feature_network(rows, len(traces.layers.option_neuron), settings, network)
+    return HiNet(features, traces.layers, width, head_settings(settings.prior_strength))
+
+
+def head_settings(prior_strength: float | None) -> HeadSettings:
+    """Return the settings of a classifier's head."""
+    return default() if prior_strength is None else HeadSettings(prior_strength=prior_strength)
+
+
+def train_network(
+    network: HiNet,
+    rows: Any,
+    traces: Traces,
+    settings: EngineSettings,
+    *,
+    sample_weight: NDArray[np.float64] | None,
+    valid: ValidationRows | None = None,
+    device: str | None,
+    progress: Progress | None,
+) -> tuple[EpochRecord, ...]:
+    """Train a network in place with the settings of the fused engine that apply to networks; return the history.
+
+    ``device`` defaults to a GPU if there is one.
+    """
+    defaults = TrainingSettings()
+    training = TrainingSettings(
+        epochs=settings.deep_epochs or _epochs_for(len(traces), defaults.batch, defaults.epochs),
+        dense_rate=defaults.dense_rate if is_sparse(rows) else DENSE_RATE,
+        patience=settings.patience,
+        seed=settings.seed,
+        device=device or default_device(),
+    )
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    with torch_threads(settings.threads or (1 if parameters * training.batch < FEW_PRODUCTS else None)):
+        history = train(
+            network,
+            rows,
+            Targets(traces),
+            training,
+            sample_weight=sample_weight,
+            validate=None if valid is None else lambda: accuracy(valid.traces, predict_traces(network, valid.rows)),
+            progress=progress,
+        )
+    return tuple(history)
+
+
+def _feature_network(
+    rows: Any, outputs: int, settings: EngineSettings, network: nn.Module | None
+) -> tuple[nn.Module, int]:
+    """Return the feature network and the width of its layer."""
+    if network is not None:
+        features = copy.deepcopy(network).eval()
+        return features, _units(features, rows)
+    width = settings.width or WIDTH
+    plan_memory(features=rows.shape[1], outputs=outputs, width=width).check(settings.memory_limit)
+    if is_sparse(rows):
+        dropout = DROPOUT if settings.dropout is None else settings.dropout
+        return SparseBag(rows.shape[1], width, dropout=dropout), width
+    dropout = DENSE_DROPOUT if settings.dropout is None else settings.dropout
+    return DenseFeatures(rows.shape[1], (width,), dropout=dropout), width
+
+
+def _units(features: nn.Module, rows: Any) -> int:
+    """Return the number of units that a feature network gives for rows; raise HiNetError if it cannot read them."""
+    try:
+        with torch.no_grad():
+            layer = features(row_batch(rows, 0, 1, "cpu"))
+    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise HiNetError(f"network: it cannot read a batch of rows of {rows.shape[1]:,} features: {error}") from error
+    if not isinstance(layer, torch.Tensor):
+        raise HiNetError(f"network: expected a tensor (rows, units) for a batch of rows, got {type(layer).__name__}")
+    if layer.ndim != 2:
+        raise HiNetError(f"the network gives {layer.ndim} axes for a batch of rows; expected (rows, units)")
+    return int(layer.shape[1])
+
+
+def _epochs_for(rows: int, batch: int, epochs: int) -> int:
+    """Return ``epochs``, or more if there are few rows."""
+    batches = -(-rows // batch)
+    return min(MAX_EPOCHS, max(epochs, -(-MIN_STEPS // batches)))
