@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 TableFormat: TypeAlias = Literal["csv", "tsv", "jsonl", "parquet", "arff", "xlsx", "text"]
-TaxonomyFormatName: TypeAlias = Literal["table", "edges", "paths", "labels", "json", "arff", "skos", "obo"]
 Decoding: TypeAlias = Literal["map", "expected_f1", "label"]
 SplitBy: TypeAlias = Literal["auto", "jobs", "rows"]  # how workers share training
+
+TAXONOMY_FORMATS = {  # name: module and class in hinet.taxonomy, description
+    "table": ("text_formats", "Table", "node and parent columns"),
+    "edges": ("text_formats", "Edges", "parent child"),
+    "paths": ("text_formats", "IdPaths", "ids from the root down"),
+    "labels": ("text_formats", "LabelPaths", "A > B > C"),
+    "json": ("nested_json", "NestedJson", "nested"),
+    "arff": ("arff", "Arff", "its hierarchical attribute"),
+    "skos": ("skos", "Skos", "RDF/XML, Turtle, N-Triples, JSON-LD"),
+    "obo": ("obo", "Obo", "such as the Gene Ontology"),
+}
+if TYPE_CHECKING:
+    TaxonomyFormatName: TypeAlias = str
+else:
+    TaxonomyFormatName = Literal[tuple(TAXONOMY_FORMATS)]

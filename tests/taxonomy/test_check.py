@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from hinet.taxonomy import Report, Table, check
+from hinet.taxonomy import Edges, Report, Table, check
 from hinet.taxonomy import layers as layers_module
 from hinet.taxonomy.check import WIDE, RowLabels
-from hinet.taxonomy.formats import Edges
 
 
 def checked(text: str, **options: object) -> Report:

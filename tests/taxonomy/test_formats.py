@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hinet import FileError, Taxonomy, TaxonomyError
-from hinet.taxonomy import FORMATS, LabelPaths, Table
+from hinet.taxonomy import FORMATS, LabelPaths, Table, TaxonomyFormat
 from hinet.taxonomy.formats import detect
 
 
@@ -268,3 +268,9 @@ def test_json_objects_without_children_lists(tmp_path: Path) -> None:
 def test_json_lines_are_those_of_the_names(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"file.txt:2: expected the children of 'b'"):
         read(tmp_path, '{"a": {},\n"b":\n\n7}')
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_in_the_table_is_a_taxonomy_format(name: str) -> None:
+    assert issubclass(FORMATS[name], TaxonomyFormat)
+    assert FORMATS[name]() == FORMATS[name]()  # all settings have defaults

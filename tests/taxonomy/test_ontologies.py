@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hinet import FileError, HiNetError, Taxonomy, TaxonomyError
 from hinet.taxonomy import FORMATS, Obo, Skos, read_draft
 from hinet.taxonomy.draft import join_terms, split_terms
-from hinet.taxonomy.obo import is_obo
 from hinet.taxonomy.skos import syntax_of
 from tests.strategies import awkward_names, edge_lists
 
@@ -270,11 +269,11 @@ def test_a_thesaurus_needs_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_formats_are_told_apart() -> None:
     assert syntax_of(TURTLE) == "Turtle"
-    assert is_obo(OBO)
+    assert Obo.recognises(OBO)
     assert {"skos", "obo", "arff"} <= FORMATS.keys()
     for other in ('{"Food": {"Bread": {}}}', '[{"id": "a", "children": []}]', "a > b\n", "1 2\n", "node\tparent\n"):
         assert syntax_of(other) is None
-        assert not is_obo(other)
+        assert not Obo.recognises(other)
 
 
 def test_control_characters_that_python_takes_for_blanks_stay_in_ids(tmp_path: Path) -> None:

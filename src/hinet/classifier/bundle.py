@@ -46,7 +46,7 @@ from hinet.files.schema import check_arrays, indices
 from hinet.files.text import read_to_end
 from hinet.progress import EpochRecord
 from hinet.taxonomy import Layers, Table, Taxonomy, as_id, path_id
-from hinet.taxonomy.formats import MEMORY_PER_BYTE
+from hinet.taxonomy.draft import TaxonomyFormat
 
 LABEL_NODES = {"label_nodes": indices("labels", below="nodes", rising=True)}
 VALUE_KINDS = {"object", *(np.dtype(code).name for code in "?efd" + np.typecodes["AllInteger"])}  # of plain labels
@@ -202,7 +202,7 @@ def read_description(folder: str | Path) -> tuple[dict[str, Any], Taxonomy]:
 def _taxonomy(files: ModelFiles) -> Taxonomy:
     path, stream = files.path("taxonomy"), files.checked("taxonomy")
     stream.seek(0)
-    draft = Table().parse(path, decode_text(path, read_to_end(path, stream, MEMORY_PER_BYTE)))
+    draft = Table().parse(path, decode_text(path, read_to_end(path, stream, TaxonomyFormat.memory_per_byte)))
     root = files.manifest["labels"]["root"]
     taxonomy = Taxonomy.from_draft(draft, source=str(path), root=root)
     # a table does not say where a sole top node stands

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hinet.choices import TaxonomyFormatName
+from hinet.choices import TAXONOMY_FORMATS, TaxonomyFormatName
 from hinet.cli.main import with_options
 from hinet.cli.options import AsJson, RunOptions, check_outputs, option, quiet_option, shared_options
 from hinet.cli.table_options import LabelSep, parse_delimiter
@@ -76,9 +76,8 @@ def _hierarchy_options(
     format: Annotated[
         TaxonomyFormatName | None,
         option(
-            "table (node and parent columns), edges (parent child), paths (ids from the root down), "
-            "labels (A > B > C), json (nested), arff (its hierarchical attribute), skos (RDF/XML, Turtle, N-Triples, "
-            "JSON-LD), obo (default: detected)."
+            ", ".join(f"{name} ({description})" for name, (*_, description) in TAXONOMY_FORMATS.items())
+            + ". Default: detected."
         ),
     ] = None,
     sep: Annotated[str | None, option("Separator of the steps in 'labels' (default: >).")] = None,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from hinet.errors import FileError, quoted
-from hinet.taxonomy.draft import Draft
+from hinet.taxonomy.draft import Draft, TaxonomyFormat
 
 AttributeKind = Literal["number", "category", "text", "key", "hierarchy"]
 
@@ -148,12 +148,17 @@ SEPARATOR = "/"
 
 
 @dataclass(frozen=True)
-class Arff:
+class Arff(TaxonomyFormat):
     """The attribute ``class hierarchical``: a tree as paths ``01/01/03``, or a DAG as edges ``parent/child``.
 
     It is a DAG if all are edges, and one of them starts at ``root``. The id of a node of a tree is its path; the only
     top node of a tree has ``root`` above it.
     """
+
+    @classmethod
+    def recognises(cls, text: str) -> bool:
+        """Return whether a text starts like an ARFF file."""
+        return is_arff(text)
 
     def parse(self, path: str | Path, text: str) -> Draft:
         """Return a link for every declared node or edge."""

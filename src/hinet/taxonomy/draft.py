@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Literal
+from pathlib import Path
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +17,16 @@ from hinet.ragged import Ints, first_seen, gather, group_by
 
 Severity = Literal["error", "warning"]
 
-LONGEST_NAME = 100_000
-UNWRITABLE = f"has a character that no text file can hold (NUL or a lone surrogate) or over {LONGEST_NAME:,} of them"
+TITLE, SYNONYMS, DEFINITION = "title", "synonyms", "definition"  # attributes that describe a node
+TERM_SEP = "|"  # between several synonyms in one cell
+
+MAX_NAME = 100_000
+UNWRITABLE = f"has a character that no text file can hold (NUL or a lone surrogate) or over {MAX_NAME:,} of them"
 
 _NONE, _UNKNOWN, _REFUSED = -1, -2, -3  # parents of a link that are not nodes: none, not found, the node itself
 _WORDS_FOR_NOTHING = {"null", "nan", "none", "na", "n/a", "-", "0", "-1", "\\n"}
-_LONGEST_CYCLE_SHOWN = 20
+_MAX_CYCLE_SHOWN = 20
+_UNESCAPED_SEP = re.compile(r"(?<!\\)((?:\\\\)*)\|")
 MAX_SUGGESTIONS = 20  # a fuzzy search reads every id, so only the first few unknown ids get a suggestion
 
 
@@ -54,6 +59,32 @@ class Draft:
     problems: tuple[Problem, ...] = ()  # found while parsing the source
 
 
+class TaxonomyFormat:
+    """A file format of hierarchies; a subclass is a frozen dataclass whose fields are the settings of the format.
+
+    A format whose texts can be recognised overrides ``recognises``. One that :meth:`Taxonomy.write` can write sets
+    ``write_suffix`` and overrides ``to_text``.
+    """
+
+    suffixes: ClassVar[tuple[str, ...]] = ()  # file suffixes that imply ``memory_per_byte``
+    memory_per_byte: ClassVar[int] = 64  # memory to parse a byte of text: its parts are short Python objects
+    write_suffix: ClassVar[str] = ""
+
+    @classmethod
+    def recognises(cls, text: str) -> bool:
+        """Return whether a text is in this format, from its first characters."""
+        return False
+
+    def parse(self, path: str | Path, text: str) -> Draft:
+        """Return the links that the text declares; raise FileError with the line if it is invalid."""
+        raise NotImplementedError
+
+    @staticmethod
+    def to_text(ids: Sequence[str], parents: Sequence[Sequence[str]], attributes: Mapping[str, Sequence[str]]) -> str:
+        """Return a taxonomy as text; raise TaxonomyError if the format cannot hold it."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
 class Graph:
     """A checked hierarchy as arrays: nodes in order of first appearance, edges sorted by parent and child."""
@@ -64,6 +95,27 @@ class Graph:
     first_link: Ints  # (n,) the first link of the draft that declares each node, -1 for parents without one
     attributes: Mapping[str, tuple[str, ...]]
     problems: tuple[Problem, ...]
+
+
+def join_terms(terms: Iterable[str]) -> str:
+    r"""Return terms as one cell, separated by ``|``; a ``|`` or backslash within one has a backslash before it.
+
+    >>> join_terms(["car", "auto|mobile"])
+    'car|auto\\|mobile'
+    """
+    return TERM_SEP.join(term.replace("\\", "\\\\").replace(TERM_SEP, "\\" + TERM_SEP) for term in terms)
+
+
+def split_terms(cell: str) -> list[str]:
+    r"""Return the terms of a cell, the inverse of :func:`join_terms`; empty ones are left out.
+
+    >>> split_terms("car|auto\\|mobile"), split_terms("")
+    (['car', 'auto|mobile'], [])
+    """
+    if "\\" not in cell:
+        return [term for term in cell.split(TERM_SEP) if term]
+    parts = _UNESCAPED_SEP.sub("\\1\0", cell).split("\0")
+    return [re.sub(r"\\(.)", r"\1", part, flags=re.DOTALL) for part in parts if part]
 
 
 def resolve(draft: Draft) -> Graph:
@@ -159,7 +211,7 @@ def _bad_ids(draft: Draft) -> list[Problem]:
 def is_writable(name: str) -> bool:
     """Return whether a text file can hold ``name``."""
     try:
-        return "\0" not in name and len(name) <= LONGEST_NAME and bool(name.isascii() or name.encode())
+        return "\0" not in name and len(name) <= MAX_NAME and bool(name.isascii() or name.encode())
     except UnicodeEncodeError:
         return False
 
@@ -289,36 +341,9 @@ def _cycle_problem(draft: Draft, ids: Sequence[str], upward: list[int], links: l
     cycle = upward[::-1]  # from parent to child, as all paths
     first = cycle.index(min(cycle))
     names = tuple(ids[node] for node in cycle[first:] + cycle[:first])
-    ellipsis = ["…"] if len(names) > _LONGEST_CYCLE_SHOWN else []
-    path = " > ".join([*names[:_LONGEST_CYCLE_SHOWN], *ellipsis, names[0]])
+    ellipsis = ["…"] if len(names) > _MAX_CYCLE_SHOWN else []
+    path = " > ".join([*names[:_MAX_CYCLE_SHOWN], *ellipsis, names[0]])
     lines = sorted({draft.lines[link] for link in links}) if draft.lines else []
-    where = f" (line{'s' * (len(lines) > 1)} {', '.join(map(str, lines[:_LONGEST_CYCLE_SHOWN]))})" if lines else ""
+    where = f" (line{'s' * (len(lines) > 1)} {', '.join(map(str, lines[:_MAX_CYCLE_SHOWN]))})" if lines else ""
     message = f"cycle of {len(names)}: {path}{where}; remove one of these links"
     return Problem("error", "cycle", message, lines[0] if lines else None, names)
-
-
-TITLE, SYNONYMS, DEFINITION = "title", "synonyms", "definition"
-TERM_SEP = "|"
-
-_UNESCAPED_SEP = re.compile(r"(?<!\\)((?:\\\\)*)\|")
-
-
-def join_terms(terms: Iterable[str]) -> str:
-    r"""Return terms as one cell, separated by ``|``; a ``|`` or backslash within one has a backslash before it.
-
-    >>> join_terms(["car", "auto|mobile"])
-    'car|auto\\|mobile'
-    """
-    return TERM_SEP.join(term.replace("\\", "\\\\").replace(TERM_SEP, "\\" + TERM_SEP) for term in terms)
-
-
-def split_terms(cell: str) -> list[str]:
-    r"""Return the terms of a cell, the inverse of :func:`join_terms`; empty ones are left out.
-
-    >>> split_terms("car|auto\\|mobile"), split_terms("")
-    (['car', 'auto|mobile'], [])
-    """
-    if "\\" not in cell:
-        return [term for term in cell.split(TERM_SEP) if term]
-    parts = _UNESCAPED_SEP.sub("\\1\0", cell).split("\0")
-    return [re.sub(r"\\(.)", r"\1", part, flags=re.DOTALL) for part in parts if part]

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from hinet.errors import FileError, quoted
-from hinet.taxonomy.draft import UNWRITABLE, Draft, is_writable
-from hinet.taxonomy.paths import LONGEST_PATH_ID, PATH_SEP, path_id
+from hinet.taxonomy.draft import UNWRITABLE, Draft, TaxonomyFormat, is_writable
+from hinet.taxonomy.paths import MAX_PATH_ID, PATH_SEP, path_id
 
 _TOKEN = re.compile(r'[ \t\n\r]*(?:("(?:[^"\\]|\\.)*")|([{}\[\],:])|([^ \t\n\r{}\[\],:"]+))')
+_START = re.compile(r"""\s*(?:\{\s*["}]|\[\s*["{\[\]\d])""")
 _OPENING = {"{": "}", "[": "]"}
 _CHILDREN = "children"
 _PARENT = "parent"
@@ -40,8 +41,13 @@ class _Value:
 
 
 @dataclass(frozen=True)
-class NestedJson:
+class NestedJson(TaxonomyFormat):
     """Nested JSON: objects of children by name, or objects with a list of ``children``."""
+
+    @classmethod
+    def recognises(cls, text: str) -> bool:
+        """Return whether a text starts like an object or array."""
+        return _START.match(text) is not None
 
     def parse(self, path: str | Path, text: str) -> Draft:
         """Return a link for every nested value."""
@@ -145,7 +151,7 @@ def _attributes(path: str | Path, value: _Value, title: str | None) -> dict[str,
 
 def _path_id(path: str | Path, parent: str | None, name: str, line: int) -> str:
     node = path_id([name]) if parent is None else parent + PATH_SEP + path_id([name])
-    if len(node) > LONGEST_PATH_ID:
+    if len(node) > MAX_PATH_ID:
         raise FileError(
             path, f"the path of names to {quoted(name)} is too long for an id; give the nodes ids", line=line
         )

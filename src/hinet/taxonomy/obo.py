@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hinet.errors import FileError, TaxonomyError, quoted
 from hinet.files.text import split_lines
-from hinet.taxonomy.draft import DEFINITION, SYNONYMS, TITLE, Draft, Problem, join_terms, split_terms
+from hinet.taxonomy.draft import DEFINITION, SYNONYMS, TITLE, Draft, Problem, TaxonomyFormat, join_terms, split_terms
 
 _START = re.compile(r"(?:\s|![^\n]*\n)*(?:format-version:|\[Term\]\s)")
 _STANZA = re.compile(r"\[(\w+)\]")
@@ -23,20 +23,24 @@ _NAMES = {character: f"\\{name}" for name, character in _CHARACTERS.items()}
 _COLUMN = "hinet:"  # before the name of a column other than title, synonyms and definition
 
 
-def is_obo(text: str) -> bool:
-    r"""Return whether a text starts as an OBO file does.
-
-    >>> is_obo("format-version: 1.2\n"), is_obo("node,parent")
-    (True, False)
-    """
-    return _START.match(text) is not None
-
-
 @dataclass(frozen=True)
-class Obo:
+class Obo(TaxonomyFormat):
     """The terms of an ontology with their ``is_a`` and, if wanted, ``part_of``; obsolete terms are left out."""
 
+    suffixes = (".obo",)
+    memory_per_byte = 16  # most of a file is syntax or repetition
+    write_suffix = ".obo"
+
     part_of: bool = False
+
+    @classmethod
+    def recognises(cls, text: str) -> bool:
+        r"""Return whether a text starts like an OBO file.
+
+        >>> Obo.recognises("format-version: 1.2\n"), Obo.recognises("node,parent")
+        (True, False)
+        """
+        return _START.match(text) is not None
 
     def parse(self, path: str | Path, text: str) -> Draft:
         """Return a link for every term and parent."""
@@ -71,6 +75,23 @@ class Obo:
             repeats_allowed=False,
             problems=tuple(problems),
         )
+
+    @staticmethod
+    def to_text(ids: Sequence[str], parents: Sequence[Sequence[str]], attributes: Mapping[str, Sequence[str]]) -> str:
+        """Return a taxonomy as OBO, or raise TaxonomyError for a text that it cannot hold."""
+        lines = ["format-version: 1.4"]
+        for row, (node, above) in enumerate(zip(ids, parents, strict=True)):
+            lines += ["", "[Term]", f"id: {_escaped_id(node)}"]
+            cells = {name: column[row] for name, column in attributes.items() if column[row]}
+            if TITLE in cells:
+                lines.append(f"name: {_escaped_name(cells[TITLE])}")
+            if DEFINITION in cells:
+                lines.append(f"def: {_escaped_text(cells[DEFINITION])} []")
+            lines += [f"synonym: {_escaped_text(term)} RELATED []" for term in split_terms(cells.get(SYNONYMS, ""))]
+            lines += [f"is_a: {_escaped_id(parent)}" for parent in above]
+            others = (name for name in cells if name not in (TITLE, DEFINITION, SYNONYMS))
+            lines += [f"property_value: {_COLUMN}{_escaped_id(name)} {_escaped_text(cells[name])}" for name in others]
+        return "\n".join(lines) + "\n"
 
 
 @dataclass
@@ -155,23 +176,6 @@ def _quoted_text(path: str | Path, value: str, line: int) -> str:
 
 def _unescaped(text: str) -> str:
     return text if "\\" not in text else _UNESCAPED.sub(lambda match: _CHARACTERS.get(match[1], match[1]), text)
-
-
-def obo_text(ids: Sequence[str], parents: Sequence[Sequence[str]], attributes: Mapping[str, Sequence[str]]) -> str:
-    """Return a taxonomy as OBO, or raise TaxonomyError for a text that it cannot hold."""
-    lines = ["format-version: 1.4"]
-    for row, (node, above) in enumerate(zip(ids, parents, strict=True)):
-        lines += ["", "[Term]", f"id: {_escaped_id(node)}"]
-        cells = {name: column[row] for name, column in attributes.items() if column[row]}
-        if TITLE in cells:
-            lines.append(f"name: {_escaped_name(cells[TITLE])}")
-        if DEFINITION in cells:
-            lines.append(f"def: {_escaped_text(cells[DEFINITION])} []")
-        lines += [f"synonym: {_escaped_text(term)} RELATED []" for term in split_terms(cells.get(SYNONYMS, ""))]
-        lines += [f"is_a: {_escaped_id(parent)}" for parent in above]
-        others = (name for name in cells if name not in (TITLE, DEFINITION, SYNONYMS))
-        lines += [f"property_value: {_COLUMN}{_escaped_id(name)} {_escaped_text(cells[name])}" for name in others]
-    return "\n".join(lines) + "\n"
 
 
 def _escaped_id(text: str) -> str:

@@ -10,7 +10,7 @@ from hinet.errors import LabelError, TaxonomyError, quoted
 from hinet.taxonomy.draft import Draft
 
 PATH_SEP = " > "
-LONGEST_PATH_ID = 100_000  # characters; the ids of all prefixes of a path take quadratic memory
+MAX_PATH_ID = 100_000  # characters; the ids of all prefixes of a path take quadratic memory
 
 _MISSING = ("NAType", "NaTType")  # types of missing values in pandas
 
@@ -66,6 +66,19 @@ def strip_padding(row: int, path: Sequence[Any]) -> tuple[str, ...]:
     return tuple(steps)
 
 
+def id_path_draft(paths: Iterable[Sequence[str]], lines: Sequence[int] | None = None) -> Draft:
+    """Return a draft whose nodes are the distinct steps of ``paths``."""
+    links: dict[tuple[str, str | None], int] = {}
+    for number, path in enumerate(paths):
+        for child, parent in zip(path, (None, *path), strict=False):
+            links.setdefault((child, parent), number)
+    return Draft(
+        nodes=[child for child, _ in links],
+        parents=[parent for _, parent in links],
+        lines=None if lines is None else [lines[number] for number in links.values()],
+    )
+
+
 def named_path_draft(paths: Iterable[Sequence[str]], lines: Sequence[int] | None, sep: str = PATH_SEP) -> Draft:
     """Return a draft with a node for every prefix of every path; its title is the last name."""
     links: dict[str, tuple[str | None, str, int]] = {}  # of each node: its parent, its name, and its first path
@@ -74,9 +87,9 @@ def named_path_draft(paths: Iterable[Sequence[str]], lines: Sequence[int] | None
         for name in path:
             step = path_id([name], sep)
             node = step if parent is None else parent + sep + step
-            if len(node) > LONGEST_PATH_ID:
+            if len(node) > MAX_PATH_ID:
                 raise TaxonomyError(
-                    f"path {number}: the id of {quoted(name)}, its path of names, has more than {LONGEST_PATH_ID:,} "
+                    f"path {number}: the id of {quoted(name)}, its path of names, has more than {MAX_PATH_ID:,} "
                     "characters; give such nodes ids of their own, in a table or as edges"
                 )
             if node not in links:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
@@ -15,7 +15,7 @@ from xml.parsers import expat
 
 from hinet.errors import FileError, did_you_mean, quoted
 from hinet.extras import require
-from hinet.taxonomy.draft import DEFINITION, SYNONYMS, TITLE, Draft, Problem, join_terms, split_terms
+from hinet.taxonomy.draft import DEFINITION, SYNONYMS, TITLE, Draft, Problem, TaxonomyFormat, join_terms, split_terms
 
 MAX_DEPTH = 500  # nested elements, or nested objects and arrays of JSON-LD: parsers slow down or crash far below
 MAX_ENTITY_LENGTH = 1_000  # characters; usual entities are namespaces
@@ -30,78 +30,23 @@ _DECLARED = re.compile(rf"((?>\s+|{_SKIPPED})*+)({_DOCTYPE})", re.DOTALL)
 _REFERENCE = re.compile(rf"{_SKIPPED}|<!\[CDATA\[.*?\]\]>|&([^&;\s#][^&;\s]*);", re.DOTALL)
 _REMEDY = "convert the file to Turtle"
 
-
-def expand_entities(path: str | Path, text: str) -> str:
-    """Return XML without a document type, with its entities written out and the same lines.
-
-    Raises
-    ------
-    FileError
-        If the XML is not well-formed or nested too deeply, or if an entity is not plain, short text; names the line.
-    """
-    entities = _check(path, text)
-    head = _DECLARED.match(text)
-    if head is None:
-        return text
-    body = text[head.end() :]
-    replacements = {name: escape(value) for name, value in entities.items()}
-
-    def replace(match: re.Match[str]) -> str:
-        return replacements.get(match[1], match[0])  # references that nothing declares stay: the parser reports them
-
-    added = sum(len(replacements.get(match[1], "")) for match in _REFERENCE.finditer(body))
-    if added > max(MAX_EXPANSION * len(text), MIN_EXPANSION):
-        raise FileError(path, f"the entities of the file stand for {added:,} characters; {_REMEDY}", line=1)
-    return head[1] + "\n" * head[2].count("\n") + _REFERENCE.sub(replace, body)
-
-
-def _check(path: str | Path, text: str) -> dict[str, str]:
-    """Return the entities that well-formed XML declares."""
-    parser = expat.ParserCreate()
-    entities: dict[str, str] = {}
-    depth = 0
-
-    def declare(name: str, is_parameter: bool, value: str | None, *_: str | None) -> None:
-        if is_parameter or value is None or "&" in value or "<" in value or len(value) > MAX_ENTITY_LENGTH:
-            reason = f"the entity {quoted(name)} is not plain text of at most {MAX_ENTITY_LENGTH:,} characters"
-            raise FileError(path, f"{reason}; write it out, or {_REMEDY}", line=parser.CurrentLineNumber)
-        entities.setdefault(name, value)  # the first declaration counts
-
-    def start(*_: object) -> None:
-        nonlocal depth
-        depth += 1
-        if depth > MAX_DEPTH:
-            raise FileError(path, too_deep(), line=parser.CurrentLineNumber)
-
-    def end(_: str) -> None:
-        nonlocal depth
-        depth -= 1
-
-    parser.EntityDeclHandler, parser.StartElementHandler, parser.EndElementHandler = declare, start, end
-    try:
-        parser.Parse(text, True)
-    except expat.ExpatError as error:
-        raise FileError(path, f"not valid RDF/XML: {expat.ErrorString(error.code)}", line=error.lineno) from None
-    return entities
-
-
-def too_deep() -> str:
-    """Return the message for a file with too many nested elements."""
-    return f"more than {MAX_DEPTH:,} elements are nested in each other; {_REMEDY}"
-
-
 Syntax = Literal["RDF/XML", "Turtle", "JSON-LD"]
 
 CORE = "http://www.w3.org/2004/02/skos/core#"
-OWN = "urn:hinet:"  # ids that are no IRIs follow it, percent-encoded
-OWN_COLUMN = "urn:hinet-column:"  # a column other than title, synonyms and definition
+OWN = "urn:hinet:"  # prefix of percent-encoded ids that are not IRIs
+OWN_COLUMN = "urn:hinet-column:"  # prefix of a column other than title, synonyms and definition
 UNTAGGED = ""  # the language of a literal without one
-USUAL_LANGUAGE = "en"  # of several that as many concepts have
+DEFAULT_LANGUAGE = "en"  # preferred among languages of equally many concepts
 
 _OTHER = 3  # the rank of a text in another language
 _RDF_TYPE = "http://www.w3.org/1999/02/22-rdf-syntax-ns#type"
 _DEPRECATED = "http://www.w3.org/2002/07/owl#deprecated"
 _TEXTS = {CORE + "prefLabel": TITLE, CORE + "altLabel": SYNONYMS, CORE + "definition": DEFINITION}
+_JOINS: Mapping[str, Callable[[list[str]], str]] = {  # several texts of a concept as one cell
+    TITLE: lambda texts: texts[0],
+    SYNONYMS: lambda texts: join_terms(dict.fromkeys(texts)),
+    DEFINITION: lambda texts: " ".join(dict.fromkeys(texts)),
+}
 _LINKS = {CORE + name for name in ("broader", "narrower", "inScheme", "topConceptOf", "hasTopConcept")}
 _XML = re.compile(rf"{PROLOG}<(?:\w+:)?RDF\b", re.DOTALL)
 _TURTLE = re.compile(
@@ -128,26 +73,37 @@ def syntax_of(text: str) -> Syntax | None:
 
 
 @dataclass(frozen=True)
-class Skos:
+class Skos(TaxonomyFormat):
     """A thesaurus of concepts with ``skos:broader`` and ``skos:narrower``; the id of a node is the IRI of its concept.
 
     ``language`` is that of the titles, synonyms and definitions, by default the one in which most concepts have a
-    preferred label. ``scheme`` is the concept scheme to read, by its IRI or the end of it; by default all are. Concepts
-    that are deprecated are left out.
+    preferred label. ``scheme`` is the concept scheme to read, by its IRI or the end of it; by default all are.
+    Deprecated concepts are left out.
     """
+
+    suffixes = (".ttl", ".nt", ".rdf", ".xml", ".owl", ".jsonld")
+    memory_per_byte = 16  # most of a file is syntax or repetition
+    write_suffix = ".ttl"
 
     language: str | None = None
     scheme: str | None = None
 
+    @classmethod
+    def recognises(cls, text: str) -> bool:
+        """Return whether a text is RDF in any syntax."""
+        return syntax_of(text) is not None
+
     def parse(self, path: str | Path, text: str) -> Draft:
         """Return a link for every concept and broader concept; messages name the concept."""
         graph = _Graph.read(path, text)
-        concepts = graph.concepts(_chosen_scheme(path, graph, self.scheme))
+        concepts = graph.concepts(None if self.scheme is None else _find_scheme(path, graph, self.scheme))
         if not concepts:
             raise FileError(path, "there is no skos:Concept in the file; is it a SKOS thesaurus?")
         language = self._language(path, graph, concepts)
-        texts = {name: graph.texts(name, language) for name in (TITLE, SYNONYMS, DEFINITION)}
-        columns = {TITLE: _first(texts[TITLE]), SYNONYMS: _joined(texts[SYNONYMS]), DEFINITION: _joined_lines(texts)}
+        columns = {
+            name: {node: join(texts) for node, texts in graph.texts(name, language).items()}
+            for name, join in _JOINS.items()
+        }
         columns |= graph.own_columns
         above = graph.broader(concepts)
         links = [(node, parent) for node in concepts for parent in above.get(node) or (None,)]
@@ -164,18 +120,17 @@ class Skos:
 
     def _language(self, path: str | Path, graph: _Graph, concepts: Iterable[str]) -> str:
         known = {*concepts}
-        pairs = {(node, tag) for node, tag, _ in graph.literals[TITLE] if node in known}
-        counts = Counter(tag for _, tag in pairs)
+        counts = Counter(tag for _, tag in {(node, tag) for node, tag, _ in graph.literals[TITLE] if node in known})
         if self.language is None:
-            return min(counts, key=lambda tag: (-counts[tag], tag != USUAL_LANGUAGE, tag), default=UNTAGGED)
-        wanted = self.language.lower()
-        if counts and not any(_is_language(tag, wanted) for tag in counts):
+            return min(counts, key=lambda tag: (-counts[tag], tag != DEFAULT_LANGUAGE, tag), default=UNTAGGED)
+        language = self.language.lower()
+        if counts and not any(_is_language(tag, language) for tag in counts):
             listed = ", ".join(quoted(tag) for tag, _ in counts.most_common(12) if tag) or "no language"
-            raise FileError(
-                path,
-                f"no preferred label is in the language {quoted(self.language)}; set `language` to one of {listed}",
+            message = (
+                f"no preferred label is in the language {quoted(self.language)}; set `language` to one of {listed}"
             )
-        return wanted
+            raise FileError(path, message)
+        return language
 
     def _warnings(self, graph: _Graph, language: str) -> Iterator[Problem]:
         schemes = list(graph.schemes)
@@ -191,6 +146,20 @@ class Skos:
             message = f"{quoted(node)} is named as broader or narrower, and is declared nowhere as a skos:Concept"
             yield Problem("warning", "undeclared-concept", message, nodes=(_as_id(node),))
 
+    @staticmethod
+    def to_text(ids: Sequence[str], parents: Sequence[Sequence[str]], attributes: Mapping[str, Sequence[str]]) -> str:
+        """Return a taxonomy as Turtle: concepts with their parents, titles, synonyms, definitions and other columns."""
+        predicates = {name: f"<{OWN_COLUMN}{quote(name, safe='')}>" for name in attributes}
+        predicates |= {name: predicate.replace(CORE, "skos:") for predicate, name in _TEXTS.items()}
+        lines = [f"@prefix skos: <{CORE}> ."]
+        for row, (node, above) in enumerate(zip(ids, parents, strict=True)):
+            parts = ["a skos:Concept", *(f"skos:broader <{_as_iri(parent)}>" for parent in above)]
+            for name, column in attributes.items():
+                texts = split_terms(column[row]) if name == SYNONYMS else [column[row]] if column[row] else []
+                parts += [f'{predicates[name]} "{text.translate(_ESCAPES)}"' for text in texts]
+            lines.append(f"<{_as_iri(node)}> " + " ;\n    ".join(parts) + " .")
+        return "\n".join(lines) + "\n"
+
 
 @dataclass
 class _Graph:
@@ -200,7 +169,7 @@ class _Graph:
     links: dict[str, list[tuple[str, str]]] = field(default_factory=lambda: {name: [] for name in _LINKS})
     literals: dict[str, list[tuple[str, str, str]]] = field(
         default_factory=lambda: {name: [] for name in _TEXTS.values()}
-    )  # (concept, language, text) of titles, synonyms and definitions
+    )  # titles, synonyms and definitions as (concept, language, text)
     own_columns: dict[str, dict[str, str]] = field(default_factory=dict)
     deprecated: set[str] = field(default_factory=set)
 
@@ -212,7 +181,7 @@ class _Graph:
 
         syntax = syntax_of(text) or "Turtle"
         if syntax == "RDF/XML":
-            text = expand_entities(path, text)
+            text = _expand_entities(path, text)
         elif syntax == "JSON-LD":
             _check_nesting(path, text)
         formats = {"RDF/XML": ox.RdfFormat.RDF_XML, "Turtle": ox.RdfFormat.TURTLE, "JSON-LD": ox.RdfFormat.JSON_LD}
@@ -226,9 +195,8 @@ class _Graph:
 
     def _add(self, subject: str, predicate: str, value: Any) -> None:
         if predicate in _TEXTS:
-            self.literals[_TEXTS[predicate]].append(
-                (subject, getattr(value, "language", None) or UNTAGGED, value.value)
-            )
+            language = getattr(value, "language", None) or UNTAGGED
+            self.literals[_TEXTS[predicate]].append((subject, language, value.value))
         elif predicate in self.links:
             self.links[predicate].append((subject, _name(value)))
         elif predicate == _RDF_TYPE:
@@ -238,12 +206,14 @@ class _Graph:
         elif predicate.startswith(OWN_COLUMN):
             self.own_columns.setdefault(unquote(predicate[len(OWN_COLUMN) :]), {})[subject] = value.value
 
+    def _typed(self, name: str) -> list[str]:
+        return [node for node, types in self.types.items() if CORE + name in types]
+
     @cached_property
-    def schemes(self) -> dict[str, None]:
-        """The concept schemes, in the order of the file."""
-        declared = [node for node, types in self.types.items() if CORE + "ConceptScheme" in types]
-        named = [scheme for name in ("inScheme", "topConceptOf") for _, scheme in self.links[CORE + name]]
-        return dict.fromkeys([*declared, *named, *(scheme for scheme, _ in self.links[CORE + "hasTopConcept"])])
+    def _memberships(self) -> list[tuple[str, str]]:
+        """The pairs (concept, scheme)."""
+        tops = ((concept, scheme) for scheme, concept in self.links[CORE + "hasTopConcept"])
+        return [*self.links[CORE + "inScheme"], *self.links[CORE + "topConceptOf"], *tops]
 
     @cached_property
     def _hierarchy(self) -> dict[tuple[str, str], None]:
@@ -251,27 +221,29 @@ class _Graph:
         narrower = ((child, parent) for parent, child in self.links[CORE + "narrower"])
         return dict.fromkeys([*self.links[CORE + "broader"], *narrower])
 
+    @cached_property
+    def schemes(self) -> dict[str, None]:
+        """The concept schemes, in the order of the file."""
+        return dict.fromkeys([*self._typed("ConceptScheme"), *(scheme for _, scheme in self._memberships)])
+
     @property
     def undeclared(self) -> list[str]:
         """Concepts that are only named as broader or narrower ones."""
-        declared = {node for node, types in self.types.items() if CORE + "Concept" in types}
-        declared |= {node for node, _, _ in self.literals[TITLE]}
+        declared = {*self._typed("Concept"), *(node for node, _, _ in self.literals[TITLE])}
         ends = dict.fromkeys(node for pair in self._hierarchy for node in pair)
         return [node for node in ends if node not in declared]
 
     def concepts(self, scheme: str | None) -> list[str]:
         """Return the concepts of a scheme, or all, in the order of the file."""
-        nodes = dict.fromkeys(node for node, types in self.types.items() if CORE + "Concept" in types)
-        nodes |= dict.fromkeys(node for name in ("inScheme", "topConceptOf") for node, _ in self.links[CORE + name])
-        nodes |= dict.fromkeys(node for _, node in self.links[CORE + "hasTopConcept"])
-        nodes |= dict.fromkeys(node for pair in self._hierarchy for node in pair)
+        nodes = dict.fromkeys(
+            [
+                *self._typed("Concept"),
+                *(node for node, _ in self._memberships),
+                *(node for pair in self._hierarchy for node in pair),
+            ]
+        )
         left_out = {*self.schemes, *self.deprecated}
-        if scheme is None:
-            return [node for node in nodes if node not in left_out]
-        members = {
-            node for name in ("inScheme", "topConceptOf") for node, of in self.links[CORE + name] if of == scheme
-        }
-        members |= {node for of, node in self.links[CORE + "hasTopConcept"] if of == scheme}
+        members = nodes if scheme is None else {node for node, other in self._memberships if other == scheme}
         return [node for node in nodes if node in members and node not in left_out]
 
     def broader(self, concepts: Sequence[str]) -> dict[str, list[str]]:
@@ -285,17 +257,17 @@ class _Graph:
 
     def texts(self, name: str, language: str) -> dict[str, list[str]]:
         """Return the texts of each concept in a language: with that tag, else with a variant of it, else with none."""
-        ranks: dict[str, int] = {}
-        found: dict[str, list[str]] = {}
+        best: dict[str, int] = {}
+        texts: dict[str, list[str]] = {}
         for node, tag, text in self.literals[name]:
             rank = 0 if tag == language else 1 if _is_language(tag, language) else 2 if tag == UNTAGGED else _OTHER
             if rank == _OTHER or not text.strip():
                 continue
-            if rank < ranks.get(node, _OTHER):
-                ranks[node], found[node] = rank, [text]
-            elif rank == ranks[node]:
-                found[node].append(text)
-        return found
+            if rank < best.get(node, _OTHER):
+                best[node], texts[node] = rank, [text]
+            elif rank == best[node]:
+                texts[node].append(text)
+        return texts
 
 
 def _check_nesting(path: str | Path, text: str) -> None:
@@ -304,7 +276,7 @@ def _check_nesting(path: str | Path, text: str) -> None:
     for match in _JSON_NESTING.finditer(text):
         depth += (match[1] is not None) - (match[2] is not None)
         if depth > MAX_DEPTH:
-            raise FileError(path, too_deep(), line=text.count("\n", 0, match.start()) + 1)
+            raise FileError(path, _too_deep(), line=text.count("\n", 0, match.start()) + 1)
 
 
 def _name(term: Any) -> str:
@@ -317,30 +289,15 @@ def _is_language(tag: str, language: str) -> bool:
     return tag == language or (bool(language) and tag.startswith(f"{language}-"))
 
 
-def _chosen_scheme(path: str | Path, graph: _Graph, wanted: str | None) -> str | None:
-    if wanted is None:
-        return None
+def _find_scheme(path: str | Path, graph: _Graph, name: str) -> str:
     schemes = list(graph.schemes)
-    matches = [name for name in schemes if name == wanted] or [
-        name for name in schemes if re.split(r"[/#]", name.rstrip("/#"))[-1] == wanted
-    ]
+    matches = [iri for iri in schemes if iri == name]
+    matches = matches or [iri for iri in schemes if re.split(r"[/#]", iri.rstrip("/#"))[-1] == name]
     if len(matches) != 1:
         listed = ", ".join(map(quoted, schemes[:12]))
-        hint = did_you_mean(wanted, schemes)
-        raise FileError(path, f"the file has no concept scheme {quoted(wanted)}; set `scheme` to one of {listed}{hint}")
+        hint = did_you_mean(name, schemes)
+        raise FileError(path, f"the file has no concept scheme {quoted(name)}; set `scheme` to one of {listed}{hint}")
     return matches[0]
-
-
-def _first(texts: Mapping[str, list[str]]) -> dict[str, str]:
-    return {node: found[0] for node, found in texts.items()}
-
-
-def _joined(texts: Mapping[str, list[str]]) -> dict[str, str]:
-    return {node: join_terms(dict.fromkeys(found)) for node, found in texts.items()}
-
-
-def _joined_lines(texts: Mapping[str, Mapping[str, list[str]]]) -> dict[str, str]:
-    return {node: " ".join(dict.fromkeys(found)) for node, found in texts[DEFINITION].items()}
 
 
 def _as_id(node: str) -> str:
@@ -352,20 +309,59 @@ def _as_iri(node: str) -> str:
     return node if is_iri else OWN + quote(node, safe="")
 
 
-def skos_text(ids: Sequence[str], parents: Sequence[Sequence[str]], attributes: Mapping[str, Sequence[str]]) -> str:
-    """Return a taxonomy as Turtle: concepts with their parents, titles, synonyms, definitions and other columns."""
-    lines = [f"@prefix skos: <{CORE}> ."]
-    for row, (node, above) in enumerate(zip(ids, parents, strict=True)):
-        parts = ["a skos:Concept", *(f"skos:broader <{_as_iri(parent)}>" for parent in above)]
-        for name, column in attributes.items():
-            predicate = {TITLE: "skos:prefLabel", SYNONYMS: "skos:altLabel", DEFINITION: "skos:definition"}.get(
-                name, f"<{OWN_COLUMN}{quote(name, safe='')}>"
-            )
-            texts = split_terms(column[row]) if name == SYNONYMS else [column[row]] if column[row] else []
-            parts += [f"{predicate} {_literal(text)}" for text in texts]
-        lines.append(f"<{_as_iri(node)}> " + " ;\n    ".join(parts) + " .")
-    return "\n".join(lines) + "\n"
+def _expand_entities(path: str | Path, text: str) -> str:
+    """Return XML without a document type, with its entities written out and the same lines.
+
+    Raises
+    ------
+    FileError
+        If the XML is not well-formed or nested too deeply, or if an entity is not plain, short text; names the line.
+    """
+    entities = _declared_entities(path, text)
+    head = _DECLARED.match(text)
+    if head is None:
+        return text
+    body = text[head.end() :]
+    replacements = {name: escape(value) for name, value in entities.items()}
+
+    def replace(match: re.Match[str]) -> str:
+        return replacements.get(match[1], match[0])  # references that nothing declares stay: the parser reports them
+
+    added = sum(len(replacements.get(match[1], "")) for match in _REFERENCE.finditer(body))
+    if added > max(MAX_EXPANSION * len(text), MIN_EXPANSION):
+        raise FileError(path, f"the entities of the file stand for {added:,} characters; {_REMEDY}", line=1)
+    return head[1] + "\n" * head[2].count("\n") + _REFERENCE.sub(replace, body)
 
 
-def _literal(text: str) -> str:
-    return '"' + text.translate(_ESCAPES) + '"'
+def _declared_entities(path: str | Path, text: str) -> dict[str, str]:
+    """Return the entities that well-formed XML declares."""
+    parser = expat.ParserCreate()
+    entities: dict[str, str] = {}
+    depth = 0
+
+    def declare(name: str, is_parameter: bool, value: str | None, *_: str | None) -> None:
+        if is_parameter or value is None or "&" in value or "<" in value or len(value) > MAX_ENTITY_LENGTH:
+            reason = f"the entity {quoted(name)} is not plain text of at most {MAX_ENTITY_LENGTH:,} characters"
+            raise FileError(path, f"{reason}; write it out, or {_REMEDY}", line=parser.CurrentLineNumber)
+        entities.setdefault(name, value)  # the first declaration counts
+
+    def start(*_: object) -> None:
+        nonlocal depth
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise FileError(path, _too_deep(), line=parser.CurrentLineNumber)
+
+    def end(_: str) -> None:
+        nonlocal depth
+        depth -= 1
+
+    parser.EntityDeclHandler, parser.StartElementHandler, parser.EndElementHandler = declare, start, end
+    try:
+        parser.Parse(text, True)
+    except expat.ExpatError as error:
+        raise FileError(path, f"not valid RDF/XML: {expat.ErrorString(error.code)}", line=error.lineno) from None
+    return entities
+
+
+def _too_deep() -> str:
+    return f"more than {MAX_DEPTH:,} elements are nested in each other; {_REMEDY}"

@@ -17,18 +17,15 @@ from hinet.errors import FileError, LabelError, TaxonomyError, counted, did_you_
 from hinet.files.atomic import write_text
 from hinet.files.delimited import format_delimited
 from hinet.ragged import Bools, Ints, first_seen, freeze, frozen, gather, group_by, offsets_of
-from hinet.taxonomy.draft import UNWRITABLE, Draft, Graph, Problem, is_writable, longest_depth, resolve
-from hinet.taxonomy.formats import TaxonomyFormat, id_path_draft, read_draft
-from hinet.taxonomy.obo import obo_text
-from hinet.taxonomy.paths import as_id, named_path_draft, strip_padding
-from hinet.taxonomy.skos import skos_text
+from hinet.taxonomy.draft import UNWRITABLE, Draft, Graph, Problem, TaxonomyFormat, is_writable, longest_depth, resolve
+from hinet.taxonomy.formats import FORMATS, read_draft
+from hinet.taxonomy.paths import as_id, id_path_draft, named_path_draft, strip_padding
 
 VIRTUAL_ROOT = -1
 TITLE_ATTRIBUTES = ("title", "name", "label", "description")
 SEPARATORS = ";|,@"  # of several labels in a cell
 
 _KEY_COLUMNS = ("node", "parent")
-_WRITERS = {".ttl": skos_text, ".obo": obo_text}
 _MAX_PROBLEMS_SHOWN = 5
 
 
@@ -151,8 +148,8 @@ class Taxonomy:
     ) -> Taxonomy:
         """Read a plain, ``.gz`` or ``.xz`` file; the format is detected unless it is given.
 
-        ``format`` is one of ``"table"``, ``"edges"``, ``"paths"``, ``"labels"``, ``"json"``, ``"arff"``, ``"skos"``,
-        ``"obo"``, or a format with its settings, such as ``hinet.taxonomy.Table(parent_sep=" ")``.
+        ``format`` is a name in ``hinet.taxonomy.FORMATS``, such as ``"table"`` or ``"skos"``, or a format with its
+        settings, such as ``hinet.taxonomy.Table(parent_sep=" ")``.
 
         Raises
         ------
@@ -378,26 +375,27 @@ class Taxonomy:
                 yield (node, parent, *attributes)
 
     def write(self, path: str | Path) -> None:
-        """Write a table of nodes and parents, SKOS as Turtle, or OBO, by the extension; ``-`` prints a table.
+        """Write a table of nodes and parents, or by the suffix SKOS as Turtle or OBO; ``-`` prints a table.
 
-        That is ``.tsv``, ``.csv``, ``.txt``, ``.ttl`` or ``.obo``, also with ``.gz`` or ``.xz``.
+        The suffix is ``.tsv``, ``.csv``, ``.txt``, ``.ttl`` or ``.obo``, also with ``.gz`` or ``.xz``.
 
         Raises
         ------
         FileError
-            If the extension is another.
+            If the suffix is another.
         TaxonomyError
             If the format cannot hold a name.
         """
         name = str(path).lower().removesuffix(".gz").removesuffix(".xz")
-        if name.endswith(tuple(_WRITERS)):
+        formats = {format.write_suffix: format for format in FORMATS.values() if format.write_suffix}
+        if (format := formats.get(Path(name).suffix)) is not None:
             flat, offsets = self.parent_lists
             parents = [[self.ids[p] for p in flat[start:end].tolist()] for start, end in pairwise(offsets.tolist())]
-            write_text(path, _WRITERS[name[-4:]](self.ids, parents, self.attributes))
+            write_text(path, format.to_text(self.ids, parents, self.attributes))
             return
         if not name.endswith((".csv", ".tsv", ".txt")) and str(path) != "-" and not Path(path).is_char_device():
-            message = "a taxonomy is written as .tsv, .csv, .txt, .ttl (SKOS) or .obo, also with .gz or .xz; rename it"
-            raise FileError(path, message)
+            suffixes = ", ".join((".tsv", ".csv", *formats))
+            raise FileError(path, f"a taxonomy is written as {suffixes} or .txt, also with .gz or .xz; rename it")
         for key in _KEY_COLUMNS:
             if key in self.attributes:
                 raise TaxonomyError(f"an attribute is called {key!r}, like a key column of the table; rename it")
