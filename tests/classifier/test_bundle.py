@@ -207,7 +207,7 @@ def test_what_cannot_be_kept_is_said_before_anything_is_written(tmp_path: Path) 
 def test_folders_that_hold_no_model(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="cannot be loaded: no such folder"):
         load(tmp_path / "nowhere")
-    with pytest.raises(FileError, match=r"it has no manifest\.json, so it is no saved model"):
+    with pytest.raises(FileError, match=r"it has no manifest\.json, so it is not a saved model"):
         load(tmp_path)
     for broken in ("{", "[" * 100_000):
         (tmp_path / "manifest.json").write_text(broken)

@@ -168,7 +168,7 @@ def put(*path: Any) -> Callable[[Any], None]:
         ("table", put("labels", "columns", 10**12), "labels of 1,000,000,000,000 columns"),
         ("hashed", put("labels", "values", "kind", "<U1000000000"), "unknown kind '<U1000000000'"),
         ("hashed", put("labels", "values", "values", [5, 4, 10**30]), "beyond 64 bits|are not"),
-        ("hashed", put("labels", "values", "values", [1, 2, 3]), "other ones than the nodes"),
+        ("hashed", put("labels", "values", "values", [1, 2, 3]), "differ from the nodes"),
         ("dense", put("model", "features", "features", 10**12), "has the shape"),
         ("dense", put("model", "width", 10**12), "the head does not read"),
         ("dense", put("model", "head", "wiring", 7), "model.head.wiring is 7"),

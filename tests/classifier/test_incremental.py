@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import warnings
-from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hinet import FileError, HiNetError, LabelError, Taxonomy, load
-from hinet.classifier.model_folder import MANIFEST, read_manifest, sealed, trainings_of
+from hinet import HiNetError, LabelError, Taxonomy
 from tests.classifier.data import EDGES, PATHS, numbers, small, taxonomy, texts
 
 TEXTS, LABELS = texts(90)
@@ -118,28 +114,6 @@ def test_partial_fits_start_and_go_on(engine: Any) -> None:
     told = classifier.fitted_.fingerprint
     assert [each["rows"] for each in (*told["before"], told)] == [30, 30, 30]
     assert not any("before" in each for each in told["before"])  # so that any number of them can be saved
-
-
-def test_models_that_were_updated_by_older_versions_load(tmp_path: Path) -> None:
-    """They have each earlier training within the one after it."""
-    classifier = small().fit(TEXTS[:60], LABELS[:60])
-    for low in (60, 70, 80):
-        classifier.partial_fit(TEXTS[low : low + 10], LABELS[low : low + 10])
-    classifier.save(tmp_path)
-    path = tmp_path / MANIFEST
-    manifest = json.loads(path.read_text())
-    first, *later = (*manifest["training_data"].pop("before"), manifest["training_data"])
-    manifest["training_data"] = reduce(lambda before, training: {**training, "before": before}, later, first)
-    path.write_text(json.dumps(sealed(manifest)))
-    loaded = load(tmp_path)
-    assert loaded.fitted_.fingerprint == classifier.fitted_.fingerprint
-    assert loaded.predict(TEXTS).tolist() == classifier.predict(TEXTS).tolist()
-    loaded.partial_fit(TEXTS, LABELS).save(tmp_path)
-    assert [each["rows"] for each in trainings_of(read_manifest(tmp_path))] == [60, 10, 10, 10, len(TEXTS)]
-    first["before"] = 7
-    path.write_text(json.dumps(sealed(manifest)))
-    with pytest.raises(FileError, match=r"training_data.before\[0\] is 7, expected a mapping"):
-        read_manifest(tmp_path)
 
 
 def test_further_texts_of_unknown_words_bring_a_warning() -> None:

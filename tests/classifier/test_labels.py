@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
 import warnings
-from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -18,23 +16,20 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from sklearn.base import clone
 from sklearn.exceptions import DataConversionWarning
 from sklearn.metrics import accuracy_score
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 
 from hinet import HiNetClassifier, HiNetError, LabelError, Taxonomy, load, paths_as_text
 from hinet.classifier.answers import PredictionOptions
-from hinet.classifier.bundle import _described_codec, _restored_codec
-from hinet.classifier.incremental import transfer_fitted
+from hinet.classifier.bundle import describe_codec, restore_codec
 from hinet.classifier.inputs import take_rows
 from hinet.classifier.label_reading import read_labels, read_with_classes, widen_codec
 from hinet.classifier.label_rows import checked_labels
 from hinet.classifier.labels import LabelCodec
-from hinet.classifier.model_folder import sealed
 from hinet.classifier.prediction_table import PredictionTable
 from hinet.metrics import scorer
-from hinet.taxonomy import Layers, split_path
+from hinet.taxonomy import split_path
 from tests.classifier.data import small
 from tests.strategies import awkward_names
 
@@ -71,7 +66,7 @@ def read_back(form: LabelCodec, y: Any) -> Any:
     nodes = traces.end_nodes.astype(np.int64)
     assert np.array_equal(form.decode(nodes), by_trace)
     taxonomy = form.taxonomy
-    saved = _restored_codec(taxonomy, _described_codec(form), form.label_nodes)
+    saved = restore_codec(taxonomy, describe_codec(form), form.label_nodes)
     assert np.array_equal(saved.decode(nodes), by_trace)
     assert saved.decode(form.label_nodes).tolist() == form.decode(form.label_nodes).tolist()
     assert all(form.truth(by_trace).ids())
@@ -174,14 +169,11 @@ def test_steps_of_one_text_and_two_types_are_told() -> None:
 
 def test_what_steps_were_is_saved_and_checked() -> None:
     form, _ = read_labels([("Food", 1), ("Food", 1.5)], None)
-    told = _described_codec(form)
+    told = describe_codec(form)
     assert told["typed"] == {"Food > 1": 1, "Food > 1.5": 1.5}
     for node, value in (("Food > 1", 2), ("Food > 1", "1"), ("Toys", 1), ("Food > 1", [1])):
         with pytest.raises(ValueError, match="cannot be written as"):
-            _restored_codec(form.taxonomy, {**told, "typed": {node: value}}, form.label_nodes)
-    del told["typed"]  # as in models of before
-    old = _restored_codec(form.taxonomy, told, form.label_nodes)
-    assert old.decode(old.label_nodes).tolist() == [("Food", "1"), ("Food", "1.5")]
+            restore_codec(form.taxonomy, {**told, "typed": {node: value}}, form.label_nodes)
 
 
 @settings(max_examples=100)
@@ -200,14 +192,6 @@ def test_the_first_spelling_stays() -> None:
     assert form.decode(form.label_nodes).tolist() == ["a > b"]
     later = widen_codec(form, ["a  >  b", "a", "c>d"])
     assert later.decode(later.label_nodes).tolist() == ["a", "a > b", "c>d"]
-
-
-def test_how_older_models_kept_what_was_spelled_otherwise() -> None:
-    texts = ["x>y", "x > z"]
-    form, _ = read_labels(texts, None)
-    told = _described_codec(form)
-    told["style"]["spelled"] = {"x>z": "x > z"}
-    assert _restored_codec(form.taxonomy, told, form.label_nodes).decode(form.label_nodes).tolist() == sorted(texts)
 
 
 def test_classes_widen_the_form_of_labels() -> None:
@@ -341,28 +325,6 @@ def test_a_second_top_leaves_the_first_alone() -> None:
     found = small().fit(TEXTS, FOOD).partial_fit(["toy car", "red car"] * 3, [("Toys", "Car")] * 6)
     assert found.predict(TEXTS).tolist() == FOOD
     assert found.classes_.tolist() == [("Food", "Bread"), ("Food", "Milk"), ("Toys", "Car")]
-
-
-@pytest.mark.filterwarnings("ignore:the model knows")
-def test_models_of_before_write_their_root(one_topped: HiNetClassifier, tmp_path: Path) -> None:
-    """Where paths shared a top, older models have it as the root of their taxonomy, and say less of their labels."""
-    new = one_topped.fitted_
-    form = replace(new.codec, layers=Layers.of(Taxonomy.from_paths(FOOD), ["Food > Bread", "Food > Milk"]))
-    assert form.taxonomy.root == 0
-    old = clone(one_topped).fit(TEXTS, FOOD)
-    old._set_fitted(transfer_fitted(new, form))
-    old.save(tmp_path / "model")
-    file = tmp_path / "model" / "manifest.json"
-    manifest = json.loads(file.read_text())
-    for later in ("rooted", "style"):
-        del manifest["labels"][later]
-    file.write_text(json.dumps(sealed(manifest)))
-    loaded = load(tmp_path / "model")
-    assert loaded.predict(TEXTS).tolist() == FOOD
-    assert loaded.classes_.tolist() == [("Food", "Bread"), ("Food", "Milk")]
-    loaded.partial_fit(["toy car", "red car"] * 3, [("Toys", "Car")] * 6)
-    assert loaded.predict(TEXTS).tolist() == FOOD
-    assert loaded.classes_.tolist() == [("Food", "Bread"), ("Food", "Milk"), ("Toys", "Car")]
 
 
 RAGGED: list[Any] = [("Food", "Bread"), ("Food",), ("Toys",), ("Food", "Milk")] * 5

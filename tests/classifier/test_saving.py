@@ -17,7 +17,7 @@ import pytest
 from hinet import FileError, HiNetClassifier, load
 from hinet.classifier.bundle import read_description
 from hinet.cli import main
-from hinet.files import atomic, locked, locks
+from hinet.files import atomic, locked
 from tests.classifier.data import small, texts
 from tests.processes import LONGEST
 
@@ -79,17 +79,17 @@ def test_who_reads_while_others_save_gets_one_whole_model(models: list[Path], tm
 def test_a_writer_waits_for_the_lock(models: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target, model = tmp_path / "model", load(models[0])
     waits = get_context("fork").Event()
-    flock = locks.fcntl.flock
+    flock = atomic.fcntl.flock
 
     def told(file: int, operation: int) -> None:
         try:
-            flock(file, operation | locks.fcntl.LOCK_NB)
+            flock(file, operation | atomic.fcntl.LOCK_NB)
         except BlockingIOError:  # somebody has it
             waits.set()
             flock(file, operation)
 
     with ExitStack() as stack, locked(target):
-        monkeypatch.setattr(locks.fcntl, "flock", told)
+        monkeypatch.setattr(atomic.fcntl, "flock", told)
         process, started = stack.enter_context(saving(model, target, 1))
         assert started.wait(LONGEST)
         assert waits.wait(LONGEST)

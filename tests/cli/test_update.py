@@ -163,7 +163,9 @@ def test_what_cannot_be_updated_is_said(
     (shop / "photos" / "cat.png").write_text("")
     for options in ([], ["--rows", "more.csv"]):
         message = refused("update", "photos", *options, capsys=capsys)
-        assert "photos: cannot be loaded: it has no manifest.json, so it is no saved model; name the folder" in message
+        assert (
+            "photos: cannot be loaded: it has no manifest.json, so it is not a saved model; name the folder" in message
+        )
     assert manifest_of(shop / "model") == before
 
 

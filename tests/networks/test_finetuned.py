@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 pytest.importorskip("sentence_transformers")
 
 from hinet import HiNetClassifier, Taxonomy, load
-from hinet.classifier.model_folder import MANIFEST, _kept, sealed
+from hinet.classifier.model_folder import MANIFEST, _write_file, sealed
 from hinet.data import Traces
 from hinet.encoders import Encoder
 from hinet.encoders.meaning import TunedInput
@@ -214,7 +214,7 @@ def forge(model: Path, change: Any) -> None:
     manifest = json.loads((model / MANIFEST).read_text())
     arrays, _ = read_arrays(model / manifest["files"]["features"]["file"])
     change(manifest["features"]["tuned"], arrays)
-    manifest["files"]["features"] = _kept(model, "features", lambda path: write_arrays(path, arrays))
+    manifest["files"]["features"] = _write_file(model, "features", lambda path: write_arrays(path, arrays))
     (model / MANIFEST).write_text(json.dumps(sealed(manifest)))
 
 

@@ -1,8 +1,8 @@
 """A fitted classifier as a folder of plain files: a manifest, the taxonomy, the features, the weights; no pickle.
 
-The manifest names the files with their sizes and digests. It is written last, by one rename: after an interrupted save
-the folder holds the old model, or none. Loading reads data, never code, and refuses missing, truncated, edited or
-swapped files.
+The manifest lists the files with their sizes and digests. It is written last, by one rename, so that an interrupted
+save leaves the old model, or none. Loading reads data, never code, and refuses missing, truncated, edited or swapped
+files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from hinet.classifier.examples import EXAMPLES, HELD_OUT, Examples
 from hinet.classifier.fitted import Fitted, predictor_class
-from hinet.classifier.inputs import Features, MatrixInput, encoder_of, restore_features
+from hinet.classifier.inputs import MatrixInput, encoder_of, restore_features
 from hinet.classifier.label_rows import TextStyle
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.model_folder import (
@@ -49,9 +49,9 @@ from hinet.taxonomy import Layers, Table, Taxonomy, as_id, path_id
 from hinet.taxonomy.draft import TaxonomyFormat
 
 LABEL_NODES = {"label_nodes": indices("labels", below="nodes", rising=True)}
-VALUE_KINDS = {"object", *(np.dtype(code).name for code in "?efd" + np.typecodes["AllInteger"])}  # of plain labels
-MAX_EMPTY_COLUMNS = 1_000  # that a table of labels may have beyond the levels of its taxonomy
-PLAIN = (bool, int, float)  # what a label may be, if it is no text
+VALUE_KINDS = {"object", *(np.dtype(code).name for code in "?efd" + np.typecodes["AllInteger"])}  # dtypes of labels
+MAX_EMPTY_COLUMNS = 1_000  # columns that a table of labels may have beyond the levels of its taxonomy
+PLAIN = (bool, int, float)  # types of labels other than text
 
 
 def save_fitted(
@@ -62,38 +62,38 @@ def save_fitted(
     half: bool = False,
     replaces: str | None = None,
 ) -> None:
-    """Write a fitted classifier and its ``metadata`` to a folder; replace an older model there.
+    """Write a fitted classifier and its ``metadata`` to a folder, replacing an older model.
 
-    Several may save to a folder at once, one after the other; the last one stays. With ``replaces``, the digest of a
-    manifest, only that model is replaced.
+    Concurrent saves to a folder are serialized; the last one wins. With ``replaces``, the digest of a manifest, only
+    that model is replaced.
 
     Raises
     ------
     FileError
-        If the folder holds something else, or another model than ``replaces``, or cannot be written to.
+        If the folder holds other files or another model than ``replaces``, or is not writable.
     """
     folder = Path(folder)
     fitted.check_file()
     json.dumps(metadata)  # raises before anything is written
     codec = fitted.codec
-    described, arrays = fitted.predictor.to_arrays(half=half)
+    description, arrays = fitted.predictor.to_arrays(half=half)
     arrays["label_nodes"] = codec.label_nodes
     for name, rows in ((EXAMPLES, fitted.examples), (HELD_OUT, fitted.held_out)):
         arrays |= {} if rows is None else rows.to_arrays(name)
-    with new_model(folder) as keep:
+    with new_model(folder) as write:
         if replaces is not None:
             check_unchanged(folder, replaces)
         files = {
-            "taxonomy": keep("taxonomy", codec.taxonomy.write),
-            "features": keep("features", lambda path: write_arrays(path, fitted.features.to_arrays())),
-            "model": keep("model", lambda path: write_arrays(path, arrays)),
+            "taxonomy": write("taxonomy", codec.taxonomy.write),
+            "features": write("features", lambda path: write_arrays(path, fitted.features.to_arrays())),
+            "model": write("model", lambda path: write_arrays(path, arrays)),
         }
         manifest = {
             "format": FORMAT,
             "versions": _versions(fitted.predictor.engine),
             "engine": fitted.predictor.engine,
-            "model": described,
-            "labels": _described_codec(codec),
+            "model": description,
+            "labels": describe_codec(codec),
             "features": {"kind": fitted.features.kind, **fitted.features.describe()},
             "training_data": fitted.fingerprint,
             "files": files,
@@ -107,17 +107,17 @@ def save_fitted(
 def load_fitted(
     folder: str | Path, network: Any = None, *, mapped: bool = True, encoder: EncoderPlace | None = None
 ) -> tuple[Fitted, dict[str, Any]]:
-    """Read a fitted classifier and its manifest from a folder, both of one save.
+    """Read a fitted classifier and its manifest, both of the same save, from a folder.
 
-    ``mapped`` maps weights into memory. ``encoder`` is where the encoder of the model is now, if it has one.
+    ``mapped`` maps weights into memory. ``encoder`` is the current place of the model's encoder, if it has one.
 
     Raises
     ------
     FileError
-        If it is not a model folder of this format, or a file is missing, truncated, edited or invalid; names the file
-        and the array.
+        If it is not a model folder of this format, or a file is missing, truncated, edited or invalid; the message
+        names the file and the array.
     HiNetError
-        If ``encoder`` is not the encoder of training; names both fingerprints.
+        If ``encoder`` is not the encoder of training; the message has both fingerprints.
     """
     with open_model(folder) as files:
         try:
@@ -129,15 +129,15 @@ def load_fitted(
     if encoder is not None:
         own = encoder_of(fitted.features)
         if own is None:
-            raise HiNetError("the model reads texts without an encoder of another place; leave `encoder` out")
+            raise HiNetError("the model has no external encoder; leave `encoder` out")
         own.use(encoder)
     return fitted, files.manifest
 
 
 def _loaded(files: ModelFiles, network: Any, mapped: bool) -> Fitted:
     manifest = files.manifest
-    with ThreadPoolExecutor(1) as beside:  # the weights are most of the bytes: the rest is read meanwhile
-        weights = beside.submit(files.checked, "model")
+    with ThreadPoolExecutor(1) as pool:  # checks the weights, most of the bytes, while the rest is read
+        weights = pool.submit(files.checked, "model")
         taxonomy = _taxonomy(files)
         with naming_file(files.path("features")):
             path, stream = files.path("features"), files.checked("features")
@@ -147,12 +147,10 @@ def _loaded(files: ModelFiles, network: Any, mapped: bool) -> Fitted:
         check_arrays(arrays, LABEL_NODES, {"nodes": len(taxonomy)})
         kept = {name: arrays.pop(name) for name in [*arrays] if name.partition(".")[0] in (EXAMPLES, HELD_OUT)}
     with naming_file(files.folder / MANIFEST):
-        codec = _restored_codec(taxonomy, manifest["labels"], arrays.pop("label_nodes"))
+        codec = restore_codec(taxonomy, manifest["labels"], arrays.pop("label_nodes"))
         rule = _restored_rule(manifest.get("set_rule"), codec)
     predictor = _restored_predictor(files, codec.layers, arrays, network)
-    with naming_file(files.folder / MANIFEST):
-        predictor = _with_trust(predictor, manifest.get("trust"))
-    width = _width(features, manifest["input_features"])
+    width = manifest["input_features"] if isinstance(features, MatrixInput) else features.count
     with naming_file(files.path("model")):
         if predictor.features not in (None, width):
             raise HiNetError(f"it reads {predictor.features:,} features, and rows have {width}")
@@ -166,35 +164,40 @@ def _loaded(files: ModelFiles, network: Any, mapped: bool) -> Fitted:
 
 @contextmanager
 def naming_file(path: Path) -> Iterator[None]:
-    """Name a file in errors about its contents."""
+    """Add the name of a file to errors about its contents."""
     try:
         yield
     except FileError:
         raise
     except HiNetError as error:
-        raise FileError(path, f"cannot be used: {error}; copy the folder again or save the model anew") from None
+        raise FileError(path, f"cannot be used: {error}; copy the folder again or save the model again") from None
 
 
 def _restored_predictor(
     files: ModelFiles, layers: Layers, arrays: Mapping[str, NDArray[Any]], network: Any
 ) -> Predictor:
-    kind, metadata = predictor_class(files.manifest["engine"]), files.manifest["model"]
+    kind, metadata, trust = (
+        predictor_class(files.manifest["engine"]),
+        files.manifest["model"],
+        files.manifest.get("trust"),
+    )
     with naming_file(files.folder / MANIFEST):
         kind.check_described(metadata)
     kind.require_network(metadata, network)
     with naming_file(files.path("model")):
-        return kind.restored(layers, metadata, arrays, network)
-
-
-def _width(features: Features, columns: int | None) -> int | None:
-    """Return how many features rows have, where that is known."""
-    return columns if isinstance(features, MatrixInput) else features.count
+        predictor = kind.restored(layers, metadata, arrays, network)
+    if trust is None:
+        return predictor
+    with naming_file(files.folder / MANIFEST):
+        if not predictor.can_scale_odds:
+            raise HiNetError("trust is for trees of the fused engine with one label per row; this is another model")
+        return predictor.with_trust(Trust.restored(trust))
 
 
 def read_description(folder: str | Path) -> tuple[dict[str, Any], Taxonomy]:
-    """Return the manifest and the taxonomy of a saved model whose files are all whole, without reading its weights."""
+    """Return the manifest and the taxonomy of a saved model after checking the digests of all its files."""
     with open_model(folder) as files:
-        for name in files.streams.keys() - {"taxonomy"}:  # which is checked when it is read
+        for name in files.streams.keys() - {"taxonomy"}:  # the taxonomy is checked when it is read
             files.checked(name)
         return files.manifest, _taxonomy(files)
 
@@ -205,17 +208,17 @@ def _taxonomy(files: ModelFiles) -> Taxonomy:
     draft = Table().parse(path, decode_text(path, read_to_end(path, stream, TaxonomyFormat.memory_per_byte)))
     root = files.manifest["labels"]["root"]
     taxonomy = Taxonomy.from_draft(draft, source=str(path), root=root)
-    # a table does not say where a sole top node stands
-    return taxonomy.under_virtual_root() if root is None else taxonomy
+    return taxonomy.under_virtual_root() if root is None else taxonomy  # a single top node need not be the root
 
 
-def _described_codec(codec: LabelCodec) -> dict[str, Any]:
+def describe_codec(codec: LabelCodec) -> dict[str, Any]:
+    """Return the codec of labels, without its taxonomy and labels, as plain values for JSON."""
     taxonomy = codec.taxonomy
     values = None
     if codec.values is not None:
         values = {"kind": str(codec.values.dtype), "values": codec.values.tolist()}
     style = None
-    if codec.style is not None:  # what was spelled otherwise by the id that names have as a path
+    if codec.style is not None:
         spelled = {path_id(steps): text for steps, text in codec.style.spelled.items()}
         style = {**asdict(codec.style), "spelled": spelled}
     root = taxonomy.ids[taxonomy.root] if taxonomy.root >= 0 else None
@@ -227,36 +230,31 @@ def _described_codec(codec: LabelCodec) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _restored_codec(taxonomy: Taxonomy, metadata: Mapping[str, Any], label_nodes: NDArray[np.int64]) -> LabelCodec:
+def restore_codec(taxonomy: Taxonomy, metadata: Mapping[str, Any], label_nodes: NDArray[np.int64]) -> LabelCodec:
+    """Return the codec of a description, or raise HiNetError if its values contradict each other."""
+    kind, named, sets = metadata["form"], metadata["named"], metadata.get("sets")
     if not 0 <= metadata["columns"] <= taxonomy.height + MAX_EMPTY_COLUMNS:
         raise HiNetError(f"labels of {metadata['columns']:,} columns, in a taxonomy of {taxonomy.height:,} levels")
-    kind = metadata["form"]
-    if (kind == "plain") != (metadata["values"] is not None) or (metadata["named"] and kind in ("plain", "ids")):
+    if (kind == "plain") != (metadata["values"] is not None) or (named and kind in ("plain", "ids")):
         raise HiNetError(f"labels of the form {kind!r} contradict the other values of the manifest")
-    sets = metadata.get("sets")
-    ends = [taxonomy.ids[node] for node in label_nodes.tolist()]
-    layers = Layers.of(taxonomy, ends, multilabel=sets is not None)
+    layers = Layers.of(taxonomy, [taxonomy.ids[node] for node in label_nodes.tolist()], multilabel=sets is not None)
     values = None if metadata["values"] is None else _restored_values(taxonomy, **metadata["values"])
     style = None
-    if (described := metadata.get("style")) is not None:
-        # the texts alone say which paths they are, as older models join steps otherwise
+    if (described := metadata["style"]) is not None:
         style = TextStyle(described["mark"], described["between"]).with_labels(described["spelled"].values())
     if (kind == "text") != bool(style and style.mark):
-        raise HiNetError("paths as text need a mark to be cut at, and other labels have none")
-    # in older models the shared top is the root
-    from_root = metadata.get("rooted", metadata["named"] and metadata["root"] is not None)
-    first_paths = {label: tuple(path) for label, path in metadata.get("wrote", {}).items()}
+        raise HiNetError("paths as text need a mark to split at, and other labels must not have one")
+    first_paths = {label: tuple(path) for label, path in metadata["wrote"].items()}
     if any(path[-1:] != (label,) for label, path in first_paths.items()):
-        raise HiNetError("a path leads to another label than that it was written for")
-    Traces.along(layers, list(first_paths.values()))  # raises where one leads nowhere
-    texts = taxonomy.titles if metadata["named"] else taxonomy.ids
-    typed_values = metadata.get("typed", {})
-    for node, value in typed_values.items():
+        raise HiNetError("a path does not lead to the label it was written for")
+    Traces.along(layers, list(first_paths.values()))  # raises if a path is not in the taxonomy
+    texts = taxonomy.titles if named else taxonomy.ids
+    for node, value in metadata["typed"].items():
         if type(value) not in PLAIN or node not in taxonomy or as_id(value) != texts[taxonomy.position(node)]:
             raise HiNetError(f"node {node!r} cannot be written as {value!r}")
     codec = LabelCodec(
-        kind, layers, metadata["number"], metadata["columns"], metadata["named"], values, from_root, style,
-        first_paths, typed_values, sets,
+        kind, layers, metadata["number"], metadata["columns"], named, values, metadata["rooted"], style, first_paths,
+        metadata["typed"], sets,
     )  # fmt: skip
     if codec.number:
         try:
@@ -267,34 +265,25 @@ def _restored_codec(taxonomy: Taxonomy, metadata: Mapping[str, Any], label_nodes
 
 
 def _restored_rule(metadata: Mapping[str, Any] | None, codec: LabelCodec) -> SetRule | None:
-    """Return the rule for sets of labels, which models of such rows have, and no others."""
+    """Return the rule for sets of labels, which only models of rows with several labels have."""
     if (metadata is None) != (codec.sets is None):
-        raise HiNetError("thresholds belong to models of rows with several labels, which have some")
+        raise HiNetError("models of rows with several labels have thresholds, and other models have none")
     return None if metadata is None else SetRule.restored(metadata)
 
 
-def _with_trust(predictor: Predictor, described: Mapping[str, float] | None) -> Predictor:
-    """Return a predictor with the trust that a manifest has, or raise HiNetError."""
-    if described is None:
-        return predictor
-    if not predictor.can_scale_odds:
-        raise HiNetError("trust is for trees of the fused engine with one label per row, and this model is another one")
-    return predictor.with_trust(Trust.restored(described))
-
-
 def _restored_values(taxonomy: Taxonomy, kind: str, values: list[Any]) -> NDArray[Any]:
-    """Return plain labels as they were: the names of the nodes, or the numbers these stand for."""
+    """Return plain labels as they were: the names of the nodes, or the numbers that these stand for."""
     if kind not in VALUE_KINDS:
         raise HiNetError(f"labels of the unknown kind {kind!r}")
     expected = {"O": (str, *PLAIN), "b": (bool,), "f": (float,)}.get(np.dtype(kind).kind, (int,))
     if {*map(type, values)} - {*expected}:
-        raise HiNetError(f"labels of the kind {kind!r} that are not")
+        raise HiNetError(f"labels should be of the kind {kind!r} and are not")
     try:
         labels = np.array(values, kind)
     except OverflowError as error:
-        raise HiNetError(f"labels of the kind {kind!r} that are not: {error}") from None
+        raise HiNetError(f"labels should be of the kind {kind!r} and are not: {error}") from None
     if [as_id(value) for value in labels.tolist()] != list(taxonomy.ids):
-        raise HiNetError("the labels are other ones than the nodes of the taxonomy")
+        raise HiNetError("the labels differ from the nodes of the taxonomy")
     return labels
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from hinet.engine.search.trace_logits import TraceLogits, cells_of
 from hinet.engine.training.set_kernels import mixed_cost_of_sets
 from hinet.engine.training.target_kernels import most_of_a_row
 from hinet.errors import HiNetError, counted
-from hinet.evaluation.risk import THRESHOLDS, AnswerCounts, RiskBound, find_threshold
+from hinet.evaluation.risk import THRESHOLDS, AnswerCounts, Calibration, RiskBound, find_threshold
 from hinet.metrics import expected_calibration_error, log_loss
 
 MIN_ROWS = 100  # that determine a scale; fewer tell less than the training did
@@ -32,41 +32,6 @@ MIN_LOG_SLOPE = -2.0
 MAX_OFFSET = 10.0  # of log odds
 FIRST_WEIGHT = 2.0  # of the most probable labels of all rows, compared with all other labels together
 MAX_PATH_CELLS = 20_000_000  # logits and options on the way to labels that are held at once: about 1 GB
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """The result of a calibration.
-
-    Attributes
-    ----------
-    temperature : float
-        What all logits were divided by.
-    error_before, error_after : float
-        Expected calibration error of the predicted labels of the rows that determine the scale, before scaling and
-        after; each half of these rows is judged by the scale that the other half gave.
-    promise : RiskBound, optional
-        The threshold for the given risk.
-    rows : int
-        Held-out rows.
-    slope : float
-        Factor of the log odds of the best trace against all others, applied after that, at most 1. Less than 1 lowers
-        high probabilities and raises low ones. With several labels per row, the factor of the log odds of every label.
-    offset : float
-        Number added to the log odds of every label, with several labels per row.
-    scaled : bool
-        Whether probabilities were scaled. They stay as they were if that does not improve both the log loss and the
-        calibration error of the halves, or if fewer than 100 rows were left to determine a scale.
-    """
-
-    temperature: float
-    error_before: float
-    error_after: float
-    rows: int
-    promise: RiskBound | None = None
-    slope: float = 1.0
-    offset: float = 0.0
-    scaled: bool = True
 
 
 class Scale(NamedTuple):
@@ -305,7 +270,7 @@ def risk_bound_for(fitted: Fitted, rows: Any, truth: Truth, risk: float, certain
     labels = fitted.predictor.decode(rows).nodes
     counts = [astuple(answers_at(fitted, rows, truth, labels, threshold)) for threshold in THRESHOLDS]
     _, answered, wrong, full = np.array(counts).T
-    return find_threshold(THRESHOLDS, answered, wrong, len(truth), risk=risk, certainty=certainty, full_depth=full)
+    return find_threshold(THRESHOLDS, answered, wrong, full, len(truth), risk=risk, certainty=certainty)
 
 
 def answers_at(fitted: Fitted, rows: Any, truth: Truth, labels: NDArray[np.int64], threshold: float) -> AnswerCounts:

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from hinet.choices import Decoding
 from hinet.classifier.answers import PredictionOptions, check_thresholds, decode_answers, select_answers
 from hinet.classifier.bundle import load_fitted, naming_file, save_fitted
-from hinet.classifier.calibration import MIN_ROWS, Calibration, calibrate_fitted
+from hinet.classifier.calibration import MIN_ROWS, calibrate_fitted
 from hinet.classifier.explanation import Explanation, explain_row
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.fitting import EncodedRows, engine_settings, torch_parameter, with_validation_rows
@@ -70,7 +70,7 @@ from hinet.data.text.text_input import as_arrow
 from hinet.encoders.meaning import Meaning, TunedInput
 from hinet.engine.settings import Effort
 from hinet.errors import FileError, HiNetError, InputTypeError, LabelError, counted
-from hinet.evaluation.risk import CERTAINTY, validate_share
+from hinet.evaluation.risk import CERTAINTY, Calibration, validate_share
 from hinet.parameters import FLAG, PATH, THREADS, validate_parameters
 from hinet.progress import Progress, SilentProgress, progress_for_terminal
 from hinet.taxonomy import Taxonomy, TaxonomyChange

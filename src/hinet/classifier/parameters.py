@@ -12,7 +12,6 @@ from typing import Any, Literal, NotRequired, TypedDict, get_args
 
 import numpy as np
 
-from hinet.classifier.calibration import Calibration
 from hinet.classifier.columns import KINDS
 from hinet.classifier.predicted_sets import Objective
 from hinet.data.text import TextSettings
@@ -22,7 +21,7 @@ from hinet.engine.search.predictor import DECODING, PROBABILITY
 from hinet.engine.settings import RULES as ENGINE_RULES
 from hinet.engine.training.checkpoints import CHECKPOINT_EVERY
 from hinet.errors import FileError, HiNetError, did_you_mean, format_value
-from hinet.evaluation.risk import RiskBound
+from hinet.evaluation.risk import Calibration, RiskBound
 from hinet.extras import require
 from hinet.files import check_plain
 from hinet.files.atomic import write_text

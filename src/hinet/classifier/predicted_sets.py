@@ -54,12 +54,12 @@ class SetRule:
     @classmethod
     def restored(cls, metadata: Mapping[str, Any]) -> SetRule:
         """Return the rule of a manifest; raise HiNetError if its values are out of range."""
-        thresholds, objective = tuple(metadata["thresholds"]), metadata["objective"]
-        if not thresholds or not all(0 <= threshold <= NEVER for threshold in thresholds):
-            raise HiNetError(f"thresholds should be numbers from 0 to {NEVER:g}, got {list(thresholds)}")
-        if isinstance(objective, int | float) and not 0 < objective <= 1:
-            raise HiNetError(f"a precision should be above 0 and at most 1, got {objective}")
-        return cls(thresholds, metadata["best_always"], objective, metadata["rows"])
+        rule = cls(**{**metadata, "thresholds": tuple(metadata["thresholds"])})
+        if not rule.thresholds or not all(0 <= threshold <= NEVER for threshold in rule.thresholds):
+            raise HiNetError(f"thresholds should be numbers from 0 to {NEVER:g}, got {list(rule.thresholds)}")
+        if isinstance(rule.objective, int | float) and not 0 < rule.objective <= 1:
+            raise HiNetError(f"a precision should be above 0 and at most 1, got {rule.objective}")
+        return rule
 
     def __str__(self) -> str:
         named = [f"{threshold:.3g}" if threshold <= 1 else "none" for threshold in self.thresholds]

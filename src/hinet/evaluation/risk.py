@@ -4,7 +4,7 @@ For every threshold of a fixed grid, the number of errors among the rows answere
 The upper bound of Clopper and Pearson holds with certainty ``1 - (1 - certainty) / thresholds`` for one threshold, so
 by the union bound for all of them at once with ``certainty``. Any threshold whose bound is at most ``risk`` may then
 be chosen: the one that answers the most rows. The bound is for new rows from the source of the held-out rows. These
-must not be used for training, and none may be removed: new rows, too, have labels that the model cannot know.
+must not be used for training, and none may be removed: new rows, too, may have labels that the model does not know.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 from hinet.errors import HiNetError
 from hinet.parameters import NONE, SHARE
 
-# Finer near 1.
-THRESHOLDS: tuple[float, ...] = tuple(1 - np.round(np.geomspace(0.75, 0.002, 32), 4))
+THRESHOLDS: tuple[float, ...] = tuple(1 - np.round(np.geomspace(0.75, 0.002, 32), 4))  # finer near 1
 CERTAINTY = 0.9
 
 
 @dataclass(frozen=True)
 class RiskBound:
-    """A confidence threshold and its risk: an error of at most ``bound`` among answered rows, with ``certainty``.
+    """A confidence threshold and its risk: with ``certainty``, at most a share ``bound`` of the answers is wrong.
 
     >>> bound = RiskBound(0.9, 0.047, 0.9, 0.81, 0.03, 2_000, risk=0.05, full_depth=0.6)
     >>> for part in str(bound).split("; "):
@@ -38,19 +37,53 @@ class RiskBound:
     bound: float
     certainty: float
     coverage: float  # share of the held-out rows that are answered
-    error: float  # among these
+    error: float  # share of wrong answers among them
     rows: int
-    risk: float | None = None  # as requested; None in older saved models
-    full_depth: float | None = None  # share of the held-out rows answered to full depth; None in older saved models
+    risk: float  # as requested
+    full_depth: float  # share of the held-out rows answered to full depth
 
     def __str__(self) -> str:
-        risk = self.bound if self.risk is None else self.risk
-        depth = "" if self.full_depth is None else f", {100 * self.full_depth:.1f}% to full depth"
         return (
-            f"confidence of at least {self.threshold:.3f}: at most {100 * risk:.3g}% of the answers are wrong, with "
-            f"certainty {self.certainty:g}; of {self.rows:,} held-out rows "
-            f"{100 * self.coverage:.1f}% are answered{depth}"
+            f"confidence of at least {self.threshold:.3f}: at most {100 * self.risk:.3g}% of the answers are wrong, "
+            f"with certainty {self.certainty:g}; of {self.rows:,} held-out rows "
+            f"{100 * self.coverage:.1f}% are answered, {100 * self.full_depth:.1f}% to full depth"
         )
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The result of a calibration.
+
+    Attributes
+    ----------
+    temperature : float
+        Divisor of all logits.
+    error_before, error_after : float
+        Expected calibration error of the predicted labels before and after scaling, on the rows that determine the
+        scale; each half of them is evaluated with the scale found on the other half.
+    rows : int
+        Number of held-out rows.
+    promise : RiskBound, optional
+        The threshold for the given risk.
+    slope : float
+        Factor of the log odds of the best trace against all others, at most 1, applied after the temperature. A slope
+        below 1 lowers high probabilities and raises low ones. With several labels per row, the factor of the log odds
+        of every label.
+    offset : float
+        Number added to the log odds of every label, with several labels per row.
+    scaled : bool
+        Whether probabilities were scaled. They are not if scaling does not improve both the log loss and the
+        calibration error of the halves, or if there are fewer than 100 rows to determine a scale.
+    """
+
+    temperature: float
+    error_before: float
+    error_after: float
+    rows: int
+    promise: RiskBound | None = None
+    slope: float = 1.0
+    offset: float = 0.0
+    scaled: bool = True
 
 
 @dataclass(frozen=True)
@@ -100,11 +133,11 @@ def find_threshold(
     thresholds: Sequence[float],
     answered: NDArray[np.int64],
     errors: NDArray[np.int64],
+    full_depth: NDArray[np.int64],
     rows: int,
     *,
     risk: float,
     certainty: float = CERTAINTY,
-    full_depth: NDArray[np.int64] | None = None,
 ) -> RiskBound:
     """Return the threshold that answers the most rows with an error bounded by ``risk``.
 
@@ -113,8 +146,9 @@ def find_threshold(
     thresholds : sequence of length t
         Chosen independently of the rows.
     answered, errors, full_depth : int arrays of shape (t,)
-        The number of the ``rows`` held-out rows that are answered at each threshold, answered wrongly, and answered to
-        full depth.
+        Numbers of held-out rows that are answered at each threshold, answered wrongly, and answered to full depth.
+    rows : int
+        Number of held-out rows.
 
     Raises
     ------
@@ -127,11 +161,11 @@ def find_threshold(
     valid = np.flatnonzero(bounds <= risk)
     if not len(valid):
         best = int(np.argmin(bounds))
-        fewest = int(np.ceil(np.log((1 - certainty) / len(thresholds)) / np.log(1 - risk)))
+        min_rows = int(np.ceil(np.log((1 - certainty) / len(thresholds)) / np.log(1 - risk)))
         raise HiNetError(
             f"no threshold guarantees a risk of {risk} with certainty {certainty} on {rows:,} held-out rows: at "
-            f"{thresholds[best]:.3f} the error may be as large as {bounds[best]:.3f}; it takes {fewest:,} such rows if "
-            "no answer is wrong, else more; give more rows or a larger risk"
+            f"{thresholds[best]:.3f} the error may be as large as {bounds[best]:.3f}; it takes {min_rows:,} such rows "
+            "if no answer is wrong, else more; give more rows or a larger risk"
         )
     chosen = int(valid[np.argmax(answered[valid])])
     return RiskBound(
@@ -142,5 +176,5 @@ def find_threshold(
         int(errors[chosen]) / max(int(answered[chosen]), 1),
         rows,
         risk,
-        None if full_depth is None else int(full_depth[chosen]) / max(rows, 1),
+        int(full_depth[chosen]) / max(rows, 1),
     )

@@ -116,8 +116,7 @@ class ServedModel:
             "calibration": calibration
             and {
                 **{name: calibration[name] for name in ("rows", "temperature", "error_before", "error_after")},
-                "risk": bound
-                and {"risk": bound.bound if bound.risk is None else bound.risk, "threshold": bound.threshold},
+                "risk": bound and {"risk": bound.risk, "threshold": bound.threshold},
             },
             "examples": self.examples,
             "loaded": self.loaded,
