@@ -111,16 +111,3 @@ def test_feedback_is_listed_and_deleted(capsys: pytest.CaptureFixture[str]) -> N
     assert run_inside("feedback", "list", "feedback.db", "--json") == 0
     (entry,) = json.loads(capsys.readouterr().out)
     assert (entry["id"], entry["nodes"], entry["exported"] is None) == (2, ["milk"], False)
-
-
-def test_a_file_that_cannot_be_written_now_is_told(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hinet.serving.store.SECONDS", 0.0)
-    keep(("a", "rye"))
-    with closing(Store.open(Path("feedback.db"))) as other:
-        other.connection.execute("BEGIN IMMEDIATE")
-        assert run_inside("feedback", "delete", "feedback.db", "1") == 2
-    assert (
-        "error: feedback.db: the feedback cannot be read or written now: database is locked" in capsys.readouterr().err
-    )

@@ -17,6 +17,7 @@ from hinet.data.tables import Columns
 from hinet.errors import HiNetError
 from hinet.serving.app import create_app
 from hinet.serving.settings import Settings
+from tests.processes import LONGEST, wait_until
 
 NODES = """node,parent,title,synonyms
 electronics,,Electronics,
@@ -52,7 +53,7 @@ def rows(count: int, seed: int = 0) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="session")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a trained model; not to be changed."""
+    """A folder with a trained model, which tests must not change."""
     folder = tmp_path_factory.mktemp("serving")
     (folder / "nodes.csv").write_text(NODES)
     texts, labels = zip(*rows(400), strict=True)
@@ -75,12 +76,12 @@ class Service:
     def __init__(self, client: TestClient, app: Any, failures: Sequence[HiNetError]) -> None:
         self.client, self.app = client, app
         self.service = app._app.state.service
-        while client.get("/ready").status_code == 503:
-            if failures:
-                raise failures[0]
+        wait_until(lambda: failures or client.get("/ready").status_code != 503, LONGEST)
+        if failures:
+            raise failures[0]
 
     def post(self, path: str, body: Any, **options: Any) -> Any:
-        """Return the answer to a request that must be right."""
+        """Return the answer to a request that must succeed."""
         answer = self.client.post(path, json=body, **options)
         assert answer.status_code in (200, 201), answer.text
         return answer.json()
@@ -91,7 +92,7 @@ class Service:
         return answer.json()
 
     def problem(self, status: int, path: str, body: Any = None, **options: Any) -> Any:
-        """Return the problem that a request must have."""
+        """Return the problem of a request that must fail."""
         method = "GET" if body is None and not options.get("content") else "POST"
         answer = self.client.request(method, path, json=body, **options)
         assert answer.status_code == status, answer.text
@@ -101,7 +102,7 @@ class Service:
 
 
 def serving(settings: Settings) -> Iterator[Service]:
-    """Yield the service with these settings."""
+    """Yield a service with settings."""
     failures: list[HiNetError] = []
     app = create_app(settings, failures.append)
     with TestClient(app, "http://localhost", raise_server_exceptions=False) as client:
@@ -110,6 +111,6 @@ def serving(settings: Settings) -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def service(shop: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """The service with all that it has."""
+    """The service with all its features."""
     store = tmp_path_factory.mktemp("store") / "feedback.db"
     yield from serving(Settings({"shop": shop}, feedback=store, review=20, max_length=1_000, max_texts=50))

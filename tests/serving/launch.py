@@ -1,7 +1,7 @@
 """A program that serves with any settings: ``python -m tests.serving.launch '{"port": 8000, …}'``.
 
-With ``--rounds`` it loads everything once, then reads settings line by line, and serves with each in a process of its
-own that is there at once; it writes the number of that process, and goes on when it has ended.
+With ``--rounds`` it imports everything once, then reads settings line by line and serves each in a forked process. It
+writes the id of that process, and continues when the process has ended.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def settings_of(values: dict[str, Any]) -> Settings:
 def serve_in_rounds() -> None:
     for line in sys.stdin:
         settings = settings_of(json.loads(line))
-        Models(settings.models, 1).load_all()  # so that kernels are there
+        Models(settings.models, 1).load_all()  # compiles the kernels
         child = os.fork()
         if not child:
             serve(settings)

@@ -1,4 +1,4 @@
-"""The service in a process of its own, and sockets that send it anything."""
+"""The service in its own process, and sockets that send it arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from tests.processes import started
 
 ROOT = Path(__file__).parents[2]
 LAUNCH = [sys.executable, "-m", "tests.serving.launch"]
-SECONDS = 60.0  # that a socket waits for an answer, which then is an error
+SECONDS = 60.0  # time limit for an answer on a socket
 
 
 def free_port() -> int:
-    """Return a port that nobody listens at."""
+    """Return an unused port."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return int(free.getsockname()[1])
 
 
 def wait_until_ready(process: Popen[str]) -> None:
-    """Wait until a service says on standard error that it is ready."""
+    """Wait until a service logs to standard error that it is ready."""
     assert process.stderr is not None
-    said = []
+    lines = []
     for line in process.stderr:
-        said.append(line)
+        lines.append(line)
         if " ready: " in line:
             return
-    raise AssertionError("".join(said))
+    raise AssertionError("".join(lines))
 
 
 class Running(NamedTuple):
@@ -44,7 +44,7 @@ class Running(NamedTuple):
     port: int
 
     def request(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Return status and body of an answer, on a connection of its own."""
+        """Return the status and body of an answer, on a new connection."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
         try:
             content = None if body is None else json.dumps(body)
@@ -55,7 +55,7 @@ class Running(NamedTuple):
             connection.close()
 
     def raw(self, *parts: bytes) -> bytes:
-        """Return what the service sends after some bytes, until it closes the connection or an answer is whole."""
+        """Send bytes, and return the answer."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=SECONDS) as connection:
             for part in parts:
                 connection.sendall(part)
@@ -63,7 +63,7 @@ class Running(NamedTuple):
 
 
 def received(connection: socket.socket) -> bytes:
-    """Return an answer."""
+    """Return the bytes of an answer, until it is complete or the connection is closed."""
     data = b""
     while True:
         head, ended, body = data.partition(b"\r\n\r\n")
@@ -82,7 +82,7 @@ def received(connection: socket.socket) -> bytes:
 def running(
     models: dict[str, Path], environment: Mapping[str, str] | None = None, **settings: Any
 ) -> Iterator[Running]:
-    """Yield a service that is ready, and end it."""
+    """Yield a service that is ready, and terminate it afterwards."""
     port = free_port()
     values = {"models": {name: str(folder) for name, folder in models.items()}, "port": port, **settings}
     with started(

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from hinet import HiNetClassifier, Layers, Taxonomy
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.loaded import LoadedModel
-from hinet.serving.answers import Answerer, Question, RowError
+from hinet.serving.answers import Answerer, Question, TextSpans
 from hinet.serving.models import EXAMPLES, ServedModel
 from hinet.serving.nodes import Nodes
-from hinet.serving.places import TextPlaces
+from hinet.serving.rows import RowError, read_rows
 from hinet.serving.settings import Settings
 from tests.serving.conftest import serving
 
@@ -89,24 +89,24 @@ def test_rows_of_a_table_are_named_when_they_cannot_be_read() -> None:
     fitted = HiNetClassifier(columns={"text": ["name"], "number": ["price"]}).fit(frame, LABELS * 8)
     answerer = answerer_of(fitted)
     good = [{"name": "dark loaf", "price": 3}, {"name": "goat", "price": None}]
-    results = answerer.answer(answerer.table(good), Question(unknown_words=True))
+    results = answerer.answer(read_rows(answerer.model, good), Question(unknown_words=True))
     assert [len(result["labels"]) for result in results] == [1, 1]
     for bad in ({"name": "x"}, {"name": "x", "price": "much"}, {"name": ["x"], "price": 1}):
-        with pytest.raises(RowError) as told:
-            answerer.table([*good, bad])
-        assert told.value.row == 2
+        with pytest.raises(RowError) as raised:
+            read_rows(answerer.model, [*good, bad])
+        assert raised.value.row == 2
 
 
 @given(st.text(), st.text(alphabet="ab ﬁÄ-"))
-def test_words_are_found_where_they_stand(text: str, more: str) -> None:
+def test_spans_of_words_are_within_the_text(text: str, more: str) -> None:
     text = f"{text} {more}"
-    places = TextPlaces(text)
+    spans = TextSpans(text)
     for word in text.split():
-        for start, end in places.of_term(unicodedata.normalize("NFKC", word).lower()):
+        for start, end in spans.of_term(unicodedata.normalize("NFKC", word).lower()):
             assert 0 <= start < end <= len(text)
     normal = unicodedata.normalize("NFKC", text).lower()
     for feature in {normal[start : start + 3] for start in range(len(normal) - 2)}:
-        for start, end in places.of_feature(f"[{feature}]"):
+        for start, end in spans.of_feature(f"[{feature}]"):
             assert 0 <= start <= end <= len(text)
 
 
@@ -125,7 +125,7 @@ def test_words_are_found_where_they_stand(text: str, more: str) -> None:
 )
 def test_features_are_found_in_the_text_as_it_was_typed(feature: str, found: list[str]) -> None:
     text = "Rye  bread, ﬁne RYE"
-    assert [text[start:end] for start, end in TextPlaces(text).of_feature(feature)] == found
+    assert [text[start:end] for start, end in TextSpans(text).of_feature(feature)] == found
 
 
 def brute_force(taxonomy: Taxonomy, query: str) -> set[str]:

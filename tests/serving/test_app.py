@@ -38,9 +38,9 @@ def test_one_text_is_answered_as_among_many(service: Service) -> None:
 
 def test_confidence_stops_a_trace(service: Service, shop: Path) -> None:
     texts = ["screen", "bread", "item1"]
-    for least in (0.3, 0.6, 0.9):
-        results = service.post("/v1/classify", {"texts": texts, "min_confidence": least})["results"]
-        expected = load(shop).predict(texts, min_confidence=least)
+    for threshold in (0.3, 0.6, 0.9):
+        results = service.post("/v1/classify", {"texts": texts, "min_confidence": threshold})["results"]
+        expected = load(shop).predict(texts, min_confidence=threshold)
         assert [one["labels"][0]["label"] if one["labels"] else None for one in results] == list(expected)
     service.post("/v1/classify", {"text": "screen", "min_confidence": "calibrated"})
 
@@ -138,7 +138,7 @@ def test_wrong_fields_are_named(service: Service, body: object, field: str) -> N
     assert field in problem["detail"] or field == "body"
 
 
-def test_an_unknown_field_is_told_with_those_that_there_are(service: Service) -> None:
+def test_an_unknown_field_is_reported_with_the_known_ones(service: Service) -> None:
     detail = service.problem(422, "/v1/classify", {"txt": "a"})["detail"]
     assert detail.startswith("txt: unknown field; expected one of model, text, ")
     assert detail.endswith("; did you mean 'text'?")
@@ -151,7 +151,7 @@ def test_limits_of_size(service: Service) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"text": "\xff"}', b'{"text": "\\ud800"}', b"[" * 100_000])
-def test_what_is_no_json_is_told(service: Service, content: bytes) -> None:
+def test_invalid_json_is_reported(service: Service, content: bytes) -> None:
     headers = {"content-type": "application/json"}
     answer = service.client.post("/v1/classify", content=content, headers=headers)
     assert (answer.status_code, answer.json()["type"]) == (400, "urn:hinet:problem:invalid-body")
@@ -175,7 +175,7 @@ def test_other_methods_types_and_paths(service: Service) -> None:
     assert service.problem(422, "/v1/taxonomy?nodes=a")["errors"][0]["field"] == "nodes"
 
 
-def test_every_answer_has_the_headers_of_security(service: Service) -> None:
+def test_every_answer_has_security_headers(service: Service) -> None:
     for path in ("/", "/v1/models", "/v1/nothing", "/health", "/openapi.json"):
         headers = service.client.get(path).headers
         assert headers["x-content-type-options"] == "nosniff"
@@ -214,7 +214,7 @@ def test_the_endpoints_have_a_page_of_their_own(service: Service) -> None:
     assert not re.search(r"<script(?![^>]*src=)|<style|\sstyle=|\son\w+=", page.text)  # which the policy refuses
 
 
-def test_figures_count_requests_without_what_clients_wrote(service: Service) -> None:
+def test_metrics_count_requests_without_input_from_clients(service: Service) -> None:
     service.client.get("/some/path/of/mine")
     service.post("/v1/classify", {"text": "secret words"})
     figures = service.client.get("/metrics").text
@@ -237,20 +237,20 @@ def test_tokens(shop: Path) -> None:
             assert service.client.get(path).status_code == 200
 
 
-def test_several_models_are_asked_by_name(shop: Path) -> None:
+def test_models_are_chosen_by_name(shop: Path) -> None:
     for service in serving(Settings({"one": shop, "two": shop})):
         assert service.post("/v1/classify", {"text": "a"})["model"] == "one"
         assert service.post("/v1/classify", {"text": "a", "model": "two"})["model"] == "two"
         assert [model["name"] for model in service.get("/v1/models")["models"]] == ["one", "two"]
 
 
-def test_what_was_not_started_is_told(shop: Path) -> None:
+def test_disabled_features_are_reported(shop: Path) -> None:
     for service in serving(Settings({"shop": shop})):
         service.problem(409, "/v1/feedback", {"text": "a", "verdict": "accept", "nodes": ["rye"]})
         service.problem(409, "/v1/review")
 
 
-def test_too_many_requests_are_told_to_come_again(shop: Path) -> None:
+def test_too_many_concurrent_requests_get_429(shop: Path) -> None:
     for service in serving(Settings({"shop": shop}, max_requests=0)):
         answer = service.client.post("/v1/classify", json={"text": "a"})
         assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
@@ -265,7 +265,7 @@ def test_requests_that_take_too_long_are_ended(shop: Path) -> None:
         service.problem(503, "/v1/classify", {"text": "a"})
 
 
-def test_texts_of_users_are_logged_only_if_asked(shop: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_texts_of_users_are_logged_only_on_request(shop: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "hinet.serving")
     for log_texts in (False, True):
         caplog.clear()
@@ -288,7 +288,7 @@ def test_texts_cannot_forge_lines_of_the_log(forged: str, shop: Path, caplog: py
     assert line.isprintable()
 
 
-def test_what_an_error_repeats_cannot_forge_lines_of_the_log(
+def test_error_messages_cannot_forge_lines_of_the_log(
     shop: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(answerer: Answerer, inputs: list[str], *others: object) -> None:

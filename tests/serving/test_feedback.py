@@ -16,9 +16,9 @@ from hinet.classifier.loaded import LoadedModel
 from hinet.data.tables import Columns
 from hinet.errors import FileError
 from hinet.serving import schemas
+from hinet.serving.rows import training_row
 from hinet.serving.settings import Settings
 from hinet.serving.store import Doubt, Feedback, Store
-from hinet.serving.training_rows import training_row
 from tests.serving.conftest import Service, serving
 
 
@@ -116,7 +116,7 @@ def test_wrong_feedback_is_refused(service: Service, body: dict[str, object], fi
 def test_a_refusal_names_the_value_and_the_remedy(service: Service) -> None:
     body = {"text": "a", "verdict": "correct", "nodes": ["rye", "milk"]}
     assert service.problem(422, "/v1/feedback", body)["detail"] == (
-        "nodes: the model gives one label per text; got 'rye', 'milk'; send one node"
+        "nodes: the model predicts one label per text; got 'rye', 'milk'; send one node"
     )
     detail = service.problem(422, "/v1/feedback", {"text": " ", "verdict": "accept", "nodes": ["rye"]})["detail"]
     assert detail == "text: the text is blank: ' '; send the text that was classified"
@@ -168,7 +168,7 @@ def test_the_queue_keeps_the_most_doubtful_rows(offers: list[tuple[str, float, f
     for text, unsure, split in offers:
         store.enqueue([doubt(text, unsure, split)], most)
         kept.setdefault(text, (unsure, split))
-        while len(kept) > most:  # of equals the later one goes
+        while len(kept) > most:  # the later one of equal rows is removed
             worst = min(max(pair) for pair in kept.values())
             kept.pop([key for key, pair in kept.items() if max(pair) == worst][-1])
     for order, column in (("unsure", 0), ("split", 1)):
@@ -178,7 +178,7 @@ def test_the_queue_keeps_the_most_doubtful_rows(offers: list[tuple[str, float, f
     store.close()
 
 
-def test_what_was_reviewed_holds_no_text_any_more(store: Store, tmp_path: Path) -> None:
+def test_reviewed_rows_no_longer_hold_their_text(store: Store, tmp_path: Path) -> None:
     store.enqueue([doubt("secret words", 0.5)], 10)
     store.skip("shop", 1)
     assert store.queued("shop", 1) is None
@@ -186,7 +186,7 @@ def test_what_was_reviewed_holds_no_text_any_more(store: Store, tmp_path: Path) 
     assert rows == [(None,)]
 
 
-def test_other_files_are_no_feedback(tmp_path: Path) -> None:
+def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no database, but a text that is long enough to be looked at " * 20)
     sqlite3.connect(tmp_path / "other").execute("CREATE TABLE a (b)")
     for name in ("text", "other"):

@@ -10,8 +10,8 @@ import pytest
 
 from hinet.errors import HiNetError
 from hinet.serving.app import create_app
-from hinet.serving.hosts import Hosts
 from hinet.serving.problems import ProblemError
+from hinet.serving.security import Hosts
 from hinet.serving.settings import Settings
 from tests.serving.conftest import Service, serving
 
@@ -103,7 +103,7 @@ def test_a_token_guards_a_service_of_any_name_unless_names_are_given() -> None:
     assert status("anything.example", tokens=TOKENS, allowed_hosts=("hinet.example",)) == 421
 
 
-def test_a_host_is_needed_once() -> None:
+def test_exactly_one_host_is_required() -> None:
     assert status(None) == 400
     assert status(None, "1.0") == 200  # before Host was required
     assert status("evil.example", "1.0") == 421
@@ -115,7 +115,7 @@ def test_a_host_is_needed_once() -> None:
 
 
 @pytest.mark.parametrize("given", ["https://a.example", "a.example:80", "a b", "", "*.", "a.*.example", "**", "a/b"])
-def test_other_names_cannot_be_allowed(given: str) -> None:
+def test_invalid_names_cannot_be_allowed(given: str) -> None:
     with pytest.raises(HiNetError, match="`allowed_host`"):
         create_app(Settings({}, allowed_hosts=(given,)))
 

@@ -1,4 +1,4 @@
-"""Models that cannot be loaded, and tasks in the background that fail: the service reports it and continues."""
+"""Models that cannot be loaded and background tasks that fail: the service reports it and continues."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from hinet.serving.models import Models, ServedModel
 from hinet.serving.service import Service
 from hinet.serving.settings import Settings
 from hinet.serving.store import Doubt
+from tests.processes import wait_until
 from tests.serving.conftest import serving
 
 
 def damage(folder: Path) -> bytes:
-    """Cut a file of a model, and return what it held."""
+    """Truncate a file of a model, and return its contents."""
     weights = next(folder.glob("model-*"))
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-100])
@@ -45,8 +46,7 @@ def test_a_model_that_cannot_be_loaded_does_not_stop_the_others(
         service.problem(503, "/v1/models/broken")
         service.problem(404, "/v1/models/none")
         next(model.glob("model-*")).write_bytes(whole)
-        while service.get("/v1/models")["failed"]:
-            pass
+        wait_until(lambda service=service: not service.get("/v1/models")["failed"])
         assert service.post("/v1/classify", {"text": "dark bread"})["model"] == "broken"
 
 
@@ -87,11 +87,11 @@ class _Written:
 
     def __init__(self) -> None:
         self.rows: list[Any] = []
-        self.writers = self.most_writers = 0
+        self.writers = self.max_writers = 0
 
-    def enqueue(self, doubts: list[Any], most: int) -> None:
+    def enqueue(self, doubts: list[Any], max_rows: int) -> None:
         self.writers += 1
-        self.most_writers = max(self.most_writers, self.writers)
+        self.max_writers = max(self.max_writers, self.writers)
         self.rows += doubts
         self.writers -= 1
 
@@ -120,7 +120,7 @@ def test_threads_that_write_the_review_queue_at_once_write_each_row_once() -> No
         sys.setswitchinterval(interval)
         service.close()
     assert len(written.rows) == 30 * 50
-    assert written.most_writers == 1
+    assert written.max_writers == 1
 
 
 def test_the_watcher_continues_after_any_failure(

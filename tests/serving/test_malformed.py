@@ -1,4 +1,4 @@
-"""Requests of every broken kind: each is told what is wrong with it, and others are answered meanwhile."""
+"""Malformed requests of every kind: each gets a problem, and valid requests are answered meanwhile."""
 
 from __future__ import annotations
 
@@ -86,12 +86,12 @@ SLOW = (
 
 
 def post(path: str, body: bytes) -> bytes:
-    """Return a request with a body that is said to be JSON."""
+    """Return a request whose content type is JSON."""
     return JSON_HEAD.format(path, len(body)).encode() + body
 
 
 def requests() -> Iterator[Parts]:
-    """Yield broken requests."""
+    """Yield malformed requests."""
     for path in POSTS:
         for body in NO_JSON:
             yield (post(path, body),)
@@ -121,20 +121,20 @@ def service(shop: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
 
 
 def status(answer: bytes) -> int:
-    """Return the status of an answer, which is a problem unless what was sent is no HTTP."""
+    """Return the status of an answer; its body is a problem unless the request is not HTTP."""
     head, _, body = answer.partition(b"\r\n\r\n")
     if b"application/problem+json" in head:
         assert json.loads(body)["status"] == int(head[9:12])
     return int(head[9:12])
 
 
-def test_malformed_requests_are_told_what_is_wrong_and_others_are_answered(service: Running) -> None:
+def test_malformed_requests_get_problems_and_others_are_answered(service: Running) -> None:
     broken = list(requests())
     assert len(broken) >= 200
     stop = Event()
 
     def ask() -> int:
-        """Ask until told to stop, and return how often."""
+        """Send requests until stopped, and return their number."""
         count = 0
         while not stop.is_set() or not count:
             assert service.request("POST", "/v1/classify", {"text": "dark bread"})[0] == 200
@@ -145,12 +145,14 @@ def test_malformed_requests_are_told_what_is_wrong_and_others_are_answered(servi
         asking = pool.submit(ask)
         try:
             slow = list(pool.map(lambda parts: wait_on(service, parts), [part for part in SLOW for _ in range(2)]))
-            told = list(pool.map(lambda parts: service.raw(*parts), broken))
+            answers = list(pool.map(lambda parts: service.raw(*parts), broken))
         finally:
             stop.set()
         assert asking.result() > 0
     wrong = [
-        (parts[0][:100], answer[:300]) for parts, answer in zip(broken, told, strict=True) if status(answer) // 100 != 4
+        (parts[0][:100], answer[:300])
+        for parts, answer in zip(broken, answers, strict=True)
+        if status(answer) // 100 != 4
     ]
     assert not wrong
     assert [status(answer) for answer in slow] == [408] * len(slow)
@@ -158,7 +160,7 @@ def test_malformed_requests_are_told_what_is_wrong_and_others_are_answered(servi
 
 
 def wait_on(service: Running, part: bytes) -> bytes:
-    """Return the answer to a request that is never finished."""
+    """Return the answer to a request that is never completed."""
     with socket.create_connection(("127.0.0.1", service.port), timeout=SECONDS) as connection:
         connection.sendall(part)
         return received(connection)

@@ -1,4 +1,4 @@
-"""The service in a process of its own: how it ends, how it takes up models, and what it has kept when it is killed."""
+"""The service in its own process: shutdown, model updates, and feedback that survives a kill."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ import pytest
 from hinet import load
 from hinet.serving.answers import Question
 from hinet.serving.models import Models
-from tests.processes import started
+from tests.processes import started, wait_until
 from tests.serving.conftest import rows
-from tests.serving.process import LAUNCH, ROOT, SECONDS, Running, free_port, received, running
+from tests.serving.process import LAUNCH, ROOT, SECONDS, Running, free_port, received, running, wait_until_ready
 
 
 def newer(folder: Path, seed: int) -> None:
-    """Save a model over another one that has learned more."""
+    """Replace a model by one that was trained on more rows."""
     classifier = load(folder)
     classifier.partial_fit(*map(list, zip(*rows(20, seed), strict=True)))
     classifier.save(folder)
 
 
-def test_running_requests_are_finished_when_it_ends(shop: Path) -> None:
+def test_running_requests_are_finished_at_shutdown(shop: Path) -> None:
     with running({"shop": shop}) as service:
         table = b"title\n" + b"dark bread\n" * 1_000
         head = b"POST /v1/classify/file HTTP/1.1\r\nhost: [::1]\r\ncontent-type: text/csv\r\ncontent-length: %d\r\n\r\n"
         with socket.create_connection(("127.0.0.1", service.port), timeout=SECONDS) as connection:
             connection.sendall(head % len(table) + table[:5_000])
-            assert service.request("GET", "/health")[0] == 200  # which comes after the head of the other one
+            assert service.request("GET", "/health")[0] == 200  # after the headers of the other request
             service.process.send_signal(signal.SIGTERM)
             assert service.process.stderr is not None
             assert any("Shutting down" in line for line in service.process.stderr)
@@ -52,7 +52,7 @@ def test_running_requests_are_finished_when_it_ends(shop: Path) -> None:
         assert service.process.wait(SECONDS) == 0
 
 
-def test_a_table_is_left_alone_when_nobody_reads_it(shop: Path, tmp_path: Path) -> None:
+def test_a_table_is_dropped_when_the_client_does_not_read(shop: Path, tmp_path: Path) -> None:
     table = b"title\n" + b"dark bread and more words\n" * 50_000
     head = b"POST /v1/classify/file?top=6&titles=true&levels=true HTTP/1.1\r\nhost: [::1]\r\ncontent-type: text/csv\r\n"
     head += b"content-length: %d\r\n\r\n"
@@ -88,9 +88,8 @@ def test_models_are_replaced_without_an_error(model: Path) -> None:
                 for seed in range(3):
                     before = version_of(service)
                     newer(model, seed)
-                    while (now := version_of(service)) == before:
-                        pass
-                    seen.add(now)
+                    wait_until(lambda before=before: version_of(service) != before)
+                    seen.add(version_of(service))
             finally:
                 stop.set()
             assert set().union(*(each.result() for each in asking)) <= seen
@@ -101,7 +100,7 @@ def version_of(service: Running) -> str:
     return str(service.request("GET", "/v1/models")[1]["models"][0]["version"])
 
 
-def test_a_broken_model_is_refused_and_the_old_one_stays(model: Path, tmp_path: Path) -> None:
+def test_a_broken_model_is_refused_and_the_old_one_is_kept(model: Path, tmp_path: Path) -> None:
     models = Models({"shop": model}, 1)
     models.load_all()
     old = models.get("shop")
@@ -140,7 +139,7 @@ def test_an_old_model_leaves_memory_without_a_garbage_collection(model: Path) ->
         gc.enable()
 
 
-def test_a_model_that_cannot_be_loaded_ends_it(model: Path) -> None:
+def test_a_service_stops_if_its_only_model_cannot_be_loaded(model: Path) -> None:
     next(model.glob("model-*")).write_bytes(b"")
     values = {"models": {"shop": str(model)}, "port": free_port()}
     with started([*LAUNCH, json.dumps(values)], stderr=PIPE, cwd=ROOT) as process:
@@ -156,15 +155,13 @@ def test_no_acknowledged_feedback_is_lost_when_it_is_killed(shop: Path, tmp_path
     with started([*LAUNCH, "--rounds"], stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=ROOT) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        assert process.stderr is not None
         for moment in range(10):
             port = free_port()
             values = {"models": {"shop": str(shop)}, "port": port, "feedback": str(store)}
             process.stdin.write(json.dumps(values) + "\n")
             process.stdin.flush()
             child = int(process.stdout.readline())
-            while " ready: " not in process.stderr.readline():
-                pass
+            wait_until_ready(process)
             kept = kill_while_writing(Running(process, port), child, chance.randrange(1, 30), f"round {moment}")
             database = sqlite3.connect(store)
             assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -179,7 +176,7 @@ def test_no_acknowledged_feedback_is_lost_when_it_is_killed(shop: Path, tmp_path
 
 
 def kill_while_writing(service: Running, child: int, after: int, name: str) -> dict[int, str]:
-    """Give feedback from several threads, kill the process after so many answers, and return what was acknowledged."""
+    """Send feedback from several threads, kill the process after some answers, and return acknowledged feedback."""
     kept: dict[int, str] = {}
 
     def write(thread: int) -> None:

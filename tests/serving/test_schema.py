@@ -75,7 +75,7 @@ KINDS: dict[str, tuple[type[BaseModel], ...]] = {
 }
 
 
-def test_every_example_of_the_documentation_is_what_the_schema_says() -> None:
+def test_every_documented_example_matches_the_schema() -> None:
     sections = re.split(r"^##+ ", DOCS.read_text(), flags=re.MULTILINE)
     examples = {
         section.partition("\n")[0].strip("`"): re.findall(r"```json\n(.*?)```", section, re.DOTALL)

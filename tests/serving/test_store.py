@@ -43,10 +43,9 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def fresh(shop: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+def fresh(shop: Path, path: Path) -> Iterator[Service]:
     """A service that does not wait for other writers."""
-    monkeypatch.setattr("hinet.serving.store.SECONDS", 0.0)
-    yield from serving(Settings({"shop": shop}, feedback=path, review=20))
+    yield from serving(Settings({"shop": shop}, feedback=path, review=20, lock_seconds=0.0))
 
 
 @pytest.mark.parametrize("mode", ["DELETE", "WAL"])
@@ -114,6 +113,13 @@ def test_a_transaction_that_fails_leaves_the_store_usable(path: Path) -> None:
         assert store.add(verdict("b", "milk")) == 2
 
 
+def test_a_file_that_another_process_writes_is_reported(path: Path) -> None:
+    with closing(Store.open(path, lock_seconds=0.0)) as store, closing(Store.open(path)) as other:
+        other.connection.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreError, match=r"feedback.db: feedback cannot be read or written now: .* locked"):
+            store.add(verdict("a", "rye"))
+
+
 def unavailable(answer: Any) -> None:
     assert answer.status_code == 503, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
@@ -121,7 +127,7 @@ def unavailable(answer: Any) -> None:
     assert answer.json()["type"] == "urn:hinet:problem:store-unavailable"
 
 
-def test_a_full_disk_and_another_writer_are_told(fresh: Service, path: Path) -> None:
+def test_a_full_disk_and_another_writer_are_reported(fresh: Service, path: Path) -> None:
     fresh.post("/v1/feedback", BODY)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -145,7 +151,7 @@ def test_a_full_disk_and_another_writer_are_told(fresh: Service, path: Path) -> 
         ("GET", "/v1/review", None),
     ],
 )
-def test_every_endpoint_tells_of_a_broken_disk(fresh: Service, method: str, url: str, body: object) -> None:
+def test_every_endpoint_reports_a_broken_disk(fresh: Service, method: str, url: str, body: object) -> None:
     class Broken:
         in_transaction = False
 

@@ -1,4 +1,4 @@
-"""Tables that are hostile or abandoned: they cost little, end soon, and nobody else waits for them."""
+"""Hostile and abandoned tables: they cost little, end soon, and delay no other request."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from hinet.serving.models import Models
 from hinet.serving.problems import ProblemError
 from hinet.serving.service import TABLE_WORKERS
 from hinet.serving.settings import Settings
-from hinet.serving.table_requests import receive_table
-from hinet.serving.tables import TableJob, TableStoppedError
+from hinet.serving.tables import TableJob, TableStoppedError, receive_table
+from tests.processes import wait_until
 from tests.serving.conftest import serving
 from tests.serving.process import SECONDS
 from tests.serving.test_tables import post
@@ -50,12 +50,12 @@ def repeated(text: str, rows: int) -> bytes:
 def test_other_requests_and_models_do_not_wait_for_tables(
     shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    goes_on, refreshed = Event(), Event()
+    released, refreshed = Event(), Event()
     reading: list[int] = []
 
     def waiting(job: TableJob) -> Iterator[LabelledBlock]:
         reading.append(1)
-        assert goes_on.wait(SECONDS)
+        assert released.wait(SECONDS)
         yield block()
 
     refresh = Models.refresh
@@ -71,8 +71,7 @@ def test_other_requests_and_models_do_not_wait_for_tables(
         with ThreadPoolExecutor(settings.max_files) as pool:
             tables = [pool.submit(post, service, TABLE) for _ in range(settings.max_files)]
             try:
-                while len(reading) < TABLE_WORKERS:
-                    pass
+                wait_until(lambda: len(reading) >= TABLE_WORKERS)
                 refreshed.clear()
                 service.post("/v1/feedback", {"text": "dark rye", "verdict": "accept", "nodes": ["rye"]})
                 service.post("/v1/explain", {"text": "dark rye"})
@@ -80,7 +79,7 @@ def test_other_requests_and_models_do_not_wait_for_tables(
                 service.post("/v1/classify", {"rows": [{"title": "dark rye"}]})
                 assert refreshed.wait(SECONDS)
             finally:
-                goes_on.set()
+                released.set()
             assert {table.result().status_code for table in tables} == {200}
 
 

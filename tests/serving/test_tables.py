@@ -41,7 +41,7 @@ def post(service: Service, content: bytes, format: str = "csv", **parameters: An
 
 
 @pytest.mark.parametrize("format", TYPES)
-def test_a_table_is_answered_as_the_program_does(service: Service, shop: Path, tmp_path: Path, format: str) -> None:
+def test_a_table_is_answered_as_by_the_command_line(service: Service, shop: Path, tmp_path: Path, format: str) -> None:
     answer = post(service, table(format), format, **PARAMETERS)
     assert (answer.status_code, answer.headers["hinet-rows"]) == (200, str(len(TEXTS)))
     assert answer.headers["content-type"] == TYPES[format]  # type: ignore[index]

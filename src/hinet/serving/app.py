@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable
+import mimetypes
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +18,7 @@ from fastapi import FastAPI, Query, Request
 from fastapi import Path as PathParameter
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
@@ -21,14 +26,12 @@ from starlette.responses import Response
 
 from hinet import __version__
 from hinet.errors import HiNetError
-from hinet.serving import metrics, schemas
+from hinet.serving import schemas
 from hinet.serving.gate import BODY, INTERNAL_ERROR, App, Gate, check_json
-from hinet.serving.pages import read_page
-from hinet.serving.problems import CONTENT_TYPE, FieldProblem, ProblemError, of_fields
+from hinet.serving.problems import CONTENT_TYPE, FieldProblem, ProblemError, fields_problem
 from hinet.serving.service import Service
 from hinet.serving.settings import Settings
-from hinet.serving.table_requests import answer_table
-from hinet.serving.tables import TYPES, table_problem
+from hinet.serving.tables import TYPES, answer_table, table_problem
 
 DESCRIPTION = "Classifies texts and rows into a large hierarchy, and shows why."
 BODIES: dict[str, type[BaseModel]] = {
@@ -38,25 +41,30 @@ BODIES: dict[str, type[BaseModel]] = {
 }
 PROBLEMS = {
     400: "The body or the Host header cannot be read.",
-    401: "A token is needed.",
-    404: "There is no such thing.",
-    405: "Another method is needed.",
-    408: "The request came too slowly.",
-    409: "The service was started without this.",
+    401: "A token is required.",
+    404: "Not found.",
+    405: "Method not allowed.",
+    408: "The request arrived too slowly.",
+    409: "The service was started without this feature.",
     413: "The request is too large.",
-    415: "Another type of content is needed.",
-    421: "The service does not answer for this host.",
-    422: "A field is wrong, unknown or missing.",
-    429: "Too many requests at once; see Retry-After.",
-    431: "The head of the request is too long.",
+    415: "Unsupported content type.",
+    421: "The host is not allowed.",
+    422: "A field is invalid, unknown or missing.",
+    429: "Too many concurrent requests; see Retry-After.",
+    431: "The headers of the request are too long.",
     503: "The service is not ready, the request took too long, or feedback cannot be read or written now.",
 }
+HTML = ".html"
+INDEX = f"/index{HTML}"
+HASHED = re.compile(r"[-.][0-9A-Za-z_]{8,}\.\w+$")  # name with a digest of the contents, so that the file never changes
+PAGE_TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css", ".woff2": "font/woff2",
+         ".svg": "image/svg+xml", ".webmanifest": "application/manifest+json", ".ico": "image/x-icon"}  # fmt: skip
 
 log = logging.getLogger("hinet.serving")
 
 
 class JSON(Response):
-    """Plain values as JSON."""
+    """A response with plain values as JSON."""
 
     media_type = "application/json"
 
@@ -66,7 +74,7 @@ class JSON(Response):
 
 
 def create_app(settings: Settings, on_failure: Callable[[HiNetError], None] = lambda error: None) -> App:
-    """Return the service as an application; models are loaded once it runs, and ``on_failure`` hears if they cannot."""
+    """Return the service as an application; models are loaded once it runs, or ``on_failure`` is called."""
     service = Service(settings)
 
     @asynccontextmanager
@@ -96,7 +104,10 @@ def create_app(settings: Settings, on_failure: Callable[[HiNetError], None] = la
     )  # fmt: skip
     app.state.service = service
     _add_problems(app)
-    _add_endpoints(app, service)
+    _add_classification(app, service)
+    _add_feedback(app, service)
+    _add_models(app, service)
+    _add_status(app, service)
     _add_page(app, settings.page)
     return Gate(app, settings, service.metrics, {("POST", "/v1/classify"): service.classify})
 
@@ -109,7 +120,7 @@ def _add_problems(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         fields = [FieldProblem(".".join(map(str, reason["loc"][1:])), reason["msg"]) for reason in error.errors()]
-        return await problem(request, of_fields(fields))
+        return await problem(request, fields_problem(fields))
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
@@ -118,7 +129,7 @@ def _add_problems(app: FastAPI) -> None:
         return await problem(request, ProblemError(error.status_code, kind, detail, headers=dict(error.headers or {})))
 
     @app.exception_handler(Exception)
-    async def failed(request: Request, error: Exception) -> Response:  # which goes on to the gate, and into the log
+    async def failed(request: Request, error: Exception) -> Response:  # the gate logs the error
         return await problem(request, INTERNAL_ERROR)
 
     @app.exception_handler(HiNetError)
@@ -126,81 +137,87 @@ def _add_problems(app: FastAPI) -> None:
         return await problem(request, table_problem(error))
 
 
-def _described(model: Any, status: int = 200) -> dict[int | str, dict[str, Any]]:
-    """Return the answers of an endpoint for its documentation."""
+def _responses(model: Any, status: int = 200) -> dict[int | str, dict[str, Any]]:
+    """Return the responses of an endpoint for its documentation."""
     content = {CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    answers: dict[int | str, dict[str, Any]] = {status: {"model": model}}
-    return answers | {code: {"description": text, "content": content} for code, text in PROBLEMS.items()}
+    responses: dict[int | str, dict[str, Any]] = {status: {"model": model}}
+    return responses | {code: {"description": text, "content": content} for code, text in PROBLEMS.items()}
 
 
-def _add_endpoints(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/classify", responses=_described(schemas.ClassifyResponse), summary="Classify texts or rows")
-    async def classify(request: Request) -> Response:  # the gate answers; this is what it documents
+def _add_classification(app: FastAPI, service: Service) -> None:
+    @app.post("/v1/classify", responses=_responses(schemas.ClassifyResponse), summary="Classify texts or rows")
+    async def classify(request: Request) -> Response:  # for the documentation only: the gate answers
         return Response(await service.classify(request.scope[BODY]), media_type="application/json")
 
-    @app.post("/v1/explain", responses=_described(schemas.ExplainResponse), summary="The words behind every step")
+    @app.post("/v1/explain", responses=_responses(schemas.ExplainResponse), summary="The words behind every step")
     async def explain(request: Request) -> Response:
         check_json(request.headers.get("content-type", "").encode())
         return Response(await service.explain(request.scope[BODY]), media_type="application/json")
 
+    table = {kind.partition(";")[0]: {"schema": {"type": "string", "format": "binary"}} for kind in TYPES.values()}
+    responses = {**_responses(schemas.Status), 200: {"description": "The answered table.", "content": table}}
+
     @app.post(
-        "/v1/feedback", status_code=201, responses=_described(schemas.FeedbackResponse, 201), summary="Keep a verdict"
+        "/v1/classify/file", responses=responses, summary="Classify a table",
+        openapi_extra={"requestBody": {"required": True, "content": table}},
+    )  # fmt: skip
+    async def classify_file(request: Request, query: Annotated[schemas.FileQuery, Query()]) -> Response:
+        return await answer_table(service, request, query)
+
+
+def _add_feedback(app: FastAPI, service: Service) -> None:
+    @app.post(
+        "/v1/feedback", status_code=201, responses=_responses(schemas.FeedbackResponse, 201), summary="Keep a verdict"
     )
     async def feedback(request: Request) -> Response:
         check_json(request.headers.get("content-type", "").encode())
         return JSON(await service.feedback(request.scope[BODY]), 201)
 
-    @app.get("/v1/feedback", responses=_described(schemas.FeedbackPage), summary="Feedback that is kept")
-    async def list_feedback(asked: Annotated[schemas.FeedbackQuery, Query()]) -> Response:
-        return JSON(await service.list_feedback(asked))
+    @app.get("/v1/feedback", responses=_responses(schemas.FeedbackPage), summary="List feedback")
+    async def list_feedback(query: Annotated[schemas.FeedbackQuery, Query()]) -> Response:
+        return JSON(await service.list_feedback(query))
 
-    @app.delete("/v1/feedback/{id}", status_code=204, responses=_described(None, 204), summary="Delete feedback")
+    @app.delete("/v1/feedback/{id}", status_code=204, responses=_responses(None, 204), summary="Delete feedback")
     async def delete_feedback(id: Annotated[int, PathParameter(ge=1, le=schemas.MAX_ID)]) -> Response:
         await service.delete_feedback(id)
         return Response(status_code=204)
 
-    table = {kind.partition(";")[0]: {"schema": {"type": "string", "format": "binary"}} for kind in TYPES.values()}
-    documented = {**_described(schemas.Status), 200: {"description": "The answered table.", "content": table}}
+    @app.get("/v1/review", responses=_responses(schemas.ReviewPage), summary="Rows to review")
+    async def review(query: Annotated[schemas.ReviewQuery, Query()]) -> Response:
+        return JSON(await service.review(query))
 
-    @app.post(
-        "/v1/classify/file", responses=documented, summary="Classify a table",
-        openapi_extra={"requestBody": {"required": True, "content": table}},
-    )  # fmt: skip
-    async def classify_file(request: Request, asked: Annotated[schemas.FileQuery, Query()]) -> Response:
-        return await answer_table(service, request, asked)
 
-    @app.get("/v1/taxonomy", responses=_described(schemas.NodePage), summary="A node and its children")
-    async def taxonomy(asked: Annotated[schemas.NodeQuery, Query()]) -> Response:
-        return JSON(await service.nodes(asked))
+def _add_models(app: FastAPI, service: Service) -> None:
+    @app.get("/v1/taxonomy", responses=_responses(schemas.NodePage), summary="A node and its children")
+    async def taxonomy(query: Annotated[schemas.NodeQuery, Query()]) -> Response:
+        return JSON(await service.nodes(query))
 
-    @app.get("/v1/taxonomy/search", responses=_described(schemas.MatchPage), summary="Search the taxonomy")
-    async def search(asked: Annotated[schemas.SearchQuery, Query()]) -> Response:
-        return JSON(await service.search(asked))
+    @app.get("/v1/taxonomy/search", responses=_responses(schemas.MatchPage), summary="Search the taxonomy")
+    async def search(query: Annotated[schemas.SearchQuery, Query()]) -> Response:
+        return JSON(await service.search(query))
 
-    @app.get("/v1/review", responses=_described(schemas.ReviewPage), summary="Rows that deserve a look")
-    async def review(asked: Annotated[schemas.ReviewQuery, Query()]) -> Response:
-        return JSON(await service.review(asked))
-
-    @app.get("/v1/models", responses=_described(schemas.ModelList), summary="What is served")
+    @app.get("/v1/models", responses=_responses(schemas.ModelList), summary="List the served models")
     async def models() -> Response:
         return JSON(await service.list_models())
 
-    @app.get("/v1/models/{name}", responses=_described(schemas.ModelDetails), summary="A model with its evaluation")
+    @app.get("/v1/models/{name}", responses=_responses(schemas.ModelDetails), summary="A model with its evaluation")
     async def model(name: str) -> Response:
         return JSON(await service.show_model(name))
 
-    @app.get("/health", responses=_described(schemas.Status), summary="Whether the process runs")
+
+def _add_status(app: FastAPI, service: Service) -> None:
+    @app.get("/health", responses=_responses(schemas.Status), summary="Whether the process runs")
     async def health() -> Response:
         return JSON({"status": "ok", "models": service.models.names})
 
-    @app.get("/ready", responses=_described(schemas.Status), summary="Whether requests are answered")
+    @app.get("/ready", responses=_responses(schemas.Status), summary="Whether requests are answered")
     async def ready() -> Response:
         service.models.check_ready()
         return JSON({"status": "ready", "models": service.models.names})
 
-    @app.get("/metrics", summary="Figures for Prometheus", response_class=Response)
-    async def figures() -> Response:
-        return Response(service.metrics.text(), media_type=metrics.CONTENT_TYPE)
+    @app.get("/metrics", summary="Metrics for Prometheus", response_class=Response)
+    async def metrics() -> Response:
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/openapi.json", include_in_schema=False)
     async def openapi() -> Response:
@@ -208,7 +225,7 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
 
 
 def openapi_of(app: FastAPI) -> dict[str, Any]:
-    """Return the documentation of all endpoints; bodies are read by us, so we also describe them."""
+    """Return the documentation of all endpoints, including the bodies that endpoints parse themselves."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes)
         kinds: list[type[BaseModel]] = [*BODIES.values(), schemas.Problem]
@@ -224,8 +241,25 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
     return app.openapi_schema
 
 
+@dataclass(frozen=True)
+class PageFile:
+    """A file of the page."""
+
+    body: bytes
+    type: str
+    etag: str
+    cache: str
+
+    def response(self, request: Request) -> Response:
+        """Return the file, or 304 if it has not changed."""
+        headers = {"ETag": self.etag, "Cache-Control": self.cache}
+        if self.etag in (request.headers.get("if-none-match") or ""):
+            return Response(status_code=304, headers=headers)
+        return Response(self.body, media_type=self.type, headers=headers)
+
+
 def _add_page(app: FastAPI, folder: Path) -> None:
-    files = read_page(folder)
+    files = _read_page(folder)  # read once, so that the path of a request is never used as a path on disk
 
     @app.api_route("/{path:path}", methods=["GET", "HEAD"], include_in_schema=False)
     async def page(request: Request) -> Response:
@@ -233,3 +267,24 @@ def _add_page(app: FastAPI, folder: Path) -> None:
         if file is None:
             raise HTTPException(404)
         return file.response(request)
+
+
+def _read_page(folder: Path) -> Mapping[str, PageFile]:
+    """Return the files in a folder by the path of their URL; HTML also without its suffix, the index as ``/``."""
+    files = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not any(part.startswith((".", "__")) for part in path.relative_to(folder).parts):
+            files["/" + path.relative_to(folder).as_posix()] = _page_file(path)
+    files |= {path.removesuffix(HTML): file for path, file in files.items() if path.endswith(HTML)}
+    if INDEX in files:
+        files["/"] = files[INDEX]
+    return files
+
+
+def _page_file(path: Path) -> PageFile:
+    body = path.read_bytes()
+    kind = PAGE_TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    if kind.startswith("text/") or kind.endswith(("json", "svg+xml")):
+        kind += "; charset=utf-8"
+    etag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+    return PageFile(body, kind, etag, "public, max-age=31536000, immutable" if HASHED.search(path.name) else "no-cache")

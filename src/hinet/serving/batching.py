@@ -1,7 +1,7 @@
-"""Requests that arrive while a search runs are answered together by the next one.
+"""Batching: requests that arrive during a search are answered together by the next search.
 
-A search of one text costs nearly as much as one of twenty. Nothing waits for others to come: a request that finds no
-search running starts one.
+A search of one text costs nearly as much as one of twenty. Requests never wait for others: if no search is running, a
+request starts one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from hinet.serving.answers import Question
 from hinet.serving.models import ServedModel
 
-MOST_TEXTS = 256  # of one search
+MAX_TEXTS = 256  # per search
 
 Json = dict[str, Any]
 
@@ -29,7 +29,7 @@ class _Job(NamedTuple):
 
 
 class Batcher:
-    """Gathers requests of the same model with the same question; ``searches`` run at once in threads."""
+    """Batches requests for the same model with the same question; ``searches`` run concurrently in threads."""
 
     def __init__(self, executor: Executor, searches: int, on_batch: Callable[[int], None]) -> None:
         self._executor, self._searches, self._on_batch = executor, searches, on_batch
@@ -38,7 +38,7 @@ class Batcher:
         self._scheduled = False
 
     async def answer(self, model: ServedModel, texts: list[str], question: Question) -> list[Json]:
-        """Return the answers to some texts."""
+        """Return the answers to texts."""
         loop = asyncio.get_running_loop()
         job = _Job(model, question, texts, loop.create_future())
         self._waiting.append(job)
@@ -57,10 +57,10 @@ class Batcher:
             search.add_done_callback(partial(self._finish, loop, jobs))
 
     def _take(self) -> list[_Job]:
-        """Return the first job with others like it, in their order."""
+        """Return the first job with similar jobs, in their order."""
         first = self._waiting.popleft()
         jobs, others, texts = [first], deque[_Job](), len(first.texts)
-        while self._waiting and texts < MOST_TEXTS:
+        while self._waiting and texts < MAX_TEXTS:
             job = self._waiting.popleft()
             if job.model is first.model and job.question == first.question:
                 jobs.append(job)
@@ -76,7 +76,7 @@ class Batcher:
         self._running -= 1
         error = done.exception()
         for number, job in enumerate(jobs):
-            if job.answer.done():  # whoever asked has gone
+            if job.answer.done():  # the client left
                 continue
             if error is None:
                 job.answer.set_result(done.result()[number])
@@ -86,7 +86,7 @@ class Batcher:
 
 
 def _search(jobs: list[_Job]) -> list[list[Json]]:
-    """Answer all texts at once, and return the answers of each job."""
+    """Answer all texts in one search, and return the answers of each job."""
     first = jobs[0]
     results = first.model.answerer.answer([text for job in jobs for text in job.texts], first.question)
     parts, start = [], 0

@@ -1,4 +1,4 @@
-"""What every request passes: host, token, limits of size, number and time, security headers, figures, the log."""
+"""ASGI middleware for every request: host, token, limits of size, concurrency and time, headers, metrics, log."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any
 
-from hinet.serving.hosts import Hosts
-from hinet.serving.metrics import Metrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
 from hinet.serving.problems import CONTENT_TYPE, ProblemError
-from hinet.serving.security import HEADERS, NO_STORE, check_token
+from hinet.serving.security import HEADERS, NO_STORE, Hosts, check_token
 from hinet.serving.settings import Settings
 
-BODY = "hinet.body"  # where a request has its body
-ALWAYS = ("/health", "/ready", "/metrics")  # answered however busy the service is
-GUARDED = ("/v1/", "/metrics")  # what needs a token
-FILE = "/v1/classify/file"  # whose body is a stream
-DRAIN_SECONDS, DRAIN_BYTES = 2.0, 1 << 26  # of a body that is refused
-INTERNAL_ERROR = ProblemError(500, "internal-error", "the log of the service has more")
-LONG_TEXT = 200  # characters of a body in the log
+BODY = "hinet.body"  # key of the body in the scope of a request
+ALWAYS = ("/health", "/ready", "/metrics")  # exempt from the concurrency limit
+GUARDED = ("/v1/", "/metrics")  # paths that need a token
+FILE = "/v1/classify/file"  # its body is a stream
+DRAIN_SECONDS, DRAIN_BYTES = 2.0, 1 << 26  # limits of reading a body that is refused
+INTERNAL_ERROR = ProblemError(500, "internal-error", "see the log of the service")
+MAX_LOGGED = 200  # bytes of a body in the log
+SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -34,6 +36,40 @@ Handler = Callable[[bytes], Awaitable[bytes]]
 log = logging.getLogger("hinet.serving")
 
 
+class Metrics:
+    """Prometheus metrics of the service; labels never contain input from clients."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter("hinet_requests", "Requests answered.", ["endpoint", "status"], registry=registry)
+        self.seconds = Histogram(
+            "hinet_request_seconds", "Time from the head of a request to the end of its answer.", ["endpoint"],
+            buckets=SECONDS, registry=registry,
+        )  # fmt: skip
+        self.running = Gauge("hinet_running_requests", "Requests in progress.", registry=registry)
+        self.texts = Counter("hinet_texts", "Texts and rows classified.", ["model"], registry=registry)
+        self.batches = Histogram(
+            "hinet_batch_requests", "Requests that were answered by one search.", buckets=SIZES, registry=registry
+        )
+        self.loads = Counter("hinet_model_loads", "Models loaded or refused.", ["model", "outcome"], registry=registry)
+        self.feedback = Counter("hinet_feedback", "Feedback kept.", ["model", "verdict"], registry=registry)
+        self._requests: dict[tuple[str, int], Counter] = {}
+        self._seconds: dict[str, Histogram] = {}
+
+    def answered(self, endpoint: str, status: int, seconds: float) -> None:
+        """Count a request."""
+        key = endpoint, status
+        if key not in self._requests:
+            self._requests[key] = self.requests.labels(endpoint, str(status))
+            self._seconds[endpoint] = self.seconds.labels(endpoint)
+        self._requests[key].inc()
+        self._seconds[endpoint].observe(seconds)
+
+    def text(self) -> bytes:
+        """Return all metrics in the Prometheus text format."""
+        return generate_latest(self.registry)
+
+
 class Gate:
     """An ASGI application around another one."""
 
@@ -42,39 +78,39 @@ class Gate:
     ) -> None:
         self._app, self._settings, self._metrics, self._direct = app, settings, metrics, direct
         self._hosts = Hosts.of(settings)
-        self._requests, self._files = _Slots(settings.max_requests), _Slots(settings.max_files)
-        metrics.running.set_function(lambda: self._requests.taken + self._files.taken)
+        self._requests, self._files = _ConcurrencyLimit(settings.max_requests), _ConcurrencyLimit(settings.max_files)
+        metrics.running.set_function(lambda: self._requests.running + self._files.running)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        start, answer = time.perf_counter(), _Answer(send, self._settings.seconds)
+        start, response = time.perf_counter(), _Response(send, self._settings.seconds)
         try:
-            await self._pass(scope, receive, answer)
+            await self._pass(scope, receive, response)
         except ProblemError as problem:
-            await answer.problem(problem)
+            await response.problem(problem)
         except TimeoutError:
             message = f"it took more than {self._settings.seconds:g} seconds"
-            await answer.problem(ProblemError(503, "too-slow", message, headers={"Retry-After": "5"}))
+            await response.problem(ProblemError(503, "too-slow", message, headers={"Retry-After": "5"}))
         except Exception as error:
             self._log_failure(scope, error)
-            await answer.problem(INTERNAL_ERROR)
+            await response.problem(INTERNAL_ERROR)
         seconds = time.perf_counter() - start
         endpoint = _endpoint(scope)
-        self._metrics.answered(endpoint, answer.status, seconds)
+        self._metrics.answered(endpoint, response.status, seconds)
         if self._settings.log_requests:
-            self._log_request(scope, endpoint, answer.status, seconds)
+            self._log_request(scope, endpoint, response.status, seconds)
 
-    async def _pass(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+    async def _pass(self, scope: Scope, receive: Receive, response: _Response) -> None:
         self._hosts.check(scope["headers"], scope["http_version"])
         path: str = scope["path"]
         headers: dict[bytes, bytes] = dict(scope["headers"])
         if self._settings.tokens and path.startswith(GUARDED):
             check_token(headers.get(b"authorization"), self._settings.tokens)
         if path in ALWAYS:
-            await self._app(scope, receive, answer)
+            await self._app(scope, receive, response)
             return
         is_file = path == FILE
         if not is_file:
@@ -83,71 +119,68 @@ class Gate:
             async with asyncio.timeout(None if is_file else self._settings.seconds):
                 handler = self._direct.get((scope["method"], path))
                 if handler is None:
-                    await self._app(scope, receive, answer)
+                    await self._app(scope, receive, response)
                 else:
                     check_json(headers.get(b"content-type"))
-                    await answer.json(await handler(scope[BODY]))
+                    await response.json(await handler(scope[BODY]))
 
     async def _body(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
         """Return the whole body, or raise ProblemError if it is too long or too slow."""
-        most = self._settings.max_body
-        if is_too_long(headers.get(b"content-length"), most):
+        max_size = self._settings.max_body
+        if exceeds(headers.get(b"content-length"), max_size):
             await drain(receive)
-            raise too_long(most)
+            raise too_long(max_size)
         parts: list[bytes] = []
         size = 0
         try:
             async with asyncio.timeout(self._settings.body_seconds):
-                while True:
+                while size <= max_size:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise ProblemError(400, "invalid-body", "the body ended early")
-                    part = message.get("body", b"")
-                    size += len(part)
-                    if not message.get("more_body") and size <= most:
-                        return part if not parts else b"".join([*parts, part])
-                    if size > most:
-                        break
-                    parts.append(part)
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    if not message.get("more_body") and size <= max_size:
+                        return parts[0] if len(parts) == 1 else b"".join(parts)
         except TimeoutError:
             raise slow_body(self._settings.body_seconds) from None
         await drain(receive)
-        raise too_long(most)
+        raise too_long(max_size)
 
     def _log_request(self, scope: Scope, endpoint: str, status: int, seconds: float) -> None:
-        body = scope.get(BODY, b"")[:LONG_TEXT].decode(errors="replace")
+        body = scope.get(BODY, b"")[:MAX_LOGGED].decode(errors="replace")
         texts = f" {body!r}" if self._settings.log_texts else ""  # escaped, so that no text looks like another line
         log.info("%s %s %d %.1f ms%s", scope["method"], endpoint, status, 1e3 * seconds, texts)
 
     def _log_failure(self, scope: Scope, error: Exception) -> None:
-        """Log where something failed; the message of the error may repeat the text of a user."""
-        where = "".join(traceback.format_list(traceback.extract_tb(error.__traceback__)))
+        """Log the traceback of a failure without the error message, which may repeat the text of a user."""
+        lines = "".join(traceback.format_list(traceback.extract_tb(error.__traceback__)))
         reason = type(error).__name__ + (f" {str(error)!r}" if self._settings.log_texts else "")
-        log.error("%s %s failed: %s\n%s", scope["method"], _endpoint(scope), reason, where)
+        log.error("%s %s failed: %s\n%s", scope["method"], _endpoint(scope), reason, lines)
 
 
-class _Slots:
-    """Room for so many requests at once."""
+class _ConcurrencyLimit:
+    """Context manager that at most ``limit`` requests enter at a time."""
 
-    def __init__(self, count: int) -> None:
-        self._count, self.taken = count, 0
+    def __init__(self, limit: int) -> None:
+        self._limit, self.running = limit, 0
 
     def __enter__(self) -> None:
-        if self.taken >= self._count:
-            message = f"{self._count} requests of this kind are at work"
+        if self.running >= self._limit:
+            message = f"too many concurrent requests; the limit is {self._limit}"
             raise ProblemError(429, "busy", message, headers={"Retry-After": "1"})
-        self.taken += 1
+        self.running += 1
 
     def __exit__(self, *error: object) -> None:
-        self.taken -= 1
+        self.running -= 1
 
 
-class _Answer:
-    """Sends an answer with the headers that all have, and knows its status."""
+class _Response:
+    """Sends a response with the common headers, and keeps its status."""
 
     def __init__(self, send: Send, seconds: float) -> None:
         self._send, self._seconds = send, seconds
-        self.status = 499  # nobody waited for an answer
+        self.status = 499  # the client left before the response
         self._started = False
 
     async def __call__(self, message: Message) -> None:
@@ -159,23 +192,23 @@ class _Answer:
         if not message.get("more_body"):
             await self._send(message)
             return
-        async with asyncio.timeout(self._seconds):  # a client that does not read keeps a table on disk
+        async with asyncio.timeout(self._seconds):  # a table stays on disk until the client has read the answer
             await self._send(message)
 
     async def json(self, body: bytes) -> None:
         """Send a JSON body."""
-        await self._whole(200, body, ((b"content-type", b"application/json"),))
+        await self._send_body(200, body, ((b"content-type", b"application/json"),))
 
     async def problem(self, problem: ProblemError) -> None:
-        """Send a problem, unless an answer has begun, which then stays incomplete."""
+        """Send a problem, unless a response has begun, which then stays incomplete."""
         if self._started:
             return
         headers = [(name.lower().encode(), value.encode()) for name, value in problem.headers.items()]
         if problem.kind in ("slow-request", "too-large", "invalid-body"):
-            headers.append((b"connection", b"close"))  # what is left of the body is not read
-        await self._whole(problem.status, problem.body(), ((b"content-type", CONTENT_TYPE.encode()), *headers))
+            headers.append((b"connection", b"close"))  # the rest of the body is not read
+        await self._send_body(problem.status, problem.body(), ((b"content-type", CONTENT_TYPE.encode()), *headers))
 
-    async def _whole(self, status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
+    async def _send_body(self, status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
         self._started, self.status = True, status
         length = (b"content-length", str(len(body)).encode())
         start = {"type": "http.response.start", "status": status, "headers": [*headers, length, NO_STORE, *HEADERS]}
@@ -184,19 +217,19 @@ class _Answer:
 
 
 def check_json(content_type: bytes | None) -> None:
-    """Raise ProblemError unless a body is said to be JSON."""
+    """Raise ProblemError unless the content type is JSON."""
     kind = (content_type or b"").partition(b";")[0].strip().lower()
     if kind != b"application/json":
         raise ProblemError(415, "unsupported-type", "send the body as Content-Type: application/json")
 
 
-def is_too_long(given: bytes | None, most: int) -> bool:
-    """Return whether a body is said to be longer than ``most`` bytes."""
-    return given is not None and given.isdigit() and int(given[:20]) > most
+def exceeds(content_length: bytes | None, max_size: int) -> bool:
+    """Return whether a Content-Length header announces more than ``max_size`` bytes."""
+    return content_length is not None and content_length.isdigit() and int(content_length[:20]) > max_size
 
 
 async def drain(receive: Receive) -> None:
-    """Read the rest of a body that is refused, if it comes soon: a client that still sends would not see the answer."""
+    """Read the rest of a refused body, if it comes soon: a client that still sends would not see the response."""
     size = 0
     with suppress(TimeoutError):
         async with asyncio.timeout(DRAIN_SECONDS):
@@ -207,18 +240,18 @@ async def drain(receive: Receive) -> None:
                     return
 
 
-def too_long(most: int) -> ProblemError:
+def too_long(max_size: int) -> ProblemError:
     """Return the problem of a body that is too long."""
-    return ProblemError(413, "too-large", f"the body has more than {most:,} bytes")
+    return ProblemError(413, "too-large", f"the body has more than {max_size:,} bytes")
 
 
 def slow_body(seconds: float) -> ProblemError:
-    """Return the problem of a body that does not come."""
+    """Return the problem of a body that does not arrive in time."""
     return ProblemError(408, "slow-request", f"the body did not arrive within {seconds:g} seconds")
 
 
 def _endpoint(scope: Scope) -> str:
-    """Return the path that an endpoint was declared with: what the client wrote may be anything."""
+    """Return the declared path of an endpoint, which contains no input from the client."""
     route = scope.get("route")
     if route is not None:
         return str(getattr(route, "path", "page"))

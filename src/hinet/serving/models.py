@@ -1,4 +1,4 @@
-"""The models that a service answers with: loaded, compiled, warm, and loaded again when their folders change."""
+"""Served models: loaded, compiled, warmed up, and reloaded when their folders change."""
 
 from __future__ import annotations
 
@@ -21,34 +21,35 @@ from hinet.errors import HiNetError, quoted
 from hinet.serving.answers import Answerer, Question
 from hinet.serving.nodes import Nodes
 from hinet.serving.problems import ProblemError
+from hinet.serving.rows import read_rows, reads_rows
 
-EXAMPLES = 6  # texts to try
+EXAMPLES = 6  # texts to try, per model
 EXAMPLES_TO_CHOOSE_FROM = 100
-LONGEST_EXAMPLE = 120  # characters
+MAX_EXAMPLE_LENGTH = 120  # characters
 VERSION_DIGITS = 16
 
 Item = TypeVar("Item")
-Stamp = tuple[tuple[str, int, int], ...]  # tells whether the files of a folder have changed
+Stamp = tuple[tuple[str, int, int], ...]  # names, sizes and times of files, to detect changes
 log = logging.getLogger("hinet.serving")
 
 
-def now() -> str:
+def utc_now() -> str:
     """Return the time in UTC as ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @dataclass(frozen=True, eq=False)
 class ServedModel:
-    """A model with what the service tells of it."""
+    """A model with its name and description."""
 
     name: str
     folder: Path
     model: LoadedModel
-    loaded: str = field(default_factory=now)
+    loaded: str = field(default_factory=utc_now)
 
     @property
     def version(self) -> str:
-        """What tells this model from others: the first digits of its digest."""
+        """The first digits of its digest."""
         return self.digest[:VERSION_DIGITS]
 
     @property
@@ -58,20 +59,20 @@ class ServedModel:
 
     @cached_property
     def answerer(self) -> Answerer:
-        """Answers questions."""
+        """The answers of the model."""
         return Answerer(self.model)
 
     @cached_property
     def nodes(self) -> Nodes:
-        """Shows the taxonomy."""
+        """The taxonomy of the model."""
         return Nodes(self.model.fitted.codec)
 
     def warm_up(self) -> None:
-        """Answer every kind of question once, so that no request waits for a kernel to be compiled."""
-        if self.answerer.reads_rows:
+        """Answer every kind of question once, so that no request waits for compilation."""
+        if reads_rows(self.model):
             columns = self.model.columns
             values = {**dict.fromkeys(columns.text, "a é"), **dict.fromkeys(columns.number, 1.0)}
-            inputs = self.answerer.table([{name: values.get(name) for name in columns.inputs}])
+            inputs = read_rows(self.model, [{name: values.get(name) for name in columns.inputs}])
         else:
             inputs = [f"{text} é" for text in self.examples] or ["a é"]
         for question in (Question(), Question(3, 0.5, 5, True)):
@@ -81,12 +82,12 @@ class ServedModel:
 
     @cached_property
     def examples(self) -> list[str]:
-        """Texts to try: titles of labels from all over the taxonomy."""
-        if self.answerer.reads_rows:
+        """Texts to try: titles of labels from all branches of the taxonomy."""
+        if reads_rows(self.model):
             return []
         codec = self.model.fitted.codec
         titles = codec.taxonomy.titles
-        nodes = [node for node in codec.label_nodes.tolist() if 0 < len(titles[node]) <= LONGEST_EXAMPLE]
+        nodes = [node for node in codec.label_nodes.tolist() if 0 < len(titles[node]) <= MAX_EXAMPLE_LENGTH]
         branches: dict[int, list[str]] = {}
         for node in _spread(nodes, EXAMPLES_TO_CHOOSE_FROM):
             branches.setdefault((codec.path_to(node) or [node])[0], []).append(titles[node])
@@ -94,14 +95,14 @@ class ServedModel:
         return list(dict.fromkeys(title for titles in rounds for title in titles if title is not None))[:EXAMPLES]
 
     def describe(self, problem: str | None) -> dict[str, Any]:
-        """Return what a list of models says of it."""
+        """Return the entry of the model in the list of models."""
         manifest, codec = self.model.manifest, self.model.fitted.codec
         calibration = manifest["calibration"]
         bound = self.model.risk_bound
         return {
             "name": self.name,
             "version": self.version,
-            "kind": "row" if self.answerer.reads_rows else "text",
+            "kind": "row" if reads_rows(self.model) else "text",
             "columns": list(self.model.columns.inputs),
             "several_labels": codec.sets is not None,
             "nodes": len(codec.taxonomy),
@@ -124,23 +125,23 @@ class ServedModel:
         }
 
     def evaluation(self) -> dict[str, Any] | None:
-        """Return the evaluation that was kept with the model."""
+        """Return the evaluation that was saved with the model."""
         return read_evaluation(self.folder, self.digest)
 
 
 class Models:
-    """All models by name; each may be replaced at any time, requests that use the old one finish with it."""
+    """All models by name; a model may be replaced at any time, and running requests finish with the old one."""
 
     def __init__(self, folders: Mapping[str, Path], threads: int | None, encoders: tuple[str, ...] = ()) -> None:
         self._folders, self._threads, self._encoders = folders, threads, encoders
         self._served: dict[str, ServedModel] = {}
         self._seen: dict[str, Stamp] = {}
-        self._problems: dict[str, str] = {}  # why the version in the folder is not served, by name of the model
+        self._problems: dict[str, str] = {}  # why the version in the folder is not served, by model
         self._started = False
 
     @property
     def names(self) -> list[str]:
-        """Names of the models that are loaded, in the order given."""
+        """Names of the loaded models, in the order given."""
         return [name for name in self._folders if name in self._served]
 
     @property
@@ -149,11 +150,11 @@ class Models:
         return {name: problem for name, problem in self._problems.items() if name not in self._served}
 
     def describe(self, name: str) -> dict[str, Any]:
-        """Return what a list of models says of one."""
+        """Return the entry of a model in the list of models."""
         return self.get(name).describe(self._problems.get(name))
 
     def check_ready(self) -> None:
-        """Raise ProblemError until every model was loaded, or failed to load."""
+        """Raise ProblemError until every model is loaded or has failed to load."""
         if not self._started:
             raise ProblemError(503, "not-ready", "models are being loaded", headers={"Retry-After": "1"})
 
@@ -164,13 +165,13 @@ class Models:
         served = self._served.get(wanted)
         if served is not None:
             return served
-        if wanted in self._folders:  # also by default: another model would answer in another taxonomy
+        if wanted in self._folders:  # even by default: another model has another taxonomy
             raise ProblemError(503, "not-ready", f"model {wanted} could not be loaded; GET /v1/models has the reason")
         known = ", ".join(self.names)
-        raise ProblemError(404, "not-found", f"no model {quoted(wanted)} is served; there is: {known}")
+        raise ProblemError(404, "not-found", f"there is no model {quoted(wanted)}; the service has {known}")
 
     def load_all(self) -> list[tuple[str, bool]]:
-        """Load every model; return their names, and whether they can be served. Raise HiNetError if none can."""
+        """Load every model; return their names and whether they can be served. Raise HiNetError if none can."""
         compile_from_now_on()
         results = self.refresh()
         if self._folders and not self._served:
@@ -180,9 +181,9 @@ class Models:
         return results
 
     def refresh(self) -> list[tuple[str, bool]]:
-        """Load models whose folders have changed; return their names, and whether the new versions can be served.
+        """Load models whose folders have changed; return their names and whether the new versions can be served.
 
-        A model that cannot be served is not tried again until its folder changes once more.
+        A model that cannot be served is tried again when its folder changes.
         """
         results = []
         for name, folder in self._folders.items():
@@ -194,13 +195,13 @@ class Models:
                 if self._load(name, folder):
                     results.append((name, True))
                 self._problems.pop(name, None)
-            except Exception as error:  # a fault of one model must not stop the others
+            except Exception as error:  # a failure of one model must not stop the others
                 self._report(name, error)
                 results.append((name, False))
         return results
 
     def _load(self, name: str, folder: Path) -> bool:
-        """Load and warm up the model in a folder, and return True, unless this version is served already."""
+        """Load and warm up the model in a folder; return False if this version is served already."""
         old, manifest = self._served.get(name), read_manifest(folder)
         if old is not None and manifest["blake2b"] == old.digest:
             return False
@@ -209,20 +210,20 @@ class Models:
         model.warm_up()
         self._served[name] = model
         if old is not None:
-            log.info("model %s: took up version %s", name, model.version)
+            log.info("model %s: loaded version %s", name, model.version)
         return True
 
     def _report(self, name: str, error: Exception) -> None:
         """Log why a model cannot be served, with a traceback unless the message is enough, and keep the reason."""
-        expected = isinstance(error, HiNetError)
-        reason = str(error) if expected else f"{type(error).__name__}: {error}"
+        is_expected = isinstance(error, HiNetError)
+        reason = str(error) if is_expected else f"{type(error).__name__}: {error}"
         self._problems[name] = reason
-        stays = "; the old version stays" if name in self._served else ""
-        log.error("model %s cannot be served: %s%s", name, reason, stays, exc_info=None if expected else error)
+        stays = "; the old version is still served" if name in self._served else ""
+        log.error("model %s cannot be served: %s%s", name, reason, stays, exc_info=None if is_expected else error)
 
 
 def _spread(values: list[Item], count: int) -> list[Item]:
-    """Return so many values from all over a list, or all."""
+    """Return ``count`` evenly spaced values of a list, or all."""
     chosen = np.linspace(0, len(values) - 1, min(count, len(values))).round().astype(int)
     return [values[number] for number in chosen.tolist()]
 
@@ -232,5 +233,5 @@ def _stamp(folder: Path) -> Stamp:
     try:
         files = [file for file in os.scandir(folder) if file.name == MANIFEST or OURS.fullmatch(file.name)]
         return tuple(sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files))
-    except OSError:  # a file is gone by now, or the folder: there is a change to come
+    except OSError:  # the folder or a file was removed: another change will follow
         return ()

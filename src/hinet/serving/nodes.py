@@ -1,4 +1,4 @@
-"""The taxonomy of a model for people who look around in it: nodes, pages of children, and a search."""
+"""The taxonomy of a model: nodes, pages of children, and a search."""
 
 from __future__ import annotations
 
@@ -16,59 +16,59 @@ from hinet.taxonomy import VIRTUAL_ROOT, Taxonomy
 from hinet.taxonomy.taxonomy import TITLE_ATTRIBUTES
 
 SYNONYM_ATTRIBUTES = ("synonym", "synonyms", "alias", "aliases", "altlabel", "alt_label")
-SYNONYM_SEP = re.compile(r"\s*[|;]\s*")  # between several in a cell
-END = "\n"  # of a text in the searched ones, which have none themselves
+SYNONYM_SEP = re.compile(r"\s*[|;]\s*")  # between synonyms in a cell
+END = "\n"  # separator of the searched texts, which do not contain it
 
 Json = dict[str, Any]
 
 
 class _Entry(NamedTuple):
-    """Something that can be searched: where the texts of a kind start, and whose they are."""
+    """Searchable texts of one kind, with their nodes."""
 
     kind: str
     texts: list[str]
     nodes: list[int]
-    folded: str  # all texts in one form of case, each with END before it and after it
-    starts: list[int]
+    folded: str  # all texts, case-folded and separated by END
+    starts: list[int]  # offset of each text in ``folded``
 
 
 @dataclass(frozen=True, eq=False)
 class Nodes:
-    """Shows the nodes of a taxonomy."""
+    """The nodes of a taxonomy as JSON values."""
 
     codec: LabelCodec
 
     @property
     def taxonomy(self) -> Taxonomy:
-        """Whose nodes they are."""
+        """The taxonomy."""
         return self.codec.taxonomy
 
     def page(self, node: int, offset: int, limit: int) -> Json:
-        """Return a node, its ancestors and some of its children; ``VIRTUAL_ROOT`` is above the top nodes."""
+        """Return a node, its ancestors and a page of its children; ``VIRTUAL_ROOT`` is above the top nodes."""
         if node == self.taxonomy.root:
             children = self.taxonomy.tops
         else:
             flat, offsets = self.taxonomy.child_lists
             children = flat[offsets[node] : offsets[node + 1]]
         return {
-            "node": None if node == VIRTUAL_ROOT else self._described(node),
+            "node": None if node == VIRTUAL_ROOT else self._describe(node),
             "ancestors": self._ancestors(node),
-            "children": [self._described(child) for child in children[offset : offset + limit].tolist()],
+            "children": [self._describe(child) for child in children[offset : offset + limit].tolist()],
             "total": len(children),
             "offset": offset,
             "limit": limit,
         }
 
     def search(self, query: str, offset: int, limit: int) -> Json:
-        """Return some of the nodes that have all words of a query in their id, title or a synonym."""
+        """Return a page of the nodes that have all words of a query in their id, title or a synonym."""
         ranked = self._ranked(query)
         matches = [
-            {**self._described(node), "matched": kind, "text": text, "ancestors": self._ancestors(node)}
+            {**self._describe(node), "matched": kind, "text": text, "ancestors": self._ancestors(node)}
             for node, kind, text in ranked[offset : offset + limit]
         ]
         return {"query": query, "matches": matches, "total": len(ranked), "offset": offset, "limit": limit}
 
-    def _described(self, node: int) -> Json:
+    def _describe(self, node: int) -> Json:
         return {
             "node": self.taxonomy.ids[node],
             "title": self.taxonomy.titles[node] or self.taxonomy.ids[node],
@@ -81,24 +81,24 @@ class Nodes:
         if node in (VIRTUAL_ROOT, root):
             return []
         above = self.codec.path_to(node)[:-1]
-        return [self._described(each) for each in (above if root == VIRTUAL_ROOT else [root, *above])]
+        return [self._describe(each) for each in (above if root == VIRTUAL_ROOT else [root, *above])]
 
     def _ranked(self, query: str) -> list[tuple[int, str, str]]:
-        """Return each node that matches, with what matches: ids first, and what starts with the query before others."""
+        """Return matching nodes with the matching text: ids first, and texts that start with the query first."""
         words = query.casefold().split()
         if not words:
             return []
         whole = " ".join(words)
-        found: dict[int, tuple[int, str, str]] = {}
+        matches: dict[int, tuple[int, str, str]] = {}
         for entry in self._entries:
-            numbers = _having_all(entry, words)
+            numbers = _with_all(entry, words)
             by_rank: tuple[list[int], ...] = ([], [], [], [])
             for number in numbers:
                 by_rank[_rank(entry.texts[number].casefold(), whole)].append(number)
             for number in (number for rank in by_rank for number in rank):
                 node = entry.nodes[number]
-                found.setdefault(node, (node, entry.kind, entry.texts[number]))
-        return list(found.values())
+                matches.setdefault(node, (node, entry.kind, entry.texts[number]))
+        return list(matches.values())
 
     @cached_property
     def _child_counts(self) -> Any:
@@ -134,8 +134,8 @@ def _entry(kind: str, pairs: Iterable[tuple[int, str]]) -> _Entry:
     return _Entry(kind, list(texts), list(nodes), END + END.join(folded) + END, starts)
 
 
-def _having_all(entry: _Entry, words: list[str]) -> Iterator[int]:
-    """Yield the texts that have all words, by number: those that have the longest, if they have the others."""
+def _with_all(entry: _Entry, words: list[str]) -> Iterator[int]:
+    """Yield the numbers of texts with all words, by searching the longest word and checking the others."""
     longest = max(words, key=len)
     position, ends = entry.folded.find(longest), len(entry.folded)
     while 0 <= position < ends:
@@ -148,7 +148,7 @@ def _having_all(entry: _Entry, words: list[str]) -> Iterator[int]:
 
 
 def _rank(text: str, query: str) -> int:
-    """Return how good a match is, 0 the best: the whole text, its start, the start of a word, anything else."""
+    """Return the rank of a match: 0 for the whole text, 1 for its start, 2 for the start of a word, else 3."""
     if text == query:
         return 0
     if text.startswith(query):

@@ -15,31 +15,31 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 CONTENT_TYPE = "application/problem+json"
-MOST_ERRORS = 20  # of one request that are listed
-LONGEST_DETAIL = 1_000  # characters
+MAX_ERRORS = 20  # listed errors per request
+MAX_DETAIL = 1_000  # characters
 
 TITLES = {
     "invalid-body": "The body cannot be read",
     "invalid-request": "The request is invalid",
-    "unauthorized": "A token is needed",
-    "wrong-host": "The service does not answer for this host",
+    "unauthorized": "A token is required",
+    "wrong-host": "The host is not allowed",
     "not-found": "Not found",
-    "method-not-allowed": "Another method is needed",
-    "unsupported-type": "Another type of content is needed",
-    "slow-request": "The request came too slowly",
-    "not-enabled": "The service was started without this",
+    "method-not-allowed": "Method not allowed",
+    "unsupported-type": "Unsupported content type",
+    "slow-request": "The request arrived too slowly",
+    "not-enabled": "This feature is not enabled",
     "too-large": "The request is too large",
-    "busy": "Too many requests at once",
+    "busy": "Too many concurrent requests",
     "not-ready": "The service is not ready",
     "too-slow": "The request took too long",
     "store-unavailable": "Feedback cannot be read or written now",
-    "internal-error": "The service failed",
+    "internal-error": "Internal error",
 }
 
 
 @dataclass(frozen=True)
 class FieldProblem:
-    """What is wrong with a field of a request."""
+    """An invalid field of a request, and why it is invalid."""
 
     field: str
     message: str
@@ -47,7 +47,7 @@ class FieldProblem:
 
 @dataclass
 class ProblemError(Exception):
-    """An error that a client is told."""
+    """An error that is reported to the client."""
 
     status: int
     kind: str
@@ -62,7 +62,7 @@ class ProblemError(Exception):
                 "type": f"urn:hinet:problem:{self.kind}",
                 "title": TITLES[self.kind],
                 "status": self.status,
-                "detail": self.detail[:LONGEST_DETAIL],
+                "detail": self.detail[:MAX_DETAIL],
                 "errors": [{"field": error.field, "message": error.message} for error in self.errors],
             }
         )
@@ -73,32 +73,30 @@ def invalid(field: str, message: str, *, status: int = 422, kind: str = "invalid
     return ProblemError(status, kind, f"{field}: {message}", [FieldProblem(field, message)])
 
 
-def of_validation(error: ValidationError, fields: Iterable[str]) -> ProblemError:
-    """Return the problem of a body that is no JSON, or has not the fields that it may have; no value is repeated."""
+def fields_problem(errors: Sequence[FieldProblem]) -> ProblemError:
+    """Return the problem of several fields."""
+    detail = "; ".join(f"{error.field}: {error.message}" for error in errors)
+    return ProblemError(422, "invalid-request", detail, errors)
+
+
+def validation_problem(error: ValidationError, fields: Iterable[str]) -> ProblemError:
+    """Return the problem of a body that is not valid JSON or has invalid fields; values are not repeated."""
     reasons = error.errors(include_url=False, include_input=False, include_context=False)
     if any(reason["type"] == "json_invalid" for reason in reasons):
-        return ProblemError(400, "invalid-body", f"the body is no valid JSON: {reasons[0]['msg']}")
+        return ProblemError(400, "invalid-body", f"the body is not valid JSON: {reasons[0]['msg']}")
     known = list(fields)
-    errors = [FieldProblem(_path(reason["loc"]), _message(reason, known)) for reason in reasons[:MOST_ERRORS]]
-    return of_fields(errors)
+    return fields_problem([FieldProblem(_path(each["loc"]), _message(each, known)) for each in reasons[:MAX_ERRORS]])
 
 
 def _message(reason: ErrorDetails, fields: list[str]) -> str:
-    """Return what is wrong, for a field of the body that is unknown with those that there are."""
+    """Return what is wrong; for an unknown field of the body, with the known ones."""
     if reason["type"] != "extra_forbidden" or len(reason["loc"]) != 1:
         return reason["msg"]
     return f"unknown field; expected one of {', '.join(fields)}{did_you_mean(str(reason['loc'][0]), fields)}"
 
 
-def of_fields(errors: Sequence[FieldProblem]) -> ProblemError:
-    """Return the problem of some fields."""
-    return ProblemError(
-        422, "invalid-request", "; ".join(f"{error.field}: {error.message}" for error in errors), errors
-    )
-
-
 def _path(location: tuple[Any, ...]) -> str:
-    """Return where a value stands: ``texts[3]``."""
+    """Return the path of a value: ``texts[3]``."""
     text = ""
     for part in location:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)

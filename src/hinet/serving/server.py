@@ -1,4 +1,4 @@
-"""The process that serves: uvicorn, with limits on the heads of requests and an orderly end."""
+"""The server process: uvicorn, with limits on request headers and a graceful shutdown."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from hinet.serving.app import create_app
 from hinet.serving.problems import CONTENT_TYPE, TITLES, ProblemError
 from hinet.serving.settings import Settings
 
-LONGEST_HEAD = 1 << 16  # bytes
-LONG_HEAD = ProblemError(431, "too-large", f"the head of the request has more than {LONGEST_HEAD:,} bytes")
-NO_HTTP = ProblemError(400, "invalid-request", "this is no HTTP request, or its address is too long")
-SLOW_HEAD = ProblemError(408, "slow-request", "the head of the request did not arrive in time")
-IDLE_SECONDS = 75  # that a connection may wait for its next request
+MAX_HEAD = 1 << 16  # bytes
+LONG_HEAD = ProblemError(431, "too-large", f"the headers of the request have more than {MAX_HEAD:,} bytes")
+MALFORMED = ProblemError(400, "invalid-request", "malformed request, or its URL is too long")
+SLOW_HEAD = ProblemError(408, "slow-request", "the headers of the request did not arrive in time")
+IDLE_SECONDS = 75  # time limit of an idle connection
 
 
 def serve(settings: Settings, *, quiet: bool = False) -> None:
-    """Serve until the process is told to end; running requests are finished first. A quiet service logs only problems.
+    """Serve until the process is terminated; running requests are finished first. A quiet service logs only warnings.
 
     Raises
     ------
@@ -36,7 +36,7 @@ def serve(settings: Settings, *, quiet: bool = False) -> None:
     """
     _log_to_stderr(logging.WARNING if quiet else logging.INFO)
     if hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a client that has gone ends its request, not the service
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a client that disconnects ends its request, not the service
     failures: list[HiNetError] = []
 
     def fail(error: HiNetError) -> None:
@@ -52,14 +52,14 @@ def serve(settings: Settings, *, quiet: bool = False) -> None:
     server = _Server(config)
     try:
         server.run()
-    except SystemExit:  # uvicorn's way to say that it could not start; the log has why
+    except SystemExit:  # raised by uvicorn if it cannot start; the reason is in the log
         raise HiNetError(f"the service cannot listen at {settings.host}:{settings.port}; give another `port`") from None
     if failures:
         raise failures[0]
 
 
 class _Server(uvicorn.Server):
-    """Ends with exit code 0 when it was told to end."""
+    """Exits with code 0 after a signal to terminate."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -71,58 +71,58 @@ class _Server(uvicorn.Server):
 
 def _protocol(settings: Settings) -> type[HttpToolsProtocol]:
     class Protocol(HttpToolsProtocol):
-        """Closes connections whose heads are too long, or take too long."""
+        """Closes connections whose headers are too long, or arrive too slowly."""
 
         _timer: asyncio.TimerHandle | None = None
-        _head = 0  # bytes of the head so far
+        _head = 0  # bytes of the headers so far
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self._wait()
+            self._start_timer()
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
             if self._timer is not None:
                 self._head += len(data)
-                if self._head > LONGEST_HEAD:
-                    self._end(LONG_HEAD)
+                if self._head > MAX_HEAD:
+                    self._close(LONG_HEAD)
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
             if self._timer is None:
-                self._wait()
+                self._start_timer()
 
         def on_headers_complete(self) -> None:
-            self._stop()
+            self._stop_timer()
             if not self.url.startswith(b"/"):
-                self._use_host_of_target()
+                self._use_target_host()
             super().on_headers_complete()
 
-        def _use_host_of_target(self) -> None:
-            """Let the host of a target such as ``http://host/path`` count instead of Host, as RFC 9112 requires."""
+        def _use_target_host(self) -> None:
+            """Replace the Host header by the host of a target such as ``http://host/path``, as RFC 9112 requires."""
             target = httptools.parse_url(self.url)
             if target.host:
                 host = b"[%b]" % target.host if b":" in target.host else target.host
                 self.headers[:] = [(name, host if name == b"host" else value) for name, value in self.headers]
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._stop()
+            self._stop_timer()
             super().connection_lost(exc)
 
         def send_400_response(self, msg: str) -> None:
-            self._end(NO_HTTP)
+            self._close(MALFORMED)
 
-        def _wait(self) -> None:
+        def _start_timer(self) -> None:
             self._head = 0
-            self._timer = self.loop.call_later(settings.header_seconds, self._end, SLOW_HEAD)
+            self._timer = self.loop.call_later(settings.header_seconds, self._close, SLOW_HEAD)
 
-        def _stop(self) -> None:
+        def _stop_timer(self) -> None:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
 
-        def _end(self, problem: ProblemError) -> None:
-            self._stop()
+        def _close(self, problem: ProblemError) -> None:
+            self._stop_timer()
             if not self.transport.is_closing():
                 body = problem.body()
                 head = (

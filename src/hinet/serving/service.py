@@ -1,4 +1,4 @@
-"""What the service does, endpoint by endpoint, apart from HTTP."""
+"""The endpoints of the service, without HTTP."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from functools import partial
 from threading import Lock
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, TypeVar, TypeVarTuple
 
 import orjson
 from pydantic import BaseModel, ValidationError
@@ -19,11 +18,12 @@ from hinet import __version__
 from hinet.data.tables.labelled_tables import is_blank
 from hinet.errors import HiNetError, LabelError, quoted
 from hinet.parameters import resolve_threads
-from hinet.serving.answers import Question, RowError
+from hinet.serving.answers import Question
 from hinet.serving.batching import Batcher
-from hinet.serving.metrics import Metrics
-from hinet.serving.models import Models, ServedModel, now
-from hinet.serving.problems import ProblemError, invalid, of_validation
+from hinet.serving.gate import Metrics
+from hinet.serving.models import Models, ServedModel, utc_now
+from hinet.serving.problems import ProblemError, invalid, validation_problem
+from hinet.serving.rows import RowError, read_rows, reads_rows, training_row
 from hinet.serving.schemas import (
     ClassifyRequest,
     ExplainRequest,
@@ -35,69 +35,64 @@ from hinet.serving.schemas import (
 )
 from hinet.serving.settings import Settings
 from hinet.serving.store import Doubt, Feedback, Store, StoreError
-from hinet.serving.training_rows import training_row
 from hinet.taxonomy import VIRTUAL_ROOT
 
 WORKERS = 4  # threads for requests other than small searches
-TABLE_WORKERS = 2  # threads for tables, which take a block at a time in turn
-MOST_GATHERED = 32  # texts of a request that others may join
-LEAST_DOUBT = 0.1  # of a row that is worth a look
-LONGEST_DOUBT = 10_000  # characters of such a row
-MAX_PENDING = 10_000  # rows that wait to be put on the review queue
-RETRY_SECONDS = 5  # time after which to try again if feedback cannot be kept
-SHOWN = ("format", "blake2b", "model", "parameters", "training_data", "files")  # parts of a manifest
-REVIEWED = Question(3, None, 5, True)  # what is shown of a row in the review queue
+TABLE_WORKERS = 2  # threads for tables, which take turns block by block
+MAX_BATCHED = 32  # texts of a request that is answered together with others
+MIN_DOUBT = 0.1  # for a row to be reviewed
+MAX_DOUBT_LENGTH = 10_000  # characters of such a row
+MAX_PENDING = 10_000  # rows that wait to be written to the review queue
+RETRY_SECONDS = 5  # time after which to retry if feedback cannot be stored
+MANIFEST_PARTS = ("format", "blake2b", "model", "parameters", "training_data", "files")  # parts that are shown
+REVIEW_QUESTION = Question(3, None, 5, True)  # what is shown of a row in the review queue
 
 NUL = "\0"
 
 Json = dict[str, Any]
 Body = TypeVar("Body", bound=BaseModel)
 Result = TypeVar("Result")
-Arguments = ParamSpec("Arguments")
+Arguments = TypeVarTuple("Arguments")
 
 log = logging.getLogger("hinet.serving")
 
 
 class Service:
-    """Models, the store of feedback, and threads that work for requests."""
+    """Models, the feedback store, and threads that answer requests."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.metrics = Metrics()
         self.models = Models(settings.models, 1, settings.encoders)  # one thread per search
-        self.store = None if settings.feedback is None else Store.open(settings.feedback)
+        self.store = (
+            None if settings.feedback is None else Store.open(settings.feedback, lock_seconds=settings.lock_seconds)
+        )
         searches = resolve_threads(settings.threads)
         self._searching = ThreadPoolExecutor(searches, "search")
         self._working = ThreadPoolExecutor(WORKERS, "work")
         self._tables = ThreadPoolExecutor(TABLE_WORKERS, "table")
         self._loading = ThreadPoolExecutor(1, "load")
-        self._storing = ThreadPoolExecutor(1, "store")  # so that no other request waits for a lock on the file
+        self._storing = ThreadPoolExecutor(1, "store")  # only feedback requests wait for a lock on the file
         self._batcher = Batcher(self._searching, searches, self.metrics.batches.observe)
         self._doubts: deque[Doubt] = deque(maxlen=MAX_PENDING)
         self._flushing = Lock()
 
-    async def work(
-        self, work: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs
-    ) -> Result:
+    async def work(self, work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
         """Return the result of a function that runs in a thread."""
-        return await _run(self._working, partial(work, *arguments, **named))
+        return await _run(self._working, work, *arguments)
 
-    async def work_on_table(
-        self, work: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs
-    ) -> Result:
+    async def work_on_table(self, work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
         """Return the result of a function that reads or answers one block of a table."""
-        return await _run(self._tables, partial(work, *arguments, **named))
+        return await _run(self._tables, work, *arguments)
 
     async def load_models(self) -> None:
         """Load all models, or raise HiNetError."""
         await _run(self._loading, self.load)
 
-    async def _ask_store(
-        self, work: Callable[Arguments, Result], *arguments: Arguments.args, **named: Arguments.kwargs
-    ) -> Result:
+    async def _with_store(self, work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
         """Return the result of a function that reads or writes the store, or raise ProblemError if it cannot now."""
         try:
-            return await _run(self._storing, partial(work, *arguments, **named))
+            return await _run(self._storing, work, *arguments)
         except StoreError as error:
             log.warning("%s", error)
             headers = {"Retry-After": str(RETRY_SECONDS)}
@@ -118,10 +113,10 @@ class Service:
         for name, is_served in results:
             self.metrics.loads.labels(name, "loaded" if is_served else "refused").inc()
         if results:
-            gc.freeze()  # what stays is left out of later collections, which stop all requests meanwhile
+            gc.freeze()  # exclude models from garbage collections, which stop all requests
 
     async def watch(self) -> None:
-        """Load changed models and write the review queue, until cancelled; a failure is logged."""
+        """Load changed models and write the review queue until cancelled; failures are logged."""
         while True:
             await asyncio.sleep(self.settings.poll)
             for name, pool, task in (
@@ -136,9 +131,9 @@ class Service:
                     log.exception("%s failed", name)
 
     def flush(self) -> None:
-        """Put rows that wait on the review queue; if it cannot be written now, they wait on.
+        """Write pending rows to the review queue; if it cannot be written now, they stay pending.
 
-        When it returns, all that waited are there, whoever wrote them.
+        After it returns, all rows that were pending are in the queue, whichever thread wrote them.
         """
         with self._flushing:
             doubts = [self._doubts.popleft() for _ in range(len(self._doubts))]
@@ -150,45 +145,45 @@ class Service:
                     raise
 
     def close(self) -> None:
-        """End all threads, and close the store."""
+        """Stop all threads, and close the store."""
         for pool in (self._searching, self._working, self._tables, self._loading, self._storing):
             pool.shutdown(cancel_futures=True)
         if self.store is not None:
             try:
                 self.flush()
             except StoreError as error:
-                log.warning("rows for review are lost: %s", error)
+                log.warning("pending rows for review are lost: %s", error)
             self.store.close()
 
     # Classify
 
     async def classify(self, body: bytes) -> bytes:
-        """Answer texts or rows."""
-        asked = parsed(ClassifyRequest, body)
+        """Classify texts or rows."""
+        asked = parse(ClassifyRequest, body)
         model = self.models.get(asked.model)
-        least = self.threshold(model, asked.min_confidence)
-        question = Question(asked.top, least, asked.siblings, asked.unknown_words)
+        threshold = self.threshold(model, asked.min_confidence)
+        question = Question(asked.top, threshold, asked.siblings, asked.unknown_words)
         given: Sequence[Any]
         if _only(asked, "text", "texts", "rows") == "rows":
             given = asked.rows or ()
             results = await self._answer_rows(model, given, question)
         else:
             texts = [asked.text] if asked.texts is None else asked.texts
-            given = self._checked_texts(model, texts)
-            if len(given) <= MOST_GATHERED:
+            given = self._check_texts(model, texts)
+            if len(given) <= MAX_BATCHED:
                 results = await self._batcher.answer(model, given, question)
             else:
                 results = await self.work(model.answerer.answer, given, question)
         self.metrics.texts.labels(model.name).inc(len(results))
         if self.settings.review:
-            self._doubt(model, given, results)
-        return orjson.dumps({"model": model.name, "version": model.version, "results": results})
+            self._add_doubts(model, given, results)
+        return orjson.dumps(_of(model, {"results": results}))
 
-    def _checked_texts(self, model: ServedModel, texts: Sequence[str | None]) -> list[str]:
+    def _check_texts(self, model: ServedModel, texts: Sequence[str | None]) -> list[str]:
         name = "text" if len(texts) == 1 else "texts"
-        if model.answerer.reads_rows:
+        if reads_rows(model.model):
             columns = ", ".join(model.model.columns.inputs)
-            raise invalid(name, f"the model reads the columns {columns}; give rows")
+            raise invalid(name, f"the model reads the columns {columns}; send rows")
         self._check_count(name, len(texts))
         checked = []
         for number, text in enumerate(texts):
@@ -207,67 +202,67 @@ class Service:
     async def _answer_rows(self, model: ServedModel, rows: Sequence[Json], question: Question) -> list[Json]:
         self._check_count("rows", len(rows))
         try:
-            return await self.work(lambda: model.answerer.answer(model.answerer.table(rows), question))
+            return await self.work(lambda: model.answerer.answer(read_rows(model.model, rows), question))
         except RowError as error:
             raise invalid(f"rows[{error.row}]", str(error)) from None
 
-    def threshold(self, model: ServedModel, least: float | Literal["calibrated"] | None) -> float | None:
-        """Return the least probability of an answer, which may be the one that was found in training."""
-        if least != "calibrated":
-            return least
+    def threshold(self, model: ServedModel, min_confidence: float | Literal["calibrated"] | None) -> float | None:
+        """Return the minimum probability of an answer, which may be the calibrated threshold of the model."""
+        if min_confidence != "calibrated":
+            return min_confidence
         bound = model.model.risk_bound
         if bound is None:
             raise invalid("min_confidence", "the model has no calibrated threshold; give a number")
         return bound.threshold
 
-    def _doubt(self, model: ServedModel, given: Sequence[Any], results: Sequence[Json]) -> None:
-        """Remember the rows that are worth a person's look."""
-        received = now()
-        for one, result in zip(given, results, strict=True):
+    def _add_doubts(self, model: ServedModel, given: Sequence[Any], results: Sequence[Json]) -> None:
+        """Add rows with doubtful answers to those that wait for the review queue."""
+        received = utc_now()
+        for row, result in zip(given, results, strict=True):
             if result["traces"]:
                 best = result["traces"][0]
                 unsure = 1 - best["probability"]
-                if unsure >= LEAST_DOUBT and len(one if isinstance(one, str) else orjson.dumps(one)) <= LONGEST_DOUBT:
+                if unsure >= MIN_DOUBT and len(row if isinstance(row, str) else orjson.dumps(row)) <= MAX_DOUBT_LENGTH:
                     split = 1 - best["steps"][0]["probability"] if best["steps"] else 0.0
-                    self._doubts.append(Doubt(received, model.name, one, unsure, split))
+                    self._doubts.append(Doubt(received, model.name, row, unsure, split))
 
     async def explain(self, body: bytes) -> bytes:
-        """Tell the words behind every step of an answer."""
-        asked = parsed(ExplainRequest, body)
+        """Explain every step of an answer by its words."""
+        asked = parse(ExplainRequest, body)
         model = self.models.get(asked.model)
         given = self._one(model, asked.text, asked.row)
         node = None if asked.node is None else self._label_node(model, asked.node)
         inputs = await self._inputs(model, given)
         try:
-            explained = await self.work(model.answerer.explain, inputs, node, asked.words)
+            explanation = await self.work(model.answerer.explain, inputs, node, asked.words)
         except LabelError as error:
             raise invalid("node", str(error)) from None
-        return orjson.dumps({"model": model.name, "version": model.version, **explained})
+        return orjson.dumps(_of(model, explanation))
 
     def _one(self, model: ServedModel, text: str | None, row: Json | None) -> str | Json:
         """Return the one text or row of a request."""
         if (text is None) == (row is None):
-            raise invalid("text", "give a text or a row, one of the two")
-        return self._checked_texts(model, [text])[0] if row is None else row
+            raise invalid("text", "give exactly one of text, row")
+        return self._check_texts(model, [text])[0] if row is None else row
 
     async def _inputs(self, model: ServedModel, given: str | Json) -> Any:
         if isinstance(given, str):
             return [given]
         try:
-            return await self.work(model.answerer.table, [given])
+            return await self.work(read_rows, model.model, [given])
         except RowError as error:
             raise invalid("row", str(error)) from None
 
     def _label_node(self, model: ServedModel, name: str) -> int:
         node = _position(model, name)
         if node not in model.model.fitted.codec.label_nodes:
-            raise invalid("node", "the model never answers with this node; name one that is a label")
+            raise invalid("node", "the model never predicts this node; name one that is a label")
         return node
 
     # Taxonomy
 
     async def nodes(self, asked: NodeQuery) -> Json:
-        """Show a node with some of its children."""
+        """Return a node with a page of its children."""
         model = self.models.get(asked.model)
         taxonomy = model.model.fitted.codec.taxonomy
         if asked.node is None:
@@ -275,7 +270,7 @@ class Service:
         elif asked.node in taxonomy:
             node = taxonomy.position(asked.node)
         else:
-            raise ProblemError(404, "not-found", "the taxonomy has no such node")
+            raise ProblemError(404, "not-found", "there is no such node in the taxonomy")
         return _of(model, model.nodes.page(node, asked.offset, asked.limit))
 
     async def search(self, asked: SearchQuery) -> Json:
@@ -286,49 +281,50 @@ class Service:
     # Feedback
 
     async def feedback(self, body: bytes) -> Json:
-        """Keep a verdict, and answer when it is on disk."""
-        asked = parsed(FeedbackRequest, body)
+        """Store a verdict, and return once it is on disk."""
+        asked = parse(FeedbackRequest, body)
         model = self.models.get(asked.model)
-        store = self._stored()
+        store = self._open_store()
         given = await self._given(model, store, asked)
-        received = now()
+        received = utc_now()
         if asked.verdict == "skip":
             if asked.review is None or asked.nodes:
-                raise invalid("verdict", "skip takes a row off the review queue: give its id as review, and no nodes")
-            await self._ask_store(store.skip, model.name, asked.review)
+                raise invalid(
+                    "verdict", "skip removes a row from the review queue: give its id as review without nodes"
+                )
+            await self._with_store(store.skip, model.name, asked.review)
             return {"id": asked.review, "model": model.name, "received": received}
-        known_by, row = await self._training_row(model, given, asked.nodes)
+        key, row = await self._training_row(model, given, asked.nodes)
         feedback = Feedback(
-            received, model.name, model.version, asked.verdict, row, asked.nodes, asked.predicted, known_by,
-            asked.review,
+            received, model.name, model.version, asked.verdict, row, asked.nodes, asked.predicted, key, asked.review,
         )  # fmt: skip
-        number = await self._ask_store(store.add, feedback)
+        number = await self._with_store(store.add, feedback)
         self.metrics.feedback.labels(model.name, asked.verdict).inc()
         return {"id": number, "model": model.name, "received": received}
 
     async def _given(self, model: ServedModel, store: Store, asked: FeedbackRequest) -> Any:
-        """Return the text or row that feedback is about, which may be that of the review queue."""
+        """Return the text or row of feedback, which may come from the review queue."""
         if asked.text is not None and asked.row is not None:
-            raise invalid("row", "give a text or a row, one of the two")
+            raise invalid("row", "give only one of text, row")
         given: Any = asked.text if asked.row is None else asked.row
         if asked.review is None:
             return given
-        item = await self._ask_store(store.queued, model.name, asked.review)
+        item = await self._with_store(store.queued, model.name, asked.review)
         if item is None:
-            raise invalid("review", "no such row is on the review queue", status=404, kind="not-found")
+            raise invalid("review", "this row is not in the review queue", status=404, kind="not-found")
         if given is not None and given != item.input:
-            raise invalid("review", "this row of the review queue is another one; leave text and row out")
+            raise invalid("review", "the text or row differs from the one in the review queue; leave it out")
         return item.input
 
     async def _training_row(self, model: ServedModel, given: Any, names: Sequence[str]) -> tuple[Any, Json]:
-        """Return what feedback is known by and its training row; raise ProblemError if no model could learn from it."""
+        """Return the key of feedback and its training row; raise ProblemError if no model could learn from it."""
         if not names:
-            raise invalid("nodes", "name the right node")
+            raise invalid("nodes", "name the correct node")
         field = "text" if isinstance(given, str) else "row"
         self._one(model, *((given, None) if isinstance(given, str) else (None, given)))
         nodes = [_position(model, name, f"nodes[{number}]") for number, name in enumerate(names)]
         inputs = await self._inputs(model, given)
-        if not model.answerer.reads_rows and is_blank(inputs[0]):
+        if not reads_rows(model.model) and is_blank(inputs[0]):
             raise invalid(field, f"the text is blank: {quoted(inputs[0])}; send the text that was classified")
         try:
             row = training_row(model.model, given, list(dict.fromkeys(nodes)))
@@ -337,35 +333,35 @@ class Service:
         for name, cell in row.items():
             if isinstance(cell, str) and NUL in cell:
                 raise invalid(
-                    field, f"{name}: {quoted(cell)} has a NUL character, which no CSV file may have; remove it"
+                    field, f"{name}: {quoted(cell)} has a NUL character, which is invalid in CSV files; remove it"
                 )
-        return given if model.answerer.reads_rows else inputs[0], row
+        return given if reads_rows(model.model) else inputs[0], row
 
     async def list_feedback(self, asked: FeedbackQuery) -> Json:
-        """Show feedback, the newest first."""
+        """Return feedback, the newest first."""
         model = self.models.get(asked.model)
-        entries, total = await self._ask_store(self._stored().page, model.name, asked.offset, asked.limit)
+        entries, total = await self._with_store(self._open_store().page, model.name, asked.offset, asked.limit)
         items = [{name: value for name, value in entry._asdict().items() if name != "model"} for entry in entries]
-        return _of(model, {"items": items, "total": total, "offset": asked.offset, "limit": asked.limit})
+        return _page(model, asked, items, total)
 
     async def delete_feedback(self, number: int) -> None:
         """Delete feedback by id."""
-        if await self._ask_store(self._stored().delete, [number]):
+        if await self._with_store(self._open_store().delete, [number]):
             raise ProblemError(404, "not-found", f"there is no feedback {number}")
 
-    def _stored(self) -> Store:
+    def _open_store(self) -> Store:
         if self.store is None:
             raise ProblemError(409, "not-enabled", "start the service with --feedback FILE to keep feedback")
         return self.store
 
     async def review(self, asked: ReviewQuery) -> Json:
-        """Show the rows that most deserve a look, with the answers of the present model."""
+        """Return the most doubtful rows of the review queue, with the answers of the current model."""
         model = self.models.get(asked.model)
         if not self.settings.review:
-            raise ProblemError(409, "not-enabled", "start the service with --review to have a review queue")
-        store = self._stored()
-        await self._ask_store(self.flush)
-        items, total = await self._ask_store(store.queue, model.name, asked.order, asked.offset, asked.limit)
+            raise ProblemError(409, "not-enabled", "start the service with --review for a review queue")
+        store = self._open_store()
+        await self._with_store(self.flush)
+        items, total = await self._with_store(store.queue, model.name, asked.order, asked.offset, asked.limit)
         results = await self.work(_review_results, model, [item.input for item in items])
         shown = [
             {
@@ -379,12 +375,12 @@ class Service:
             }
             for item, result in zip(items, results, strict=True)
         ]
-        return _of(model, {"items": shown, "total": total, "offset": asked.offset, "limit": asked.limit})
+        return _page(model, asked, shown, total)
 
     # Models
 
     async def list_models(self) -> Json:
-        """Return what is served."""
+        """Return the served models, and the limits of the service."""
         self.models.check_ready()
         settings = self.settings
         limits = {
@@ -406,31 +402,31 @@ class Service:
         }
 
     async def show_model(self, name: str) -> Json:
-        """Tell all about a model, with its evaluation if one was kept."""
+        """Describe a model, with its evaluation if there is one."""
         model = self.models.get(name)
         try:
             evaluation = await self.work(model.evaluation)
         except HiNetError as error:
             log.warning("model %s: %s", name, error)
             evaluation = None
-        manifest = {part: model.model.manifest[part] for part in SHOWN}
+        manifest = {part: model.model.manifest[part] for part in MANIFEST_PARTS}
         return {**self.models.describe(name), "manifest": manifest, "evaluation": evaluation}
 
 
-async def _run(pool: Executor, work: Callable[[], Result]) -> Result:
-    return await asyncio.get_running_loop().run_in_executor(pool, work)
+async def _run(pool: Executor, work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+    return await asyncio.get_running_loop().run_in_executor(pool, work, *arguments)
 
 
-def parsed(kind: type[Body], body: bytes) -> Body:
-    """Return a body of JSON, or raise ProblemError with the fields that are wrong."""
+def parse(kind: type[Body], body: bytes) -> Body:
+    """Return a JSON body, or raise ProblemError with the invalid fields."""
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        raise of_validation(error, kind.model_fields) from None
+        raise validation_problem(error, kind.model_fields) from None
 
 
 def _only(asked: BaseModel, *names: str) -> str:
-    """Return the one of these fields that is given, or raise ProblemError."""
+    """Return the one field that is given, or raise ProblemError."""
     given = [name for name in names if getattr(asked, name) is not None]
     if len(given) != 1:
         raise invalid(given[-1] if given else names[0], f"give exactly one of {', '.join(names)}")
@@ -440,7 +436,7 @@ def _only(asked: BaseModel, *names: str) -> str:
 def _position(model: ServedModel, name: str, field: str = "node") -> int:
     taxonomy = model.model.fitted.codec.taxonomy
     if name not in taxonomy:
-        raise invalid(field, "the taxonomy has no such node")
+        raise invalid(field, "there is no such node in the taxonomy")
     node = taxonomy.position(name)
     if node in (VIRTUAL_ROOT, taxonomy.root):
         raise invalid(field, "this is the root; name a node below it")
@@ -451,13 +447,17 @@ def _of(model: ServedModel, values: Mapping[str, Any]) -> Json:
     return {"model": model.name, "version": model.version, **values}
 
 
+def _page(model: ServedModel, asked: FeedbackQuery | ReviewQuery, items: list[Json], total: int) -> Json:
+    return _of(model, {"items": items, "total": total, "offset": asked.offset, "limit": asked.limit})
+
+
 def _review_results(model: ServedModel, inputs: Sequence[Any]) -> list[Json]:
-    """Answer rows of the review queue; one that the present model cannot read has no answer."""
+    """Answer rows of the review queue; a row that the current model cannot read has an empty answer."""
     results: list[Json] = []
     for given in inputs:
         try:
-            one = [given] if isinstance(given, str) else model.answerer.table([given])
-            results += model.answerer.answer(one, REVIEWED)
+            row = [given] if isinstance(given, str) else read_rows(model.model, [given])
+            results += model.answerer.answer(row, REVIEW_QUESTION)
         except HiNetError:
             results.append({"labels": [], "traces": [], "unknown_words": []})
     return results

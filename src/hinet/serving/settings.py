@@ -1,4 +1,4 @@
-"""What a service is started with; the defaults of ``hinet serve``."""
+"""Settings of a service; their defaults are those of ``hinet serve``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from hinet.errors import FileError
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
-REMEDY = "make one with: openssl rand -hex 32 | tee token | tr -d '\\n' | sha256sum"
+REMEDY = "create one with: openssl rand -hex 32 | tee token | tr -d '\\n' | sha256sum"
 
 
 @dataclass(frozen=True)
@@ -20,42 +20,43 @@ class Settings:
     models: Mapping[str, Path]
     host: str = "127.0.0.1"
     port: int = 8000
-    tokens: frozenset[bytes] = frozenset()  # SHA-256 digests of bearer tokens; without any, all may ask
-    feedback: Path | None = None  # file that feedback is kept in
-    review: int = 0  # rows that the review queue keeps; 0 for no queue
+    tokens: frozenset[bytes] = frozenset()  # SHA-256 digests of bearer tokens; empty if no token is needed
+    feedback: Path | None = None  # SQLite file of feedback
+    review: int = 0  # maximum rows in the review queue; 0 disables it
     allowed_hosts: tuple[str, ...] = ()  # names in Host headers, in addition to addresses and localhost
     max_body: int = 1 << 20  # bytes
-    max_file: int = 1 << 30  # bytes of a table
+    max_file: int = 1 << 30  # bytes per table
     max_texts: int = 1_000  # per request
-    max_length: int = 100_000  # characters of a text
-    max_requests: int = 256  # at work at once
-    max_files: int = 8  # tables that arrive or are answered at once
+    max_length: int = 100_000  # characters per text
+    max_requests: int = 256  # concurrent requests
+    max_files: int = 8  # concurrent requests with tables
     max_connections: int = 1_024
-    seconds: float = 30.0  # that a request may take
-    body_seconds: float = 10.0  # that a body may take to arrive, and that one of a table may pause
-    min_upload_rate: int = 10_000  # bytes of a table per second, after body_seconds
-    min_check_rate: int = 1 << 20  # bytes of a table per second that its check may take, in addition to seconds
-    header_seconds: float = 10.0  # that the head of a request may take
-    grace: float = 30.0  # seconds that running requests have to finish when the service ends
-    poll: float = 1.0  # seconds between looks at the model folders
+    seconds: float = 30.0  # time limit of a request
+    body_seconds: float = 10.0  # time limit for a body to arrive, or for a pause within a table
+    min_upload_rate: int = 10_000  # bytes per second of a table, after body_seconds
+    min_check_rate: int = 1 << 20  # bytes per second; extends the time limit for the check of a table
+    header_seconds: float = 10.0  # time limit for the headers of a request
+    grace: float = 30.0  # seconds that running requests have to finish when the service stops
+    lock_seconds: float = 5.0  # time that feedback waits for other processes that write the file
+    poll: float = 1.0  # seconds between checks of the model folders
     threads: int | None = None
-    encoders: tuple[str, ...] = ()  # where encoders of models are, if they moved since training
+    encoders: tuple[str, ...] = ()  # folders or names of encoders that moved since training
     log_requests: bool = False
     log_texts: bool = False
     page: Path = Path(__file__).parent / "page"
 
     def check_seconds(self, size: int) -> float:
-        """Return the time that the check of a table with ``size`` bytes may take."""
+        """Return the time limit for the check of a table with ``size`` bytes."""
         return self.seconds + size / self.min_check_rate
 
 
 def read_tokens(path: Path) -> frozenset[bytes]:
-    """Return the digests of a file with the SHA-256 digest of a token on each line; ``#`` starts a comment.
+    """Return the SHA-256 digests of tokens in a file, one per line; ``#`` starts a comment.
 
     Raises
     ------
     FileError
-        If the file cannot be read, has another line, or no digest.
+        If the file cannot be read, has an invalid line, or no digest.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -63,9 +64,9 @@ def read_tokens(path: Path) -> frozenset[bytes]:
         raise FileError(path, f"the tokens cannot be read: {error}") from None
     digests = set()
     for number, line in enumerate(lines, 1):
-        digest = line.partition("#")[0].strip().removesuffix("-").strip().lower()  # sha256sum has a dash at the end
+        digest = line.partition("#")[0].strip().removesuffix("-").strip().lower()  # sha256sum adds a dash
         if digest and not DIGEST.fullmatch(digest):
-            raise FileError(path, f"is no SHA-256 digest, of 64 hexadecimal digits; {REMEDY}", number)
+            raise FileError(path, f"expected a SHA-256 digest of 64 hexadecimal digits; {REMEDY}", number)
         digests |= {bytes.fromhex(digest)} if digest else set()
     if not digests:
         raise FileError(path, f"has no digest of a token; {REMEDY}")

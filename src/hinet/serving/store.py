@@ -1,4 +1,4 @@
-"""Feedback of people and the review queue, in an SQLite file; what was acknowledged survives a crash."""
+"""Feedback and the review queue in an SQLite file; acknowledged feedback survives a crash."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from threading import Lock
 from typing import Any, Literal, NamedTuple
 
 from hinet.errors import FileError
+from hinet.serving.settings import Settings
 
-APPLICATION = 0x68696E65  # marks our files: "hine"
+APPLICATION = 0x68696E65  # application id of the file: "hine"
 FORMAT = 2
-SECONDS = 5.0  # time that a writer waits for another process
 RETRY_SECONDS = 0.01  # time between two attempts to switch to write-ahead logging
 HEADER_BYTES = 100  # length of the header of an SQLite file
 MAGIC = b"SQLite format 3\0"
@@ -49,11 +49,11 @@ _NOW = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now')"
 
 
 class StoreError(FileError):
-    """The file of feedback cannot be read or written now, such as on a full disk or while it is locked."""
+    """The feedback file cannot be read or written now, such as on a full disk or while it is locked."""
 
 
 class Feedback(NamedTuple):
-    """A verdict of a person, with the row as training rows are written."""
+    """A verdict with its training row."""
 
     received: str
     model: str
@@ -62,12 +62,12 @@ class Feedback(NamedTuple):
     row: Json
     nodes: Sequence[str]
     predicted: Sequence[str]
-    input: Any  # the text, or of a model of several columns the row, that it was about
+    input: Any  # the text, or the row of a model of several columns
     review: int | None = None
 
 
 class Doubt(NamedTuple):
-    """A text or row that was classified, and how doubtful its answer is."""
+    """A classified text or row, and the doubt in its answer."""
 
     received: str
     model: str
@@ -87,7 +87,7 @@ class Queued(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """Feedback as it is kept."""
+    """Stored feedback."""
 
     id: int
     received: str
@@ -101,15 +101,15 @@ class Entry(NamedTuple):
 
 
 class TrainingRow(NamedTuple):
-    """The last verdict on a text as a row to train on."""
+    """The last verdict on a text as a training row."""
 
     id: int
     row: Json
-    is_blank: bool  # whether it has a blank text, which a model of texts cannot learn from
+    is_blank: bool  # whether its text is blank, so that a model of texts cannot train on it
 
 
 class Counted(NamedTuple):
-    """Number of rows of a model with a verdict."""
+    """Number of rows per model and verdict."""
 
     model: str
     verdict: str
@@ -118,7 +118,7 @@ class Counted(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Store:
-    """Keeps feedback and the review queue; any thread may ask, one at a time.
+    """Feedback and the review queue, shared by all threads.
 
     Every method raises StoreError if the file cannot be read or written now.
     """
@@ -128,26 +128,26 @@ class Store:
     lock: Lock
 
     @classmethod
-    def open(cls, path: Path, *, create: bool = True) -> Store:
-        """Open a file, or create it; several processes may do so at once.
+    def open(cls, path: Path, *, create: bool = True, lock_seconds: float = Settings.lock_seconds) -> Store:
+        """Open or create a file, even from several processes concurrently.
 
         Raises
         ------
         FileError
-            If the file is something else, which is then not touched, or if it cannot be opened.
+            If the file is not a feedback file, which is then left unchanged, or cannot be opened.
         """
         if not create and not path.is_file():
             raise FileError(path, "no such file; 'hinet serve --feedback' creates one")
         try:
             _check_header(path)
-            connection = sqlite3.connect(path, timeout=SECONDS, isolation_level=None, check_same_thread=False)
+            connection = sqlite3.connect(path, timeout=lock_seconds, isolation_level=None, check_same_thread=False)
             try:
-                _prepare(path, connection)
+                _prepare(path, connection, lock_seconds)
             except BaseException:
                 connection.close()
                 raise
         except (sqlite3.Error, OSError) as error:
-            raise FileError(path, f"cannot be opened as a file of feedback: {error}") from None
+            raise FileError(path, f"cannot be opened as a feedback file: {error}") from None
         return cls(path, connection, Lock())
 
     def close(self) -> None:
@@ -161,7 +161,7 @@ class Store:
             try:
                 yield self.connection
             except sqlite3.Error as error:
-                raise StoreError(self.path, f"the feedback cannot be read or written now: {error}") from None
+                raise StoreError(self.path, f"feedback cannot be read or written now: {error}") from None
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -176,7 +176,7 @@ class Store:
                         connection.execute("ROLLBACK")
 
     def add(self, feedback: Feedback) -> int:
-        """Keep feedback and return its id; it is on disk then, and the row is off the review queue."""
+        """Write feedback to disk, remove its row from the review queue, and return its id."""
         values = (
             feedback.received, feedback.model, feedback.version, feedback.verdict, json.dumps(feedback.row),
             json.dumps(feedback.nodes), json.dumps(feedback.predicted), _digest(feedback.input),
@@ -194,12 +194,12 @@ class Store:
             return int(cursor.lastrowid or 0)
 
     def skip(self, model: str, item: int) -> None:
-        """Take a row off the review queue."""
+        """Remove a row from the review queue."""
         with self._transaction() as connection:
             connection.execute("UPDATE review SET input = NULL WHERE model = ? AND id = ?", (model, item))
 
-    def enqueue(self, doubts: Sequence[Doubt], most: int) -> None:
-        """Put rows on the review queue, except those that were ever there, and keep the ``most`` doubtful ones."""
+    def enqueue(self, doubts: Sequence[Doubt], max_rows: int) -> None:
+        """Add rows that were never in the review queue, and keep the ``max_rows`` most doubtful ones."""
         with self._transaction() as connection:
             connection.executemany(
                 "INSERT OR IGNORE INTO review (received, model, digest, input, unsure, split)"
@@ -210,11 +210,11 @@ class Store:
                 connection.execute(
                     "DELETE FROM review WHERE model = ? AND input IS NOT NULL AND id NOT IN (SELECT id FROM review"
                     " WHERE model = ? AND input IS NOT NULL ORDER BY max(unsure, split) DESC, id LIMIT ?)",
-                    (model, model, most),
+                    (model, model, max_rows),
                 )
 
     def queue(self, model: str, order: Order, offset: int, limit: int) -> tuple[list[Queued], int]:
-        """Return some items of the review queue, the most doubtful first, and how many there are."""
+        """Return a page of the review queue, the most doubtful first, and the total number."""
         column = {"unsure": "unsure", "split": "split"}[order]
         with self._reading() as connection:
             rows = connection.execute(
@@ -228,7 +228,7 @@ class Store:
         return [Queued(row[0], row[1], json.loads(row[2]), row[3], row[4]) for row in rows], int(total)
 
     def queued(self, model: str, item: int) -> Queued | None:
-        """Return an item of the review queue, if it is there."""
+        """Return an item of the review queue; None if it is not there."""
         with self._reading() as connection:
             row = connection.execute(
                 "SELECT id, received, input, unsure, split FROM review"
@@ -240,21 +240,19 @@ class Store:
     def counts(self) -> list[Counted]:
         """Return the number of rows per model and verdict."""
         with self._reading() as connection:
-            return [
-                Counted(*row)
-                for row in connection.execute(
-                    "SELECT model, verdict, count(*) FROM feedback GROUP BY model, verdict ORDER BY model, verdict"
-                )
-            ]
+            rows = connection.execute(
+                "SELECT model, verdict, count(*) FROM feedback GROUP BY model, verdict ORDER BY model, verdict"
+            ).fetchall()
+        return [Counted(*row) for row in rows]
 
     def entries(self, model: str | None = None) -> list[Entry]:
-        """Return all feedback, or that of a model, the oldest first."""
+        """Return all feedback, or that of one model, the oldest first."""
         with self._reading() as connection:
             rows = connection.execute(f"{_ENTRY} WHERE ?1 IS NULL OR model = ?1 ORDER BY id", (model,)).fetchall()
         return list(map(_entry, rows))
 
     def page(self, model: str, offset: int, limit: int) -> tuple[list[Entry], int]:
-        """Return some feedback of a model, the newest first, and the number of all."""
+        """Return a page of the feedback of a model, the newest first, and the total number."""
         with self._reading() as connection:
             rows = connection.execute(
                 f"{_ENTRY} WHERE model = ? ORDER BY id DESC LIMIT ? OFFSET ?", (model, limit, offset)
@@ -263,9 +261,9 @@ class Store:
         return list(map(_entry, rows)), int(total)
 
     def delete(self, ids: Iterable[int]) -> list[int]:
-        """Delete feedback by id; if some ids are not there, delete nothing and return them.
+        """Delete feedback by id; if any ids are missing, delete nothing and return them.
 
-        An earlier verdict on the same text counts again, and as not exported if the deleted one was.
+        An earlier verdict on the same text counts again, as not exported if the deleted one was exported.
         """
         with self._transaction() as connection:
             found = {
@@ -286,7 +284,7 @@ class Store:
         return []
 
     def training_rows(self, model: str, *, only_new: bool = False) -> list[TrainingRow]:
-        """Return the last verdict on each text of a model, in the order of verdicts; or only those never exported."""
+        """Return the last verdict on each text of a model, oldest first; with ``only_new``, those never exported."""
         with self._reading() as connection:
             rows = connection.execute(
                 "SELECT id, row, digest FROM feedback"
@@ -300,7 +298,7 @@ class Store:
         ]
 
     def mark_exported(self, ids: Iterable[int]) -> None:
-        """Remember that feedback was exported."""
+        """Mark feedback as exported."""
         with self._transaction() as connection:
             connection.executemany(
                 f"UPDATE feedback SET exported = {_NOW} WHERE id = ? AND exported IS NULL",
@@ -309,7 +307,7 @@ class Store:
 
 
 def _check_header(path: Path) -> None:
-    """Raise FileError unless a file is ours, empty or missing; SQLite itself would touch the file of others."""
+    """Raise FileError unless a file is a feedback file, empty or missing; SQLite itself would change other files."""
     if not path.exists():
         return
     if not path.is_file():
@@ -319,24 +317,24 @@ def _check_header(path: Path) -> None:
     if not header:
         return
     if not header.startswith(MAGIC):
-        raise FileError(path, "cannot be opened as a file of feedback: it is not a database; name a new file")
+        raise FileError(path, "cannot be opened as a feedback file: it is not a database; name a new file")
     schema, application = (int.from_bytes(header[start : start + 4], "big") for start in (40, 68))
-    is_empty = not schema and not application  # all that it has may be in its write-ahead log
+    is_empty = not schema and not application  # its contents may still be in the write-ahead log
     if application != APPLICATION and not is_empty:
         raise FileError(path, OTHER)
 
 
-def _prepare(path: Path, connection: sqlite3.Connection) -> None:
+def _prepare(path: Path, connection: sqlite3.Connection, lock_seconds: float) -> None:
     """Create the tables, or convert those of an earlier format, and switch to write-ahead logging."""
     if _marks(connection) != (APPLICATION, FORMAT):
-        connection.execute("BEGIN EXCLUSIVE")  # whoever comes second finds all tables
+        connection.execute("BEGIN EXCLUSIVE")  # another process then finds all tables
         try:
             _create_or_convert(path, connection)
             connection.execute("COMMIT")
         finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-    _switch_to_wal(connection)
+    _switch_to_wal(connection, lock_seconds)
     connection.execute("PRAGMA synchronous = FULL")  # a commit is on disk when it returns
 
 
@@ -353,7 +351,7 @@ def _create_or_convert(path: Path, connection: sqlite3.Connection) -> None:
 
 
 def _marks(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Return what a file says of itself: the program that wrote it, and the format."""
+    """Return the application id and the format of a file."""
     application, format = (
         connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
     )
@@ -361,14 +359,14 @@ def _marks(connection: sqlite3.Connection) -> tuple[int, int]:
 
 
 def _run(connection: sqlite3.Connection, script: str) -> None:
-    """Run statements within the present transaction, which ``executescript`` would commit."""
+    """Run statements within the current transaction, which ``executescript`` would commit."""
     for statement in script.split(";")[:-1]:
         connection.execute(statement)
 
 
-def _switch_to_wal(connection: sqlite3.Connection) -> None:
-    """Switch to write-ahead logging; SQLite itself does not wait if other processes switch at the same time."""
-    deadline = time.monotonic() + SECONDS
+def _switch_to_wal(connection: sqlite3.Connection, lock_seconds: float) -> None:
+    """Switch to write-ahead logging; SQLite itself does not wait for other processes that switch too."""
+    deadline = time.monotonic() + lock_seconds
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -388,7 +386,7 @@ def _entry(row: tuple[Any, ...]) -> Entry:
 def _has_blank_text(row: Json, digest: bytes) -> bool:
     """Return whether a row of a model of texts has a blank text.
 
-    The columns of the text come first; the digest tells how many they are, and whether the model reads texts at all.
+    Text columns come first. Their number follows from the digest, which also shows whether the model reads texts.
     """
     text: list[str] = []
     for cell in row.values():
@@ -401,5 +399,5 @@ def _has_blank_text(row: Json, digest: bytes) -> bool:
 
 
 def _digest(given: Any) -> bytes:
-    """Return a digest that tells one text or row from another."""
+    """Return a digest that identifies a text or row."""
     return hashlib.blake2b(json.dumps(given, sort_keys=True).encode(), digest_size=16).digest()

@@ -1,16 +1,25 @@
-"""Tables that are classified as a whole: kept on disk as they arrive, checked, then answered block by block."""
+"""Tables that are classified as a whole: stored on disk as they arrive, checked, then answered block by block.
+
+The upload, the check and the answer each stop when the client disconnects.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import io
+import os
 import re
-from collections.abc import Generator, Iterator
-from contextlib import ExitStack
+import tempfile
+from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from threading import Event
 from typing import IO, Any, cast
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
 
 from hinet.choices import TableFormat
 from hinet.classifier.answers import PredictionOptions
@@ -18,12 +27,15 @@ from hinet.classifier.prediction_table import PredictionOutput, PredictionTable
 from hinet.data.tables import FailFast, LabelledBlock, RowQuery, TableOptions, labelled_blocks
 from hinet.data.tables.writing import LABEL_SEP, table_writer
 from hinet.errors import FileError, HiNetError
+from hinet.serving.gate import drain, exceeds, slow_body, too_long
 from hinet.serving.models import ServedModel
 from hinet.serving.problems import FieldProblem, ProblemError
 from hinet.serving.schemas import FileQuery
+from hinet.serving.service import Service
 from hinet.serving.settings import Settings
 
 MAX_ROWS = 10_000_000  # per table
+MAX_UPLOAD_SECONDS = 3_600.0
 COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 TYPES: dict[TableFormat, str] = {
     "csv": "text/csv; charset=utf-8",
@@ -39,7 +51,31 @@ _FORMATS: dict[str, TableFormat] = {
 _PARAMETER = re.compile(r"`(\w+)`")
 
 
-def format_of(content_type: str | None, given: TableFormat | None) -> TableFormat:
+async def answer_table(service: Service, request: Request, query: FileQuery) -> Response:
+    """Store a table on disk, check it, and stream the answers."""
+    settings = service.settings
+    model = service.models.get(query.model)
+    format = _format(request.headers.get("content-type"), query.format)
+    if exceeds(request.headers.get("content-length", "").encode(), settings.max_file):
+        await drain(request.receive)
+        raise too_long(settings.max_file)
+    handle, name = tempfile.mkstemp(f".{format}", "hinet-")
+    path = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            size = await receive_table(request, stream, settings)
+        threshold = service.threshold(model, query.min_confidence)
+        job = TableJob.of(model, path, format, query, threshold, settings)
+        rows = await _check(service, request, job, settings.check_seconds(size))
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    headers = {"Hinet-Rows": str(rows), "Content-Disposition": f'attachment; filename="classified.{format}"'}
+    service.metrics.texts.labels(model.name).inc(rows)
+    return _TableResponse(_stream(service, job), headers=headers, media_type=TYPES[format])
+
+
+def _format(content_type: str | None, given: TableFormat | None) -> TableFormat:
     """Return the format of a table, or raise ProblemError."""
     kind = (content_type or "").partition(";")[0].strip().lower()
     if given is None and kind not in _FORMATS:
@@ -48,13 +84,101 @@ def format_of(content_type: str | None, given: TableFormat | None) -> TableForma
     return given or _FORMATS[kind]
 
 
+async def receive_table(request: Request, stream: IO[bytes], settings: Settings) -> int:
+    """Write a body to a stream and return its size, or raise ProblemError if it is too long or too slow."""
+    now = asyncio.get_running_loop().time
+    start, size, parts = now(), 0, request.stream().__aiter__()
+    while True:
+        pace = start + min(settings.body_seconds + size / settings.min_upload_rate, MAX_UPLOAD_SECONDS)
+        pause = now() + settings.body_seconds
+        try:
+            async with asyncio.timeout_at(min(pace, pause)):
+                part = await anext(parts, None)
+        except TimeoutError:
+            raise slow_body(settings.body_seconds) if pause < pace else _slow_upload(settings) from None
+        except ClientDisconnect:
+            raise ProblemError(400, "invalid-body", "the body ended early") from None
+        if part is None:
+            return size
+        size += len(part)
+        if size > settings.max_file:
+            raise too_long(settings.max_file)
+        stream.write(part)
+
+
+def _slow_upload(settings: Settings) -> ProblemError:
+    rate, hours = settings.min_upload_rate, MAX_UPLOAD_SECONDS / 3_600
+    return ProblemError(
+        408, "slow-request", f"a table must arrive at {rate:,} bytes per second or more, and within {hours:g} hour"
+    )
+
+
+async def _check(service: Service, request: Request, job: TableJob, seconds: float) -> int:
+    """Return the number of rows.
+
+    Raise ProblemError for an invalid row, after ``seconds``, or if the client disconnects.
+    """
+    checking = asyncio.ensure_future(_count_rows(service, job))
+    leaving = asyncio.ensure_future(_wait_for_disconnect(request))
+    try:
+        await asyncio.wait((checking, leaving), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if checking.done():
+            return checking.result()
+        if leaving.done():
+            raise ProblemError(400, "invalid-body", "the client disconnected before the table was checked")
+        message = f"the check of the table took more than {seconds:,.0f} seconds; send it in parts"
+        raise ProblemError(503, "too-slow", message)
+    except BaseException:
+        job.stop.set()
+        raise
+    finally:
+        for task in (checking, leaving):
+            task.cancel()
+
+
+async def _count_rows(service: Service, job: TableJob) -> int:
+    rows, blocks = 0, job.check()
+    while (count := await service.work_on_table(next, blocks, None)) is not None:
+        rows = count
+    return rows
+
+
+async def _wait_for_disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _stream(service: Service, job: TableJob) -> AsyncIterator[bytes]:
+    """Yield the answered table, and remove the uploaded one."""
+    parts = job.parts()
+    try:
+        while (part := await service.work_on_table(next, parts, None)) is not None:
+            if part:
+                yield part
+    finally:
+        job.stop.set()
+        job.path.unlink(missing_ok=True)
+        with suppress(ValueError):  # a block is still being answered
+            parts.close()
+
+
+class _TableResponse(StreamingResponse):
+    """A response that stops reading the table when the client disconnects."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self.body_iterator.aclose()  # type: ignore[attr-defined]
+
+
 class TableStoppedError(Exception):
-    """Nobody waits for the table any more."""
+    """The client no longer waits for the table."""
 
 
 @dataclass(frozen=True)
 class TableJob:
-    """A table on disk, and what is asked of it."""
+    """A table on disk, and what to predict for it."""
 
     model: ServedModel
     path: Path
@@ -64,7 +188,7 @@ class TableJob:
     prefix: str
     escape_formulas: bool
     settings: Settings
-    stop: Event = field(default_factory=Event)  # set to end the reading of the table, in whatever thread
+    stop: Event = field(default_factory=Event)  # set to stop reading the table, from any thread
 
     @classmethod
     def of(
@@ -76,7 +200,7 @@ class TableJob:
         threshold: float | None,
         settings: Settings,
     ) -> TableJob:
-        """Return the job that a request asks for, or raise HiNetError."""
+        """Return the job of a request, or raise HiNetError."""
         loaded = model.model
         columns = loaded.checked_columns(replace(loaded.columns, text=tuple(asked.text) or loaded.columns.text))
         query = RowQuery(
@@ -86,8 +210,7 @@ class TableJob:
         several = loaded.fitted.codec.sets is not None
         min_confidence, min_probability = (None, threshold) if several else (threshold, None)
         options = PredictionOptions(asked.top, min_confidence, "map", asked.levels, asked.titles, min_probability)
-        table = loaded.table(options)
-        return cls(model, path, format, query, table, asked.prefix, asked.escape_formulas, settings)
+        return cls(model, path, format, query, loaded.table(options), asked.prefix, asked.escape_formulas, settings)
 
     def check(self) -> Iterator[int]:
         """Read the table block by block, and yield the number of rows so far.
@@ -95,11 +218,11 @@ class TableJob:
         Raises
         ------
         ProblemError
-            For the first bad row, or if the table is too large.
+            For the first invalid row, or if the table is too large.
         """
         with self.path.open("rb") as stream:
             if stream.read(8).startswith(COMPRESSED):
-                raise ProblemError(415, "unsupported-type", "the table is compressed; send it as it is")
+                raise ProblemError(415, "unsupported-type", "the table is compressed; send it uncompressed")
         rows = decoded = 0
         try:
             for block in self._blocks():
@@ -121,10 +244,10 @@ class TableJob:
             raise ProblemError(413, "too-large", message)
 
     def _check_lengths(self, block: LabelledBlock) -> None:
-        longest = self.settings.max_length
+        max_length = self.settings.max_length
         for number, text in zip(block.rows.numbers, block.texts, strict=True):
-            if len(text) > longest:
-                message = f"{block.rows.unit} {number}: the text has more than {longest:,} characters"
+            if len(text) > max_length:
+                message = f"{block.rows.unit} {number}: the text has more than {max_length:,} characters"
                 raise ProblemError(413, "too-large", message)
 
     def parts(self) -> Generator[bytes, None, None]:
@@ -132,18 +255,14 @@ class TableJob:
         blocks = self._blocks()
         first = next(blocks)
         output, sink = self._output(first), _Sink()
-        with ExitStack() as stack:
-            stream, label_sep = cast(IO[bytes], sink), self.model.model.columns.label_sep or LABEL_SEP
-            writer = stack.enter_context(
-                table_writer(
-                    "answer", stream, self.format, output.kinds(), label_sep, escape_formulas=self.escape_formulas
-                )
-            )
-            for block in chain([first], blocks):
-                for part in block.parts(output.rows_at_a_time):
-                    writer.write(output.columns(part))
-                    yield sink.taken()
-        yield sink.taken()
+        stream, label_sep = cast(IO[bytes], sink), self.model.model.columns.label_sep or LABEL_SEP
+        with table_writer(
+            "answer", stream, self.format, output.kinds(), label_sep, escape_formulas=self.escape_formulas
+        ) as writer:
+            for part in chain.from_iterable(block.parts(output.rows_at_a_time) for block in chain([first], blocks)):
+                writer.write(output.columns(part))
+                yield sink.pop()
+        yield sink.pop()
 
     def _blocks(self) -> Iterator[LabelledBlock]:
         options = TableOptions(self.format, on_read=self._check_stop)
@@ -159,7 +278,7 @@ class TableJob:
 
 
 def table_problem(error: HiNetError) -> ProblemError:
-    """Return the problem of a table that cannot be read: its line, and the parameter that the message names."""
+    """Return the problem of an invalid table, with its line and the parameter that the message names."""
     message = str(error)
     if isinstance(error, FileError):
         message = error.message if error.line is None else f"line {error.line}: {error.message}"
@@ -169,7 +288,7 @@ def table_problem(error: HiNetError) -> ProblemError:
 
 
 class _Sink(io.RawIOBase):
-    """A stream in memory that is emptied as it fills."""
+    """A stream in memory whose contents are taken as they are written."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -186,7 +305,7 @@ class _Sink(io.RawIOBase):
     def tell(self) -> int:
         return self._written
 
-    def taken(self) -> bytes:
+    def pop(self) -> bytes:
         """Return what was written since the last call."""
         parts, self._parts = self._parts, []
         return b"".join(parts)
