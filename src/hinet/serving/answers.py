@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hinet.classifier.answers import PredictionOptions, select_answers
 from hinet.classifier.explanation import Step, explain_row
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.inputs import text_of, text_part
 from hinet.classifier.loaded import LoadedModel
+from hinet.classifier.predicted_sets import Answers
 from hinet.classifier.prediction_table import label_text
 from hinet.classifier.predictions import STOPS
 from hinet.data import Traces
@@ -65,11 +67,12 @@ class Answerer:
         rows = fitted.rows(inputs)
         found = fitted.predictor.traces(rows, question.top)
         results = self._traces(found)
-        several = fitted.codec.sets is not None
-        if several:
-            self._set_label_sets(rows, question.min_confidence, results)
-        elif question.min_confidence is not None:
-            self._set_confident_labels(rows, question.min_confidence, results)
+        several, threshold = fitted.codec.sets is not None, question.min_confidence
+        if several or threshold is not None:
+            options = (
+                PredictionOptions(min_probability=threshold) if several else PredictionOptions(min_confidence=threshold)
+            )
+            self._set_labels(select_answers(fitted, rows, options, with_traces=False), results)
         if question.siblings and not several:  # options of label sets do not add up to 1
             self._add_siblings(rows, found, question.siblings, results)
         if question.unknown_words:
@@ -129,18 +132,10 @@ class Answerer:
                 self._labels[key] = label
         return label
 
-    def _set_confident_labels(self, rows: Any, min_confidence: float, results: list[Json]) -> None:
-        """Replace the answers by the deepest nodes of at least ``min_confidence``, or by nothing."""
-        codec = self.fitted.codec
-        deepest = self.fitted.predictor.deepest_confident(rows, min_confidence)
-        for result, node, p in zip(results, deepest.nodes.tolist(), deepest.probability.tolist(), strict=True):
-            result["labels"] = [self._label(codec.path_to(node), min(p, 1.0))] if p >= min_confidence else []
-
-    def _set_label_sets(self, rows: Any, min_probability: float | None, results: list[Json]) -> None:
-        """Replace the answers by the labels above the thresholds of the model, or of at least a probability."""
-        sets = self.fitted.label_sets(rows, min_probability=min_probability)
-        nodes, probability = sets.nodes.tolist(), np.minimum(sets.probability, 1.0).tolist()
-        for result, (first, last) in zip(results, pairwise(sets.offsets.tolist()), strict=True):
+    def _set_labels(self, answers: Answers, results: list[Json]) -> None:
+        """Replace the labels of results by those of answers."""
+        nodes, probability = answers.nodes.tolist(), np.minimum(answers.probability, 1.0).tolist()
+        for result, (first, last) in zip(results, pairwise(answers.offsets.tolist()), strict=True):
             pairs = zip(nodes[first:last], probability[first:last], strict=True)
             result["labels"] = [self._label(self.fitted.codec.path_to(node), p) for node, p in pairs]
 
