@@ -15,10 +15,10 @@ LONGEST = 400.0  # seconds, enough for a busy machine that compiles everything
 Command = Sequence[str | Path]
 
 
-def run(command: Command, **options: Any) -> subprocess.CompletedProcess[Any]:
-    """Run a command to its end, and return its exit code and its output, by default as text."""
+def run(command: Command, seconds: float = LONGEST, **options: Any) -> subprocess.CompletedProcess[Any]:
+    """Run a command for at most ``seconds``, and return its exit code and its output, by default as text."""
     streams = {} if "stdout" in options else {"capture_output": True}
-    return subprocess.run(command, check=False, timeout=LONGEST, **{"text": True, **streams, **options})
+    return subprocess.run(command, check=False, timeout=seconds, **{"text": True, **streams, **options})
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A service that runs, and Chromium to look at its page; without Chromium all of these tests are skipped."""
+"""A running service, and Chromium to open its page; without Chromium all of these tests are skipped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-backgroun
          "--disable-component-update", "--disable-sync"]  # fmt: skip
 SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 WIDE = {"width": 1280, "height": 860}
-LONGEST_WAIT = 20_000  # milliseconds until something that does not appear is an error
+MAX_WAIT = 20_000  # milliseconds until something that does not appear is an error
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -52,7 +52,7 @@ def serving(*arguments: str | Path) -> Iterator[str]:
 
 
 def iter_until(last: str, lines: Iterable[str]) -> Iterator[str]:
-    """Yield lines up to the first that has a text."""
+    """Yield lines up to the first that contains a text."""
     for line in lines:
         yield line
         if last in line:
@@ -110,7 +110,7 @@ def browser() -> Iterator[Browser]:
     """Chromium without a window."""
     from playwright.sync_api import expect, sync_playwright
 
-    expect.set_options(timeout=LONGEST_WAIT)
+    expect.set_options(timeout=MAX_WAIT)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
         yield browser
@@ -122,7 +122,7 @@ Open = Callable[..., "Page"]
 
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[Open]:
-    """Open the page at an address; at the end nothing may have failed in its scripts, or asked another address."""
+    """Open the page at an address; fail if its scripts failed or sent requests to another address."""
     faults: list[str] = []
     contexts = []
 
@@ -130,7 +130,7 @@ def open_page(browser: Browser) -> Iterator[Open]:
         context = browser.new_context(**{"viewport": WIDE, "locale": "en", **options})  # type: ignore[arg-type]
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(LONGEST_WAIT)
+        page.set_default_timeout(MAX_WAIT)
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.on(
             "console", lambda message: faults.append(message.text) if is_fault(message.type, message.text) else None
@@ -146,18 +146,18 @@ def open_page(browser: Browser) -> Iterator[Open]:
 
 
 def is_fault(kind: str, text: str) -> bool:
-    """Whether a line of the console tells a fault of the page; refused requests are tested on purpose."""
+    """Return whether a console line is an error of the page; refused requests are tested on purpose."""
     return kind in ("error", "warning") and "Failed to load resource" not in text
 
 
 def is_own(url: str, address: str) -> bool:
-    """Whether a request goes to the service itself; a blob is a file that the page made."""
+    """Return whether a request goes to the service itself; a blob is a file created by the page."""
     host = urlsplit(address).netloc
     return url.startswith((f"http://{host}/", f"blob:http://{host}/"))
 
 
 def look(page: Page, name: str, *, whole: bool = True) -> None:
-    """Keep a screenshot of a state, and assert that axe-core finds no serious fault in it."""
+    """Save a screenshot, and assert that axe-core finds no serious problem."""
     from axe_playwright_python.sync_playwright import Axe
 
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)

@@ -55,7 +55,7 @@ def train(folder: Path) -> Path:
     """Train the model and save it to a folder."""
     titles, parents, texts = {**TITLES}, {**PARENTS}, {**TEXTS}
     above = ""
-    for level in range(1, DEPTH + 1):  # a chain of crates, each with a box beside the next one
+    for level in range(1, DEPTH + 1):  # a chain of crates, each with a box next to the next crate
         for kind in ("crate", "box"):
             node = f"{kind}{level}"
             titles[node], parents[node] = f"{kind.capitalize()} of size {level} in the warehouse", above

@@ -1,4 +1,4 @@
-"""A person types a text, and sees where it lands in the tree, and why."""
+"""Classify a text: the answer, its place in the tree, and its words."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_slider_shows_where_the_trace_stops(service: str, open_page: Open) -> No
     page = open_page(service)
     classify(page, "bread bracket")
     shown = percents(page.get_by_role("list", name="Steps from the top down").locator(".step"))
-    slider = page.get_by_role("slider", name="Confidence asked for")
+    slider = page.get_by_role("slider", name="Required confidence")
     stops = []
     for asked in (1, 50, 76, 90, 100):
         slider.fill(str(asked))
@@ -178,7 +178,7 @@ def test_other_traces_can_be_shown(service: str, open_page: Open) -> None:
     expect(page.locator(".headline h2")).to_contain_text(title)
     expect(others.nth(1)).to_be_focused()
     expect(page.locator(".tree [aria-selected=true] > .row")).to_contain_text(title)
-    rye = item(page, "Rye bread").locator("> .row .percent")  # of another trace
+    rye = item(page, "Rye bread").locator("> .row .percent")  # a step of another trace
     expect(rye).to_have_text(re.compile(r"^[\d.]+%$"))
     expect(page.locator(".explanation[data-done]")).to_be_visible()
     look(page, "classify-runner-up")
@@ -219,7 +219,7 @@ def test_deep_tree_and_long_titles_fit(service: str, open_page: Open) -> None:
 
 
 def fits(page: Page) -> bool:
-    """Whether nothing runs off the side."""
+    """Return whether the page has no horizontal overflow."""
     return bool(page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"))
 
 

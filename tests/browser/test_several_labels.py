@@ -24,7 +24,7 @@ def test_all_labels_are_shown_explained_and_accepted(tags_service: str, open_pag
     expect(page.locator(".tree .on-trace > .row .name")).to_have_text(["food", "bread", "toys", "cars"])
     assert {label.split()[0] for label in page.locator(".labels li").all_inner_texts()} == {"bread", "cars"}
     expect(page.locator(".rival")).to_contain_text("without a rival")
-    expect(page.get_by_label("Confidence asked for")).to_have_count(0)  # a trace of a set does not stop earlier
+    expect(page.get_by_label("Required confidence")).to_have_count(0)  # a trace of a set does not stop earlier
     look(page, "several-labels")
     page.locator(".other").nth(1).click()
     expect(page.locator(".explanation[data-done]")).to_be_visible()

@@ -1,4 +1,4 @@
-"""What the page does when something is missing or fails, in other colours, on a phone, and by keyboard alone."""
+"""The page when something is missing or fails, in dark colours, on a phone, and by keyboard alone."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_tree_that_cannot_be_loaded_says_so(service: str, open_page: Open) -> No
     look(page, "error-tree")
 
 
-def test_lost_connection_is_told_and_heals(service: str, open_page: Open) -> None:
+def test_a_lost_connection_is_shown_and_recovers(service: str, open_page: Open) -> None:
     page = open_page(service)
     expect(item(page, "Tools")).to_be_visible()
     page.context.set_offline(True)
@@ -113,7 +113,7 @@ def test_service_without_feedback_and_with_a_token(models: Path, tmp_path: Path,
     (tmp_path / "tokens").write_text(sha256(token.encode()).hexdigest(), encoding="utf-8")
     with serving(f"shop={models / 'other'}", "--token-file", tmp_path / "tokens") as address:
         page = open_page(address)
-        expect(page.get_by_role("dialog", name="A token is needed")).to_be_visible()
+        expect(page.get_by_role("dialog", name="A token is required")).to_be_visible()
         look(page, "token")
         page.get_by_role("textbox", name="Token").fill(token)
         page.keyboard.press("Enter")

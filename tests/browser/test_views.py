@@ -24,7 +24,7 @@ TABLE = 'number,title,note\n1,"dark rye bread, sliced",=1+1\n2,whole milk,"two\n
 
 
 def drop(page: Page, name: str, content: bytes) -> None:
-    """Let a file fall on the page."""
+    """Drop a file on the page."""
     data = page.evaluate_handle(
         """([name, letters]) => {
             const data = new DataTransfer();
@@ -106,7 +106,7 @@ def test_bad_row_is_named(service: str, open_page: Open) -> None:
 
 
 def ask(service: str, text: str) -> None:
-    """Classify a text with the model of the review tests, so that it comes to its queue."""
+    """Classify a text with the model of the review tests, so that it enters the queue."""
     body = json.dumps({"model": "queue", "text": text}).encode()
     with urlopen(Request(f"{service}/v1/classify", body, {"Content-Type": "application/json"}), timeout=30) as answer:
         assert answer.status == 200
@@ -175,7 +175,7 @@ def test_model_view_shows_the_evaluation(service: str, open_page: Open) -> None:
     assert page.locator(".levels li").count() == 16
     assert page.locator("svg.plot .dot").count() > 2
     rows = page.request.get(f"{service}/v1/models/shop").json()["evaluation"]["rows"]
-    expect(page.get_by_text(f"of {rows} rows wrong")).to_be_visible()  # of branches without errors too
+    expect(page.get_by_text(f"of {rows} rows wrong")).to_be_visible()  # includes branches without errors
     look(page, "model")
     page.locator(".branches button").first.click()
     expect(page.get_by_role("button", name="One level up")).to_be_visible()

@@ -33,13 +33,13 @@ CATEGORIES = {
 
 
 def run_hinet(
-    *arguments: object, cwd: Path, stdin: str | bytes | None = None, anew: bool = False
+    *arguments: object, cwd: Path, stdin: str | bytes | None = None, new_process: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Run the real program, in a fork of a process that has imported it unless it is to start ``anew``."""
+    """Run the real program, in a new interpreter if ``new_process``, else in a fork of one that has imported it."""
     given = stdin.encode() if isinstance(stdin, str) else stdin
     wide = {**os.environ, "COLUMNS": "200"}
     words = [*map(str, arguments)]
-    if CAN_FORK and not anew:
+    if CAN_FORK and not new_process:
         done = _program().run(words, cwd, wide, given)
     else:
         done = run([HINET, *words], cwd=cwd, input=given, text=False, env=wide)
@@ -66,7 +66,7 @@ def files_of(model: Path) -> Any:
 
 
 def products(count: int, seed: int = 0) -> list[tuple[str, str, str]]:
-    """Return so many ids, titles and categories."""
+    """Return ``count`` ids, titles and categories."""
     chance = random.Random(seed)
     rows = []
     for number in range(count):
@@ -83,7 +83,7 @@ def write_products(path: Path, count: int, seed: int = 0) -> None:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with all files that the examples name, and a model trained as the help of train says."""
+    """A folder with all files that the examples name, and a model trained by the example of train."""
     folder = tmp_path_factory.mktemp("shop")
     lines = ["node,parent,title", "electronics,,Electronics", "food,,Food and drink"]
     lines += [f"{label},{parent},The {label} itself" for label, (parent, _) in CATEGORIES.items()]
@@ -96,7 +96,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_products(folder / "products.csv", 300)
     write_products(folder / "test.csv", 80, seed=1)
     write_products(folder / "new_products.csv", 20, seed=2)
-    done = run_hinet(*TRAIN_EXAMPLE.split(), cwd=folder, anew=True)
+    done = run_hinet(*TRAIN_EXAMPLE.split(), cwd=folder, new_process=True)
     assert done.returncode == 0, done.stderr
     return folder
 

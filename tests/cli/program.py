@@ -1,8 +1,8 @@
-"""The program in processes forked from one that has imported it, since most of the time of a short run is imports.
+"""The program in processes forked from one that has imported it, because imports take most of a short run.
 
-Each run is a process with arguments, streams, folder and environment of its own, and ends as the program does. What
-starts anew, and so would notice a missing import, is the examples in test_help.py, test_compare.py and test_demo.py,
-and whatever tests of streams and signals start.
+Each run is a process with its own arguments, streams, folder and environment, and ends as the program does. The
+examples in test_help.py, test_compare.py and test_demo.py, the tests of streams and signals, and test_first_call.py
+start new interpreters, and would notice a missing import.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ IMPORTED = (
     "hinet.engine.compiling", "hinet.evaluation", "hinet.machine_code", "pyarrow.csv", "pyarrow.parquet",
     "rich.console", "rich.progress", "rich.table",
 )  # fmt: skip
-MOST = 1 << 18  # bytes of a message
+MAX_MESSAGE = 1 << 18  # bytes
 CAN_FORK = hasattr(os, "fork") and hasattr(socket, "SOCK_SEQPACKET") and sys.platform == "linux"
 
 
 @dataclass(frozen=True)
 class Program:
-    """Runs the program by forks of the process at the other end of a socket."""
+    """Runs the program in forks of the process at the other end of a socket."""
 
     connection: socket.socket
 
@@ -47,7 +47,7 @@ class Program:
         with TemporaryFile() as out, TemporaryFile() as error, _stream(given) as stream:
             socket.send_fds(self.connection, [message.encode()], [stream.fileno(), out.fileno(), error.fileno()])
             stream.close()
-            code = int(self.connection.recv(MOST))
+            code = int(self.connection.recv(MAX_MESSAGE))
             return subprocess.CompletedProcess(["hinet", *arguments], code, _content(out), _content(error))
 
 
@@ -70,7 +70,7 @@ def started_program() -> Iterator[Program]:
 
 
 def _stream(given: bytes | None) -> IO[bytes]:
-    """Return what a process reads from: a pipe with some bytes, or nothing."""
+    """Return the standard input of a process: a pipe with bytes, or an empty file."""
     if given is None:
         return Path(os.devnull).open("rb")
     reading, writing = os.pipe()
@@ -89,9 +89,9 @@ def _content(stream: IO[bytes]) -> bytes:
 
 
 def serve(connection: socket.socket) -> bool:
-    """Fork for every message, and answer with the exit code; return whether this is a fork, which is to run."""
+    """Fork for every message, and answer with the exit code; return True in a fork, which then runs the program."""
     while True:
-        message, streams, _, _ = socket.recv_fds(connection, MOST, 3)
+        message, streams, _, _ = socket.recv_fds(connection, MAX_MESSAGE, 3)
         if not message:
             return False
         child = os.fork()

@@ -111,7 +111,7 @@ def test_a_pipe_is_not_opened_for_what_it_declares(tmp_path: Path) -> None:
     assert declared_columns("-", TableOptions()) is None
 
 
-def test_a_plain_class_is_no_input(tmp_path: Path) -> None:
+def test_a_plain_class_is_not_an_input(tmp_path: Path) -> None:
     text = rows(120, 4).replace("hierarchical 01,01/02,01/03,02,02/01", "{01/02,01/03,02/01}")
     lines = [line.partition("@0")[0] if line[0] != "@" else line for line in text.splitlines()]
     (tmp_path / "flat.arff").write_text("\n".join(lines))

@@ -1,4 +1,4 @@
-"""``hinet inspect --card``: a model card that tells what the model, its evaluation and its taxonomy are."""
+"""``hinet inspect --card``: a model card with the model, its evaluation and its taxonomy."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_settings_that_differ_from_the_defaults_are_shown(shop: Path) -> None:
     assert not any(f"| {name} |" in body for name in ("members", "titles", "engine_", "effort", "keep_examples"))
 
 
-def test_names_that_others_chose_cannot_change_a_card(shop: Path) -> None:
+def test_hostile_names_cannot_change_a_card(shop: Path) -> None:
     manifest = json.loads((shop / "model" / "manifest.json").read_text())
     hostile = "x\n---\n# Pwned | `a` <script>alert(1)</script>"
     manifest["notes"] = {"columns": {"text": [hostile]}}

@@ -27,7 +27,7 @@ def table(rows: int, seed: int, *, missing: bool = False) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with tables in all formats, vectors in them and beside them, and a model."""
+    """A folder with tables in all formats, vectors in them and next to them, and a model."""
     folder = tmp_path_factory.mktemp("columns")
     train, test = table(ROWS, 0, missing=True), table(TEST_ROWS, 1)
     train.drop(columns="embedding").to_csv(folder / "train.csv", index=False)
@@ -97,7 +97,7 @@ def test_a_column_of_text_is_suggested_where_none_is_named(tmp_path: Path, capsy
     assert "set --text: 'label' looks like text" in message
 
 
-def test_every_format_gives_the_same(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_format_gives_the_same_predictions(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     test = table(TEST_ROWS, 1)
     expected = load(shop / "model").score(test, test.label.tolist())
     assert expected > 0.7
@@ -160,7 +160,7 @@ def test_invalid_cells_are_errors_of_their_row(
     assert len(pd.read_csv(tmp_path / "out.csv")) == 2
 
 
-def test_files_of_vectors_must_go_with_their_table(
+def test_files_of_vectors_must_match_their_table(
     shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     test = table(TEST_ROWS, 1)

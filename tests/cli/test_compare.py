@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 def test_the_example_of_the_help_runs_and_saves_what_it_prints(folder: Path) -> None:
     example = "compare products.csv --taxonomy categories.csv --text title --label category"
     assert example in " ".join(hinet("compare", "--help", cwd=folder).stdout.split())
-    done = hinet(*example.split(), "--epochs", 30, "--width", 16, "--threads", 1, cwd=folder, anew=True)
+    done = hinet(*example.split(), "--epochs", 30, "--width", 16, "--threads", 1, cwd=folder, new_process=True)
     assert done.returncode == 0, done.stderr
     saved = json.loads((folder / "compare.json").read_text())
     assert list(saved["summary"]) == ["flatten", "paper", "default"]
@@ -90,7 +90,7 @@ def test_folders_of_lshtc_files_and_paths_as_labels_are_read(folder: Path, monke
         (["empty"], "error: empty: the folder has no cat_hier.txt or hierarchy.txt"),
     ],
 )
-def test_what_cannot_be_compared_is_told(folder: Path, arguments: list[str], message: str) -> None:
+def test_invalid_comparisons_are_reported(folder: Path, arguments: list[str], message: str) -> None:
     (folder / "empty").mkdir()
     (folder / "blank.csv").write_text("text,label\n!,A\n?,B\n")
     done = hinet("compare", *arguments, cwd=folder)

@@ -23,7 +23,7 @@ def test_the_demo_refuses_a_folder_that_it_cannot_write_before_it_trains(tmp_pat
 
 
 @pytest.mark.slow  # .ci/wheel.py runs the demo too
-def test_the_demo_trains_judges_and_classifies(tmp_path: Path) -> None:
+def test_the_demo_trains_evaluates_and_classifies(tmp_path: Path) -> None:
     command = [Path(sys.executable).with_name("hinet"), "demo", "--out", str(tmp_path / "model")]
     done = run(command)
     assert done.returncode == 0, done.stderr

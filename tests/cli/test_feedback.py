@@ -1,4 +1,4 @@
-"""``hinet feedback``: what is listed, deleted and exported, and which rows an export reports instead."""
+"""``hinet feedback``: listing, deleting and exporting, and rows that cannot be exported."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def exported(out: str, *options: str) -> Sequence[str]:
     return Path(out).read_text().splitlines()
 
 
-def test_rows_that_cannot_be_learned_do_not_stop_an_export(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_that_cannot_be_trained_on_do_not_stop_an_export(capsys: pytest.CaptureFixture[str]) -> None:
     keep(("dark loaf", "rye"), ("pair", ["rye", "milk"]), (" ", "milk"), ("", "tv"), ("nul \0", "tv"), ("cow", "milk"))
     assert exported("rows.csv") == ["title,category", "dark loaf,rye", "cow,milk"]
     assert capsys.readouterr().err.splitlines() == [

@@ -85,7 +85,7 @@ def test_the_example_of_train_is_what_the_other_tests_work_with() -> None:
 )
 def test_the_example_runs(name: str, shop: Path) -> None:
     before = {path.name for path in shop.iterdir()}
-    done = run_hinet(*shlex.split(EXAMPLES[name]), cwd=shop, anew=True)
+    done = run_hinet(*shlex.split(EXAMPLES[name]), cwd=shop, new_process=True)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     made = {path.name for path in shop.iterdir()} - before

@@ -60,7 +60,7 @@ def test_several_traces_levels_titles_and_kept_columns(shop: Path) -> None:
         assert row["label"] != row["label_2"]
         assert row["title"] == f"The {row['label']} itself"
         assert [row["level_1"], row["level_2"]] == row["trace"].split(" > ")
-        assert 2 / 3 <= float(row["known_words"]) + 1e-5 <= 1 + 1e-5  # of words such as item7, some are not known
+        assert 2 / 3 <= float(row["known_words"]) + 1e-5 <= 1 + 1e-5  # some words such as item7 are unknown
         assert float(row["level_1_probability"]) >= float(row["level_2_probability"]) - 1e-5
     clash = run_hinet("predict", "model", "test.csv", "--keep", "category", "--prefix", "cate", "--keep-all", cwd=shop)
     assert clash.returncode == 0, clash.stderr
@@ -163,7 +163,7 @@ def test_files_with_other_columns_are_refused_where_all_are_kept(shop: Path) -> 
     assert not (shop / "out.csv").exists()
 
 
-def test_rows_are_not_written_over_and_endings_and_texts_are_told(shop: Path) -> None:
+def test_inputs_are_not_overwritten_and_wrong_extensions_are_reported(shop: Path) -> None:
     before = (shop / "test.csv").read_bytes()
     for arguments, message in (
         (["test.csv", "--out", "./test.csv"], "--out is an input file, which would be overwritten"),
@@ -177,7 +177,7 @@ def test_rows_are_not_written_over_and_endings_and_texts_are_told(shop: Path) ->
     assert not (shop / "out.xlsx").exists()
 
 
-def test_least_confidence_answers_with_inner_nodes_or_nothing(shop: Path) -> None:
+def test_min_confidence_predicts_inner_nodes_or_nothing(shop: Path) -> None:
     texts = "dark white\nnothing known at all\ndark bread crust loaf\n"
     sure = rows_of(run_hinet("predict", "model", "--min-confidence", 0.7, cwd=shop, stdin=texts).stdout, "\t")
     python = load(shop / "model").predict(texts.splitlines(), min_confidence=0.7).tolist()
@@ -228,7 +228,7 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize("name", BAD_FILES)
-def test_bad_files_end_every_command_with_one_clear_line(
+def test_invalid_files_end_every_command_with_one_clear_line(
     name: str, shop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(shop)
@@ -246,7 +246,7 @@ def test_bad_files_end_every_command_with_one_clear_line(
     assert sorted(path.name for path in shop.iterdir()) == before
 
 
-def test_rows_that_cannot_be_used_are_skipped_on_demand(shop: Path) -> None:
+def test_invalid_rows_are_skipped_on_request(shop: Path) -> None:
     (shop / "mixed.csv").write_text("title,category\ndark bread,rye\nragged\n,rye\nwhite litre,milk\nx,unknown\n")
     done = run_hinet("predict", "model", "mixed.csv", "--on-error", "skip", "--out", "out.csv", cwd=shop)
     assert done.returncode == 0, done.stderr
@@ -278,7 +278,7 @@ def test_evaluate_gives_the_figures_of_the_library(shop: Path) -> None:
     assert f"{100 * found['accuracy']:.1f}%" in table
 
 
-def test_what_cannot_be_written_is_told_and_nothing_stays(shop: Path) -> None:
+def test_failed_writes_are_reported_and_leave_no_file(shop: Path) -> None:
     done = run_hinet("predict", "model", "test.csv", "--out", "/dev/full", cwd=shop)
     assert done.returncode == 2
     assert "error: /dev/full: cannot be written: No space left on device" in done.stderr
@@ -349,7 +349,7 @@ def test_an_interrupted_prediction_says_what_was_written(
     assert {path.name for path in tmp_path.iterdir()} == {"rows.csv", "out.csv"}
 
 
-def test_a_reader_that_goes_away_is_no_error(shop: Path) -> None:
+def test_a_closed_pipe_is_not_an_error(shop: Path) -> None:
     write_products(shop / "a.csv", 20_000, seed=3)
     command = f"{HINET} predict model a.csv -q | head -1; echo ${{PIPESTATUS[0]}}"
     done = run(["bash", "-c", command], cwd=shop)
@@ -357,7 +357,7 @@ def test_a_reader_that_goes_away_is_no_error(shop: Path) -> None:
     assert done.stderr == ""
 
 
-def test_explain_and_inspect_tell_what_python_tells(shop: Path) -> None:
+def test_explain_and_inspect_agree_with_python(shop: Path) -> None:
     found = json.loads(run_hinet("explain", "model", "dark bread", "--json", cwd=shop).stdout)
     python = load(shop / "model").explain("dark bread", most=5)
     assert found["trace"]["label"] == python.trace.label == "rye"
@@ -391,7 +391,7 @@ def test_inspect_refuses_a_damaged_model(shop: Path) -> None:
 
 
 def lose_nothing(shop: Path, capsys: pytest.CaptureFixture[str], *commands: list[str]) -> list[str]:
-    """Run commands that must be refused and change no file; return what each said."""
+    """Run commands that must be refused and change no file; return their messages."""
     before = {path: path.read_bytes() for path in sorted(shop.rglob("*")) if path.is_file()}
     said = []
     for command in commands:
@@ -486,7 +486,7 @@ def test_rows_without_a_text_keep_their_place_with_a_blank_answer(
     assert rows_of(capsys.readouterr().out, "\t") == [{"label": "", "trace": "", "probability": ""}] * 2
 
 
-def test_a_column_that_is_not_there_is_told_with_its_option(
+def test_a_missing_column_is_reported_with_its_option(
     shop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(shop)
@@ -508,12 +508,12 @@ def test_a_column_that_is_not_there_is_told_with_its_option(
         assert said.endswith(f"error: test.csv:1: {columns}; set {option} to another column\n"), said
 
 
-def test_names_in_another_encoding_are_told_before_any_work(
+def test_invalid_file_names_are_reported_before_any_work(
     shop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(shop)
     (shop / "latin.csv").write_bytes("title,cat\u00e9gorie\ndark bread,rye\n".encode("latin-1"))
-    typed = b"cat\xe9gorie".decode("utf-8", "surrogateescape")  # as Python has what a terminal in Latin-1 sends
+    typed = b"cat\xe9gorie".decode("utf-8", "surrogateescape")  # input of a terminal in Latin-1, as Python decodes it
     train = ["train", "latin.csv", "--text", "title", "--out", "new"]
     told = lose_nothing(
         shop,
@@ -548,7 +548,7 @@ def test_a_table_has_no_more_columns_than_answers_and_comes_in_parts(
         assert [row["label"] for row in rows] == expected(shop, 80, 1)
 
 
-def test_streams_that_are_closed_are_told(shop: Path) -> None:
+def test_closed_streams_are_reported(shop: Path) -> None:
     for command, message in (
         ("predict model <&-", "error: -: standard input is closed; read from a file"),
         ("predict model test.csv >&-", "error: -: standard output is closed; write to a file"),
@@ -560,7 +560,7 @@ def test_streams_that_are_closed_are_told(shop: Path) -> None:
     assert len(rows_of((shop / "a.csv").read_text())) == 80
 
 
-def test_results_may_go_nowhere_together(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_results_may_go_to_dev_null(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(shop)
     (shop / "mixed.csv").write_text("title,category\ndark bread,rye\nragged\n")
     nowhere = ["--out", "/dev/null", "--to", "csv", "--rejects", "/dev/null"]

@@ -26,7 +26,7 @@ TEXT = "goat holes slice"
 
 
 class Service:
-    """Asks a service at a port."""
+    """Client of a service at a port."""
 
     def __init__(self, process: Popen[str], port: int) -> None:
         self.process, self.port = process, port
@@ -41,7 +41,7 @@ class Service:
 
 @contextmanager
 def serving(folder: Path, *arguments: str) -> Iterator[Service]:
-    """Yield what asks a service that is ready, in a folder."""
+    """Yield a client of a service that is ready, in a folder."""
     port = free_port()
     with started([HINET, "serve", *arguments, "--port", str(port)], stderr=PIPE, cwd=folder) as process:
         try:
@@ -75,15 +75,15 @@ def test_a_correction_is_kept_exported_and_learned(shop: Path) -> None:
         learned = ask("/v1/classify", {"text": TEXT})
         assert learned["results"][0]["labels"][0]["node"] == "milk"
         assert learned["version"] != answered["version"]
-        assert ask("/v1/models/again")["evaluation"] is None  # that was another model
+        assert ask("/v1/models/again")["evaluation"] is None  # the evaluation was of another model
     trained = run_hinet(
         "train", "products.csv", "rows.csv", "--text", "title", "--label", "category", "--out", "new", cwd=shop
     )
     assert trained.returncode == 0, trained.stderr
 
 
-def test_a_token_is_needed_where_there_is_a_file_of_them(shop: Path) -> None:
-    (shop / "tokens").write_text(f"# of the page\n{hashlib.sha256(b'secret').hexdigest()}  -\n")
+def test_a_token_is_required_with_a_token_file(shop: Path) -> None:
+    (shop / "tokens").write_text(f"# tokens\n{hashlib.sha256(b'secret').hexdigest()}  -\n")
     with serving(shop, "model", "--token-file", "tokens") as ask:
         with pytest.raises(urllib.error.HTTPError, match="401"):
             ask("/v1/models")
@@ -110,7 +110,7 @@ def test_a_token_is_needed_where_there_is_a_file_of_them(shop: Path) -> None:
         (["feedback", "export", "test.csv"], "cannot be opened"),
     ],
 )
-def test_what_cannot_be_served_or_exported_is_told(
+def test_invalid_options_are_reported(
     trained: Path,
     arguments: list[str],
     told: str,
@@ -124,7 +124,7 @@ def test_what_cannot_be_served_or_exported_is_told(
     assert not (trained / "none.db").exists()
 
 
-def test_a_port_in_use_is_told(trained: Path) -> None:
+def test_a_port_in_use_is_reported(trained: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = run_hinet("serve", "model", "--port", str(taken.getsockname()[1]), cwd=trained)
     assert done.returncode == 2

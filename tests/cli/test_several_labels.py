@@ -84,9 +84,7 @@ def test_sets_are_evaluated_and_explained(folder: Path, capsys: pytest.CaptureFi
     assert "cannot be exported" in capsys.readouterr().err
 
 
-def test_inspect_tells_sets_their_thresholds_and_their_figures(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inspect_shows_thresholds_and_metrics_of_sets(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("inspect", folder / "model") == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     manifest = json.loads((folder / "model" / "manifest.json").read_text())
@@ -146,7 +144,7 @@ def test_a_forged_rule_is_named(
         ),
     ],
 )
-def test_a_rule_tells_what_it_answers_with(rule: SetRule, said: str) -> None:
+def test_a_rule_describes_its_answers(rule: SetRule, said: str) -> None:
     assert str(rule) == said
 
 
@@ -162,16 +160,16 @@ def test_a_rule_tells_what_it_answers_with(rule: SetRule, said: str) -> None:
         (["Home > Kitchen | Bath > Taps", "Home > Garden"], None),
         (["Clothing, Shoes > Women, Girls > Dresses", "Girls > Shoes"], None),
         (["Bread; Milk", "Food > Bread; dark", "Food > Bread"], None),
-        (["Food > Bread; Food > Rye", *["Food > Milk"] * 9], None),  # by accident
+        (["Food > Bread; Food > Rye", *["Food > Milk"] * 9], None),  # too rare
         ([frozenset({"Food > Bread", "Toys > Car"})], None),
         ([], None),
     ],
 )
-def test_several_paths_in_a_cell_are_seen(labels: list[Any], found: tuple[str, str] | None) -> None:
+def test_several_paths_in_a_cell_are_detected(labels: list[Any], found: tuple[str, str] | None) -> None:
     assert label_separator(labels) == found
 
 
-def test_several_paths_in_a_cell_bring_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_paths_in_a_cell_cause_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = ["rye bread,Food > Bread", "toy car,Toys > Car", "milk and toy car,Food > Milk; Toys > Car"] * 6
     (tmp_path / "rows.csv").write_text("\n".join(["text,label", *lines]) + "\n")
     train = ["train", tmp_path / "rows.csv", "--epochs", "1", "--out", tmp_path / "model"]

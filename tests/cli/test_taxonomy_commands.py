@@ -41,7 +41,7 @@ def test_check_lists_errors_and_exits_2(folder: Path) -> None:
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_check_speaks_json(folder: Path) -> None:
+def test_check_prints_json(folder: Path) -> None:
     (folder / "rows.tsv").write_text("text\tlabel\nwool\tb\nmilk\tcows\n")
     done = hinet("taxonomy", "check", "good.csv", "--rows", "rows.tsv", "--json", cwd=folder)
     assert done.returncode == 2
@@ -67,7 +67,7 @@ def test_rows_with_several_labels_and_another_column(folder: Path) -> None:
     assert missing.stderr.startswith(message)
 
 
-def test_warnings_are_cut_unless_all_are_wanted(folder: Path) -> None:
+def test_warnings_are_truncated_unless_all_are_requested(folder: Path) -> None:
     (folder / "chains.csv").write_text("node,parent\nr,\n" + "".join(f"a{n},r\nb{n},a{n}\n" for n in range(9)))
     assert "… 4 more (--all lists them)" in hinet("taxonomy", "check", "chains.csv", cwd=folder).stdout
     assert hinet("taxonomy", "check", "chains.csv", "--all", cwd=folder).stdout.count("a level without a choice") == 9
@@ -94,7 +94,7 @@ def test_show_draws_the_tree(folder: Path) -> None:
     assert unknown.stderr.startswith("error: 'Animals' is not in the taxonomy of 5 nodes")
 
 
-def test_show_survives_depth_and_a_reader_that_leaves(folder: Path) -> None:
+def test_show_handles_deep_trees_and_closed_pipes(folder: Path) -> None:
     (folder / "chain.txt").write_text("".join(f"n{n} n{n + 1}\n" for n in range(5000)))
     done = hinet("taxonomy", "show", "chain.txt", "--depth", 5000, cwd=folder)
     assert done.stdout.count("\n") == 5001
@@ -112,7 +112,7 @@ def test_convert_writes_a_table_that_reads_back(folder: Path) -> None:
     assert hinet("taxonomy", "check", "out.tsv", cwd=folder).returncode == 0
 
 
-def test_convert_says_when_it_cannot_write(folder: Path) -> None:
+def test_convert_reports_a_file_that_cannot_be_written(folder: Path) -> None:
     done = hinet("taxonomy", "convert", "good.csv", "nowhere/out.tsv", cwd=folder)
     assert done.returncode == 2
     assert done.stderr == "error: nowhere/out.tsv: cannot be written: No such file or directory\n"
@@ -187,7 +187,7 @@ def test_bad_arguments_give_one_clear_error(folder: Path, arguments: list[str], 
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_without_permission_is_told(folder: Path) -> None:
+def test_a_file_without_permission_is_reported(folder: Path) -> None:
     (folder / "good.csv").chmod(0)
     done = hinet("taxonomy", "check", "good.csv", cwd=folder)
     assert done.returncode == 2
@@ -205,14 +205,14 @@ def test_the_formats_on_the_command_line_are_those_of_the_library() -> None:
     assert get_args(TaxonomyFormatName) == (*FORMATS,)
 
 
-def test_output_that_cannot_be_written_is_told(folder: Path) -> None:
+def test_output_that_cannot_be_written_is_reported(folder: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = run([HINET, "taxonomy", "check", "good.csv"], cwd=folder, stdout=full, stderr=PIPE)
     assert done.returncode == 2
     assert done.stderr == "error: the output cannot be written: No space left on device\n"
 
 
-def test_a_terminal_without_the_characters_shows_others(folder: Path) -> None:
+def test_characters_that_the_terminal_lacks_are_replaced(folder: Path) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = run([HINET, "taxonomy", "check", "good.csv"], cwd=folder, env=environment)
     assert done.returncode == 0, done.stderr
@@ -233,7 +233,7 @@ def test_json_is_json_even_for_unreadable_files(folder: Path) -> None:
     assert (report["ok"], report["errors"][0]["line"], report["summary"]) == (False, 2, None)
 
 
-def test_lines_without_the_separator_are_noticed(folder: Path) -> None:
+def test_lines_without_the_separator_are_reported(folder: Path) -> None:
     (folder / "labels.txt").write_text("Food > Bread\nFood > Milk\n")
     done = hinet("taxonomy", "check", "labels.txt", "--sep", "/", cwd=folder)
     assert "none of the 2 nodes has a parent; are --format and the separator right?" in done.stdout
@@ -247,7 +247,7 @@ def test_reading_options_reach_every_command(folder: Path) -> None:
     assert hinet("taxonomy", "convert", "odd.csv", "-", *options, cwd=folder).stdout.endswith("b\tr\nb\ta\nlone\t\n")
 
 
-def test_labels_out_of_reach_of_the_root_are_errors(folder: Path) -> None:
+def test_labels_that_are_not_reachable_from_the_root_are_errors(folder: Path) -> None:
     (folder / "lone.csv").write_text("node,parent\nr,\na,r\nlost,\n")
     (folder / "rows.csv").write_text("label\na\nlost\n")
     done = hinet("taxonomy", "check", "lone.csv", "--root", "r", "--rows", "rows.csv", cwd=folder)
@@ -255,6 +255,6 @@ def test_labels_out_of_reach_of_the_root_are_errors(folder: Path) -> None:
     assert "rows.csv:3: label 'lost' is not reachable from the root" in done.stdout
 
 
-def test_comments_before_a_table_are_passed_over(folder: Path) -> None:
+def test_comments_before_a_table_are_skipped(folder: Path) -> None:
     (folder / "c.csv").write_text("# made by hand\n\nnode,parent\na,\nb,z\n")
     assert "c.csv:5: the parent 'z'" in hinet("taxonomy", "check", "c.csv", cwd=folder).stdout

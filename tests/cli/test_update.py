@@ -59,7 +59,7 @@ def test_a_changed_taxonomy_with_more_rows(shop: Path) -> None:
     assert again.returncode == 0, again.stderr
 
 
-def test_without_rows_to_another_folder_and_calibrated_anew(shop: Path) -> None:
+def test_without_rows_to_another_folder_and_calibrated_again(shop: Path) -> None:
     before = manifest_of(shop / "model")
     (shop / "valid.csv").write_text((shop / "test.csv").read_text().replace(",tv", ",television"))
     asked = ["update", "model", *RENAMED, "--out", "new", "--valid", "valid.csv", "--risk", 0.3, "--quiet"]
@@ -171,7 +171,10 @@ def test_what_cannot_be_updated_is_said(
 
 def test_two_updates_at_once_are_both_kept(shop: Path) -> None:
     with ThreadPoolExecutor(2) as both:
-        ends = [both.submit(run_hinet, "update", "model", "--rows", "test.csv", cwd=shop, anew=True) for _ in range(2)]
+        ends = [
+            both.submit(run_hinet, "update", "model", "--rows", "test.csv", cwd=shop, new_process=True)
+            for _ in range(2)
+        ]
         assert [end.result().returncode for end in ends] == [0, 0], [end.result().stderr for end in ends]
     assert [each["rows"] for each in trainings_of(read_manifest(shop / "model"))] == [270, 80, 80]
     assert sum("waiting for another process that writes to model" in end.result().stderr for end in ends) <= 1

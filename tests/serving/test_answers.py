@@ -24,7 +24,7 @@ from tests.serving.conftest import serving
 
 EDGES = [("food", "bread"), ("food", "milk"), ("drinks", "milk"), ("drinks", "tea"), ("milk", "goat"), ("milk", "cow")]
 TEXTS = ["dark loaf", "white loaf", "goat litre", "cow litre", "green leaf", "black leaf", "litre", "leaf loaf"]
-STRANGE = ["dark xyzzy leaf", "qux"]  # with unknown words
+STRANGE = ["dark xyzzy leaf", "qux"]  # unknown words
 LABELS = ["bread", "bread", "goat", "cow", "tea", "tea", "milk", "food"]
 
 

@@ -1,4 +1,4 @@
-"""Which Host headers are answered, so that a web page elsewhere cannot reach the service by DNS rebinding."""
+"""Allowed Host headers, so that web pages of other sites cannot reach the service by DNS rebinding."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ INVALID = (
 
 
 def status(host: str | None, version: str = "1.1", bound: str = "127.0.0.1", **settings: Any) -> int:
-    """Return the status that a request with a Host gets, as far as that header decides it."""
+    """Return the status of a request with a Host header, as far as it depends on the header."""
     headers = [(b"accept", b"*/*"), *([] if host is None else [(b"host", host.encode("latin-1"))])]
     try:
         Hosts.of(Settings({}, bound, **settings)).check(headers, version)

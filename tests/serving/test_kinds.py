@@ -147,7 +147,7 @@ def test_tables_are_classified_as_texts_are(kind: str, format: str, least: float
     answer = service.client.post("/v1/classify/file", params={**options, **confidence}, content=content)
     assert (answer.status_code, answer.headers["hinet-rows"]) == (200, str(len(rows))), answer.text
     if format == "csv":
-        separator = "|" if kind == "frame_of_sets" else ";"  # as in training, if that is known
+        separator = "|" if kind == "frame_of_sets" else ";"  # the separator of training, if known
         cells = [row["p_label"] for row in csv.DictReader(io.StringIO(answer.text))]
         found = [{*cell.split(separator)} - {""} for cell in cells]
     else:

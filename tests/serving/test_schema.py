@@ -27,7 +27,7 @@ from hinet.serving.settings import Settings
 from tests.serving.process import running
 
 DOCS = Path(__file__).parents[2] / "docs" / "serving.md"
-EXAMPLES = 25  # of each endpoint
+EXAMPLES = 25  # per endpoint
 CHECKS = [
     schemathesis.checks.not_a_server_error,
     content_type_conformance,
@@ -44,7 +44,7 @@ schema = schemathesis.openapi.from_dict(document)
 
 @schemathesis.serializer("application/x-ndjson", "application/vnd.apache.parquet")
 def as_it_is(context: Any, value: Any) -> Any:
-    """Send a table as the bytes that it is."""
+    """Send a table as bytes."""
     return value if isinstance(value, bytes) else json.dumps(value, default=str).encode()
 
 

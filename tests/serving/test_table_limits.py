@@ -140,7 +140,7 @@ def test_the_check_ends_when_the_client_leaves_or_the_service_ends(
         request.add_done_callback(lambda _, loop=loop: loop.call_soon_threadsafe(checked.set))  # however it ends
         service.client.portal.call(checked.wait)
         if not leaves:
-            request.cancel()  # as uvicorn does at the end of the grace
+            request.cancel()  # uvicorn does so at the end of the grace period
         with suppress(CancelledError):
             request.result(SECONDS)
         assert jobs[0].stop.wait(SECONDS)

@@ -1,4 +1,4 @@
-"""Tables in, tables out: as the program predicts them."""
+"""Tables in, tables out, as ``hinet predict`` answers them."""
 
 from __future__ import annotations
 

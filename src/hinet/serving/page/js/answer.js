@@ -4,13 +4,13 @@ import * as api from "./api.js";
 import { failure, fill, h, meter, name, percent, say, share } from "./dom.js";
 import { legend, marked, pushes } from "./words.js";
 
-const WORDS = 200; // that are asked for, to mark them in the text
+const WORDS = 200; // requested words, to mark them in the text
 
 const idOf = ({ node, title }) => title && title !== node && h("code", name(node));
 const titled = ({ node, title }) => name(title || node || "(the root)");
 
 export class Answer {
-  // traceChosen(trace) hears which trace is shown.
+  // traceChosen(trace) is called with the trace that is shown.
   constructor(app, traceChosen) {
     Object.assign(this, { app, traceChosen, threshold: 0, element: h("div.answer") });
     this.actions = h("div.actions");
@@ -27,12 +27,12 @@ export class Answer {
     return this.result?.traces[this.chosen];
   }
 
-  // The nodes that the model answered; a model of several labels may answer with none.
+  // The predicted nodes; a multilabel model may predict none.
   get predicted() {
     return this.result.labels.map(({ node }) => node);
   }
 
-  // The nodes that a person accepts: the whole answer, or the end of a trace that was chosen.
+  // The nodes to accept: the whole answer, or the end of the chosen trace.
   get accepted() {
     return this.chosen || !this.predicted.length ? [this.trace.node] : this.predicted;
   }
@@ -60,7 +60,7 @@ export class Answer {
     const last = trace.steps.at(-1);
     const endsEarly = last && last.probability - trace.probability > 1e-6;
     this.stopLine = h("p.stop-line");
-    this.explanation = h("div.explanation", h("p.busy", "Looking for the words that counted …"));
+    this.explanation = h("div.explanation", h("p.busy", "Loading the explanation …"));
     this.steps = h(
       "ol.trace",
       { "aria-label": "Steps from the top down" },
@@ -144,7 +144,7 @@ export class Answer {
     this.stopLine.id = `${id}-stop`;
     return h(
       "div.confidence",
-      h("div.line", h("label", { for: id }, "Confidence asked for"), output),
+      h("div.line", h("label", { for: id }, "Required confidence"), output),
       input,
       calibrated &&
         h(
@@ -212,7 +212,7 @@ export class Answer {
     }
   }
 
-  // Of a step of the trace that is shown, if there was a choice.
+  // The reasons of a step of the shown trace, if there was a choice.
   reasonsOf(step) {
     const { steps } = this.explained.get(this.chosen);
     return step && steps.find(({ chosen }) => chosen.node === step.node && !chosen.stops);

@@ -1,4 +1,4 @@
-// The service as functions. Whatever fails is a Problem with a title and a message to show.
+// The service as functions. Failures are Problems with a title and a message to show.
 
 const TOKEN = "hinet-token";
 const listeners = { offline: () => {}, online: () => {}, token: () => Promise.resolve(null) };

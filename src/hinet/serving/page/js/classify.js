@@ -1,4 +1,4 @@
-// The view where a person types a text.
+// The view to classify a text.
 
 import * as api from "./api.js";
 import { counted, failure, fill, h, note } from "./dom.js";
@@ -107,13 +107,13 @@ function textField(service) {
     rows: 3,
     dir: "auto",
     maxlength: service.limits.text_length,
-    placeholder: "What is to be classified?",
+    placeholder: "Text to classify",
   });
   const element = h("label.field", "Text", first);
   return { element, first, read: () => (first.value.trim() ? { text: first.value } : null) };
 }
 
-// One field for each column; what reads as a number is sent as one.
+// One field per column; numbers are sent as numbers.
 function rowFields(model) {
   const inputs = model.columns.map((column) => [
     column,

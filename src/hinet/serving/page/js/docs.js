@@ -5,7 +5,7 @@ import { byId, failure, fill, h, say } from "./dom.js";
 import "./theme.js";
 import "./token.js";
 
-const LONGEST_REPLY = 50_000; // characters
+const MAX_REPLY = 50_000; // characters
 const SAMPLES = { "text/csv": "text\nrye bread\n", "text/tab-separated-values": "text\nrye bread\n" };
 const LINES = '{"text": "rye bread"}\n';
 const TOKENS =
@@ -28,7 +28,7 @@ function typeOf(schema) {
   return schema.type ?? "any value";
 }
 
-// What bounds a value, in words.
+// The limits of a value, in words.
 function limitsOf(schema) {
   const limits = variants(schema).flatMap((variant) => [
     variant.minimum != null && `at least ${variant.minimum}`,
@@ -42,7 +42,7 @@ function limitsOf(schema) {
   return [...limits, isTold && `default ${JSON.stringify(usual)}`].filter(Boolean).join(", ");
 }
 
-// The object that a value is made of, if any: itself, or the items of a list.
+// The object schema of a value, if any: its own, or that of the items of a list.
 function objectIn(schema) {
   for (const variant of variants(schema)) {
     const inner = resolved(variant.type === "array" ? (variant.items ?? {}) : variant);
@@ -66,7 +66,7 @@ function fieldRow(name, schema, isRequired, description = schema.description) {
   );
 }
 
-// Of a body, required fields are marked; an answer always has its fields.
+// Required fields of a body are marked; an answer always has all fields.
 const fields = (schema, isBody) =>
   h(
     "ul.schema",
@@ -75,7 +75,7 @@ const fields = (schema, isBody) =>
     ),
   );
 
-// What is inside is made when it is opened.
+// The contents are created when it is opened.
 function lazily(title, make) {
   const details = h("details", h("summary", title));
   details.addEventListener("toggle", () => details.childElementCount < 2 && details.append(make()));
@@ -188,7 +188,7 @@ function tryForm(path, method, parameters, content) {
       fill(
         reply,
         h("p.eyebrow", `Status ${response.status}`),
-        h("pre", { tabindex: 0, "aria-label": "Answer" }, pretty(answer).slice(0, LONGEST_REPLY)),
+        h("pre", { tabindex: 0, "aria-label": "Answer" }, pretty(answer).slice(0, MAX_REPLY)),
       );
       say(`Status ${response.status}`);
     } catch (error) {

@@ -25,7 +25,7 @@ export const h = (selector, ...content) => build((tag) => document.createElement
 export const svg = (selector, ...content) => build((tag) => document.createElementNS(SVG, tag), selector, content);
 export const byId = (id) => document.getElementById(id);
 
-// Text of the service or of a person: its own direction, isolated from what stands round it.
+// Text of the service or a user, with its own direction, isolated from the surrounding text.
 export const name = (text) => h("bdi.name", text);
 
 export function say(message) {
@@ -50,10 +50,10 @@ export const meter = (share) => h("span.meter", { vars: { p: share } });
 export const share = (probability, text = percent(probability)) =>
   h("span.share", meter(probability), h("span.percent", text));
 
-// A message in place of what cannot be shown: empty, failed, or turned off.
+// A message instead of content that is empty, failed, or turned off.
 export const note = (title, detail, action) => h("div.note", h("h3", title), detail && h("p", detail), action);
 
-// What asks for something else fails again, however often it is asked.
+// Client errors fail again when retried.
 const mayPass = ({ status = 0 }) => status < 400 || status >= 500 || [408, 429].includes(status);
 
 export const failure = (error, retry, label = mayPass(error) && "Try again") =>

@@ -4,10 +4,10 @@ import * as api from "./api.js";
 import { count, counted, failure, fill, h, percent, say } from "./dom.js";
 import { FORMATS, formatOf, rowCounter, start } from "./tables.js";
 
-const HEAD = 65536; // bytes that are read to find the columns
+const HEAD = 65536; // bytes read to find the columns
 const PREVIEW = 8; // rows
 const CONFIDENCES = [0.5, 0.8, 0.9, 0.95, 0.99];
-const ANSWERS = /^(label|title|trace|probability|level)(_|$)/; // names of the columns that the service adds
+const ANSWERS = /^(label|title|trace|probability|level)(_|$)/; // names of columns that the service adds
 
 function size(bytes) {
   if (bytes < 1e6) return `${count(Math.ceil(bytes / 1e3))} kB`;
@@ -92,7 +92,7 @@ export function create(panel, app) {
       min: 1,
       max: 100,
       value: several ? null : 1,
-      placeholder: several ? "All that are probable" : null,
+      placeholder: several ? "All above the thresholds" : null,
       required: !several,
     });
     const least = h(
@@ -193,7 +193,7 @@ export function create(panel, app) {
           failure(
             error instanceof api.Problem
               ? Object.assign(error, error.status === 422 && { title: "The table cannot be classified" })
-              : new api.Problem("The answer broke off", "The service stopped before the table was done."),
+              : new api.Problem("The answer is incomplete", "The service stopped before the table was done."),
             () => choose(file),
             "Back to the options",
           ),

@@ -8,7 +8,7 @@ import "./token.js";
 
 const VIEWS = ["classify", "file", "review", "model"];
 const app = { service: null, models: [], model: null };
-const opened = new Map(); // the view of a name, by the model it was made for
+const opened = new Map(); // views by name and model
 const lazily = {
   classify: () => import("./classify.js"),
   file: () => import("./file.js"),

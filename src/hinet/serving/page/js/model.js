@@ -1,4 +1,4 @@
-// The view of what a model is, and how it did.
+// The view of a model and its evaluation.
 
 import * as api from "./api.js";
 import { count, exactPercent, failure, fill, h, name, note, percent } from "./dom.js";
@@ -102,17 +102,17 @@ function evaluation({ evaluation: found, calibration: fitted }) {
       "div.plots",
       card(
         "Accuracy by level",
-        "Of the rows that reach a level, those with the right node there.",
+        "Share of correct nodes among the rows that reach the level.",
         levels(found.level_accuracy),
       ),
       card(
         "Calibration",
-        "On the dashed line, confidence is what it says. Bars: share of rows.",
+        "On the dashed line, confidence equals accuracy. Bars: share of rows.",
         calibration(found.calibration),
       ),
       card(
         "Coverage",
-        "How many answers are wrong if only the surest are given.",
+        "Share of wrong answers if only the most confident ones are given.",
         coverage(found.coverage, fitted?.risk),
       ),
     ),
@@ -123,7 +123,7 @@ function evaluation({ evaluation: found, calibration: fitted }) {
         sunburst(found.branches, found.rows),
       ),
     found.confused.length > 0 &&
-      card("Most confused", "Rows of the first label that were answered with the second.", confused(found.confused)),
+      card("Most confused", "Rows with the first label that were answered with the second.", confused(found.confused)),
   ];
 }
 

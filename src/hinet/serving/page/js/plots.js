@@ -1,4 +1,4 @@
-// Small plots in SVG, with the same figures as a table below.
+// Small plots in SVG, with the same values as a table below.
 
 import { exactPercent, h, meter, percent, svg } from "./dom.js";
 
@@ -61,7 +61,7 @@ export function table(caption, columns, rows) {
   );
 }
 
-// Share of right answers against confidence; bars are the shares of rows.
+// Accuracy against confidence; bars are the shares of rows.
 export function calibration(bins) {
   const most = Math.max(...bins.map(({ share }) => share), 1e-9);
   const width = Math.max(4, across / 24);
@@ -101,7 +101,7 @@ export function calibration(bins) {
   ];
 }
 
-// Wrong answers if only the surest share of rows is answered; a line at the calibrated threshold.
+// Share of wrong answers by coverage, with a line at the calibrated threshold.
 export function coverage(points, risk) {
   const highest = Math.max(...points.map((point) => point.risk), 0.01);
   const yMax = [0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1].find((value) => value >= highest) ?? 1;

@@ -1,4 +1,4 @@
-// The view to work through the rows that deserve a person's look, by keyboard.
+// The view to review doubtful rows by keyboard.
 
 import * as api from "./api.js";
 import { count, failure, fill, h, note, percent } from "./dom.js";
@@ -16,7 +16,7 @@ export function create(panel, app) {
         "div.card",
         note(
           "There is no review queue",
-          `Start the service with ${missing}: it then keeps the texts that people classify, and lists those that most deserve a look.`,
+          `Start the service with ${missing}: it then keeps classified texts, and lists the most doubtful ones.`,
         ),
       ),
     );
@@ -50,7 +50,7 @@ export function create(panel, app) {
   );
   let items = [];
   let at = 0;
-  let left = 0; // rows of the queue, with those that are not loaded
+  let left = 0; // rows in the queue, including those that are not loaded
   let handled = 0;
 
   async function load() {
@@ -120,7 +120,7 @@ export function create(panel, app) {
     }
   }
 
-  // The item is off the queue; the next one takes its place.
+  // The item was removed from the queue; the next one takes its place.
   function finish() {
     handled += 1;
     left -= 1;

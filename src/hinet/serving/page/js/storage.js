@@ -1,4 +1,4 @@
-// What a browser remembers. Storage may be turned off; a choice then lasts as long as the page.
+// Browser storage. If it is turned off, choices last as long as the page.
 
 export function keep(key, value) {
   try {

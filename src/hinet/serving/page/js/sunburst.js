@@ -1,11 +1,11 @@
-// Errors by branch: a ring for each level, an arc as long as the errors of its branch, stronger the larger the share of wrong rows.
+// Errors by branch: a ring per level, an arc proportional to the errors of its branch, darker for a larger share of errors.
 
 import { count, fill, h, name, percent, svg, share } from "./dom.js";
 
 const SIZE = 400;
 const HOLE = 62;
 const LEVELS = 4; // rings at a time
-const LISTED = 8; // branches beside the rings
+const LISTED = 8; // branches listed next to the rings
 const THINNEST = 0.006; // radians; shorter arcs cannot be seen
 
 export function sunburst(branches, rows) {
@@ -20,7 +20,7 @@ export function sunburst(branches, rows) {
     node: null,
     title: "All branches",
     errors: sum(below.get(null) ?? [], "errors"),
-    rows, // of branches without errors too, which are not listed
+    rows, // includes branches without errors, which are not listed
     depth: 0,
   };
   const worst = Math.max(...branches.map(({ errors, rows }) => errors / rows));

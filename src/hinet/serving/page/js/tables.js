@@ -1,4 +1,4 @@
-// Tables as text: enough of CSV, TSV and JSON lines to show columns and first rows, and to count rows as they come.
+// Tables as text: enough of CSV, TSV and JSON lines to show columns and first rows, and to count streamed rows.
 
 export const FORMATS = {
   csv: { type: "text/csv", separator: "," },
@@ -36,13 +36,13 @@ function objectOf(line, number) {
   let value = null;
   try {
     value = JSON.parse(line);
-  } catch {} // told below
+  } catch {} // reported below
   if (value === null || typeof value !== "object" || Array.isArray(value))
     throw new Error(`line ${number} is not a JSON object such as {"text": "…"}.`);
   return value;
 }
 
-// The columns and rows of the start of a table; a last line that is cut off is left out.
+// The columns and rows at the start of a table, without an incomplete last line.
 export function start(text, format, isWhole) {
   const whole = isWhole ? text : text.slice(0, text.lastIndexOf("\n") + 1);
   if (format === "jsonl") {
@@ -54,7 +54,7 @@ export function start(text, format, isWhole) {
   return { columns, rows };
 }
 
-// Counts the lines of a streamed table; line ends in quotes are no end of a row.
+// Counts the lines of a streamed table; line ends within quotes do not end a row.
 export function rowCounter(format) {
   let [lines, quoted] = [0, false];
   const quotes = format !== "jsonl";

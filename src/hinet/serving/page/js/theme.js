@@ -1,4 +1,4 @@
-// Light or dark: as the system has it, until a person presses the button.
+// Light or dark: as the system, until the button is pressed.
 
 import { byId } from "./dom.js";
 import { keep, stored } from "./storage.js";

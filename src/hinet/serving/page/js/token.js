@@ -1,4 +1,4 @@
-// The dialog that asks for a token, when the service needs one.
+// The dialog that asks for a token if the service needs one.
 
 import * as api from "./api.js";
 import { h } from "./dom.js";
@@ -16,7 +16,7 @@ const dialog = h(
   h(
     "form",
     { method: "dialog" },
-    h("h2", { id: "token-title" }, "A token is needed"),
+    h("h2", { id: "token-title" }, "A token is required"),
     h("p", { id: "token-why" }, "This service answers only with a token. It is kept until you close this tab."),
     h("label.field", "Token", value),
     h("p.end", h("button.primary", { value: "use" }, "Use it")),

@@ -4,22 +4,22 @@
 import { count, counted, fill, h, meter, name, percent } from "./dom.js";
 
 const PAGE = 50;
-const TYPING = 700; // milliseconds in which letters make one word
+const TYPING = 700; // milliseconds within which typed letters form one word
 
 export class Tree {
-  // load(node, offset, limit) gives {children: [{node, title, children}], total}; picked(item) hears of a selection.
+  // load(node, offset, limit) returns {children: [{node, title, children}], total}; picked(item) is called on selection.
   constructor(label, load, picked, failed) {
     Object.assign(this, { load, picked, failed, selected: null, typed: "", typedAt: 0 });
     this.element = h("ul.tree", { role: "tree", "aria-label": label });
     this.element.addEventListener("keydown", (event) => this.onKey(event));
     this.element.addEventListener("click", (event) => this.onClick(event));
-    this.items = new WeakMap(); // by element
+    this.items = new WeakMap(); // items by element
     this.clear();
   }
 
   clear() {
     this.selected = null;
-    this.probabilities = new Map(); // of paths that the traces of an answer have
+    this.probabilities = new Map(); // probabilities of the paths in the traces of an answer
     fill(this.element);
     this.root = { path: [], depth: 0, group: this.element, shown: new Map(), offset: 0, total: null, parent: null };
   }
@@ -94,7 +94,7 @@ export class Tree {
     });
   }
 
-  // A last row that stands for the children that are not shown.
+  // A last row for the children that are not shown.
   updateMore(parent) {
     const nodes = [...parent.shown.values()].filter((item) => !item.stops).length;
     const left = (parent.total ?? 0) - nodes;
@@ -129,7 +129,7 @@ export class Tree {
       const before = parent.shown.size;
       do {
         const page = await this.load(parent.node ?? null, parent.offset, PAGE);
-        if (topOf(parent) !== this.root) return; // another answer is shown by now
+        if (topOf(parent) !== this.root) return; // another answer is shown now
         if (parent === this.root) this.above = page.node?.node;
         parent.offset += page.children.length;
         parent.total = page.total;
@@ -224,7 +224,7 @@ export class Tree {
     return parent;
   }
 
-  // Show an answer of several labels: the ways down to them, and what stands next to them, which is loaded.
+  // Show an answer of several labels: the paths to them, and their siblings, which are loaded.
   async showLabels(traces) {
     this.clear();
     this.noteProbabilities(traces);
@@ -238,12 +238,12 @@ export class Tree {
       steps.forEach(({ probability }, at) => this.probabilities.set(keyOf(steps.slice(0, at + 1)), probability));
   }
 
-  // Open the way down to a node: the nodes of a path from the top, children counted where known.
+  // Open the path to a node: the nodes from the top, with the number of children where known.
   async reveal(path) {
     let parent = this.root;
     for (const step of path.filter(({ node }) => node !== this.above)) {
       await this.open(parent);
-      if (topOf(parent) !== this.root) return; // another answer is shown by now
+      if (topOf(parent) !== this.root) return; // another answer is shown now
       this.opened(parent);
       parent = this.add(parent, step, parent.group.firstElementChild);
       this.updateMore(parent.parent);

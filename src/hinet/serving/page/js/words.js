@@ -1,13 +1,13 @@
-// A text with the words that pushed a step, and those that the model does not know.
+// A text with the words behind a step, and those that the model does not know.
 
 import { h, signed } from "./dom.js";
 
 const PART = /^\[.*\]$/; // a feature that is a part of a word
-const LISTED = 12; // words that are listed with what they add
+const LISTED = 12; // listed words with their contributions
 const segmenter = new Intl.Segmenter(undefined, { granularity: "word" });
 
-// What the features of a text add to each of its words, spread evenly over their letters.
-// Positions count code points, as those of the service.
+// Contributions of features to the words of a text, spread evenly over their letters.
+// Positions are in code points, as in the service.
 function wordPushes(text, reasons, unknown) {
   const length = Array.from(text).length;
   const push = new Float64Array(length);
@@ -35,7 +35,7 @@ export function marked(text, reasons, unknown) {
     const kind = push > 0 ? "for" : "against";
     return h(`mark.${kind}`, { title: signed(push), vars: { s: Math.abs(push) / most } }, segment);
   });
-  const label = "Your text with the words that counted";
+  const label = "Your text with the most important words";
   return h("p.words", { dir: "auto", tabindex: 0, role: "group", "aria-label": label }, parts);
 }
 
@@ -47,7 +47,7 @@ export const legend = (hasUnknown) =>
     hasUnknown && h("span", h("span.unknown", "unknown"), " to the model"),
   );
 
-// What adds up to the difference between the step and its rival, as bars to both sides.
+// Contributions to the difference between the step and its rival, as bars to both sides.
 export function pushes({ reasons, others, rest }) {
   const hasParts = reasons.slice(0, LISTED).some(({ feature }) => PART.test(feature));
   const unlisted = reasons.slice(LISTED).reduce((sum, { push }) => sum + push, others);

@@ -1,4 +1,4 @@
-// An answer beside the tree: what Classify and Review share, with feedback.
+// An answer next to the tree, with feedback; shared by Classify and Review.
 
 import * as api from "./api.js";
 import { Answer, crumbs } from "./answer.js";
@@ -8,7 +8,7 @@ import { Tree } from "./tree.js";
 const PAUSE = 150; // milliseconds without a key before a search
 
 export class Workbench {
-  // done(verdict) hears when feedback is kept.
+  // done(verdict) is called when feedback is stored.
   constructor(app, done = () => {}) {
     Object.assign(this, { app, done, picks: [] });
     this.answer = new Answer(app, (trace, index) => this.traceChosen(trace, index));
@@ -77,7 +77,7 @@ export class Workbench {
     this.drawActions();
   }
 
-  // Nothing is answered: the tree is there to look around.
+  // No answer: the tree can still be browsed.
   clear() {
     this.input = null;
     this.answer.result = null;
@@ -324,7 +324,7 @@ export class Workbench {
     this.done(verdict);
   }
 
-  // Shortcuts; whether the key was one.
+  // Handles a shortcut, and returns whether the key was one.
   key(key) {
     if (key === "/") this.query.focus();
     else if (!this.answer.result) return false;
