@@ -1,4 +1,4 @@
-"""Build a taxonomy with a shared child, look at its layers, and trace labels through them."""
+"""Build a taxonomy with a shared child, print its layers, and trace labels through them."""
 
 from hinet import Layers, Taxonomy, TaxonomyError, Traces
 
@@ -20,4 +20,4 @@ for label, paths in zip(("drone", "toy"), Traces.encode(layers, ["drone", "toy"]
 try:
     Taxonomy.from_edges([("hen", "egg"), ("egg", "hen"), (None, "farm")])
 except TaxonomyError as error:
-    print("refused:", error)
+    print("rejected:", error)

@@ -1,4 +1,4 @@
-"""The classifier on a chapter of ICD-10-CM: train, judge, predict with confidence, explain, keep, go on."""
+"""Train, evaluate, predict with confidence, explain, save and update a classifier on a chapter of ICD-10-CM."""
 
 import tempfile
 import warnings
@@ -19,7 +19,7 @@ predicted = classifier.predict(test.texts)
 print(f"accuracy {classifier.score(test.texts, test.labels):.2f}")
 print(f"hierarchical F1 {hierarchical_f1(test.labels, predicted, taxonomy=icd.taxonomy):.2f}")
 
-found = classifier.calibrate(more.texts, more.labels)  # which it has not seen
+found = classifier.calibrate(more.texts, more.labels)  # rows that were not used for training
 print(f"temperature {found.temperature:.2f}, calibration error {found.error_before:.3f} -> {found.error_after:.3f}")
 
 phrase = "Typhoid fever with pneumonia"
@@ -34,6 +34,6 @@ with tempfile.TemporaryDirectory() as folder:
 print(again.predict([phrase]) == classifier.predict([phrase]))
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", UserWarning)  # that it knows old rows less well now
-    again.partial_fit(more.texts, more.labels)  # labels that are new to it included
+    warnings.simplefilter("ignore", UserWarning)  # accuracy on old rows may drop
+    again.partial_fit(more.texts, more.labels)  # includes new labels
 print(f"accuracy after more rows {again.score(test.texts, test.labels):.2f}")

@@ -13,12 +13,12 @@ layers = Layers.of(icd.taxonomy, ends=sorted({*train.labels, *test.labels}))
 
 features, rows = TextFeatures.fit_transform(train.texts)
 model = fit(rows, Traces.encode(layers, train.labels), EngineSettings(seed=0))
-print(model.mix)  # how much each expert counts
+print(model.mix)  # weights of the experts
 
 search = Search(model)
 found = search.traces(features.transform(test.texts))
 print(f"accuracy {accuracy(Traces.encode(layers, test.labels), found.traces):.2f}")
-print(f"{found.touched.mean():.0f} of {model.outputs:,} output rows looked at for a text")
+print(f"{found.touched.mean():.0f} of {model.outputs:,} outputs computed per text")
 
 typhoid = features.transform(["Typhoid fever with pneumonia"])
 for path, log_p in zip(
@@ -26,7 +26,7 @@ for path, log_p in zip(
 ):
     print(f"{np.exp(log_p):.2f}", " > ".join(path))
 sure = search.deepest_confident(typhoid, min_probability=0.9)
-print("as deep as it is sure:", icd.taxonomy.ids[sure.nodes[0]], f"{sure.probability[0]:.2f}")
+print("deepest confident node:", icd.taxonomy.ids[sure.nodes[0]], f"{sure.probability[0]:.2f}")
 
-again = FusedModel.from_arrays(layers, model.to_arrays(half=True))  # half precision takes half the room
+again = FusedModel.from_arrays(layers, model.to_arrays(half=True))  # half precision halves the size
 print(again.nbytes == model.nbytes, Search(again).traces(typhoid).traces.decode())

@@ -1,4 +1,4 @@
-"""The Dockerfile and compose.yaml, as far as they can be checked without an engine."""
+"""Checks of the Dockerfile and compose.yaml that do not need Docker."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def last(instructions: list[Instruction], name: str) -> str:
     return [each.text for each in instructions if each.name == name][-1]
 
 
-def test_instructions_are_known_and_bases_pinned(instructions: list[Instruction]) -> None:
+def test_dockerfile_uses_known_instructions_and_pinned_bases(instructions: list[Instruction]) -> None:
     assert {each.name for each in instructions} <= KNOWN
     bases = [each.text.split()[0] for each in instructions if each.name == "FROM"]
     assert len(bases) == 2
@@ -42,7 +42,7 @@ def test_instructions_are_known_and_bases_pinned(instructions: list[Instruction]
     assert "torch" not in (ROOT / "Dockerfile").read_text().replace("without torch", "")
 
 
-def test_everything_that_is_copied_exists_and_is_sent(instructions: list[Instruction]) -> None:
+def test_copied_files_exist_and_are_in_the_build_context(instructions: list[Instruction]) -> None:
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     sent = {line[1:] for line in ignored if line.startswith("!")}
     for each in instructions:
@@ -54,11 +54,13 @@ def test_everything_that_is_copied_exists_and_is_sent(instructions: list[Instruc
                     for source in each.text.split()[:-1]}  # fmt: skip
 
 
-def test_it_is_compiled_not_run_by_root_and_watched(instructions: list[Instruction]) -> None:
+def test_image_is_precompiled_unprivileged_and_has_a_health_check(instructions: list[Instruction]) -> None:
     names = [each.name for each in instructions]
     assert any("hinet compile" in each.text for each in instructions if each.name == "RUN")
     assert int(last(instructions, "USER")) > 0
-    assert names.index("USER") > len(names) - 1 - names[::-1].index("RUN")  # nothing is installed by that user
+    assert names.index("USER") > len(names) - 1 - names[::-1].index(
+        "RUN"
+    )  # installs run before the switch to that user
     health = last(instructions, "HEALTHCHECK")
     command = json.loads(health[health.index("CMD") + 3 :])
     compile(command[-1], "HEALTHCHECK", "exec")
@@ -70,7 +72,7 @@ def test_it_is_compiled_not_run_by_root_and_watched(instructions: list[Instructi
     assert json.loads(last(instructions, "CMD"))
 
 
-def test_the_service_of_compose_is_reachable_from_here_alone_and_may_do_little() -> None:
+def test_compose_service_is_local_and_restricted() -> None:
     composed = yaml.safe_load((ROOT / "compose.yaml").read_text())
     (service,) = composed["services"].values()
     assert all(port.startswith("127.0.0.1:") for port in service["ports"])

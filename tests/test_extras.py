@@ -1,4 +1,4 @@
-"""Without torch everything of the fused engine works, and what needs torch says how to install it."""
+"""The fused engine works without torch, and features that need torch say how to install it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REMEDY = r"needs torch; install it with: pip install 'hinet\[torch\]'$"
 
 @pytest.fixture
 def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this process find no torch, and nothing that was imported with it."""
+    """Make torch, and modules that imported it, unavailable in this process."""
     for name in list(sys.modules):
         if name == "hinet.networks" or name.startswith("hinet.networks."):
             monkeypatch.delitem(sys.modules, name)
@@ -35,13 +35,13 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 @pytest.mark.usefixtures("without_torch")
-def test_what_asks_for_torch_says_how_to_install_it(given: dict[str, Any], what: str) -> None:
+def test_parameters_that_need_torch_say_how_to_install_it(given: dict[str, Any], what: str) -> None:
     rows, labels = numbers()
     with pytest.raises(HiNetError, match=f"^{what} {REMEDY}"):
         HiNetClassifier(**given).fit(rows, labels)
 
 
-def test_a_saved_network_says_how_to_install_torch(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_loading_a_network_says_how_to_install_torch(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     small(engine="torch", epochs=1).fit(*texts()).save(tmp_path / "model")
     request.getfixturevalue("without_torch")
     with pytest.raises(HiNetError, match=f"^a model of the engine 'torch' {REMEDY}"):
@@ -49,20 +49,20 @@ def test_a_saved_network_says_how_to_install_torch(tmp_path: Path, request: pyte
 
 
 @pytest.mark.usefixtures("without_torch")
-def test_a_comparison_says_how_to_install_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_says_how_to_install_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["compare", str(tmp_path / "rows.csv")])
     assert ended.value.code == 2
     assert capsys.readouterr().err == "error: compare needs torch; install it with: pip install 'hinet[torch]'\n"
 
 
-def test_the_package_of_networks_says_how_to_install_torch() -> None:
+def test_importing_networks_says_how_to_install_torch() -> None:
     done = run([sys.executable, "-c", "import sys; sys.modules['torch'] = None; import hinet.networks"])
     assert done.stderr.splitlines()[-1].endswith("pip install 'hinet[torch]'")
 
 
 @pytest.mark.usefixtures("without_torch")
-def test_dense_rows_and_texts_are_learned_explained_calibrated_and_kept_without_torch(tmp_path: Path) -> None:
+def test_classifier_works_without_torch_for_dense_rows_and_texts(tmp_path: Path) -> None:
     for rows, labels in (numbers(), texts()):
         classifier = small(epochs=None, device="cpu").fit(rows, labels, valid=(rows, labels))
         with pytest.raises(HiNetError, match="too few to calibrate"):

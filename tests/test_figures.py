@@ -1,7 +1,7 @@
-"""Every figure in README and docs is that of a committed benchmark result.
+"""Figures in README and docs match committed benchmark results.
 
-A function below yields the figures of some results as they must stand in a page: a sentence, or the cells of a table.
-One test looks for each of them, another for figures that none of them has.
+Each function below yields claims: a page, and a sentence or table row that it must contain. One test looks for every
+claim; another one finds figures that no claim covers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hinet.engine.settings import MAX_WIDTH
 ROOT = Path(__file__).parents[1]
 README, RESULTS = "README.md", "docs/results.md"
 
-Claims = Iterator[tuple[str, str]]  # a page, and what stands in it
+Claims = Iterator[tuple[str, str]]  # pages with text that they must contain
 CLAIMS: list[Callable[[], Claims]] = []
 
 
@@ -34,7 +34,7 @@ def results(name: str) -> Any:
 
 
 def text_of(page: str) -> str:
-    """Return a page with single spaces, so that it does not matter where its lines end."""
+    """Return the text of a page with line breaks replaced by spaces."""
     return " ".join((ROOT / page).read_text().split())
 
 
@@ -262,7 +262,7 @@ def meaning() -> Claims:
         page,
         f"{calibration['strange_rows']} test rows whose words are mostly unknown it is {errors[0]} and {errors[1]}",
     )
-    assert all(part["strange_accuracy"] > part["strange_confidence"] for part in after), "the page says so"
+    assert all(part["strange_accuracy"] > part["strange_confidence"] for part in after), "the page claims this"
     sizes = [results("meaning")[f"naics, size, {kind}"]["megabytes"] for kind in ("static", "nothing")]
     yield page, f"the phrases are {naics['phrases']} everyday"
     yield page, f"and {found['icd, accuracy']['phrases']} [for ICD-10-CM]"
@@ -270,7 +270,7 @@ def meaning() -> Claims:
     right = [f"{100 * bare[f'{kind}, titles']['first']:.0f}%" for kind in ("static", "encoder")]
     yield page, f"{right[0]} of their test rows are answered right with static vectors, and {right[1]} with the encoder"
     for kind in ("static", "encoder"):
-        assert bare[f"{kind}, titles"]["other_accuracy"] > bare[kind]["other_accuracy"] - 0.001, "the page says so"
+        assert bare[f"{kind}, titles"]["other_accuracy"] > bare[kind]["other_accuracy"] - 0.001, "the page claims this"
     yield page, f"has {speed['predict_speed_ratio']:.2f} of the speed"
     yield page, f"training takes {speed['train_time_ratio']:.1f} times as long"
     yield page, f"the model {sizes[0]:.0f} MB instead of {sizes[1]:.0f}"
@@ -335,7 +335,7 @@ def scale() -> Claims:
 
 
 def needs() -> Claims:
-    """Yield what a billion rows and ten million labels take, by the constants of the largest cases."""
+    """Yield the extrapolation to a billion rows and ten million labels."""
     page, found = "docs/scaling.md", results("scale")
     most, few, many = (found[case] for case in ("stream 20 million", "100,000 labels", "1,000,000 labels"))
     reading = most["reading_seconds"] / most["rows"]
@@ -389,16 +389,16 @@ def ontologies() -> Claims:
 
 
 @pytest.mark.parametrize("function", CLAIMS, ids=lambda function: function.__name__)
-def test_figures_are_those_of_the_results(function: Callable[[], Claims]) -> None:
+def test_figures_match_the_results(function: Callable[[], Claims]) -> None:
     found = list(function())
     assert found
     for page, claim in found:
         assert claim in text_of(page), page
 
 
-# A log of its day, as decisions are, and what the program itself writes.
+# A dated log, and the output of the program itself.
 UNCHECKED = {"docs/log.md", "docs/cli.md"}
-# Settings, thresholds and definitions, which no benchmark measures.
+# Settings, thresholds and definitions, which are not measured.
 SETTINGS = {
     "docs/architecture.md": ["at most 4 GiB"],
     "docs/classifier.md": ["at most 5% of the answers are wrong"],
@@ -406,7 +406,7 @@ SETTINGS = {
     "docs/confidence.md": ["certainty of 0.9", "at most 5% are", "(1% to 5%)"],
     "docs/labels.md": ["such as 7.0"],
     "docs/metrics.md": ["above 0.05", "HiClass 5.0.8"],
-    "docs/rows.md": ["7, 7.0 and", "occur 3 times or more"],
+    "docs/rows.md": ["7, 7.0 and"],
     "docs/scaling.md": ["1% by default", "memory limited to 2.2 GB"],
     "docs/several_labels.md": ["it is 0.5,"],
     "docs/updating.md": ["more than 0.2 points"],
@@ -423,13 +423,15 @@ def pages() -> list[str]:
 
 
 @pytest.mark.parametrize("page", pages())
-def test_no_figure_stands_unchecked(page: str) -> None:
+def test_every_figure_is_checked(page: str) -> None:
     text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
-    text = re.sub(r"<!-- tables: begin -->.*<!-- tables: end -->", "", text, flags=re.DOTALL)  # test_peers.py has these
+    text = re.sub(
+        r"<!-- tables: begin -->.*<!-- tables: end -->", "", text, flags=re.DOTALL
+    )  # checked by test_peers.py
     text = " ".join(re.sub(r"\]\([^)]*\)", "]", text).split())
     known = {claim for function in CLAIMS for where, claim in function() if where == page}
     for claim in sorted({*known, *SETTINGS.get(page, [])}, key=len, reverse=True):
         text = text.replace(claim, "…")
     text = re.sub(r"`[^`]*`|Python 3\.\d+|<http\S+>", "", text)
     found = [text[max(0, match.start() - 40) : match.end() + 20] for match in FIGURE.finditer(text)]
-    assert not found, "yield them from a result above, or name them in SETTINGS"
+    assert not found, "yield them from a result above, or list them in SETTINGS"

@@ -1,4 +1,4 @@
-"""What would not fit into memory is told before it is tried."""
+"""Work that would not fit into memory is rejected before it starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hinet.networks import DenseFeatures, SparseBag
 from tests.processes import run
 
 
-def test_memory_is_that_of_the_machine_the_container_or_a_limit(
+def test_total_memory_respects_machine_container_and_process_limits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "CONTAINER_LIMITS", ())
@@ -36,7 +36,7 @@ def test_memory_is_that_of_the_machine_the_container_or_a_limit(
     assert run([sys.executable, "-c", code], preexec_fn=limit_memory).stdout == "500000000\n"
 
 
-def test_training_that_needs_more_memory_than_there_is_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_that_needs_too_much_memory_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "total_memory", lambda: 1_000_000_000)
     MemoryPlan(900_000_000, 0, 0, 0).check(None)
     with pytest.raises(HiNetError, match=r"takes 1.10 GB.* more than the 1.00 GB of memory available; lower `width`"):
@@ -48,9 +48,7 @@ def test_training_that_needs_more_memory_than_there_is_is_refused(monkeypatch: p
         DenseFeatures(30, (5, 100_000_000))
 
 
-def test_a_hierarchy_that_unpacks_to_more_than_memory_holds_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hierarchy_that_decompresses_beyond_memory_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "categories.txt.gz"
     file.write_bytes(gzip.compress(b"a b\n" * 250_000))
     assert file.stat().st_size < 5_000
@@ -60,11 +58,11 @@ def test_a_hierarchy_that_unpacks_to_more_than_memory_holds_is_refused(
         Taxonomy.from_file(file)
 
 
-def test_reading_a_text_takes_no_more_room_than_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_a_text_allocates_no_more_than_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "total_memory", lambda: sys.maxsize)
     (tmp_path / "small.txt").write_text("rye\n")
     tracemalloc.start()
     assert read_text(tmp_path / "small.txt", memory_per_byte=1) == "rye\n"
-    taken = tracemalloc.get_traced_memory()[1]
+    peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert taken < 1 << 23
+    assert peak < 1 << 23

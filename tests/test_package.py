@@ -1,4 +1,4 @@
-"""What a user meets first: the public names, the weight of an import, the speed of --help."""
+"""Public names, light imports and a fast --help."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from tests.processes import run
 
 HINET = Path(sys.executable).with_name("hinet")
 
-_REFUSES_HEAVY_IMPORTS = """
+_REJECT_IMPORTS = """
 import sys
-class Refuse:
+class Reject:
     def find_spec(self, name, path=None, target=None):
         if any(name == each or name.startswith(each + ".") for each in {heavy!r}):
             raise AssertionError(f"imported {{name}}")
-sys.meta_path.insert(0, Refuse())
+sys.meta_path.insert(0, Reject())
 """
 
 
-def run_refusing(heavy: list[str], code: str) -> None:
-    source = _REFUSES_HEAVY_IMPORTS.format(heavy=heavy) + code
+def run_without(heavy: list[str], code: str) -> None:
+    source = _REJECT_IMPORTS.format(heavy=heavy) + code
     done = run([sys.executable, "-c", source])
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("package", ["hinet", "hinet.classifier", "hinet.engine", "hinet.metrics"])
-def test_every_public_name_is_exported_at_runtime_and_to_type_checkers(package: str) -> None:
+def test_public_names_are_exported_at_runtime_and_to_type_checkers(package: str) -> None:
     module = import_module(package)
     typed = re.findall(r"^    from ([\w.]+) import (\w+) as \2$", Path(str(module.__file__)).read_text(), re.MULTILINE)
     assert sorted(name for _, name in typed) == module.__all__
@@ -44,25 +44,25 @@ def test_every_public_name_is_exported_at_runtime_and_to_type_checkers(package: 
         _ = module.nothing
 
 
-def test_the_version_is_that_of_the_package() -> None:
+def test_version_is_that_of_the_package() -> None:
     assert hinet.__version__ == version("hinet")
     done = run([HINET, "--version"])
     assert done.stdout == f"hinet {hinet.__version__}\n"
 
 
-def test_import_hinet_is_light() -> None:
-    run_refusing(["torch", "numpy", "scipy", "sklearn", "numba", "pyarrow", "rich", "typer"], "import hinet")
+def test_import_hinet_imports_no_heavy_packages() -> None:
+    run_without(["torch", "numpy", "scipy", "sklearn", "numba", "pyarrow", "rich", "typer"], "import hinet")
 
 
-def test_the_taxonomy_needs_no_torch() -> None:
-    run_refusing(["torch"], "import hinet; hinet.Layers.of(hinet.Taxonomy.from_edges([('a', 'b')])); hinet.Traces")
+def test_taxonomy_does_not_need_torch() -> None:
+    run_without(["torch"], "import hinet; hinet.Layers.of(hinet.Taxonomy.from_edges([('a', 'b')])); hinet.Traces")
 
 
-def test_a_saved_model_of_texts_answers_without_what_trains_one(tmp_path: Path) -> None:
+def test_saved_text_model_predicts_without_training_packages(tmp_path: Path) -> None:
     texts = ["rye bread", "white bread", "whole milk", "skimmed milk", "toy car", "toy train"]
     paths = [("Food", "Bread")] * 2 + [("Food", "Milk")] * 2 + [("Toys",)] * 2
     hinet.HiNetClassifier(epochs=20).fit(texts, paths).save(tmp_path / "model")
-    run_refusing(
+    run_without(
         ["sklearn", "torch", "scipy.optimize", "scipy.stats", "pandas", "pyarrow.compute", "hinet.engine.training"],
         f"""
 from hinet.classifier.bundle import load_fitted
@@ -75,16 +75,16 @@ assert hinet.classifier.predictions.PredictedTraces(found)[0][0].steps == ("Food
     )
 
 
-def test_help_imports_nothing_heavy_and_no_command() -> None:
+def test_help_imports_no_heavy_packages_and_no_commands() -> None:
     heavy = ["torch", "numpy", "scipy", "sklearn", "numba", "pyarrow", "pydantic", "hinet.data", "hinet.taxonomy"]
     commands = [f"hinet.cli.{MODULES.get(name, name)}" for panel in PANELS.values() for name in panel]
     code = "from hinet.cli import main\ntry: main(['--help'])\nexcept SystemExit as e: assert e.code == 0"
-    run_refusing([*heavy, *commands], code)
+    run_without([*heavy, *commands], code)
 
 
-def test_a_command_imports_no_other_command() -> None:
+def test_command_imports_no_other_command() -> None:
     others = ["hinet.cli.train", "hinet.cli.serve", "hinet.cli.taxonomy", "rich"]
     code = (
         "from hinet.cli import main\ntry: main(['predict', 'none', 'none'])\nexcept SystemExit as e: assert e.code == 2"
     )
-    run_refusing(others, code)
+    run_without(others, code)

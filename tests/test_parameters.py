@@ -1,4 +1,4 @@
-"""Wrong parameters: an error that names the parameter, what was expected and what was got, whatever is given."""
+"""Invalid parameters raise errors that name the parameter, the expected values and the actual one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROWS = np.array([[0.0, 1], [0, 2], [5, 1], [5, 2]] * 3)
 NAN, INFINITE = float("nan"), float("inf")
 
 
-class Unwritable:
+class NoRepr:
     def __repr__(self) -> str:
         raise RuntimeError
 
@@ -42,7 +42,7 @@ def fitted() -> HiNetClassifier:
     return small(epochs=2).fit(*texts())
 
 
-WRONG_OF_CLASSIFIER = [
+INVALID_PARAMETERS = [
     ("taxonomy", 5), ("taxonomy", ""), ("engine", "gpu"), ("engine", None), ("text", "words"), ("decoding", "best"),
     ("decoding", ["map"]), ("class_weight", [1, 2]), ("class_weight", "even"), ("class_weight", {"bread": "heavy"}),
     ("class_weight", {"bread": -1}), ("validation_fraction", 1.5), ("validation_fraction", "0.1"), ("width", 2.5),
@@ -55,13 +55,13 @@ WRONG_OF_CLASSIFIER = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "value"), WRONG_OF_CLASSIFIER)
-def test_a_wrong_parameter_of_the_classifier_is_named_with_its_value(name: str, value: Any) -> None:
+@pytest.mark.parametrize(("name", "value"), INVALID_PARAMETERS)
+def test_invalid_classifier_parameter_is_reported_with_its_value(name: str, value: Any) -> None:
     with pytest.raises(HiNetError, match=rf"^{name}: expected .+, got .*{re.escape(repr(value))}"):
         HiNetClassifier(**{name: value}).fit(TEXTS, LABELS)
 
 
-WRONG_OF_SETTINGS = [
+INVALID_SETTINGS = [
     (EngineSettings, "flat_width", 0), (EngineSettings, "wide_rate", "3"), (EngineSettings, "deep_accumulator", -1.0),
     (EngineSettings, "wide_prune", NAN), (EngineSettings, "seed", -1), (EngineSettings, "threads", 0),
     (TextSettings, "word_ngrams", 3), (TextSettings, "char_ngrams", (3, 2.5)), (TextSettings, "char_weight", "0.5"),
@@ -72,47 +72,47 @@ WRONG_OF_SETTINGS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("settings", "name", "value"), WRONG_OF_SETTINGS)
-def test_a_wrong_setting_is_named_with_its_value(settings: Callable[..., Any], name: str, value: Any) -> None:
+@pytest.mark.parametrize(("settings", "name", "value"), INVALID_SETTINGS)
+def test_invalid_setting_is_reported_with_its_value(settings: Callable[..., Any], name: str, value: Any) -> None:
     with pytest.raises(HiNetError, match=rf"^{name}: expected .+, got {re.escape(repr(value))}"):
         settings(**{name: value})
 
 
-WRONG_OF_METHODS: list[tuple[str, Callable[[HiNetClassifier], Any], Any]] = [
-    ("min_confidence", lambda known: known.predict(TEXTS, min_confidence="abc"), "abc"),
-    ("min_confidence", lambda known: known.predict(TEXTS, min_confidence=0), 0),
-    ("min_confidence", lambda known: known.predict(TEXTS, min_confidence=NAN), NAN),
-    ("k", lambda known: known.predict_traces(TEXTS, 1.5), 1.5),
-    ("k", lambda known: known.predict_traces(TEXTS, "two"), "two"),
-    ("risk", lambda known: known.calibrate(TEXTS, LABELS, risk="low"), "low"),
-    ("certainty", lambda known: known.calibrate(TEXTS, LABELS, certainty=1), 1),
-    ("certainty", lambda known: known.calibrate(TEXTS, LABELS, certainty=[0.9]), [0.9]),
-    ("most", lambda known: known.explain("rye bread", most=2.5), 2.5),
-    ("most", lambda known: known.explain("rye bread", most=-1), -1),
-    ("sample_weight", lambda known: known.score(TEXTS, LABELS, sample_weight="heavy"), "heavy"),
-    ("sample_weight", lambda known: small().fit(TEXTS, LABELS, sample_weight=[1, "b"] * 6), 1),
-    ("sample_weight", lambda known: small().fit(TEXTS, LABELS, sample_weight=[1j] * 12), 1j),
-    ("sample_weight", lambda known: small(validation_fraction=0.5).fit(TEXTS, LABELS, sample_weight="heavy"), "heavy"),
-    ("y", lambda known: small().fit(TEXTS, 5), 5),
-    ("y", lambda known: known.score(TEXTS, 5), 5),
-    ("valid", lambda known: small().fit(TEXTS, LABELS, valid=TEXTS), "rye bread"),
-    ("classes", lambda known: small().partial_fit(TEXTS, LABELS, classes=3), 3),
-    ("taxonomy", lambda known: known.update_taxonomy(3), 3),
-    ("path", lambda known: known.save(None), None),
-    ("path", lambda known: known.save(""), ""),
-    ("half", lambda known: known.save("model", half="yes"), "yes"),
-    ("notes", lambda known: known.save("model", notes={"made": Path("here")}), "here"),
-    ("notes", lambda known: known.save("model", notes=3), 3),
-    ("path", lambda known: hinet.load(3), 3),
-    ("path", lambda known: hinet.load("a\0b"), "a\0b"),
-    ("network", lambda known: hinet.load("model", network=5), 5),
-    ("folder", lambda known: known.export_onnx(3), 3),
-    ("n_jobs", lambda known: small(n_jobs=1).fit(*texts()).set_params(n_jobs="x").predict(TEXTS), "x"),
+INVALID_ARGUMENTS: list[tuple[str, Callable[[HiNetClassifier], Any], Any]] = [
+    ("min_confidence", lambda model: model.predict(TEXTS, min_confidence="abc"), "abc"),
+    ("min_confidence", lambda model: model.predict(TEXTS, min_confidence=0), 0),
+    ("min_confidence", lambda model: model.predict(TEXTS, min_confidence=NAN), NAN),
+    ("k", lambda model: model.predict_traces(TEXTS, 1.5), 1.5),
+    ("k", lambda model: model.predict_traces(TEXTS, "two"), "two"),
+    ("risk", lambda model: model.calibrate(TEXTS, LABELS, risk="low"), "low"),
+    ("certainty", lambda model: model.calibrate(TEXTS, LABELS, certainty=1), 1),
+    ("certainty", lambda model: model.calibrate(TEXTS, LABELS, certainty=[0.9]), [0.9]),
+    ("most", lambda model: model.explain("rye bread", most=2.5), 2.5),
+    ("most", lambda model: model.explain("rye bread", most=-1), -1),
+    ("sample_weight", lambda model: model.score(TEXTS, LABELS, sample_weight="heavy"), "heavy"),
+    ("sample_weight", lambda model: small().fit(TEXTS, LABELS, sample_weight=[1, "b"] * 6), 1),
+    ("sample_weight", lambda model: small().fit(TEXTS, LABELS, sample_weight=[1j] * 12), 1j),
+    ("sample_weight", lambda model: small(validation_fraction=0.5).fit(TEXTS, LABELS, sample_weight="heavy"), "heavy"),
+    ("y", lambda model: small().fit(TEXTS, 5), 5),
+    ("y", lambda model: model.score(TEXTS, 5), 5),
+    ("valid", lambda model: small().fit(TEXTS, LABELS, valid=TEXTS), "rye bread"),
+    ("classes", lambda model: small().partial_fit(TEXTS, LABELS, classes=3), 3),
+    ("taxonomy", lambda model: model.update_taxonomy(3), 3),
+    ("path", lambda model: model.save(None), None),
+    ("path", lambda model: model.save(""), ""),
+    ("half", lambda model: model.save("model", half="yes"), "yes"),
+    ("notes", lambda model: model.save("model", notes={"made": Path("here")}), "here"),
+    ("notes", lambda model: model.save("model", notes=3), 3),
+    ("path", lambda model: hinet.load(3), 3),
+    ("path", lambda model: hinet.load("a\0b"), "a\0b"),
+    ("network", lambda model: hinet.load("model", network=5), 5),
+    ("folder", lambda model: model.export_onnx(3), 3),
+    ("n_jobs", lambda model: small(n_jobs=1).fit(*texts()).set_params(n_jobs="x").predict(TEXTS), "x"),
 ]
 
 
-@pytest.mark.parametrize(("name", "call", "value"), WRONG_OF_METHODS)
-def test_a_wrong_argument_of_a_method_is_named_with_its_value(
+@pytest.mark.parametrize(("name", "call", "value"), INVALID_ARGUMENTS)
+def test_invalid_method_argument_is_reported_with_its_value(
     name: str,
     call: Callable[[HiNetClassifier], Any],
     value: Any,
@@ -139,13 +139,13 @@ def test_a_wrong_argument_of_a_method_is_named_with_its_value(
         (sp.csr_array(ROWS * 1j), "X: Complex|real numbers, got values of type complex"),
     ],
 )
-def test_rows_of_a_wrong_kind_are_told(rows: Any, message: str) -> None:
+def test_invalid_rows_are_reported(rows: Any, message: str) -> None:
     with pytest.raises(HiNetError, match=message):
         small().fit(rows, LABELS)
 
 
 @pytest.mark.parametrize("engine", ["fused", "torch"])
-def test_a_model_that_the_machine_has_no_memory_for_is_refused(engine: Any) -> None:
+def test_model_that_exceeds_memory_is_rejected(engine: Any) -> None:
     rows = sp.csr_array((12, 2**31 - 1), dtype=np.float32)
     if total_memory() < 1e14:
         with pytest.raises(HiNetError, match=r"takes .* GB.*, more than the .* GB of memory available"):
@@ -156,13 +156,13 @@ def test_a_model_that_the_machine_has_no_memory_for_is_refused(engine: Any) -> N
 
 ODD = [
     "x", "", b"x", -1, 0, 2, 1.5, -0.5, NAN, INFINITE, 2**31, 2**63, 10**400, None, True, [1, 2], (1, 2), {"a": 1},
-    {"a": "b"}, set(), Unwritable(), np.int64(2), np.float16(0.5), np.array([1, 2]), Decimal("0.5"), Fraction(1, 2), 1j,
+    {"a": "b"}, set(), NoRepr(), np.int64(2), np.float16(0.5), np.array([1, 2]), Decimal("0.5"), Fraction(1, 2), 1j,
     int, "balanced", "a\0b", np.random.default_rng(0), "cuda", "meta",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("rows", [TEXTS, ROWS], ids=["texts", "dense"])
-def test_fit_works_or_tells_for_any_value_of_any_parameter(
+def test_fit_works_or_raises_hinet_error_for_any_parameter_value(
     rows: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -170,14 +170,14 @@ def test_fit_works_or_tells_for_any_value_of_any_parameter(
     for name in inspect.signature(HiNetClassifier).parameters:
         for value in ODD:
             if name == "epochs" and isinstance(value, int) and value == 2**31:
-                continue  # which is right, and takes long
+                continue  # valid, but slow
             with contextlib.suppress(HiNetError):
                 HiNetClassifier(**{**QUICK, name: value}).fit(rows, LABELS).predict(rows[:1])
                 worked += 1
     assert worked > 50
 
 
-def test_numbers_of_numpy_are_plain_numbers() -> None:
+def test_numpy_scalars_become_plain_numbers() -> None:
     settings = EngineSettings(width=np.int64(4), dropout=np.float16(0.5), wide=np.bool_(True), seed=np.uint8(3))
     assert (settings.width, settings.dropout, settings.wide, settings.seed) == (4, 0.5, True, 3)
     assert {type(settings.width), type(settings.seed)} == {int}
@@ -198,13 +198,13 @@ def test_bounds_of_rules() -> None:
                 rule.validate("name", value)
 
 
-def test_threads_as_joblib_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_are_counted_as_in_joblib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     counts = {None: 8, 1: 1, 3: 3, -1: 8, -2: 7, -8: 1, -99: 1, 10**9: MAX_THREADS}
     assert {threads: resolve_threads(threads) for threads in counts} == counts
 
 
-def test_paths_of_every_kind_name_a_model(fitted: HiNetClassifier, tmp_path: Path) -> None:
+def test_save_and_load_accept_every_kind_of_path(fitted: HiNetClassifier, tmp_path: Path) -> None:
     fitted.save(bytes(tmp_path / "model"), notes={"made": ["here", 1]})
     for path in (tmp_path / "model", str(tmp_path / "model"), bytes(tmp_path / "model"), str(tmp_path / "model") + "/"):
         assert hinet.load(path).predict(TEXTS[:1]) == fitted.predict(TEXTS[:1])
@@ -212,16 +212,16 @@ def test_paths_of_every_kind_name_a_model(fitted: HiNetClassifier, tmp_path: Pat
         hinet.load("m" * 5_000)
 
 
-def test_every_parameter_has_a_rule_and_is_kept(tmp_path: Path) -> None:
+def test_every_parameter_has_a_rule_and_survives_saving(tmp_path: Path) -> None:
     assert set(RULES) == set(inspect.signature(HiNetClassifier).parameters)
     kept = {"device": "cuda:7", "class_weight": {np.int64(3): np.float32(2), "milk": 1}, "random_state": np.uint8(9)}
     before = small(n_jobs=-2, memory_limit=np.float64(9)).fit(*texts()).set_params(**kept)
-    before.save(tmp_path / "model")  # from where no such device is
+    before.save(tmp_path / "model")  # on a machine without this device
     after = hinet.load(tmp_path / "model").get_params()
     assert after == {**before.get_params(), **kept}
 
 
-def test_labels_and_networks_of_a_wrong_kind_are_told() -> None:
+def test_invalid_labels_and_networks_are_reported() -> None:
     import torch
 
     with pytest.raises(HiNetError, match="y: expected a list of labels, got <generator object"):
@@ -235,7 +235,7 @@ def test_labels_and_networks_of_a_wrong_kind_are_told() -> None:
             small(network=network).fit(ROWS, LABELS)
 
 
-def test_the_engine_tells_of_wrong_arguments(fitted: HiNetClassifier) -> None:
+def test_engine_reports_invalid_arguments(fitted: HiNetClassifier) -> None:
     rows = fitted.features_of(TEXTS)
     with pytest.raises(HiNetError, match="traces: expected Traces, got 'labels'"):
         fit(rows, "labels")  # type: ignore[arg-type]

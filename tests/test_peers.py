@@ -1,4 +1,4 @@
-"""The harness that compares hinet with its peers, on a few rows."""
+"""The comparison harness, on a few rows."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def test_every_tenth_training_row_chooses_settings(data: PeerData) -> None:
     assert len(data.train) + len(data.valid) == 60
 
 
-def test_a_row_with_several_labels_is_learned_once_for_each(data: PeerData) -> None:
+def test_row_with_several_labels_is_repeated_per_label(data: PeerData) -> None:
     rows = data.test.take([0])
     texts, labels = type(rows)(rows.texts, [("bread", "milk")]).single()
     assert (texts, labels) == (rows.texts * 2, ["bread", "milk"])
 
 
 @pytest.mark.parametrize("kind", [LinearSVM, HiNet])
-def test_a_peer_is_measured_from_texts_to_a_cold_start(kind: Any, data: PeerData) -> None:
+def test_peer_is_measured_from_texts_to_a_cold_start(kind: Any, data: PeerData) -> None:
     found = measured(kind(1, C=1.0) if kind is LinearSVM else kind(1), data)
     assert {*report.COLUMNS.values()} <= {*found, "peak_gb"}
     assert found["accuracy"] == found["hierarchical_f1"] == 1.0
@@ -58,7 +58,7 @@ def test_a_peer_is_measured_from_texts_to_a_cold_start(kind: Any, data: PeerData
     assert found["cold_start_seconds"] > 0
 
 
-def test_validation_rows_choose_among_new_settings_and_those_tried_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_new_settings_are_tried_before_choosing_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = []
 
     def in_process(step: str, data: str, peer: str, settings: dict[str, Any], _: Namespace) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def test_validation_accuracy_is_0_if_training_fails(data: PeerData) -> None:
     assert "C" in failed["error"]
 
 
-def test_results_of_several_commits_name_all_of_them(tmp_path: Path) -> None:
+def test_report_names_all_commits(tmp_path: Path) -> None:
     row = {"accuracy": 0.5, "hierarchical_f1": 0.5, "labels": 2, "train_rows": 2, "test_rows": 2, "threads": 1}
     header = {"commit": "old", "python": "3", "cores": 2, "processor": "p"}
     (tmp_path / "peers.json").write_text(json.dumps({**header, "results": {"svm": row}}))
@@ -88,12 +88,12 @@ def test_results_of_several_commits_name_all_of_them(tmp_path: Path) -> None:
     assert "\nCommits new, old, Python 3" in report.tables({"icd": {**header, "commit": "new", "results": results}})
 
 
-def test_any_of_several_labels_is_right(data: PeerData) -> None:
+def test_any_true_label_counts_as_right(data: PeerData) -> None:
     rows = type(data.test)(["a"], [("bread", "car")])
     assert scores(data, rows, Answers(["car"]))["accuracy"] == 1
 
 
-def test_the_tree_of_napkinxc_holds_every_label_once_below_its_ancestors(data: PeerData) -> None:
+def test_napkinxc_tree_has_every_label_once_below_its_ancestors(data: PeerData) -> None:
     labels = sorted(WORDS)
     edges = tree_of(labels, data)
     parents = {node: parent for parent, node, _ in edges}
@@ -105,25 +105,25 @@ def test_the_tree_of_napkinxc_holds_every_label_once_below_its_ancestors(data: P
     assert not {*node_of.values()} & {*parents.values()}  # labels are leaves
 
 
-def test_paths_leave_a_root_out_and_nothing_else(data: PeerData) -> None:
+def test_paths_omit_only_the_root(data: PeerData) -> None:
     assert [data.path(label) for label in ("bread", "food")] == [("food", "bread"), ("food",)]
     rooted = Taxonomy.from_edges([("all", "food"), ("all", "toys"), ("food", "bread")])
     below = PeerData("rooted", rooted, data.train, data.valid, data.test)
     assert [below.path(label) for label in ("bread", "food", "all")] == [("food", "bread"), ("food",), ("all",)]
 
 
-def test_a_peer_that_takes_too_long_is_recorded() -> None:
+def test_timeout_of_a_peer_is_recorded() -> None:
     found = bench_peers._in_process("measure", "icd", "hinet", {}, Namespace(threads=1, limit=0.01))
     assert found == {"did_not_finish": "measure", "limit_seconds": 0.01}
 
 
-def test_the_page_and_the_readme_hold_the_tables_of_the_results() -> None:
+def test_page_and_readme_contain_the_tables_of_the_results() -> None:
     results = report.read_results()
     for path, text in ((report.PAGE, report.tables(results)), (report.README, report.overview(results))):
         assert report.page_with(text, path.read_text()) == path.read_text()
 
 
-def test_the_best_of_each_group_is_bold_and_gaps_are_told() -> None:
+def test_best_result_of_each_group_is_bold_and_gaps_are_marked() -> None:
     counts = {"labels": 1_010, "train_rows": 2_000, "test_rows": 30}
     row = {"accuracy": 0.5, "hierarchical_f1": 0.75, "train_seconds": 1.0, "threads": 1, "settings": {}, **counts}
     results = {

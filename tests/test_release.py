@@ -1,4 +1,4 @@
-"""What a release is made of: one version, notes of the changelog, metadata and workflows that parse."""
+"""Release metadata: a single version, changelog notes, citation and workflows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import hinet
 
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-# The keys of version 1.2.0 of the Citation File Format.
+# Keys of the Citation File Format 1.2.0.
 CITATION_KEYS = {
     "abstract", "authors", "cff-version", "commit", "contact", "date-released", "doi", "identifiers", "keywords",
     "license", "license-url", "message", "preferred-citation", "references", "repository", "repository-artifact",
@@ -38,7 +38,7 @@ def tool(name: str) -> ModuleType:
 release = tool("release")
 
 
-def test_the_version_is_in_one_place() -> None:
+def test_version_is_defined_once() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert "version" not in project["project"]
     assert project["project"]["dynamic"] == ["version"]
@@ -47,13 +47,13 @@ def test_the_version_is_in_one_place() -> None:
     assert "version" not in yaml.safe_load((ROOT / "CITATION.cff").read_text())
 
 
-def test_the_changelog_has_notes_for_this_version() -> None:
+def test_changelog_has_notes_for_this_version() -> None:
     notes = release.notes_of((ROOT / "CHANGELOG.md").read_text(), hinet.__version__)
     assert notes.startswith("- ")
     assert "\n## " not in notes
 
 
-def test_notes_are_those_of_the_version_alone() -> None:
+def test_notes_contain_only_the_given_version() -> None:
     changelog = "# Changelog\n\n## 1.10.0 (unreleased)\n\n- c\n\n## 1.1.0 (2026-01-02)\n\n- b\n  d\n\n## 1.0.0\n\n"
     assert release.notes_of(changelog, "1.1.0", dated=True) == "- b\n  d\n"
     assert release.notes_of(changelog, "1.10.0") == "- c\n"
@@ -66,13 +66,13 @@ def test_notes_are_those_of_the_version_alone() -> None:
             release.notes_of(changelog, version, dated=dated)
 
 
-def test_a_tag_must_be_that_of_the_version() -> None:
+def test_tag_must_match_the_version() -> None:
     release.check_tag("v1.2.3", "1.2.3")
     with pytest.raises(release.ReleaseError, match=r"tag v1\.2\.3"):
         release.check_tag("v1.2.4", "1.2.3")
 
 
-def test_the_citation_has_valid_keys() -> None:
+def test_citation_has_valid_keys() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation.keys() <= CITATION_KEYS
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()
@@ -83,7 +83,7 @@ def test_the_citation_has_valid_keys() -> None:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_is_well_formed(path: Path) -> None:
+def test_workflow_is_well_formed(path: Path) -> None:
     workflow: dict[Any, Any] = yaml.safe_load(path.read_text())
     assert {"name", True, "permissions", "jobs"} <= workflow.keys()  # YAML 1.1 reads "on" as true
     assert workflow["permissions"] == {"contents": "read"}
@@ -95,10 +95,10 @@ def test_a_workflow_is_well_formed(path: Path) -> None:
         for step in job["steps"]:
             assert ("uses" in step) != ("run" in step)
             assert "@" in step.get("uses", "@")
-            assert "${{ github.event" not in step.get("run", "")  # what others write must not become a command
+            assert "${{ github.event" not in step.get("run", "")  # event data must not become part of a command
 
 
-def test_the_workflows_run_the_gate_and_publish_without_a_token() -> None:
+def test_workflows_run_the_gate_and_publish_without_a_token() -> None:
     jobs = {path.stem: yaml.safe_load(path.read_text())["jobs"] for path in WORKFLOWS}
     assert any(step.get("run") == ".ci/run" for step in jobs["gate"]["gate"]["steps"])
     publish = jobs["release"]["publish"]
@@ -109,14 +109,14 @@ def test_the_workflows_run_the_gate_and_publish_without_a_token() -> None:
     assert "secrets." not in (ROOT / ".github" / "workflows" / "release.yml").read_text()
 
 
-def test_commands_of_workflows_and_makefile_exist() -> None:
+def test_makefile_has_the_documented_targets() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in ("demo", "test", "check", "docs", "release"):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
     assert "make docs" in (ROOT / ".ci" / "run").read_text()
 
 
-def test_the_figures_are_those_of_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_committed_figures_match_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures = tool("figures")
     monkeypatch.setattr(figures, "FOLDER", tmp_path)
     figures.main()

@@ -1,4 +1,4 @@
-"""The tutorial, done from its page alone: files are written, commands and Python blocks run, answers compared."""
+"""Follow the tutorial page: write its files, run its commands and Python blocks, and compare the output."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.processes import run, started
 from tests.serving.process import free_port, wait_until_ready
 
 PAGE = Path(__file__).parents[1] / "docs" / "tutorial.md"
-INSTALLED = "pip install"  # what the page installs is there
+INSTALLED = "pip install"  # skipped, because everything is installed
 
 
 def blocks(page: str) -> list[tuple[str, str, str]]:
-    """Return the file that is named right before each block, if any, and its language and text."""
+    """Return the file named right before each block, if any, with the language and text of the block."""
     return re.findall(r"^(?:[^\n]*`([^`\n]+)`:\n\n)?```(\w+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 
@@ -35,13 +35,13 @@ def commands(text: str) -> Iterator[tuple[str, str]]:
 
 
 def matches(shown: str, output: str) -> bool:
-    """Tell whether output is what the page shows, where … stands for anything."""
+    """Return whether the output matches the page, where … stands for anything."""
     pattern = ".*".join(re.escape(part) for part in shown.strip().split("…"))
     return re.fullmatch(pattern, output.strip(), re.DOTALL) is not None
 
 
 def run_here(command: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> str:
-    """Run ``hinet``, or ``echo … | hinet``, in this process, which has everything loaded, and return what it wrote."""
+    """Run ``hinet`` or ``echo … | hinet`` in this process and return the output."""
     typed, _, program = command.rpartition(" | ")
     words = shlex.split(typed)
     typed_text = io.BytesIO((" ".join(words[1:]) + "\n").encode())
@@ -67,10 +67,8 @@ def serving(command: str) -> Iterator[None]:
             service.terminate()
 
 
-@pytest.mark.skipif(
-    shutil.which("curl") is None, reason="the tutorial asks the service with curl, which is not installed"
-)
-def test_the_tutorial_does_what_it_says(
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the tutorial uses curl, which is not installed")
+def test_tutorial_works_as_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
