@@ -283,6 +283,16 @@ def test_answers_get_shallower_with_the_confidence_asked_for(engine: Any) -> Non
     assert empty.tolist() == [()]
 
 
+def test_a_label_at_the_root_is_the_answer_where_no_deeper_node_is_sure() -> None:
+    rooted = Taxonomy.from_edges([(None, "all"), ("all", "food"), ("all", "toys")])
+    texts, labels = ["rye bread", "toy car", "any thing", "some thing"] * 5, ["food", "toys", "all", "all"] * 5
+    found = small(taxonomy=rooted).fit(texts, labels)
+    assert found.predict(["some thing"], min_confidence=0.5).tolist() == ["all"]
+    assert found.predict(["rye bread"], min_confidence=0.5).tolist() == ["food"]
+    unlabelled = small(taxonomy=rooted).fit(texts[:2] * 5, labels[:2] * 5)
+    assert unlabelled.predict(["some thing"], min_confidence=0.99).tolist() == [None]
+
+
 def test_a_user_of_scikit_learn_feels_at_home() -> None:
     scores = cross_val_score(small(taxonomy=taxonomy()), TEXTS, LABELS, cv=3)
     assert scores.mean() > 0.8

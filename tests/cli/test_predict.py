@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 import resource
 import shutil
 import signal
@@ -347,6 +348,32 @@ def test_an_interrupted_prediction_says_what_was_written(
     assert written.out.count("\n") == (2 if out == "-" else 0)  # the header and a row
     assert Path("out.csv").read_text() == "old"
     assert {path.name for path in tmp_path.iterdir()} == {"rows.csv", "out.csv"}
+
+
+@pytest.mark.parametrize(("raised", "rows"), [(SystemError("result with an exception set"), 0), (None, 1)])
+def test_ctrl_c_in_compiled_code_is_not_lost(
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    raised: Exception | None,
+    rows: int,
+) -> None:
+    Path(tmp_path, "rows.csv").write_text("title\ndark bread\nrye bread\n")
+    columns = PredictionOutput.columns
+
+    def interrupted(output: PredictionOutput, block: LabelledBlock) -> Any:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            if raised is not None:
+                raise raised from None
+        return columns(output, block)
+
+    monkeypatch.setattr("hinet.data.tables.blocks.MAX_ROWS", 1)
+    monkeypatch.setattr(PredictionOutput, "columns", interrupted)
+    assert run_inside("predict", trained / "model", tmp_path / "rows.csv", "-q") == 130
+    assert capfd.readouterr().err.startswith(f"interrupted after {rows} row")
 
 
 def test_a_closed_pipe_is_not_an_error(shop: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
 import sys
 from pathlib import Path
 
@@ -316,6 +317,12 @@ def test_entities_other_than_short_text_are_refused_with_their_line(
     ) as error:
         read_draft(path, encoding="utf-16" if encoding == "utf-16" else "utf-8")
     assert (error.value.path, error.value.line) == (str(path), line)
+
+
+def test_unclosed_comments_are_read_in_linear_time(tmp_path: Path) -> None:
+    path = written(tmp_path, '<?xml version="1.0"?>\n<!DOCTYPE rdf:RDF [' + "<!--" * 500_000, "comments.rdf")
+    code = f"from hinet.taxonomy.skos import _XML; assert not _XML.match(open({str(path)!r}).read())"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 def test_entities_that_stand_for_much_text_are_refused(tmp_path: Path) -> None:

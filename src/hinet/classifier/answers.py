@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from hinet.classifier.fitted import Fitted
 from hinet.classifier.labels import NOTHING, LabelCodec
 from hinet.classifier.predicted_sets import Answers
 from hinet.data import Traces
+from hinet.engine import FoundNodes
 from hinet.errors import HiNetError
 from hinet.ragged import offsets_of
 
@@ -93,12 +94,25 @@ def select_answers(fitted: Fitted, rows: Any, options: PredictionOptions, *, wit
     if threshold is None and decoding == "label" and with_traces:
         labels = predictor.top_labels(rows, options.top or 1)
         return Answers.of_traces(labels.found.traces, labels.probability, labels.found.log_p)
-    best = predictor.decode(rows, decoding) if threshold is None else predictor.deepest_confident(rows, threshold)
+    best = predictor.decode(rows, decoding) if threshold is None else deepest_confident(fitted, rows, threshold)
     answered = best.probability >= (threshold or 0.0)
     traces = None
     if with_traces and not fitted.codec.taxonomy.is_tree:
         traces = traces_to_nodes(fitted, rows, np.where(answered, best.nodes, NOTHING))
     return Answers(best.nodes[answered], offsets_of(answered.astype(np.int64)), best.probability[answered], traces)
+
+
+def deepest_confident(fitted: Fitted, rows: Any, threshold: float) -> FoundNodes:
+    """Return the deepest node of every row whose probability is at least ``threshold``.
+
+    Where even the top nodes are less probable, it is the root if that is a label, else the most probable top node.
+    """
+    deepest, layers = fitted.predictor.deepest_confident(rows, threshold), fitted.codec.layers
+    if layers.taxonomy.root < 0 or not layers.ends[0]:
+        return deepest
+    unsure = deepest.probability < threshold
+    nodes, probability = np.where(unsure, layers.taxonomy.root, deepest.nodes), np.where(unsure, 1, deepest.probability)
+    return replace(deepest, nodes=nodes, probability=probability)
 
 
 def decode_answers(codec: LabelCodec, answers: Answers) -> NDArray[Any]:

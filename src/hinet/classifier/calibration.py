@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hinet.classifier.answers import deepest_confident
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.held_out import ForeignRows, HeldOut, trust_from_held_out_rows
 from hinet.classifier.labels import Truth
@@ -275,7 +276,7 @@ def risk_bound_for(fitted: Fitted, rows: Any, truth: Truth, risk: float, certain
 
 def answers_at(fitted: Fitted, rows: Any, truth: Truth, labels: NDArray[np.int64], threshold: float) -> AnswerCounts:
     """Return how rows are answered at a threshold; ``labels`` are the nodes they are answered with without one."""
-    answers = fitted.predictor.deepest_confident(rows, threshold)
+    answers = deepest_confident(fitted, rows, threshold)
     answered = answers.probability >= threshold
     right = truth.are_right(answers.nodes, or_above=True)
     full = (answers.nodes == labels) | fitted.codec.taxonomy.leaves[answers.nodes]

@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from signal import SIGINT, signal
+from threading import Event
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
@@ -123,12 +126,12 @@ def predict(
     with (
         rows.row_errors(output) as row_errors,
         counter_for_terminal(run.quiet) as counter,
-        _report_interruption(out, counter),
+        _report_interruption(out, counter) as check_interrupted,
     ):
         if cluster is None:
             blocks = labelled_blocks(paths, query, rows.options, row_errors)
             new_output = partial(PredictionOutput, loaded, table, query, prefix, rows.skips_errors)
-            notes = _write(blocks, target, new_output, counter)
+            notes = _write(blocks, target, new_output, counter, check_interrupted)
         else:
             from hinet.cluster.prediction import PredictionJob, Sink, predict_rows
 
@@ -151,17 +154,38 @@ class _Target(NamedTuple):
 
 
 @contextmanager
-def _report_interruption(out: str, counter: RowCounter) -> Iterator[None]:
-    """Print how many rows were finished, and what became of them, after Ctrl-C or SIGTERM."""
+def _report_interruption(out: str, counter: RowCounter) -> Iterator[Callable[[], None]]:
+    """Print how many rows were finished, and what became of them, after Ctrl-C or SIGTERM.
+
+    The yielded function raises KeyboardInterrupt after Ctrl-C. Compiled code turns a KeyboardInterrupt into a
+    SystemError, and callbacks of the garbage collector swallow it.
+    """
+    interrupted = Event()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        interrupted.set()
+        raise KeyboardInterrupt
+
+    def check_interrupted() -> None:
+        if interrupted.is_set():
+            raise KeyboardInterrupt
+
+    before = signal(SIGINT, interrupt)
     try:
-        yield
-    except (KeyboardInterrupt, SystemExit):
+        yield check_interrupted
+    except (KeyboardInterrupt, SystemExit, SystemError) as error:
+        if isinstance(error, SystemError) and not interrupted.is_set():
+            raise
         counter.end_line()
         finished = f"interrupted after {counted(counter.rows, 'row')}"
         remedy = "To keep finished rows, write them to --out -"
         outcome = "the output is incomplete" if out == STANDARD else f"{out} was not written. {remedy}"
         typer.echo(f"{finished}; {outcome}", err=True)
+        if isinstance(error, SystemError):
+            raise KeyboardInterrupt from None
         raise
+    finally:
+        signal(SIGINT, before)
 
 
 def _check_paths(paths: list[str], *, on_cluster: bool) -> None:
@@ -228,6 +252,7 @@ def _write(
     target: _Target,
     new_output: Callable[[LabelledBlock], PredictionOutput],
     counter: RowCounter,
+    check_interrupted: Callable[[], None],
 ) -> PredictionNotes:
     """Write the predictions of blocks and return what to report; open the file after the first block is read."""
     from hinet.classifier.prediction_table import NO_ROWS
@@ -243,4 +268,5 @@ def _write(
         for block in chain.from_iterable(block.parts(output.rows_at_a_time) for block in chain([first], filled)):
             table.write(output.columns(block))
             counter.advanced(len(block))
+            check_interrupted()
     return output.notes

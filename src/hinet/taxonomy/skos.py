@@ -23,7 +23,7 @@ MAX_EXPANSION = 10  # characters that entities may add per character of the file
 MIN_EXPANSION = 1 << 20  # characters that entities may add to any file
 
 _SKIPPED = r"<\?.*?\?>|<!--.*?-->"
-_SUBSET = rf"""\[(?>{_SKIPPED}|"[^"]*"|'[^']*'|[^\]"'])*+\]\s*"""
+_SUBSET = rf"""\[(?>{_SKIPPED}|"[^"]*"|'[^']*'|[^\]"'<]|<(?!!--|\?))*+\]\s*"""
 _DOCTYPE = rf"""<!DOCTYPE(?>"[^"]*"|'[^']*'|[^\[>"'])*+(?>{_SUBSET})?+>"""
 PROLOG = rf"(?>\s+|{_SKIPPED}|{_DOCTYPE})*+"  # everything before the first element
 _DECLARED = re.compile(rf"((?>\s+|{_SKIPPED})*+)({_DOCTYPE})", re.DOTALL)
