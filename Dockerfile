@@ -1,4 +1,4 @@
-# hinet serve in an image: without torch, compiled when it is built, not run by root.
+# Image for hinet serve: without torch, kernels compiled at build time, not run as root.
 #   docker build --tag hinet .
 #   docker run --publish 127.0.0.1:8000:8000 --volume ./model:/models/model:ro hinet
 

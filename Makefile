@@ -9,16 +9,16 @@ INSTALL = $(PIP) install $(PIP_OPTIONS) --constraint constraints.txt --editable
 
 .PHONY: demo test test-slow test-browser check bench bench-peers docs release clean
 
-demo: $(CORE)  ## the whole job on the built-in ICD-10-CM set: train, evaluate, predict
+demo: $(CORE)  ## train, evaluate and predict on the built-in ICD-10-CM set
 	$(BIN)/hinet demo
 
-test: $(COMPILED)  ## every test but slow ones and those in a browser, doctests included
+test: $(COMPILED)  ## all tests except slow and browser tests; includes doctests
 	$(BIN)/python -m pytest -q -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15 --ignore tests/browser
 
-test-slow: $(COMPILED)  ## tests that take long, such as a cluster that loses a worker in training
+test-slow: $(COMPILED)  ## slow tests, such as a cluster that loses a worker in training
 	$(BIN)/python -m pytest -q -m slow --durations 5 --ignore tests/browser
 
-test-browser: $(COMPILED)  ## the page in Chromium, if it is installed; screenshots land in build/screenshots
+test-browser: $(COMPILED)  ## web page tests in Chromium, if installed; screenshots are in build/screenshots
 	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --durations 5 tests/browser
 
 check: $(EVERYTHING)  ## format, lint, types, import layers
@@ -27,7 +27,7 @@ check: $(EVERYTHING)  ## format, lint, types, import layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(EVERYTHING)  ## slow measurements, with HINET_DATA=folder of the data sets; results land in benchmarks/results
+bench: $(EVERYTHING)  ## slow measurements; HINET_DATA is the folder of the data sets; results are in benchmarks/results
 	$(BIN)/python benchmarks/taxonomy.py
 	$(BIN)/python benchmarks/metrics.py
 	$(BIN)/python benchmarks/ontologies.py
@@ -57,33 +57,33 @@ bench: $(EVERYTHING)  ## slow measurements, with HINET_DATA=folder of the data s
 	$(BIN)/python benchmarks/cluster.py
 	$(BIN)/python benchmarks/page.py
 
-bench-peers: $(EVERYTHING)  ## hinet beside its peers; DATA='naics lshtc' with HINET_DATA=folder of them; writes docs/benchmarks.md
+bench-peers: $(EVERYTHING)  ## comparison with other tools, e.g. DATA='naics lshtc' HINET_DATA=folder; writes docs/benchmarks.md
 	$(BIN)/python benchmarks/bench_peers.py --data $(or $(DATA),icd)
 	$(BIN)/python benchmarks/bench_peers.py --report
 
-docs: $(EVERYTHING)  ## the site in build/site, with the command-line reference from the program itself; warnings are errors
+docs: $(EVERYTHING)  ## documentation site in build/site, with a generated command-line reference; warnings are errors
 	$(BIN)/typer hinet.cli utils docs --name hinet --output docs/cli.md
 	$(BIN)/python tools/figures.py
 	$(BIN)/python -m sphinx -b html -W --keep-going -q -j auto -c tools/site -d build/doctrees docs build/site
 
-release: $(CORE)  ## sdist and wheel in dist, checked: a fresh install, the demo; with TAG=v1.2.3 also that the tag fits
+release: $(CORE)  ## sdist and wheel in dist, tested in a fresh install; TAG=v1.2.3 also checks the tag
 	$(INSTALL) '.[release]'
 	$(BIN)/python tools/release.py $(TAG)
 
-clean:  ## everything that can be made again
+clean:  ## remove generated files
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(CORE): pyproject.toml constraints.txt  # what users need; without torch
+$(CORE): pyproject.toml constraints.txt  # packages that users need, without torch
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(INSTALL) '.[demo]'
 	touch $@
 
-$(EVERYTHING): pyproject.toml constraints.txt  # and what tests and measurements need
+$(EVERYTHING): pyproject.toml constraints.txt  # also packages for tests and benchmarks
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(INSTALL) '.[demo,bench,dev,docs]'
 	touch $(CORE) $@
 
-$(COMPILED): $(EVERYTHING) $(KERNELS)  # once, with all cores, so that no two tests compile the same side by side
+$(COMPILED): $(EVERYTHING) $(KERNELS)  # once, on all cores, so that parallel tests do not compile the same kernels
 	$(BIN)/hinet compile --quiet
 	touch $@

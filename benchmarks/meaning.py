@@ -114,7 +114,7 @@ def static_folder(name: str) -> Path:
     return folder
 
 
-def beside(kind: str, vectors: Path) -> dict[str, Any]:
+def vector_options(kind: str, vectors: Path) -> dict[str, Any]:
     """Return the parameters of a classifier of a kind."""
     if kind == "encoder":
         return {"encoder": packaged_encoder()}
@@ -158,7 +158,7 @@ def accuracies(name: str) -> dict[str, Any]:
     phrases, codes = read_phrases(name, task.train.labels) if name in PHRASES else ([], [])
     results: dict[str, Any] = {"phrases": len(phrases)}
     for kind in KINDS[name]:
-        models = (task.fit(seed, **beside(kind, vectors)) for seed in SEEDS)
+        models = (task.fit(seed, **vector_options(kind, vectors)) for seed in SEEDS)
         found = means(
             task.scores(model, task.test)
             | ({f"phrases_{key}": hit for key, hit in task.hits(model, phrases, codes).items()} if phrases else {})
@@ -174,7 +174,7 @@ def speed(name: str, kinds: Sequence[str]) -> dict[str, Any]:
     """Measure training and prediction from texts, alternately, and their ratios to the first kind."""
     task, vectors = Task.load(name), static_folder(name)
     few = replace(task, train=Rows(task.train.texts[:FEW_ROWS], task.train.labels[:FEW_ROWS]))
-    options = {kind: beside(kind, vectors) for kind in kinds}
+    options = {kind: vector_options(kind, vectors) for kind in kinds}
     for given in options.values():
         few.fit(0, **given).predict(task.test.texts[:FEW_ROWS])
     train: dict[str, list[float]] = {kind: [] for kind in kinds}
@@ -204,7 +204,7 @@ def speed(name: str, kinds: Sequence[str]) -> dict[str, Any]:
 def size(name: str, kind: str) -> dict[str, Any]:
     """Measure one model on disk; the peak memory of the case is that of its training."""
     vectors = static_folder(name)
-    classifier = Task.load(name).fit(SEEDS[0], **beside(kind, vectors))
+    classifier = Task.load(name).fit(SEEDS[0], **vector_options(kind, vectors))
     with tempfile.TemporaryDirectory() as folder:
         classifier.save(f"{folder}/model")
         return {"megabytes": megabytes(folder)}
@@ -224,7 +224,7 @@ def labels_without_rows() -> dict[str, Any]:
             vectors = distilled(known.train.texts, Path(folder, "vectors"))
             for kind in ("static", "encoder"):
                 for titles in (False, True):
-                    model = known.fit(seed, titles=titles, **beside(kind, vectors))
+                    model = known.fit(seed, titles=titles, **vector_options(kind, vectors))
                     found = {"rows": len(new.texts), **task.hits(model, new.texts, new.labels)}
                     found |= {f"other_{key}": value for key, value in task.scores(model, others).items()}
                     runs.setdefault(f"{kind}, titles" if titles else kind, []).append(found)
@@ -244,7 +244,7 @@ def calibration(name: str, kinds: Sequence[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         vectors = distilled(train.texts, Path(folder, "vectors"))
         for kind in kinds:
-            models = [task.fit(seed, **beside(kind, vectors)) for seed in SEEDS]
+            models = [task.fit(seed, **vector_options(kind, vectors)) for seed in SEEDS]
             before = means(reliability(model, test, strange) for model in models)
             for model in models:
                 model.calibrate(held.texts, held.labels)

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from classifier import parts
 from engine import SEEDS, TEXTS
-from meaning import beside, distilled, means, read_phrases
+from meaning import distilled, means, read_phrases, vector_options
 from measure import Case, run_cases
 
 from hinet import HiNetClassifier, Taxonomy
@@ -88,7 +88,7 @@ def phrases_and_rows(name: str, kind: str) -> dict[str, Any]:
     trust = []
     with tempfile.TemporaryDirectory() as folder:
         vectors = distilled(train[0], Path(folder, "vectors")) if kind == "static" else Path(folder)
-        options = beside(kind, vectors)
+        options = vector_options(kind, vectors)
         for seed in SEEDS:
             classifier = HiNetClassifier(texts.taxonomy, random_state=seed, **options).fit(*train, valid=held)
             untrusting = calibrated_without_trust(classifier, *held)

@@ -1,7 +1,7 @@
 import os
 
-os.environ["HF_HUB_OFFLINE"] = "1"  # a name on the hub is refused at once; read when its client is imported
-os.environ["OMP_NUM_THREADS"] = "1"  # tests run side by side; more threads would wait for each other
+os.environ["HF_HUB_OFFLINE"] = "1"  # rejects hub names at once; read when the client is imported
+os.environ["OMP_NUM_THREADS"] = "1"  # tests run in parallel; more threads would compete
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ settings.register_profile(
 )
 settings.load_profile("hinet")
 
-compile_from_now_on()  # so that no answer depends on the time that tests before it took
+compile_from_now_on()  # results must not depend on how long earlier tests took
 
 HERE = Path(__file__).parent
 LONG = (
@@ -26,6 +26,6 @@ LONG = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with the files that take longest, so that two workers end at about the same time."""
+    """Run the slowest files first, so that two workers finish at about the same time."""
     rank = {HERE / name: number for number, name in enumerate(LONG)}
     items.sort(key=lambda item: rank.get(item.path, len(LONG)))

@@ -1,4 +1,4 @@
-"""Processes that tests start, each with a time limit, so that no test hangs."""
+"""Start processes with a time limit, so that no test hangs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Command = Sequence[str | Path]
 
 
 def run(command: Command, seconds: float = LONGEST, **options: Any) -> subprocess.CompletedProcess[Any]:
-    """Run a command for at most ``seconds``, and return its exit code and its output, by default as text."""
+    """Run a command for at most ``seconds``; return its exit code and output, by default as text."""
     streams = {} if "stdout" in options else {"capture_output": True}
     return subprocess.run(command, check=False, timeout=seconds, **{"text": True, **streams, **options})
 
 
 @contextmanager
 def started(command: Command, **options: Any) -> Iterator[subprocess.Popen[Any]]:
-    """Yield a running command; it is killed if the block takes too long."""
+    """Yield a running command, which is killed if the block takes too long."""
     with subprocess.Popen(command, **{"text": True, **options}) as process:
         timer = Timer(LONGEST, process.kill)
         timer.start()

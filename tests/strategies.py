@@ -1,4 +1,4 @@
-"""Random hierarchies, and the slow and obvious ways to count what they hold."""
+"""Random hierarchies, and brute-force references for counting and scoring traces."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ awkward_names = st.one_of(
 
 
 @st.composite
-def edge_lists(draw: st.DrawFn, *, dag: bool, most: int = 9) -> list[tuple[str | None, str]]:
-    """Edges over distinct names in which a node comes after its parents."""
-    nodes = draw(st.lists(awkward_names, min_size=1, max_size=most, unique=True))
+def edge_lists(draw: st.DrawFn, *, dag: bool, max_nodes: int = 9) -> list[tuple[str | None, str]]:
+    """Edges over distinct names, with every node after its parents."""
+    nodes = draw(st.lists(awkward_names, min_size=1, max_size=max_nodes, unique=True))
     edges: list[tuple[str | None, str]] = []
     for place, node in enumerate(nodes):
         if dag and place:
@@ -45,20 +45,20 @@ def taxonomies(draw: st.DrawFn, *, dag: bool | None = None) -> Taxonomy:
 
 @st.composite
 def layered(draw: st.DrawFn) -> Layers:
-    """A small tree or DAG as layers, with some inner nodes, and perhaps the root, that end traces."""
+    """Layers of a small tree or DAG, in which some inner nodes and possibly the root end traces."""
     return draw(layered_with_ends())[0]
 
 
 @st.composite
 def layered_with_ends(draw: st.DrawFn) -> tuple[Layers, set[str]]:
-    """Layers as :func:`layered`, and the nodes at which a trace may end, by the rule itself."""
+    """Layers as in :func:`layered`, and the nodes at which a trace may end."""
     taxonomy = draw(taxonomies())
     chosen = draw(st.lists(st.sampled_from(taxonomy.ids), unique=True))
     return Layers.of(taxonomy, ends=chosen), {*chosen, *(node for node in taxonomy if not taxonomy.children(node))}
 
 
 def all_traces(taxonomy: Taxonomy, ending: set[str]) -> Iterator[tuple[str, ...]]:
-    """Every complete trace as a path of ids below the root, by walking the taxonomy itself."""
+    """Every complete trace as a path of ids below the root, by walking the taxonomy."""
     root = taxonomy.ids[taxonomy.root] if taxonomy.root >= 0 else None
 
     def walk(node: str | None, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

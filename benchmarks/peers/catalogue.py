@@ -38,7 +38,7 @@ PARABEL = {"cluster_balanced": True, "cluster_k": 2, "max_depth": 20}
 BONSAI = {"cluster_balanced": False, "cluster_k": 100, "max_depth": 3}
 FASTTEXT = tuple(
     {"lr": rate, "epoch": epochs, **features}
-    for features in ({}, {"minn": 0, "maxn": 0})  # with and without character n-grams
+    for features in ({}, {"minn": 0, "maxn": 0})  # character n-grams on and off
     for rate in (0.5, 1.0)
     for epochs in (25, 50)
 )

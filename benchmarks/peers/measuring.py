@@ -55,7 +55,7 @@ def validation_accuracy(peer: Peer, data: PeerData) -> dict[str, Any]:
     peer.prepare(data)
     try:
         peer.fit(*data.train.single(), data)
-    except (RuntimeError, ValueError) as error:  # for example, training diverged
+    except (RuntimeError, ValueError) as error:  # training diverged, for example
         return {"accuracy": 0.0, "error": str(error)}
     return {"accuracy": scores(data, data.valid, peer.answer(data.valid.texts))["accuracy"]}
 
