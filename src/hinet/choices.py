@@ -1,4 +1,4 @@
-"""Values that parameters and options choose from, in a module without imports so that ``hinet --help`` stays fast."""
+"""Choices and defaults of parameters that are also options, without imports so that ``hinet --help`` stays fast."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 TableFormat: TypeAlias = Literal["csv", "tsv", "jsonl", "parquet", "arff", "xlsx", "text"]
 Decoding: TypeAlias = Literal["map", "expected_f1", "label"]
 SplitBy: TypeAlias = Literal["auto", "jobs", "rows"]  # how workers share training
+
+VECTOR_WIDTH = 256  # columns of distilled word vectors
+DRAWN_DEPTH = 2  # levels of a drawn taxonomy
+DRAWN_CHILDREN = 40  # children per node of a drawn taxonomy
 
 TAXONOMY_FORMATS = {  # name: module and class in hinet.taxonomy, description
     "table": ("text_formats", "Table", "node and parent columns"),

@@ -34,39 +34,33 @@ def exported(out: str, *options: str) -> Sequence[str]:
     return Path(out).read_text().splitlines()
 
 
-def test_rows_that_cannot_be_trained_on_do_not_stop_an_export(capsys: pytest.CaptureFixture[str]) -> None:
-    keep(("dark loaf", "rye"), ("pair", ["rye", "milk"]), (" ", "milk"), ("", "tv"), ("nul \0", "tv"), ("cow", "milk"))
+def test_rows_that_a_format_cannot_hold_do_not_stop_an_export(capsys: pytest.CaptureFixture[str]) -> None:
+    keep(("dark loaf", "rye"), ("pair", ["rye", "milk"]), ("cow", "milk"))
     assert exported("rows.csv") == ["title,category", "dark loaf,rye", "cow,milk"]
     assert capsys.readouterr().err.splitlines() == [
         "2 rows",
-        "4 rows were not exported; correct them at the source, or delete them with 'hinet feedback delete':",
+        "1 row was not exported:",
         "  2: has several labels ('rye', 'milk'), which csv cannot hold; write .jsonl",
-        "  3: the text is blank: ' '",
-        "  4: the text is blank: ''",
-        "  5: has a NUL character, which csv cannot hold; write .jsonl",
     ]
-    assert [json.loads(line)["category"] for line in exported("rows.jsonl", "--quiet")] == [
-        "rye", ["rye", "milk"], "tv", "milk",
-    ]  # fmt: skip
-    assert "2 rows were not exported" in capsys.readouterr().err
-    assert len(Store.open(Path("feedback.db"), create=False).entries()) == 6
+    assert [json.loads(line)["category"] for line in exported("rows.jsonl")] == ["rye", ["rye", "milk"], "milk"]
+    assert capsys.readouterr().err == "3 rows\n"
 
 
-def test_what_is_exported_is_read_as_training_rows() -> None:
-    keep(("dark loaf", "rye"), ("pair", ["rye", "milk"]), (" ", "milk"), ("nul \0", "tv"), ("cow", "milk"))
+def test_exported_rows_are_read_as_training_rows() -> None:
+    keep(("dark loaf", "rye"), ("pair", ["rye", "milk"]), ("cow", "milk"))
     query = RowQuery(Columns(("title",), ("category",)))
-    for out, texts in (("rows.csv", ["dark loaf", "cow"]), ("rows.jsonl", ["dark loaf", "pair", "nul \0", "cow"])):
+    for out, texts in (("rows.csv", ["dark loaf", "cow"]), ("rows.jsonl", ["dark loaf", "pair", "cow"])):
         exported(out)
         (block,) = labelled_blocks([out], query, TableOptions(), FailFast())
         assert block.texts == texts
 
 
 def test_an_export_without_a_row_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    keep((" ", "rye"))
+    keep(("pair", ["rye", "milk"]))
     assert run_inside("feedback", "export", "feedback.db", "--out", "rows.csv") == 2
-    told = capsys.readouterr().err
-    assert "1: the text is blank" in told
-    assert "feedback.db: there is no feedback to export" in told
+    error = capsys.readouterr().err
+    assert "1: has several labels" in error
+    assert "feedback.db: there is no feedback to export" in error
     assert not Path("rows.csv").exists()
 
 

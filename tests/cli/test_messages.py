@@ -21,9 +21,11 @@ ONLY_IN_PYTHON = {
     "ends",
     "hash_bits",
     "labels",
+    "level_weights",
     "min_df",
     "network",
     "sample_weight",
+    "tied",
     "two_layers",
     "warm_start",
 }

@@ -55,7 +55,7 @@ def test_no_cache_keeps_nothing(work: Path) -> None:
         ("distill encoder --out vectors --text title", "--text names a column of --rows"),
         ("distill encoder --out vectors --rows products.csv --text name", "no column 'name' among 'id', 'title'"),
         ("distill encoder --out vectors --rows none.csv", "none.csv"),
-        ("distill encoder --out vectors --cache x --no-cache", "--cache and --no-cache exclude each other"),
+        ("distill encoder --out vectors --cache x --no-cache", "--cache cannot be combined with --no-cache"),
         ("inspect encoder", "encoder: is not a folder of static vectors"),
     ],
 )

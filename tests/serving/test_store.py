@@ -15,26 +15,12 @@ import pytest
 
 from hinet.errors import FileError
 from hinet.serving.settings import Settings
-from hinet.serving.store import FORMAT, Store, StoreError
+from hinet.serving.store import FORMAT, MARKS, SCHEMA, Store, StoreError
 from tests.processes import started
 from tests.serving.conftest import Service, serving
 from tests.serving.test_feedback import verdict
 
 BODY = {"text": "dark rye", "verdict": "accept", "nodes": ["rye"]}
-FORMAT_1 = """
-PRAGMA application_id = 0x68696E65;
-PRAGMA user_version = 1;
-CREATE TABLE feedback (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, received TEXT NOT NULL, model TEXT NOT NULL, version TEXT NOT NULL,
-    verdict TEXT NOT NULL, row TEXT NOT NULL, nodes TEXT NOT NULL, predicted TEXT NOT NULL, digest BLOB NOT NULL
-) STRICT;
-CREATE TABLE review (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, received TEXT NOT NULL, model TEXT NOT NULL, digest BLOB NOT NULL,
-    input TEXT, unsure REAL NOT NULL, split REAL NOT NULL, UNIQUE (model, digest)
-) STRICT;
-INSERT INTO feedback
-VALUES (3, 't', 'shop', '1', 'accept', '{"title": "a", "category": "rye"}', '["rye"]', '[]', x'00');
-"""
 
 
 @pytest.fixture
@@ -60,30 +46,21 @@ def test_another_database_is_refused_and_not_touched(tmp_path: Path, mode: str) 
     assert {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in tmp_path.iterdir()} == before
 
 
-def test_a_file_of_a_newer_version_is_refused(path: Path) -> None:
+@pytest.mark.parametrize("format", [FORMAT - 1, FORMAT + 1])
+def test_a_file_of_another_format_is_refused(path: Path, format: int) -> None:
     Store.open(path).close()
     with closing(sqlite3.connect(path)) as database:
-        database.execute(f"PRAGMA user_version = {FORMAT + 1}")
-    with pytest.raises(FileError, match="newer version of hinet"):
+        database.execute(f"PRAGMA user_version = {format}")
+    with pytest.raises(FileError, match=f"has the format {format} of another version of hinet"):
         Store.open(path)
 
 
-def test_a_file_of_format_1_is_converted(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as database:
-        database.executescript(FORMAT_1)
-    for expected in ([3], [4]):
-        with closing(Store.open(path)) as store:
-            assert [kept.id for kept in store.training_rows("shop", only_new=True)] == expected
-            store.mark_exported(expected)
-            store.add(verdict("b", "milk"))
-
-
-def test_feedback_of_a_service_that_was_killed_as_it_created_the_file_is_found(path: Path) -> None:
+def test_a_file_whose_creation_was_interrupted_is_opened(path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
-        database.execute("PRAGMA journal_mode = WAL")  # all else is in the write-ahead log
-        database.executescript(f"BEGIN; {FORMAT_1} COMMIT;")
+        database.execute("PRAGMA journal_mode = WAL")
+        database.executescript(f"BEGIN; {SCHEMA} {MARKS} COMMIT;")  # all of it is in the write-ahead log
         with closing(Store.open(path)) as store:
-            assert [kept.id for kept in store.training_rows("shop")] == [3]
+            assert store.add(verdict("a", "rye")) == 1
 
 
 CREATE = "import sys; from pathlib import Path; from hinet.serving.store import Store\nfor line in sys.stdin:\n"

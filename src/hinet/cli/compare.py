@@ -1,4 +1,4 @@
-"""``hinet compare``: the Flatten Network, the network of the paper and the default one, trained alike."""
+"""``hinet compare``: the Flatten Network, the network of the paper and the default one, with the same training."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def compare(
     epochs: Annotated[
         int | None, option("Training epochs of every model (default: chosen from the number of rows).", min=1)
     ] = None,
-    width: Annotated[int | None, option("Width of the feature layer (default: 256).", min=1)] = None,
+    width: Annotated[int | None, option("Width of the feature layer (default: that of the network).", min=1)] = None,
     out: Annotated[Path, option("JSON file for the results.")] = Path("compare.json"),
     plot: Annotated[Path, option("File for the plot: .png, .svg or .pdf.")] = PLOT,
 ) -> None:
@@ -91,7 +91,7 @@ def _save(data: ComparisonData, outcomes: list[Outcome], out: Path, plot: Path) 
 
 
 def print_outcomes(data: ComparisonData, outcomes: list[Outcome]) -> None:
-    """Print a row for every model with the means over its seeds."""
+    """Print a row per model with the means over its seeds."""
     import numpy as np
     from rich.console import Console
     from rich.table import Table

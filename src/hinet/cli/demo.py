@@ -35,7 +35,7 @@ def demo(
     run: RunOptions,
     out: Annotated[Path | None, option("Folder for the trained model (default: not saved).", "--out", "--save")] = None,
     vectors: Annotated[
-        bool, option("Understand words that no row has, by vectors distilled from all-MiniLM-L6-v2.", "--vectors")
+        bool, option("Use word vectors distilled from all-MiniLM-L6-v2, for words that no row has.", "--vectors")
     ] = False,
 ) -> None:
     """Train on the built-in ICD-10-CM data set, evaluate on test rows, and classify some phrases.
@@ -79,14 +79,14 @@ def demo(
 
 
 def _distilled(run: RunOptions) -> TokenVectors:
-    """Return static vectors of the encoder that a package carries."""
+    """Return static vectors of the packaged encoder."""
     from tempfile import TemporaryDirectory
 
     from hinet.encoders import Encoder, distill, packaged_encoder, read_vectors
     from hinet.progress import SilentProgress, progress_for_terminal
 
     folder = packaged_encoder()
-    run.message("distilling vectors of words from all-MiniLM-L6-v2")
+    run.message("distilling word vectors from all-MiniLM-L6-v2")
     with TemporaryDirectory() as work:
         progress = SilentProgress() if run.quiet else progress_for_terminal("vectors")
         distill(Encoder.load(folder, threads=run.threads), Path(work, "vectors"), progress=progress)
@@ -94,7 +94,7 @@ def _distilled(run: RunOptions) -> TokenVectors:
 
 
 def _evaluation_table(classifier: HiNetClassifier, icd: Icd10cm, seconds: float) -> Table:
-    """Return the figures of the classifier on test rows as a table."""
+    """Return the metrics of the classifier on test rows as a table."""
     import numpy as np
 
     from hinet.cli.evaluate import evaluation_table

@@ -22,8 +22,8 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.evaluation.risk import AnswerCounts
     from hinet.evaluation.set_evaluation import SetEvaluation
 
-MIN_SCORE = 1e-4  # of nodes that count for AU(PRC): others are as good as never
-_OUTPUT = "evaluation"  # the start of the default of --rejects
+MIN_SCORE = 1e-4  # minimum probability of nodes for AU(PRC)
+_OUTPUT = "evaluation"  # prefix of the default of --rejects
 
 
 @thread_options
@@ -40,7 +40,7 @@ def evaluate(
         Path | None, option(f"Plot accuracy by level, reliability, risk against coverage, and errors. {PLOT}")
     ] = None,
     keep: Annotated[
-        bool, option("Keep the figures in the folder of the model, for 'hinet serve' to show.", "--keep")
+        bool, option("Save the metrics in the folder of the model, for 'hinet serve' to show.", "--keep")
     ] = False,
     encoder: EncoderFolder = None,
 ) -> None:
@@ -75,7 +75,7 @@ def evaluate(
         from hinet.evaluation.plots import plot_evaluation, plot_set_evaluation
 
         title = f"{model.name}: {counted(len(evaluation), 'row')}"
-        if sets is not None and sets.scores is not None:  # the model predicts sets
+        if sets is not None and sets.scores is not None:  # a multilabel model
             plot_set_evaluation(sets, plot, title)
         else:
             plot_evaluation(evaluation, plot, title)
@@ -89,21 +89,21 @@ def evaluate(
     _print(evaluation, loaded, speed, AnswerCounts.joined(counts) if counts else None, sets, as_json)
 
 
-class _JudgedBlock(NamedTuple):
-    """The true labels of rows, the predictions, which are right, and the answers at the calibrated threshold."""
+class _BlockResult(NamedTuple):
+    """True labels and predictions of a block of rows."""
 
     labels: list[tuple[str, ...]]
-    knows_labels: bool  # whether the model knows one of them, or a node above one
+    knows_labels: bool  # whether the model knows a label or an ancestor of one
     found: Found
     right: Any
-    counts: AnswerCounts | None  # of answers at the threshold, if there is one
-    ranked: list[list[str]] | None  # the first labels, where rows have several
-    predicted: list[list[str]] | None  # the predicted set, if the model has sets
-    scores: Any  # of every node, if the model has sets
-    seconds: float  # that it took to count answers and rank labels
+    counts: AnswerCounts | None  # answers at the calibrated threshold, if there is one
+    ranked: list[list[str]] | None  # most probable labels, if rows have several
+    predicted: list[list[str]] | None  # predicted set, for a multilabel model
+    scores: Any  # probabilities of all nodes, for a multilabel model
+    seconds: float  # time spent on counts, ranked, predicted and scores
 
 
-def _evaluate_block(loaded: LoadedModel, block: LabelledBlock) -> _JudgedBlock:
+def _evaluate_block(loaded: LoadedModel, block: LabelledBlock) -> _BlockResult:
     from hinet.classifier.calibration import answers_at
     from hinet.classifier.labels import NOTHING
 
@@ -123,21 +123,12 @@ def _evaluate_block(loaded: LoadedModel, block: LabelledBlock) -> _JudgedBlock:
         predicted = _names_of(loaded, sets.nodes, sets.offsets)
         scores = fitted.search.node_probabilities(rows, MIN_SCORE)
     seconds = time.perf_counter() - start
-    return _JudgedBlock(
-        truth.whole_ids(),
-        bool((truth.nodes != NOTHING).any()),
-        found,
-        truth.are_right(ends),
-        counts,
-        ranked,
-        predicted,
-        scores,
-        seconds,
-    )
+    knows_labels, right = bool((truth.nodes != NOTHING).any()), truth.are_right(ends)
+    return _BlockResult(truth.whole_ids(), knows_labels, found, right, counts, ranked, predicted, scores, seconds)
 
 
 def _ranked(loaded: LoadedModel, rows: Any) -> list[list[str]]:
-    """Return the most probable labels of every row, the best first."""
+    """Return the most probable labels of every row, best first."""
     from hinet.evaluation.set_evaluation import RANKS
 
     traces = loaded.fitted.predictor.top_labels(rows, max(RANKS)).found.traces
@@ -152,7 +143,7 @@ def _names_of(loaded: LoadedModel, nodes: Any, offsets: Any) -> list[list[str]]:
     return [names[start:end] for start, end in pairwise(offsets.tolist())]
 
 
-def _combine(loaded: LoadedModel, parts: list[_JudgedBlock]) -> Evaluation:
+def _combine(loaded: LoadedModel, parts: list[_BlockResult]) -> Evaluation:
     import numpy as np
 
     from hinet.classifier.prediction_table import concat_traces
@@ -168,8 +159,8 @@ def _combine(loaded: LoadedModel, parts: list[_JudgedBlock]) -> Evaluation:
     return Evaluation(taxonomy, labels, concat_traces([part.found for part in parts]), right)
 
 
-def _combine_sets(loaded: LoadedModel, evaluation: Evaluation, parts: list[_JudgedBlock]) -> SetEvaluation | None:
-    """Return the evaluation of sets, if rows have several labels; a model of one label predicts the best alone."""
+def _combine_sets(loaded: LoadedModel, evaluation: Evaluation, parts: list[_BlockResult]) -> SetEvaluation | None:
+    """Return the evaluation of label sets, if rows have several labels; a single-label model predicts the best one."""
     import scipy.sparse as sp
 
     from hinet.evaluation.set_evaluation import SetEvaluation
@@ -182,7 +173,7 @@ def _combine_sets(loaded: LoadedModel, evaluation: Evaluation, parts: list[_Judg
         return SetEvaluation(taxonomy, truth, [labels[:1] for labels in ranked], ranked)
     predicted = [labels for part in parts for labels in part.predicted or ()]
     scores = sp.vstack([part.scores for part in parts], format="csr")
-    scores.resize(len(truth), len(taxonomy))  # labels that the model does not know have none
+    scores.resize(len(truth), len(taxonomy))  # labels that the model does not know have no score
     return SetEvaluation(taxonomy, truth, predicted, ranked, scores)
 
 
@@ -219,7 +210,7 @@ def _print(
 
 
 def evaluation_table(evaluation: Evaluation, outputs: int, speed: float) -> Table:
-    """Return the figures as a table."""
+    """Return the metrics as a table."""
     from rich.table import Table
 
     report = evaluation.report
@@ -242,7 +233,7 @@ def evaluation_table(evaluation: Evaluation, outputs: int, speed: float) -> Tabl
 
 
 def set_figures(sets: SetEvaluation) -> list[tuple[str, str]]:
-    """Return the figures of sets and of the first labels, as text."""
+    """Return the metrics of label sets and of ranked labels, as text."""
     from hinet.evaluation.set_evaluation import RANKS
 
     report, ranking = sets.report, sets.ranking

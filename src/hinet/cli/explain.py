@@ -1,4 +1,4 @@
-"""``hinet explain``: the words that led to the label of a text, step by step."""
+"""``hinet explain``: the words behind the label of a text, step by step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def explain(
     label: Annotated[
         str | None, option("Label to explain, written as in the training rows (default: the predicted one).")
     ] = None,
-    most: Annotated[int, option("Features to list for each step.", min=1)] = 5,
+    most: Annotated[int, option("Features to list per step.", min=1)] = 5,
     as_json: AsJson = False,
     encoder: EncoderFolder = None,
 ) -> None:
@@ -79,7 +79,7 @@ def _explanation_text(text: str, explanation: Explanation, taxonomy: Taxonomy) -
     if explanation.unknown_words:
         lines.append(f"unknown words: {', '.join(explanation.unknown_words)}\n\n", style="yellow")
     if not any(step.reasons for step in explanation.steps):
-        lines.append("the text has no known feature: the trace is that of most training rows\n\n", style="yellow")
+        lines.append("the text has no known feature: the trace is the most frequent in training\n\n", style="yellow")
     for step in explanation.steps:
         _draw_step(lines, step, taxonomy)
     return lines

@@ -28,15 +28,15 @@ def export(
     run: RunOptions,
     out: Annotated[str, option("File to write: .csv, .tsv, .jsonl or .parquet; - for standard output, as CSV.")] = "-",
     model: Annotated[str | None, option("Name that the model is served by (default: the only one).")] = None,
-    since_last: Annotated[bool, option("Write only rows that no export has written before.", "--since-last")] = False,
+    since_last: Annotated[bool, option("Write only rows that were never exported.", "--since-last")] = False,
 ) -> None:
     """Write rows with their correct labels, in the columns of the training rows; the last verdict on a text counts.
 
     Example: hinet feedback export feedback.db --out rows.csv
 
-    Train on the rows with 'hinet update', or with 'hinet train' together with other rows. Rows that cannot be trained
-    on or written are listed with their ids on standard error, and the exit code is 0. If there is no row to write, no
-    file is written, and the exit code is 2. Rows count as exported once the file is complete.
+    Train on the rows with 'hinet update', or with 'hinet train' together with other rows. Rows that the
+    format cannot hold are listed with their ids on standard error, and the exit code is 0. If there is no row to write,
+    no file is written, and the exit code is 2. Rows count as exported once the file is complete.
     """
     from hinet.data.tables import new_table, output_format
 
@@ -52,32 +52,19 @@ def export(
                 table.write({name: [row.get(name) for row in rows] for name in names})
             store.mark_exported(row.id for row in exported)
             run.message(counted(len(rows), "row"))
-    _report(problems)
+    if problems:
+        lines = [f"  {number}: {text}" for number, text in problems.items()]
+        typer.echo("\n".join([f"{counted(len(problems), 'row was/rows were')} not exported:", *lines]), err=True)
     if not exported:
         raise HiNetError(f"{file}: there is no feedback to export{' since the last export' if since_last else ''}")
 
 
 def _problem(row: TrainingRow, format: TableFormat) -> str:
-    """Return why a row cannot be trained on or written in a format; an empty string if it can."""
-    if row.is_blank:
-        return f"the text is blank: {quoted(str(next(iter(row.row.values())) or ''))}"
-    if format == "jsonl":
-        return ""
+    """Return why a row cannot be written in a format; an empty string if it can."""
     labels = next((cell for cell in row.row.values() if isinstance(cell, list)), None)
-    if labels is not None:
-        return f"has several labels ({', '.join(map(quoted, labels))}), which {format} cannot hold; write .jsonl"
-    if format != "parquet" and any("\0" in cell for cell in row.row.values() if isinstance(cell, str)):
-        return f"has a NUL character, which {format} cannot hold; write .jsonl"
-    return ""
-
-
-def _report(problems: dict[int, str]) -> None:
-    """Print which rows were not exported, and why."""
-    if problems:
-        rows = counted(len(problems), "row was/rows were")
-        remedy = "correct them at the source, or delete them with 'hinet feedback delete'"
-        lines = [f"{rows} not exported; {remedy}:", *(f"  {number}: {text}" for number, text in problems.items())]
-        typer.echo("\n".join(lines), err=True)
+    if format == "jsonl" or labels is None:
+        return ""
+    return f"has several labels ({', '.join(map(quoted, labels))}), which {format} cannot hold; write .jsonl"
 
 
 @app.command()
@@ -145,7 +132,7 @@ def _open(file: Path) -> Store:
 
 
 def _model_of(store: Store, file: Path, model: str | None) -> str:
-    """Return the model whose feedback is wanted: the named one, or the only one."""
+    """Return the named model, or the only one."""
     names = list(dict.fromkeys(count.model for count in store.counts()))
     if not names:
         raise HiNetError(f"{file}: there is no feedback yet")

@@ -1,4 +1,4 @@
-"""The end of a command that trains: calibration with validation rows, and a report of the model."""
+"""The last steps of commands that train: calibration with validation rows, and a report of the model."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:  # imported when a command runs, so that --help is fast
 
 
 def calibrate(classifier: HiNetClassifier, count: int, risk: float | None, *held_out: Any) -> HiNetError | None:
-    """Calibrate with the validation rows of the fit or with ``held_out``, if there are enough.
+    """Calibrate with the validation rows of the fit, or with ``held_out``, if there are enough.
 
     Returns
     -------
     HiNetError or None
-        Why a risk cannot be guaranteed.
+        The reason why the risk cannot be guaranteed, if so.
     """
     from hinet.classifier.calibration import MIN_ROWS
 
@@ -35,15 +35,15 @@ def calibrate(classifier: HiNetClassifier, count: int, risk: float | None, *held
 
 
 def calibration_message(classifier: HiNetClassifier) -> str | None:
-    """Return how the validation rows calibrated the model, or why they did not; None without such rows."""
+    """Describe the calibration, or why there is none; None without validation rows."""
     from hinet.classifier.calibration import MIN_ROWS
 
     metrics, calibration = classifier.metrics_.get("validation"), getattr(classifier, "calibration_", None)
     if calibration is None:
         if metrics is None:
             return None
-        kept = classifier.fitted_.held_out
-        rows = max(metrics["rows"], 0 if kept is None else len(kept))
+        held_out = classifier.fitted_.held_out
+        rows = max(metrics["rows"], 0 if held_out is None else len(held_out))
         few = counted(rows, "validation row is/validation rows are")
         return f"{few} too few to calibrate; probabilities stay as trained. Hold out at least {MIN_ROWS} rows"
     error = f"calibration error of {counted(calibration.rows, 'validation row')} {calibration.error_before:.3f}"
@@ -57,7 +57,7 @@ def calibration_message(classifier: HiNetClassifier) -> str | None:
 def report_model(
     classifier: HiNetClassifier, model: Path, seconds: float, run: RunOptions, risk_error: HiNetError | None
 ) -> None:
-    """Print the metrics and the calibration of a saved model, and where it is; then raise ``risk_error``, if any."""
+    """Print the metrics, calibration and folder of a saved model; then raise ``risk_error``, if any."""
     from hinet.classifier.model_folder import read_manifest
 
     metrics = classifier.metrics_.get("validation")

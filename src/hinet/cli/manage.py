@@ -108,7 +108,7 @@ def _lines(manifest: dict[str, Any]) -> list[str]:
     if columns := _columns(manifest):
         named = [f"{kind} {_listed(names)}" for kind, names in columns.items() if names]
         lines.append(f"  columns     {'; '.join(named)}")
-    hidden = ("taxonomy", "columns", "verbose", "checkpoint_every", "n_jobs")  # no influence, or on the lines above
+    hidden = ("taxonomy", "columns", "verbose", "checkpoint_every", "n_jobs")  # without influence, or shown above
     settings = {k: v for k, v in manifest["parameters"].items() if v not in (None, "auto", False) and k not in hidden}
     lines.append(f"  settings    {', '.join(f'{name} {value}' for name, value in settings.items())}")
     for name, metrics in manifest["metrics"].items():
@@ -135,10 +135,10 @@ def _encoder_lines(manifest: dict[str, Any]) -> list[str]:
 
 
 def _columns(manifest: dict[str, Any]) -> dict[str, Sequence[str]]:
-    """Return the columns that the model reads by kind, and those of the labels if they are known."""
+    """Return the input columns by kind, and the label columns if they are known."""
     from hinet.classifier.loaded import saved_columns
 
-    with suppress(HiNetError):  # a note of this name may be the user's own
+    with suppress(HiNetError):  # the user may have saved another note of this name
         if (columns := saved_columns(manifest)) is not None:
             return {kind: getattr(columns, kind) for kind in ("text", "number", "category", "vector", "label")}
     return manifest["features"]["columns"] if manifest["features"]["kind"] == "frame" else {}
@@ -157,7 +157,7 @@ def _features_line(features: dict[str, Any]) -> str:
     if features["kind"] != "text":
         return f"{features['kind']} rows"
     if "tuned" in features:
-        return f"texts, read by an encoder of the family {features['tuned']['family']} that was fine-tuned"
+        return f"texts, read by a fine-tuned encoder of the family {features['tuned']['family']}"
     settings = features["settings"]
     sizes = {"words": settings["word_ngrams"], "characters": settings["char_ngrams"]}
     parts = [f"{name} {size[0]} to {size[1]}" for name, size in sizes.items() if size]
@@ -189,9 +189,7 @@ def export(
     rows: RowOptions,
     column_options: ColumnOptions,
     run: RunOptions,
-    data: Annotated[
-        list[str] | None, option("Labelled rows to measure the accuracy of the graph with; repeatable.")
-    ] = None,
+    data: Annotated[list[str] | None, option("Labelled rows to measure the accuracy of the graph; repeatable.")] = None,
     encoder: EncoderFolder = None,
 ) -> None:
     """Export a model as an ONNX graph; needs the extra 'export'.

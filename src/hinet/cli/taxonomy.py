@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hinet.choices import TAXONOMY_FORMATS, TaxonomyFormatName
+from hinet.choices import DRAWN_CHILDREN, DRAWN_DEPTH, TAXONOMY_FORMATS, TaxonomyFormatName
 from hinet.cli.main import with_options
 from hinet.cli.options import AsJson, RunOptions, check_outputs, option, quiet_option, shared_options
 from hinet.cli.table_options import LabelSep, parse_delimiter
@@ -99,7 +99,7 @@ def _hierarchy_options(
     root: Annotated[str | None, option("The root (default: the only node without a parent).")] = None,
     encoding: Annotated[str, option("Encoding of the file.")] = "utf-8",
 ) -> HierarchyOptions:
-    """Return how to read the file; an option of one format implies the format."""
+    """Return how to read the file; an option for one format implies the format."""
     from hinet.taxonomy import Edges, LabelPaths, Obo, Skos, Table
 
     chosen: TaxonomyFormat | str | None = format
@@ -141,7 +141,7 @@ def check(
         str | None, option("Label column of --rows (default: 'label'; of ARFF files, the hierarchical attribute).")
     ] = None,
     label_sep: LabelSep = None,
-    every: Annotated[bool, option("List all warnings, not only the first of each kind.", "--all")] = False,
+    every: Annotated[bool, option("List all warnings, not only the first ones of each kind.", "--all")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check a hierarchy: list errors and warnings with their lines, and a summary. Exits with 2 on errors.
@@ -177,18 +177,16 @@ def show(
     node: Annotated[
         str | None, typer.Argument(help="Node to draw the subtree of (default: the root).", show_default=False)
     ] = None,
-    depth: Annotated[int | None, option("Levels to draw (default: 2).", min=0)] = None,
-    most: Annotated[int | None, option("Children to draw of each node (default: 40).", min=1)] = None,
+    depth: Annotated[int, option("Levels to draw.", min=0)] = DRAWN_DEPTH,
+    most: Annotated[int, option("Children to draw per node.", min=1)] = DRAWN_CHILDREN,
 ) -> None:
     """Draw a hierarchy as a tree.
 
     Example: hinet taxonomy show categories.csv electronics --depth 3
     """
-    from hinet.taxonomy.check import DEPTH, MOST_CHILDREN, draw
+    from hinet.taxonomy.check import draw
 
-    taxonomy = hierarchy.taxonomy()
-    depth, most = DEPTH if depth is None else depth, MOST_CHILDREN if most is None else most
-    for line in draw(taxonomy, node, depth=depth, most_children=most):
+    for line in draw(hierarchy.taxonomy(), node, depth=depth, most_children=most):
         typer.echo(line)
 
 

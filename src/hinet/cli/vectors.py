@@ -1,4 +1,4 @@
-"""``hinet vectors``: static vectors of words from a sentence encoder."""
+"""``hinet vectors``: static word vectors from a sentence encoder."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hinet.choices import VECTOR_WIDTH
 from hinet.cli.options import AsJson, RunOptions, option, quiet_option, thread_options
 from hinet.cli.table_options import ColumnOptions, RowOptions, row_options, text_options
 from hinet.errors import FileError, HiNetError, counted
@@ -29,20 +30,20 @@ def distill(
             show_default=False,
         ),
     ],
-    out: Annotated[Path, option("Folder to write; static vectors that are there are replaced.")],
+    out: Annotated[Path, option("Folder to write; replaces older static vectors there.")],
     rows: RowOptions,
     column_options: ColumnOptions,
     run: RunOptions,
     table: Annotated[
         list[str] | None,
-        option("Table whose texts the vectors are fitted to; repeatable (default: the encoder alone).", "--rows"),
+        option("Table of texts to fit the vectors to; repeatable (default: none).", "--rows"),
     ] = None,
-    width: Annotated[int, typer.Option("--width", min=1, help="Columns of the vectors.")] = 256,
+    width: Annotated[int, option("Columns of the vectors.", min=1)] = VECTOR_WIDTH,
     cache: Annotated[
         Path | None,
-        option("Folder that keeps embeddings of texts (default: in the user's cache folder)."),
+        option("Folder that stores embeddings of texts (default: in the user's cache folder)."),
     ] = None,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Keep no embeddings of texts.")] = False,
+    no_cache: Annotated[bool, option("Do not store embeddings of texts.", "--no-cache")] = False,
 ) -> None:
     """Write static vectors of an encoder, which can be used without torch; needs the extra 'encoder'.
 
@@ -60,7 +61,7 @@ def distill(
 
     require("sentence_transformers", "vectors distill")
     if cache is not None and no_cache:
-        raise HiNetError("--cache and --no-cache exclude each other; leave one out")
+        raise HiNetError("--cache cannot be combined with --no-cache; leave one out")
     if column_options.text is not None and not table:
         raise HiNetError("--text names a column of --rows; add --rows, or leave it out")
     rows.check_outputs([*(table or []), encoder], {"--out": out}, str(out))
@@ -115,7 +116,7 @@ def inspect(
     if len(shape) != 2:
         raise FileError(folder, "has no array 'embeddings' with a row for each token")
     about = config.get("hinet")
-    found = {
+    summary = {
         "tokens": shape[0],
         "width": shape[1],
         "bytes": sum((folder / name).stat().st_size for name in FILES),
@@ -123,9 +124,9 @@ def inspect(
         **(about if isinstance(about, dict) else {}),
     }
     if as_json:
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))
         return
-    typer.echo(f"{folder}: {counted(shape[0], 'token')} of width {shape[1]:,}, {found['bytes'] / 1e6:,.1f} MB")
+    typer.echo(f"{folder}: {counted(shape[0], 'token')} of width {shape[1]:,}, {summary['bytes'] / 1e6:,.1f} MB")
     if isinstance(about, dict):
         typer.echo(f"  encoder  {config.get('tokenizer_name')}, {about.get('encoder')}")
         typer.echo(f"  added    {about.get('words')} words and {about.get('pairs')} pairs of words")

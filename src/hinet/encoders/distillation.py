@@ -24,6 +24,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from hinet.choices import VECTOR_WIDTH
 from hinet.data.text.text_input import as_arrow
 from hinet.encoders.cache import CachedEncoder
 from hinet.encoders.encoder import Encoder, Vectors, distinct_texts
@@ -33,7 +34,6 @@ from hinet.files.atomic import new_folder, write_text
 from hinet.parameters import whole
 from hinet.progress import Progress, SilentProgress
 
-WIDTH = 256
 TOKEN_BATCH = 512  # sequences of three tokens fit the cache of a CPU in larger batches than texts do
 MIN_TEXTS = 2  # in which a new word or pair occurs
 MAX_WORDS = 50_000  # new words, and as many pairs: the most frequent ones
@@ -65,7 +65,7 @@ def distill(
     folder: str | Path,
     *,
     texts: Any = None,
-    width: int = WIDTH,
+    width: int = VECTOR_WIDTH,
     progress: Progress | None = None,
 ) -> Distilled:
     """Write static vectors of an encoder to a folder; vectors that are there already are replaced whole.

@@ -18,21 +18,13 @@ from hinet import __version__
 from hinet.data.tables.labelled_tables import is_blank
 from hinet.errors import HiNetError, LabelError, quoted
 from hinet.parameters import resolve_threads
+from hinet.serving import schemas
 from hinet.serving.answers import Question
 from hinet.serving.batching import Batcher
 from hinet.serving.gate import Metrics
 from hinet.serving.models import Models, ServedModel, utc_now
 from hinet.serving.problems import ProblemError, invalid, validation_problem
 from hinet.serving.rows import RowError, read_rows, reads_rows, training_row
-from hinet.serving.schemas import (
-    ClassifyRequest,
-    ExplainRequest,
-    FeedbackQuery,
-    FeedbackRequest,
-    NodeQuery,
-    ReviewQuery,
-    SearchQuery,
-)
 from hinet.serving.settings import Settings
 from hinet.serving.store import Doubt, Feedback, Store, StoreError
 from hinet.taxonomy import VIRTUAL_ROOT
@@ -159,7 +151,7 @@ class Service:
 
     async def classify(self, body: bytes) -> bytes:
         """Classify texts or rows."""
-        asked = parse(ClassifyRequest, body)
+        asked = parse(schemas.ClassifyRequest, body)
         model = self.models.get(asked.model)
         threshold = self.threshold(model, asked.min_confidence)
         question = Question(asked.top, threshold, asked.siblings, asked.unknown_words)
@@ -228,7 +220,7 @@ class Service:
 
     async def explain(self, body: bytes) -> bytes:
         """Explain every step of an answer by its words."""
-        asked = parse(ExplainRequest, body)
+        asked = parse(schemas.ExplainRequest, body)
         model = self.models.get(asked.model)
         given = self._one(model, asked.text, asked.row)
         node = None if asked.node is None else self._label_node(model, asked.node)
@@ -261,7 +253,7 @@ class Service:
 
     # Taxonomy
 
-    async def nodes(self, asked: NodeQuery) -> Json:
+    async def nodes(self, asked: schemas.NodeQuery) -> Json:
         """Return a node with a page of its children."""
         model = self.models.get(asked.model)
         taxonomy = model.model.fitted.codec.taxonomy
@@ -273,7 +265,7 @@ class Service:
             raise ProblemError(404, "not-found", "there is no such node in the taxonomy")
         return _of(model, model.nodes.page(node, asked.offset, asked.limit))
 
-    async def search(self, asked: SearchQuery) -> Json:
+    async def search(self, asked: schemas.SearchQuery) -> Json:
         """Search the taxonomy."""
         model = self.models.get(asked.model)
         return _of(model, await self.work(model.nodes.search, asked.q, asked.offset, asked.limit))
@@ -282,7 +274,7 @@ class Service:
 
     async def feedback(self, body: bytes) -> Json:
         """Store a verdict, and return once it is on disk."""
-        asked = parse(FeedbackRequest, body)
+        asked = parse(schemas.FeedbackRequest, body)
         model = self.models.get(asked.model)
         store = self._open_store()
         given = await self._given(model, store, asked)
@@ -302,7 +294,7 @@ class Service:
         self.metrics.feedback.labels(model.name, asked.verdict).inc()
         return {"id": number, "model": model.name, "received": received}
 
-    async def _given(self, model: ServedModel, store: Store, asked: FeedbackRequest) -> Any:
+    async def _given(self, model: ServedModel, store: Store, asked: schemas.FeedbackRequest) -> Any:
         """Return the text or row of feedback, which may come from the review queue."""
         if asked.text is not None and asked.row is not None:
             raise invalid("row", "give only one of text, row")
@@ -337,7 +329,7 @@ class Service:
                 )
         return given if reads_rows(model.model) else inputs[0], row
 
-    async def list_feedback(self, asked: FeedbackQuery) -> Json:
+    async def list_feedback(self, asked: schemas.FeedbackQuery) -> Json:
         """Return feedback, the newest first."""
         model = self.models.get(asked.model)
         entries, total = await self._with_store(self._open_store().page, model.name, asked.offset, asked.limit)
@@ -354,7 +346,7 @@ class Service:
             raise ProblemError(409, "not-enabled", "start the service with --feedback FILE to keep feedback")
         return self.store
 
-    async def review(self, asked: ReviewQuery) -> Json:
+    async def review(self, asked: schemas.ReviewQuery) -> Json:
         """Return the most doubtful rows of the review queue, with the answers of the current model."""
         model = self.models.get(asked.model)
         if not self.settings.review:
@@ -447,7 +439,9 @@ def _of(model: ServedModel, values: Mapping[str, Any]) -> Json:
     return {"model": model.name, "version": model.version, **values}
 
 
-def _page(model: ServedModel, asked: FeedbackQuery | ReviewQuery, items: list[Json], total: int) -> Json:
+def _page(
+    model: ServedModel, asked: schemas.FeedbackQuery | schemas.ReviewQuery, items: list[Json], total: int
+) -> Json:
     return _of(model, {"items": items, "total": total, "offset": asked.offset, "limit": asked.limit})
 
 

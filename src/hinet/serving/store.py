@@ -26,14 +26,15 @@ OTHER = "is another database; name a new file for feedback"
 Order = Literal["unsure", "split"]
 Json = dict[str, Any]
 
-_MARKS = f"""
+MARKS = f"""
 PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {FORMAT};
 """
-_TABLES = """
+SCHEMA = """
 CREATE TABLE feedback (
     id INTEGER PRIMARY KEY AUTOINCREMENT, received TEXT NOT NULL, model TEXT NOT NULL, version TEXT NOT NULL,
-    verdict TEXT NOT NULL, row TEXT NOT NULL, nodes TEXT NOT NULL, predicted TEXT NOT NULL, digest BLOB NOT NULL
+    verdict TEXT NOT NULL, row TEXT NOT NULL, nodes TEXT NOT NULL, predicted TEXT NOT NULL, digest BLOB NOT NULL,
+    exported TEXT
 ) STRICT;
 CREATE INDEX feedback_of_input ON feedback (model, digest, id);
 CREATE TABLE review (
@@ -43,8 +44,8 @@ CREATE TABLE review (
 CREATE INDEX review_unsure ON review (model, unsure) WHERE input IS NOT NULL;
 CREATE INDEX review_split ON review (model, split) WHERE input IS NOT NULL;
 """
-_FROM_FORMAT_1 = "ALTER TABLE feedback ADD COLUMN exported TEXT;"  # time of the first export
 _ENTRY = "SELECT id, received, model, version, verdict, row, nodes, predicted, exported FROM feedback"
+_QUEUED = "SELECT id, received, input, unsure, split FROM review WHERE model = ? AND input IS NOT NULL"
 _NOW = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now')"
 
 
@@ -105,7 +106,6 @@ class TrainingRow(NamedTuple):
 
     id: int
     row: Json
-    is_blank: bool  # whether its text is blank, so that a model of texts cannot train on it
 
 
 class Counted(NamedTuple):
@@ -218,24 +218,19 @@ class Store:
         column = {"unsure": "unsure", "split": "split"}[order]
         with self._reading() as connection:
             rows = connection.execute(
-                "SELECT id, received, input, unsure, split FROM review WHERE model = ? AND input IS NOT NULL"
-                f" ORDER BY {column} DESC, id LIMIT ? OFFSET ?",
+                f"{_QUEUED} ORDER BY {column} DESC, id LIMIT ? OFFSET ?",
                 (model, limit, offset),
             ).fetchall()
             total = connection.execute(
                 "SELECT count(*) FROM review WHERE model = ? AND input IS NOT NULL", (model,)
             ).fetchone()[0]
-        return [Queued(row[0], row[1], json.loads(row[2]), row[3], row[4]) for row in rows], int(total)
+        return list(map(_queued, rows)), int(total)
 
     def queued(self, model: str, item: int) -> Queued | None:
         """Return an item of the review queue; None if it is not there."""
         with self._reading() as connection:
-            row = connection.execute(
-                "SELECT id, received, input, unsure, split FROM review"
-                " WHERE model = ? AND id = ? AND input IS NOT NULL",
-                (model, item),
-            ).fetchone()
-        return None if row is None else Queued(row[0], row[1], json.loads(row[2]), row[3], row[4])
+            row = connection.execute(f"{_QUEUED} AND id = ?", (model, item)).fetchone()
+        return None if row is None else _queued(row)
 
     def counts(self) -> list[Counted]:
         """Return the number of rows per model and verdict."""
@@ -287,15 +282,12 @@ class Store:
         """Return the last verdict on each text of a model, oldest first; with ``only_new``, those never exported."""
         with self._reading() as connection:
             rows = connection.execute(
-                "SELECT id, row, digest FROM feedback"
+                "SELECT id, row FROM feedback"
                 " WHERE id IN (SELECT max(id) FROM feedback WHERE model = ? GROUP BY digest)"
                 " AND (exported IS NULL OR NOT ?) ORDER BY id",
                 (model, only_new),
             ).fetchall()
-        return [
-            TrainingRow(number, row, _has_blank_text(row, digest))
-            for number, row, digest in ((number, json.loads(row), digest) for number, row, digest in rows)
-        ]
+        return [TrainingRow(number, json.loads(row)) for number, row in rows]
 
     def mark_exported(self, ids: Iterable[int]) -> None:
         """Mark feedback as exported."""
@@ -325,29 +317,23 @@ def _check_header(path: Path) -> None:
 
 
 def _prepare(path: Path, connection: sqlite3.Connection, lock_seconds: float) -> None:
-    """Create the tables, or convert those of an earlier format, and switch to write-ahead logging."""
+    """Create the tables of a new file, and switch to write-ahead logging."""
     if _marks(connection) != (APPLICATION, FORMAT):
         connection.execute("BEGIN EXCLUSIVE")  # another process then finds all tables
         try:
-            _create_or_convert(path, connection)
+            if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                _run(connection, SCHEMA + MARKS)
             connection.execute("COMMIT")
         finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
+        application, format = _marks(connection)
+        if application != APPLICATION:
+            raise FileError(path, OTHER)
+        if format != FORMAT:
+            raise FileError(path, f"has the format {format} of another version of hinet, expected {FORMAT}")
     _switch_to_wal(connection, lock_seconds)
     connection.execute("PRAGMA synchronous = FULL")  # a commit is on disk when it returns
-
-
-def _create_or_convert(path: Path, connection: sqlite3.Connection) -> None:
-    application, format = _marks(connection)
-    if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-        _run(connection, _TABLES + _FROM_FORMAT_1 + _MARKS)
-    elif application != APPLICATION:
-        raise FileError(path, OTHER)
-    elif format > FORMAT:
-        raise FileError(path, "was written by a newer version of hinet; install that version")
-    elif format < FORMAT:
-        _run(connection, _FROM_FORMAT_1 + _MARKS)
 
 
 def _marks(connection: sqlite3.Connection) -> tuple[int, int]:
@@ -377,25 +363,15 @@ def _switch_to_wal(connection: sqlite3.Connection, lock_seconds: float) -> None:
             time.sleep(RETRY_SECONDS)
 
 
+def _queued(row: tuple[Any, ...]) -> Queued:
+    number, received, given, unsure, split = row
+    return Queued(number, received, json.loads(given), unsure, split)
+
+
 def _entry(row: tuple[Any, ...]) -> Entry:
     number, received, model, version, verdict, cells, nodes, predicted, exported = row
     lists = json.loads(nodes), json.loads(predicted)
     return Entry(number, received, model, version, verdict, json.loads(cells), *lists, exported)
-
-
-def _has_blank_text(row: Json, digest: bytes) -> bool:
-    """Return whether a row of a model of texts has a blank text.
-
-    Text columns come first. Their number follows from the digest, which also shows whether the model reads texts.
-    """
-    text: list[str] = []
-    for cell in row.values():
-        if cell is not None and (not isinstance(cell, str) or cell.strip()):
-            return False
-        text += [cell] if cell else []
-        if _digest(" ".join(text)) == digest:
-            return True
-    return False
 
 
 def _digest(given: Any) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hinet.choices import DRAWN_CHILDREN, DRAWN_DEPTH
 from hinet.errors import TaxonomyError, counted, quoted
 from hinet.ragged import Bools, Ints, group_by
 from hinet.taxonomy.draft import MAX_SUGGESTIONS, Draft, Problem, resolve
@@ -257,12 +258,8 @@ def _row_summary(taxonomy: Taxonomy, counts: Ints) -> dict[str, Any]:
     }
 
 
-DEPTH = 2
-MOST_CHILDREN = 40
-
-
 def draw(
-    taxonomy: Taxonomy, node: str | None = None, *, depth: int = DEPTH, most_children: int = MOST_CHILDREN
+    taxonomy: Taxonomy, node: str | None = None, *, depth: int = DRAWN_DEPTH, most_children: int = DRAWN_CHILDREN
 ) -> Iterator[str]:
     """Yield the lines of the tree below ``node``, by default the root, ``depth`` levels deep.
 
