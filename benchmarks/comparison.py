@@ -15,8 +15,7 @@ from measure import DATA, RESULTS, save
 
 from hinet.cli.compare import print_outcomes
 from hinet.data.tables import Columns
-from hinet.evaluation.comparison import ComparisonData, compare, summarise_outcomes
-from hinet.evaluation.comparison_data import lshtc_comparison, table_comparison
+from hinet.evaluation.comparison import ComparisonData, compare, lshtc_comparison, summarise_outcomes, table_comparison
 from hinet.evaluation.plots import plot_comparison
 
 NAMED = ("flatten", "paper", "paper-masked", "default")

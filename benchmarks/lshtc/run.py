@@ -14,8 +14,7 @@ from measure import DATA, save
 
 from hinet.cli.compare import print_outcomes
 from hinet.data.lshtc import TESTS, TRAIN
-from hinet.evaluation.comparison import compare, summarise_outcomes
-from hinet.evaluation.comparison_data import lshtc_comparison
+from hinet.evaluation.comparison import compare, lshtc_comparison, summarise_outcomes
 
 MODELS = ("flatten", "paper-masked", "default")  # dense weights between layers of thousands would not fit
 

@@ -8,8 +8,8 @@
     ├── TaxonomyError    a hierarchy is invalid; has the list of problems
     └── LabelError       a label or trace does not fit the taxonomy; names the row
 
-The command line and the server translate them for their users. A message puts the name of a parameter in backticks,
-which the command line shows as its option: `label_sep` becomes --label-sep.
+The command line and the server translate them for their users. Messages put parameter names in backticks, which the
+command line shows as options: `label_sep` becomes --label-sep.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-_LONGEST_QUOTED = 60
+_MAX_QUOTED = 60
 _MAX_NAMES_COMPARED = 1_000
 
 
@@ -43,7 +43,7 @@ class InputTypeError(HiNetError, TypeError):
 
 
 class TaxonomyError(HiNetError):
-    """A hierarchy is invalid; ``problems`` lists everything that a check of its source found."""
+    """A hierarchy is invalid; ``problems`` lists all problems of its source."""
 
     def __init__(self, message: str, problems: Sequence[object] = ()) -> None:
         self.problems = tuple(problems)
@@ -60,11 +60,11 @@ def quoted(value: str) -> str:
     >>> quoted("Sheep")
     "'Sheep'"
     """
-    return repr(value if len(value) <= _LONGEST_QUOTED else value[: _LONGEST_QUOTED - 1] + "…")
+    return repr(value if len(value) <= _MAX_QUOTED else value[: _MAX_QUOTED - 1] + "…")
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with a noun, such as ``"row"``, in the plural unless there is one.
+    """Return a number with a noun such as ``"row"``, which is in the plural unless the number is 1.
 
     >>> counted(1, "row"), counted(1200, "training row"), counted(2, "more child/more children")
     ('1 row', '1,200 training rows', '2 more children')
@@ -83,16 +83,16 @@ def format_value(value: Any) -> str:
         return quoted(value)
     try:
         text = " ".join(repr(value).split())
-    except Exception:  # a broken __repr__ of a user's class
+    except Exception:  # the __repr__ of a user's class fails
         return f"a value of type {type(value).__name__}"
-    if len(text) > _LONGEST_QUOTED:
-        text = text[: _LONGEST_QUOTED - 1] + "…"
+    if len(text) > _MAX_QUOTED:
+        text = text[: _MAX_QUOTED - 1] + "…"
     kind = type(value)
     return text if kind.__module__ == "builtins" or kind.__name__ in text else f"{kind.__name__} {text}"
 
 
 def did_you_mean(value: str, candidates: Iterable[str]) -> str:
-    """Return ``"; did you mean 'Sheep'?"`` for the nearest known name, or nothing.
+    """Return ``"; did you mean 'Sheep'?"`` for the nearest known name, or an empty text if none is near.
 
     >>> did_you_mean("Sheeps", ["Cow", "Sheep"])
     "; did you mean 'Sheep'?"
@@ -105,6 +105,8 @@ def did_you_mean(value: str, candidates: Iterable[str]) -> str:
     start, slack = value[:1].casefold(), 2 + len(value) // 4
     alike = [name for name in names if abs(len(name) - len(value)) <= slack and name[:1].casefold() == start]
     typos = [name for name in alike if len(name) == len(value) and sum(map(str.__ne__, name, value)) == 1]
-    ends = [name for name in names if value and name.endswith((f"/{value}", f"#{value}", f":{value}"))]  # of an IRI
+    ends = [
+        name for name in names if value and name.endswith((f"/{value}", f"#{value}", f":{value}"))
+    ]  # the last part of an IRI
     near = typos[:1] or ends[:1] or get_close_matches(value[:200], alike[:_MAX_NAMES_COMPARED], n=1, cutoff=0.75)
     return f"; did you mean {quoted(near[0])}?" if near else ""

@@ -1,4 +1,4 @@
-"""Packages that only some of hinet needs: what asks for one says how to install it."""
+"""Optional packages, and how to install them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _EXTRAS = {
     "fastapi": "serve",
     "uvicorn": "serve",
     "ray": "cluster",
-}  # which extra brings a package
+}  # the extra that installs each package
 
 
 def require(package: str, what: str) -> None:
-    """Raise HiNetError with the remedy if a package that something needs is not installed."""
+    """Raise HiNetError with the command to install a package if ``what`` needs it and it is missing."""
     if find_spec(package) is None:
         install = f"'hinet[{_EXTRAS[package]}]'" if package in _EXTRAS else package
         raise HiNetError(f"{what} needs {package}; install it with: pip install {install}")

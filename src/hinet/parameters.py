@@ -1,4 +1,4 @@
-"""Validation of parameters: rules whose errors name the parameter, the expected value and the actual one."""
+"""Validation of parameters by rules; errors name the parameter, the expected and the actual value."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 
 from hinet.errors import HiNetError, format_value
 
-INVALID: Final = object()  # what a rule returns for a value that it does not allow
-MAX_THREADS = 256  # or the number of cores if that is larger: more threads are slower, and a system may refuse them
+INVALID: Final = object()  # returned by a rule for a value that is not allowed
+MAX_THREADS = 256  # or the number of cores if larger: more threads are slower, and the system may refuse them
 LARGEST = 2**63 - 1  # kernels use signed 64-bit integers
 
 
@@ -66,27 +66,27 @@ def validate_fields(settings: object, rules: Rules) -> None:
         object.__setattr__(settings, name, value)
 
 
-def whole(least: int, most: int = LARGEST) -> Rule:
-    """Allow integers, of Python or NumPy."""
+def whole(low: int, high: int = LARGEST) -> Rule:
+    """Allow Python and NumPy integers from ``low`` to ``high``."""
 
     def read(value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, int | np.integer):
             return INVALID
-        return int(value) if least <= value <= most else INVALID
+        return int(value) if low <= value <= high else INVALID
 
-    bounds = f"of at least {least}" if most == LARGEST else f"from {least} to {most}"
+    bounds = f"of at least {low}" if high == LARGEST else f"from {low} to {high}"
     return Rule(f"a whole number {bounds}", read)
 
 
 def real(
-    least: float = -math.inf,
-    most: float = math.inf,
+    low: float = -math.inf,
+    high: float = math.inf,
     *,
     above: float = -math.inf,
     below: float = math.inf,
     infinite: bool = False,
 ) -> Rule:
-    """Allow numbers within bounds, finite ones unless ``infinite``."""
+    """Allow numbers within bounds, which must be finite unless ``infinite``."""
 
     def read(value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
@@ -95,13 +95,13 @@ def real(
             number = float(value)
         except OverflowError:
             return INVALID
-        inside = least <= number <= most and (number > above or above == -math.inf) and (number < below or infinite)
+        inside = low <= number <= high and (number > above or above == -math.inf) and (number < below or infinite)
         return number if inside and (infinite or math.isfinite(number)) else INVALID
 
     bounds = {
-        f"at least {least:g}": least,
+        f"at least {low:g}": low,
         f"above {above:g}": above,
-        f"at most {most:g}": most,
+        f"at most {high:g}": high,
         f"below {below:g}": below,
     }
     limits = [text for text, bound in bounds.items() if math.isfinite(bound)]
@@ -117,7 +117,7 @@ def one_of(*allowed: str) -> Rule:
 
 
 def instance(kind: type, description: str) -> Rule:
-    """Allow values of a type; an error shows its ``description``."""
+    """Allow instances of a type; errors show its ``description``."""
     return Rule(description, lambda value: value if isinstance(value, kind) else INVALID)
 
 
@@ -147,10 +147,10 @@ def _read_threads(value: Any) -> Any:
 NONE = Rule("None", lambda value: None if value is None else INVALID)
 FLAG = Rule("True or False", _read_flag)
 PATH = Rule("a path", _read_path)
-SOURCE = Rule("a path or a name", _read_source)  # a text stays a text, as it may be a name
+SOURCE = Rule("a path or a name", _read_source)  # text is not converted to a path, as it may be a name
 SHARE = real(above=0, below=1)
 SEED = Rule("a whole number from 0 to 2**63 - 1", whole(0).read)
-THREADS = Rule("a whole number other than 0", _read_threads, "-1 or None is a thread for each core") | NONE
+THREADS = Rule("a whole number other than 0", _read_threads, "-1 or None means one per core") | NONE
 
 
 def resolve_threads(threads: int | None) -> int:

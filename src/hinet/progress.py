@@ -109,9 +109,9 @@ def format_epoch(record: EpochRecord) -> str:
 
 
 class RowCounter:
-    """Counts processed rows: one updated line on a terminal, a line every few seconds in a log, and a final one.
+    """Counts processed rows: one updated line on a terminal, or a line every few seconds in a log, and a final line.
 
-    Without ``has_rate`` it leaves out the rows per second, where these are not those of predictions.
+    ``has_rate`` adds the rows per second.
     """
 
     def __init__(self, quiet: bool = False, stream: TextIO | None = None, *, has_rate: bool = True) -> None:
@@ -130,7 +130,7 @@ class RowCounter:
             self._stream.flush()
 
     def end_line(self) -> None:
-        """Leave the updated line of a terminal as it is, so that a message may follow."""
+        """End the updated line of a terminal, so that a message can follow."""
         if self._is_terminal and not self._quiet:
             self._stream.write("\n")
 

@@ -473,7 +473,7 @@ def test_names_and_threads_are_checked() -> None:
         TextFeatures.fit(["a b", "a b"], TextSettings(keep_names=False)).names([0])
     with pytest.raises(
         HiNetError,
-        match="threads: expected a whole number other than 0 or None, got 0; -1 or None is a thread for each core",
+        match="threads: expected a whole number other than 0 or None, got 0; -1 or None means one per core",
     ):
         features.transform(["a"], threads=0)
 

@@ -76,7 +76,7 @@ def test_nodes_without_a_column_have_the_score_0() -> None:
 @pytest.mark.parametrize(
     ("scores", "message"),
     [
-        (np.zeros((1, 3)), r"a column for each of 5.*shape \(1, 3\)"),
+        (np.zeros((1, 3)), r"expected 5 columns.*shape \(1, 3\)"),
         (np.full((1, 5), -1.0), "at least 0"),
         (np.full((1, 5), np.nan), "at least 0"),
         (np.zeros((2, 5)), "1 true rows and 2 predicted ones"),

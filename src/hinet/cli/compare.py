@@ -47,7 +47,7 @@ def compare(
     """
     from hinet.data.tables import Columns
     from hinet.evaluation.comparison import compare as compare_models
-    from hinet.evaluation.comparison_data import lshtc_comparison, table_comparison
+    from hinet.evaluation.comparison import lshtc_comparison, table_comparison
 
     require("torch", "compare")
     check_plot(plot)

@@ -81,7 +81,7 @@ def evaluate(
             plot_evaluation(evaluation, plot, title)
     if keep:
         from hinet.classifier.model_folder import keep_evaluation
-        from hinet.evaluation.figures import figures_of
+        from hinet.evaluation.evaluation import figures_of
 
         name = ", ".join(dict.fromkeys("standard input" if path == "-" else Path(path).name for path in data))
         keep_evaluation(model, loaded.manifest["blake2b"], figures_of(evaluation, name))

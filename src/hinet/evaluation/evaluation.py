@@ -1,8 +1,10 @@
-"""The evaluation of a classifier on labelled rows: all figures that are printed or plotted."""
+"""Evaluation of a classifier on labelled rows: all figures that are printed, plotted or saved with the model."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -23,20 +25,21 @@ from hinet.metrics import (
 from hinet.metrics.ancestry import Common
 from hinet.metrics.cases import Cases
 from hinet.metrics.probability import BINS
+from hinet.ragged import offsets_of
 from hinet.taxonomy import Taxonomy
 
 RISKS = (0.01, 0.05, 0.1)  # shares of wrong answers whose coverage is reported
 
 
 class TopErrors(NamedTuple):
-    """The number of wrong rows below a top node, by the depth of their agreement with the true label, from 0."""
+    """Number of wrong rows below a top node, by the depth of agreement with the true label, from 0."""
 
     top: str
     by_agreement: tuple[int, ...]
 
 
 class Bin(NamedTuple):
-    """Rows of about one confidence: its mean, the share of them that is right, and their share of all rows."""
+    """Rows of similar confidence: mean confidence, accuracy, and share of all rows."""
 
     confidence: float
     accuracy: float
@@ -45,13 +48,13 @@ class Bin(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The true labels of rows, the predicted traces, and which of them are right.
+    """True labels of rows, the predicted traces, and which predictions are correct.
 
-    The taxonomy is that of the traces, perhaps with further nodes after its own: true labels that no trace leads to.
+    The taxonomy is that of the traces, possibly with further nodes for true labels that no trace leads to.
     """
 
     taxonomy: Taxonomy
-    labels: list[tuple[str, ...]]  # true node ids of every row, at least one
+    labels: list[tuple[str, ...]]  # ids of the true nodes of every row, at least one
     found: Found
     right: NDArray[np.bool_]
 
@@ -66,7 +69,7 @@ class Evaluation:
 
     @property
     def accuracy(self) -> float:
-        """Share of rows with a right label."""
+        """Share of rows with a correct label."""
         return float(self.right.mean())
 
     @cached_property
@@ -80,15 +83,13 @@ class Evaluation:
         return np.minimum(confidence(self.found.traces), 1.0)
 
     def reliability(self) -> list[Bin]:
-        """Return the rows in bins of equal width by their confidence, without empty ones."""
+        """Return the rows in bins of equal width by confidence, without empty bins."""
         bins = np.minimum((self.confidence * BINS).astype(int), BINS - 1)
         counts = np.bincount(bins, minlength=BINS)
         used = np.flatnonzero(counts)
-        sums = (np.bincount(bins, weights, BINS)[used] / counts[used] for weights in (self.confidence, self.right))
-        return [
-            Bin(*values)
-            for values in zip(*(each.tolist() for each in sums), (counts[used] / len(self)).tolist(), strict=True)
-        ]
+        sure, right = (np.bincount(bins, values, BINS)[used] / counts[used] for values in (self.confidence, self.right))
+        shares = counts[used] / len(self)
+        return [Bin(*values) for values in zip(sure.tolist(), right.tolist(), shares.tolist(), strict=True)]
 
     @property
     def calibration_error(self) -> float:
@@ -107,7 +108,7 @@ class Evaluation:
         return coverage_risk(self.confidence, self.right)
 
     def coverage_at(self, risk: float) -> float:
-        """Return the largest coverage with at most this risk, on these rows."""
+        """Return the largest coverage with at most this risk on these rows."""
         within = self.coverage.coverage[self.coverage.risk <= risk]
         return float(within.max(initial=0.0))
 
@@ -118,8 +119,7 @@ class Evaluation:
             return []
         cases = Cases.of([self.labels[row] for row in wrong], [self.predicted[row] for row in wrong], self.taxonomy)
         agreed = np.concatenate([common.greatest_depth() for common in Common.of_all(cases)])
-        first = cases.true_nodes[cases.offsets[:-1]]
-        tops = _top_of(self.taxonomy, first)
+        tops = _top_of(self.taxonomy, cases.true_nodes[cases.offsets[:-1]])
         counts = np.zeros((len(self.taxonomy), self.taxonomy.height + 1), np.int64)
         np.add.at(counts, (tops, agreed), cases.counts)
         order = np.argsort(-counts.sum(1), kind="stable")
@@ -152,3 +152,107 @@ def _top_of(taxonomy: Taxonomy, nodes: NDArray[Any]) -> NDArray[np.int64]:
     tops = distinct.astype(np.int64)
     tops[owner[is_top[above]]] = above[is_top[above]]
     return tops[inverse]
+
+
+MAX_POINTS = 200  # maximum points of the curve of risk against coverage
+MAX_PAIRS = 50  # maximum pairs of confused labels
+MAX_BRANCHES = 500  # maximum nodes with errors
+DIGITS = 6
+
+
+def figures_of(evaluation: Evaluation, name: str) -> dict[str, Any]:
+    """Return the figures of an evaluation on the named rows, as plain values for JSON."""
+    figures = evaluation.as_dict()
+    single = {key: value for key, value in figures.items() if isinstance(value, int | float) and key != "rows"}
+    return {
+        "name": name,
+        "evaluated": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "rows": len(evaluation),
+        "metrics": {key: round(float(value), DIGITS) for key, value in single.items()},
+        "level_accuracy": [round(float(share), DIGITS) for share in evaluation.report.level_accuracy],
+        "calibration": [_rounded(each._asdict()) for each in evaluation.reliability()],
+        "coverage": _coverage(evaluation),
+        "confused": _confused(evaluation),
+        "branches": _branches(evaluation),
+    }
+
+
+def _rounded(values: dict[str, float]) -> dict[str, float]:
+    return {name: round(float(value), DIGITS) for name, value in values.items()}
+
+
+def _coverage(evaluation: Evaluation) -> list[dict[str, float]]:
+    curve = evaluation.coverage
+    count = len(curve.coverage)
+    chosen = np.unique(np.linspace(0, count - 1, min(count, MAX_POINTS)).round().astype(int))
+    columns = (curve.threshold, curve.coverage, curve.risk)
+    points = zip(*(column[chosen].tolist() for column in columns), strict=True)
+    return [_rounded(dict(zip(("threshold", "coverage", "risk"), point, strict=True))) for point in points]
+
+
+def _confused(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """Return the most frequent pairs of a true and a different predicted label; of several true labels the first."""
+    traces, taxonomy = evaluation.found.traces, evaluation.taxonomy
+    ends = traces.end_nodes[traces.row_offsets[:-1]].tolist()
+    wrong = [row for row in np.flatnonzero(~evaluation.right).tolist() if ends[row] >= 0]
+    pairs = Counter((taxonomy.position(evaluation.labels[row][0]), ends[row]) for row in wrong)
+    return [
+        {"true": _node(taxonomy, true), "predicted": _node(taxonomy, predicted), "rows": count}
+        for (true, predicted), count in pairs.most_common(MAX_PAIRS)
+        if true != predicted
+    ]
+
+
+def _node(taxonomy: Taxonomy, node: int) -> dict[str, Any]:
+    return {"node": taxonomy.ids[node], "title": taxonomy.titles[node] or taxonomy.ids[node], "stops": False}
+
+
+def _branches(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """Return the nodes with most errors at or below them, each with its first parent; parents come first."""
+    taxonomy = evaluation.taxonomy
+    true = np.array([taxonomy.position(labels[0]) for labels in evaluation.labels], np.int64)
+    path, offsets = _paths(taxonomy, true)
+    lengths = np.diff(offsets)
+    wrong = np.repeat(~evaluation.right, lengths)
+    rows, errors = np.bincount(path, minlength=len(taxonomy)), np.bincount(path, wrong, len(taxonomy))
+    order = np.argsort(-errors, kind="stable")[:MAX_BRANCHES]  # no node has more errors than its parent
+    listed = {int(node) for node in order[errors[order] > 0]}
+    parent_of = _first_parents(taxonomy)
+    depths = {node: len(_path(parent_of, node)) for node in listed}
+    return [
+        {
+            **{key: value for key, value in _node(taxonomy, node).items() if key != "stops"},
+            "parent": taxonomy.ids[parent_of[node]] if parent_of[node] in listed else None,
+            "depth": depths[node],
+            "rows": int(rows[node]),
+            "errors": int(errors[node]),
+        }
+        for node in sorted(listed, key=lambda node: (depths[node], -errors[node], node))
+    ]
+
+
+def _first_parents(taxonomy: Taxonomy) -> list[int]:
+    """Return the first parent of each node, or -1 for top nodes, the root's children."""
+    flat, offsets = taxonomy.parent_lists
+    has_parent = np.diff(offsets) > 0
+    parents = np.full(len(taxonomy), -1, np.int64)
+    parents[has_parent] = flat[offsets[:-1][has_parent]]
+    parents[parents == taxonomy.root] = -1
+    return parents.tolist()
+
+
+def _path(parent_of: list[int], node: int) -> list[int]:
+    path = [node]
+    while parent_of[path[-1]] >= 0:
+        path.append(parent_of[path[-1]])
+    return path
+
+
+def _paths(taxonomy: Taxonomy, nodes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return each node with its ancestors by first parents, as a ragged array without the root."""
+    parent_of = _first_parents(taxonomy)
+    distinct, inverse = np.unique(nodes, return_inverse=True)
+    paths = [[step for step in _path(parent_of, node) if step != taxonomy.root] for node in distinct.tolist()]
+    chosen = [paths[index] for index in inverse.tolist()]
+    flat = np.array([step for path in chosen for step in path], np.int64)
+    return flat, offsets_of(np.array([len(path) for path in chosen], np.int64))

@@ -17,7 +17,7 @@ from hinet.metrics.probability import BINS
 from hinet.progress import EpochRecord
 
 MAX_TOPS = 15  # top nodes whose errors are plotted
-LONGEST_NAME = 26  # characters of a node's title
+MAX_NAME = 26  # maximum characters of a node's title
 
 
 def plot_comparison(outcomes: Sequence[Outcome], title: str, path: str | Path) -> None:
@@ -79,10 +79,10 @@ def _curves(history: Sequence[EpochRecord]) -> dict[str, list[EpochRecord]]:
 def plot_search(
     points: Sequence[tuple[float, float, float, str]], best: tuple[str, float, float], path: str | Path, title: str
 ) -> None:
-    """Plot how much trials gain over the defaults, in points, against the seconds of the search.
+    """Plot the gain of trials over the defaults, in points, against the seconds of the search.
 
-    ``points`` are seconds, the share of the rows, the gain and the name of what was tried; ``best`` the name, gain and
-    standard error of what was chosen.
+    ``points`` has the seconds, share of the rows, gain and name of each trial; ``best`` the name, gain and standard
+    error of the chosen one.
     """
     plt = _pyplot()
     figure, axes = plt.subplots(figsize=(9, 4.5), constrained_layout=True)
@@ -103,7 +103,7 @@ def plot_evaluation(evaluation: Evaluation, path: str | Path, title: str) -> Non
     """Plot accuracy by level, reliability, risk against coverage, and errors by top node."""
     plt = _pyplot()
     figure, ((levels, reliability), (coverage, errors)) = plt.subplots(2, 2, figsize=(11, 8.5), constrained_layout=True)
-    _draw_levels(levels, evaluation)
+    _draw_shares(levels, evaluation.report.level_accuracy, "accuracy at the level, %", "accuracy by level")
     _draw_reliability(reliability, evaluation)
     _draw_coverage(coverage, evaluation)
     _draw_errors(errors, evaluation)
@@ -111,7 +111,7 @@ def plot_evaluation(evaluation: Evaluation, path: str | Path, title: str) -> Non
 
 
 def plot_set_evaluation(evaluation: SetEvaluation, path: str | Path, title: str) -> None:
-    """Plot F1 by level and labels per row, and where they are known, the first ranks and precision against recall."""
+    """Plot F1 by level and labels per row and, if known, the first ranks and precision against recall."""
     plt = _pyplot()
     draws = [_draw_f1_by_level, _draw_label_counts]
     draws += [_draw_ranks] * (evaluation.ranking is not None) + [_draw_curve] * (evaluation.curve is not None)
@@ -129,11 +129,11 @@ def _draw_f1_by_level(axes: Any, evaluation: SetEvaluation) -> None:
 
 
 def _draw_label_counts(axes: Any, evaluation: SetEvaluation) -> None:
-    """Draw how many rows have so many labels, true and predicted."""
+    """Draw the distribution of the number of true and predicted labels per row."""
     counts = {"true": evaluation.true_counts, "predicted": evaluation.predicted_counts}
-    most = int(max(numbers.max() for numbers in counts.values()))
+    size = int(max(numbers.max() for numbers in counts.values())) + 1
     for number, (name, numbers) in enumerate(counts.items()):
-        axes.bar(np.arange(most + 1) + 0.4 * number - 0.2, np.bincount(numbers, minlength=most + 1), 0.38, label=name)
+        axes.bar(np.arange(size) + 0.4 * number - 0.2, np.bincount(numbers, minlength=size), 0.38, label=name)
     axes.set(xlabel="labels of a row", ylabel="rows")
     axes.legend(fontsize=8)
     axes.set_title("labels per row", fontsize=10)
@@ -161,12 +161,8 @@ def _draw_curve(axes: Any, evaluation: SetEvaluation) -> None:
     axes.set_title("all nodes pooled", fontsize=10)
 
 
-def _draw_levels(axes: Any, evaluation: Evaluation) -> None:
-    _draw_shares(axes, evaluation.report.level_accuracy, "accuracy at the level, %", "accuracy by level")
-
-
 def _draw_shares(axes: Any, by_level: Sequence[float], name: str, title: str) -> None:
-    """Draw a share for each level as bars."""
+    """Draw a bar with the share of each level."""
     shares = [100 * share for share in by_level]
     container = axes.bar(range(1, len(shares) + 1), shares, 0.6)
     axes.bar_label(container, fmt="%.1f", fontsize=8, padding=2)
@@ -176,7 +172,7 @@ def _draw_shares(axes: Any, by_level: Sequence[float], name: str, title: str) ->
 
 
 def _draw_reliability(axes: Any, evaluation: Evaluation) -> None:
-    """Draw the share of right answers against their confidence, with bars for the share of rows."""
+    """Draw the share of correct answers against their confidence, with bars for the share of rows."""
     bins = evaluation.reliability()
     left = [int(each.confidence * BINS) / BINS for each in bins]
     axes.bar(left, [each.share for each in bins], 1 / BINS, align="edge", color="0.85", label="share of rows")
@@ -201,19 +197,15 @@ def _draw_coverage(axes: Any, evaluation: Evaluation) -> None:
 
 
 def _draw_errors(axes: Any, evaluation: Evaluation) -> None:
-    """Draw the wrong rows of the top nodes with most errors, by their depth of agreement with the true label."""
+    """Draw the wrong rows of the top nodes with most errors, by the depth of agreement with the true label."""
     groups = evaluation.errors_by_top()[:MAX_TOPS]
     left = np.zeros(len(groups))
-    names = [group.top if len(group.top) <= LONGEST_NAME else group.top[: LONGEST_NAME - 1] + "…" for group in groups]
+    names = [group.top if len(group.top) <= MAX_NAME else group.top[: MAX_NAME - 1] + "…" for group in groups]
     for depth in range(max((len(group.by_agreement) for group in groups), default=0)):
         counts = np.array([group.by_agreement[depth] for group in groups])
         if counts.any():
-            axes.barh(
-                range(len(groups)),
-                counts,
-                left=left,
-                label=f"right to level {depth}" if depth else "wrong from the top",
-            )
+            label = f"right to level {depth}" if depth else "wrong from the top"
+            axes.barh(range(len(groups)), counts, left=left, label=label)
             left += counts
     axes.set_yticks(range(len(groups)), names, fontsize=7)
     axes.invert_yaxis()

@@ -1,4 +1,4 @@
-"""The evaluation of predicted sets and rankings of labels: all figures that are printed or plotted."""
+"""Evaluation of predicted sets and rankings of labels: all figures that are printed or plotted."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from hinet.metrics.ranking import Ranking
 from hinet.metrics.sets import set_pair, set_shares
 from hinet.taxonomy import Taxonomy
 
-RANKS = (1, 3, 5)  # whose precision and nDCG are reported
+RANKS = (1, 3, 5)  # ranks at which precision and nDCG are reported
 
 
 @dataclass(frozen=True, eq=False)
 class SetEvaluation:
-    """The true and predicted sets of labels of rows, as node ids, and what else a model says of them.
+    """True and predicted sets of labels of rows, as node ids, with optional rankings and scores.
 
     Attributes
     ----------
     taxonomy : Taxonomy
         The taxonomy of the labels.
     truth, predicted : list of collections of str
-        The true and the predicted labels of every row; a row may have none.
+        The true and the predicted labels of every row, possibly none.
     ranked : list of lists of str, or a matrix of scores, optional
-        The labels of every row, the best first; for figures at k.
+        The labels of every row, best first; for metrics at k.
     scores : dense or CSR matrix of shape (rows, nodes), optional
         The probability of every node of the taxonomy; for AU(PRC).
     propensities : float array of shape (nodes,), optional
-        How probable it is that a label is given, by ``hinet.metrics.label_propensities``.
+        Propensities of the labels, from ``hinet.metrics.label_propensities``.
     """
 
     taxonomy: Taxonomy
@@ -68,7 +68,7 @@ class SetEvaluation:
 
     @cached_property
     def ranking(self) -> Ranking | None:
-        """The first labels of every row with a true label, if they are known."""
+        """The first labels of every row with a true label, if ``ranked`` is given."""
         if self.ranked is None:
             return None
         rows = np.flatnonzero(self.true_counts)
@@ -78,12 +78,12 @@ class SetEvaluation:
 
     @cached_property
     def curve(self) -> PrecisionRecall | None:
-        """The precision-recall curve of all nodes pooled, if their scores are known."""
+        """The precision-recall curve of all nodes pooled, if ``scores`` are given."""
         return None if self.scores is None else pooled_curve(self.truth, self.scores, taxonomy=self.taxonomy)
 
     @cached_property
     def f1_by_level(self) -> list[float]:
-        """The F1 of the predicted nodes at each depth, of sets with all ancestors."""
+        """The F1 of the predicted nodes at each depth, for sets with all ancestors."""
         truth, predicted = (side.with_ancestors() for side in set_pair(self.truth, self.predicted, self.taxonomy))
         depths = range(1, self.taxonomy.height + 1)
         return [

@@ -18,9 +18,9 @@ CHUNK_ENTRIES = 2_000_000  # ancestors of true labels processed together: limits
 
 @dataclass(frozen=True, eq=False)
 class Ancestry:
-    """Some nodes, each with all its ancestors, the root included, sorted by ancestor.
+    """Nodes with all their ancestors, including the root, sorted by ancestor.
 
-    Nodes that the root does not reach are not ancestors here. A virtual root is the node after the last one.
+    Nodes that cannot be reached from the root are left out. A virtual root is the node after the last one.
 
     Attributes
     ----------
@@ -28,13 +28,13 @@ class Ancestry:
         The nodes, ascending.
     offsets : int array of shape (d + 1,)
         The entries of node ``i``; each is one ancestor, or the node itself.
-    ancestor, steps, below : int arrays, one value an entry
-        The ancestor, the length of the shortest path up to it, and the entry of the node before it on that path (on
-        the first of several shortest paths).
+    ancestor, steps, below : int arrays, one value per entry
+        The ancestor, the length of the shortest path up to it, and the entry of the previous node on that path (the
+        first of several shortest paths).
     depth : int array of shape (n + 1,)
         Length of the longest path from the root to each node of the taxonomy.
     root : int
-        The root, also if it is virtual.
+        The root, which may be virtual.
     """
 
     nodes: NDArray[np.int64]
@@ -47,7 +47,7 @@ class Ancestry:
 
     @classmethod
     def of(cls, taxonomy: Taxonomy, nodes: Ints) -> Ancestry:
-        """Find the ancestors of distinct ascending ``nodes``, one level at a time."""
+        """Return the ancestors of distinct, ascending ``nodes``."""
         depth = np.append(taxonomy.depth, 0).astype(np.int64)
         root = len(taxonomy) if taxonomy.root == VIRTUAL_ROOT else taxonomy.root
         parents, parent_offsets = _parent_lists(taxonomy, root)
@@ -61,14 +61,14 @@ class Ancestry:
             steps.append(np.full(len(reached), len(steps)))
             source.append(np.repeat(level, splits)[first])
             level = reached
-        key, order = np.unique(np.concatenate(keys), return_index=True)  # the first has the fewest steps
+        key, order = np.unique(np.concatenate(keys), return_index=True)  # the first of equal keys has the fewest steps
         below = np.searchsorted(key, np.concatenate(source)[order])
         offsets = offsets_of(np.bincount(key // size, minlength=len(nodes)))
         return cls(np.asarray(nodes, np.int64), offsets, key % size, np.concatenate(steps)[order], below, depth, root)
 
     @cached_property
     def keys(self) -> NDArray[np.int64]:
-        """The (index, ancestor) of every entry as one number, ascending."""
+        """Each entry (index, ancestor) as one number, ascending."""
         return np.repeat(np.arange(len(self.nodes)), np.diff(self.offsets)) * len(self.depth) + self.ancestor
 
     def indices(self, nodes: Ints) -> NDArray[np.int64]:
@@ -78,7 +78,7 @@ class Ancestry:
 
 @dataclass(frozen=True, eq=False)
 class Common:
-    """The common ancestors of the true labels and the predicted one, for some cases.
+    """Common ancestors of the true labels and the predicted label of some cases.
 
     Attributes
     ----------
@@ -87,9 +87,10 @@ class Common:
     ancestry : Ancestry
         The ancestors of all these labels.
     pair : int array
-        The true label of every common ancestor (an index in ``cases.true_nodes``); ascending, with at least one each.
+        The true label of each common ancestor, as an ascending index in ``cases.true_nodes``; each label has at least
+        one.
     from_true, from_predicted : int arrays
-        The entry of every common ancestor in the ancestry of the true and of the predicted label.
+        The entries of each common ancestor in the ancestry of the true and of the predicted label.
     """
 
     cases: Cases
@@ -100,7 +101,7 @@ class Common:
 
     @classmethod
     def of(cls, cases: Cases, ancestry: Ancestry) -> Common:
-        """Find the ancestors of the true labels among those of the predicted one."""
+        """Return the common ancestors of cases."""
         true_index = ancestry.indices(cases.true_nodes)
         entries, lengths = gather(np.arange(len(ancestry.ancestor)), ancestry.offsets, true_index)
         predicted = ancestry.indices(cases.predicted)[cases.case_of] * len(ancestry.depth)
@@ -112,7 +113,7 @@ class Common:
 
     @classmethod
     def of_all(cls, cases: Cases) -> Iterator[Common]:
-        """Yield the common ancestors of all cases, some cases at a time."""
+        """Yield the common ancestors of all cases in chunks of limited size."""
         ancestry = Ancestry.of(cases.taxonomy, np.union1d(cases.true_nodes, cases.predicted))
         sizes = np.diff(ancestry.offsets)[ancestry.indices(cases.true_nodes)]
         entries = offsets_of(sizes)[cases.offsets]  # (cases + 1,)
@@ -135,7 +136,7 @@ class Common:
 
     @cached_property
     def distance(self) -> NDArray[np.int64]:
-        """The length of the path from the true label over every common ancestor to the predicted label."""
+        """Length of the path from the true label via each common ancestor to the predicted label."""
         return self.ancestry.steps[self.from_true] + self.ancestry.steps[self.from_predicted]
 
     @cached_property
@@ -144,15 +145,15 @@ class Common:
         return self.ancestry.depth[self.ancestor]
 
     def least_distance(self) -> NDArray[np.int64]:
-        """Return for every case the distance between the predicted label and the nearest true one."""
+        """Return the distance between the predicted label and the nearest true label of every case."""
         return np.asarray(np.minimum.reduceat(self.distance, _starts(self.case)))
 
     def greatest_depth(self) -> NDArray[np.int64]:
-        """Return for every case the depth of the deepest common ancestor."""
+        """Return the depth of the deepest common ancestor of every case."""
         return np.asarray(np.maximum.reduceat(self.depth, _starts(self.case)))
 
     def set_sizes(self) -> NDArray[np.int64]:
-        """Return (cases, 3): the number of common, true and predicted nodes, ancestors included, without the root."""
+        """Return the numbers of common, true and predicted nodes, with ancestors but without the root, (cases, 3)."""
         ancestry, cases = self.ancestry, self.cases
         below_root = self.ancestor != ancestry.root
         common = distinct(self._keys(self.case[below_root], self.ancestor[below_root]))
@@ -166,7 +167,7 @@ class Common:
         return np.stack([self._counted(common), true - 1, predicted - 1], axis=1)
 
     def lowest(self) -> Bools:
-        """Mark the lowest common ancestor of every pair: the nearest, of these the deepest, of these the first."""
+        """Mark the lowest common ancestor of every pair: the nearest, then the deepest, then the first one."""
         starts = _starts(self.pair)
         nearest = np.flatnonzero(self.distance == np.minimum.reduceat(self.distance, starts)[self.pair])
         deepest = np.maximum.reduceat(self.depth[nearest], _starts(self.pair[nearest]))
@@ -176,12 +177,10 @@ class Common:
         return mark
 
     def lowest_sizes(self) -> NDArray[np.int64]:
-        """Return (cases, 3): common, true and predicted nodes on the paths up to the lowest common ancestors."""
+        """Return the numbers of common, true and predicted nodes up to the lowest common ancestors, (cases, 3)."""
         lowest = self.lowest()
         cases, up_true, up_predicted = self.case[lowest], self.from_true[lowest], self.from_predicted[lowest]
-        if len(self.cases.true_nodes) == len(
-            self.cases
-        ):  # two shortest paths meet only in their lowest common ancestor
+        if len(self.cases.true_nodes) == len(self.cases):  # shortest paths meet only in the lowest common ancestor
             sizes = self.ancestry.steps[up_true] + 1, self.ancestry.steps[up_predicted] + 1
             return np.stack([np.ones(len(cases), np.int64), *sizes], axis=1)
         true, predicted = self._nodes_down(cases, up_true), self._nodes_down(cases, up_predicted)
@@ -189,13 +188,13 @@ class Common:
         return np.stack([self._counted(nodes) for nodes in (common, true, predicted)], axis=1)
 
     def level_hits(self) -> NDArray[np.int64]:
-        """Return (levels,): the number of rows with a common ancestor at each depth below the root."""
+        """Return the number of rows with a common ancestor at each depth below the root, (levels,)."""
         levels = int(self.ancestry.depth.max()) + 1
         case, depth = np.divmod(distinct(self.case * np.int64(levels) + self.depth), levels)
         return np.bincount(depth, self.cases.counts[case], levels).astype(np.int64)[1:]
 
     def _nodes_down(self, cases: Ints, entries: Ints) -> NDArray[np.int64]:
-        """Return the distinct (case, node) on the paths from entries down to their labels."""
+        """Return the distinct pairs (case, node) on the paths from entries down to their labels."""
         keys = []
         while len(entries):
             keys.append(self._keys(cases, self.ancestry.ancestor[entries]))
@@ -212,7 +211,7 @@ class Common:
 
 
 def _parent_lists(taxonomy: Taxonomy, root: int) -> tuple[Ints, Ints]:
-    """Return the parents of every node, a virtual root included, without those that the root does not reach."""
+    """Return the parents of every node, including a virtual root, without parents that the root does not reach."""
     reached = taxonomy.depth[taxonomy.edge_parent] >= 0
     parent, child = taxonomy.edge_parent[reached], taxonomy.edge_child[reached]
     if taxonomy.root == VIRTUAL_ROOT:
@@ -223,5 +222,5 @@ def _parent_lists(taxonomy: Taxonomy, root: int) -> tuple[Ints, Ints]:
 
 
 def _starts(ascending: Ints) -> NDArray[np.int64]:
-    """Return where each run of an ascending array starts."""
+    """Return the start of each run of equal values in an ascending array."""
     return np.flatnonzero(np.diff(ascending, prepend=-1))

@@ -1,4 +1,4 @@
-"""True and predicted labels of any form, converted to the distinct pairs of them with counts."""
+"""Conversion of true and predicted labels to distinct pairs with counts."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _COLLECTIONS = (list, tuple, set, frozenset, np.ndarray)
 
 @dataclass(frozen=True)
 class Cases:
-    """The distinct pairs (true labels, predicted label) of many rows, of those that have a prediction.
+    """Distinct pairs (true labels, predicted label) of the rows with a prediction.
 
     Attributes
     ----------
     taxonomy : Taxonomy
         The taxonomy of the labels.
     true_nodes, offsets : int arrays
-        The true labels of case ``i`` are ``true_nodes[offsets[i]:offsets[i + 1]]``, all different, at least one.
+        The true labels of case ``i`` are ``true_nodes[offsets[i]:offsets[i + 1]]``: distinct, at least one.
     predicted : int array of shape (c,)
-        The predicted label of every case; cases are sorted by it.
+        The predicted label of every case, ascending.
     counts : int array of shape (c,)
         The number of rows of every case.
     coverage : float
-        The share of rows with a prediction; others are in no case.
+        The share of rows with a prediction; rows without one are ignored.
     """
 
     taxonomy: Taxonomy
@@ -54,7 +54,7 @@ class Cases:
 
     @classmethod
     def of(cls, y_true: Labels, y_pred: Labels, taxonomy: Taxonomy | None = None) -> Cases:
-        """Validate and pair the rows of both sides; errors name the side and the row."""
+        """Return the cases of true and predicted labels; errors name the side and the row."""
         taxonomy = common_taxonomy(y_true, y_pred, taxonomy)
         true_nodes, offsets = true_labels(y_true, taxonomy)
         predicted = predicted_labels(y_pred, taxonomy)
@@ -69,7 +69,7 @@ class Cases:
         return cls(taxonomy, nodes, offsets_of(lengths), predicted, counts, coverage)
 
     def mean(self, values: NDArray[Any]) -> float:
-        """Return the mean over rows of a value for each case."""
+        """Return the mean over rows of a value per case."""
         return float(np.dot(values, self.counts) / self.counts.sum())
 
     @property
@@ -85,7 +85,7 @@ class Cases:
 
 
 def common_taxonomy(y_true: Labels, y_pred: Labels, taxonomy: Taxonomy | None) -> Taxonomy:
-    """Return the taxonomy of both sides; raise LabelError if there is none, or two."""
+    """Return the taxonomy of both sides; raise LabelError if there is none, or if they differ."""
     if taxonomy is not None and not hasattr(taxonomy, "positions"):
         raise LabelError(
             f"`taxonomy`: expected a Taxonomy, got {type(taxonomy).__name__}; read a file with Taxonomy.from_file"
@@ -101,7 +101,7 @@ def common_taxonomy(y_true: Labels, y_pred: Labels, taxonomy: Taxonomy | None) -
 
 
 def check_lengths(true_rows: int, predicted_rows: int) -> None:
-    """Raise LabelError for sides of different lengths, and for no rows."""
+    """Raise LabelError if the sides differ in length or there are no rows."""
     if true_rows != predicted_rows:
         raise LabelError(f"{true_rows:,} true rows and {predicted_rows:,} predicted ones; they must be the same rows")
     if not true_rows:
@@ -117,13 +117,13 @@ def true_labels(y_true: Labels, taxonomy: Taxonomy) -> tuple[NDArray[np.int64], 
     if len(nodes) == len(offsets) - 1:
         return nodes, offsets
     rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    keys = distinct(rows * np.int64(len(taxonomy)) + nodes)  # a label with several paths has as many traces
+    keys = distinct(rows * np.int64(len(taxonomy)) + nodes)  # a label with several paths has several traces
     rows, nodes = np.divmod(keys, len(taxonomy))
     return nodes, offsets_of(np.bincount(rows, minlength=len(offsets) - 1))
 
 
 def predicted_labels(y_pred: Labels, taxonomy: Taxonomy) -> NDArray[np.int64]:
-    """Return the predicted label of every row: the only one, or that of the first trace; NO_ANSWER for none."""
+    """Return the predicted label of every row, of Traces that of the first trace; NO_ANSWER if there is none."""
     nodes, offsets = label_lists(y_pred, taxonomy, "y_pred")
     lengths = np.diff(offsets)
     if not isinstance(y_pred, Traces) and (lengths > 1).any():  # a set has no first label
@@ -144,7 +144,7 @@ def answered_rows(predicted: Ints) -> NDArray[np.int64]:
 
 
 def check_predicted(offsets: Ints) -> None:
-    """Raise LabelError for rows without a prediction."""
+    """Raise LabelError if a row has no prediction."""
     empty = np.flatnonzero(np.diff(offsets) == 0)
     if len(empty):
         raise LabelError(f"y_pred: row {int(empty[0])}: nothing is predicted; give every row a label")
@@ -182,14 +182,14 @@ def _positions(labels: Any, taxonomy: Taxonomy, side: str) -> tuple[NDArray[np.i
 
 
 def _may_be_missing(kind: type) -> bool:
-    """Return whether a value of this type may stand for no label: None, NaN, or NA and NaT of pandas."""
+    """Return whether values of this type may mean that there is no label: None, NaN, or NA and NaT of pandas."""
     return not issubclass(kind, (str, int, np.integer, *_COLLECTIONS))
 
 
 def _lookup(taxonomy: Taxonomy, labels: list[Any], row_of: Ints, side: str) -> NDArray[np.int64]:
     try:
         return taxonomy.positions(labels)
-    except LabelError:  # it numbers labels; here the error names the side and the row
+    except LabelError:  # raise an error that names the side and the row
         index = next(index for index, label in enumerate(labels) if label not in taxonomy)
     row, name = row_of[index], as_id(labels[index])
     hint = taxonomy.hint_for(name)
@@ -199,9 +199,9 @@ def _lookup(taxonomy: Taxonomy, labels: list[Any], row_of: Ints, side: str) -> N
 
 
 def _numbered_sets(nodes: Ints, offsets: Ints, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return a number for every list of a ragged array, the same for equal lists, and a list for every number.
+    """Return a number for every list of a ragged array, equal for equal lists, and an example list for every number.
 
-    Lists are compared one element at a time, so that only numbers are sorted, never lists.
+    Lists are compared one element at a time, so that only numbers are sorted.
     """
     lengths = np.diff(offsets)
     numbers = np.zeros(len(lengths), np.int64)

@@ -1,7 +1,7 @@
 """Hierarchical metrics: sets of ancestors, lowest common ancestors, distance, depth of agreement.
 
-All use sets of nodes, not paths, so a DAG is not unrolled. If a row has several true labels, the sets are the unions
-over its labels, and distance and depth are those of the label that matches the prediction best.
+All metrics use sets of nodes, not paths, so that a DAG is not unrolled. If a row has several true labels, the sets are
+unions over its labels, and distance and depth are those of the label that matches the prediction best.
 """
 
 from __future__ import annotations
@@ -58,19 +58,19 @@ def hierarchical_recall(
 def hierarchical_f1(
     y_true: Labels, y_pred: Labels, *, average: Average = "micro", taxonomy: Taxonomy | None = None
 ) -> float:
-    """Return the F1 of the sets of labels with all their ancestors, the root left out.
+    """Return the F1 of labels with all their ancestors, without the root.
 
-    Micro sums the sizes of the sets over all rows and then divides; macro is the mean of the F1 of the rows. If a set
-    is empty (the label is the root), its share is 1 if the other set is empty too, else 0.
+    The micro average sums the sizes of the sets over all rows and then divides; the macro average is the mean of the F1
+    of the rows. An empty set (the label is the root) counts as 1 if the other set is empty too, else 0.
 
     Notes
     -----
-    On a tree these are the ``precision``, ``recall`` and ``f1`` of HiClass 5.0.8 for one label a row, with ``average``
-    of the same name. There a label is a path without the root; the empty strings that pad short paths count neither as
-    true nor as predicted, so a label at an inner node counts as here. Differences: HiClass compares the names on a
-    path, so that one name below two parents is one node; it sees the ancestors on the given path only, where here a
-    node of a DAG has all its ancestors; of rows with several labels it drops those beyond the number on the other side;
-    a row whose path is all padding divides by zero there in the macro average, and an F1 of 0 warns.
+    On a tree with one label per row, these metrics equal ``precision``, ``recall`` and ``f1`` of HiClass 5.0.8 with the
+    same ``average``. There a label is a path without the root, and the empty strings that pad short paths are ignored,
+    so that labels at inner nodes count as they do here. The differences: HiClass compares the names on a path, so that
+    one name below two parents is one node. It only sees the ancestors on the given path, while here a node of a DAG has
+    all its ancestors. If rows have several labels, it drops those beyond the number on the other side. In its macro
+    average, a row whose path is all padding divides by zero, and an F1 of 0 warns.
 
     Examples
     --------
@@ -83,7 +83,7 @@ def hierarchical_f1(
 
 
 def lca_precision(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> float:
-    """Return the mean over rows of the share of nodes above the prediction that are true; see :func:`lca_f1`.
+    """Return the mean share of nodes above the prediction that are true; see :func:`lca_f1`.
 
     >>> from hinet import Taxonomy
     >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
@@ -94,7 +94,7 @@ def lca_precision(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None =
 
 
 def lca_recall(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> float:
-    """Return the mean over rows of the share of nodes above the true label that are predicted; see :func:`lca_f1`.
+    """Return the mean share of nodes above the true label that are predicted; see :func:`lca_f1`.
 
     >>> from hinet import Taxonomy
     >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
@@ -105,20 +105,20 @@ def lca_recall(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = No
 
 
 def lca_f1(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> float:
-    """Return the mean over rows of the F1 of the nodes up to the lowest common ancestor of truth and prediction.
+    """Return the mean F1 of the nodes up to the lowest common ancestor of truth and prediction.
 
     Unlike in :func:`hierarchical_f1`, deep errors count as much as shallow ones.
 
     Notes
     -----
-    After Kosmopoulos et al. (2015), *Evaluation measures for hierarchical classification*. The lowest common ancestor
-    of a true and the predicted label, the root and the labels themselves included, is the one with the fewest edges to
-    both; of several the deepest, and of these the first in the taxonomy. The true set of a row holds the nodes on a
-    shortest path from each true label up to its lowest common ancestor with the prediction, both ends included; the
-    predicted set those on the shortest paths from the prediction up to the same ancestors. (If a DAG has several
+    See Kosmopoulos et al. (2015), *Evaluation measures for hierarchical classification*. The lowest common ancestor of
+    a true and the predicted label is the one with the fewest edges to both. It may be the root or one of the labels. Of
+    several, it is the deepest, and then the first in the taxonomy. The true set of a row holds the nodes on a shortest
+    path from each true label up to its lowest common ancestor with the prediction, including both ends. The predicted
+    set holds the nodes on the shortest paths from the prediction up to the same ancestors. (If a DAG has several
     shortest paths, the first in the order of the taxonomy, from the top down, counts.) Precision, recall and F1
-    are of these two sets. With one true label they share just that ancestor, so that precision is ``1 / (1 + edges up
-    from the prediction)`` and recall ``1 / (1 + edges up from the truth)``.
+    compare these two sets. With one true label they share only that ancestor, so that precision is ``1 / (1 + edges up
+    from the prediction)`` and recall is ``1 / (1 + edges up from the truth)``.
 
     Examples
     --------
@@ -131,9 +131,9 @@ def lca_f1(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) 
 
 
 def tree_distance(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> float:
-    """Return the mean number of edges from the nearest true label over a common ancestor to the prediction.
+    """Return the mean number of edges from the nearest true label via a common ancestor to the prediction.
 
-    The common ancestor, which may be the root, is the one with the shortest path. 0 is best.
+    The common ancestor, which may be the root, is the one with the shortest path. The best value is 0.
 
     >>> from hinet import Taxonomy
     >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
@@ -145,7 +145,7 @@ def tree_distance(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None =
 
 
 def depth_of_agreement(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> float:
-    """Return the mean depth of the deepest common ancestor of prediction and truth; 0 if only the root is common.
+    """Return the mean depth of the deepest common ancestor of prediction and truth; the depth of the root is 0.
 
     >>> from hinet import Taxonomy
     >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])

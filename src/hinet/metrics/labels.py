@@ -27,7 +27,7 @@ Average: TypeAlias = Literal["micro", "macro"]
 
 
 def accuracy(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> float:
-    """Return the share of rows whose predicted label is among the true ones, of rows with a prediction.
+    """Return the share of rows whose predicted label is a true label, among rows with a prediction.
 
     >>> from hinet import Taxonomy
     >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
@@ -38,7 +38,7 @@ def accuracy(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None
 
 
 def correct(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> Bools:
-    """Return for each row whether its predicted label is among the true ones; no prediction is not.
+    """Return whether the predicted label of each row is a true label; False for rows without a prediction.
 
     >>> from hinet import Taxonomy
     >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
@@ -55,10 +55,10 @@ def correct(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None)
 def top_k_accuracy(
     y_true: Labels, candidates: Labels, k: int | None = None, *, taxonomy: Taxonomy | None = None
 ) -> float:
-    """Return the share of rows with a true label among their first ``k`` candidates, or among all of them.
+    """Return the share of rows with a true label among their first ``k`` candidates, or among all if ``k`` is None.
 
-    Candidates are the traces of a row, the best first, or a list of node ids per row; a row may have fewer than k. Rows
-    without any do not count.
+    Candidates are the traces of a row, or a list of node ids per row, best first. A row may have fewer than ``k``; rows
+    without candidates do not count.
 
     >>> from hinet import Taxonomy
     >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
@@ -83,7 +83,7 @@ def top_k_accuracy(
 
 
 def coverage(y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> float:
-    """Return the share of rows with a prediction: metrics of single labels are over these.
+    """Return the share of rows with a prediction; metrics of single labels only count these rows.
 
     >>> from hinet import Taxonomy
     >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
@@ -99,8 +99,8 @@ def coverage(y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> float:
 def label_f1(y_true: Labels, y_pred: Labels, *, average: Average = "micro", taxonomy: Taxonomy | None = None) -> float:
     """Return the F1 over labels, ignoring the hierarchy.
 
-    Micro counts true positives, false positives and false negatives over all rows; with one true label per row it is
-    the accuracy. Macro is the mean over all labels that are true or predicted somewhere.
+    The micro average counts true positives, false positives and false negatives over all rows; with one true label per
+    row it is the accuracy. The macro average is the mean over all labels that are true or predicted somewhere.
 
     >>> from hinet import Taxonomy
     >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
@@ -112,11 +112,11 @@ def label_f1(y_true: Labels, y_pred: Labels, *, average: Average = "micro", taxo
 
 
 def level_accuracy(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> list[float]:
-    """Return the accuracy at each level, over the rows that have a true node there.
+    """Return the accuracy at each level, over the rows with a true node at that level.
 
     The nodes of a label at level ``l`` are the label and its ancestors whose depth (the longest path from the root) is
-    ``l``: one in a tree, at least one down to the label's own depth in a DAG. A row is right at a level if its
-    predicted and true labels have a common node there. A prediction that stops above a level is wrong there.
+    ``l``: one in a tree, and at least one down to the depth of the label in a DAG. A row is correct at a level if its
+    predicted and true labels have a common node there. A prediction that ends above a level is wrong there.
 
     >>> from hinet import Taxonomy
     >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
@@ -141,7 +141,7 @@ def case_accuracy(cases: Cases) -> float:
 def case_label_f1(cases: Cases, average: Average) -> float:
     """Return the F1 over labels of cases."""
     size = len(cases.taxonomy)
-    hits = _weighted_counts(cases.predicted, cases.counts * _hits(cases), size)  # (n,) of each label
+    hits = _weighted_counts(cases.predicted, cases.counts * _hits(cases), size)  # (n,)
     predicted = _weighted_counts(cases.predicted, cases.counts, size)
     true = _weighted_counts(cases.true_nodes, np.repeat(cases.counts, np.diff(cases.offsets)), size)
     total = true + predicted

@@ -15,14 +15,14 @@ from hinet.ragged import Bools, Ints, gather, offsets_of
 from hinet.taxonomy import Taxonomy
 
 BINS = 15  # as in Guo et al. (2017), On calibration of modern neural networks
-MIN_PROBABILITY = float(np.finfo(np.float64).eps)  # for log loss, in place of 0
+MIN_PROBABILITY = float(np.finfo(np.float64).eps)  # replaces 0 in the log loss
 _ROUNDING = 1e-6  # sums of float32 probabilities may exceed 1 by this
 
 
 def log_loss(probability: ArrayLike) -> float:
     """Return the mean of ``-ln p`` over rows, where ``p`` is the predicted probability of the true label.
 
-    Probabilities are clipped at 2.2e-16, so that one of 0 costs 36 and not infinity.
+    Probabilities are clipped at 2.2e-16, so that a probability of 0 costs 36 and not infinity.
 
     >>> round(log_loss([0.5, 0.25]), 3)
     1.04
@@ -31,7 +31,9 @@ def log_loss(probability: ArrayLike) -> float:
 
 
 def brier_score(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """Return the mean squared difference of confidence and correctness: 0 is best, 0.25 is a constant one half.
+    """Return the mean squared difference of confidence and correctness; the best value is 0.
+
+    A constant confidence of one half has a score of 0.25.
 
     >>> round(brier_score([0.9, 0.6], [True, False]), 3)
     0.185
@@ -43,7 +45,7 @@ def brier_score(confidence: ArrayLike, correct: ArrayLike) -> float:
 def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, *, bins: int = BINS) -> float:
     """Return the mean over rows of the difference between confidence and accuracy in the row's bin.
 
-    Bins have equal width; each includes its lower end, the last also its upper end.
+    Bins have equal width; each includes its lower end, and the last one also its upper end.
 
     >>> round(expected_calibration_error([0.95, 0.95, 0.55, 0.55], [True, True, True, False], bins=10), 3)
     0.05
@@ -55,12 +57,12 @@ def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, *, bin
 def level_calibration_error(
     y_true: Labels, y_pred: Traces, log_p: ArrayLike, *, bins: int = BINS, taxonomy: Taxonomy | None = None
 ) -> list[float]:
-    """Return for each level the expected calibration error of the nodes predicted there.
+    """Return the expected calibration error of the predicted nodes at each level.
 
-    A node on the first trace of a row is right if it is a true label or an ancestor of one. ``log_p`` is the log
-    probability of the path down to every neuron of ``y_pred``, as in ``Found.log_p``; the longest trace determines the
-    number of levels. ``taxonomy`` is that of the traces, or that with further nodes after its own
-    (``Taxonomy.with_nodes``), where true labels are such.
+    A node on the first trace of a row is correct if it is a true label or an ancestor of one. ``log_p`` is the log
+    probability of the path down to every neuron of ``y_pred``, as in ``Found.log_p``. The longest trace determines the
+    number of levels. ``taxonomy`` is that of the traces, possibly extended by ``Taxonomy.with_nodes`` for true labels
+    that no trace leads to.
 
     >>> from hinet import Layers, Taxonomy, Traces
     >>> layers = Layers.of(Taxonomy.from_paths([("pet", "cat"), ("pet", "dog"), ("cow",)], steps="ids"))
@@ -92,7 +94,7 @@ def level_calibration_error(
 
 
 def confidence(y_pred: Traces) -> NDArray[np.float64]:
-    """Return the probability of the first trace of each row, such as of ``Found.traces``.
+    """Return the probability of the first trace of each row.
 
     >>> from hinet import Layers, Taxonomy, Traces
     >>> layers = Layers.of(Taxonomy.from_paths([("pet", "cat"), ("cow",)], steps="ids"))
@@ -113,11 +115,11 @@ class CoverageRisk:
     Attributes
     ----------
     threshold : float array
-        The confidence from which rows are answered.
+        The confidence above which rows are answered.
     coverage : float array
-        The share of answered rows; the last is 1.
+        The share of answered rows; the last value is 1.
     risk : float array
-        The share of wrong answers; the last is that of all rows.
+        The share of wrong answers; the last value is the error rate of all rows.
     """
 
     threshold: NDArray[np.float64]
@@ -126,7 +128,7 @@ class CoverageRisk:
 
     @property
     def area(self) -> float:
-        """Area under the curve: the mean risk over all coverages; 0 is best."""
+        """Area under the curve, the mean risk over all coverages; the best value is 0."""
         return float(np.dot(self.risk, np.diff(self.coverage, prepend=0.0)))
 
 
@@ -145,7 +147,7 @@ def coverage_risk(confidence: ArrayLike, correct: ArrayLike) -> CoverageRisk:
 
 
 def _leads_to(ancestry: Ancestry, nodes: Ints, index: Ints) -> Bools:
-    """Return whether each node is the node at each index of the ancestry, or an ancestor of it."""
+    """Return whether each node is the node at the given index of the ancestry, or an ancestor of it."""
     keys = index * np.int64(len(ancestry.depth)) + nodes
     entries = np.minimum(np.searchsorted(ancestry.keys, keys), len(ancestry.keys) - 1)
     return np.asarray(ancestry.keys[entries] == keys)
@@ -176,7 +178,7 @@ def _probabilities(values: ArrayLike, name: str) -> NDArray[np.float64]:
 
 
 def _in_range(values: ArrayLike, name: str, unit: str) -> NDArray[np.float64]:
-    """Return values as floats from 0 to 1, or raise HiNetError with the first that is not."""
+    """Return values as floats from 0 to 1; raise HiNetError for the first value out of range."""
     try:
         numbers: NDArray[np.float64] = np.asarray(values, np.float64)
     except (TypeError, ValueError):

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from hinet.errors import HiNetError, LabelError
 from hinet.metrics.cases import Labels, check_lengths, common_taxonomy, label_lists, true_labels
-from hinet.metrics.node_sets import NodeScores, NodeSets, evaluated_nodes
+from hinet.metrics.sets import NodeScores, NodeSets, evaluated_nodes
 from hinet.ragged import Bools, offsets_of
 from hinet.taxonomy import Taxonomy
 
 Ranked: TypeAlias = Any
-"""The labels of every row, the best first, as lists or Traces; or scores of nodes, as a dense or CSR matrix."""
+"""The labels of every row, best first, as lists or Traces; or scores of nodes as a dense or CSR matrix."""
 
-PROPENSITY_A, PROPENSITY_B = 0.55, 1.5  # of Jain et al. (2016), for all sets but Wikipedia and Amazon
+PROPENSITY_A, PROPENSITY_B = 0.55, 1.5  # values of Jain et al. (2016) for all data sets except Wikipedia and Amazon
 
 
 def au_prc(
@@ -30,30 +30,31 @@ def au_prc(
     leave_out: Iterable[str] = (),
     taxonomy: Taxonomy | None = None,
 ) -> float:
-    """Return the area under the precision-recall curve of all nodes pooled, the root left out.
+    """Return the area under the precision-recall curve of all nodes pooled, without the root.
 
-    Every pair of a row and a node is one case: it is true if the node is a label of the row or an ancestor of one. All
-    are ranked together by their score; the area is the average precision, ``Σ P_i (R_i - R_{i-1})`` over the distinct
-    scores. Only scores above 0 need to be in a CSR matrix.
+    A pair of a row and a node is positive if the node is a label of the row or an ancestor of one. All pairs are ranked
+    together by score; the area is the average precision, ``Σ P_i (R_i - R_{i-1})`` over the distinct scores. A CSR
+    matrix needs only the positive scores.
 
     Parameters
     ----------
     y_true : Traces or list
         The true labels of every row.
     scores : array or CSR matrix of shape (rows, columns)
-        The score of every node, such as its probability, at least 0.
+        The score of every node, such as its probability; at least 0.
     labels : list of str, optional
-        The node of each column, by default the nodes of the taxonomy in their order. Nodes without a column have 0.
+        The node of each column, by default the nodes of the taxonomy in order. Nodes without a column have score 0.
     leave_out : list of str, optional
-        Further nodes that do not count. Results on the Gene Ontology sets of Clus-HMC leave out its three top terms,
+        Further nodes to ignore. Results on the Gene Ontology data sets of Clus-HMC leave out the three top terms,
         ``GO0003674``, ``GO0005575`` and ``GO0008150``, which nearly all rows have.
     taxonomy : Taxonomy
         The taxonomy of the labels.
 
     Notes
     -----
-    AU(PRC) with a bar over PRC in Vens et al. (2008), *Decision trees for hierarchical multi-label classification*; as
-    C-HMCNN and others compute it, scikit-learn's ``average_precision_score(average="micro")`` without interpolation.
+    This is AU(PRC) with a bar over PRC in Vens et al. (2008), *Decision trees for hierarchical multi-label
+    classification*. As in C-HMCNN and other work, it is computed without interpolation, like scikit-learn's
+    ``average_precision_score(average="micro")``.
 
     Examples
     --------
@@ -68,7 +69,7 @@ def au_prc(
 
 @dataclass(frozen=True, eq=False)
 class PrecisionRecall:
-    """The curve of precision against recall: a point for every distinct score, highest first; the last is for 0."""
+    """Precision-recall curve: a point for every distinct score, highest first; the last point is for score 0."""
 
     threshold: NDArray[np.float64]
     precision: NDArray[np.float64]
@@ -97,19 +98,19 @@ def pooled_curve(
     ([0.0, 0.5, 0.25], [0.0, 1.0, 1.0])
     """
     taxonomy = common_taxonomy(y_true, (), taxonomy)
-    found = NodeScores.of(scores, taxonomy, labels)
+    given = NodeScores.of(scores, taxonomy, labels)
     counts = evaluated_nodes(taxonomy, leave_out)
     truth = NodeSets.of(y_true, taxonomy, "y_true")
-    check_lengths(truth.rows, len(found))
+    check_lengths(truth.rows, len(given))
     truth = truth.with_ancestors().only(counts)
-    positives, cases = len(truth.keys), len(found) * int(counts.sum())
+    positives, cases = len(truth.keys), len(given) * int(counts.sum())
     if not positives:
         raise LabelError("y_true: no row has a label below the root; AU(PRC) needs one")
-    chosen = np.flatnonzero(counts[found.node])
-    order = np.argsort(-found.score[chosen])
-    hits = np.cumsum(truth.has(found.row[chosen], found.node[chosen])[order])
-    score = np.append(found.score[chosen[order]], 0)  # that of all other cases
-    last = np.flatnonzero(score[1:] != score[:-1])  # of each distinct score
+    chosen = np.flatnonzero(counts[given.node])
+    order = np.argsort(-given.score[chosen])
+    hits = np.cumsum(truth.has(given.row[chosen], given.node[chosen])[order])
+    score = np.append(given.score[chosen[order]], 0)  # 0 is the score of all other pairs
+    last = np.flatnonzero(score[1:] != score[:-1])  # the last entry of each distinct score
     precision = np.append(hits[last] / (last + 1), positives / cases)
     recall = np.append(hits[last] / positives, 1.0)
     return PrecisionRecall(np.append(score[last], 0.0), precision, recall)
@@ -118,7 +119,7 @@ def pooled_curve(
 def precision_at_k(
     y_true: Labels, ranked: Ranked, k: int, *, labels: Sequence[str] | None = None, taxonomy: Taxonomy | None = None
 ) -> float:
-    """Return the mean over rows of the share of true labels among the first ``k``; a label that is missing is wrong.
+    """Return the mean share of true labels among the first ``k``; missing labels count as wrong.
 
     ``labels`` are the nodes of the columns of scores, by default those of the taxonomy.
 
@@ -133,9 +134,9 @@ def precision_at_k(
 def ndcg_at_k(
     y_true: Labels, ranked: Ranked, k: int, *, labels: Sequence[str] | None = None, taxonomy: Taxonomy | None = None
 ) -> float:
-    """Return the mean over rows of the discounted gain of the first ``k`` labels, as a share of the best possible one.
+    """Return the mean discounted gain of the first ``k`` labels, as a share of the best possible gain.
 
-    A true label at rank r gains ``1 / log2(r + 1)``; at best the first ``min(k, |Y|)`` are true.
+    A true label at rank r gains ``1 / log2(r + 1)``; at best the first ``min(k, |Y|)`` labels are true.
 
     >>> from hinet import Taxonomy
     >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
@@ -148,10 +149,11 @@ def ndcg_at_k(
 def label_propensities(
     y_train: Labels, *, a: float = PROPENSITY_A, b: float = PROPENSITY_B, taxonomy: Taxonomy | None = None
 ) -> NDArray[np.float64]:
-    """Return how probable it is that a true label is given to a row, for every node of the taxonomy.
+    """Return the probability that a row which should have a label was given it, for every node of the taxonomy.
 
-    With ``N`` training rows, ``N_l`` of them with the label, ``1 / (1 + C exp(-a ln(N_l + b)))`` where ``C = (ln N - 1)
-    (b + 1)^a``, after Jain, Prabhu and Varma (2016), *Extreme multi-label loss functions*. At most 1, for few rows too.
+    With ``N`` training rows, ``N_l`` of them with the label, this is ``1 / (1 + C exp(-a ln(N_l + b)))`` where
+    ``C = (ln N - 1) (b + 1)^a``, from Jain, Prabhu and Varma (2016), *Extreme multi-label loss functions*. It is at
+    most 1, also for few rows.
 
     >>> from hinet import Taxonomy
     >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
@@ -174,10 +176,10 @@ def propensity_scored_precision(
     labels: Sequence[str] | None = None,
     taxonomy: Taxonomy | None = None,
 ) -> float:
-    """Return the precision at ``k`` in which a true label counts the more the rarer it is, as a share of the best.
+    """Return the precision at ``k`` with more weight for rarer labels, as a share of the best possible value.
 
-    Each hit counts ``1 / p``, with ``p`` of :func:`label_propensities`; the sum over all rows is divided by that of the
-    best ``k`` true labels, as results of extreme classification are reported (Jain et al., 2016).
+    Each hit counts ``1 / p``, with ``p`` from :func:`label_propensities`. The sum over all rows is divided by that of
+    the best ``k`` true labels, as is usual in extreme classification (Jain et al., 2016).
 
     >>> from hinet import Taxonomy
     >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
@@ -190,7 +192,7 @@ def propensity_scored_precision(
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """The first labels of every row, each with its rank, and whether they are true."""
+    """The first labels of every row with their ranks, and whether they are true."""
 
     true_nodes: NDArray[np.int64]
     true_offsets: NDArray[np.int64]
@@ -203,7 +205,7 @@ class Ranking:
     def of(
         cls, y_true: Labels, ranked: Ranked, k: int, labels: Sequence[str] | None, taxonomy: Taxonomy | None
     ) -> Ranking:
-        """Return the first ``k`` labels of every row, each only once."""
+        """Return the first ``k`` distinct labels of every row."""
         if k < 1:
             raise HiNetError(f"k: expected a whole number of at least 1, got {k}")
         is_matrix = sp.issparse(ranked) or getattr(getattr(ranked, "dtype", None), "kind", "O") == "f"
@@ -234,7 +236,7 @@ class Ranking:
         return float(self.hit[self.rank < k].sum() / (k * len(self)))
 
     def ndcg(self, k: int) -> float:
-        """Return the mean discounted gain of the first ``k``, of the best possible one."""
+        """Return the mean discounted gain of the first ``k``, as a share of the best possible gain."""
         gain = 1 / np.log2(np.arange(2, k + 2))
         hits = self.hit & (self.rank < k)
         gained = np.bincount(self.row[hits], gain[self.rank[hits]], len(self))
@@ -242,7 +244,7 @@ class Ranking:
         return float((gained / best).mean())
 
     def propensity_scored_precision(self, k: int, propensities: NDArray[np.float64]) -> float:
-        """Return the sum of ``1 / p`` of the hits among the first ``k``, of the best possible one."""
+        """Return the sum of ``1 / p`` of the hits among the first ``k``, as a share of the best possible sum."""
         weight = 1 / np.asarray(propensities, np.float64)
         hits = self.hit & (self.rank < k)
         row = np.repeat(np.arange(len(self)), np.diff(self.true_offsets))

@@ -48,11 +48,11 @@ class LabelReport:
     tree_distance: float
     depth_of_agreement: float
     level_accuracy: tuple[float, ...]
-    coverage: float = 1.0  # the share of rows with a prediction, which all others are over
+    coverage: float = 1.0  # share of rows with a prediction; all other metrics are over these rows
 
 
 def label_report(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> LabelReport:
-    """Return every label metric, at little more than the cost of one.
+    """Return every label metric, for little more than the cost of one.
 
     >>> from hinet import Taxonomy
     >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
@@ -62,14 +62,8 @@ def label_report(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = 
     """
     cases = Cases.of(y_true, y_pred, taxonomy)
     parts = [
-        (
-            common.set_sizes(),
-            common.lowest_sizes(),
-            common.least_distance(),
-            common.greatest_depth(),
-            common.level_hits(),
-        )
-        for common in Common.of_all(cases)
+        (each.set_sizes(), each.lowest_sizes(), each.least_distance(), each.greatest_depth(), each.level_hits())
+        for each in Common.of_all(cases)
     ]
     *columns, hits = zip(*parts, strict=True)
     sets, lowest, distance, depth = (np.concatenate(column) for column in columns)
@@ -89,7 +83,7 @@ def label_report(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = 
 
 @dataclass(frozen=True)
 class SetReport:
-    """Every metric of predicted sets of the same rows, each as defined by its function; micro averages by default."""
+    """Every metric of predicted sets of the same rows, each as defined by its function; micro averages unless named."""
 
     exact_match: float
     set_precision: float
@@ -142,7 +136,7 @@ SCORES: Mapping[str, Callable[..., float]] = MappingProxyType(
         "depth_of_agreement": depth_of_agreement,
     }
 )
-"""The scorers by name; greater is better, so a distance is negated and its name starts with ``neg_``."""
+"""Scorers by name. Greater is better, so that a distance is negated and its name starts with ``neg_``."""
 
 
 _SET_SHARES = (set_precision, set_recall, set_f1)
@@ -157,7 +151,7 @@ SET_SCORES: Mapping[str, Callable[..., float]] = MappingProxyType(
         "hierarchical_set_f1_samples": partial(set_f1, average="samples", ancestors=True),
     }
 )
-"""The scorers of predicted sets by name, for classifiers that predict several labels a row."""
+"""Scorers of predicted sets by name, for classifiers that predict several labels per row."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +162,7 @@ class Scorer:
 
     def __call__(self, estimator: Any, X: Any, y: Labels) -> float:  # noqa: N803 - scikit-learn's name
         """Return the score of the estimator's predictions for ``X``."""
-        last = estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator  # of a pipeline
+        last = estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator  # the last step of a pipeline
         taxonomy = getattr(last, "taxonomy_", None)
         if taxonomy is None:
             raise HiNetError(
@@ -183,8 +177,8 @@ class Scorer:
 def scorer(name: str) -> Scorer:
     """Return a metric as a scorer for ``cross_val_score`` and ``GridSearchCV``, for estimators with ``taxonomy_``.
 
-    Names are those of the metrics, with ``_macro`` for that average and, as in scikit-learn, ``neg_`` if less is
-    better: see :data:`SCORES`, and :data:`SET_SCORES` for classifiers that predict sets.
+    The names are those of the metrics, with ``_macro`` for the macro average and, as in scikit-learn, ``neg_`` if less
+    is better; see :data:`SCORES`, and :data:`SET_SCORES` for classifiers that predict sets.
 
     >>> scorer("hierarchical_f1")
     Scorer(name='hierarchical_f1')

@@ -1,20 +1,119 @@
 """Metrics of predicted sets of labels: precision, recall and F1 over pairs, labels or rows, and exact match.
 
-None and an empty set are both the prediction that a row has no label: it counts, unlike in metrics of single labels.
+None and an empty set both predict that a row has no label. Such rows count, unlike in metrics of single labels.
 """
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from hinet.errors import HiNetError
-from hinet.metrics.cases import Labels, check_lengths, common_taxonomy
+from hinet.errors import HiNetError, quoted
+from hinet.metrics.cases import Labels, check_lengths, common_taxonomy, label_lists
 from hinet.metrics.hierarchical import Shares, shares_of
-from hinet.metrics.node_sets import NodeSets
+from hinet.ragged import Bools, Ints, distinct, gather, offsets_of
 from hinet.taxonomy import Taxonomy
+
+
+@dataclass(frozen=True, eq=False)
+class NodeSets:
+    """The set of labels of every row, which may be empty, as ascending numbers for the pairs (row, node)."""
+
+    taxonomy: Taxonomy
+    rows: int
+    keys: NDArray[np.int64]  # row * len(taxonomy) + node
+
+    @classmethod
+    def of(cls, labels: Labels, taxonomy: Taxonomy, side: str) -> NodeSets:
+        """Return the labels of rows; None and an empty set mean that there is no label."""
+        nodes, offsets = label_lists(labels, taxonomy, side)
+        row = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+        return cls(taxonomy, len(offsets) - 1, distinct(row * np.int64(len(taxonomy)) + nodes))
+
+    @property
+    def row(self) -> NDArray[np.int64]:
+        """The row of every label."""
+        return self.keys // len(self.taxonomy)
+
+    @property
+    def node(self) -> NDArray[np.int64]:
+        """The node of every label."""
+        return self.keys % len(self.taxonomy)
+
+    def with_ancestors(self) -> NodeSets:
+        """Return the sets with all ancestors, without the root."""
+        nodes, inverse = np.unique(self.node, return_inverse=True)
+        above, counts = gather(*self.taxonomy.ancestor_lists(nodes), inverse)
+        keys = np.repeat(self.row, counts) * np.int64(len(self.taxonomy)) + above
+        return NodeSets(self.taxonomy, self.rows, distinct(keys))
+
+    def only(self, chosen: Bools) -> NodeSets:
+        """Return the sets with only the chosen nodes, a mask over the nodes of the taxonomy."""
+        return NodeSets(self.taxonomy, self.rows, self.keys[chosen[self.node]])
+
+    def has(self, row: Ints, node: Ints) -> Bools:
+        """Return whether each node is in the set of the row next to it."""
+        if not len(self.keys):
+            return np.zeros(len(row), np.bool_)
+        keys = row * np.int64(len(self.taxonomy)) + node
+        return np.asarray(self.keys[np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)] == keys)
+
+
+@dataclass(frozen=True, eq=False)
+class NodeScores:
+    """The positive scores of the nodes of every row; all other nodes have the score 0."""
+
+    offsets: NDArray[np.int64]  # (n + 1,)
+    node: NDArray[np.int64]
+    score: NDArray[Any]
+
+    @classmethod
+    def of(cls, scores: Any, taxonomy: Taxonomy, labels: Sequence[str] | None) -> NodeScores:
+        """Return the scores in a dense or CSR matrix with a column for each of ``labels``, or for each node."""
+        matrix: Any = sp.csr_array(scores) if sp.issparse(scores) else np.asarray(scores)
+        width = len(taxonomy) if labels is None else len(labels)
+        if matrix.ndim != 2 or matrix.shape[1] != width:
+            what = "node of the taxonomy" if labels is None else "label"
+            raise HiNetError(
+                f"scores: expected {width:,} columns, one per {what}, got an array of shape {matrix.shape}; "
+                "name the columns with `labels`"
+            )
+        column = np.arange(width) if labels is None else taxonomy.positions(labels)
+        values = matrix.data if sp.issparse(matrix) else matrix
+        if not np.isfinite(values).all() or (values < 0).any():
+            raise HiNetError("scores: expected finite numbers of at least 0, such as probabilities")
+        if sp.issparse(matrix):
+            row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+            positive = matrix.data > 0
+            row, index, score = row[positive], matrix.indices[positive], matrix.data[positive]
+        else:
+            row, index = np.nonzero(matrix)
+            score = matrix[row, index]
+        return cls(offsets_of(np.bincount(row, minlength=matrix.shape[0])), column[index], score)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def row(self) -> NDArray[np.int64]:
+        """The row of every score."""
+        return np.repeat(np.arange(len(self)), np.diff(self.offsets))
+
+
+def evaluated_nodes(taxonomy: Taxonomy, leave_out: Iterable[str]) -> Bools:
+    """Return which nodes are evaluated: those below the root, without ``leave_out``, (nodes,)."""
+    counts = taxonomy.depth > 0
+    for name in leave_out:
+        counts[taxonomy.position(name)] = False
+    if not counts.any():
+        raise HiNetError(f"no node is left to evaluate without {', '.join(map(quoted, leave_out))} and the root")
+    return counts
+
 
 SetAverage: TypeAlias = Literal["micro", "macro", "samples"]
 
@@ -65,10 +164,10 @@ def set_f1(
 ) -> float:
     """Return the F1 of predicted sets of labels.
 
-    Micro counts all pairs of a row and a label; macro is the mean over the labels that are true or predicted somewhere;
-    samples, also called example-based, is the mean over rows. The share of an empty set is 1 if the other set is empty
-    too, else 0. With ``ancestors``, labels stand for themselves and all nodes above them, the root left out, which is
-    the hierarchical F1 of sets.
+    The average "micro" counts all pairs of a row and a label, "macro" is the mean over the labels that are true or
+    predicted somewhere, and "samples", also called example-based, is the mean over rows. An empty set counts as 1 if
+    the other set is empty too, else 0. With ``ancestors``, each label includes all its ancestors without the root:
+    this is the hierarchical F1 of sets.
 
     >>> from hinet import Taxonomy
     >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
@@ -81,7 +180,7 @@ def set_f1(
 
 
 def exact_match(y_true: Labels, y_pred: Labels, *, taxonomy: Taxonomy | None = None) -> float:
-    """Return the share of rows whose predicted set is the true one.
+    """Return the share of rows whose predicted set equals the true one.
 
     >>> from hinet import Taxonomy
     >>> animals = Taxonomy.from_edges([("animal", "cow"), ("animal", "pet"), ("pet", "cat"), ("pet", "dog")])
@@ -120,7 +219,7 @@ def set_shares(truth: NodeSets, predicted: NodeSets, average: SetAverage) -> Sha
 
 
 def _counts(groups: list[NDArray[np.int64]], size: int) -> NDArray[np.int64]:
-    """Return how often each number up to ``size`` is in each of three arrays, (size, 3)."""
+    """Return the counts of the numbers below ``size`` in each of three arrays, (size, 3)."""
     return np.stack([np.bincount(numbers, minlength=size) for numbers in groups], axis=1)
 
 

@@ -28,7 +28,7 @@ TYPICAL_F1 = 0.8  # the hierarchical F1 that `expected_f1` assumes by default
 Engine = Literal["fused", "torch"]
 
 K = whole(1)  # answers to a row
-PROBABILITY = real(above=0, most=1)
+PROBABILITY = real(above=0, high=1)
 DECODING = one_of(*get_args(Decoding))
 
 
