@@ -168,15 +168,17 @@ def _folders(function: Callable[..., Any]) -> list[Path]:
     given = os.environ.get("NUMBA_CACHE_DIR")
     if given:
         return [Path(given) / FOLDER]
-    return [Path(function.__code__.co_filename).parent / "__pycache__" / FOLDER, _user_cache() / FOLDER]
+    return [Path(function.__code__.co_filename).parent / "__pycache__" / FOLDER, user_cache() / FOLDER]
 
 
-def _user_cache() -> Path:
+def user_cache() -> Path:
+    """Return the cache folder of the user."""
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(home) if home.startswith("/") else Path.home() / ".cache"
 
 
 def _can_be_written(folder: Path) -> bool:
@@ -192,7 +194,7 @@ def functions_of(function: Callable[..., Any]) -> list[FunctionType]:
     """Return a function and all functions of the package that it calls, directly or not.
 
     >>> [each.__name__ for each in functions_of(folder_for)]
-    ['folder_for', '_can_be_written', '_has', '_folders', '_user_cache']
+    ['folder_for', '_can_be_written', '_has', '_folders', 'user_cache']
     """
     found: dict[FunctionType, None] = {}
     waiting: list[Any] = [function]

@@ -111,7 +111,7 @@ def at(place: int, value: Any) -> Callable[[Any], Any]:
         ("hashed", "features", "chars.idf", at(0, 1e-40), "between 0 and 1"),
         ("dense", "features", "scale", at(0, math.nan), "holds nan at index 0"),
         ("dense", "model", "head.weight", at(0, math.nan), "holds nan at index 0"),
-        ("dense", "model", "head.bias", lambda array: array.astype(np.float16), "is of float16"),
+        ("dense", "model", "head.bias", lambda array: array.astype(np.float16), "has type float16"),
         ("torch texts", "model", "features.weight", lambda array: array[:-1], "has the shape"),
     ],
 )

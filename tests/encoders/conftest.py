@@ -1,4 +1,4 @@
-"""A tiny encoder with random weights, made on the fly, and the real all-MiniLM-L6-v2 from its package."""
+"""A tiny encoder with random weights, and the real all-MiniLM-L6-v2 from its package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORDS = "the a of and rye white bread milk whole sour coffee shop toy car train 
 
 
 def make_encoder(folder: Path, *, seed: int = 0, words: str = WORDS) -> Path:
-    """Write a BERT of two layers with random weights and a small vocabulary, as Hugging Face folders are."""
+    """Write a Hugging Face folder with a BERT of two layers, random weights and a small vocabulary."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
@@ -51,7 +51,7 @@ def make_encoder(folder: Path, *, seed: int = 0, words: str = WORDS) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def _offline() -> None:
-    """Refuse the network, whatever a test asks for."""
+    """Refuse all network access."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
@@ -64,6 +64,6 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def minilm() -> Path:
-    """The folder of the real weights, which must be those that figures were measured with."""
+    """The folder of the real weights, checked against their digest."""
     pytest.importorskip("sentence_transformers")
     return packaged_encoder()

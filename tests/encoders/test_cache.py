@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hinet.data.matrices import unit_rows
-from hinet.encoders import CachedEncoder, Encoder, cache, default_folder
+from hinet.encoders import CachedEncoder, Encoder, default_folder
 from hinet.progress import Progress
 from tests.processes import run, started
 
@@ -23,9 +23,9 @@ TEXTS = [
 
 CHILD = """
 import os, signal, sys
-from hinet.encoders import CachedEncoder, cache
+from hinet.encoders import CachedEncoder
 from tests.encoders.test_cache import TEXTS, Counting
-cache.SECONDS = 0.0  # a segment for every batch
+CachedEncoder.segment_seconds = 0.0  # a segment for every batch
 write, written = CachedEncoder._write, []
 def counted(self, keys, vectors):
     write(self, keys, vectors)
@@ -38,9 +38,9 @@ CachedEncoder(Counting(), sys.argv[1]).encode(TEXTS[int(sys.argv[3]):], batch=3)
 
 
 class Counting:
-    """An encoder of vectors that a text alone decides, which counts the texts that it encodes."""
+    """An encoder with one fixed vector per text, which counts the texts that it encodes."""
 
-    width, fingerprint = 16, "of the tests"
+    width, fingerprint = 16, "tests"
 
     def __init__(self) -> None:
         self.encoded = 0
@@ -83,7 +83,7 @@ def test_a_text_is_encoded_once(encoder: Any, tmp_path: Path) -> None:
     assert np.array_equal(cached.encode(TEXTS), first[: len(TEXTS)])
 
 
-def test_a_real_encoder_is_asked_once(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_encoder_encodes_each_text_once(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = Encoder.load(tiny, threads=1)
     wanted = CachedEncoder(encoder, tmp_path).encode(TEXTS)
     np.testing.assert_allclose(wanted, encoder.encode(TEXTS), atol=2e-3)
@@ -91,7 +91,7 @@ def test_a_real_encoder_is_asked_once(tiny: Path, tmp_path: Path, monkeypatch: p
     assert np.array_equal(CachedEncoder(encoder, tmp_path).encode(TEXTS), wanted)
 
 
-def test_a_killed_run_goes_on_where_it_was(encoder: Any, tmp_path: Path) -> None:
+def test_a_killed_run_resumes(encoder: Any, tmp_path: Path) -> None:
     done = run([sys.executable, "-c", CHILD, tmp_path, "4", "0"])
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert len(segments(tmp_path)) == 4
@@ -100,7 +100,7 @@ def test_a_killed_run_goes_on_where_it_was(encoder: Any, tmp_path: Path) -> None
     np.testing.assert_allclose(vectors, encoder.encode(TEXTS), atol=2e-3)
 
 
-def test_two_processes_may_use_it_at_once(encoder: Any, tmp_path: Path) -> None:
+def test_two_processes_may_share_a_cache(encoder: Any, tmp_path: Path) -> None:
     command = [sys.executable, "-c", CHILD, tmp_path, "-1"]
     with started([*command, "0"]) as one, started([*command, "9"]) as two:
         pass
@@ -110,7 +110,7 @@ def test_two_processes_may_use_it_at_once(encoder: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["truncated", "emptied", "flipped", "foreign"])
-def test_what_is_damaged_is_encoded_again(encoder: Any, tmp_path: Path, damage: str) -> None:
+def test_damaged_vectors_are_encoded_again(encoder: Any, tmp_path: Path, damage: str) -> None:
     wanted = CachedEncoder(encoder, tmp_path).encode(TEXTS)
     (path,) = segments(tmp_path)
     data = bytearray(path.read_bytes())
@@ -127,9 +127,9 @@ def test_what_is_damaged_is_encoded_again(encoder: Any, tmp_path: Path, damage: 
     assert encoder.encoded == 0
 
 
-def test_many_small_segments_are_merged(encoder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "MOST_SMALL", 4)
+def test_many_small_segments_are_merged(encoder: Any, tmp_path: Path) -> None:
     cached = CachedEncoder(encoder, tmp_path)
+    cached.max_small_segments = 4
     for text in TEXTS:
         cached.encode([text])
     assert len(segments(tmp_path)) <= 5
@@ -138,7 +138,7 @@ def test_many_small_segments_are_merged(encoder: Any, tmp_path: Path, monkeypatc
     assert encoder.encoded == len(TEXTS)
 
 
-def test_the_oldest_segments_go_beyond_the_limit(encoder: Any, tmp_path: Path) -> None:
+def test_the_oldest_segments_are_removed_beyond_the_limit(encoder: Any, tmp_path: Path) -> None:
     cached = CachedEncoder(encoder, tmp_path, limit=2_000)
     for text in TEXTS:
         cached.encode([text])
@@ -148,7 +148,7 @@ def test_the_oldest_segments_go_beyond_the_limit(encoder: Any, tmp_path: Path) -
     assert encoder.encoded == 0
 
 
-def test_a_disk_that_takes_nothing_loses_no_vectors(encoder: Any, tmp_path: Path) -> None:
+def test_a_read_only_disk_loses_no_vectors(encoder: Any, tmp_path: Path) -> None:
     class Notes(Progress):
         text = ""
 
@@ -158,10 +158,10 @@ def test_a_disk_that_takes_nothing_loses_no_vectors(encoder: Any, tmp_path: Path
     (tmp_path / "file").write_text("")
     notes = Notes()
     assert CachedEncoder(encoder, tmp_path / "file").encode(TEXTS, progress=notes).shape == (len(TEXTS), 16)
-    assert notes.text.startswith("embeddings are not kept: ")
+    assert notes.text.startswith("embeddings are not cached: ")
 
 
-def test_the_default_folder_is_in_the_cache_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_default_folder_is_in_the_user_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_folder() == tmp_path / "hinet" / "embeddings"
     monkeypatch.delenv("XDG_CACHE_HOME")

@@ -63,7 +63,7 @@ def test_words_and_pairs_of_texts_become_tokens(tiny: Path, tmp_path: Path) -> N
     assert len(vectors) == len(vocabulary)
     assert "cardamom" in vocabulary
     assert {token for token in vocabulary if " " in token} == {"rye bread", "coffee shop"}
-    assert "sliced" not in vocabulary  # in one text only
+    assert "sliced" not in vocabulary  # it occurs in only one text
     assert (written.words, written.pairs) == (config["hinet"]["words"], config["hinet"]["pairs"]) == (1, 2)
     tokens, parts = read_vectors(tmp_path / "vectors").by_token("the coffee shop, coffee")
     assert tokens == ["the", "coffee shop", "coffee"]
@@ -153,7 +153,7 @@ def test_texts_without_any_word_leave_the_vectors_of_the_encoder(tiny: Path, tmp
     encoder = Encoder.load(tiny, threads=1)
     assert distill(encoder, tmp_path / "vectors", texts=["", "!!!"], width=8).fitted_texts == 0
     assert not read_vectors(tmp_path / "vectors").sums(["!!!"]).any()
-    with pytest.raises(HiNetError, match="there are no texts"):
+    with pytest.raises(HiNetError, match="`texts` is empty"):
         distill(encoder, tmp_path / "nothing", texts=[])
     with pytest.raises(HiNetError, match="width: expected a whole number of at least 1, got 0"):
         distill(encoder, tmp_path / "nothing", width=0)

@@ -1,4 +1,4 @@
-"""Encoders: order, containers, batches, fingerprints, and what is refused."""
+"""Encoders: order, containers, batches, fingerprints, and errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_padded_batches_of_other_devices_give_the_same_vectors(tiny: Path) -> No
     np.testing.assert_allclose(encoder.encode(TEXTS), wanted, atol=1e-4)
 
 
-def test_every_container_of_texts_gives_the_same(tiny: Path) -> None:
+def test_every_container_of_texts_gives_the_same_vectors(tiny: Path) -> None:
     pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
     encoder = Encoder.load(tiny, threads=1)
     wanted = encoder.encode(TEXTS)
@@ -67,7 +67,7 @@ def test_the_vectors_are_those_of_sentence_transformers(minilm: Path) -> None:
     assert encoder.frame == ([101], [102])
 
 
-def test_the_fingerprint_goes_by_content(tiny: Path, tmp_path: Path) -> None:
+def test_the_fingerprint_depends_on_content(tiny: Path, tmp_path: Path) -> None:
     fingerprint = Encoder.load(tiny).fingerprint
     copy = shutil.copytree(tiny, tmp_path / "copy")
     (copy / "README.md").write_text("about")
@@ -91,7 +91,7 @@ def test_a_folder_loads_without_network_access(tiny: Path, monkeypatch: pytest.M
 
 
 def install(site: Path, name: str, encoder: Path, *folders: str) -> None:
-    """Lay out an installed package that carries an encoder in each folder."""
+    """Install a fake package with an encoder in each folder."""
     module = name.replace("-", "_")
     files = []
     for folder in folders:
@@ -117,7 +117,7 @@ def test_an_installed_package_is_found_by_its_name(tiny: Path, tmp_path: Path, m
 
 
 class Hub:
-    """Stands for the hub's client: counts questions, and answers none."""
+    """A fake client of the hub that counts requests and answers none."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
         import huggingface_hub
@@ -164,14 +164,14 @@ def test_the_hub_is_not_asked_offline_or_for_a_saved_model(monkeypatch: pytest.M
     assert not hub.asked
 
 
-def test_a_fetched_encoder_needs_no_network(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_downloaded_encoder_needs_no_network(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub
 
     hub = Hub(monkeypatch, ConnectionError("no network"))
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", _cache_of(tmp_path))
     shutil.copytree(tiny, tmp_path / "owner" / "tiny")
     assert Encoder.load("owner/tiny", threads=1).encode(["rye"]).shape == (1, 16)
-    (tmp_path / "owner" / "tiny" / "model.safetensors").unlink()  # as an interrupted download leaves it
+    (tmp_path / "owner" / "tiny" / "model.safetensors").unlink()  # an interrupted download
     with pytest.raises(HiNetError, match="cannot be reached"):
         Encoder.load("owner/tiny")
     assert hub.asked == ["owner/tiny"]
@@ -185,7 +185,7 @@ def _cache_of(folder: Path) -> Any:
     return find
 
 
-def test_threads_of_torch_follow_what_is_asked_for(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_uses_the_requested_threads(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     monkeypatch.setattr("os.cpu_count", lambda: 4)
@@ -202,7 +202,7 @@ def test_threads_of_torch_follow_what_is_asked_for(tiny: Path, monkeypatch: pyte
     assert torch.get_num_threads() == before
 
 
-def test_threads_of_torch_are_as_before(tiny: Path) -> None:
+def test_torch_threads_are_restored(tiny: Path) -> None:
     import torch
 
     before = torch.get_num_threads()
@@ -210,7 +210,7 @@ def test_threads_of_torch_are_as_before(tiny: Path) -> None:
     assert torch.get_num_threads() == before
 
 
-def test_what_is_no_encoder_is_refused_in_one_line(tiny: Path, tmp_path: Path) -> None:
+def test_invalid_encoders_are_rejected_in_one_line(tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     broken = shutil.copytree(tiny, tmp_path / "broken")
     (broken / "model.safetensors").write_bytes(b"nothing")
@@ -229,7 +229,7 @@ def test_what_is_no_encoder_is_refused_in_one_line(tiny: Path, tmp_path: Path) -
         Encoder.load(tiny).encode(["rye"], batch=0)
 
 
-def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hinet.extras.find_spec", lambda name: None)
     with pytest.raises(HiNetError, match=r"^an encoder needs .*; install it with: pip install 'hinet\[encoder\]'$"):
         Encoder.load("anything")

@@ -1,4 +1,4 @@
-"""Classifiers with vectors of words: unknown words, saving, explaining, training on, and titles of labels."""
+"""Classifiers with word vectors: unknown words, saving, explaining, partial_fit, and titles of labels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SUBJECTS = {
     "station": ("train", "rail", "platform", "track", "signal", "locomotive"),
 }
 EDGES = [("food", "bakery"), ("food", "dairy"), ("transport", "garage"), ("transport", "station")]
-KNOWN = 4  # words of each subject that training rows have; the others are known by their vectors alone
+KNOWN = 4  # words per subject in training rows; only the vectors know the others
 TWICE = TextSettings(min_df=2)
 
 
@@ -60,7 +60,7 @@ def trained(taxonomy: Taxonomy, vectors: TokenVectors) -> HiNetClassifier:
     return HiNetClassifier(taxonomy, vectors=vectors, titles=False, n_jobs=1).fit(*texts_of(160, 0, KNOWN))
 
 
-def test_words_that_no_row_had_are_understood(taxonomy: Taxonomy, trained: HiNetClassifier) -> None:
+def test_words_without_training_rows_are_understood(taxonomy: Taxonomy, trained: HiNetClassifier) -> None:
     rows = texts_of(40, KNOWN, 6)
     without = HiNetClassifier(taxonomy, titles=False, n_jobs=1).fit(*texts_of(160, 0, KNOWN))
     assert trained.score(*rows) > 0.95
@@ -97,14 +97,14 @@ def test_a_saved_model_needs_nothing_else(trained: HiNetClassifier, tmp_path: Pa
         ("meaning.mean", lambda array: array * np.float32(np.nan)),
     ],
 )
-def test_forged_vectors_are_refused(trained: HiNetClassifier, tmp_path: Path, array: str, change: Any) -> None:
+def test_forged_vectors_are_rejected(trained: HiNetClassifier, tmp_path: Path, array: str, change: Any) -> None:
     trained.save(tmp_path / "model")
     forge_array(tmp_path / "model", "features", array, change)
     with pytest.raises(FileError, match="cannot be used"):
         HiNetClassifier.load(tmp_path / "model")
 
 
-def test_explanations_tell_words(trained: HiNetClassifier) -> None:
+def test_explanations_name_words(trained: HiNetClassifier) -> None:
     explanation = trained.explain("toast crust")
     assert explanation.unknown_words == ("toast", "crust")
     for step in explanation.steps:
@@ -114,7 +114,7 @@ def test_explanations_tell_words(trained: HiNetClassifier) -> None:
     assert explanation.trace.steps == ("food", "bakery")
 
 
-def test_training_goes_on_with_vectors(taxonomy: Taxonomy, trained: HiNetClassifier, tmp_path: Path) -> None:
+def test_partial_fit_with_vectors(taxonomy: Taxonomy, trained: HiNetClassifier, tmp_path: Path) -> None:
     trained.save(tmp_path / "model")
     loaded = HiNetClassifier.load(tmp_path / "model")
     loaded.partial_fit(*texts_of(40, 0, KNOWN, seed=3))
@@ -152,7 +152,7 @@ def test_checkpoints_resume_with_vectors(
     assert np.array_equal(resumed.predict_proba(rows[0]), whole.predict_proba(rows[0]))
 
 
-def test_vectors_that_make_no_sense_are_refused(taxonomy: Taxonomy, vectors: TokenVectors, tmp_path: Path) -> None:
+def test_invalid_vectors_are_rejected(taxonomy: Taxonomy, vectors: TokenVectors, tmp_path: Path) -> None:
     rows = texts_of(20, 0, KNOWN)
     with pytest.raises(HiNetError, match="`vectors` and `encoder` both"):
         HiNetClassifier(taxonomy, vectors=vectors, encoder=tmp_path).fit(*rows)
@@ -184,7 +184,7 @@ def test_titles_make_labels_without_rows_reachable(vectors: TokenVectors, tmp_pa
 
 
 def title_logits(classifier: HiNetClassifier, texts: list[str]) -> dict[str, np.ndarray]:
-    """Return the logits of nodes for texts by those units of the deep expert alone that read no n-gram."""
+    """Return the logits of nodes for texts, from only the units of the deep expert that read no n-gram."""
     fitted = classifier.fitted_
     assert isinstance(fitted.predictor, Search)
     assert isinstance(fitted.features, TextInput)
@@ -212,7 +212,7 @@ def test_texts_are_compared_with_titles_by_their_vectors(vectors: TokenVectors, 
     assert not any(values.any() for values in title_logits(without, list(titles.values())).values())
 
 
-def test_the_wide_expert_counts_less_beside_vectors(vectors: TokenVectors, taxonomy: Taxonomy) -> None:
+def test_the_wide_expert_counts_less_with_vectors(vectors: TokenVectors, taxonomy: Taxonomy) -> None:
     settings: dict[str, Any] = {"titles": False, "flat": False, "n_jobs": 1, "epochs": 1}
     mixes = []
     for given in ({}, {"vectors": vectors}):
@@ -223,7 +223,7 @@ def test_the_wide_expert_counts_less_beside_vectors(vectors: TokenVectors, taxon
     assert (mixes[1].deep, mixes[1].wide) == pytest.approx((0.7, 0.2))
 
 
-def test_what_is_said_of_a_label_without_rows_counts_as_much_as_the_rows_of_others() -> None:
+def test_texts_about_a_label_without_rows_count_as_much_as_the_rows_of_others() -> None:
     taxonomy = Taxonomy.from_edges([("top", f"n{number}") for number in range(3)])
     traces = Traces.encode(Layers.of(taxonomy), ["n0"] * 12 + ["n1"] * 8)
     titles = TitleRows(["a", "b", "c", "d"], taxonomy.positions(["n0", "n1", "n2", "n2"]))
@@ -231,7 +231,7 @@ def test_what_is_said_of_a_label_without_rows_counts_as_much_as_the_rows_of_othe
     assert weights.tolist() == [0.5] * 20 + [3.0, 3.0, 5.0, 5.0]
 
 
-def test_titles_count_only_where_held_out_rows_gain() -> None:
+def test_titles_are_used_only_if_held_out_rows_gain() -> None:
     random = np.random.default_rng(0)
     taxonomy = Taxonomy.from_edges([("top", f"n{number}") for number in range(40)])
     names = [f"word{number}" for number in range(40)]
@@ -271,7 +271,7 @@ def test_synonyms_and_definitions_of_labels_are_rows_too() -> None:
     assert alone.texts == titles.texts
 
 
-def test_the_texts_that_help_most_are_taken() -> None:
+def test_the_most_helpful_texts_are_used() -> None:
     random = np.random.default_rng(0)
     taxonomy = Taxonomy.from_edges([("top", f"n{number}") for number in range(40)])
     labels = [f"n{random.integers(40)}" for _ in range(2_000)]

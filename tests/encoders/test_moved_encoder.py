@@ -1,4 +1,4 @@
-"""Models with a frozen encoder that move to another place: the encoder is given again, looked up, or in the model."""
+"""Models with a frozen encoder on another machine: the encoder is given again, looked up, or in the model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEXTS = ["rye bread", "milk cheese", "a wheel of the car", ""]
 
 
 class Trained(NamedTuple):
-    """Models of the same training, which needs no encoder any more, and their probabilities of the texts."""
+    """Models of one training, whose encoder is gone, and their probabilities for the texts."""
 
     plain: Path
     bundled: Path
@@ -42,7 +42,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def encoders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the encoder of training and another one; training saw neither folder."""
+    """A folder with a copy of the training encoder and another encoder."""
     pytest.importorskip("sentence_transformers")
     folder = tmp_path_factory.mktemp("held")
     make_encoder(folder / "another", seed=1)
@@ -73,21 +73,21 @@ def test_a_model_whose_encoder_is_gone_names_it_and_the_remedy(trained: Trained)
 
 
 @pytest.mark.parametrize("name", ["right", "."])
-def test_an_encoder_at_another_place_is_given(trained: Trained, encoders: Path, name: str, tmp_path: Path) -> None:
+def test_an_encoder_can_be_given_at_another_place(trained: Trained, encoders: Path, name: str, tmp_path: Path) -> None:
     loaded = hinet.load(trained.plain, encoder=encoders / name)
     assert np.array_equal(loaded.predict_proba(TEXTS), trained.probabilities)
     loaded.save(tmp_path / "again")
     assert np.array_equal(hinet.load(tmp_path / "again").predict_proba(TEXTS), trained.probabilities)
 
 
-def test_a_loaded_encoder_is_given(trained: Trained, encoders: Path) -> None:
+def test_a_loaded_encoder_can_be_given(trained: Trained, encoders: Path) -> None:
     loaded = hinet.load(trained.plain, encoder=Encoder.load(encoders / "right"))
     assert np.array_equal(loaded.predict_proba(TEXTS), trained.probabilities)
 
 
 @pytest.mark.parametrize("model", ["plain", "bundled"])
 @pytest.mark.parametrize("given", [Path, Encoder.load])
-def test_another_encoder_is_refused_with_both_fingerprints(
+def test_another_encoder_is_rejected_with_both_fingerprints(
     trained: Trained, encoders: Path, model: str, given: Callable[[Path], Any]
 ) -> None:
     other = Encoder.load(encoders / "another").fingerprint
@@ -95,7 +95,7 @@ def test_another_encoder_is_refused_with_both_fingerprints(
         hinet.load(getattr(trained, model), encoder=given(encoders / "another"))
 
 
-def test_the_environment_names_folders_of_encoders(
+def test_the_environment_variable_lists_folders_of_encoders(
     trained: Trained, encoders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "empty").mkdir()
@@ -107,7 +107,7 @@ def test_the_environment_names_folders_of_encoders(
         hinet.load(trained.plain).predict(TEXTS)
 
 
-def test_a_model_without_an_encoder_takes_none(encoders: Path, tmp_path: Path) -> None:
+def test_a_model_without_an_encoder_rejects_one(encoders: Path, tmp_path: Path) -> None:
     HiNetClassifier(n_jobs=1, epochs=1, effort="quick").fit(["a b", "a c"], ["x", "y"]).save(tmp_path / "model")
     with pytest.raises(HiNetError, match="leave `encoder` out"):
         hinet.load(tmp_path / "model", encoder=encoders / "right")
@@ -115,7 +115,7 @@ def test_a_model_without_an_encoder_takes_none(encoders: Path, tmp_path: Path) -
         hinet.load(tmp_path / "model").save(tmp_path / "again", bundle_encoder=True)
 
 
-def test_a_model_carries_its_encoder(trained: Trained, tmp_path: Path) -> None:
+def test_a_model_can_contain_its_encoder(trained: Trained, tmp_path: Path) -> None:
     loaded = hinet.load(trained.bundled)
     np.testing.assert_allclose(loaded.predict_proba(TEXTS), trained.probabilities, atol=1e-3)
     loaded.partial_fit(*texts_of(8, 0, KNOWN, seed=5)).save(tmp_path / "again")
@@ -126,7 +126,7 @@ def test_a_model_carries_its_encoder(trained: Trained, tmp_path: Path) -> None:
     assert {path.suffix for path in trained.bundled.iterdir()} == {".json", ".safetensors", ".tsv"}
 
 
-def test_a_forged_manifest_cannot_point_out_of_a_model_that_carries_its_encoder(
+def test_a_forged_manifest_cannot_point_outside_a_model_with_its_own_encoder(
     trained: Trained, encoders: Path, tmp_path: Path
 ) -> None:
     model = Path(shutil.copytree(trained.bundled, tmp_path / "model"))
@@ -150,7 +150,7 @@ def _drop_row(array: Any) -> Any:
         ("bundled.tokenizer", _drop_row),
     ],
 )
-def test_forged_encoders_are_refused(
+def test_forged_encoders_are_rejected(
     trained: Trained, tmp_path: Path, array: str, change: Callable[[Any], Any]
 ) -> None:
     model = Path(shutil.copytree(trained.bundled, tmp_path / "model"))
@@ -162,7 +162,7 @@ def test_forged_encoders_are_refused(
 @pytest.mark.parametrize(
     ("field", "value"), [("family", "os"), ("longest", 0), ("config", {"num_hidden_layers": 10**9}), ("pooling", "max")]
 )
-def test_forged_shapes_of_encoders_are_refused(trained: Trained, tmp_path: Path, field: str, value: Any) -> None:
+def test_forged_shapes_of_encoders_are_rejected(trained: Trained, tmp_path: Path, field: str, value: Any) -> None:
     model = Path(shutil.copytree(trained.bundled, tmp_path / "model"))
     manifest = json.loads((model / "manifest.json").read_text())
     manifest["features"]["meaning"]["encoder"]["bundled"][field] = value
@@ -178,7 +178,7 @@ def shell(*arguments: str) -> int:
     return ended.value.code
 
 
-def test_commands_take_the_encoder_of_a_moved_model(
+def test_commands_accept_the_encoder_of_a_moved_model(
     trained: Trained, encoders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts, labels = texts_of(12, 0, KNOWN, seed=7)

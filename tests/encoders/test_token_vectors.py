@@ -1,4 +1,4 @@
-"""Static vectors of tokens: how texts are cut into tokens, and the files that vectors come from."""
+"""Static token vectors: splitting texts into tokens, and reading files."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def unit_vectors(count: int) -> np.ndarray:
 
 
 def counts(vectors: TokenVectors, text: str) -> list[int]:
-    """How often each token is in a text, with unit vectors."""
+    """Number of occurrences of each token in a text, by unit vectors."""
     return np.rint(vectors.sums([text])[0]).astype(int).tolist()
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder as model2vec writes it, whose tokens have unit vectors."""
+    """A model2vec folder whose tokens have unit vectors."""
     folder = tmp_path / "vectors"
     folder.mkdir()
     save_file({"embeddings": unit_vectors(len(PIECES))}, folder / "model.safetensors")
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_words_are_cut_into_the_longest_pieces(folder: Path) -> None:
+def test_words_are_split_into_the_longest_pieces(folder: Path) -> None:
     vectors = read_vectors(folder)
     assert len(vectors) == len(PIECES) - 1
     assert counts(vectors, "Rye BREAD, bread")[1:3] == [1, 2]
@@ -48,7 +48,7 @@ def test_words_are_cut_into_the_longest_pieces(folder: Path) -> None:
     assert counts(vectors, "qqq !") == [0] * len(PIECES)
 
 
-def test_pieces_within_a_word_start_none(folder: Path) -> None:
+def test_pieces_that_continue_a_word_do_not_start_one(folder: Path) -> None:
     assert counts(read_vectors(folder), "ead known s") == [0] * len(PIECES)
 
 
@@ -95,7 +95,7 @@ def test_arrays_round_trip(folder: Path) -> None:
         ("pairs", np.array([7], np.uint8)),
     ],
 )
-def test_forged_arrays_are_refused(folder: Path, name: str, array: np.ndarray) -> None:
+def test_forged_arrays_are_rejected(folder: Path, name: str, array: np.ndarray) -> None:
     with pytest.raises(HiNetError, match=name):
         TokenVectors.from_arrays({**read_vectors(folder).to_arrays(), name: array})
 
@@ -128,7 +128,7 @@ def test_bad_lines_are_named(tmp_path: Path, text: str, message: str) -> None:
         read_vectors(path)
 
 
-def test_other_sources_are_refused(tmp_path: Path, folder: Path) -> None:
+def test_other_sources_are_rejected(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(FileError, match="does not exist; give a model2vec folder"):
         read_vectors(tmp_path / "nowhere")
     (tmp_path / "words.bin").write_bytes(b"x")
@@ -142,13 +142,13 @@ def test_other_sources_are_refused(tmp_path: Path, folder: Path) -> None:
         read_vectors(folder)
 
 
-def test_a_deeply_nested_or_huge_tokenizer_is_refused(folder: Path) -> None:
+def test_a_deeply_nested_or_huge_tokenizer_is_rejected(folder: Path) -> None:
     path = folder / "tokenizer.json"
     path.write_text('{"model":' * 100_000)
     with pytest.raises(FileError, match=r"tokenizer\.json: cannot be read as vectors: it is nested too deeply"):
         read_vectors(folder)
     with path.open("r+b") as stream:
-        stream.truncate(1 << 32)  # takes no room on disk
+        stream.truncate(1 << 32)  # a sparse file
     with pytest.raises(FileError, match=r"tokenizer\.json: is longer than 268,435,456 bytes"):
         read_vectors(folder)
 

@@ -1,4 +1,4 @@
-"""``hinet vectors``: the examples of its help, and one line for what is refused."""
+"""``hinet vectors``: the examples of its help, and error messages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_examples_run(work: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert (found["width"], found["pairs"], found["fitted_texts"]) == (16, 1, 3)
 
 
-def test_no_cache_keeps_nothing(work: Path) -> None:
+def test_no_cache_writes_no_cache(work: Path) -> None:
     assert hinet("vectors distill encoder --rows products.csv --text title --out vectors --no-cache --quiet") == 0
     assert not (work / "cache").exists()
 
@@ -59,7 +59,7 @@ def test_no_cache_keeps_nothing(work: Path) -> None:
         ("inspect encoder", "encoder: is not a folder of static vectors"),
     ],
 )
-def test_bad_input_is_refused_in_one_line(
+def test_bad_input_is_rejected_in_one_line(
     work: Path, capsys: pytest.CaptureFixture[str], command: str, message: str
 ) -> None:
     (work / "full").mkdir()

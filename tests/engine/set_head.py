@@ -1,6 +1,6 @@
-"""The head for rows with several labels: every option of a sibling group is a yes or a no, read from the features.
+"""A torch head for rows with several labels: the full-pass reference of the fused engine's experts.
 
-It is the full-pass reference of the fused engine's experts for sets of labels.
+Every option of a sibling group is a binary decision, read from the features.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from hinet.taxonomy import Layers
 
 
 class SetHead(SiblingHead):
-    """``sigmoid(W h + c)`` for each option of a sibling group, given that at least one is taken if they are exhaustive.
+    """``sigmoid(W h + c)`` for each option of a sibling group, given at least one if they are exhaustive.
 
-    The cost of a row is the binary cross-entropy of all options below the nodes that it has, the root's included, given
-    the same.
+    The cost of a row is the binary cross-entropy of all options below its nodes and below the root, given the same.
     """
 
     def __init__(self, layers: Layers, width: int, settings: HeadSettings | None = None) -> None:
@@ -29,7 +28,7 @@ class SetHead(SiblingHead):
         self.layers = layers
 
     def normalised(self, logits: Tensor) -> Tensor:
-        """Turn the logits of options that have rivals, (rows, b), into ``log p`` of every option, (options, b)."""
+        """Turn the logits of options with siblings, (rows, b), into ``log p`` of every option, (options, b)."""
         scores = logits.new_zeros(self.graph.options, logits.shape[1])
         group = self.graph.option_parent[self.free_options]
         total = logits.new_zeros(self.graph.neurons, logits.shape[1]).index_add(0, group, softplus(logits))
@@ -39,7 +38,7 @@ class SetHead(SiblingHead):
 
     @staticmethod
     def _log_some(total: Tensor) -> Tensor:
-        """Return the log probability that an option is taken, from minus the log probability that none is."""
+        """Return the log probability that any option is chosen, from minus the log probability that none is."""
         return (-torch.expm1(-total)).log()
 
     def cost(self, hidden: Tensor, targets: TargetBatch) -> Tensor:
@@ -47,7 +46,7 @@ class SetHead(SiblingHead):
         return self.cost_of(self.logits(hidden), targets)
 
     def cost_of(self, logits: Tensor, targets: TargetBatch) -> Tensor:
-        """Return the cost of every row from the logits of options that have rivals, (rows, b)."""
+        """Return the cost of every row from the logits of options with siblings, (rows, b)."""
         labels = np.bincount(targets.label_row.cpu().numpy(), minlength=targets.rows)
         order = torch.argsort(targets.label_row, stable=True)
         nodes = targets.label_node[order].cpu().numpy()

@@ -1,4 +1,4 @@
-"""A process of several that train networks together; started by a test: rank, number of processes, folder."""
+"""One of several processes that train a network together, started by a test: rank, number of processes, folder."""
 
 from __future__ import annotations
 

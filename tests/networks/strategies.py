@@ -1,4 +1,4 @@
-"""Random heads on random taxonomies, and all traces with the scores that every law is held against."""
+"""Random heads on random taxonomies, and all their traces with scores, by brute force."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WIDTH = 3
 
 @st.composite
 def heads(draw: st.DrawFn, family: list[HeadSettings] | None = None) -> HierarchicalHead:
-    """A head of the family with large random weights, so that probabilities differ, in double precision."""
+    """A random head in double precision, with large weights so that probabilities differ."""
     layers = draw(layered())
     torch.manual_seed(draw(st.integers(0, 1000)))
     head = build_head(layers, WIDTH, draw(st.sampled_from(family or FAMILY))).double()
@@ -40,5 +40,5 @@ def hidden_rows(rows: int = 3) -> Tensor:
 
 
 def enumerated(layers: Layers, scores: Tensor, row: int) -> dict[Path, float]:
-    """Every complete trace of a row, as its neurons, with its log score by a head's scores, (options, rows)."""
+    """Every complete trace of a row as neurons, with its log score; scores are (options, rows)."""
     return all_scored(layers, scores[:, row].tolist())

@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_steps_of_several_processes_are_those_of_one_on_the_joined_batch(kind: str, folder: Path) -> None:
+def test_several_processes_take_the_same_steps_as_one_on_the_joint_batch(kind: str, folder: Path) -> None:
     alone = trained(kind)
     for rank in range(PROCESSES):
         together = np.load(folder / f"{kind}-{rank}.npz")

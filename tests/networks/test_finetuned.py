@@ -1,4 +1,4 @@
-"""An encoder that is fine-tuned with the head, made on the fly with random weights."""
+"""Fine-tuning an encoder with random weights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from hinet.progress import Progress
 from hinet.taxonomy import Layers
 from tests.encoders.conftest import make_encoder
 
-# What a text is about depends on whether its two words agree, which no sum over words can tell.
+# The label of a text depends on whether its two words agree, which no sum over words can represent.
 FILLERS = ("the", "a", "of", "and", "whole", "sour")
 PAIRS = {("rye", "bread"): "a1", ("white", "milk"): "a2", ("rye", "milk"): "b1", ("white", "bread"): "b2"}
 TEXTS = [f"{filler} {one} {two}" for filler, (one, two) in product(FILLERS, PAIRS)] * 2
@@ -66,7 +66,7 @@ def fitted(folder: Path, taxonomy: Taxonomy) -> HiNetClassifier:
 
 
 class Interrupting(Progress):
-    """Breaks a run off after some batches."""
+    """Interrupts a run after some batches."""
 
     def __init__(self, batches: int) -> None:
         self.left = batches
@@ -120,7 +120,7 @@ def test_an_interrupted_run_ends_with_the_same_network(
     assert len(traces) == len(TEXTS)
 
 
-def test_a_damaged_checkpoint_is_refused(folder: Path, taxonomy: Taxonomy, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_rejected(folder: Path, taxonomy: Taxonomy, tmp_path: Path) -> None:
     settings = TuningSettings(epochs=1, batch=8)
     tuned(folder, taxonomy, settings, checkpoint=tmp_path)
     (file,) = tmp_path.iterdir()
@@ -173,7 +173,7 @@ def test_the_encoder_that_was_given_is_not_changed(folder: Path, taxonomy: Taxon
     np.testing.assert_array_equal(encoder.encode(NEW), before)
 
 
-def test_all_that_a_classifier_does(fitted: HiNetClassifier, taxonomy: Taxonomy, tmp_path: Path) -> None:
+def test_every_method_of_a_classifier_works(fitted: HiNetClassifier, taxonomy: Taxonomy, tmp_path: Path) -> None:
     fitted.save(tmp_path / "model")
     classifier = load(tmp_path / "model")
     explanation = classifier.explain("rye bread")
@@ -191,7 +191,7 @@ def test_all_that_a_classifier_does(fitted: HiNetClassifier, taxonomy: Taxonomy,
     assert classifier.predict(["coffee shop"])[0] == "c1"
 
 
-def test_what_cannot_be_fine_tuned_says_so(folder: Path, taxonomy: Taxonomy, tmp_path: Path) -> None:
+def test_unsupported_fine_tuning_is_rejected(folder: Path, taxonomy: Taxonomy, tmp_path: Path) -> None:
     from torch import nn
 
     from hinet.data.text import TextSettings
@@ -199,7 +199,7 @@ def test_what_cannot_be_fine_tuned_says_so(folder: Path, taxonomy: Taxonomy, tmp
     with pytest.raises(HiNetError, match="reads texts, and the rows are numbers"):
         HiNetClassifier(encoder=folder, engine="torch").fit(np.eye(4), ["x", "y", "x", "y"])
     for option in ({"network": nn.Identity()}, {"text": TextSettings()}):
-        with pytest.raises(HiNetError, match=f"`{next(iter(option))}` and a fine-tuned `encoder` exclude"):
+        with pytest.raises(HiNetError, match=f"`{next(iter(option))}` and a fine-tuned `encoder` cannot be combined"):
             HiNetClassifier(taxonomy, encoder=folder, **QUICK, **option).fit(TEXTS, LABELS)
     other = make_encoder(tmp_path / "other")
     (other / "1_Pooling" / "config.json").write_text(
@@ -241,7 +241,7 @@ FORGED = {
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_a_forged_encoder_is_refused(fitted: HiNetClassifier, tmp_path: Path, name: str) -> None:
+def test_a_forged_encoder_is_rejected(fitted: HiNetClassifier, tmp_path: Path, name: str) -> None:
     fitted.save(tmp_path / "model")
     forge(tmp_path / "model", FORGED[name])
     with pytest.raises(FileError):

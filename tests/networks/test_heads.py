@@ -32,7 +32,7 @@ def test_scores_are_log_probabilities(head: HierarchicalHead) -> None:
 
 
 @given(heads(), st.integers(0, 99))
-def test_a_row_does_not_depend_on_the_rows_beside_it(head: HierarchicalHead, random: int) -> None:
+def test_a_row_does_not_depend_on_other_rows(head: HierarchicalHead, random: int) -> None:
     hidden = hidden_rows(4)
     labels = some_labels(head, 4, random)
     targets = Targets(Traces.encode_sets(head.graph.layers, labels))
@@ -63,7 +63,7 @@ def test_cross_entropy_is_the_marginal_over_traces_and_the_mean_over_labels(
 
 @given(heads([s for s in FAMILY if s.cost == "squared"]), st.integers(0, 99))
 def test_squared_cost_is_the_distance_to_the_one_hot_targets(head: HierarchicalHead, random: int) -> None:
-    """By the definition: over the levels of a trace down to its stop, |target - y|^2 of the softmax at that level."""
+    """The definition: |target - y|^2 of the softmax at each level of a trace down to its stop, summed."""
     layers = head.graph.layers
     hidden, labels = hidden_rows(), some_labels(head, 3, random)
     probability = head.option_scores(hidden).exp().detach().numpy()
@@ -180,7 +180,7 @@ def test_predicted_traces_in_any_order_are_targets_too() -> None:
     torch.testing.assert_close(head.cost(hidden, Targets(found).batch(np.arange(1))), head.cost(hidden, encoded))
 
 
-def test_wide_groups_cost_the_same_in_either_way_of_computing() -> None:
+def test_wide_groups_cost_the_same_whether_gathered_or_not() -> None:
     layers = Layers.of(Taxonomy.from_edges([(None, f"n{number}") for number in range(300)]))
     head = build_head(layers, WIDTH).double()
     hidden, labels = hidden_rows(4), ["n5", "n7", "n5", "n299"]
@@ -190,7 +190,7 @@ def test_wide_groups_cost_the_same_in_either_way_of_computing() -> None:
     torch.testing.assert_close(head.cost(hidden, targets.batch(np.arange(4))), gathered)
 
 
-def test_settings_that_mean_nothing_are_refused() -> None:
+def test_invalid_settings_are_rejected() -> None:
     with pytest.raises(HiNetError, match="wiring: expected 'chain' or 'skip', got 'Skip'"):
         HeadSettings(wiring="Skip")  # type: ignore[arg-type]
     with pytest.raises(HiNetError, match="need wiring 'skip'"):
@@ -214,7 +214,7 @@ def test_the_paper_has_a_parameter_for_every_pair_of_neighbouring_neurons() -> N
     assert build_head(layers, 10, paper("masked")).output_parameters() == 4 * 10 + 12 + 12
 
 
-def test_dense_weights_that_would_not_fit_are_refused() -> None:
+def test_dense_weights_that_would_not_fit_are_rejected() -> None:
     edges = [("r", f"a{number}") for number in range(8_000)] + [(f"a{number}", f"b{number}") for number in range(8_000)]
     layers = Layers.of(Taxonomy.from_edges(edges), ends=())
     with pytest.raises(HiNetError, match=r"layer 1 to layer 2 are 8,000 x 8,000 = 0.3 GB.*mask='masked'"):

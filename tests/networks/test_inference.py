@@ -70,7 +70,7 @@ def test_theorem_2_a_stop_that_is_best_at_its_level_beats_all_longer_traces(head
 
 
 @given(layered(), st.integers(1, 4))
-def test_ties_are_broken_the_same_way_always(layers: Layers, k: int) -> None:
+def test_ties_are_broken_consistently(layers: Layers, k: int) -> None:
     graph = NeuronGraph(layers)
     scores = torch.zeros(graph.options, 2)
     traces = downpour(graph, scores, k)
@@ -88,7 +88,7 @@ def test_ties_are_broken_the_same_way_always(layers: Layers, k: int) -> None:
         above = neuron
 
 
-def test_rows_of_no_batch_and_of_a_chain() -> None:
+def test_an_empty_batch_and_a_chain() -> None:
     layers = Layers.of(Taxonomy.from_edges([(str(n), str(n + 1)) for n in range(300)]))
     graph = NeuronGraph(layers)
     scores = torch.zeros(graph.options, 1)
@@ -102,7 +102,7 @@ def test_stop_is_the_last_option_of_its_group() -> None:
     assert NeuronGraph(layers).stop_options.tolist() == (layers.option_offsets[1:][layers.ends] - 1).tolist()
 
 
-def test_a_score_that_is_no_number_is_told() -> None:
+def test_a_score_that_is_not_a_number_is_reported() -> None:
     graph = NeuronGraph(Layers.of(Taxonomy.from_edges([("r", "a"), ("r", "b")])))
     scores = torch.zeros(graph.options, 3)
     scores[1, 2] = torch.nan

@@ -35,7 +35,7 @@ def layers() -> Layers:
 
 
 def rows(count: int = 200, seed: int = 0) -> tuple[sp.csr_array, list[str]]:
-    """Each label has a feature of its own among noise."""
+    """Each label has its own feature, among noise."""
     random = np.random.default_rng(seed)
     label = random.integers(len(LABELS), size=count)
     dense = (random.random((count, 30)) < 0.1).astype(np.float32)
@@ -121,7 +121,7 @@ def test_early_stopping_keeps_the_best_weights() -> None:
     assert torch.equal(model.head.weight, kept[1])  # type: ignore[union-attr,arg-type]
 
 
-def test_history_and_progress_tell_the_same() -> None:
+def test_history_and_progress_agree() -> None:
     x, y = rows()
     targets = Targets(Traces.encode(layers(), y))
     stream = io.StringIO()
@@ -134,7 +134,7 @@ def test_history_and_progress_tell_the_same() -> None:
     assert all(isinstance(record, EpochRecord) for record in history)
 
 
-def test_empty_rows_are_rows() -> None:
+def test_rows_without_features_are_accepted() -> None:
     x, y = rows()
     blank = sp.csr_array((3, 30), dtype=np.float32)
     targets = Targets(Traces.encode(layers(), [*y, "a", "a", "a"]))
@@ -162,7 +162,7 @@ def test_a_taxonomy_of_one_node_trains_and_predicts() -> None:
         (lambda x: "text", "expected a CSR matrix or a 2-D array of features, got str"),
     ],
 )
-def test_rows_that_do_not_fit_are_refused(spoil: object, message: str) -> None:
+def test_rows_that_do_not_fit_are_rejected(spoil: object, message: str) -> None:
     x, y = rows()
     targets = Targets(Traces.encode(layers(), y))
     with pytest.raises(HiNetError, match=message):
@@ -182,7 +182,7 @@ def test_values_that_are_not_finite_are_named() -> None:
         train(network("default", targets, dense=True), dense, targets)
 
 
-def test_rows_without_labels_are_refused() -> None:
+def test_rows_without_labels_are_rejected() -> None:
     x, _ = rows(3)
     targets = Targets(Traces.encode_sets(layers(), [["a"], [], ["c"]]))
     with pytest.raises(HiNetError, match="row 1: no label to train on"):
@@ -192,7 +192,7 @@ def test_rows_without_labels_are_refused() -> None:
         train(HiNet(SparseBag(30, 4), layers(), 4), x[:0], nothing)
 
 
-def test_a_label_unknown_to_the_flat_network_is_refused() -> None:
+def test_a_label_unknown_to_the_flat_network_is_rejected() -> None:
     x, _ = rows(2)
     model = network("flatten", Targets(Traces.encode(layers(), ["a", "c"])))
     with pytest.raises(HiNetError, match="a label that the flat network does not have"):

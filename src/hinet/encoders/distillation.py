@@ -1,9 +1,8 @@
-"""Static vectors from an encoder: a vector for each token, whose sum stands for the encoder's vector of a text.
+"""Static vectors from an encoder: a vector for each token, whose sum approximates the encoder's vector of a text.
 
-The folder is that of model2vec: ``model.safetensors`` with the array ``embeddings``, ``tokenizer.json`` and
-``config.json``. With texts, words and pairs of words that the tokenizer lacks become tokens of their own. A pair is a
-token with a space, which other tools never produce; here a text is read from the left, and a known pair takes the place
-of its two words.
+The folder has the format of model2vec: ``model.safetensors`` with the array ``embeddings``, ``tokenizer.json`` and
+``config.json``. With texts, frequent words and pairs of words become tokens of their own. A pair is a token with a
+space, which other tools never produce; here a text is read from the left, and a known pair replaces its two words.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ from hinet.files.atomic import new_folder, write_text
 from hinet.parameters import whole
 from hinet.progress import Progress, SilentProgress
 
-TOKEN_BATCH = 512  # sequences of three tokens fit the cache of a CPU in larger batches than texts do
-MIN_TEXTS = 2  # in which a new word or pair occurs
-MAX_WORDS = 50_000  # new words, and as many pairs: the most frequent ones
-FITTED_TEXTS = 20_000  # to which the vectors are fitted
-RIDGE = 0.03  # how strongly a vector is held to where it was, by rows of length 1
-MAP_RIDGE = 1.0  # the same for the map of all vectors
-STEPS, TOLERANCE = 40, 1e-3  # of conjugate gradients
+TOKEN_BATCH = 512  # sequences of three tokens; larger batches than of texts fit the cache of a CPU
+MIN_TEXTS = 2  # minimum number of texts with a new word or pair
+MAX_WORDS = 50_000  # maximum number of new words, and of new pairs
+MAX_FITTED_TEXTS = 20_000
+RIDGE = 0.03  # penalty on the change of a vector, for rows of length 1
+MAP_RIDGE = 1.0  # penalty on the change of the map of all vectors
+MAX_STEPS, TOLERANCE = 40, 1e-3  # conjugate gradients
 ZIPF_SIF, TEXT_SIF = 1e-4, 1e-3  # a in a / (a + p), by rank in the vocabulary and by counts in texts
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
 
@@ -50,11 +49,11 @@ _UNUSED = re.compile(r"\[unused\d+\]|<unused\d+>")
 
 @dataclass(frozen=True)
 class Distilled:
-    """What was written to a folder."""
+    """Summary of the vectors written to a folder."""
 
     folder: Path
     tokens: int
-    words: int  # new ones
+    words: int  # new words
     pairs: int
     width: int
     fitted_texts: int
@@ -68,12 +67,12 @@ def distill(
     width: int = VECTOR_WIDTH,
     progress: Progress | None = None,
 ) -> Distilled:
-    """Write static vectors of an encoder to a folder; vectors that are there already are replaced whole.
+    """Write static vectors of an encoder to a folder; vectors that are already there are replaced.
 
     Raises
     ------
     FileError
-        If the folder exists and holds anything but static vectors, or cannot be written.
+        If the folder contains anything but static vectors, or cannot be written.
     """
     width = whole(1).validate("width", width)
     check_replaceable(folder)
@@ -91,7 +90,7 @@ def distill(
     else:
         distinct, rows = distinct_texts(texts)
         if not distinct:
-            raise HiNetError("there are no texts to fit the vectors to; give some, or leave `texts` out")
+            raise HiNetError("`texts` is empty; give some texts, or leave it out")
         times = np.bincount(rows, minlength=len(distinct))
         sentences = [_WORD.findall(text) for text in normalised(distinct)]
         words, pairs = _new_tokens(sentences, times, vocabulary)
@@ -111,30 +110,30 @@ def distill(
 
 
 def normalised(texts: Sequence[str]) -> list[str]:
-    """Return texts as hinet's text features see them: compatible forms made one (NFKC), in lower case.
+    """Return texts normalised as for hinet's text features: NFKC, in lower case.
 
     >>> normalised(["Coﬀee SHOP"])
     ['coffee shop']
     """
     import pyarrow.compute as pc  # slow to import
 
-    found: list[str] = pc.utf8_lower(pc.utf8_normalize(as_arrow(texts), form="NFKC")).to_pylist()
-    return found
+    lowered: list[str] = pc.utf8_lower(pc.utf8_normalize(as_arrow(texts), form="NFKC")).to_pylist()
+    return lowered
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A tokenizer as plain values, and the tokens that a word or a sequence of words becomes."""
+    """A tokenizer as plain values, extended by new words and pairs of words."""
 
-    tokenizer: dict[str, Any]  # as in tokenizer.json
+    tokenizer: dict[str, Any]  # content of tokenizer.json
     size: int
-    unknown: NDArray[np.int64]  # special and unused tokens, which have no vector
-    words: dict[str, int]  # new words and pairs, by their ids
+    unknown: NDArray[np.int64]  # special and unused tokens, without a vector
+    words: dict[str, int]  # ids of new words and pairs
     first_pair: int = 0
 
     @classmethod
     def of(cls, encoder: Encoder) -> Vocabulary:
-        """Return the vocabulary of an encoder, without its special tokens around a text."""
+        """Return the vocabulary of an encoder, without the special tokens around a text."""
         values = json.loads(encoder.tokenizer.backend_tokenizer.to_str())
         values |= {"truncation": None, "padding": None, "post_processor": None}
         _separate_words(values.get("pre_tokenizer"))
@@ -147,7 +146,7 @@ class Vocabulary:
 
     @cached_property
     def known(self) -> NDArray[np.int64]:
-        """The tokens that have a vector."""
+        """Tokens with a vector."""
         return np.setdiff1d(np.arange(self.size), self.unknown)
 
     @cached_property
@@ -155,41 +154,41 @@ class Vocabulary:
         return {}
 
     def pieces(self, words: Iterable[str]) -> dict[str, list[int]]:
-        """Return the tokens of each word by the tokenizer of the encoder, without unknown ones."""
+        """Return the known tokens of each word, by the tokenizer of the encoder."""
         from tokenizers import Tokenizer
 
         missing = [word for word in dict.fromkeys(words) if word not in self._pieces]
         if missing:
             tokenizer = Tokenizer.from_str(json.dumps(self.tokenizer))
-            without = {*self.unknown.tolist()}
-            for word, found in zip(missing, tokenizer.encode_batch(missing, add_special_tokens=False), strict=True):
-                self._pieces[word] = [number for number in found.ids if number not in without]
+            unknown = {*self.unknown.tolist()}
+            for word, encoded in zip(missing, tokenizer.encode_batch(missing, add_special_tokens=False), strict=True):
+                self._pieces[word] = [number for number in encoded.ids if number not in unknown]
         return self._pieces
 
     def extended(self, words: Sequence[str], pairs: Sequence[str]) -> Vocabulary:
-        """Return the vocabulary with more tokens at its end."""
+        """Return the vocabulary with new tokens at its end."""
         numbers = {token: self.size + number for number, token in enumerate([*words, *pairs])}
         extended = Vocabulary(self.tokenizer, self.size + len(numbers), self.unknown, numbers, self.size + len(words))
         extended._pieces.update(self._pieces)
         return extended
 
     def ids(self, words: Sequence[str]) -> list[int]:
-        """Return the tokens of a text's words, read from the left; their pieces must be known."""
-        found: list[int] = []
-        at = 0
-        while at < len(words):
-            pair = self.words.get(f"{words[at]} {words[at + 1]}") if at + 1 < len(words) else None
-            if pair is not None:
-                found.append(pair)
-                at += 2
+        """Return the tokens of the words of a text, read from the left; their pieces must be cached."""
+        ids: list[int] = []
+        position = 0
+        while position < len(words):
+            word = words[position]
+            pair = self.words.get(" ".join(words[position : position + 2]))
+            if pair is not None and pair >= self.first_pair:
+                ids.append(pair)
+                position += 2
                 continue
-            number = self.words.get(words[at])
-            found += self._pieces[words[at]] if number is None else [number]
-            at += 1
-        return found
+            ids += [self.words[word]] if word in self.words else self._pieces[word]
+            position += 1
+        return ids
 
     def counts(self, sentences: Sequence[Sequence[str]]) -> sp.csr_matrix:
-        """Return how often each token is in each text, as (n, size)."""
+        """Return the number of occurrences of each token in each text, (n, size)."""
         self.pieces(word for words in sentences for word in words)
         rows = [self.ids(words) for words in sentences]
         offsets = np.cumsum([0, *map(len, rows)])
@@ -199,19 +198,19 @@ class Vocabulary:
         return counts
 
     def tokenizer_json(self) -> str:
-        """Return the tokenizer with the new tokens, as text."""
+        """Return the tokenizer with the new tokens as JSON."""
         values: dict[str, Any] = json.loads(json.dumps(self.tokenizer))
         model, added = values["model"], values["added_tokens"]
-        # All tokens join the vocabulary, as a token outside of it is given another id when the file is read.
+        # A token outside of the vocabulary would get another id when the file is read.
         known = model["vocab"]
         present = {*known} if isinstance(known, dict) else {token for token, _ in known}
         outside = {token["content"]: token["id"] for token in added if token["content"] not in present} | self.words
         if isinstance(known, dict):
             known.update(outside)
         else:  # a list of tokens with their scores
-            least = min(score for _, score in known)
-            known += [[token, least] for token in sorted(outside, key=lambda token: outside[token])]
-        if model["type"] not in ("WordPiece", "WordLevel"):  # others would not produce whole words by themselves
+            lowest = min(score for _, score in known)
+            known += [[token, lowest] for token in sorted(outside, key=lambda token: outside[token])]
+        if model["type"] not in ("WordPiece", "WordLevel"):  # others never produce whole words
             flags = {"single_word": True, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
             new = [(token, number) for token, number in self.words.items() if number < self.first_pair]
             added += [{"id": number, "content": token, **flags} for token, number in new]
@@ -219,14 +218,14 @@ class Vocabulary:
 
 
 def _separate_words(step: dict[str, Any] | None) -> None:
-    """Let a tokenizer of bytes take the first word of a text as it takes the others."""
+    """Make a byte-level tokenizer treat the first word of a text like the others."""
     for part in (step or {}).get("pretokenizers", [step] if step else []):
         if part.get("type") == "ByteLevel":
             part["add_prefix_space"] = True
 
 
 def _token_vectors(encoder: Encoder, vocabulary: Vocabulary, progress: Progress) -> tuple[Vectors, Vectors]:
-    """Return the vector of each token alone, without their mean, and the mean."""
+    """Return the centred vector of each token by itself, and the mean."""
     before, after = encoder.frame
     progress.started(1, len(vocabulary.known))
     try:
@@ -243,7 +242,7 @@ def _token_vectors(encoder: Encoder, vocabulary: Vocabulary, progress: Progress)
 def _new_tokens(
     sentences: Sequence[Sequence[str]], times: NDArray[np.int64], vocabulary: Vocabulary
 ) -> tuple[list[str], list[str]]:
-    """Return the words that are not one token, and the pairs, which occur in enough texts."""
+    """Return the words of several tokens and the pairs that occur in enough texts."""
     words: Counter[str] = Counter()
     pairs: Counter[str] = Counter()
     for sentence, count in zip(sentences, times.tolist(), strict=True):
@@ -262,14 +261,14 @@ def _most_frequent(counted: list[tuple[str, int]]) -> list[str]:
 
 
 def _sif(frequencies: NDArray[Any], a: float) -> NDArray[np.float32]:
-    """Return the weight a / (a + p) of tokens."""
+    """Return the SIF weights a / (a + p) of tokens."""
     shares = frequencies / max(frequencies.sum(), 1e-12)
     weights: NDArray[np.float32] = (a / (a + shares)).astype(np.float32)
     return weights
 
 
 def _project(vectors: Vectors, rows: Vectors, width: int) -> Vectors:
-    """Return vectors along the directions in which the rows vary most."""
+    """Project vectors on the directions in which the rows vary most."""
     if width >= vectors.shape[1]:
         return vectors
     _, directions = np.linalg.eigh(rows.T @ rows)
@@ -281,14 +280,14 @@ def _fit(
     encoder: Encoder | CachedEncoder[Encoder], vocabulary: Vocabulary, vectors: Vectors, texts: list[str],
     sentences: list[list[str]], times: NDArray[np.int64], width: int, progress: Progress,
 ) -> tuple[Vectors, int]:  # fmt: skip
-    """Return vectors whose sums are close to the encoder's vectors of some texts, and how many."""
+    """Return vectors whose sums approximate the encoder's vectors of some texts, and the number of these texts."""
     counts = vocabulary.counts(sentences)
     frequencies = np.asarray(counts.T @ times.astype(np.float64)).ravel()
     vectors = vectors * _sif(frequencies, TEXT_SIF)[:, None]
     sums = counts @ vectors  # (n, encoder width)
     lengths = np.linalg.norm(sums, axis=1)
     usable = np.flatnonzero(lengths > 0)
-    rows = usable[np.unique(np.linspace(0, len(usable) - 1, min(len(usable), FITTED_TEXTS)).astype(np.int64))]
+    rows = usable[np.unique(np.linspace(0, len(usable) - 1, min(len(usable), MAX_FITTED_TEXTS)).astype(np.int64))]
     if not len(rows):
         return _project(vectors, vectors, width), 0
     progress.message(f"encoding {counted(len(rows), 'text')}")
@@ -302,12 +301,12 @@ def _fit(
     progress.message(f"fitting {len(used):,} vectors to them")
     mapped[used] += _ridge(bags, targets - bags @ mapped[used])
     fitted = bags @ mapped[used]
-    balance = np.sqrt(0.1 * len(fitted) / len(mapped))  # directions that few texts leave open go by the tokens
+    balance = np.sqrt(0.1 * len(fitted) / len(mapped))  # with few texts, tokens determine the directions too
     return _project(mapped, np.vstack([fitted, balance * mapped]), width), len(rows)
 
 
 def _map(sums: Vectors, targets: Vectors) -> Vectors:
-    """Return the matrix that takes sums to targets, held to a multiple of the identity where there are few rows."""
+    """Return the matrix that maps sums to targets, close to a multiple of the identity for few rows."""
     scale = float((sums * targets).sum() / max(float((sums**2).sum()), 1e-12))
     identity = np.eye(sums.shape[1], dtype=np.float32)
     change = np.linalg.solve(sums.T @ sums + MAP_RIDGE * identity, sums.T @ (targets - scale * sums))
@@ -321,9 +320,9 @@ def _ridge(bags: sp.csr_matrix, rest: Vectors) -> Vectors:
     residual: Vectors = transposed @ rest
     solution, direction = np.zeros_like(residual), residual.copy()
     square = (residual**2).sum(axis=0)
-    goal = TOLERANCE**2 * square.sum()
-    for _ in range(STEPS):
-        if square.sum() <= goal:
+    target = TOLERANCE**2 * square.sum()
+    for _ in range(MAX_STEPS):
+        if square.sum() <= target:
             break
         product = transposed @ (bags @ direction) + RIDGE * direction
         step = square / np.maximum((direction * product).sum(axis=0), 1e-20)
@@ -344,7 +343,7 @@ def _config(name: str, vectors: Vectors, sif: float, about: dict[str, Any]) -> d
 
 
 def read_config(folder: str | Path) -> dict[str, Any] | None:
-    """Return the configuration of a folder of static vectors, or None if it is something else."""
+    """Return the configuration of a folder of static vectors, or None for any other folder."""
     path = Path(folder)
     if not all((path / name).is_file() for name in FILES):
         return None
@@ -356,7 +355,7 @@ def read_config(folder: str | Path) -> dict[str, Any] | None:
 
 
 def check_replaceable(folder: str | Path) -> None:
-    """Raise FileError if a folder exists and holds anything but static vectors."""
+    """Raise FileError if a folder contains anything but static vectors."""
     path = Path(folder)
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
@@ -367,7 +366,7 @@ def check_replaceable(folder: str | Path) -> None:
 
 
 def _write(folder: str | Path, tokenizer: str, vectors: NDArray[np.float16], config: dict[str, Any]) -> None:
-    """Write the files of a folder, which appears whole or not at all; old vectors stay until then."""
+    """Write a folder atomically; old vectors stay until the new ones are complete."""
     check_replaceable(folder)
     target = Path(folder).resolve()
     fresh = target.with_name(f".{target.name[:40]}.new.{secrets.token_hex(8)}")

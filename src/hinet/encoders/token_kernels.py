@@ -1,8 +1,7 @@
 """Kernels from UTF-8 bytes to sums of token vectors.
 
-A word is looked up with the next one as a pair, then by itself, then in pieces: the longest piece that it starts with,
-then the longest that the rest goes on with. Pieces that start a word and pieces that go on with one have hashes of
-their own.
+A word is looked up with the next one as a pair, then by itself, then in pieces: the longest piece at its start, then
+the longest piece at the start of the rest. Pieces that start a word and pieces that continue one have different hashes.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ import numpy as np
 from hinet.compiled import inlined, kernel
 from hinet.data.text.hashing_kernels import SEED, WORD, character, finished, joined, longest_row, stepped
 
-WITHIN = np.uint64(0x5851F42D4C957F2D)  # the hash of nothing, for pieces within a word
-LONGEST_PIECE = 32  # characters
+WITHIN = np.uint64(0x5851F42D4C957F2D)  # initial hash of pieces that continue a word
+MAX_PIECE = 32  # characters
 
 
 class TokenTable(NamedTuple):
-    """Vectors by the hash of their token; those whose hash starts with the bits b are ``runs[b]:runs[b + 1]``."""
+    """Vectors by the hash of their token; hashes that start with the bits b are at ``runs[b]:runs[b + 1]``."""
 
-    hashes: Any  # (tokens,) rising
+    hashes: Any  # (tokens,) ascending
     runs: Any
     shift: Any
-    vectors: Any  # (tokens, width) of 8 bits
+    vectors: Any  # (tokens, width) in 8 bits
     scale: Any  # (tokens,)
     has_pairs: Any
 
@@ -41,20 +40,20 @@ def find_token(value, table):
 
 @inlined
 def pair_hash(first, second):
-    """Return the hash of two words, by theirs."""
+    """Return the hash of a pair of words, from their hashes."""
     return finished(stepped(stepped(SEED, first), second))
 
 
 @inlined
 def read_words(text, start, stop, classes, codes, begins, words):
-    """Write the characters of a row's words, where each word begins among them, and its hash; return their number."""
+    """Write the characters of the words of a row, and the start and hash of each word; return the number of words."""
     count, length, inside = 0, 0, False
     state = SEED
-    at = start
-    while at < stop:
-        code, width = np.int64(text[at]), 1
+    position = start
+    while position < stop:
+        code, width = np.int64(text[position]), 1
         if code >= 0x80:
-            code, width = character(text, at)
+            code, width = character(text, position)
         if classes[code] == WORD:
             if not inside:
                 inside = True
@@ -67,7 +66,7 @@ def read_words(text, start, stop, classes, codes, begins, words):
             inside = False
             words[count] = finished(state)
             count += 1
-        at += width
+        position += width
     if inside:
         words[count] = finished(state)
         count += 1
@@ -85,19 +84,19 @@ def add_vector(token, table, sums, row):
 
 @inlined
 def add_pieces(codes, begin, end, table, sums, row):
-    """Add the vectors of the pieces of a word; characters that start none are passed over."""
-    at = begin
-    while at < end:
-        state = SEED if at == begin else WITHIN
-        found, after = np.int64(-1), at + 1
-        for last in range(at, min(end, at + LONGEST_PIECE)):
+    """Add the vectors of the pieces of a word; skip characters that start no known piece."""
+    first = begin
+    while first < end:
+        state = SEED if first == begin else WITHIN
+        longest, after = np.int64(-1), first + 1
+        for last in range(first, min(end, first + MAX_PIECE)):
             state = joined(state, codes[last])
             token = find_token(finished(state), table)
             if token >= 0:
-                found, after = token, last + 1
-        if found >= 0:
-            add_vector(found, table, sums, row)
-        at = after
+                longest, after = token, last + 1
+        if longest >= 0:
+            add_vector(longest, table, sums, row)
+        first = after
 
 
 def _steps_of_sums(text, offsets, classes, table):
@@ -106,10 +105,10 @@ def _steps_of_sums(text, offsets, classes, table):
 
 @kernel(steps=_steps_of_sums)
 def token_sums(text, offsets, classes, table):
-    """Return the sum of the vectors of the tokens of each row, (n, width)."""
+    """Return the sum of the token vectors of each row, (n, width)."""
     rows = len(offsets) - 1
-    most = longest_row(offsets) + 1
-    codes, begins, words = np.empty(most, np.uint64), np.empty(most + 1, np.int64), np.empty(most, np.uint64)
+    size = longest_row(offsets) + 1
+    codes, begins, words = np.empty(size, np.uint64), np.empty(size + 1, np.int64), np.empty(size, np.uint64)
     sums = np.zeros((rows, table.vectors.shape[1]), np.float32)
     for row in range(rows):
         count = read_words(text, offsets[row], offsets[row + 1], classes, codes, begins, words)
@@ -132,18 +131,18 @@ def token_sums(text, offsets, classes, table):
 
 @kernel
 def token_hashes(text, offsets, classes, within):
-    """Return the hash of each row as a token: of one word or two, or of a piece that goes on with a word."""
+    """Return the hash of each row as a token (a word, a pair, or a piece that continues a word), and its words."""
     rows = len(offsets) - 1
-    most = longest_row(offsets) + 1
-    codes, begins, words = np.empty(most, np.uint64), np.empty(most + 1, np.int64), np.empty(most, np.uint64)
+    size = longest_row(offsets) + 1
+    codes, begins, words = np.empty(size, np.uint64), np.empty(size + 1, np.int64), np.empty(size, np.uint64)
     hashes, counts = np.zeros(rows, np.uint64), np.zeros(rows, np.int64)
     for row in range(rows):
         count = read_words(text, offsets[row], offsets[row + 1], classes, codes, begins, words)
         counts[row] = count
         if within[row] and count == 1:
             state = WITHIN
-            for at in range(begins[0], begins[1]):
-                state = joined(state, codes[at])
+            for index in range(begins[0], begins[1]):
+                state = joined(state, codes[index])
             hashes[row] = finished(state)
         elif count == 1:
             hashes[row] = words[0]

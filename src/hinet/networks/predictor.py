@@ -7,10 +7,10 @@ probabilities that cannot change an answer, and it cannot run the user's own net
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, wraps
-from typing import Any, NamedTuple, Self, TypeVar
+from functools import cached_property
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -39,19 +39,6 @@ from hinet.networks.training import network_for, train_network
 from hinet.progress import EpochRecord, Progress
 from hinet.ragged import positions
 from hinet.taxonomy import Layers
-
-Answer = TypeVar("Answer")
-
-
-def _in_threads(answer: Callable[..., Answer]) -> Callable[..., Answer]:
-    """Run a method with the number of threads of its predictor."""
-
-    @wraps(answer)
-    def with_threads(self: NetworkPredictor, *args: Any, **named: Any) -> Answer:
-        with torch_threads(self.threads):
-            return answer(self, *args, **named)
-
-    return with_threads
 
 
 @dataclass(frozen=True)
@@ -188,7 +175,6 @@ class NetworkPredictor(Predictor):
         )
         return replace(self, model=network, history=history)
 
-    @_in_threads
     def traces(self, rows: Any, k: int = 1) -> Found:
         """Return the ``k`` best traces of every row."""
         layers = self.model.layers
@@ -200,7 +186,6 @@ class NetworkPredictor(Predictor):
             log_p_parts.append(_log_p_along(traces, scores))
         return self._found(parts, log_p_parts)
 
-    @_in_threads
     def logits_along(self, rows: Any, targets: Targets) -> NDArray[np.float64]:
         """Return the log probabilities of all options of every choice on the way to targets, one per row."""
         layers = self.model.layers
@@ -216,7 +201,6 @@ class NetworkPredictor(Predictor):
             start += scores.shape[1]
         return logits
 
-    @_in_threads
     def label_probabilities(self, rows: Any, least: float = 0.0) -> sp.csr_array:
         """Return the probability of every node to be the label, (n, nodes), if it is at least ``least``."""
         blocks = []
@@ -226,12 +210,10 @@ class NetworkPredictor(Predictor):
         empty = sp.csr_array((0, len(self.model.layers.taxonomy)))
         return sp.csr_array(sp.vstack([empty, *blocks], format="csr"))
 
-    @_in_threads
     def labels(self, rows: Any) -> FoundNodes:
         """Return the most probable label of every row, summed over all its traces."""
         return self._nodes(rows, lambda batch: batch.label)
 
-    @_in_threads
     def top_labels(self, rows: Any, k: int = 1) -> FoundLabels:
         """Return the ``k`` most probable labels of every row, each summed over all its traces."""
         k = K.validate("k", k)
@@ -252,7 +234,6 @@ class NetworkPredictor(Predictor):
         touched = np.full(len(traces), len(self.model.layers.option_neuron), np.int64)
         return Found(traces, np.concatenate([np.zeros(0), *log_p]), touched)
 
-    @_in_threads
     def deepest_confident(self, rows: Any, min_probability: float) -> FoundNodes:
         """Return the deepest node whose probability is at least ``min_probability``, or a top node if there is none."""
         least = PROBABILITY.validate("min_probability", min_probability)
@@ -264,7 +245,6 @@ class NetworkPredictor(Predictor):
 
         return self._nodes(rows, deepest)
 
-    @_in_threads
     def expected_f1(self, rows: Any, f1: float = TYPICAL_F1) -> FoundNodes:
         """Return the node with the best expected hierarchical F1, over many rows on which it is about ``f1``."""
         f1 = PROBABILITY.validate("f1", f1)
@@ -305,9 +285,13 @@ class NetworkPredictor(Predictor):
 
     @torch.no_grad()
     def _scores(self, rows: Any, ways: int = 1) -> Iterator[Tensor]:
-        """Yield the log probability of every option in its group, (options, b), for batches of rows."""
-        for batch in batches(self.model, rows, len(self.model.layers.option_neuron) * ways):
-            yield self.model.option_scores(batch).cpu()
+        """Yield the log probability of every option in its group, (options, b), for batches of rows.
+
+        Until the last batch, torch has the number of threads of the predictor, also for the caller's computations.
+        """
+        with torch_threads(self.threads):
+            for batch in batches(self.model, rows, len(self.model.layers.option_neuron) * ways):
+                yield self.model.option_scores(batch).cpu()
 
 
 class _NetworkParts(NamedTuple):
