@@ -104,18 +104,12 @@ def _read_classes(value: Any) -> Any:
 
 
 OBJECTIVE = one_of(*get_args(Objective)) | PROBABILITY
-ENGINE_SETTINGS = (
-    "effort",
-    "width",
-    "members",
-    "dropout",
-    "feature_dropout",
-    "wide",
-    "flat",
-    "prior_strength",
-    "patience",
-    "memory_limit",
-)
+# Settings of the engine that the estimator does not have, or has under another name.
+_ENGINE_ONLY = {
+    "deep_rate", "deep_accumulator", "deep_epochs", "wide_rate", "wide_accumulator", "wide_epochs", "wide_prune",
+    "wide_buckets", "flat_width", "flat_upper", "two_layers", "whiten", "seed", "threads",
+}  # fmt: skip
+ENGINE_SETTINGS = tuple(name for name in ENGINE_RULES if name not in _ENGINE_ONLY)
 TAXONOMY = instance(Taxonomy, "a Taxonomy") | PATH
 RULES: Rules = {
     "taxonomy": TAXONOMY | NONE,
