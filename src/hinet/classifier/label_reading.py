@@ -1,4 +1,4 @@
-"""Every form of ``y`` -> a taxonomy and the codec of its labels; more labels later."""
+"""Reading of labels: the codec of any form of ``y``, and codecs extended by more labels."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ from hinet.data import Traces
 from hinet.errors import HiNetError, LabelError, quoted
 from hinet.taxonomy import PATH_MARK, PATH_SEP, VIRTUAL_ROOT, Layers, Taxonomy, as_id, has_paths, path_id
 
-Labels = Sequence[tuple[int, Any]]  # every label, with the first row that has it
+Labels = Sequence[tuple[int, Any]]  # distinct labels, each with its first row
 
 
 def read_labels(
     y: Any, taxonomy: Taxonomy | None, path_sep: PathSep = AUTO, like: LabelCodec | None = None
 ) -> tuple[LabelCodec, Traces]:
-    """Return the codec of training labels, with the layers of their taxonomy, and the labels as traces.
+    """Return the codec of training labels, and the labels as traces.
 
-    ``path_sep`` stands between the steps of labels that are paths as text, see :mod:`hinet.taxonomy.paths`; None
-    takes texts as they are. Labels that are a part of others are written ``like`` all of these.
+    ``path_sep`` separates the steps of paths as text, see :mod:`hinet.taxonomy.paths`; None never splits texts.
+    ``like`` is the codec of all labels, if these are only some of them.
 
     Raises
     ------
     LabelError
-        If a label is missing, is not in the taxonomy, or paths and other labels are mixed; names the row.
+        If a label is missing or not in the taxonomy, or if paths and other labels are mixed; the message names the row.
     """
     rows, is_table = rows_of(y)
     if not len(rows):
@@ -78,11 +78,11 @@ def read_labels(
 
 
 def read_with_classes(y: Any, classes: Any, taxonomy: Taxonomy | None, path_sep: PathSep = AUTO) -> LabelCodec:
-    """Return the codec of training labels and all ``classes``; errors say if they are about classes."""
+    """Return the codec of training labels and all ``classes``; errors about classes start with "classes"."""
     try:
         more, _ = rows_of(classes)
         if path_sep == AUTO and taxonomy is None and has_paths(more):
-            path_sep = PATH_MARK  # what classes are, labels are, though none of the first rows looks it
+            path_sep = PATH_MARK  # labels are paths if classes are, even if none in y looks like one
     except LabelError as error:
         raise LabelError(f"classes: {error}") from None
     codec, _ = read_labels(y, taxonomy, path_sep)
@@ -95,16 +95,16 @@ def read_with_classes(y: Any, classes: Any, taxonomy: Taxonomy | None, path_sep:
 
 
 def _are_integers(labels: Labels) -> bool:
-    """Return whether all labels, or all steps of paths, are whole numbers, where they are not missing.
+    """Return whether all labels, or all steps of paths, are whole numbers or missing.
 
-    Predictions are then whole numbers as well; tables may hold 7 as 7.0.
+    Predictions are then whole numbers as well; tables may have 7 as 7.0.
     """
     steps = (step for _, label in labels for step in (label if is_path(label) else (label,)))
     return all(type(prediction_value(step)) is int for step in steps if as_id(step) != "")
 
 
 def _typed_values(codec: LabelCodec, labels: Labels) -> dict[str, Any]:
-    """Return the steps and ids of labels that are no text, by the id of their node."""
+    """Return the labels and steps that are not text, by the id of their node."""
     if codec.number or codec.kind in ("plain", "text") or all(is_text(label) for _, label in labels):
         return {}
     values = values_by_node(entry for row, label in labels for entry in _label_nodes(codec, row, label))
@@ -116,7 +116,7 @@ def _in_taxonomy(taxonomy: Taxonomy, typed_values: Mapping[str, Any]) -> dict[st
 
 
 def _label_nodes(codec: LabelCodec, row: int, label: Any) -> Iterator[tuple[int, str, Any]]:
-    """Yield the row, the id and what was written for every node of a label."""
+    """Yield the row, the id and the written value of every node of a label."""
     above = ""
     for step in label if is_path(label) else (label,):
         if as_id(step).strip() == "":
@@ -127,13 +127,12 @@ def _label_nodes(codec: LabelCodec, row: int, label: Any) -> Iterator[tuple[int,
 
 
 def codec_of_sets(codec: LabelCodec, form: SetForm) -> LabelCodec:
-    """Return the codec for rows that may have several labels, which relate to each other as ``form`` says."""
-    ends = [codec.taxonomy.ids[node] for node in codec.label_nodes.tolist()]
-    return replace(codec, layers=Layers.of(codec.taxonomy, ends, multilabel=True), sets=form)
+    """Return the codec for rows that may have several labels, in sets of the given form."""
+    return replace(codec, layers=Layers.of(codec.taxonomy, codec.label_ids, multilabel=True), sets=form)
 
 
 def widen_codec(codec: LabelCodec, y: Any) -> LabelCodec:
-    """Return the form with the labels of ``y`` as well: an inferred taxonomy grows, a given one knows them."""
+    """Return the codec extended by the labels of ``y``: an inferred taxonomy grows, a given one must have them."""
     wider = _widened(codec, y)
     return wider if codec.sets is None else codec_of_sets(wider, codec.sets)
 
@@ -146,9 +145,7 @@ def _widened(codec: LabelCodec, y: Any) -> LabelCodec:
     if codec.kind == "table" and is_table:
         codec = replace(codec, columns=max([codec.columns, *map(len, rows)]))
     if not codec.inferred:
-        ends = {codec.id_of(row, label) for row, label in more} | {
-            codec.taxonomy.ids[node] for node in codec.label_nodes
-        }
+        ends = {codec.id_of(row, label) for row, label in more} | {*codec.label_ids}
         later = _first_paths((codec.steps_below_root(row, label) for row, label in more), codec)
         layers = Layers.of(codec.taxonomy, _known_ids(codec.taxonomy, ends))
         typed_values = {**_typed_values(codec, more), **codec.typed_values}
@@ -165,7 +162,7 @@ def _widened(codec: LabelCodec, y: Any) -> LabelCodec:
 
 def _widen_paths(codec: LabelCodec, known: Labels, more: Labels) -> LabelCodec:
     if codec.style is not None:
-        ends = {codec.taxonomy.ids[node] for node in codec.label_nodes.tolist()}  # whose spelling stays as it is
+        ends = {*codec.label_ids}  # their text stays the same
         new = (label for row, label in more if isinstance(label, str) and codec.id_of(row, label) not in ends)
         style = codec.style.with_labels(new)
         return _path_codec([*known, *_split_texts(style, more)], None, "text", style=style)
@@ -177,16 +174,15 @@ def _widen_paths(codec: LabelCodec, known: Labels, more: Labels) -> LabelCodec:
 
 
 def _unknown_labels(codec: LabelCodec, labels: Labels) -> Labels:
-    """Return the labels that the codec does not know yet."""
+    """Return the labels that are not in the taxonomy."""
     return [(row, label) for row, label in labels if is_missing(label) or as_id(label) not in codec.taxonomy]
 
 
 def codec_in_taxonomy(codec: LabelCodec, taxonomy: Taxonomy, renamed: Mapping[str, str]) -> LabelCodec:
-    """Return the codec in a changed taxonomy: labels that are still there, and all its leaves."""
+    """Return the codec for a changed taxonomy: the labels that are still in it, and all its leaves."""
     if codec.inferred:
         raise HiNetError("the taxonomy was inferred from the labels; fit with taxonomy=... to be able to change it")
-    ends = {codec.taxonomy.ids[node] for node in codec.label_nodes.tolist()}
-    known = _known_ids(taxonomy, {renamed.get(end, end) for end in ends})
+    known = _known_ids(taxonomy, {renamed.get(end, end) for end in codec.label_ids})
     layers = Layers.of(taxonomy, known, multilabel=codec.sets is not None)
     moved = replace(codec, layers=layers, from_root=codec.from_root and taxonomy.root != VIRTUAL_ROOT)
     paths = (tuple(renamed.get(step, step) for step in path) for path in codec.first_paths.values())
@@ -195,7 +191,7 @@ def codec_in_taxonomy(codec: LabelCodec, taxonomy: Taxonomy, renamed: Mapping[st
 
 
 def _first_paths(paths: Iterable[tuple[str, ...]], codec: LabelCodec) -> dict[str, tuple[str, ...]]:
-    """Return the first path below the root to every label of a DAG; those that lead nowhere are left out."""
+    """Return the first path below the root to every label of a DAG, ignoring paths that are not in the taxonomy."""
     if not codec.by_path:
         return {}
     taxonomy, first_paths = codec.taxonomy, {}
@@ -209,47 +205,47 @@ def _first_paths(paths: Iterable[tuple[str, ...]], codec: LabelCodec) -> dict[st
 
 
 def _split_texts(style: TextStyle, labels: Labels) -> Labels:
-    return [(row, style.cut(row, label) if not isinstance(label, tuple) else label) for row, label in labels]
+    return [(row, style.split(row, label) if not isinstance(label, tuple) else label) for row, label in labels]
 
 
 def _path_codec(
     labels: Labels, taxonomy: Taxonomy | None, kind: LabelKind, *, number: bool = False, style: TextStyle | None = None
 ) -> LabelCodec:
-    """Return the codec of paths: of ids of a given taxonomy, or of names that make one, below a virtual root."""
-    cut = [(row, steps_of(row, label)) for row, label in labels]
+    """Return the codec of paths of ids in a given taxonomy, or of names, which form a taxonomy with a virtual root."""
+    split = [(row, steps_of(row, label)) for row, label in labels]
     columns = max(len(label) for _, label in labels) if kind == "table" else 0
     if taxonomy is not None:
-        layers = Layers.of(taxonomy, _known_ids(taxonomy, {path[-1] for _, path in cut}))
-        codec = LabelCodec(kind, layers, number, columns, from_root=_start_at_root(cut, taxonomy), style=style)
-        return replace(codec, first_paths=_first_paths((codec.steps_below_root(*label) for label in cut), codec))
-    paths: Iterable[tuple[str, ...]] = dict.fromkeys(path for _, path in cut)
+        layers = Layers.of(taxonomy, _known_ids(taxonomy, {path[-1] for _, path in split}))
+        codec = LabelCodec(kind, layers, number, columns, from_root=_start_at_root(split, taxonomy), style=style)
+        return replace(codec, first_paths=_first_paths((codec.steps_below_root(*label) for label in split), codec))
+    paths: Iterable[tuple[str, ...]] = dict.fromkeys(path for _, path in split)
     ends = sorted({path_id(path) for path in paths})
-    if style is not None:  # so that classes_ are sorted as texts, as scikit-learn has them
+    if style is not None:  # classes_ are sorted as text, as in scikit-learn
         paths = sorted({path[:end] for path in paths for end in range(1, len(path) + 1)}, key=style.written)
     layers = Layers.of(Taxonomy.from_paths(paths).under_virtual_root(), ends)
     return LabelCodec(kind, layers, number, columns, named_steps=True, style=style)
 
 
-def _start_at_root(cut: Sequence[tuple[int, tuple[str, ...]]], taxonomy: Taxonomy) -> bool:
-    """Return whether paths start at the root of the taxonomy; raise LabelError if some do and some do not.
+def _start_at_root(paths: Sequence[tuple[int, tuple[str, ...]]], taxonomy: Taxonomy) -> bool:
+    """Return whether paths start at the root of the taxonomy; raise LabelError if only some do.
 
-    The root alone is the path of a label at the root, wherever the others start.
+    The root alone is always a valid path.
     """
     if taxonomy.root == VIRTUAL_ROOT:
         return False
     root = taxonomy.ids[taxonomy.root]
-    from_root = any(path[0] == root for _, path in cut if len(path) > 1)
-    for row, path in cut:
+    from_root = any(path[0] == root for _, path in paths if len(path) > 1)
+    for row, path in paths:
         if from_root and path[0] != root:
             raise LabelError(
                 f"row {row}: the path {quoted(path_id(path))} starts below the root, where others start at "
-                f"{quoted(root)}; start all paths at the same place"
+                f"{quoted(root)}; start all paths at the same node"
             )
     return from_root
 
 
 def _plain_codec(labels: Labels) -> LabelCodec:
-    """Return the codec of labels that stand side by side below a virtual root."""
+    """Return the codec of labels that are siblings below a virtual root."""
     for row, label in labels:
         if is_missing(label):
             raise missing_label(row)
@@ -264,7 +260,7 @@ def _plain_codec(labels: Labels) -> LabelCodec:
 
 
 def _sorted_values(by_text: Mapping[str, Any], labels: Labels) -> NDArray[Any]:
-    """Return distinct plain labels in order: numbers, or truth values, as an array of theirs, if it holds them all."""
+    """Return distinct plain labels in order: as a numeric or boolean array if possible, else as objects."""
     distinct = list(by_text.values())
     kinds = {type(value) for value in distinct}
     if kinds == {bool} or kinds <= {int, float}:
@@ -282,5 +278,5 @@ def _sorted_values(by_text: Mapping[str, Any], labels: Labels) -> NDArray[Any]:
 
 
 def _known_ids(taxonomy: Taxonomy, ends: set[str]) -> list[str]:
-    """Return the ends that the taxonomy knows: encoding raises for the others, with their row."""
+    """Return the ends that are in the taxonomy; encoding raises an error with the row for the others."""
     return sorted(end for end in ends if end in taxonomy)

@@ -1,4 +1,4 @@
-"""Containers of labels, of any library -> rows of labels; the types of labels."""
+"""Labels of any container as rows, their types, and paths written as text such as ``A > B``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hinet.taxonomy import PATH_MARK, PATH_SEP, as_id, has_paths, path_id, split
 from hinet.taxonomy.paths import find_separator, path_error
 
 Read = TypeVar("Read")
-SetForm = Literal["closed", "deepest", "any"]  # with all ancestors; no label above another; neither
+SetForm = Literal["closed", "deepest", "any"]  # sets with all ancestors; without any; with some
 
 
 def checked_labels(y: Any, count: int) -> Any:
-    """Return labels in a container with a length, one label per row."""
+    """Return labels in a container with a length, after checking that there is one per row."""
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import column_or_1d
 
@@ -40,7 +40,7 @@ def checked_labels(y: Any, count: int) -> Any:
     try:
         if len(shape) == 2 and shape[1] == 1 and not hasattr(y, "to_pylist"):
             y = column_or_1d(y, warn=True)
-        if kind and kind != "O" and np.ndim(y) == 1:  # objects may be paths and sets, which scikit-learn does not know
+        if kind and kind != "O" and np.ndim(y) == 1:  # scikit-learn does not support paths and sets
             check_classification_targets(y)
     except (TypeError, ValueError) as error:
         raise LabelError(str(error)) from error
@@ -69,7 +69,7 @@ def paths_as_text(y: Any) -> list[str]:
 
 
 def steps_of(row: int, label: Any) -> tuple[str, ...]:
-    """Return the steps of a path, of which there must be one; the error names the row."""
+    """Return the steps of a path, at least one; errors name the row."""
     steps = strip_padding(row, label)
     if not steps:
         raise LabelError(f"row {row}: the path is empty; name at least one node")
@@ -102,12 +102,12 @@ def rows_of(y: Any) -> tuple[Sequence[Any], bool]:
 
 
 def is_text(label: Any) -> bool:
-    """Return whether a label is text, or a path of texts: two such labels that are equal name the same node."""
+    """Return whether a label is text or a path of texts, so that equal labels name the same node."""
     return type(label) is str or (type(label) is tuple and all(type(step) is str for step in label))
 
 
 def map_labels(rows: Sequence[Any], read: Callable[[int, Any], Read]) -> list[Read]:
-    """Return ``read(row number, label)`` of every row, computed once for equal texts and paths."""
+    """Return ``read(row, label)`` for every row, computed once for equal texts and paths."""
     known: dict[Any, Read] = {}
     results = []
     for row, label in enumerate(rows):
@@ -121,7 +121,7 @@ def map_labels(rows: Sequence[Any], read: Callable[[int, Any], Read]) -> list[Re
 
 
 def distinct_labels(rows: Sequence[Any]) -> list[tuple[int, Any]]:
-    """Return the labels of all rows, each with the first row that has it; others than texts may come again."""
+    """Return the labels of all rows, each with its first row; labels that are not text may be repeated."""
     known: set[Any] = set()
     distinct = []
     for row, labels in enumerate(rows):
@@ -135,7 +135,7 @@ def distinct_labels(rows: Sequence[Any]) -> list[tuple[int, Any]]:
 
 
 def labels_of_row(row: Any) -> Iterable[Any]:
-    """Return the labels of a row one by one: a set stands for several."""
+    """Return the labels of a row: the elements of a set, or the label itself."""
     return row if isinstance(row, (set, frozenset)) else (row,)
 
 
@@ -151,12 +151,12 @@ def is_path(label: Any) -> bool:
 
 
 def is_missing(label: Any) -> bool:
-    """Return whether a label stands for none: None, NaN, an empty text, a path of nothing but such steps."""
+    """Return whether a label is None, NaN, an empty text, or a path of only such steps."""
     return not any(as_id(step).strip() for step in label) if is_path(label) else as_id(label) == ""
 
 
 def all_paths(rows: Sequence[Any], first: bool | None = None) -> bool:
-    """Return whether labels are paths, as ``first`` says of earlier ones; LabelError if some are and some are not."""
+    """Return whether labels are paths, as earlier ones are if ``first``; raise LabelError if only some are."""
     for row, labels in enumerate(rows):
         for label in labels_of_row(labels):
             if first is None:
@@ -167,7 +167,7 @@ def all_paths(rows: Sequence[Any], first: bool | None = None) -> bool:
 
 
 def prediction_value(value: Any) -> Any:
-    """Return what answers have for a label or step: a truth value or number, whole ones as int, else its text."""
+    """Return a label or step as predictions have it: a bool, an int, a float that is not whole, or text."""
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
     if isinstance(value, (int, np.integer)):
@@ -178,12 +178,12 @@ def prediction_value(value: Any) -> Any:
 
 
 def values_by_node(written: Iterable[tuple[int, str, Any]]) -> dict[str, Any]:
-    """Return what answers have for every node, of rows with the node and what was written for it.
+    """Return the value of every node in predictions, given rows, nodes and the labels written for them.
 
     Raises
     ------
     LabelError
-        If both a text and a value of another type were written for a node, such as ``"1"`` and 1; names the row.
+        If values of different types were written for a node, such as ``"1"`` and 1; the message names the row.
     """
     values: dict[str, Any] = {}
     for row, node, label in written:
@@ -202,14 +202,14 @@ PathSep = Literal["auto"] | str | None
 
 @dataclass(frozen=True)
 class TextStyle:
-    """Where labels are cut into steps, and what stands between steps when they are written."""
+    """Text form of paths: the mark to split labels at, and the separator to write between steps."""
 
     mark: str
     between: str = PATH_SEP
-    spelled: Mapping[tuple[str, ...], str] = field(default_factory=dict)  # by steps, where we would write otherwise
+    spelled: Mapping[tuple[str, ...], str] = field(default_factory=dict)  # texts of the user that differ
 
-    def cut(self, row: int, label: Any) -> tuple[str, ...]:
-        """Return the steps of a label; the error names the row."""
+    def split(self, row: int, label: Any) -> tuple[str, ...]:
+        """Return the steps of a label; errors name the row."""
         text = as_id(label)
         if text.strip() == "":
             raise missing_label(row)
@@ -218,18 +218,18 @@ class TextStyle:
         return split_path(text, self.mark)
 
     def written(self, steps: Sequence[str]) -> str:
-        """Return a path as the user wrote it or would have written it."""
+        """Return a path as the user wrote it, or in the usual form."""
         steps = tuple(map(str, steps))
         return self.spelled.get(steps) or self._usual(steps)
 
     def _usual(self, steps: Sequence[str]) -> str:
-        r"""Return a path as it can be cut: with a blank after ``a\`` and before ``>``, as ``\>`` belongs to a name."""
+        r"""Return a path as text that can be split again: with a space between ``a\`` and ``>``, not ``\>``."""
         if self.between[:1].isspace():
             return path_id(steps, self.between)
         return path_id([*(f"{step} " if step.endswith("\\") else step for step in steps[:-1]), steps[-1]], self.between)
 
     def with_labels(self, labels: Iterable[str]) -> TextStyle:
-        """Return the style that also knows how these labels are written; of several ways the first counts."""
+        """Return the style that also knows these labels; of several texts of a path the first counts."""
         first: dict[tuple[str, ...], str] = {}
         for text in labels:
             first.setdefault(split_path(text, self.mark), text)
@@ -238,7 +238,7 @@ class TextStyle:
 
 
 def text_style(labels: Sequence[Any], path_sep: PathSep, *, has_taxonomy: bool) -> TextStyle | None:
-    """Return how labels are paths as text, or None if they are not; ``given`` says that there is a taxonomy."""
+    """Return the style of labels that are paths as text, or None if they are not."""
     texts = [label for label in labels if isinstance(label, str)]
     if path_sep is None or not texts or (path_sep == AUTO and (has_taxonomy or not has_paths(texts))):
         return None

@@ -1,17 +1,17 @@
-"""The codec of labels: ``y`` -> traces and truth, and nodes back to the form of ``y``.
+"""The codec of labels: ``y`` to traces and truth, and nodes back to the form of ``y``.
 
 =========  ==============================================================  =================================
 kind       a row of ``y``                                                  a prediction
 =========  ==============================================================  =================================
-plain      a label, without a taxonomy: all labels stand side by side      the label
+plain      a label, without a taxonomy: all labels are siblings            the label
 ids        the id of a node of the given taxonomy                          the id
 paths      a tuple or list of steps from the top down, of any length       a tuple of steps
 table      a row of a 2-D array, empty cells after the last step           a row of the same width
 text       a path as text, ``A > B``                                       the text
 =========  ==============================================================  =================================
 
-A set of these in a row stands for several labels; a codec of sets answers with sets. With a taxonomy the steps of a
-path are its ids; without one they are names, and a node is known by its whole path.
+A set of these means that the row has several labels; then predictions are sets, too. With a taxonomy the steps of a
+path are its ids. Without one they are names, and a node is identified by its whole path.
 :mod:`hinet.classifier.label_reading` finds the codec of ``y``.
 """
 
@@ -43,23 +43,23 @@ from hinet.errors import LabelError, did_you_mean, quoted
 from hinet.ragged import gather, offsets_of
 from hinet.taxonomy import PATH_SEP, VIRTUAL_ROOT, Layers, Taxonomy, as_id, path_id
 
-NOTHING = -1  # the node of a row without an answer
+NOTHING = -1  # node of a row without a label or an answer
 
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """The true labels of rows, as nodes of the taxonomy, whether the classifier can predict them or not.
+    """The true labels of rows as nodes of the taxonomy, whether the classifier can predict them or not.
 
-    A label that an inferred taxonomy does not know stands for the deepest node above it that is known, if any, and is
-    not ``exact``: nothing that is predicted can be that label. ``names`` has the ids of all labels then.
+    A label that is not in an inferred taxonomy is represented by its deepest known ancestor, if any, and is not
+    ``exact``: no prediction can match it. ``names`` then has the ids of all labels.
     """
 
     taxonomy: Taxonomy
     offsets: NDArray[np.int64]  # (n + 1,)
-    nodes: NDArray[np.int64]  # those of row i are offsets[i]:offsets[i + 1]; NOTHING where no node is known
-    exact: NDArray[np.bool_]  # as long as nodes
-    paths: tuple[tuple[str, ...], ...] | None = None  # of rows that were given as paths in a DAG: ids below the root
-    names: NDArray[np.object_] | None = None  # as long as nodes; None if all labels are known
+    nodes: NDArray[np.int64]  # row i has offsets[i]:offsets[i + 1]; NOTHING if no node is known
+    exact: NDArray[np.bool_]  # same length as nodes
+    paths: tuple[tuple[str, ...], ...] | None = None  # ids below the root, if rows are paths in a DAG
+    names: NDArray[np.object_] | None = None  # same length as nodes; None if all labels are known
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -70,14 +70,14 @@ class Truth:
         return np.repeat(np.arange(len(self)), np.diff(self.offsets))
 
     def take(self, rows: NDArray[Any]) -> Truth:
-        """Return the chosen rows, by a mask or by number."""
+        """Return the chosen rows, given a mask or indices."""
         entries, counts = gather(np.arange(len(self.nodes)), self.offsets, np.arange(len(self))[rows])
         paths = None if self.paths is None else tuple(self.paths[row] for row in np.arange(len(self))[rows].tolist())
         names = None if self.names is None else self.names[entries]
         return Truth(self.taxonomy, offsets_of(counts), self.nodes[entries], self.exact[entries], paths, names)
 
     def are_right(self, nodes: NDArray[np.int64], *, or_above: bool = False) -> NDArray[np.bool_]:
-        """Return whether the node of every row is one of its labels or, with ``or_above``, above one."""
+        """Return whether the node of every row is one of its labels or, with ``or_above``, an ancestor of one."""
         known = np.flatnonzero(self.nodes != NOTHING if or_above else self.exact)
         labels, owner = self.nodes[known], self.owner[known]
         if or_above:
@@ -94,14 +94,14 @@ class Truth:
         return np.isin(rows * size + nodes, self.owner[self.exact] * size + self.nodes[self.exact])
 
     def ids(self) -> list[tuple[str, ...]]:
-        """Return the labels of every row by their ids, as far as they are known."""
+        """Return the ids of the known labels of every row."""
         known = self.nodes != NOTHING
         names = [self.taxonomy.ids[node] for node in self.nodes[known].tolist()]
         bounds = offsets_of(np.bincount(self.owner[known], minlength=len(self))).tolist()
         return [tuple(names[start:end]) for start, end in pairwise(bounds)]
 
     def whole_ids(self) -> list[tuple[str, ...]]:
-        """Return the labels of every row by their ids, those that are not known too."""
+        """Return the ids of all labels of every row, including unknown ones."""
         if self.names is None:
             return self.ids()
         return [tuple(self.names[start:end].tolist()) for start, end in pairwise(self.offsets.tolist())]
@@ -114,19 +114,19 @@ INT64 = range(-(1 << 63), 1 << 63)
 
 @dataclass(frozen=True, eq=False)
 class LabelCodec:
-    """Turns ``y`` into traces, and nodes into labels as the user writes them."""
+    """Converts ``y`` to traces, and nodes to labels as the user writes them."""
 
     kind: LabelKind
     layers: Layers
     number: bool = False  # whether labels were whole numbers
-    columns: int = 0  # of a table
+    columns: int = 0  # number of columns of a table
     named_steps: bool = False  # whether steps of paths are names, not ids
-    values: NDArray[Any] | None = None  # of plain labels: the label of each node
+    values: NDArray[Any] | None = None  # label of each node, if labels are plain
     from_root: bool = False  # whether paths start at the root itself, not below it
-    style: TextStyle | None = None  # of paths as text
-    first_paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by id, in a DAG: the first one given
-    typed_values: Mapping[str, bool | int | float] = field(default_factory=dict)  # by id: what was not text
-    sets: SetForm | None = None  # how the labels of a row relate, where rows have sets of them
+    style: TextStyle | None = None  # text form of paths
+    first_paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # first given path to each id of a DAG
+    typed_values: Mapping[str, bool | int | float] = field(default_factory=dict)  # values that are not text, by id
+    sets: SetForm | None = None  # form of the sets, if rows have several labels
 
     @property
     def taxonomy(self) -> Taxonomy:
@@ -135,7 +135,7 @@ class LabelCodec:
 
     @property
     def inferred(self) -> bool:
-        """Whether the taxonomy was made from the labels."""
+        """Whether the taxonomy was inferred from the labels."""
         return self.kind == "plain" or self.named_steps
 
     @property
@@ -145,19 +145,24 @@ class LabelCodec:
 
     @property
     def by_path(self) -> bool:
-        """Whether a label may be written in several ways: as one of the paths to a node of a DAG."""
+        """Whether a label may be one of several paths to a node of a DAG."""
         return self.has_paths and not self.taxonomy.is_tree and self.sets is None
 
     @cached_property
     def label_nodes(self) -> NDArray[np.int64]:
-        """Nodes at which a trace may end, as positions in the taxonomy, in its order."""
+        """Nodes at which a trace may end, as ascending positions in the taxonomy."""
         nodes = np.unique(self.layers.node[self.layers.ends])
         return nodes[nodes >= 0].astype(np.int64)
 
-    # Labels in
+    @property
+    def label_ids(self) -> list[str]:
+        """The ids of the nodes at which a trace may end."""
+        return [self.taxonomy.ids[node] for node in self.label_nodes.tolist()]
+
+    # From labels
 
     def encode(self, y: Any) -> Traces:
-        """Return labels as traces of these layers; raises LabelError, which names the row."""
+        """Return labels as traces; raise LabelError, which names the row, for invalid labels."""
         rows, _ = rows_of(y)
         if self.sets is not None or any(isinstance(row, (set, frozenset)) for row in rows):
             return Traces.encode_sets(self.layers, map_labels(rows, self._label_ids))
@@ -166,15 +171,15 @@ class LabelCodec:
         return Traces.encode(self.layers, map_labels(rows, self.id_of))
 
     def truth(self, y: Any, *, allow_missing: bool = False) -> Truth:
-        """Return labels as nodes, those among them that no training row had.
+        """Return labels as nodes, including labels that no training row had.
 
-        With ``allow_missing`` a row may have none, as predictions may.
+        With ``allow_missing`` a row may have no label, as in predictions.
 
         Raises
         ------
         LabelError
-            If a given taxonomy does not know a label, or one is missing; names the row. An inferred one need not know
-            all.
+            If a label is missing or not in a given taxonomy; the message names the row. An inferred taxonomy need not
+            have all labels.
         """
         rows, _ = rows_of(y)
         if allow_missing:
@@ -193,7 +198,7 @@ class LabelCodec:
         return Truth(self.taxonomy, offsets, nodes, exact, names=np.array(names, object))
 
     def taxonomy_with(self, labels: Iterable[Sequence[str]]) -> Taxonomy:
-        """Return the taxonomy with the ids of labels that it does not know and all nodes above them, after its own."""
+        """Return the taxonomy extended by unknown labels, given as ids, and their ancestors."""
         parents: dict[str, str | None] = {}
         for label in dict.fromkeys(name for row in labels for name in row):
             name, unknown = label, []
@@ -205,13 +210,13 @@ class LabelCodec:
         return self.taxonomy.with_nodes(parents) if parents else self.taxonomy
 
     def _given_paths(self, rows: Sequence[Any]) -> tuple[tuple[str, ...], ...] | None:
-        """Return the paths of rows where a node has several, checked, if all rows are paths."""
+        """Return the checked paths of rows in a DAG if all rows are paths, else None."""
         if not self.by_path or not all(is_path(row) or self.style is not None for row in rows):
             return None
         if any(isinstance(row, (set, frozenset)) for row in rows):
             return None
         paths = tuple(map_labels(rows, self.steps_below_root))
-        Traces.along(self.layers, paths)  # raises where one leads nowhere
+        Traces.along(self.layers, paths)  # raises if a path is not in the taxonomy
         return paths
 
     def _unknown_message(self, name: str) -> str:
@@ -223,7 +228,7 @@ class LabelCodec:
         raise AssertionError(name)
 
     def _nearest_known(self, name: str) -> int:
-        """Return the node of an id or, of a path of names, the deepest node above it that is known."""
+        """Return the node of an id or, for a path of names, its deepest known ancestor."""
         while name not in self.taxonomy:
             name, has_parent, _ = name.rpartition(PATH_SEP)
             if not has_parent or not self.named_steps:
@@ -237,7 +242,7 @@ class LabelCodec:
         return predictable
 
     def traces_of(self, truth: Truth) -> Traces:
-        """Return labels that can all be predicted as traces: the paths themselves where they were given in a DAG."""
+        """Return predictable labels as traces: in a DAG along the given paths, if there are any."""
         if truth.paths is not None:
             return Traces.encode_paths(self.layers, truth.paths)
         return Traces.encode_sets(self.layers, truth.ids())
@@ -246,7 +251,7 @@ class LabelCodec:
         return sorted(self.id_of(row, label) for label in labels_of_row(labels))
 
     def id_of(self, row: int, label: Any) -> str:
-        """Return the id that a label names, known or not; the error names the row."""
+        """Return the id of a label, known or not; errors name the row."""
         if not is_path(label) and self.style is None:
             name = as_id(label)
             if name == "":
@@ -257,11 +262,11 @@ class LabelCodec:
 
     def _steps(self, row: int, label: Any) -> tuple[str, ...]:
         """Return a path, or a path as text, as its steps."""
-        cut = self.style.cut if self.style is not None and not is_path(label) else steps_of
-        return cut(row, label)
+        split = self.style.split if self.style is not None and not is_path(label) else steps_of
+        return split(row, label)
 
     def steps_below_root(self, row: int, label: Any) -> tuple[str, ...]:
-        """Return the steps of a path of ids below the root, at which it may start."""
+        """Return the steps of a path of ids without the root."""
         steps = self._steps(row, label)
         root = self.taxonomy.root
         return steps[1:] if root != VIRTUAL_ROOT and steps[0] == self.taxonomy.ids[root] else steps
@@ -269,10 +274,10 @@ class LabelCodec:
     def weights_of(
         self, class_weight: Any, traces: Traces, counts: NDArray[np.float64] | None = None
     ) -> NDArray[np.float64]:
-        """Return the weight of every row by its labels: of several, the mean.
+        """Return the weight of every row, the mean weight of its labels.
 
-        ``"balanced"`` weighs labels so that all count the same; a mapping gives weights of labels, others have 1.
-        ``counts`` has how many rows each node labels, where these traces are not all rows.
+        ``"balanced"`` gives all labels the same total weight; a mapping has weights of labels, by default 1. ``counts``
+        is the number of rows per node, if these traces are not all rows.
         """
         owner = np.repeat(np.arange(len(traces)), np.diff(traces.row_offsets))
         if counts is None:
@@ -290,22 +295,21 @@ class LabelCodec:
         return row_weights
 
     def check_class_weight(self, class_weight: Any) -> None:
-        """Raise LabelError if a mapping weighs a label that is not among those of this codec."""
+        """Raise LabelError if a mapping has a label that cannot be predicted."""
         if not isinstance(class_weight, Mapping):
             return
-        known = {self.taxonomy.ids[node] for node in self.label_nodes.tolist()}
+        known = {*self.label_ids}
         for label in class_weight:
             if (name := self.id_of(0, label)) not in known:
                 remedy = did_you_mean(name, known) or "; weigh labels of y, or leave it out"
                 raise LabelError(f"class_weight: {quoted(name)} is not among the labels{remedy}")
 
-    # Labels out
+    # To labels
 
     def decode(self, nodes: NDArray[np.int64]) -> NDArray[Any]:
-        """Return nodes, positions in the taxonomy, as the user writes them; ``NOTHING`` becomes None or empty.
+        """Return nodes as the user writes them; ``NOTHING`` becomes None or an empty path.
 
-        Of several paths to a node the one that was written first counts: where rows have a trace, see
-        :meth:`decode_traces`.
+        If there are several paths to a node, it is the first given one; see also :meth:`decode_traces`.
         """
         distinct, inverse = np.unique(nodes, return_inverse=True)
         if self.kind == "plain" and self.values is not None and (distinct != NOTHING).all():
@@ -316,7 +320,7 @@ class LabelCodec:
         return self._as_array(written)[inverse]
 
     def decode_traces(self, traces: Traces) -> NDArray[Any]:
-        """Return the first trace of every row as the user writes labels, in a DAG by its path; of none, no answer."""
+        """Return the first trace of every row as the user writes labels, in a DAG by its path."""
         has_trace = np.diff(traces.row_offsets) > 0
         if not self.by_path:
             ends = np.full(len(traces), NOTHING, np.int64)
@@ -326,7 +330,7 @@ class LabelCodec:
         return self._as_array([self.label_of(path) for path in paths_of(traces, first)])
 
     def decode_sets(self, nodes: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the set of labels of every row, as the user writes them: ``offsets`` part the nodes by row."""
+        """Return the set of labels of every row as the user writes them; ``offsets`` split the nodes by row."""
         distinct, inverse = np.unique(nodes, return_inverse=True)
         written = [self.label_of(self.path_to(node)) for node in distinct.tolist()]
         sets = np.empty(len(offsets) - 1, object)
@@ -335,7 +339,7 @@ class LabelCodec:
         return sets
 
     def label_of(self, path: Sequence[int] | None) -> Any:
-        """Return what a user writes for the end of a path of nodes below the root, or for no answer (None)."""
+        """Return a path of nodes below the root, or None for no answer, as the user writes labels."""
         if path is None:
             return () if self.kind in ("paths", "table") else None
         if self.has_paths:
@@ -347,24 +351,24 @@ class LabelCodec:
         return self._value(node, self.taxonomy.ids[node])
 
     def padded(self, label: Any) -> Any:
-        """Return a label as it stands in a row of predictions: of a table, with empty cells at its end."""
+        """Return a label as in a row of predictions: in a table, padded with empty cells."""
         return (*label, *[""] * (self.columns - len(label))) if self.kind == "table" else label
 
     def steps(self, path: Sequence[int]) -> tuple[Any, ...]:
-        """Return a path of nodes below the root in names or ids, as the user has them; with the root if they do."""
+        """Return a path of nodes below the root as names or ids; with the root if the user's paths have it."""
         root = self.taxonomy.root
         from_root = root != VIRTUAL_ROOT and (self.from_root or not path)
         texts = self.taxonomy.titles if self.named_steps else self.taxonomy.ids
         return tuple(self._value(node, texts[node]) for node in ([root, *path] if from_root else path))
 
     def _value(self, node: int, text: str) -> Any:
-        """Return what the user writes for the text of a node; where labels are numbers, other nodes may be none."""
+        """Return the text of a node as the user writes it: perhaps as a number."""
         if self.number:
             return int(text) if WHOLE_NUMBER.fullmatch(text) else text
         return self.typed_values.get(self.taxonomy.ids[node], text)
 
     def path_to(self, node: int) -> list[int]:
-        """Return the nodes of a path to a node from below the root; in a DAG the one that was written first, or is."""
+        """Return the nodes of a path to a node, without the root; in a DAG the first given one, or by first parents."""
         if (first_path := self.first_paths.get(self.taxonomy.ids[node])) is not None:
             return [self.taxonomy.position(step) for step in first_path]
         parents, offsets = self.taxonomy.parent_lists
@@ -378,7 +382,7 @@ class LabelCodec:
         return path[::-1]
 
     def _as_array(self, written: Sequence[Any]) -> NDArray[Any]:
-        """Return written labels as an array: a table as a 2-D one."""
+        """Return labels as an array, which is 2-D for a table."""
         if self.kind != "table":
             answers = np.empty(len(written), object)
             answers[:] = written
@@ -390,7 +394,7 @@ class LabelCodec:
 
 
 def paths_of(traces: Traces, chosen: NDArray[np.int64]) -> Iterator[list[int] | None]:
-    """Yield the nodes of the chosen traces, by number; None for ``NOTHING``."""
+    """Yield the nodes of the chosen traces, given their indices; None for ``NOTHING``."""
     nodes, bounds = traces.layers.node[traces.neurons], traces.offsets
     for trace in chosen.tolist():
         yield None if trace == NOTHING else nodes[bounds[trace] : bounds[trace + 1]].tolist()
