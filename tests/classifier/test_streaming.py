@@ -18,8 +18,8 @@ from hinet import HiNetClassifier, HiNetError, LabelError, Taxonomy, load
 from hinet.classifier import row_source, stream_reading
 from hinet.classifier.stream_reading import Chunk, RowSample
 from hinet.data.text import TextFeatures, TextSettings
-from hinet.data.text.streaming import BoundedCounts, NamingFeatures, features_from, named, without
-from hinet.data.text.vocabulary import Counts, arrow_chunks
+from hinet.data.text.streaming import NamingFeatures, features_from, named, without
+from hinet.data.text.vocabulary import BoundedCounts, Counts, arrow_chunks
 from hinet.engine.training import rows as training_rows
 from tests.classifier.data import EDGES, WORDS, small, taxonomy, texts
 
@@ -265,7 +265,7 @@ def test_a_disk_without_room_is_refused_before_rows_are_written(
 def test_counts_are_exact_until_they_are_too_many_and_then_the_frequent_stay() -> None:
     given, _ = texts(300)
     settings = TextSettings(char_ngrams=(3, 4))
-    exact, bounded = BoundedCounts(settings, 1), BoundedCounts(settings, 1, most=60)
+    exact, bounded = BoundedCounts(settings, 1), BoundedCounts(settings, 1, max_ngrams=60)
     for array in arrow_chunks(given[start : start + 40] for start in range(0, 300, 40)):
         exact.add(array)
         bounded.add(array)
@@ -273,14 +273,14 @@ def test_counts_are_exact_until_they_are_too_many_and_then_the_frequent_stay() -
     found = features_from(exact.total(), settings, 10**6)
     assert np.array_equal(found.words.lookup.hashes, expected.words.lookup.hashes)
     assert np.array_equal(found.chars.lookup.idf, expected.chars.lookup.idf)
-    assert exact.lost == 0
+    assert exact.max_error == 0
     total, most = bounded.total(), exact.total()
     assert len(total) <= 60
     for part, whole in ((total.words, most.words), (total.chars, most.chars)):
         true = dict(zip(whole.hashes.tolist(), whole.rows.tolist(), strict=True))
         lost = [true[number] - rows for number, rows in zip(part.hashes.tolist(), part.rows.tolist(), strict=True)]
-        assert all(0 <= each <= bounded.lost for each in lost)
-        frequent = {number for number, rows in true.items() if rows > bounded.lost}
+        assert all(0 <= each <= bounded.max_error for each in lost)
+        frequent = {number for number, rows in true.items() if rows > bounded.max_error}
         assert frequent <= {*part.hashes.tolist()}
 
 

@@ -26,7 +26,7 @@ class Pools:
         self.sizes: dict[str, int] = {}
         for name in ("hinet.data.text.vocabulary", "hinet.engine.search.search"):
             monkeypatch.setattr(f"{name}.ThreadPoolExecutor", self._counting(name.split(".")[1]))
-        monkeypatch.setattr("hinet.data.text.text_input.LEAST_BLOCK_BYTES", 50)  # so that few texts are many blocks
+        monkeypatch.setattr("hinet.data.text.text_input.MIN_BLOCK_BYTES", 50)  # so that few texts are many blocks
         monkeypatch.setattr("hinet.engine.search.search.LEAST_BLOCK", 2)
 
     def _counting(self, room: str) -> Callable[[int], ThreadPoolExecutor]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hinet.data.text import TextFeatures, TextSettings, known_shares, unknown_words
-from hinet.data.text.known_words import made_foreign
+from hinet.data.text.known_words import replace_words
 
 TRAINING = ["Rye bread, rye rolls", "white BREAD rolls", "Straße und rolls", "straße bread"]
 some_texts = st.lists(
@@ -48,25 +48,25 @@ TEXTS = [f"common common rare{number}" for number in range(200)]
 
 
 def test_rare_words_are_replaced_first_and_any_number_of_them() -> None:
-    foreign = made_foreign(TEXTS, seed=0)
+    foreign = replace_words(TEXTS, seed=0)
     changed = np.array(
         [[a != b for a, b in zip(x.split(), y.split(), strict=True)] for x, y in zip(TEXTS, foreign, strict=True)]
     )
     assert changed[:, 2].mean() > 1.5 * changed[:, :2].mean() > 0.3  # the rare word; a common one may be drawn again
     assert 0.15 < (~changed.any(1)).mean() < 0.45
-    assert foreign == made_foreign(TEXTS, seed=0) != made_foreign(TEXTS, seed=1)
+    assert foreign == replace_words(TEXTS, seed=0) != replace_words(TEXTS, seed=1)
 
 
 def test_some_replacements_are_words_of_the_texts_and_others_are_new() -> None:
     words = {word for text in TEXTS for word in text.split()}
-    written = [word for text in made_foreign(TEXTS, seed=0) for word in text.split()]
+    written = [word for text in replace_words(TEXTS, seed=0) for word in text.split()]
     new = [word for word in written if word not in words]
     assert 40 < len(new) < 200
     assert all(word.startswith(("com", "rar")) for word in new)
 
 
 def test_what_is_not_a_word_stays() -> None:
-    assert made_foreign(["", " , ", "İx!"], seed=0)[:2] == ["", " , "]
+    assert replace_words(["", " , ", "İx!"], seed=0)[:2] == ["", " , "]
 
 
 @pytest.mark.parametrize(

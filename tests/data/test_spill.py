@@ -44,7 +44,7 @@ def written(folder: Path, count: int, blocks: int, dense: int) -> tuple[Spill, A
 def test_every_row_comes_back_once(tmp_path: Path, blocks: int, dense: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spill, "WINDOW_VALUES", 100)
     stored, matrix, traces, weights = written(tmp_path, 50, blocks, dense)
-    assert stored == Spill.opened(tmp_path, "print")
+    assert stored == Spill.open(tmp_path, "print")
     assert stored.row_count == 50
     csr = matrix.sparse if dense else matrix
     assert stored.value_count == csr.nnz
@@ -63,7 +63,7 @@ def test_every_row_comes_back_once(tmp_path: Path, blocks: int, dense: int, monk
         assert np.array_equal(block.weights, weights[which].astype(np.float32))
         found += which.tolist()
     assert sorted(found) == list(range(50))
-    assert (found == list(range(50))) == (blocks == 1)  # in their order if there is one block alone
+    assert (found == list(range(50))) == (blocks == 1)  # a single block keeps the order
 
 
 def test_rows_of_sorted_files_are_spread_over_all_blocks(tmp_path: Path) -> None:
@@ -75,41 +75,41 @@ def test_rows_of_sorted_files_are_spread_over_all_blocks(tmp_path: Path) -> None
         assert 130 < first.mean() < 270
 
 
-def test_other_or_unfinished_rows_are_not_taken_up(tmp_path: Path) -> None:
+def test_other_or_incomplete_rows_are_not_used(tmp_path: Path) -> None:
     stored, *_ = written(tmp_path, 20, 2, 0)
-    assert Spill.opened(tmp_path, "another") is None
+    assert Spill.open(tmp_path, "another") is None
     file = tmp_path / "rows-00001.bin"
     data = file.read_bytes()
     file.write_bytes(data[:-1])
-    assert Spill.opened(tmp_path, "print") is None
+    assert Spill.open(tmp_path, "print") is None
     file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    with pytest.raises(FileError, match="its checksum does not fit; remove the folder of checkpoints"):
+    with pytest.raises(FileError, match="its checksum does not match; remove the checkpoint folder"):
         stored.load(1, LAYERS)
     file.write_bytes(data)
     manifest = json.loads((tmp_path / MANIFEST).read_text())
     for key in manifest:
         (tmp_path / MANIFEST).write_text(json.dumps({name: manifest[name] for name in manifest if name != key}))
-        assert Spill.opened(tmp_path, "print") is None, key
+        assert Spill.open(tmp_path, "print") is None, key
     (tmp_path / MANIFEST).write_text("{")
-    assert Spill.opened(tmp_path, "print") is None
+    assert Spill.open(tmp_path, "print") is None
 
 
 def test_rows_of_other_columns_or_layers_are_not_loaded(tmp_path: Path) -> None:
     stored, *_ = written(tmp_path, 20, 1, 0)
     fewer = Layers.of(Taxonomy.from_edges([("a", "b")]), ["a", "b"])
     for narrow, layers in ((replace(stored, columns=11), LAYERS), (stored, fewer)):
-        with pytest.raises(FileError, match=r"is damaged.* out of range; remove the folder of checkpoints"):
+        with pytest.raises(FileError, match=r"is damaged.* out of range; remove the checkpoint folder"):
             narrow.load(0, layers)
 
 
-def test_a_folder_that_cannot_be_written_is_told_with_a_remedy(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_raises_with_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(FileError, match=r"cannot be written: .*; make room, or put the checkpoints on another disk"):
+    with pytest.raises(FileError, match=r"cannot be written: .*; free some space, or put the checkpoints on another"):
         SpillWriter(tmp_path / "file" / "rows", 1, 0, 12, "print")
     writer = SpillWriter(tmp_path / "rows", 1, 0, 12, "print")
     (tmp_path / "rows" / "rows-00000.bin").mkdir()
     writer.add(*rows(5, 0))
-    with pytest.raises(FileError, match=r"cannot be written: .*; make room"):
+    with pytest.raises(FileError, match=r"cannot be written: .*; free some space"):
         writer.finish({})
 
 

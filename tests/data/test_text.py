@@ -166,8 +166,8 @@ def test_rows_are_canonical_and_of_length_one_or_empty(texts: list[str], chosen:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut even a few texts into several blocks."""
-    monkeypatch.setattr(text_input, "LEAST_BLOCK_BYTES", 200)
-    monkeypatch.setattr(text_input, "MOST_BLOCK_BYTES", 2_000)
+    monkeypatch.setattr(text_input, "MIN_BLOCK_BYTES", 200)
+    monkeypatch.setattr(text_input, "MAX_BLOCK_BYTES", 2_000)
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -222,7 +222,7 @@ def test_saved_features_that_do_not_fit_are_told() -> None:
         ("words.idf", arrays["words.idf"] * np.nan, "holds nan at index 0"),
         ("words.idf", arrays["words.idf"] * 0, "holds 0.0 at index 0"),
         ("words.hashes", arrays["words.hashes"][::-1], "expected ascending values"),
-        ("words.hashes", arrays["words.hashes"].astype(np.float64), "is of float64, expected whole numbers"),
+        ("words.hashes", arrays["words.hashes"].astype(np.float64), "is of float64, expected unsigned integers"),
         ("words.name_offsets", arrays["words.name_offsets"][1:], "has the shape"),
         ("words.name_offsets", -arrays["words.name_offsets"], "expected offsets from 0 to"),
         ("words.names", names, "not UTF-8"),
@@ -319,7 +319,7 @@ def test_auto_chooses_characters_for_few_long_texts(name: str, least: int, monke
 
 def test_auto_looks_at_the_first_texts_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hinet.data.text.vocabulary.FEW_TEXTS", 0)
-    monkeypatch.setattr("hinet.data.text.vocabulary.FIRST_TEXTS", 3)
+    monkeypatch.setattr("hinet.data.text.vocabulary.SAMPLE_TEXTS", 3)
     texts = ["one", "two one", "two", *["word " * 200] * 5]
     for chunks in ([texts], [texts[:1], texts[1:2], texts[2:]], [texts[:2], texts[2:]]):
         assert TextFeatures.fit_chunks(iter(chunks)).settings.char_ngrams == (3, 5)
@@ -498,7 +498,7 @@ def test_every_ngram_of_few_texts_is_a_feature(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_text_that_is_too_long_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_input, "MAX_TEXT_BYTES", 20)
-    remedy = "more than 20; split it into several rows, or cut it off"
+    remedy = "more than 20; split it into several rows, or truncate it"
     features = TextFeatures.fit(["a short text", "x" * 20])
     for texts in (["short", "x" * 21], pa.array(["left out", "short", "ä" * 11]).slice(1)):
         with pytest.raises(HiNetError, match=f"row 1: the text has 2[12] bytes, {remedy}"):

@@ -30,7 +30,7 @@ from hinet.classifier.columns import (
 from hinet.data.frames import as_table, is_frame, is_mixed, one_row_table
 from hinet.data.matrices import MixedRows, is_sparse
 from hinet.data.text import HashedTexts, TextFeatures, TextSettings, known_shares
-from hinet.data.text.known_words import made_foreign
+from hinet.data.text.known_words import replace_words
 from hinet.data.text.text_input import as_arrow
 from hinet.encoders.meaning import EncoderVectors, Meaning, TunedInput
 from hinet.encoders.token_vectors import TokenVectors
@@ -78,7 +78,7 @@ class TextInput:
 
         Vectors know some of the words that no training text has, so the meaning of a foreign text is partly known.
         """
-        rows = self.rows_with_unknown(made_foreign(as_arrow(X).to_pylist(), seed), threads)
+        rows = self.rows_with_unknown(replace_words(as_arrow(X).to_pylist(), seed), threads)
         if self.meaning is None:
             return rows
         return replace(rows, dense=(rows.dense + self.meaning.columns(X, threads)) / np.float32(2))

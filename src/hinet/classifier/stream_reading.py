@@ -19,9 +19,8 @@ from hinet.classifier.recognition import recognise
 from hinet.data.frames import as_table, is_frame
 from hinet.data.matrices import check_weights
 from hinet.data.text.settings import TextSettings
-from hinet.data.text.streaming import BoundedCounts
 from hinet.data.text.text_input import as_arrow
-from hinet.data.text.vocabulary import Counts, resolve_auto
+from hinet.data.text.vocabulary import BoundedCounts, Counts, resolve_auto
 from hinet.errors import HiNetError, InputTypeError, LabelError, counted
 from hinet.progress import SECONDS_BETWEEN_LINES, Progress
 

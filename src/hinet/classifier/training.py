@@ -38,7 +38,7 @@ from hinet.classifier.stream_reading import Watch
 from hinet.classifier.titles import TitleRows, best_titles, choose_titles
 from hinet.data import Traces
 from hinet.data.matrices import MixedRows
-from hinet.data.spill import NAMES, Spill, SpillWriter, block_count, check_room, remove_spill
+from hinet.data.spill import NAMES, Spill, SpillWriter, block_count, check_disk_space, remove_spill
 from hinet.data.text.streaming import NamingFeatures, named
 from hinet.data.text.text_input import as_arrow
 from hinet.encoders.meaning import vector_source
@@ -372,7 +372,7 @@ class Training:
         if titles is not None:
             title_weights = titles.weights_with(labelled.nodes_with_rows, labelled.row_count)
         fingerprint = self._spill_fingerprint(labelled, stream, titles, title_weights, features)
-        spill = Spill.opened(folder, fingerprint)
+        spill = Spill.open(folder, fingerprint)
         if spill is not None:
             self.progress.message(f"the rows are on disk already, in {folder}")
             return spill
@@ -403,7 +403,7 @@ class Training:
         values = (some.sparse.nnz if isinstance(some, MixedRows) else some.nnz) / some.shape[0]
         dense = some.dense.shape[1] if isinstance(some, MixedRows) else 0
         size = int(rows * (8 * values + 4 * dense + 40))
-        check_room(folder, size)
+        check_disk_space(folder, size)
         self.progress.message(f"writing the rows to {folder}, about {size / GB:.2f} GB; they are removed at the end")
         blocks = block_count(rows, rows * (values + dense / 2))
         return SpillWriter(folder, blocks, self.seed, features.count, fingerprint, dense)

@@ -186,7 +186,7 @@ def show(
     """
     from hinet.taxonomy.check import draw
 
-    for line in draw(hierarchy.taxonomy(), node, depth=depth, most_children=most):
+    for line in draw(hierarchy.taxonomy(), node, depth=depth, max_children=most):
         typer.echo(line)
 
 

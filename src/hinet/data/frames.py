@@ -14,25 +14,25 @@ _NUMBERS = "biufc"  # values of ``dtype.kind``
 
 
 def is_frame(rows: Any) -> bool:
-    """Return whether rows are a frame of pandas or polars, or an Arrow table, whose columns have names."""
+    """Return whether rows are a pandas or polars DataFrame or an Arrow table."""
     if isinstance(rows, pa.Table | pa.RecordBatch):
         return True
     return hasattr(rows, "columns") and (hasattr(rows, "iloc") or hasattr(rows, "to_arrow"))
 
 
 def is_mixed(rows: Any) -> bool:
-    """Return whether a frame has more than numbers: text, categories or lists."""
+    """Return whether a DataFrame has columns of text, categories or lists."""
     if hasattr(rows, "iloc") and all(getattr(dtype, "kind", "O") in _NUMBERS for dtype in rows.dtypes):
         return False
     try:
         table = as_table(rows)
     except HiNetError:
-        return True  # the error comes again when columns are looked at
+        return True  # the error is raised again when columns are read
     return any(is_text(kind) or pa.types.is_dictionary(kind) or is_list(kind) for kind in table.schema.types)
 
 
 def as_table(rows: Any) -> pa.Table:
-    """Return a frame as an Arrow table.
+    """Return a DataFrame as an Arrow table.
 
     Raises
     ------
@@ -48,10 +48,10 @@ def as_table(rows: Any) -> pa.Table:
         return rows
     if hasattr(rows, "to_arrow"):  # polars
         return rows.to_arrow()
-    return pa.table([_of_pandas(column, name) for name, (_, column) in zip(names, rows.items(), strict=True)], names)
+    return pa.table([_from_pandas(column, name) for name, (_, column) in zip(names, rows.items(), strict=True)], names)
 
 
-def _of_pandas(column: Any, name: str) -> Any:
+def _from_pandas(column: Any, name: str) -> Any:
     try:
         return pa.array(column, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
@@ -116,12 +116,12 @@ def is_number(kind: pa.DataType) -> bool:
 
 
 def is_categories(kind: pa.DataType) -> bool:
-    """Return whether a column of this type holds texts as codes of a dictionary."""
+    """Return whether a column of this type holds dictionary-encoded text."""
     return bool(pa.types.is_dictionary(kind) and is_text(kind.value_type))
 
 
 def decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column with the values of its dictionary, if it has one."""
+    """Return a column with its dictionary decoded, if it has one."""
     if not pa.types.is_dictionary(column.type):
         return column
     kind = column.type.value_type

@@ -13,8 +13,13 @@ from hinet.compiled import kernel
 from hinet.errors import HiNetError, counted, format_value
 from hinet.ragged import gather, offsets_of
 
+MAX_FEATURES = np.iinfo(np.int32).max  # kernels use 32-bit feature numbers
+MIN_WEIGHT = 1e-6  # largest weights below this, or above its inverse, are scaled in any case
 SORTED, UNSORTED, BAD_OFFSETS, BAD_FEATURES, BAD_VALUES = 0, 1, 2, 3, 4
-EXPONENT = np.uint32(0x7F800000)  # all ones in a number that is not finite
+EXPONENT = np.uint32(0x7F800000)  # the exponent bits, all set in a number that is not finite
+
+_KERNEL_FLAGS: Final = ("C", "A", "W")  # kernels would be compiled again for other arrays, such as read-only ones
+_REBUILD = "the CSR matrix is damaged; rebuild it"
 
 
 def _validation_steps(indptr: Any, indices: Any, *_: Any) -> int:
@@ -23,7 +28,7 @@ def _validation_steps(indptr: Any, indices: Any, *_: Any) -> int:
 
 @kernel(steps=_validation_steps)
 def validate_csr(indptr: NDArray[np.int64], indices: NDArray[Any], data: NDArray[np.float32], features: int) -> int:
-    """Return what is wrong with the arrays, or whether the features of every row are ascending.
+    """Return the first error in the arrays, or whether the features of every row are ascending.
 
     Each loop checks one property without an early exit, so that it can be vectorised.
     """
@@ -54,16 +59,11 @@ def validate_csr(indptr: NDArray[np.int64], indices: NDArray[Any], data: NDArray
     return SORTED if falls == 0 else UNSORTED
 
 
-MAX_FEATURES = np.iinfo(np.int32).max  # kernels use 32-bit feature numbers
-_KERNEL_FLAGS: Final = ("C", "A", "W")  # kernels would be compiled again for other arrays, such as read-only ones
-_REBUILD = "the CSR matrix is damaged; rebuild it"
-
-
 @dataclass(frozen=True, eq=False)
 class MixedRows:
-    """Rows of a CSR matrix with dense columns next to it, which are numbered after its own.
+    """Rows of a CSR matrix with dense columns, which are numbered after the sparse ones.
 
-    Rows of texts may have the share of their n-grams that are not features.
+    ``unknown`` is the share of the n-grams of each text that are not features.
     """
 
     sparse: Any  # SciPy CSR, (n, s)
@@ -73,7 +73,7 @@ class MixedRows:
     def __post_init__(self) -> None:
         if self.sparse.shape[0] != len(self.dense):
             raise HiNetError(
-                f"{self.sparse.shape[0]:,} sparse rows and {len(self.dense):,} dense ones; give both alike"
+                f"{self.sparse.shape[0]:,} sparse rows and {len(self.dense):,} dense ones; give as many of both"
             )
 
     @property
@@ -103,7 +103,7 @@ class MixedRows:
 
 
 class SparseMatrix(NamedTuple):
-    """A CSR matrix as the arrays that kernels use, with dense columns beside it; the features of a row are sorted."""
+    """A CSR matrix as arrays for kernels, with dense columns; the features of a row are sorted."""
 
     indptr: NDArray[np.int64]  # (n + 1,)
     indices: NDArray[np.int32]  # (nnz,)
@@ -133,7 +133,7 @@ class SparseMatrix(NamedTuple):
 
     @property
     def mean_features(self) -> float:
-        """How many sparse features rows have on average."""
+        """Average number of sparse features per row."""
         return len(self.indices) / max(self.row_count, 1)
 
     def take(self, rows: NDArray[np.int64]) -> SparseMatrix:
@@ -142,7 +142,7 @@ class SparseMatrix(NamedTuple):
         return SparseMatrix(offsets_of(lengths), self.indices[entries], self.data[entries], self.dense[rows])
 
     def entries(self, columns: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return all features and values of a matrix of one row that has so many columns."""
+        """Return all features and values of a matrix with one row and this many ``columns``."""
         dense = np.arange(columns - self.dense.shape[1], columns)
         values = np.concatenate([self.data, self.dense.ravel()]).astype(np.float64)
         return np.concatenate([self.indices.astype(np.int64), dense]), values
@@ -172,7 +172,7 @@ def is_sparse(rows: Any) -> bool:
 
 
 def is_for_kernels(rows: Any) -> bool:
-    """Return whether rows are such that kernels can read them: sparse, or with dense columns beside."""
+    """Return whether kernels can read the rows: sparse ones, with or without dense columns."""
     return is_sparse(rows) or isinstance(rows, MixedRows)
 
 
@@ -289,9 +289,6 @@ def _first(indptr: NDArray[np.int64], invalid: NDArray[np.bool_]) -> tuple[int, 
 
 def _refuse_value(row: int, column: int, value: Any) -> NoReturn:
     raise HiNetError(f"row {row}: feature {column} is {value}; replace missing and infinite values")
-
-
-MIN_WEIGHT = 1e-6  # largest weights below this, or above its inverse, are scaled in any case
 
 
 def check_weights(weights: Any, rows: int, first: int = 0) -> NDArray[np.float64]:

@@ -1,13 +1,14 @@
-"""Labelled rows on disk, in blocks that are each a random part of all rows: what a stream trains on.
+"""Labelled rows on disk, in blocks that are each a random sample of all rows, for training on a stream.
 
-Rows arrive in the order of their files. A window of them at a time is dealt out to the blocks at random, so a block is
-like a hand of well shuffled cards, whatever the order of the files was. A block is read as a whole.
+Rows arrive in the order of their files. One window of rows at a time is distributed to the blocks at random, so each
+block is well shuffled whatever the order of the files. A block is read as a whole.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import shutil
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,10 +31,10 @@ MANIFEST = "rows.json"
 NAMES = "names.safetensors"
 BLOCK_ROWS = 1 << 15
 BLOCK_VALUES = 1 << 22  # 32 MB
-WINDOW_VALUES = 1 << 24  # that are dealt out at a time: 128 MB
-_HEADER = 6  # whole numbers before the arrays of a piece
-_REMEDY = "remove the folder of checkpoints and start anew"
-_ROOM = "make room, or put the checkpoints on another disk"
+WINDOW_VALUES = 1 << 24  # values distributed at a time: 128 MB
+_HEADER = 6  # integers before the arrays of a piece
+_REMEDY = "remove the checkpoint folder and start again"
+_SPACE_REMEDY = "free some space, or put the checkpoints on another disk"
 
 
 class StoredBlock(NamedTuple):
@@ -46,7 +47,7 @@ class StoredBlock(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockInfo:
-    """What a block holds."""
+    """Counts and checksum of a block."""
 
     rows: int
     values: int
@@ -56,34 +57,34 @@ class BlockInfo:
 
 @dataclass(frozen=True)
 class Spill:
-    """A folder of blocks, all written."""
+    """A complete folder of blocks."""
 
     folder: Path
-    columns: int  # of all rows, dense ones included
-    dense: int
+    columns: int  # number of columns, dense ones included
+    dense: int  # number of dense columns
     blocks: tuple[BlockInfo, ...]
-    notes: Mapping[str, Any]  # what else a reader should know
+    notes: Mapping[str, Any]  # further information for the reader
 
     @property
     def row_count(self) -> int:
-        """Rows of all blocks."""
+        """Number of rows in all blocks."""
         return sum(block.rows for block in self.blocks)
 
     @property
     def value_count(self) -> int:
-        """Values of sparse columns of all blocks."""
+        """Number of sparse values in all blocks."""
         return sum(block.values for block in self.blocks)
 
     @classmethod
-    def opened(cls, folder: Path, fingerprint: str) -> Spill | None:
-        """Return the blocks of a folder if all were written for this fingerprint; None if not."""
+    def open(cls, folder: Path, fingerprint: str) -> Spill | None:
+        """Return the blocks of a folder if they are complete and have this fingerprint, else None."""
         try:
-            told = json.loads((folder / MANIFEST).read_text())
-            if told["fingerprint"] != fingerprint:
+            manifest = json.loads((folder / MANIFEST).read_text())
+            if manifest["fingerprint"] != fingerprint:
                 return None
-            blocks = tuple(BlockInfo(**block) for block in told["blocks"])
+            blocks = tuple(BlockInfo(**block) for block in manifest["blocks"])
             sizes = [_file(folder, number).stat().st_size for number in range(len(blocks))]
-            spill = cls(folder, int(told["columns"]), int(told["dense"]), blocks, dict(told["notes"]))
+            spill = cls(folder, int(manifest["columns"]), int(manifest["dense"]), blocks, dict(manifest["notes"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return spill if sizes == [block.bytes for block in blocks] else None
@@ -94,7 +95,7 @@ class Spill:
         Raises
         ------
         FileError
-            If the file was damaged since it was written, or is of other columns or layers.
+            If the file is damaged, or belongs to other columns or layers.
         """
         path, info = _file(self.folder, number), self.blocks[number]
         try:
@@ -102,11 +103,10 @@ class Spill:
         except OSError as error:
             raise FileError(path, f"cannot be read: {error.strerror or error}; {_REMEDY}") from None
         if zlib.crc32(data) != info.crc:
-            raise FileError(path, f"is damaged: its checksum does not fit; {_REMEDY}")
-        pieces = []
-        at = 0
-        while at < len(data):
-            piece, at = _piece(data, at)
+            raise FileError(path, f"is damaged: its checksum does not match; {_REMEDY}")
+        pieces, start = [], 0
+        while start < len(data):
+            piece, start = _read_piece(data, start)
             pieces.append(piece)
         lengths, indices, values, dense, traces, trace_lengths, neurons, weights = (
             np.concatenate(parts) for parts in zip(*pieces, strict=True)
@@ -120,13 +120,13 @@ class Spill:
         matrix = SparseMatrix.of(csr)
         if self.dense:
             matrix = matrix._replace(dense=dense.reshape(rows, self.dense))
-        found = Traces(layers, offsets_of(traces.astype(np.int64)), offsets_of(trace_lengths.astype(np.int64)), neurons)
-        return StoredBlock(matrix, found, weights if len(weights) else None)
+        offsets = offsets_of(traces.astype(np.int64)), offsets_of(trace_lengths.astype(np.int64))
+        return StoredBlock(matrix, Traces(layers, *offsets, neurons), weights if len(weights) else None)
 
 
 @dataclass
 class SpillWriter:
-    """Deals rows out to so many blocks of a folder, at random by a seed; :meth:`finish` makes them readable."""
+    """Distributes rows to ``count`` blocks in a folder, at random by a seed; :meth:`finish` makes them readable."""
 
     folder: Path
     count: int
@@ -150,11 +150,11 @@ class SpillWriter:
         self._waiting.append((rows, traces, None if weights is None else weights.astype(np.float32)))
         self._values += _value_count(rows)
         if self._values >= WINDOW_VALUES:
-            self._deal_out()
+            self._distribute()
 
     def finish(self, notes: Mapping[str, Any]) -> Spill:
-        """Write what is left, and the manifest; return the blocks that have rows."""
-        self._deal_out()
+        """Write the remaining rows and the manifest; return the blocks that have rows."""
+        self._distribute()
         full = np.flatnonzero(self._rows).tolist()
         for number, old in enumerate(full):  # blocks of few rows may be empty
             if number != old:
@@ -164,17 +164,17 @@ class SpillWriter:
             BlockInfo(int(self._rows[old]), int(self._value_counts[old]), int(self._bytes[old]), self._crc[old])
             for old in full
         )
-        told = {
+        manifest = {
             "fingerprint": self.fingerprint,
             "columns": self.columns,
             "dense": self.dense,
             "blocks": [vars(block) for block in blocks],
             "notes": dict(notes),
         }
-        write_text(self.folder / MANIFEST, json.dumps(told))
+        write_text(self.folder / MANIFEST, json.dumps(manifest))
         return Spill(self.folder, self.columns, self.dense, blocks, dict(notes))
 
-    def _deal_out(self) -> None:
+    def _distribute(self) -> None:
         """Write the waiting rows to their blocks."""
         if not self._waiting:
             return
@@ -191,7 +191,8 @@ class SpillWriter:
             weights = None if weights is None else weights[order]
         for number in np.flatnonzero(np.diff(bounds)).tolist():
             start, end = bounds[number], bounds[number + 1]
-            self._append(number, matrix.block(start, end), _slice(traces, start, end), _part(weights, start, end))
+            part = None if weights is None else weights[start:end]
+            self._append(number, matrix.block(start, end), _slice(traces, start, end), part)
 
     def _append(self, number: int, rows: SparseMatrix, traces: Traces, weights: NDArray[np.float32] | None) -> None:
         arrays = [
@@ -217,12 +218,12 @@ class SpillWriter:
 
 
 def block_count(rows: int, values: float) -> int:
-    """Return how many blocks so many rows with so many values make."""
+    """Return the number of blocks for this many rows and values."""
     return max(1, math.ceil(rows / BLOCK_ROWS), math.ceil(values / BLOCK_VALUES))
 
 
 def is_spill(name: str) -> bool:
-    """Return whether a file is one of those that a spill consists of, or was on its way to become one."""
+    """Return whether a file belongs to a spill, or is a temporary file of one."""
     name = name[1:-17] if name.startswith(".") and len(name) > 18 and name[-17] == "." else name
     number = name.removeprefix("rows-").removesuffix(".bin")
     return name in (MANIFEST, NAMES) or (name == f"rows-{number}.bin" and number.isdecimal())
@@ -231,36 +232,34 @@ def is_spill(name: str) -> bool:
 def remove_spill(folder: Path) -> None:
     """Remove the blocks of a folder, and nothing else."""
     if folder.is_dir():
-        (folder / MANIFEST).unlink(missing_ok=True)  # first, so that what is left is not taken for all of it
+        (folder / MANIFEST).unlink(missing_ok=True)  # first, so that an incomplete spill is not used
         for path in list(folder.iterdir()):
             if is_spill(path.name):
                 path.unlink(missing_ok=True)
 
 
-def check_room(folder: Path, needed: int) -> None:
-    """Raise HiNetError if a disk has no room for so many bytes."""
-    import shutil
-
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    free = shutil.disk_usage(there).free
+def check_disk_space(folder: Path, needed: int) -> None:
+    """Raise HiNetError if the disk of a folder has fewer than ``needed`` bytes left."""
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free
     if needed > free:
         raise HiNetError(
-            f"the rows of a stream take about {needed / 1e9:.1f} GB on disk while it trains, and {there} has "
-            f"{free / 1e9:.1f} GB; {_ROOM}"
+            f"the rows of a stream take about {needed / 1e9:.1f} GB on disk while it trains, and {existing} has "
+            f"{free / 1e9:.1f} GB; {_SPACE_REMEDY}"
         )
 
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Raise FileError if the system cannot write a file."""
+    """Convert OSError to FileError."""
     try:
         yield
     except OSError as error:
-        raise FileError(path, f"cannot be written: {error.strerror or error}; {_ROOM}") from None
+        raise FileError(path, f"cannot be written: {error.strerror or error}; {_SPACE_REMEDY}") from None
 
 
 def _within(numbers: NDArray[Any], count: int) -> bool:
-    """Return whether all numbers are at least 0 and below a count."""
+    """Return whether all numbers are from 0 to ``count`` - 1."""
     return not len(numbers) or (int(numbers.min()) >= 0 and int(numbers.max()) < count)
 
 
@@ -268,18 +267,18 @@ def _file(folder: Path, number: int) -> Path:
     return folder / f"rows-{number:05d}.bin"
 
 
-def _piece(data: bytes, at: int) -> tuple[tuple[NDArray[Any], ...], int]:
-    """Return the arrays of the piece at an offset, and where the next one begins."""
-    rows, values, dense, traces, neurons, weights = np.frombuffer(data, "<i8", _HEADER, at).tolist()
-    at += 8 * _HEADER
+def _read_piece(data: bytes, offset: int) -> tuple[tuple[NDArray[Any], ...], int]:
+    """Return the arrays of the piece at an offset, and the offset of the next one."""
+    rows, values, dense, traces, neurons, weights = np.frombuffer(data, "<i8", _HEADER, offset).tolist()
+    offset += 8 * _HEADER
     arrays = []
     for kind, count in (
         ("<u4", rows), ("<i4", values), ("<f4", values), ("<f4", dense), ("<u4", rows), ("<u4", traces),
         ("<i4", neurons), ("<f4", weights),
     ):  # fmt: skip
-        arrays.append(np.frombuffer(data, kind, count, at))
-        at += 4 * count
-    return tuple(arrays), at
+        arrays.append(np.frombuffer(data, kind, count, offset))
+        offset += 4 * count
+    return tuple(arrays), offset
 
 
 def _value_count(rows: Any) -> int:
@@ -297,7 +296,7 @@ def _joined(parts: list[tuple[Any, Traces, Any]]) -> tuple[Any, Traces, NDArray[
 
 
 def _slice(traces: Traces, start: int, end: int) -> Traces:
-    """Return the traces of some rows that follow each other."""
+    """Return the traces of consecutive rows."""
     first, last = traces.row_offsets[start], traces.row_offsets[end]
     low, high = traces.offsets[first], traces.offsets[last]
     return Traces(
@@ -306,7 +305,3 @@ def _slice(traces: Traces, start: int, end: int) -> Traces:
         traces.offsets[first : last + 1] - low,
         traces.neurons[low:high],
     )
-
-
-def _part(weights: NDArray[np.float32] | None, start: int, end: int) -> NDArray[np.float32] | None:
-    return None if weights is None else weights[start:end]

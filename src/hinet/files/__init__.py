@@ -1,4 +1,4 @@
-"""Files on disk: decoded text, delimited tables with line numbers, arrays, and atomic writes."""
+"""Files on disk: decoded text, delimited tables with line numbers, arrays, atomic writes and locks."""
 
 from hinet.files.arrays import MappedFile, map_arrays, narrowest, read_arrays, write_arrays
 from hinet.files.atomic import LOCK, PROBE_PREFIX, check_writable, locked, write_bytes

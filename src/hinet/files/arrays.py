@@ -53,7 +53,7 @@ def _parts(arrays: Mapping[str, NDArray[Any]], metadata: dict[str, str]) -> Iter
 
 
 def narrowest(array: NDArray[Any]) -> NDArray[Any]:
-    """Return whole numbers from 0 in the fewest bytes that hold all of them, and other numbers as they are.
+    """Return non-negative integers in the smallest dtype that holds them, and other numbers unchanged.
 
     >>> narrowest(np.array([0, 300])).dtype
     dtype('uint16')

@@ -15,7 +15,16 @@ from typing import IO, Any
 from hinet.errors import FileError, HiNetError
 from hinet.files.streams import STANDARD, compressed_writer, standard_output
 
-PROBE_PREFIX = ".trial."  # of files that exist for a moment, to check that a folder is writable
+try:
+    import fcntl
+except ImportError:  # Windows: writers are not locked out
+    fcntl = None  # type: ignore[assignment]
+
+LOCK = ".lock"  # the locked file, which exists while a process writes
+PROBE_PREFIX = ".trial."  # prefix of temporary files that test whether a folder is writable
+
+_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+_HOLDER = threading.local()  # `folders` has the process id and folder of each lock that the thread holds
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -68,7 +77,7 @@ def new_file(path: str | Path) -> Iterator[IO[bytes]]:
 def _replace(target: Path) -> Iterator[IO[bytes]]:
     if target.is_dir():
         raise IsADirectoryError(0, "it is a folder")
-    temporary = _beside(target)
+    temporary = _temporary_name(target)
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as stream:
             yield stream
@@ -91,7 +100,7 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         If ``path`` exists and is not an empty folder, or if it cannot be written.
     """
     target = Path(path).resolve()
-    temporary = _beside(target)
+    temporary = _temporary_name(target)
     try:
         if target.exists() and not (target.is_dir() and not any(target.iterdir())):
             raise FileError(path, "exists already; name a new folder, or remove the old one first")
@@ -107,9 +116,9 @@ def new_folder(path: str | Path) -> Iterator[Path]:
 
 
 def check_writable(folder: Path) -> None:
-    """Raise FileError if files cannot be created in a folder, or in the parent where it is to be made.
+    """Raise FileError if files cannot be created in a folder, or in the parent in which it would be created.
 
-    It tries to create one: permissions do not tell whether a disk is full or read-only.
+    It creates one, as permissions do not show whether a disk is full or read-only.
     """
     absolute = Path(os.path.abspath(folder))  # noqa: PTH100 a link keeps its name
     parent = next(path for path in (absolute, *absolute.parents) if path.exists() or not path.name)
@@ -123,28 +132,17 @@ def check_writable(folder: Path) -> None:
         raise FileError(folder, f"cannot be written: {parent} takes no new files ({error.strerror})") from None
 
 
-def _beside(target: Path) -> Path:
+def _temporary_name(target: Path) -> Path:
     """Return a temporary name in the same folder."""
     return target.with_name(f".{target.name[:40]}.{secrets.token_hex(8)}")
-
-
-try:
-    import fcntl
-except ImportError:  # Windows has no such locks: writers are not separated there
-    fcntl = None  # type: ignore[assignment]
-
-LOCK = ".lock"  # the locked file; it exists while somebody writes
-
-_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-_HOLDER = threading.local()  # its `folders`: process id and folder of each lock that the thread holds
 
 
 @contextmanager
 def locked(folder: Path, *, waiting: Callable[[], None] | None = None) -> Iterator[None]:
     """Create a folder if necessary and hold its lock, waiting for other holders; a killed process releases it.
 
-    ``waiting`` is called once before the wait, if there is one. A thread that holds the lock may take it again. Where
-    the file system has no locks, nobody waits.
+    ``waiting`` is called once if there is a wait. A thread that holds the lock may acquire it again. Without support
+    for locks in the file system, nobody waits.
     """
     held: set[tuple[int, Path]] = _HOLDER.__dict__.setdefault("folders", set())
     key = os.getpid(), folder.resolve()  # a forked process inherits the set, but not the lock
@@ -158,7 +156,7 @@ def locked(folder: Path, *, waiting: Callable[[], None] | None = None) -> Iterat
         yield
     finally:
         held.discard(key)
-        with suppress(OSError):  # where an open file cannot be removed, it stays
+        with suppress(OSError):  # some systems cannot remove an open file
             path.unlink()
         if fcntl is not None:
             with suppress(OSError):  # a forked process would keep the lock if the file were only closed
@@ -167,7 +165,7 @@ def locked(folder: Path, *, waiting: Callable[[], None] | None = None) -> Iterat
 
 
 def _locked_file(path: Path, waiting: Callable[[], None] | None) -> int:
-    """Return the locked file at the path, and not one that its last owner removed in the meantime."""
+    """Open and lock the file at the path; try again if its last owner removed it in the meantime."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -186,7 +184,7 @@ def _locked_file(path: Path, waiting: Callable[[], None] | None) -> int:
 
 
 def _must_wait(file: int) -> bool:
-    """Lock a file if nobody else holds it; return whether somebody does."""
+    """Try to lock a file; return whether another process holds the lock."""
     if fcntl is not None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -198,6 +196,7 @@ def _must_wait(file: int) -> bool:
 
 
 def _is_at(file: int, path: Path) -> bool:
+    """Return whether an open file is still the one at the path."""
     try:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:

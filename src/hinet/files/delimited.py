@@ -14,13 +14,13 @@ from hinet.errors import FileError, did_you_mean, quoted
 from hinet.files.text import split_lines
 
 DELIMITERS = ("\t", ",", ";", "|")
-MAX_CELL = 10_000_000  # characters, documents included; a longer one is a binary file or a missing quote
-MAX_SHORT_CELL = 1 << 17  # characters of a cell in a table that is read at once
+MAX_CELL = 10_000_000  # characters; a longer cell is a binary file or a missing quote
+MAX_SHORT_CELL = 1 << 17  # characters per cell of a table that is read at once
 
 _NAMES = {"\t": "tab", ",": "comma", ";": "semicolon", "|": "bar", " ": "blank"}
 _NEEDS_QUOTES = re.compile(r'["\r\n]|^\s|\s$')
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
-EXCEL_DELIMITER = re.compile(r"sep=(.)\r?\n")  # a first line that Excel writes and reads
+EXCEL_DELIMITER = re.compile(r"sep=(.)\r?\n")  # first line of some Excel exports
 
 csv.field_size_limit(MAX_CELL)  # Python's default is too small for documents
 
@@ -175,7 +175,7 @@ def column_names(path: str | Path, header: Sequence[str], line: int | None) -> l
 
 
 def first_repeated(names: Iterable[str]) -> str | None:
-    """Return the first name that is there more than once, or None.
+    """Return the first name that occurs more than once, or None.
 
     >>> first_repeated(["a", "b", "a"])
     'a'

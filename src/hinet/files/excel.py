@@ -14,9 +14,9 @@ from hinet import memory
 from hinet.errors import FileError
 from hinet.extras import require
 
-EXCEL = b"PK\x03\x04"  # first bytes of a zip archive, which such a file is
-MAX_ROWS = 1 << 20  # of a sheet in Excel
-MEMORY_PER_BYTE = 8  # of the unpacked file: texts are in one part that is read whole
+EXCEL = b"PK\x03\x04"  # an Excel file is a zip archive
+MAX_ROWS = 1 << 20  # maximum rows per sheet in Excel
+MEMORY_PER_BYTE = 8  # memory per byte of the unpacked file: one part with all texts is read whole
 
 _BROKEN = (
     zipfile.BadZipFile, zlib.error, SyntaxError, LookupError, ValueError, TypeError, AttributeError, OSError, EOFError,
@@ -25,26 +25,26 @@ _BROKEN = (
 
 
 class SheetRow(NamedTuple):
-    """A row that is not empty, with its number in the sheet; text, numbers, truth values, and None for empty cells."""
+    """A non-empty row with its number in the sheet: text, numbers, booleans, and None for empty cells."""
 
     number: int
     cells: list[Any]
 
 
 def sheet_rows(path: str | Path, file: IO[bytes]) -> Iterator[SheetRow]:
-    """Yield the rows of the first sheet of an open Excel file; the values of formulas are those that were saved.
+    """Yield the rows of the first sheet of an open Excel file; formulas have their saved values.
 
     Raises
     ------
     FileError
-        If the file is damaged, unpacks to more than memory holds, or is another archive.
+        If the file is damaged, does not fit into memory when unpacked, or is another archive.
     """
     require("openpyxl", "an Excel file")
     rows = _rows(path, file)
     while True:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # parts that openpyxl leaves out, such as drop-down lists
+                warnings.simplefilter("ignore")  # parts that openpyxl ignores, such as drop-down lists
                 row = next(rows, None)
         except FileError:
             raise
@@ -63,7 +63,7 @@ def _rows(path: str | Path, file: IO[bytes]) -> Iterator[SheetRow]:
             raise FileError(path, "unpacks to more than there is memory for; save it as CSV")
     workbook = openpyxl.load_workbook(file, read_only=True, data_only=True)
     sheet = workbook.worksheets[0]
-    sheet.reset_dimensions()  # programs other than Excel may write wrong ones
+    sheet.reset_dimensions()  # programs other than Excel may write wrong dimensions
     for number, values in enumerate(sheet.iter_rows(values_only=True), 1):
         if number > MAX_ROWS:
             raise FileError(path, f"the sheet has more than {MAX_ROWS:,} rows; save it as CSV")
@@ -75,7 +75,7 @@ def _rows(path: str | Path, file: IO[bytes]) -> Iterator[SheetRow]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a cell as text, a number, a truth value or None; days and times as in ISO 8601."""
+    """Return a cell as text, a number, a boolean or None; dates and times as in ISO 8601."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, datetime) and value.time() == time():

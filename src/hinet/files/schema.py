@@ -18,15 +18,17 @@ from numpy.typing import NDArray
 
 from hinet.errors import HiNetError, quoted
 
-LARGEST = 1e12  # weights of a valid model are far smaller, and products of such numbers are still finite
+MAX_DEPTH = 50  # levels of nested lists and mappings
+INT_LIMIT = 1 << 63  # integers are below this limit
+LARGEST = 1e12  # weights of a valid model are far smaller; the product of two such numbers is still finite
 FINITE = float(np.finfo(np.float32).max)
 HALF = float(np.finfo(np.float16).max)
 
 Size: TypeAlias = int | str  # a number, or the name of a size that arrays share; "name+1" is one more
 _KINDS = {
-    "f": "fractions", "fb": "fractions", "i": "whole numbers", "iu": "whole numbers", "u": "whole numbers from 0",
+    "f": "floats", "fb": "floats", "i": "integers", "iu": "integers", "u": "unsigned integers",
 }  # fmt: skip
-_HALF_EXPONENT = 0x7C00  # all ones in a number that is not finite
+_HALF_EXPONENT = 0x7C00  # the exponent bits, all set in a number that is not finite
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,10 @@ class ArraySpec:
     low: float | None = None
     high: float | str | None = None  # the largest value; the name of a size is an exclusive limit
     rising: bool = False  # values are strictly ascending
-    values: str | None = None  # of offsets: the size of the array that they split into lists
-    filled: bool = False  # of offsets: no list is empty
+    values: str | None = None  # for offsets: the size of the array that they split into lists
+    filled: bool = False  # for offsets: no list is empty
     optional: bool = False
-    bits: int | None = None  # of each number, if no others will do
+    bits: int | None = None  # required bits per number
 
 
 Schema: TypeAlias = Mapping[str, ArraySpec]
@@ -60,7 +62,7 @@ def indices(*shape: Size, below: str, rising: bool = False) -> ArraySpec:
 
 
 def bytes_of(*shape: Size) -> ArraySpec:
-    """Return the spec of whole numbers in 8 bits, any of them."""
+    """Return the spec of 8-bit integers."""
     return ArraySpec(shape, "i", bits=8)
 
 
@@ -94,8 +96,8 @@ def check_arrays(arrays: Mapping[str, NDArray[Any]], schema: Schema, sizes: Mapp
 
 def _check_kind(name: str, array: NDArray[Any], spec: ArraySpec) -> None:
     if array.dtype.kind not in spec.kinds or spec.bits not in (None, 8 * array.dtype.itemsize):
-        of_bits = "" if spec.bits is None else f" of {spec.bits} bits"
-        raise HiNetError(f"the array {name!r} is of {array.dtype}, expected {_KINDS[spec.kinds]}{of_bits}")
+        bits = "" if spec.bits is None else f" of {spec.bits} bits"
+        raise HiNetError(f"the array {name!r} is of {array.dtype}, expected {_KINDS[spec.kinds]}{bits}")
 
 
 def _check_shape(name: str, array: NDArray[Any], spec: ArraySpec, sizes: dict[str, int]) -> None:
@@ -155,10 +157,6 @@ def _check_order(name: str, rises: NDArray[np.bool_], array: NDArray[Any]) -> No
             f"the array {name!r} holds {array[index]} at index {index:,} and {array[index + 1]} after it, "
             "expected ascending values"
         )
-
-
-MAX_DEPTH = 50  # of nested lists and mappings
-INT_LIMIT = 1 << 63  # integers are smaller than this
 
 
 def check_plain(value: Any, kind: Any, where: str) -> None:
@@ -229,7 +227,7 @@ def _check_union(value: Any, kinds: tuple[Any, ...], where: str) -> None:
             return
         except HiNetError as error:
             messages.append(str(error))
-    raise HiNetError(max(messages, key=lambda message: message.partition(" ")[0].count(".")))  # of the best match
+    raise HiNetError(max(messages, key=lambda message: message.partition(" ")[0].count(".")))  # the best match
 
 
 def _check_items(value: Any, origin: Any, kinds: tuple[Any, ...], where: str) -> None:

@@ -13,8 +13,8 @@ from hinet.errors import FileError, HiNetError
 from hinet.files.streams import open_bytes
 
 ENCODING_REMEDY = "set `encoding`, such as to latin-1"
-MAX_LINE = 1_000_000  # characters; a longer line is a binary file or has lost its line endings
-CHUNK_BYTES = 1 << 20  # read at a time
+MAX_LINE = 1_000_000  # characters; a longer line means a binary file or lost line endings
+CHUNK_BYTES = 1 << 20  # bytes per read
 
 _NOT_FOR_FILES = ("undefined", "idna", "punycode", "unicode-escape", "raw-unicode-escape")
 _OLD_EXCEL = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
@@ -24,7 +24,7 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 def read_text(path: str | Path, encoding: str = "utf-8", memory_per_byte: int = 4) -> str:
     """Return the whole text of a plain or compressed file, without its byte order mark; ``-`` is standard input.
 
-    ``memory_per_byte`` is the memory that processing one byte of the text takes.
+    ``memory_per_byte`` is the memory needed to process one byte of the text.
 
     Raises
     ------

@@ -12,6 +12,9 @@ from hinet.taxonomy.draft import Draft, TaxonomyFormat
 
 AttributeKind = Literal["number", "category", "text", "key", "hierarchy"]
 
+ROOT = "root"
+SEPARATOR = "/"
+
 _START = re.compile(r"(?:\s|%[^\n]*\n)*@relation\b", re.IGNORECASE)
 _DATA = re.compile(r"^[ \t]*@data[ \t]*(?:%.*)?\r?$", re.IGNORECASE | re.MULTILINE)
 _ATTRIBUTE = re.compile(r"""@attribute\s+('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s{]+)\s*(.*)""", re.IGNORECASE)
@@ -51,7 +54,7 @@ class ArffHeader:
 
 
 def is_arff(text: str) -> bool:
-    r"""Return whether a text starts as an ARFF file does.
+    r"""Return whether a text starts like an ARFF file.
 
     >>> is_arff("% genes\n@RELATION cellcycle"), is_arff("node,parent")
     (True, False)
@@ -60,7 +63,7 @@ def is_arff(text: str) -> bool:
 
 
 def parse_header(path: str | Path, text: str) -> ArffHeader:
-    """Return the header of an ARFF file, or raise FileError with the line; of equal names, later ones get a number."""
+    """Return the header of an ARFF file, or raise FileError with the line; repeated names get a number."""
     data = _DATA.search(text)
     if data is None:
         raise FileError(path, "there is no line @data after the attributes of the ARFF file; is it cut short?")
@@ -99,14 +102,14 @@ def _attribute(path: str | Path, line: str, number: int) -> Attribute:
 
 
 def _distinct_names(names: list[str]) -> list[str]:
-    """Return names in which a repeated one has the number of its occurrence after it."""
-    taken, counts, distinct = {*names}, dict.fromkeys(names, 0), []
+    """Return the names, repeated ones with the number of their occurrence."""
+    used, counts, distinct = {*names}, dict.fromkeys(names, 0), []
     for name in names:
         counts[name] += 1
         number, candidate = counts[name], name
-        while number > 1 and (candidate := f"{name} {number}") in taken:
+        while number > 1 and (candidate := f"{name} {number}") in used:
             number += 1
-        taken.add(candidate)
+        used.add(candidate)
         distinct.append(candidate)
     return distinct
 
@@ -141,10 +144,6 @@ def unquote(text: str) -> str:
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         return re.sub(r"\\(.)", r"\1", text[1:-1])
     return text
-
-
-ROOT = "root"
-SEPARATOR = "/"
 
 
 @dataclass(frozen=True)

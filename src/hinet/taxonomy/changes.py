@@ -13,7 +13,7 @@ from hinet.errors import HiNetError, quoted
 from hinet.ragged import Bools
 from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy
 
-ADDED = -1  # the old position of a node that was added
+ADDED = -1  # old position of an added node
 
 _ROOT, _UNKNOWN = 0, 1  # numbers of parents; old nodes start at 2
 _EXAMPLES = 3
@@ -23,7 +23,7 @@ _EXAMPLES = 3
 class TaxonomyChange:
     """How the nodes of a new taxonomy relate to those of an old one.
 
-    A node moved if its parents are other nodes than before. Renaming the root moves no node.
+    A node is moved if it has other parents than before. Renaming the root moves no node.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class TaxonomyChange:
 
     @cached_property
     def has_moved(self) -> Bools:
-        """(nodes of new,) Whether an old node has other parents now."""
+        """(nodes of new,) Whether a node has other parents than in ``old``."""
         old, new = self._old_edges, self._new_edges
         differs = np.zeros(len(self.old), bool)
         size = len(self.old)
@@ -130,7 +130,7 @@ class TaxonomyChange:
 
     @cached_property
     def removed(self) -> tuple[str, ...]:
-        """Ids of nodes that were removed."""
+        """Ids of removed nodes."""
         return tuple(self.old.ids[node] for node in np.flatnonzero(self.new_position < 0))
 
     def __bool__(self) -> bool:
@@ -184,7 +184,7 @@ class TaxonomyChange:
 
 
 def _edges(taxonomy: Taxonomy) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the parents and children of all edges, those of the root included, which is always -1 here."""
+    """Return the parents and children of all edges; the root, virtual or not, is -1."""
     tops = taxonomy.tops.astype(np.int64)
     own = taxonomy.edge_parent != taxonomy.root
     parent = np.concatenate([np.full(len(tops), VIRTUAL_ROOT), taxonomy.edge_parent[own].astype(np.int64)])

@@ -17,8 +17,8 @@ from hinet.taxonomy.layers import Layers
 from hinet.taxonomy.paths import PATH_SEP
 from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy
 
-Line = Callable[[int], int | None]  # the line that first names a node
-WIDE = 1_000  # children; above it a level is usually missing
+Line = Callable[[int], int | None]  # returns the line that first names a node
+WIDE = 1_000  # with more children than this, a level is usually missing
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def _wide(taxonomy: Taxonomy, line: Line) -> Iterator[Problem]:
 
 
 def _unreachable(taxonomy: Taxonomy, line: Line) -> Iterator[Problem]:
-    """Report nodes that the root does not reach, and nodes without parent and child beside a single root."""
+    """Report nodes that the root does not reach, and isolated nodes next to a single root."""
     unreachable = np.flatnonzero(taxonomy.depth < 0).tolist()
     for node in unreachable:
         message = f"{quoted(taxonomy.ids[node])} cannot be reached from the root, so it is never predicted"
@@ -189,7 +189,7 @@ def _unreachable(taxonomy: Taxonomy, line: Line) -> Iterator[Problem]:
         root = taxonomy.ids[int(with_children[0])]
         for node in taxonomy.tops[taxonomy.leaves[taxonomy.tops]].tolist():
             message = (
-                f"{quoted(taxonomy.ids[node])} has no parent and no child: it is beside {quoted(root)}, "
+                f"{quoted(taxonomy.ids[node])} has no parent and no child: it is next to {quoted(root)}, "
                 f"not below it; give it a parent, or set `root` to {quoted(root)} to leave it out"
             )
             yield _warning("unreachable", message, line(node), taxonomy.ids[node])
@@ -259,7 +259,7 @@ def _row_summary(taxonomy: Taxonomy, counts: Ints) -> dict[str, Any]:
 
 
 def draw(
-    taxonomy: Taxonomy, node: str | None = None, *, depth: int = DRAWN_DEPTH, most_children: int = DRAWN_CHILDREN
+    taxonomy: Taxonomy, node: str | None = None, *, depth: int = DRAWN_DEPTH, max_children: int = DRAWN_CHILDREN
 ) -> Iterator[str]:
     """Yield the lines of the tree below ``node``, by default the root, ``depth`` levels deep.
 
@@ -287,9 +287,9 @@ def draw(
     stack: list[tuple[str, list[int], int]] = [("", children_of(start), 0)] if depth else []
     while stack:
         indent, children, number = stack.pop()
-        if number >= min(len(children), most_children):
-            if len(children) > most_children:
-                yield f"{indent}└── … {len(children) - most_children:,} more"
+        if number >= min(len(children), max_children):
+            if len(children) > max_children:
+                yield f"{indent}└── … {len(children) - max_children:,} more"
             continue
         stack.append((indent, children, number + 1))
         last = number == len(children) - 1

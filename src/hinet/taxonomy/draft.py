@@ -23,8 +23,8 @@ TERM_SEP = "|"  # between several synonyms in one cell
 MAX_NAME = 100_000
 UNWRITABLE = f"has a character that no text file can hold (NUL or a lone surrogate) or over {MAX_NAME:,} of them"
 
-_NONE, _UNKNOWN, _REFUSED = -1, -2, -3  # parents of a link that are not nodes: none, not found, the node itself
-_WORDS_FOR_NOTHING = {"null", "nan", "none", "na", "n/a", "-", "0", "-1", "\\n"}
+_NONE, _UNKNOWN, _REFUSED = -1, -2, -3  # parents that are not nodes: no parent, unknown, the node itself
+_NULL_WORDS = {"null", "nan", "none", "na", "n/a", "-", "0", "-1", "\\n"}
 _MAX_CYCLE_SHOWN = 20
 _UNESCAPED_SEP = re.compile(r"(?<!\\)((?:\\\\)*)\|")
 MAX_SUGGESTIONS = 20  # a fuzzy search reads every id, so only the first few unknown ids get a suggestion
@@ -187,7 +187,7 @@ def _self_parents(draft: Draft, child: Ints, parent: Ints) -> list[Problem]:
     is_root = len(own) == 1 and np.array_equal(np.flatnonzero(~has_parent), child[own]) and bool(others.any())
     parent[own] = _NONE if is_root else _REFUSED
     severity: Severity = "warning" if is_root else "error"
-    remedy = "taken as the mark of the root" if is_root else "leave the parent empty or name another"
+    remedy = "read as the mark of the root" if is_root else "leave the parent empty or name another"
     return [
         _problem(draft, link, "self-parent", f"{quoted(name)} is its own parent; {remedy}", name, severity=severity)
         for link in own.tolist()
@@ -228,7 +228,7 @@ def _unknown_parents(draft: Draft, ids: Sequence[str], links: Ints) -> list[Prob
 
 
 def _parent_hint(name: str, ids: Sequence[str], *, only_one: bool) -> str:
-    if name.strip().casefold() in _WORDS_FOR_NOTHING:
+    if name.strip().casefold() in _NULL_WORDS:
         return "; leave the cell of a top node empty"
     padded = next((node_id for node_id in ids if node_id != name and node_id.strip() == name.strip()), None)
     if padded is not None:
@@ -338,7 +338,7 @@ def _cycles(draft: Draft, ids: Sequence[str], edge_parent: Ints, edge_child: Int
 
 
 def _cycle_problem(draft: Draft, ids: Sequence[str], upward: list[int], links: list[int]) -> Problem:
-    cycle = upward[::-1]  # from parent to child, as all paths
+    cycle = upward[::-1]  # in the direction of all paths, parent before child
     first = cycle.index(min(cycle))
     names = tuple(ids[node] for node in cycle[first:] + cycle[:first])
     ellipsis = ["…"] if len(names) > _MAX_CYCLE_SHOWN else []

@@ -4,8 +4,8 @@ Layer 0 holds only the root. Layer ``l`` has one neuron for every node that a pa
 reaches, so a node of a DAG at two depths has two neurons. A neuron at which a trace may end has an edge to the stop
 neuron of the layer below it; the layer after the last real one holds only a stop neuron.
 
-For rows with several labels every node has one neuron, below one of its parents: a row that has a node has all its
-parents, so that one path tells as much as all. Its other parents are kept beside the layers.
+For rows with several labels, every node has one neuron, below one of its parents: a row that has a node has all its
+parents, so one path is as informative as all. ``other_parents`` has the others.
 """
 
 from __future__ import annotations
@@ -204,14 +204,14 @@ class Layers:
 
     @cached_property
     def is_tree(self) -> bool:
-        """Whether every neuron has one parent, so that a trace is known by its end."""
+        """Whether every neuron has one parent, so that the end of a trace determines it."""
         return int(np.diff(self.parent_lists[1]).max(initial=0)) <= 1
 
     @cached_property
     def exhaustive(self) -> Bools:
         """(neurons,) Whether every row that reaches a neuron takes at least one of the options below it.
 
-        With ``multilabel``, a row may reach a node of a DAG by a child that stands below another parent.
+        With ``multilabel``, a row may reach a node of a DAG by a child whose neuron is below another parent.
         """
         exhaustive = np.ones(len(self.node), bool)
         if self.multilabel and not self.taxonomy.is_tree:
@@ -234,7 +234,7 @@ class Layers:
 
     @cached_property
     def other_parents(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The parents of every neuron that it does not stand below, with ``multilabel`` of a DAG: flat and offsets."""
+        """The parents of every neuron but the one above it, with ``multilabel`` of a DAG: flat and offsets."""
         neuron_of = np.zeros(len(self.taxonomy), np.int64)
         neuron_of[self.node[1:]] = np.arange(1, len(self.node))
         flat, offsets = self.taxonomy.parent_lists

@@ -1,4 +1,8 @@
-"""Node ids and paths: ids of plain values, ids of paths of names, and labels that are paths written as text."""
+r"""Node ids and paths: ids of plain values, ids of paths of names, and labels that are paths written as text.
+
+Without a taxonomy, labels are paths if at least one of them has ``>`` with text on both sides. All of them are then
+split at ``>``; spaces around steps are ignored, and ``\>`` is a ``>`` within a name.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,11 @@ from typing import Any
 from hinet.errors import LabelError, TaxonomyError, quoted
 from hinet.taxonomy.draft import Draft
 
+PATH_MARK = ">"
 PATH_SEP = " > "
 MAX_PATH_ID = 100_000  # characters; the ids of all prefixes of a path take quadratic memory
 
+_NOT_ESCAPED = r"(?<!\\)"
 _MISSING = ("NAType", "NaTType")  # types of missing values in pandas
 
 
@@ -25,13 +31,13 @@ def as_id(value: Any) -> str:
         return str(value)
     if value is None or type(value).__name__ in _MISSING or value != value:  # in this order: NA has no truth value
         return ""
-    if isinstance(value, float) and value.is_integer():  # integers in tables with missing values
+    if isinstance(value, float) and value.is_integer():  # tables with missing values hold integers as floats
         return str(int(value))
     return str(value)
 
 
 def last_name(node: str) -> str:
-    """Return what stands after the last separator of an id, which is the last step of a path; all of it without one.
+    """Return the part of an id after the last separator, which is the last step of a path; the whole id without one.
 
     >>> last_name("Animals > Sheep"), last_name("A01")
     ('Sheep', 'A01')
@@ -81,7 +87,7 @@ def id_path_draft(paths: Iterable[Sequence[str]], lines: Sequence[int] | None = 
 
 def named_path_draft(paths: Iterable[Sequence[str]], lines: Sequence[int] | None, sep: str = PATH_SEP) -> Draft:
     """Return a draft with a node for every prefix of every path; its title is the last name."""
-    links: dict[str, tuple[str | None, str, int]] = {}  # of each node: its parent, its name, and its first path
+    links: dict[str, tuple[str | None, str, int]] = {}  # node: parent, name, number of the first path
     for number, path in enumerate(paths):
         parent: str | None = None
         for name in path:
@@ -98,11 +104,6 @@ def named_path_draft(paths: Iterable[Sequence[str]], lines: Sequence[int] | None
     sources = None if lines is None else [lines[number] for _, _, number in links.values()]
     titles = [name for _, name, _ in links.values()]
     return Draft([*links], [parent for parent, _, _ in links.values()], sources, {"title": titles})
-
-
-PATH_MARK = ">"
-
-_NOT_ESCAPED = r"(?<!\\)"
 
 
 def split_path(text: str, mark: str = PATH_MARK) -> tuple[str, ...]:

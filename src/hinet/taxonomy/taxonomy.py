@@ -23,7 +23,7 @@ from hinet.taxonomy.paths import as_id, id_path_draft, named_path_draft, strip_p
 
 VIRTUAL_ROOT = -1
 TITLE_ATTRIBUTES = ("title", "name", "label", "description")
-SEPARATORS = ";|,@"  # of several labels in a cell
+LABEL_SEPARATORS = ";|,@"  # common separators of several labels in a cell
 
 _KEY_COLUMNS = ("node", "parent")
 _MAX_PROBLEMS_SHOWN = 5
@@ -256,11 +256,11 @@ class Taxonomy:
         return self._positions[name]
 
     def hint_for(self, name: str) -> str:
-        """Return what an unknown name could mean, for a message: a title, several nodes, the nearest id, or nothing."""
+        """Return a hint for an unknown name: it is a title, several ids, or similar to an id; else an empty string."""
         titled = [self.ids[node] for node, title in enumerate(self.titles) if title == name]
         if titled:
             return f"; it is the title of {quoted(titled[0])}, and labels are ids"
-        for mark in SEPARATORS:
+        for mark in LABEL_SEPARATORS:
             if mark in name and all(part.strip() in self._positions for part in name.split(mark)):
                 return f"; its parts are: give several labels as a set, or in a file --label-sep {mark!r}"
         return did_you_mean(name, self.ids)

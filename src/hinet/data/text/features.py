@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -16,6 +17,7 @@ from hinet.data.text.hashing_kernels import Ints32, Ints64
 from hinet.data.text.settings import TextSettings
 from hinet.data.text.text_input import TextBlock, as_arrow, in_blocks, normalise
 from hinet.data.text.vocabulary import (
+    BoundedCounts,
     Counts,
     HashedBlock,
     Names,
@@ -37,9 +39,9 @@ from hinet.files.schema import ArraySpec, Schema, check_arrays, floats, offsets
 from hinet.parameters import resolve_threads
 from hinet.ragged import Ints, offsets_of
 
-LEAST_IDF, MOST_IDF = 1.0, 100.0  # of a feature in all texts, and more than any number of texts can give
+MIN_IDF, MAX_IDF = 1.0, 100.0  # the weight of a feature in all texts; more than any number of texts can give
 
-# row offsets, feature numbers and weights of a block, and the share of unknown n-grams of each row
+# Row offsets, feature numbers and weights of a block, and the share of unknown n-grams of each row.
 _Part: TypeAlias = tuple[Ints64, Ints32, Floats, Floats]
 
 
@@ -69,10 +71,13 @@ class TextFeatures:
     (3, 2)
     """
 
-    settings: TextSettings  # with "auto" resolved
+    settings: TextSettings  # "auto" is resolved
     texts: int  # number of training texts
     words: Vocabulary
     chars: Vocabulary
+
+    def _vocabularies(self) -> tuple[tuple[str, Vocabulary], ...]:
+        return ("words", self.words), ("chars", self.chars)
 
     @property
     def count(self) -> int:
@@ -92,19 +97,14 @@ class TextFeatures:
         compile_from_now_on()
         threads = resolve_threads(threads)
         arrays, settings = resolve_auto(arrow_chunks(chunks), settings or TextSettings())
-        counts: list[Counts] = []
+        counts = BoundedCounts(settings, threads, max_ngrams=math.inf)
         blocks: list[TextBlock] = []
         for array in arrays:
-            hashed, more = hash_and_count(array, settings, threads)
-            counts.append(more)
-            # Only counts of similar sizes are added, so that none is copied for every chunk.
-            while len(counts) > 1 and len(counts[-2]) <= 2 * len(counts[-1]):
-                counts[-2:] = [counts[-2] + counts[-1]]
+            hashed = counts.add(array)
             if settings.has_names:
                 blocks += [part.block for part in hashed]
-        total = Counts.total(counts, threads)
         return cls.from_counts(
-            total, settings, blocks, lambda number: HashedBlock.of(blocks[number], settings), threads
+            counts.total(), settings, blocks, lambda number: HashedBlock.of(blocks[number], settings), threads
         )
 
     @classmethod
@@ -119,14 +119,18 @@ class TextFeatures:
         cls,
         counts: Counts,
         settings: TextSettings,
-        blocks: Sequence[TextBlock],
-        hashed: Callable[[int], HashedBlock],
-        threads: int,
+        blocks: Sequence[TextBlock] = (),
+        hashed: Callable[[int], HashedBlock] | None = None,
+        threads: int = 1,
     ) -> TextFeatures:
-        """Return the features that settings choose by counts; names are found in blocks, hashed again by number."""
+        """Return the features that settings select by counts.
+
+        With ``hashed``, which returns the n-grams of a block by its number, they have names, which are looked up in
+        ``blocks``.
+        """
         settings = resolve_min_df(counts, settings)
         words, chars = fit_lookups(counts, settings)
-        if settings.has_names:
+        if settings.has_names and hashed is not None:
             return cls(settings, counts.texts, *name_features(words, chars, blocks, hashed, threads))
         return cls(settings, counts.texts, Vocabulary(words, None), Vocabulary(chars, None))
 
@@ -164,9 +168,7 @@ class TextFeatures:
         lengths = [np.diff(part[0]) for part in parts]
         offsets: Ints = offsets_of(np.concatenate([np.empty(0, np.int64), *lengths]))
         indices = np.concatenate([np.empty(0, np.int32), *(part[1] for part in parts)])
-        values, unknown = (
-            np.concatenate([np.empty(0, np.float32), *(part[place] for part in parts)]) for place in (2, 3)
-        )
+        values, unknown = (np.concatenate([np.empty(0, np.float32), *(part[i] for part in parts)]) for i in (2, 3))
         if len(indices) <= np.iinfo(np.int32).max:
             offsets = offsets.astype(np.int32)  # else SciPy converts the feature numbers to int64
         rows = sp.csr_array((values, indices, offsets), shape=(len(offsets) - 1, self.count))
@@ -187,13 +189,13 @@ class TextFeatures:
         ]
 
     def describe(self) -> dict[str, Any]:
-        """Return what is not in `to_arrays`, as a dict for JSON."""
+        """Return the state that is not in `to_arrays`, as a dict for JSON."""
         return {"settings": self.settings.to_dict(), "texts": self.texts}
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that `from_arrays` needs, by name."""
         arrays: dict[str, NDArray[Any]] = {}
-        for kind, vocabulary in (("words", self.words), ("chars", self.chars)):
+        for kind, vocabulary in self._vocabularies():
             arrays[f"{kind}.hashes"] = vocabulary.lookup.hashes
             arrays[f"{kind}.idf"] = vocabulary.lookup.idf
             if vocabulary.names is not None:
@@ -225,7 +227,7 @@ class HashedTexts:
     3
     """
 
-    settings: TextSettings  # with "auto" resolved
+    settings: TextSettings  # "auto" is resolved
     blocks: tuple[HashedBlock, ...]
     counts: Counts
 
@@ -254,7 +256,7 @@ def _schema(kind: str, hashed: bool, has_names: bool) -> Schema:
     """Return the schema of the arrays of a vocabulary; a hashed one has unused features and no hashes."""
     schema: dict[str, ArraySpec] = {
         f"{kind}.hashes": ArraySpec(("hashes" if hashed else "features",), "u", rising=True),
-        f"{kind}.idf": floats("features", low=0 if hashed else LEAST_IDF, high=MOST_IDF),
+        f"{kind}.idf": floats("features", low=0 if hashed else MIN_IDF, high=MAX_IDF),
     }
     if has_names:
         schema |= {
@@ -266,17 +268,16 @@ def _schema(kind: str, hashed: bool, has_names: bool) -> Schema:
 
 def _vocabulary_from(arrays: Mapping[str, NDArray[Any]], kind: str, settings: TextSettings) -> Vocabulary:
     def part(name: str, dtype: type[np.generic]) -> NDArray[Any]:
-        return np.array(
-            arrays[f"{kind}.{name}"], dtype
-        )  # a copy: a mapped file may change, and kernels check no bounds
+        # A copy: a mapped file may change, and kernels check no bounds.
+        return np.array(arrays[f"{kind}.{name}"], dtype)
 
     bits = settings.hash_bits if f"{kind}.idf" in arrays and arrays[f"{kind}.idf"].size else None
     hashed = bits is not None
     sizes = {} if bits is None else {"hashes": 0, "features": 1 << bits}
     check_arrays(arrays, _schema(kind, hashed, settings.has_names), sizes)
     hashes, idf = part("hashes", np.uint64), part("idf", np.float32)
-    if hashed and ((idf > 0) & (idf < LEAST_IDF)).any():
-        raise HiNetError(f"the array '{kind}.idf' has numbers between 0 and {LEAST_IDF:g}; features weigh more, or 0")
+    if hashed and ((idf > 0) & (idf < MIN_IDF)).any():
+        raise HiNetError(f"the array '{kind}.idf' has numbers between 0 and {MIN_IDF:g}; features weigh more, or 0")
     lookup = bucket_lookup(idf) if hashed else vocabulary_lookup(hashes, idf)
     if not settings.has_names:
         return Vocabulary(lookup, None)

@@ -21,9 +21,9 @@ Ints32: TypeAlias = NDArray[np.int32]
 Ints64: TypeAlias = NDArray[np.int64]
 
 OTHER, WORD, BLANK = 0, 1, 2  # classes of characters
-SEED = np.uint64(0x9E3779B97F4A7C15)  # the hash of nothing
-PAD = 32  # the blank around a word
-ZERO: Any = np.int64(0)  # numba compiles a kernel once more for a literal
+SEED = np.uint64(0x9E3779B97F4A7C15)  # the hash of an empty n-gram
+PAD = 32  # the space around a word
+ZERO: Any = np.int64(0)  # for a literal, numba would compile a kernel again
 
 _STEP = np.uint64(0xD6E8FEB86659FD93)
 _MIX1 = np.uint64(0xFF51AFD7ED558CCD)
@@ -35,30 +35,30 @@ _ONE = np.uint64(1)
 
 
 class Grams(NamedTuple):
-    """The different n-grams of some rows, by rising hash within each row; a tuple, for kernels take no dataclass."""
+    """The distinct n-grams of some rows, by ascending hash within each row; kernels take tuples, but no dataclass."""
 
     offsets: Ints64  # (n + 1,)
     hashes: Hashes
-    times: Ints32  # how often in its row
-    places: Ints32  # byte of the block's text where one occurrence starts
+    times: Ints32  # occurrences in its row
+    places: Ints32  # the byte in the text of the block at which one occurrence starts
 
 
 @inlined
 def stepped(state: Any, value: Any) -> Any:
-    """Take one more word, by its hash, into a hash."""
+    """Return the hash of some words and one more, given by its hash."""
     state = (state ^ value) * _STEP
     return state ^ (state >> _HALF)
 
 
 @inlined
 def joined(state: Any, code: Any) -> Any:
-    """Take one more character into a hash; two operations, for this is the longest chain there is."""
+    """Return the hash of some characters and one more; only two operations, as this is the longest chain."""
     return (state + code) * _STEP
 
 
 @inlined
 def finished(state: Any) -> Any:
-    """Return a hash with its bits mixed, never that of a free slot."""
+    """Return a hash with its bits mixed; never 0, which marks a free slot."""
     state = (state ^ (state >> _MIX_SHIFT)) * _MIX1
     state = (state ^ (state >> _MIX_SHIFT)) * _MIX2
     state ^= state >> _MIX_SHIFT
@@ -159,12 +159,12 @@ def _hash_chars(
         if length > 1:
             codes[length], starts[length] = np.uint64(PAD), at
             length += 1
-            least = min(shortest, length)  # a word shorter than every n-gram counts once, as a whole
-            for first in range(length - least + 1):
+            min_size = min(shortest, length)  # a word shorter than every n-gram counts once, as a whole
+            for first in range(length - min_size + 1):
                 state = SEED
                 for size in range(1, min(longest, length - first) + 1):
                     state = joined(state, codes[first + size - 1])
-                    if size >= least:
+                    if size >= min_size:
                         hashes[emitted] = finished(state)
                         places[emitted] = starts[first]
                         emitted += 1
@@ -185,15 +185,15 @@ def _tally(
     out_places: Ints32,
     cursor: int,
 ) -> int:
-    """Write the different hashes of a row in rising order with how often they were found; return the new cursor.
+    """Write the distinct hashes of a row in ascending order with their counts; return the new cursor.
 
-    A hash's slot is given by its highest bits, or is the next free one; so slots in their order are nearly sorted.
+    The slot of a hash is given by its highest bits, or is the next free one, so slots are nearly sorted.
     """
     bits = 1
     while 1 << bits < 2 * found:
         bits += 1
     shift = np.uint64(64 - bits)
-    used = (1 << bits) + found  # no hash can run further
+    used = (1 << bits) + found  # no hash is stored further
     for free in range(used):
         slots[free] = _FREE
     for emitted in range(found):
@@ -208,7 +208,7 @@ def _tally(
             slot_times[slot] = 1
             slot_places[slot] = places[emitted]
     first = cursor
-    for slot in range(used):  # no branch: which slots are free cannot be foreseen
+    for slot in range(used):  # without a branch, as free slots are unpredictable
         out_hashes[cursor], out_times[cursor], out_places[cursor] = slots[slot], slot_times[slot], slot_places[slot]
         cursor += slots[slot] != _FREE
     for unsorted in range(first + 1, cursor):
@@ -229,10 +229,10 @@ def _tally(
 
 @inlined
 def grown(array: Any, size: Any) -> Any:
-    """Return a larger array that begins with the values of this one."""
+    """Return a copy of an array with more room at its end."""
     larger = np.empty(size, array.dtype)
-    for at in range(len(array)):  # a slice would take numba seconds to compile
-        larger[at] = array[at]
+    for index in range(len(array)):  # a slice would take numba seconds to compile
+        larger[index] = array[index]
     return larger
 
 
@@ -253,20 +253,20 @@ def _steps_of_hashing(text: Bytes, offsets: Ints64, *options: Any) -> float:
 
 @kernel(steps=_steps_of_hashing)
 def hash_rows(text: Bytes, offsets: Ints64, classes: Bytes, chars: bool, shortest: int, longest: int) -> Any:
-    """Return the different n-grams of each row, of characters or of words, as the parts of `Grams`."""
+    """Return the distinct n-grams of each row, of characters or of words, as the fields of `Grams`."""
     rows = len(offsets) - 1
     longest_bytes = longest_row(offsets)
-    # A row of b bytes has up to (b + 1) / 2 words, and each pads two characters.
-    most_units = 2 * longest_bytes + 3 if chars else longest_bytes // 2 + 1
-    most = most_units * (longest - shortest + 1)
-    work = np.empty(most_units, np.uint64), np.empty(most_units, np.int32)
-    hashes, places = np.empty(most, np.uint64), np.empty(most, np.int32)
+    # A row of b bytes has up to (b + 1) / 2 words, each padded with two characters.
+    max_units = 2 * longest_bytes + 3 if chars else longest_bytes // 2 + 1
+    max_grams = max_units * (longest - shortest + 1)
+    work = np.empty(max_units, np.uint64), np.empty(max_units, np.int32)
+    hashes, places = np.empty(max_grams, np.uint64), np.empty(max_grams, np.int32)
     slots, slot_times, slot_places = (
-        np.empty(5 * most + 2, np.uint64),
-        np.empty(5 * most + 2, np.int32),
-        np.empty(5 * most + 2, np.int32),
+        np.empty(5 * max_grams + 2, np.uint64),
+        np.empty(5 * max_grams + 2, np.int32),
+        np.empty(5 * max_grams + 2, np.int32),
     )
-    size = np.int64(offsets[rows] - offsets[0]) * (longest - shortest + 1) * (3 if chars else 1) // 4 + most
+    size = np.int64(offsets[rows] - offsets[0]) * (longest - shortest + 1) * (3 if chars else 1) // 4 + max_grams
     out_hashes, out_times, out_places = np.empty(size, np.uint64), np.empty(size, np.int32), np.empty(size, np.int32)
     out_offsets = np.zeros(rows + 1, np.int64)
     cursor = ZERO
@@ -291,7 +291,7 @@ def hash_rows(text: Bytes, offsets: Ints64, classes: Bytes, chars: bool, shortes
 
 @inlined
 def _next_word(text: Bytes, at: int, stop: int, classes: Bytes) -> tuple[int, int, Any]:
-    """Return start, end and hash of the first word from ``at`` on; start is ``stop`` if there is none."""
+    """Return start, end and hash of the first word from byte ``at``; start is ``stop`` if there is none."""
     while at < stop:
         code, width = character(text, at)
         if classes[code] == WORD:
@@ -309,7 +309,7 @@ def _next_word(text: Bytes, at: int, stop: int, classes: Bytes) -> tuple[int, in
 
 @inlined
 def _spell_words(text: Bytes, at: int, stop: int, classes: Bytes, target: Any, out: Bytes, cursor: int) -> int:
-    """Write words from ``at`` on, with a blank between, until they have the hash; return the new cursor."""
+    """Write words from byte ``at``, separated by a space, until they have the hash; return the new cursor."""
     state = SEED
     while True:
         start, at, word = _next_word(text, at, stop, classes)
@@ -326,10 +326,10 @@ def _spell_words(text: Bytes, at: int, stop: int, classes: Bytes, target: Any, o
 
 @inlined
 def _spell_chars(text: Bytes, at: int, stop: int, classes: Bytes, target: Any, out: Bytes, cursor: int) -> int:
-    """Write characters from ``at`` on until they have the hash; return the new cursor, or the old one if none has."""
+    """Write characters from byte ``at`` until they have the hash; return the new cursor, or the old one if none has."""
     first = cursor
     state = SEED
-    if at < 0:  # the same place, with the blank before the word
+    if at < 0:  # the complement of a byte: start with the space before the word
         at = ~at
         state = joined(state, np.uint64(PAD))
         out[cursor] = PAD
@@ -355,16 +355,16 @@ def _spell_chars(text: Bytes, at: int, stop: int, classes: Bytes, target: Any, o
 def spell(text: Bytes, starts: Ints64, stops: Ints64, classes: Bytes, chars: bool, hashes: Hashes) -> Any:
     """Return the n-grams with these hashes as bytes and offsets; each lies between its start and the stop of its row.
 
-    Only the start of an n-gram is remembered while rows are counted; its end is where the hash is right again.
+    Counting keeps only the start of an n-gram; it ends where the hash matches.
     """
     out = np.empty(16 * len(hashes) + 64, np.uint8)
     offsets = np.zeros(len(hashes) + 1, np.int64)
     cursor = ZERO
     for feature in range(len(hashes)):
         start, stop, target = starts[feature], stops[feature], hashes[feature]
-        most = cursor + 2 * (stop - start) + 2
-        if most > len(out):
-            out = grown(out, most + len(out) // 2)
+        max_end = cursor + 2 * (stop - start) + 2
+        if max_end > len(out):
+            out = grown(out, max_end + len(out) // 2)
         if chars:
             end = _spell_chars(text, ~start, stop, classes, target, out, cursor)
             if end == cursor:

@@ -32,9 +32,9 @@ def known_shares(features: TextFeatures, texts: Any) -> NDArray[np.float64]:
     >>> known_shares(features, ["dark bread", "Bread", ""]).tolist()
     [0.5, 1.0, nan]
     """
-    size = _words_of_a_term(features)
+    size = _term_size(features)
     if size is None:
-        return _shares_of_split(features, as_arrow(texts).to_pylist())
+        return _split_shares(features, as_arrow(texts).to_pylist())
     shares = [np.zeros(0)]
     for block in in_blocks(as_arrow(texts), 1):
         grams = extract_ngrams(normalise(block), False, (size, size))
@@ -54,7 +54,7 @@ def unknown_words(features: TextFeatures, text: str) -> tuple[str, ...]:
     >>> unknown_words(features, "Dark bread, dark ale")
     ('dark', 'ale')
     """
-    size = _words_of_a_term(features)
+    size = _term_size(features)
     block = normalise(as_arrow([text]).chunk(0))
     plain = block.text.tobytes().decode()
     if size is None:
@@ -67,7 +67,7 @@ def unknown_words(features: TextFeatures, text: str) -> tuple[str, ...]:
     return tuple(term for term, share in zip(distinct, shares, strict=True) if share == 0)
 
 
-def _words_of_a_term(features: TextFeatures) -> int | None:
+def _term_size(features: TextFeatures) -> int | None:
     """Return the shortest length of word n-grams, or None if words are not features."""
     sizes = features.settings.word_ngrams
     return None if sizes is None or not len(features.words) else sizes[0]
@@ -82,7 +82,7 @@ def _are_features(features: TextFeatures, hashes: Hashes) -> Bools:
     return np.asarray(lookup.hashes[index] == hashes)
 
 
-def _shares_of_split(features: TextFeatures, texts: list[str]) -> NDArray[np.float64]:
+def _split_shares(features: TextFeatures, texts: list[str]) -> NDArray[np.float64]:
     """Return the share of the space-separated words of each text that have a feature."""
     words = [text.split() for text in texts]
     row = np.repeat(np.arange(len(texts)), [len(split) for split in words])
@@ -91,18 +91,15 @@ def _shares_of_split(features: TextFeatures, texts: list[str]) -> NDArray[np.flo
         return np.asarray(np.bincount(row, has_feature, len(texts)) / np.bincount(row, minlength=len(texts)))
 
 
-_WORD = re.compile(r"\w+")
-
-
-def made_foreign(texts: Sequence[str], seed: int) -> list[str]:
+def replace_words(texts: Sequence[str], seed: int) -> list[str]:
     """Return each text with a random number of its words replaced, from none to all, the rarest first.
 
-    People who do not know the training texts say the same without their technical terms, in everyday words. So a
-    replacement tells nothing about the text. It is, with equal chance, a word of these texts, or a new word: the first
-    half of one of these words and the second half of another, so that a model knows only fragments of it. Words are
-    drawn with equal chance by how often they occur, or all alike.
+    This imitates texts of people who do not know the training texts, and use everyday words instead of technical terms.
+    A replacement carries no information about the text. It is, with equal probability, a word of these texts, or a new
+    word: the first half of one word and the second half of another, so that a model knows only fragments of it. Words
+    are drawn with equal probability by their frequency, or uniformly.
 
-    >>> made_foreign(["rye bread", "white bread", "red wine"], seed=2)
+    >>> replace_words(["rye bread", "white bread", "red wine"], seed=2)
     ['ryead bread', 'breead breed', 'red bread']
     """
     rng = np.random.default_rng(seed)

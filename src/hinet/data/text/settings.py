@@ -11,35 +11,36 @@ from hinet.parameters import FLAG, INVALID, NONE, Rule, Rules, one_of, real, val
 
 Sizes: TypeAlias = tuple[int, int]
 
-LONGEST_NGRAM = 16
-MOST_HASH_BITS = 26  # 256 MB of weights for each kind
+MAX_NGRAM = 16
+MAX_HASH_BITS = 26  # 256 MB of weights per kind of n-gram
 
-# With char_ngrams="auto", texts get character n-grams where the first ones have fewer words than this on average, or
-# where there are few of them: of many long texts they are too many features and take too much training time.
-SHORT_TEXT_WORDS = 8
-FEW_TEXTS, FEW_WORDS = 50_000, 3_000_000
+# char_ngrams="auto" turns on character n-grams for a few texts, and for texts that are short on average. For many long
+# texts there would be too many features, and training would take too long.
 AUTO_CHAR_NGRAMS: Sizes = (3, 5)
-MAX_TEXTS_FOR_ALL = 3_000  # with min_df="auto", every n-gram of at most this many texts is a feature
-AUTO_MIN_DF = 2  # with min_df="auto", for more texts
-FIRST_TEXTS = 100_000
+FEW_TEXTS, FEW_WORDS = 50_000, 3_000_000  # maximum texts, and words in all of them, that count as few
+SHORT_TEXT_WORDS = 8  # texts with fewer words on average are short
+SAMPLE_TEXTS = 100_000  # number of first texts whose words are counted
+# min_df="auto" keeps every n-gram of at most MAX_TEXTS_FOR_ALL texts, and else those in AUTO_MIN_DF texts.
+MAX_TEXTS_FOR_ALL = 3_000
+AUTO_MIN_DF = 2
 
 
 def _read_sizes(value: Any) -> Any:
     if isinstance(value, tuple | list) and len(value) == 2:
-        shortest, longest = (whole(1, LONGEST_NGRAM).read(size) for size in value)
+        shortest, longest = (whole(1, MAX_NGRAM).read(size) for size in value)
         if INVALID not in (shortest, longest) and shortest <= longest:
             return shortest, longest
     return INVALID
 
 
-_SIZES = Rule(f"the shortest and longest length, such as (1, 2), at most {LONGEST_NGRAM},", _read_sizes)
+_SIZES = Rule(f"the shortest and longest length, such as (1, 2), at most {MAX_NGRAM},", _read_sizes)
 RULES: Rules = {
     "word_ngrams": _SIZES | NONE,
     "char_ngrams": _SIZES | one_of("auto") | NONE,
     "char_weight": real(above=0).with_remedy("for no character n-grams give char_ngrams=None"),
     "min_df": (whole(1) | one_of("auto")).with_remedy("1 keeps every feature"),
     "max_features": (whole(1) | NONE).with_remedy("None sets no limit"),
-    "hash_bits": (whole(1, MOST_HASH_BITS) | NONE).with_remedy("None keeps a vocabulary; 20 is common"),
+    "hash_bits": (whole(1, MAX_HASH_BITS) | NONE).with_remedy("None keeps a vocabulary; 20 is common"),
     "sublinear": FLAG,
     "keep_names": FLAG,
 }

@@ -1,4 +1,4 @@
-"""Texts in any container, converted to normalised UTF-8 in blocks of rows; errors name the row."""
+"""Texts from any container, converted to normalised UTF-8 in blocks of rows; errors name the row."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from hinet.data.frames import decoded, is_text
 from hinet.data.text.hashing_kernels import BLANK, WORD, Bytes, Ints64
 from hinet.errors import HiNetError, quoted
 from hinet.ragged import offsets_of
 
 # Blocks are large enough to be worth a thread, and small enough for their n-grams to be sorted in the cache.
-MOST_BLOCK_BYTES = 4_000_000
-LEAST_BLOCK_BYTES = 50_000
+MAX_BLOCK_BYTES = 4_000_000
+MIN_BLOCK_BYTES = 50_000
 BLOCKS_PER_THREAD = 4
-MAX_TEXT_BYTES = 10_000_000  # of a text: its n-grams take some 150 bytes per byte of text at a time
+MAX_TEXT_BYTES = 10_000_000  # the n-grams of a text take about 150 times its size
 
 _CODES, _ASCII_CODES = 0x110000, 0x80
 _REMEDY = "leave the row out, or give an empty text"
@@ -41,20 +42,16 @@ def as_arrow(texts: Any, first_row: int = 0) -> pa.ChunkedArray:
     if isinstance(texts, str | bytes):
         raise HiNetError(f"expected a list of texts, got one text {quoted(str(texts))}; put it into a list")
     try:
-        array = _arrow_form(texts)
+        array = _to_chunked(texts)
     except (pa.ArrowException, UnicodeEncodeError, TypeError, ValueError):
         raise _row_error(texts, first_row) from None
     if not len(array):
         return pa.chunked_array([], pa.large_string())
-    if pa.types.is_dictionary(array.type):
-        array = pa.chunked_array([_decode_dictionary(chunk) for chunk in array.chunks])
-    kind = array.type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+    array = decoded(array)
+    if not is_text(array.type) or array.null_count:
         raise _row_error(texts, first_row, array)
-    if not pa.types.is_large_string(kind):
+    if not pa.types.is_large_string(array.type):
         array = array.cast(pa.large_string())
-    if array.null_count:
-        raise _row_error(texts, first_row, array)
     _check_lengths(array, first_row)
     return array
 
@@ -72,13 +69,13 @@ def _check_lengths(array: pa.ChunkedArray, first_row: int) -> None:
 
 def too_long_message(size: int) -> str:
     """Return the message for a text of more than MAX_TEXT_BYTES."""
-    return f"the text has {size:,} bytes, more than {MAX_TEXT_BYTES:,}; split it into several rows, or cut it off"
+    return f"the text has {size:,} bytes, more than {MAX_TEXT_BYTES:,}; split it into several rows, or truncate it"
 
 
-def _arrow_form(texts: Any) -> pa.ChunkedArray:
+def _to_chunked(texts: Any) -> pa.ChunkedArray:
     if isinstance(texts, pa.ChunkedArray):
         return texts
-    if hasattr(texts, "__arrow_c_stream__"):  # Series of polars and of pandas
+    if hasattr(texts, "__arrow_c_stream__"):  # polars and pandas Series
         return pa.chunked_array(texts)
     if not (isinstance(texts, list | tuple) or hasattr(texts, "__arrow_c_array__")):
         if not (isinstance(texts, Sequence) or hasattr(texts, "__array__")):
@@ -86,25 +83,18 @@ def _arrow_form(texts: Any) -> pa.ChunkedArray:
         texts = np.asarray(texts)
     if isinstance(texts, list | tuple):
         with suppress(TypeError):  # not all are strings, but Arrow may convert them
-            return _of_strings(texts)
+            return _from_strings(texts)
     array = pa.array(texts)
     return array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
 
 
-def _of_strings(texts: Sequence[str]) -> pa.ChunkedArray:
-    """Return strings as an Arrow array."""
-    joined = "".join(texts)  # Arrow converts lists too, but imports pandas for it
+def _from_strings(texts: Sequence[str]) -> pa.ChunkedArray:
+    """Return strings as an Arrow array, without pandas, which ``pa.array`` imports."""
+    joined = "".join(texts)
     data = joined.encode()
     sizes = map(len, texts) if joined.isascii() else (len(text.encode()) for text in texts)
     offsets = offsets_of(np.fromiter(sizes, np.int64, len(texts)))
     return pa.chunked_array([pa.LargeStringArray.from_buffers(len(texts), pa.py_buffer(offsets), pa.py_buffer(data))])
-
-
-def _decode_dictionary(chunk: pa.DictionaryArray) -> pa.Array:
-    values = chunk.dictionary
-    if pa.types.is_string_view(values.type):  # Arrow cannot take from these
-        values = values.cast(pa.large_string())
-    return values.take(chunk.indices)
 
 
 def _row_error(texts: Any, first_row: int, array: pa.ChunkedArray | None = None) -> HiNetError:
@@ -134,7 +124,7 @@ def _row_error(texts: Any, first_row: int, array: pa.ChunkedArray | None = None)
 def in_blocks(texts: pa.ChunkedArray, threads: int) -> list[pa.LargeStringArray]:
     """Split texts into blocks of whole rows, enough to keep all threads busy."""
     total = sum(_byte_range(chunk)[1] for chunk in texts.chunks)
-    block_bytes = min(max(total // (BLOCKS_PER_THREAD * threads), LEAST_BLOCK_BYTES), MOST_BLOCK_BYTES)
+    block_bytes = min(max(total // (BLOCKS_PER_THREAD * threads), MIN_BLOCK_BYTES), MAX_BLOCK_BYTES)
     return [block for chunk in texts.chunks if len(chunk) for block in _blocks_of(chunk, block_bytes)]
 
 
@@ -160,7 +150,7 @@ def _byte_range(array: pa.LargeStringArray) -> tuple[int, int]:
 
 
 def normalise(block: pa.LargeStringArray) -> TextBlock:
-    """Return the rows of a block with compatible forms made one (NFKC) and in lower case."""
+    """Return the rows of a block normalised (NFKC) and in lower case."""
     text, offsets = _raw(block)
     ascii_only = not len(text) or int(text.max()) < 0x80
     if ascii_only:
@@ -188,7 +178,7 @@ def _raw(array: pa.LargeStringArray) -> tuple[Bytes, Ints64]:
 
 @cache
 def character_classes(ascii_only: bool) -> Bytes:
-    """Return whether every code point, or every one of ASCII, is of a word or a space, as in Python's ``re``."""
+    """Return the class of every code point, or every ASCII one: word, space or other, as in Python's ``re``."""
     codes = np.arange(_ASCII_CODES if ascii_only else _CODES, dtype="<u4")
     everything = codes.tobytes().decode("utf-32-le", "surrogatepass")
     classes = np.zeros(len(codes), np.uint8)

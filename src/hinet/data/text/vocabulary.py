@@ -17,8 +17,8 @@ from hinet.data.text.settings import (
     AUTO_MIN_DF,
     FEW_TEXTS,
     FEW_WORDS,
-    FIRST_TEXTS,
     MAX_TEXTS_FOR_ALL,
+    SAMPLE_TEXTS,
     SHORT_TEXT_WORDS,
     Sizes,
     TextSettings,
@@ -26,9 +26,14 @@ from hinet.data.text.settings import (
 from hinet.data.text.text_input import TextBlock, as_arrow, in_blocks, normalise
 from hinet.data.text.weighing_kernels import Floats, Lookup, count_runs, locate, merge_counts, row_buckets
 from hinet.errors import HiNetError
+from hinet.parameters import resolve_threads
 from hinet.ragged import Bools, freeze, offsets_of
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
 HASH_BITS = 64
+MAX_COUNTED = 1 << 24  # n-grams that a stream counts at a time, 12 bytes each
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +58,10 @@ class RowCounts:
     def __add__(self, other: RowCounts) -> RowCounts:
         return RowCounts(*merge_counts(self.hashes, self.rows, other.hashes, other.rows))
 
-
-def empty_row_counts() -> RowCounts:
-    """Return the counts of no rows."""
-    return RowCounts(np.empty(0, np.uint64), np.empty(0, np.int32))
+    def above(self, rows: int) -> RowCounts:
+        """Return the n-grams in more than ``rows`` rows."""
+        kept = self.rows > rows
+        return RowCounts(self.hashes[kept], self.rows[kept])
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,9 +107,9 @@ def select_features(words: RowCounts, chars: RowCounts, settings: TextSettings) 
     kept = rows >= settings.min_df
     if settings.max_features is not None and kept.sum() > settings.max_features:
         # A stable sort keeps the order of equals: words before characters, each by hash.
-        most_rows = np.argsort(-rows, kind="stable")[: settings.max_features]
+        frequent = np.argsort(-rows, kind="stable")[: settings.max_features]
         kept = np.zeros(len(rows), np.bool_)
-        kept[most_rows] = True
+        kept[frequent] = True
     return kept[: len(words)], kept[len(words) :]
 
 
@@ -121,7 +126,7 @@ def fit_lookup(counts: RowCounts, kept: Bools, texts: int, hash_bits: int | None
 
 def vocabulary_lookup(hashes: Hashes, idf: Floats) -> Lookup:
     """Return the lookup of features with ascending hashes."""
-    bits = len(hashes).bit_length() + 1  # at least twice as many runs as features: most runs have at most one feature
+    bits = len(hashes).bit_length() + 1  # twice as many runs as features, so that most have at most one feature
     shift = np.uint64(HASH_BITS - bits)
     counts = np.bincount((hashes >> shift).astype(np.int64), minlength=1 << bits)
     return Lookup(hashes, offsets_of(counts).astype(np.int32), shift, idf)
@@ -141,10 +146,6 @@ def spell_names(blocks: Sequence[TextBlock], starts_at: Ints64, chars: bool, has
     stops = row_ends[np.searchsorted(row_ends, starts_at, side="right")]
     classes = max((block.classes for block in blocks), key=len)
     return Names(*spell(text, starts_at, stops, classes, chars, hashes))
-
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 def parallel_map(work: Callable[[Item], Result], items: Sequence[Item], threads: int) -> list[Result]:
@@ -192,14 +193,14 @@ def arrow_chunks(chunks: Iterable[Any]) -> Iterator[pa.ChunkedArray]:
 def resolve_auto(
     arrays: Iterator[pa.ChunkedArray], settings: TextSettings
 ) -> tuple[Iterable[pa.ChunkedArray], TextSettings]:
-    """Return the same arrays, and the settings with ``char_ngrams`` resolved by the first texts in whatever chunks."""
+    """Return the same arrays, and the settings with ``char_ngrams`` resolved by the first texts."""
     if settings.char_ngrams != "auto":
         return arrays, settings
     first: list[pa.ChunkedArray] = []
     texts, words = 0, 0
-    while texts < FIRST_TEXTS and (array := next(arrays, None)) is not None:
+    while texts < SAMPLE_TEXTS and (array := next(arrays, None)) is not None:
         first.append(array)
-        sample = array.slice(0, FIRST_TEXTS - texts)
+        sample = array.slice(0, SAMPLE_TEXTS - texts)
         texts += len(sample)
         for block in in_blocks(sample, 1):
             words += int(extract_ngrams(normalise(block), False, (1, 1)).times.sum())
@@ -226,7 +227,8 @@ class Counts:
     def total(cls, counts: Sequence[Counts], threads: int) -> Counts:
         """Return the sum of counts; neighbours are added first, so that summands have similar sizes."""
         if not counts:
-            return cls(0, empty_row_counts(), empty_row_counts())
+            nothing = RowCounts(np.empty(0, np.uint64), np.empty(0, np.int32))
+            return cls(0, nothing, nothing)
         while len(counts) > 1:
             pairs = [counts[start : start + 2] for start in range(0, len(counts), 2)]
             counts = parallel_map(lambda pair: pair[0] + pair[1] if len(pair) == 2 else pair[0], pairs, threads)
@@ -250,17 +252,54 @@ def hash_and_count(array: pa.ChunkedArray, settings: TextSettings, threads: int)
     return [hashed for hashed, _ in done], Counts.total([counts for _, counts in done], threads)
 
 
+class BoundedCounts:
+    """Counts the texts of each n-gram, exactly unless there are more than ``max_ngrams`` different ones.
+
+    If there are, those in the fewest texts are dropped until half as many are left. A dropped n-gram that occurs again
+    is counted from 0, so its count may be too low, by at most ``max_error``.
+    """
+
+    def __init__(self, settings: TextSettings, threads: int | None, max_ngrams: float = MAX_COUNTED) -> None:
+        self._settings, self._threads, self._max_ngrams = settings, resolve_threads(threads), max_ngrams
+        self._counts: list[Counts] = []
+        self.max_error = 0
+
+    def add(self, texts: pa.ChunkedArray) -> list[HashedBlock]:
+        """Count the n-grams of more texts, and return their blocks."""
+        blocks, counts = hash_and_count(texts, self._settings, self._threads)
+        self._counts.append(counts)
+        # Only counts of similar sizes are added, so that none is copied for every chunk.
+        while len(self._counts) > 1 and len(self._counts[-2]) <= 2 * len(self._counts[-1]):
+            self._counts[-2:] = [self._counts[-2] + self._counts[-1]]
+        if sum(map(len, self._counts)) > self._max_ngrams:
+            self._counts = [self._pruned(self.total())]
+        return blocks
+
+    def total(self) -> Counts:
+        """Return all counts."""
+        return Counts.total(self._counts, self._threads)
+
+    def _pruned(self, total: Counts) -> Counts:
+        if len(total) <= 3 * self._max_ngrams // 4:  # parts of the counts had the same n-grams
+            return total
+        rows = np.concatenate((total.words.rows, total.chars.rows))
+        excess = len(rows) - int(self._max_ngrams // 2)
+        dropped = int(np.partition(rows, excess)[excess])
+        self.max_error += dropped
+        return Counts(total.texts, total.words.above(dropped), total.chars.above(dropped))
+
+
 def resolve_min_df(counts: Counts, settings: TextSettings) -> TextSettings:
     """Return the settings with ``min_df`` resolved by the number of texts, and by whether they share an n-gram."""
     if settings.min_df != "auto":
         return settings
-    most_rows = max(int(part.rows.max(initial=0)) for part in (counts.words, counts.chars))
-    keeps_all = counts.texts <= MAX_TEXTS_FOR_ALL or most_rows < AUTO_MIN_DF
+    max_rows = max(int(part.rows.max(initial=0)) for part in (counts.words, counts.chars))
+    keeps_all = counts.texts <= MAX_TEXTS_FOR_ALL or max_rows < AUTO_MIN_DF
     return replace(settings, min_df=1 if keeps_all else AUTO_MIN_DF)
 
 
 def fit_lookups(counts: Counts, settings: TextSettings) -> tuple[Lookup, Lookup]:
-    """Return the lookups of words and of characters; raise HiNetError if no feature is left; resolve "auto" before."""
+    """Return the lookups of words and of characters, or raise HiNetError if no feature is left."""
     if not counts.texts:
         raise HiNetError("there are no training texts; give at least one")
     if not len(counts):

@@ -1,4 +1,4 @@
-"""Kernels from n-grams to weighted rows of features: count n-grams over rows, look them up by hash, weigh them."""
+"""Kernels from n-grams to weighted rows of features: count n-grams over rows, find features by hash, weigh them."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ _SUBLINEAR = (1 + np.log(np.maximum(np.arange(_COMMON_TIMES), 1))).astype(np.flo
 
 
 class Lookup(NamedTuple):
-    """Where features are found by hash, and what they weigh; without ``runs``, a hash's highest bits are its number."""
+    """Features by hash, and their weights; without ``runs``, the number of a feature is the highest bits of a hash."""
 
-    hashes: Hashes  # (features,), rising
+    hashes: Hashes  # (features,), ascending
     runs: Ints32  # the features whose hash starts with the bits b are runs[b] to runs[b + 1]
     shift: np.uint64
     idf: Floats  # (features,), 0 where a feature is not used
 
 
 @kernel
-def count_runs(rising: Hashes) -> Any:
-    """Return the different hashes of a rising array, and how often each is there."""
-    different = 0
-    for at in range(len(rising)):
-        different += at == 0 or rising[at] != rising[at - 1]
-    hashes, times = np.empty(different, np.uint64), np.zeros(different, np.int32)
+def count_runs(ascending: Hashes) -> Any:
+    """Return the distinct hashes of an ascending array, and the count of each."""
+    distinct = 0
+    for index in range(len(ascending)):
+        distinct += index == 0 or ascending[index] != ascending[index - 1]
+    hashes, times = np.empty(distinct, np.uint64), np.zeros(distinct, np.int32)
     last = -1
-    for at in range(len(rising)):
-        if at == 0 or rising[at] != rising[at - 1]:
+    for index in range(len(ascending)):
+        if index == 0 or ascending[index] != ascending[index - 1]:
             last += 1
-            hashes[last] = rising[at]
+            hashes[last] = ascending[index]
         times[last] += 1
     return hashes, times
 
 
 @kernel
 def merge_counts(hashes: Hashes, times: Ints32, other_hashes: Hashes, other_times: Ints32) -> Any:
-    """Return the sum of two counts, each with rising hashes."""
-    most = len(hashes) + len(other_hashes)
-    out_hashes, out_times = np.empty(most, np.uint64), np.empty(most, np.int32)
+    """Return the sum of two counts, each with ascending hashes."""
+    size = len(hashes) + len(other_hashes)
+    out_hashes, out_times = np.empty(size, np.uint64), np.empty(size, np.int32)
     here, there, cursor = 0, 0, 0
     while here < len(hashes) and there < len(other_hashes):
         ours, theirs = hashes[here], other_hashes[there]
-        take, give = ours <= theirs, theirs <= ours
-        # No branch: which of two hashes is lower cannot be foreseen.
+        use_ours, use_theirs = ours <= theirs, theirs <= ours
+        # Without a branch, as it is unpredictable which of two hashes is lower.
         out_hashes[cursor] = min(ours, theirs)
-        out_times[cursor] = times[here] * take + other_times[there] * give
-        here += take
-        there += give
+        out_times[cursor] = times[here] * use_ours + other_times[there] * use_theirs
+        here += use_ours
+        there += use_theirs
         cursor += 1
     while here < len(hashes):
         out_hashes[cursor], out_times[cursor] = hashes[here], times[here]
@@ -69,7 +69,7 @@ def merge_counts(hashes: Hashes, times: Ints32, other_hashes: Hashes, other_time
 
 @kernel
 def row_buckets(offsets: Ints64, hashes: Hashes, shift: Any) -> Any:
-    """Return the highest bits of the hashes, each value once a row."""
+    """Return the highest bits of the hashes, each value once per row."""
     out = np.empty(len(hashes), np.uint64)
     cursor = 0
     for row in range(len(offsets) - 1):
@@ -86,7 +86,7 @@ def row_buckets(offsets: Ints64, hashes: Hashes, shift: Any) -> Any:
 def _find_features(
     gram_hashes: Hashes, start: int, stop: int, hashes: Hashes, runs: Ints32, shift: Any, idf: Floats, features: Ints32
 ) -> None:
-    """Write the features of the n-grams from ``start`` to ``stop``, -1 for those that are none."""
+    """Write the features of the n-grams from ``start`` to ``stop``, -1 for n-grams that are not features."""
     if len(runs) == 0:
         for at in range(start, stop):
             bucket = np.int64(gram_hashes[at] >> shift)
@@ -97,7 +97,7 @@ def _find_features(
         value = gram_hashes[at]
         bits: Any = np.int64(value >> shift)
         feature: Any = min(runs[bits], last)
-        if last < 0 or hashes[feature] != value:  # most often the first of its run is the one
+        if last < 0 or hashes[feature] != value:  # usually it is the first of its run
             run_stop = runs[bits + 1]
             while feature < run_stop and hashes[feature] < value:
                 feature += 1
@@ -118,9 +118,9 @@ def _weigh_row(
     values: Floats,
     cursor: int,
 ) -> tuple[int, float, int]:
-    """Write numbers and weights of one row's features of one kind.
+    """Write the numbers and weights of the features of one kind in a row.
 
-    Returns the new cursor, the squared length, and how many n-grams of the row are features.
+    Return the new cursor, the squared length, and the number of n-grams of the row that are features.
     """
     offsets, gram_hashes, gram_times, _ = grams
     hashes, runs, shift, idf = lookup
@@ -159,12 +159,12 @@ def weigh_rows(
 ) -> Any:
     """Return row offsets, feature numbers and weights of rows, words before characters, each row of length 1.
 
-    Also returns the share of each row's word n-grams that are not features, 1 if it has none; without features of
-    words, that of its character n-grams.
+    Also return the share of the word n-grams of each row that are not features, 1 if it has none; without word
+    features, that of its character n-grams.
     """
     rows = len(words.offsets) - 1
-    most = len(words.hashes) + len(chars.hashes)
-    indices, values = np.empty(most, np.int32), np.empty(most, np.float32)
+    size = len(words.hashes) + len(chars.hashes)
+    indices, values = np.empty(size, np.int32), np.empty(size, np.float32)
     offsets = np.zeros(rows + 1, np.int64)
     features = np.empty(max(longest_row(words.offsets), longest_row(chars.offsets)), np.int32)
     first_char = len(word_lookup.idf)
@@ -198,7 +198,7 @@ def weigh_rows(
 
 @inlined
 def _times_of_row(grams: Grams, row: int) -> int:
-    """Return how many n-grams a row has, each as often as it occurs."""
+    """Return the number of n-grams in a row, repeated ones included."""
     total = 0
     for at in range(grams.offsets[row], grams.offsets[row + 1]):
         total += grams.times[at]
