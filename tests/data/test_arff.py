@@ -66,7 +66,7 @@ def test_children_may_be_declared_before_and_without_their_parents(tmp_path: Pat
     }  # fmt: skip
 
 
-def test_the_only_top_node_of_a_tree_is_no_root(tmp_path: Path) -> None:
+def test_the_only_top_node_of_a_tree_is_not_the_root(tmp_path: Path) -> None:
     data = load_arff(
         written(tmp_path, DAG.replace("root/a,root/b,a/c,b/c,c/d", "c,c/b,c/d").replace("c@b\n2,d", "c/b"))
     )
@@ -157,7 +157,7 @@ def test_errors_of_sparse_rows_name_the_line(tmp_path: Path, old: str, new: str,
     st.lists(st.tuples(st.none() | st.floats(-1e30, 1e30), st.none() | st.sampled_from(["w", "c d", "it's"]),
                        st.sets(st.sampled_from(["1", "1/1", "2"]), min_size=1)), min_size=1, max_size=6)
 )  # fmt: skip
-def test_rows_come_back_as_they_were_written(
+def test_rows_round_trip(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[float | None, str | None, set[str]]]
 ) -> None:
     quoted = {None: "?", "w": "w", "c d": "'c d'", "it's": '"it\'s"'}

@@ -1,4 +1,4 @@
-"""Excel files are read as tables of rows and as hierarchies, and told apart from what they are not."""
+"""Excel files are read as tables of rows and as hierarchies; other archives raise."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write_sheet(path: Path, rows: Iterable[Sequence[Any]]) -> Path:
     return path
 
 
-def test_rows_are_those_of_the_first_sheet(tmp_path: Path) -> None:
+def test_rows_are_read_from_the_first_sheet(tmp_path: Path) -> None:
     path = write_sheet(tmp_path / "rows.xlsx", ROWS)
     selection = ColumnSelection(("title", "label"), read_all=True)
     (block,) = read_blocks([str(path)], selection, TableOptions(), FailFast())
@@ -85,7 +85,7 @@ def test_a_hierarchy_has_the_rows_of_the_sheet_as_lines(tmp_path: Path) -> None:
         Taxonomy.from_file(write_sheet(tmp_path / "codes.xlsx", [["parent"], ["a", "b"]]))
 
 
-def test_other_archives_and_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_archives_and_zip_bombs_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("openpyxl")
     query = RowQuery(Columns(("title",)))
     path = tmp_path / "rows.xlsx"

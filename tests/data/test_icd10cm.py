@@ -9,7 +9,7 @@ from hinet import HiNetError, Layers, Traces, load_icd10cm
 from hinet.data import icd10cm
 
 
-def test_rows_and_labels_are_those_promised() -> None:
+def test_rows_and_labels_are_as_documented() -> None:
     icd = load_icd10cm()
     rows = [
         *zip(
@@ -57,7 +57,7 @@ def test_all_rows_become_traces_and_back() -> None:
     assert Traces.encode(layers, icd.test.labels).decode() == list(icd.test.labels)
 
 
-def test_a_missing_package_is_told_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_raises_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "simple_icd_10_cm", None)
     with pytest.raises(HiNetError, match=r"pip install 'hinet\[demo\]'"):
         icd10cm.load_icd10cm.__wrapped__()

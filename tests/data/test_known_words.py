@@ -47,7 +47,7 @@ def test_words_that_are_features_by_hash_by_pairs_or_by_characters() -> None:
 TEXTS = [f"common common rare{number}" for number in range(200)]
 
 
-def test_rare_words_are_replaced_first_and_any_number_of_them() -> None:
+def test_any_number_of_words_is_replaced_rare_ones_first() -> None:
     foreign = replace_words(TEXTS, seed=0)
     changed = np.array(
         [[a != b for a, b in zip(x.split(), y.split(), strict=True)] for x, y in zip(TEXTS, foreign, strict=True)]
@@ -65,20 +65,20 @@ def test_some_replacements_are_words_of_the_texts_and_others_are_new() -> None:
     assert all(word.startswith(("com", "rar")) for word in new)
 
 
-def test_what_is_not_a_word_stays() -> None:
+def test_characters_outside_words_stay() -> None:
     assert replace_words(["", " , ", "İx!"], seed=0)[:2] == ["", " , "]
 
 
 @pytest.mark.parametrize(
     ("settings", "unknown"),
     [
-        (TextSettings(char_ngrams=None), [0.0, 0.4, 1.0, 1.0]),  # of rye, bread, dark and two pairs, two are unknown
+        (TextSettings(char_ngrams=None), [0.0, 0.4, 1.0, 1.0]),  # 2 of 3 words and 2 pairs
         (TextSettings(word_ngrams=(1, 1), char_ngrams=None), [0.0, 1 / 3, 1.0, 1.0]),
         (TextSettings(word_ngrams=(1, 1), char_ngrams=None, hash_bits=20), [0.0, 1 / 3, 1.0, 1.0]),
         (TextSettings(word_ngrams=None, char_ngrams=(3, 3)), [0.0, 4 / 12, 1.0, 1.0]),
     ],
 )
-def test_the_share_of_unknown_ngrams_is_found_with_the_rows(settings: TextSettings, unknown: list[float]) -> None:
+def test_transform_returns_the_share_of_unknown_ngrams(settings: TextSettings, unknown: list[float]) -> None:
     features = TextFeatures.fit(["rye bread", "rye bread"], settings)
     rows, found = features.transform_with_unknown(["Rye bread", "rye bread dark", "zzz", "!"])
     np.testing.assert_allclose(found, unknown, rtol=1e-6)

@@ -13,7 +13,7 @@ def written(folder: Path, name: str, text: str) -> Path:
     return folder / name
 
 
-def test_rows_are_read_as_they_are_written(tmp_path: Path) -> None:
+def test_libsvm_rows_are_read(tmp_path: Path) -> None:
     rows = read_libsvm(written(tmp_path, "x.txt", "29 0:202 7:1 3:2.5\n\n33, 4 0:1\n5,6,7 2:1e-1"))
     assert rows.labels == (("29",), ("33", "4"), ("5", "6", "7"))
     assert rows.features.toarray().tolist() == [
@@ -40,12 +40,12 @@ def test_rows_are_read_as_they_are_written(tmp_path: Path) -> None:
         ("1 2:nan\n", 1),
     ],
 )
-def test_bad_lines_are_named(tmp_path: Path, text: str, line: int) -> None:
+def test_bad_lines_raise_with_their_number(tmp_path: Path, text: str, line: int) -> None:
     with pytest.raises(FileError, match=rf"x.txt:{line}: expected 'label feature:value ...'"):
         read_libsvm(written(tmp_path, "x.txt", text))
 
 
-def test_a_folder_of_the_challenge(tmp_path: Path) -> None:
+def test_an_lshtc_folder_is_read(tmp_path: Path) -> None:
     written(tmp_path, "cat_hier.txt", "1 2 3\n1 2 4\n")
     (tmp_path / "task").mkdir()
     written(tmp_path / "task", "train.txt", "3 0:1 10:1 20:2\n4 0:2 10:3\n")
@@ -60,7 +60,7 @@ def test_a_folder_of_the_challenge(tmp_path: Path) -> None:
         read_lshtc(tmp_path / "task" / "deeper")
 
 
-def test_a_folder_without_features_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_features_raises(tmp_path: Path) -> None:
     written(tmp_path, "cat_hier.txt", "1 2 3\n1 2 4\n")
     written(tmp_path, "train.txt", "3 0:1\n")
     written(tmp_path, "test.txt", "3 0:1 99999999999:1\n")

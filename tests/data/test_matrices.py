@@ -1,4 +1,4 @@
-"""CSR matrices whose arrays contradict each other: told by their row, before a kernel reads beyond its arrays."""
+"""Inconsistent CSR matrices raise with the row before a kernel reads beyond its arrays."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def fitted(request: pytest.FixtureRequest) -> HiNetClassifier:
 
 
 @pytest.mark.parametrize("case", DAMAGED)
-def test_damaged_rows_are_told_by_every_entry(case: str, fitted: HiNetClassifier) -> None:
+def test_every_entry_point_rejects_damaged_rows(case: str, fitted: HiNetClassifier) -> None:
     damaged, message = DAMAGED[case]
     entries: list[Callable[[Any], Any]] = [
         fitted.predict,
@@ -93,7 +93,7 @@ def test_damaged_rows_are_told_by_every_entry(case: str, fitted: HiNetClassifier
             entry(damaged())
 
 
-def test_rows_out_of_order_or_with_room_to_spare_answer_as_sound_ones(fitted: HiNetClassifier) -> None:
+def test_unsorted_rows_and_unused_elements_do_not_change_predictions(fitted: HiNetClassifier) -> None:
     right = fitted.predict_proba(sound())
     rows = sound()
     order = np.arange(28).reshape(-1)
@@ -111,7 +111,7 @@ def test_rows_out_of_order_or_with_room_to_spare_answer_as_sound_ones(fitted: Hi
         np.testing.assert_allclose(fitted.predict_proba(other), right, atol=1e-6)
 
 
-def test_damaged_rows_of_other_formats_are_told(fitted: HiNetClassifier) -> None:
+def test_damaged_rows_of_other_formats_raise(fitted: HiNetClassifier) -> None:
     column, places = sound().tocsc(), sound().tocoo()
     column.indices = column.indices + 100
     places.coords = places.coords[0], places.coords[1] - 3
@@ -124,7 +124,7 @@ def test_damaged_rows_of_other_formats_are_told(fitted: HiNetClassifier) -> None
         as_csr(keys)
 
 
-def test_a_matrix_that_is_not_one_is_told() -> None:
+def test_values_that_are_not_a_matrix_raise() -> None:
     for rows, message in (
         (sp.coo_array(np.ones(3)), "expected a CSR matrix, got COO"),
         (sp.csr_array(np.ones(3)), "a CSR matrix of two axes, got 1"),
@@ -145,7 +145,7 @@ whole = st.one_of(st.integers(-3, 12), st.sampled_from([2**31 - 1, -(2**31)]))
     indices=arrays.arrays(np.int32, st.integers(0, 8), elements=whole),
     values=st.integers(0, 8),
 )
-def test_whatever_the_arrays_rows_are_refused_or_sorted_sums(indptr: Any, indices: Any, values: int) -> None:
+def test_any_arrays_raise_or_become_sorted_sums(indptr: Any, indices: Any, values: int) -> None:
     rows = sp.csr_array((4, 5), dtype=np.float32)
     rows.indptr, rows.indices, rows.data = indptr, indices, np.ones(values, np.float32)
     fits = len(indptr) == 5 and indptr[0] == 0 and (np.diff(indptr) >= 0).all() and indptr[-1] <= len(indices)
@@ -164,7 +164,7 @@ def test_whatever_the_arrays_rows_are_refused_or_sorted_sums(indptr: Any, indice
         assert (np.diff(found.indices[start:end]) > 0).all()
 
 
-def test_a_search_tells_of_rows_with_other_features(fitted: HiNetClassifier) -> None:
+def test_a_search_rejects_rows_with_other_features(fitted: HiNetClassifier) -> None:
     if isinstance(fitted.fitted_.predictor, Search):
         with pytest.raises(HiNetError, match="trained on 6 features, got 5"):
             fitted.fitted_.predictor.traces(sound()[:, :5])

@@ -1,4 +1,4 @@
-"""Rows on disk: all of them come back, each once with its label and weight, and damage is told."""
+"""Rows on disk are read back, each once with its label and weight; damage raises."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def written(folder: Path, count: int, blocks: int, dense: int) -> tuple[Spill, A
 
 @pytest.mark.parametrize("dense", [0, 3])
 @pytest.mark.parametrize("blocks", [1, 4, 60])
-def test_every_row_comes_back_once(tmp_path: Path, blocks: int, dense: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_row_is_read_back_once(tmp_path: Path, blocks: int, dense: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spill, "WINDOW_VALUES", 100)
     stored, matrix, traces, weights = written(tmp_path, 50, blocks, dense)
     assert stored == Spill.open(tmp_path, "print")
@@ -113,7 +113,7 @@ def test_a_folder_that_cannot_be_written_raises_with_a_remedy(tmp_path: Path) ->
         writer.finish({})
 
 
-def test_only_own_files_are_removed(tmp_path: Path) -> None:
+def test_only_spill_files_are_removed(tmp_path: Path) -> None:
     written(tmp_path, 20, 2, 0)
     (tmp_path / "rows-x.bin").touch()
     (tmp_path / "deep-1.safetensors").touch()

@@ -1,4 +1,4 @@
-"""Tables are read and written in blocks, and every row knows its place."""
+"""Tables are read and written in blocks, with the number of every row."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def read_rows(path: Path | str, *columns: str, **options: Any) -> list[dict[str,
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet", "csv.gz", "tsv.xz", "jsonl.zst"])
-def test_every_format_gives_back_what_was_written(ending: str, tmp_path: Path) -> None:
+def test_every_format_round_trips(ending: str, tmp_path: Path) -> None:
     path = write_rows(tmp_path / f"rows.{ending}", ROWS)
     assert read_rows(path) == ROWS
     assert [path.name for path in tmp_path.iterdir()] == [f"rows.{ending}"]
 
 
-def test_compressed_files_are_those_of_other_tools(tmp_path: Path) -> None:
+def test_compressed_files_match_those_of_other_tools(tmp_path: Path) -> None:
     plain = write_rows(tmp_path / "rows.csv", ROWS).read_bytes()
     assert gzip.decompress(write_rows(tmp_path / "rows.csv.gz", ROWS).read_bytes()) == plain
     assert lzma.decompress(write_rows(tmp_path / "rows.csv.xz", ROWS).read_bytes()) == plain
@@ -87,7 +87,7 @@ CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=
     st.lists(st.fixed_dictionaries({"text": CELLS, "label": CELLS}), min_size=1, max_size=20),
     st.sampled_from(["csv", "tsv", "jsonl"]),
 )
-def test_any_text_survives(rows: list[dict[str, str]], ending: Any) -> None:
+def test_any_text_round_trips(rows: list[dict[str, str]], ending: Any) -> None:
     stream = io.BytesIO()
     with table_writer("x", stream, ending, {"text": "text", "label": "text"}) as writer:
         writer.write({name: [row[name] for row in rows] for name in ("text", "label")})
@@ -99,7 +99,7 @@ def test_any_text_survives(rows: list[dict[str, str]], ending: Any) -> None:
 
 
 class Drips(io.RawIOBase):
-    """Gives a few bytes at a time, as pipes do."""
+    """A stream that returns a few bytes at a time, like a pipe."""
 
     def __init__(self, data: bytes, size: int) -> None:
         self._stream, self._size = io.BytesIO(data), size
@@ -113,7 +113,7 @@ class Drips(io.RawIOBase):
         return len(data)
 
 
-def test_quotes_of_a_tab_separated_pipe_are_found_wherever_it_is_cut() -> None:
+def test_quotes_of_a_tab_separated_pipe_are_detected_however_it_is_chunked() -> None:
     rows = [f'{n}\t"a ""quoted"" text\nof two lines {n}"' for n in range(2000)]
     data = ("id\ttext\n" + "\n".join(rows) + "\n").encode()
     for size in (17, 5000, 64_000):
@@ -123,7 +123,7 @@ def test_quotes_of_a_tab_separated_pipe_are_found_wherever_it_is_cut() -> None:
         assert texts == [f'a "quoted" text\nof two lines {n}' for n in range(2000)]
 
 
-def test_blocks_are_cut_by_rows_and_by_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_are_limited_by_rows_and_by_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_rows(tmp_path / "rows.csv", ROWS)
     monkeypatch.setattr(blocks_module, "MAX_ROWS", 4)
     blocks = list(read_blocks([str(path), str(path)], ColumnSelection(("id",)), TableOptions(), FailFast()))
@@ -133,7 +133,7 @@ def test_blocks_are_cut_by_rows_and_by_characters(tmp_path: Path, monkeypatch: p
     assert [len(b) for b in read_blocks([str(path)], ColumnSelection(("id",)), TableOptions(), FailFast())] == [1] * 10
 
 
-def test_places_count_lines_through_quoted_line_breaks_comments_and_blank_lines(tmp_path: Path) -> None:
+def test_row_numbers_count_quoted_line_breaks_comments_and_blank_lines(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text('# a comment\n\nid,text\n1,"two\nlines"\n\n2,one\n')
     (block,) = read_blocks([str(path)], ColumnSelection(("id", "text")), TableOptions(), FailFast())
@@ -141,7 +141,7 @@ def test_places_count_lines_through_quoted_line_breaks_comments_and_blank_lines(
     assert block.cells == {"id": ["1", "2"], "text": ["two\nlines", "one"]}
 
 
-def test_delimiters_quotes_and_encodings_are_found_or_named(tmp_path: Path) -> None:
+def test_delimiters_quotes_and_encodings_are_detected_or_given(tmp_path: Path) -> None:
     path = tmp_path / "rows.dat"
     path.write_text("id;text\n1;a, b\n")
     assert read_rows(path, "id", "text") == [{"id": "1", "text": "a, b"}]
@@ -163,7 +163,7 @@ def test_delimiters_quotes_and_encodings_are_found_or_named(tmp_path: Path) -> N
     assert read_rows(path, "id") == [{"id": "1"}]
 
 
-def test_plain_lines_are_texts_unless_columns_were_named(tmp_path: Path) -> None:
+def test_plain_lines_are_texts_unless_columns_are_named(tmp_path: Path) -> None:
     path = tmp_path / "lines.txt"
     path.write_text("rye bread\n\nwhole milk\n")
     (block,) = read_blocks([str(path)], ColumnSelection(("title",), explicit=False), TableOptions(), FailFast())
@@ -261,7 +261,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_files_are_told_with_their_place(name: str, tmp_path: Path) -> None:
+def test_errors_in_bad_files_name_the_row(name: str, tmp_path: Path) -> None:
     file, content, message = BAD[name]
     path = tmp_path / file
     path.write_bytes(content)
@@ -272,7 +272,7 @@ def test_bad_files_are_told_with_their_place(name: str, tmp_path: Path) -> None:
     assert str(found.value).startswith(str(path))
 
 
-def test_folders_and_missing_files_and_encodings_are_told(tmp_path: Path) -> None:
+def test_folders_missing_files_and_unknown_encodings_raise(tmp_path: Path) -> None:
     for path, message in ((tmp_path, "is a folder"), (tmp_path / "none.csv", "cannot be read: No such file")):
         with pytest.raises(FileError, match=message):
             read_rows(path)
@@ -293,7 +293,7 @@ def test_folders_and_missing_files_and_encodings_are_told(tmp_path: Path) -> Non
             TableOptions(encoding=unknown)
 
 
-def test_rows_that_cannot_be_used_are_set_aside_and_the_others_stay(tmp_path: Path) -> None:
+def test_invalid_rows_are_rejected_and_others_kept(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_bytes(b'text,label\na,b\nragged\ncaf\xe9,b\n"x"y,b\n,b\nlast,b\n')
     with collect_rejects(tmp_path / "rejects.csv") as rejects:
@@ -308,7 +308,7 @@ def test_rows_that_cannot_be_used_are_set_aside_and_the_others_stay(tmp_path: Pa
     assert json.loads(by_place["line 6"]["row"]) == {"text": "", "label": "b"}
 
 
-def test_no_rejects_no_file_and_a_failure_leaves_none(tmp_path: Path) -> None:
+def test_a_reject_file_needs_rejects_and_no_failure(tmp_path: Path) -> None:
     with collect_rejects(tmp_path / "rejects.csv"):
         pass
 
@@ -326,7 +326,7 @@ def labels(columns: Columns, *rows: dict[str, Any]) -> list[Any]:
     return [columns.parse_label([row[name] for name in columns.label]) for row in rows]
 
 
-def test_labels_are_read_as_ids_paths_columns_or_sets() -> None:
+def test_labels_are_parsed_as_ids_paths_columns_or_sets() -> None:
     assert labels(Columns(), {"label": "A > B"}, {"label": 7}, {"label": 7.0}, {"label": None}) == [
         "A > B",
         "7",
@@ -351,7 +351,7 @@ def test_paths_are_checked_against_a_taxonomy() -> None:
     assert taxonomy_check(None)("anything") == ""
 
 
-def test_conditions_choose_rows_before_they_are_checked(tmp_path: Path) -> None:
+def test_conditions_filter_rows_before_they_are_checked(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("text,label,split,kind\na,x,train,1\n,,test,1\nb,x,train,2\n")
 
@@ -377,7 +377,7 @@ def test_several_columns_of_text_are_joined(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "jsonl.gz"])
-def test_a_table_that_cannot_be_finished_is_not_there(ending: str, tmp_path: Path) -> None:
+def test_an_incomplete_table_leaves_no_file(ending: str, tmp_path: Path) -> None:
     old = tmp_path / f"rows.{ending}"
     old.write_text("old")
 
@@ -392,12 +392,12 @@ def test_a_table_that_cannot_be_finished_is_not_there(ending: str, tmp_path: Pat
     assert list(tmp_path.iterdir()) == [old]
 
 
-def test_a_full_disk_is_told(tmp_path: Path) -> None:
+def test_a_full_disk_raises(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="/dev/full: cannot be written: No space left on device"):
         write_rows(Path("/dev/full"), ROWS)
 
 
-def test_a_quote_that_is_never_closed_is_an_error_even_where_rows_may_be_skipped(tmp_path: Path) -> None:
+def test_an_unclosed_quote_raises_even_if_invalid_rows_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text('text,label\na,b\n"c,b\n' + "d,b\n" * 100)
     with (
@@ -407,7 +407,7 @@ def test_a_quote_that_is_never_closed_is_an_error_even_where_rows_may_be_skipped
         list(labelled_blocks([str(path)], RowQuery(Columns()), TableOptions(), rejects))
 
 
-def test_columns_that_are_carried_over_keep_their_values_and_types(tmp_path: Path) -> None:
+def test_kept_columns_keep_their_values_and_types(tmp_path: Path) -> None:
     moment = pa.array([1_700_000_000_123_456_789, None], pa.timestamp("ns"))
     table = {
         "text": ["a", "b"],
@@ -448,7 +448,7 @@ def test_columns_that_are_carried_over_keep_their_values_and_types(tmp_path: Pat
     assert rows[1] == {"text": "b", "n": "", "x": "1e-09", "ok": "", "when": "", "tags": ""}
 
 
-def test_kept_columns_that_change_their_kind_are_told_with_the_file(tmp_path: Path) -> None:
+def test_kept_columns_that_change_type_raise_with_the_file(tmp_path: Path) -> None:
     out = tmp_path / "out.parquet"
 
     def writes() -> None:
@@ -466,14 +466,14 @@ def test_compressed_parquet_and_binary_text_are_read(tmp_path: Path) -> None:
     assert read_rows(tmp_path / "rows.parquet.gz", "text") == [{"text": "rye"}, {"text": "caf\u00e9"}]
 
 
-def test_long_rows_of_parquet_come_in_small_blocks(tmp_path: Path) -> None:
+def test_long_parquet_rows_are_read_in_small_blocks(tmp_path: Path) -> None:
     (tmp_path / "rows.parquet").write_bytes(parquet({"text": ["x" * 1_000_000] * 20}))
     blocks = list(read_blocks([str(tmp_path / "rows.parquet")], ColumnSelection(("text",)), TableOptions(), FailFast()))
     assert len(blocks) >= 5
     assert [place for block in blocks for place in block.numbers] == list(range(1, 21))
 
 
-def test_rows_of_json_need_not_have_the_columns_that_are_kept(tmp_path: Path) -> None:
+def test_json_rows_may_lack_kept_columns(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"text": "a", "id": 1}\n{"text": "b"}\n')
     (block,) = read_blocks(
         [str(tmp_path / "rows.jsonl")], ColumnSelection(("text",), keep=("id",)), TableOptions(), FailFast()
@@ -488,16 +488,14 @@ def test_rows_of_json_need_not_have_the_columns_that_are_kept(tmp_path: Path) ->
         ("rows.jsonl", '{"text": "a", "label": "b"}\n{"text": "", "label": "b"}\n{\n'),
     ],
 )
-def test_of_several_bad_rows_the_first_is_told(name: str, content: str, tmp_path: Path) -> None:
+def test_the_first_of_several_bad_rows_is_reported(name: str, content: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_text(content)
     with pytest.raises(FileError, match=r"rows\.\w+:[23]: the text is empty"):
         list(labelled_blocks([str(path)], RowQuery(Columns()), TableOptions(), FailFast()))
 
 
-def test_a_block_of_parquet_may_have_no_row_that_is_wanted_or_good(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_parquet_block_may_have_no_selected_or_valid_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks_module, "MAX_ROWS", 4)
     table = {"text": ["a", "b", "c", "d", "", "", "", "", "e"], "label": ["x"] * 9, "split": ["train"] * 8 + ["test"]}
     (tmp_path / "rows.parquet").write_bytes(parquet({**table, "n": list(range(9))}))
@@ -552,7 +550,7 @@ UNUSUAL: dict[str, tuple[Any, list[Any]]] = {
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
-def test_every_type_of_parquet_is_read_kept_and_written(name: str, tmp_path: Path) -> None:
+def test_every_parquet_type_is_read_kept_and_written(name: str, tmp_path: Path) -> None:
     array, plain = UNUSUAL[name]
     table = pa.table({"text": [f"text {n}" for n in range(len(array))], "x": array})
     pq.write_table(table, tmp_path / "in.parquet")
@@ -598,7 +596,7 @@ def test_every_type_of_parquet_is_read_kept_and_written(name: str, tmp_path: Pat
     st.lists(st.one_of(st.none(), st.lists(st.one_of(st.none(), st.text(max_size=5)), max_size=4)), max_size=8),
     st.integers(0, 3),
 )
-def test_bytes_of_rows_are_those_of_what_a_dictionary_stands_for(rows: list[Any], start: int) -> None:
+def test_row_bytes_are_those_of_decoded_values(rows: list[Any], start: int) -> None:
     array = pa.array(rows, pa.list_(pa.string()))
     packed = pa.array(rows, pa.list_(pa.dictionary(pa.int32(), pa.string())))
     expected = [8 + sum(8 + len((text or "").encode()) for text in row or []) for row in rows][start:]
@@ -621,7 +619,7 @@ VIEW = pa.string_view()
     ],
     ids=["text", "list", "struct", "fixed list"],
 )
-def test_long_views_repeated_are_read_at_any_depth(
+def test_repeated_long_string_views_are_read_at_any_depth(
     kind: Any, wrapped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet_module, "MAX_BATCH_BYTES", 100_000)
@@ -632,7 +630,7 @@ def test_long_views_repeated_are_read_at_any_depth(
 
 
 @pytest.mark.parametrize("kind", ["text", "list", "nulls"])
-def test_a_small_parquet_file_of_much_data_comes_in_small_blocks(
+def test_highly_compressed_parquet_is_read_in_small_blocks(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet_module, "MAX_BATCH_BYTES", 1_000_000)
@@ -651,13 +649,13 @@ def test_a_small_parquet_file_of_much_data_comes_in_small_blocks(
         [str(tmp_path / "rows.parquet")], ColumnSelection(("text",), ("x",)), TableOptions(), FailFast()
     ):
         assert block.column("x").type == table.schema.field("x").type
-        assert pa.total_allocated_bytes() - before < 5_000_000  # of 40,000,000 in the file
+        assert pa.total_allocated_bytes() - before < 5_000_000  # the file holds 40,000,000
         rows += len(block)
         last = block.values("x")[-1]
     assert (rows, last) == (count + 10, {"text": "rye", "list": ["rye"], "nulls": [1]}[kind])
 
 
-def test_names_with_blanks_and_dots_are_found_in_parquet(tmp_path: Path) -> None:
+def test_parquet_columns_may_have_spaces_and_dots(tmp_path: Path) -> None:
     pq.write_table(pa.table({" text ": ["a"], "x.y": ["b"], "x": ["c"]}), tmp_path / "rows.parquet")
     (block,) = read_blocks(
         [str(tmp_path / "rows.parquet")], ColumnSelection(("text", "x.y"), ("x",)), TableOptions(), FailFast()
@@ -665,7 +663,7 @@ def test_names_with_blanks_and_dots_are_found_in_parquet(tmp_path: Path) -> None
     assert [block.values(name) for name in ("text", "x.y", "x")] == [["a"], ["b"], ["c"]]
 
 
-def test_labels_that_are_objects_are_told(tmp_path: Path) -> None:
+def test_labels_that_are_objects_raise(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"text": "a", "label": {"b": 1}}\n')
     with pytest.raises(FileError, match=r":1: the label is an object or a nested list; set `label`"):
         list(labelled_blocks([str(tmp_path / "rows.jsonl")], RowQuery(Columns()), TableOptions(), FailFast()))
@@ -697,7 +695,7 @@ def broken(data: bytes, chance: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet", "csv.gz", "jsonl.zst"])
-def test_broken_files_are_read_or_told(ending: str, tmp_path: Path) -> None:
+def test_damaged_files_are_read_or_raise(ending: str, tmp_path: Path) -> None:
     chance = random.Random(0)
     plain = [{"text": f'a "text", {n}', "label": "ab"[n % 2], "n": str(n)} for n in range(40)]
     whole = write_rows(tmp_path / f"rows.{ending}", plain).read_bytes()
@@ -725,7 +723,7 @@ PLAIN = ("", "rye", "-1", "-1.5", "+3", "-.5e-3", "-1,5", "-20%", "1=1", "a@b", 
 
 
 @pytest.mark.parametrize(("ending", "delimiter"), [("csv", ","), ("tsv", "\t")])
-def test_formulas_are_escaped_on_request_and_numbers_stay(ending: Any, delimiter: str) -> None:
+def test_formulas_are_escaped_on_request_and_numbers_are_not(ending: Any, delimiter: str) -> None:
     kinds: dict[str, CellKind] = {
         "=name": "any",
         "text": "text",
@@ -761,7 +759,7 @@ def test_formulas_are_escaped_on_request_and_numbers_stay(ending: Any, delimiter
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
-def test_formats_that_no_spreadsheet_computes_are_not_escaped(ending: Any) -> None:
+def test_formulas_are_not_escaped_in_jsonl_and_parquet(ending: Any) -> None:
     written = []
     for escaped in (False, True):
         stream = io.BytesIO()
@@ -782,7 +780,7 @@ class CountedName(str):
         return str.__eq__(self, other)
 
 
-def test_the_work_to_find_columns_grows_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finding_columns_takes_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CountedName, "comparisons", 0)
     number = 1_000
     names = [CountedName(f"c{column}") for column in range(number)]
@@ -792,7 +790,7 @@ def test_the_work_to_find_columns_grows_with_their_number(monkeypatch: pytest.Mo
     assert CountedName.comparisons <= 10 * number
 
 
-def test_a_text_that_is_too_long_is_an_error_of_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_is_too_long_is_a_row_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(labelled_module, "MAX_TEXT_BYTES", 20)
     path = tmp_path / "rows.csv"
     path.write_text(f"text,label\nshort,a\n{'ä' * 11},b\n")

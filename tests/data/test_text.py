@@ -92,14 +92,14 @@ def oracle_rows(oracle: TfidfVectorizer, texts: Sequence[str]) -> Any:
 
 
 @pytest.mark.parametrize("min_df", [1, 2, 5])
-def test_words_of_real_texts_are_those_of_scikit_learn(icd: list[str], min_df: int) -> None:
+def test_words_of_real_texts_equal_scikit_learn(icd: list[str], min_df: int) -> None:
     features, rows = TextFeatures.fit_transform(icd, TextSettings(char_ngrams=None, min_df=min_df))
     oracle = word_oracle(min_df=min_df)
     theirs = oracle.fit_transform(seen_by_both(icd))
     assert_same(aligned(features, rows, oracle.get_feature_names_out()), theirs)
 
 
-def test_characters_of_real_texts_are_those_of_scikit_learn(icd: list[str]) -> None:
+def test_characters_of_real_texts_equal_scikit_learn(icd: list[str]) -> None:
     features, rows = TextFeatures.fit_transform(icd, TextSettings(word_ngrams=None, char_ngrams=(3, 5), min_df=2))
     oracle = char_oracle(min_df=2)
     theirs = oracle.fit_transform(seen_by_both(icd))
@@ -116,7 +116,7 @@ def test_both_kinds_are_weighed_blocks_of_a_row_of_length_one(icd: list[str]) ->
 
 
 @given(some_texts, st.integers(1, 3), st.integers(0, 2), st.integers(1, 2))
-def test_words_of_any_texts_are_those_of_scikit_learn(texts: list[str], short: int, more: int, min_df: int) -> None:
+def test_words_of_any_texts_equal_scikit_learn(texts: list[str], short: int, more: int, min_df: int) -> None:
     sizes = short, short + more
     oracle = word_oracle(sizes, min_df=min_df)
     theirs = oracle_rows(oracle, seen_by_both(texts))
@@ -127,9 +127,7 @@ def test_words_of_any_texts_are_those_of_scikit_learn(texts: list[str], short: i
 
 
 @given(some_texts, st.integers(1, 6), st.integers(0, 3), st.integers(1, 2))
-def test_characters_of_any_texts_are_those_of_scikit_learn(
-    texts: list[str], short: int, more: int, min_df: int
-) -> None:
+def test_characters_of_any_texts_equal_scikit_learn(texts: list[str], short: int, more: int, min_df: int) -> None:
     sizes = short, short + more
     oracle = char_oracle(sizes, min_df=min_df)
     theirs = oracle_rows(oracle, seen_by_both(texts))
@@ -172,7 +170,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("chosen", [TextSettings(), WORDS, TextSettings(hash_bits=10), TextSettings(max_features=300)])
-def test_threads_and_chunks_change_nothing(icd: list[str], chosen: TextSettings) -> None:
+def test_threads_and_chunks_do_not_change_features(icd: list[str], chosen: TextSettings) -> None:
     texts = [*icd[:400], "", "Ménière's ½ ﬁx", *icd[2000:2200]]
     features, rows = TextFeatures.fit_transform(texts, chosen, threads=1)
     whole = state(features)
@@ -189,7 +187,7 @@ def test_threads_and_chunks_change_nothing(icd: list[str], chosen: TextSettings)
     assert state(TextFeatures.fit(texts, chosen)) == whole
 
 
-def test_the_order_of_texts_changes_no_feature(icd: list[str]) -> None:
+def test_the_order_of_texts_does_not_change_features(icd: list[str]) -> None:
     features, rows = TextFeatures.fit_transform(icd[:500], BOTH)
     turned, turned_rows = TextFeatures.fit_transform(icd[:500][::-1], BOTH)
     assert state(turned) == state(features)
@@ -197,7 +195,7 @@ def test_the_order_of_texts_changes_no_feature(icd: list[str]) -> None:
 
 
 @pytest.mark.parametrize("chosen", [BOTH, WORDS, TextSettings(hash_bits=8), TextSettings(keep_names=False)])
-def test_saved_features_come_back_exactly(icd: list[str], chosen: TextSettings) -> None:
+def test_saved_features_round_trip(icd: list[str], chosen: TextSettings) -> None:
     features, rows = TextFeatures.fit_transform(icd[:300], chosen)
     described = json.loads(json.dumps(features.describe()))
     arrays = {name: np.frombuffer(array.tobytes(), array.dtype) for name, array in features.to_arrays().items()}
@@ -209,7 +207,7 @@ def test_saved_features_come_back_exactly(icd: list[str], chosen: TextSettings) 
         assert restored.names(range(restored.count)) == features.names(range(features.count))
 
 
-def test_saved_features_that_do_not_fit_are_told() -> None:
+def test_inconsistent_saved_features_raise() -> None:
     features = TextFeatures.fit(["a b", "a b"], WORDS)
     arrays, described = features.to_arrays(), features.describe()
     with pytest.raises(HiNetError, match=r"no 'words\.idf'"):
@@ -257,7 +255,7 @@ def test_many_hash_bits_are_a_vocabulary_with_other_numbers(icd: list[str]) -> N
 
 
 @given(some_texts, st.integers(1, 3))
-def test_hashed_features_are_the_vocabulary_with_columns_added_up(texts: list[str], bits: int) -> None:
+def test_hashed_features_are_sums_of_vocabulary_columns(texts: list[str], bits: int) -> None:
     plain = TextSettings(char_ngrams=None, min_df=1, sublinear=False)
     result = fitted(texts, plain)
     if result is None:
@@ -317,7 +315,7 @@ def test_auto_chooses_characters_for_few_long_texts(name: str, least: int, monke
         assert TextFeatures.fit_chunks(iter([long[:1], long[1:]])).settings.char_ngrams == expected
 
 
-def test_auto_looks_at_the_first_texts_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_samples_the_first_texts_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hinet.data.text.vocabulary.FEW_TEXTS", 0)
     monkeypatch.setattr("hinet.data.text.vocabulary.SAMPLE_TEXTS", 3)
     texts = ["one", "two one", "two", *["word " * 200] * 5]
@@ -385,7 +383,7 @@ CONTAINERS: dict[str, Callable[[list[str]], Any]] = {
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("extra", [[], ["Ménière's disease, ½", ""]], ids=["ascii", "unicode"])
-def test_every_container_gives_the_same(icd: list[str], container: str, extra: list[str]) -> None:
+def test_every_container_has_the_same_features(icd: list[str], container: str, extra: list[str]) -> None:
     texts = [*icd[:20], *extra, *icd[20:40]]
     features, rows = TextFeatures.fit_transform(texts, BOTH)
     again, same_rows = TextFeatures.fit_transform(CONTAINERS[container](texts), BOTH)
@@ -417,17 +415,17 @@ def test_every_container_gives_the_same(icd: list[str], container: str, extra: l
         (None, "got NoneType"),
     ],
 )
-def test_what_is_no_text_is_told_with_its_row(texts: Any, message: str) -> None:
+def test_values_that_are_not_text_raise_with_the_row(texts: Any, message: str) -> None:
     with pytest.raises(HiNetError, match=message):
         TextFeatures.fit_transform(texts)
 
 
-def test_rows_of_chunks_are_counted_through() -> None:
+def test_errors_number_rows_across_chunks() -> None:
     with pytest.raises(HiNetError, match="row 3: expected a text, got None"):
         TextFeatures.fit_chunks([["a", "b"], ["a", None]])
 
 
-def test_text_that_is_not_utf8_is_told() -> None:
+def test_text_that_is_not_utf8_raises() -> None:
     broken = pa.Array.from_buffers(
         pa.string(), 1, [None, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"a\xff")]
     )
@@ -436,7 +434,7 @@ def test_text_that_is_not_utf8_is_told() -> None:
 
 
 @pytest.mark.parametrize("fit", [TextFeatures.fit, TextFeatures.fit_transform])
-def test_texts_without_features_are_told(fit: Callable[..., Any]) -> None:
+def test_texts_without_features_raise(fit: Callable[..., Any]) -> None:
     with pytest.raises(HiNetError, match="there are no training texts"):
         fit([])
     with pytest.raises(HiNetError, match="none of the 2 training texts has a word; is it the right column"):
@@ -460,7 +458,7 @@ def test_texts_without_features_are_told(fit: Callable[..., Any]) -> None:
         ({"hash_bits": 8, "max_features": 9}, "hash_bits alone sets the number of features"),
     ],
 )
-def test_settings_that_make_no_sense_are_told(wrong: dict[str, Any], message: str) -> None:
+def test_invalid_settings_raise(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(HiNetError, match=message):
         TextSettings(**wrong)
 
@@ -496,7 +494,7 @@ def test_every_ngram_of_few_texts_is_a_feature(monkeypatch: pytest.MonkeyPatch) 
         TextFeatures.fit(["red", "green"], TextSettings(char_ngrams=None, min_df=2))
 
 
-def test_a_text_that_is_too_long_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_is_too_long_raises_with_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_input, "MAX_TEXT_BYTES", 20)
     remedy = "more than 20; split it into several rows, or truncate it"
     features = TextFeatures.fit(["a short text", "x" * 20])

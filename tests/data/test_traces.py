@@ -51,7 +51,7 @@ def test_every_trace_steps_along_allowed_edges_and_ends_in_stop(case: tuple[Laye
 
 
 @given(layered_with_ends())
-def test_every_path_can_be_given_itself(case: tuple[Layers, set[str]]) -> None:
+def test_every_path_can_be_encoded(case: tuple[Layers, set[str]]) -> None:
     layers, ending = case
     paths = list(all_traces(layers.taxonomy, ending))
     assume(paths)
@@ -64,7 +64,7 @@ def animals() -> Layers:
     return Layers.of(Taxonomy.from_edges([("animal", "pet"), ("pet", "cat"), ("animal", "wild")]), ends=["cat", "wild"])
 
 
-def test_an_unknown_label_is_named_with_its_row_and_the_nearest_id() -> None:
+def test_an_unknown_label_raises_with_its_row_and_the_nearest_id() -> None:
     with pytest.raises(
         LabelError, match=r"row 1: label 'cats' is not in the taxonomy of 4 nodes; did you mean 'cat'\?"
     ):
@@ -73,7 +73,7 @@ def test_an_unknown_label_is_named_with_its_row_and_the_nearest_id() -> None:
         Traces.encode_sets(animals(), [["cat", "wild"], [], ["cats"]])
 
 
-def test_a_label_that_may_not_end_a_trace_is_refused() -> None:
+def test_a_label_that_cannot_end_a_trace_raises() -> None:
     with pytest.raises(LabelError, match="row 1: no trace may end at 'pet'"):
         Traces.encode(animals(), ["cat", "pet", "pet"])
     with pytest.raises(LabelError, match="row 0: no trace may end at 'pet'"):
@@ -82,7 +82,7 @@ def test_a_label_that_may_not_end_a_trace_is_refused() -> None:
         Traces.encode_sets(animals(), [[], ["animal"]])
 
 
-def test_a_path_off_the_edges_is_refused() -> None:
+def test_a_path_that_does_not_follow_edges_raises() -> None:
     with pytest.raises(LabelError, match="row 1: 'cat' is not a child of 'animal'"):
         Traces.encode_paths(animals(), [["pet", "cat"], ["cat"]])
     lone = Layers.of(Taxonomy.from_edges([(None, "a"), (None, "b"), ("b", "c")]))
@@ -92,7 +92,7 @@ def test_a_path_off_the_edges_is_refused() -> None:
         Traces.encode_paths(lone, [[]])
 
 
-def test_decode_wants_one_label_a_row() -> None:
+def test_decode_requires_one_label_per_row() -> None:
     with pytest.raises(LabelError, match="row 1: 2 labels"):
         Traces.encode_sets(animals(), [["cat"], ["cat", "wild"]]).decode()
     with pytest.raises(LabelError, match="row 0: 0 labels"):
@@ -109,7 +109,7 @@ def test_a_label_with_too_many_paths_asks_for_the_path(monkeypatch: pytest.Monke
     assert Traces.encode_paths(layers, [("01", "12", "end")]).decode() == ["end"]
 
 
-def test_no_rows_are_fine() -> None:
+def test_no_rows_are_valid() -> None:
     assert Traces.encode(animals(), []).decode() == []
     assert Traces.encode_paths(animals(), []).paths() == []
 
@@ -121,7 +121,7 @@ def test_a_deep_chain_is_encoded_without_recursion() -> None:
     assert traces.decode() == ["5000", "1"]
 
 
-def test_unknown_steps_and_padding_are_told_by_their_row() -> None:
+def test_unknown_steps_and_padding_raise_with_the_row() -> None:
     with pytest.raises(
         LabelError, match=r"row 1: label 'cats' is not in the taxonomy of 4 nodes; did you mean 'cat'\?"
     ):
@@ -129,20 +129,20 @@ def test_unknown_steps_and_padding_are_told_by_their_row() -> None:
     assert Traces.encode_paths(animals(), [["wild", ""], ["pet", "cat"]]).decode() == ["wild", "cat"]
 
 
-def test_what_is_no_list_of_labels_is_told() -> None:
+def test_values_that_are_not_a_list_of_labels_raise() -> None:
     with pytest.raises(LabelError, match="expected a list of labels, got the text 'cat'"):
         Traces.encode(animals(), "cat")
     with pytest.raises(LabelError, match="row 1: expected one label, got 2; use encode_sets"):
         Traces.encode(animals(), ["cat", ["cat", "wild"]])
 
 
-def test_labels_out_of_reach_are_told_as_such() -> None:
+def test_unreachable_labels_raise() -> None:
     layers = Layers.of(Taxonomy.from_edges([("r", "a"), (None, "lost")], root="r"))
     with pytest.raises(LabelError, match="row 0: 'lost' cannot be reached from the root"):
         Traces.encode(layers, ["lost"])
 
 
-def test_joined_parts_are_the_whole() -> None:
+def test_joined_parts_equal_the_whole() -> None:
     parts = [Traces.encode(animals(), ["cat"]), Traces.encode(animals(), []), Traces.encode(animals(), ["wild", "cat"])]
     assert Traces.joined(animals(), parts).decode() == ["cat", "wild", "cat"]
     assert Traces.joined(animals(), []).decode() == []

@@ -32,12 +32,12 @@ def test_an_old_file_stays_whole_until_the_new_one_is_complete(tmp_path: Path, m
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_a_path_with_nul_is_told(tmp_path: Path) -> None:
+def test_a_path_with_nul_raises(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="cannot be written"):
         write_text(str(tmp_path / "a\0b"), "text")
 
 
-def test_a_folder_is_there_when_it_is_complete_and_not_before(tmp_path: Path) -> None:
+def test_a_folder_appears_when_it_is_complete(tmp_path: Path) -> None:
     target = tmp_path / "folder"
     with new_folder(target) as unfinished:
         (unfinished / "file.txt").write_text("new")
@@ -48,7 +48,7 @@ def test_a_folder_is_there_when_it_is_complete_and_not_before(tmp_path: Path) ->
     assert (target / "file.txt").read_text() == "new"
 
 
-def test_a_folder_that_fails_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failure_leaves_no_folder(tmp_path: Path) -> None:
     def fail(unfinished: Path) -> None:
         (unfinished / "file.txt").write_text("half")
         raise OSError(28, "No space left on device")
@@ -69,7 +69,7 @@ with locked(Path(sys.argv[1])):
 """
 
 
-def test_a_holder_may_take_the_lock_again_and_others_wait(tmp_path: Path) -> None:
+def test_a_holder_may_lock_again_and_others_wait(tmp_path: Path) -> None:
     waits, order = threading.Event(), []
 
     def other() -> None:

@@ -1,4 +1,4 @@
-"""What changed between two taxonomies, against sets of parents that are compared one by one."""
+"""Changes between two taxonomies, compared with sets of parents."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def parents_of(taxonomy: Taxonomy, node: str) -> set[str]:
 
 
 @given(old=small(), new=small(), rename=st.booleans())
-def test_changes_are_those_of_names_and_parents(old: Taxonomy, new: Taxonomy, rename: bool) -> None:
+def test_changes_match_names_and_parents(old: Taxonomy, new: Taxonomy, rename: bool) -> None:
     gone, fresh = [n for n in old if n not in new], [n for n in new if n not in old]
     renamed = {gone[0]: fresh[0]} if rename and gone and fresh else {}
     change = TaxonomyChange.between(old, new, renamed)
@@ -56,14 +56,14 @@ def test_changes_are_those_of_names_and_parents(old: Taxonomy, new: Taxonomy, re
     assert not told or moved
 
 
-def test_the_nodes_that_gain_and_lose_labels_stand_below_the_common_ancestor() -> None:
+def test_nodes_that_gain_or_lose_labels_are_below_the_common_ancestor() -> None:
     old = Taxonomy.from_edges([("r", "a"), ("r", "b"), ("a", "c"), ("a", "d"), ("c", "x"), ("c", "y"), ("d", "z")])
     new = Taxonomy.from_edges([("r", "a"), ("r", "b"), ("a", "c"), ("a", "d"), ("d", "x"), ("c", "y"), ("d", "z")])
     change = TaxonomyChange.between(old, new)
     assert [new.ids[node] for node in change.nodes_with_other_labels()] == ["c", "d", "x"]
 
 
-def test_a_change_is_told() -> None:
+def test_a_change_as_text() -> None:
     old = Taxonomy.from_edges([(None, "food"), (None, "toys"), ("food", "milk"), ("food", "bread")])
     new = Taxonomy.from_edges(
         [(None, "food"), (None, "toys"), ("toys", "milk"), *[("food", f"n{n}") for n in range(9)]]
@@ -80,7 +80,7 @@ def test_a_change_is_told() -> None:
     assert str(same) == "no node was added, moved, renamed or removed"
 
 
-def test_renames_that_cannot_be_are_refused() -> None:
+def test_invalid_renames_raise() -> None:
     old = Taxonomy.from_edges([("r", "a"), ("r", "b"), ("r", "c")])
     new = Taxonomy.from_edges([("r", "d"), ("r", "c")])
     with pytest.raises(LabelError, match="'x' is not in the taxonomy"):

@@ -47,7 +47,7 @@ def test_each_of_several_cycles_is_printed() -> None:
     assert [problem.nodes for problem in report.errors] == [("a", "b"), ("c", "d")]
 
 
-def test_a_long_cycle_is_shortened_in_words_and_whole_in_data() -> None:
+def test_a_long_cycle_is_shortened_in_the_message_only() -> None:
     size = 3000
     report = checked("node,parent\n" + "\n".join(f"n{k},n{(k + 1) % size}" for k in range(size)))
     (problem,) = report.errors
@@ -55,7 +55,7 @@ def test_a_long_cycle_is_shortened_in_words_and_whole_in_data() -> None:
     assert len(problem.message) < 500
 
 
-def test_rows_of_one_id_must_agree() -> None:
+def test_rows_with_one_id_must_agree() -> None:
     report = checked("node,parent,title\nr,,R\na,r,A\nb,r,B\nc,a,One\nc,b,Two\n")
     assert found(report) == [("duplicate-id", 6)]
     assert "title 'Two' here and 'One' above" in report.errors[0].message
@@ -75,7 +75,7 @@ def test_warnings_do_not_fail() -> None:
     assert report.warnings[0].nodes == ("chain", "link", "end")
 
 
-def test_nodes_beside_the_root_are_reported() -> None:
+def test_nodes_next_to_the_root_are_reported() -> None:
     text = "node,parent\nr,\na,r\nb,r\nlone,\n"
     assert found(checked(text)) == [("unreachable", 5)]
     chosen = checked(text, root="r")
@@ -132,14 +132,14 @@ def test_a_cycle_names_the_lines_of_its_own_links() -> None:
     assert "e > f > e (lines 4, 6)" in report.errors[0].message
 
 
-def test_a_guessed_separator_and_a_long_cell_are_warned_of() -> None:
+def test_a_guessed_separator_and_a_long_cell_are_warnings() -> None:
     report = checked("node,parent\nr,\na,r\nb,r\nc,a|b\n")
     assert found(report) == [("guessed-separator", 5)]
     report = check(Table().parse("t.tsv", 'node\tparent\ttitle\nr\t\t\na\tr\t"inch\nb\tr\t12"\nc\tr\tC\n'))
     assert found(report) == [("long-cell", 3)]
 
 
-def test_a_dag_too_large_to_unroll_is_still_summed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dag_too_large_to_unroll_still_has_a_summary(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layers_module, "MAX_NEURONS", 50)
     report = check(Edges().parse("e.txt", "".join(f"n{n} n{n + s}\n" for n in range(20) for s in (1, 2))))
     assert [problem.code for problem in report.warnings] == ["unrolls"]
@@ -153,7 +153,7 @@ def test_leaves_are_counted_by_depth() -> None:
     assert report.summary["leaves_by_depth"] == {1: 1, 2: 1}
 
 
-def test_tops_beside_each_other_are_checked_too() -> None:
+def test_several_top_nodes_are_checked_too() -> None:
     wide = "".join(f"w{number},,t{number}\n" for number in range(WIDE))
     exactly = checked(f"node,parent,title\n{wide}x,w1,X\ny,w1,Y\n")
     assert "wide" not in {code for code, _ in found(exactly)}

@@ -42,7 +42,7 @@ def test_formats_are_detected(text: str, expected: str) -> None:
 @pytest.mark.parametrize(
     "text", ["hello world again\nand more\n", "x,y\n1,2\n", "a\tb\tc\nd\te\tf\n", "A :: B :: C\nA :: D\n"]
 )
-def test_what_is_no_hierarchy_is_not_guessed(tmp_path: Path, text: str) -> None:
+def test_texts_that_are_not_a_hierarchy_raise(tmp_path: Path, text: str) -> None:
     with pytest.raises(FileError, match=r"file.txt:1: .*(format|column)"):
         read(tmp_path, text)
 
@@ -82,7 +82,7 @@ def test_edges_and_id_paths_share_nodes(tmp_path: Path) -> None:
         read(tmp_path, "r a\nr b c\n", format="edges")
 
 
-def test_label_paths_take_any_separator(tmp_path: Path) -> None:
+def test_label_paths_may_have_any_separator(tmp_path: Path) -> None:
     assert read(tmp_path, "Food > Bread\nFood>Milk\n").ids == ("Food", "Food > Bread", "Food > Milk")
     assert read(tmp_path, "Food/Bread\nToys/Bread\n", format=LabelPaths("/")).ids == (
         "Food",
@@ -138,7 +138,7 @@ def test_bad_json_names_its_line(tmp_path: Path, text: str, message: str) -> Non
         read(tmp_path, text)
 
 
-def test_repeated_json_names_are_told_with_the_line(tmp_path: Path) -> None:
+def test_repeated_json_names_raise_with_the_line(tmp_path: Path) -> None:
     with pytest.raises(TaxonomyError, match=r"file.txt:3: duplicate id: 'a'"):
         read(tmp_path, '{"a": {},\n "b": {},\n "a": {}}')
 
@@ -160,7 +160,7 @@ def test_long_chains_are_read_from_every_line_format(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, lzma.compress])
-def test_compressed_files_are_read_as_they_are(tmp_path: Path, compress: object) -> None:
+def test_compressed_files_are_read_like_plain_ones(tmp_path: Path, compress: object) -> None:
     path = tmp_path / "taxonomy.tsv.any"
     path.write_bytes(compress(b"node\tparent\na\t\nb\ta\n"))  # type: ignore[operator]
     assert Taxonomy.from_file(path).ids == ("a", "b")
@@ -185,7 +185,7 @@ def test_a_self_parent_marks_the_root_only_if_nothing_else_does(tmp_path: Path) 
         read(tmp_path, "node\tparent\n1\t1\n")
 
 
-def test_known_nodes_are_not_cut_at_a_guessed_separator(tmp_path: Path) -> None:
+def test_known_nodes_are_not_split_at_a_guessed_separator(tmp_path: Path) -> None:
     taxonomy = read(tmp_path, "node,parent\nFood,\nDrink,\nFresh Food,Food\nMilk,Fresh Food\nSoup,Food Drink\n")
     assert taxonomy.parents("Milk") == ("Fresh Food",)
     assert taxonomy.parents("Soup") == ("Food", "Drink")
@@ -196,11 +196,11 @@ def test_a_child_column_makes_the_rows_edges(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["Food & Drink\tBread\nBread\tRye bread\n", "Food & Drink,Bread\nBread,Rye bread\n"])
-def test_delimited_edges_may_have_blanks(tmp_path: Path, text: str) -> None:
+def test_delimited_edges_may_have_spaces(tmp_path: Path, text: str) -> None:
     assert read(tmp_path, text, format="edges").ids == ("Food & Drink", "Bread", "Rye bread")
 
 
-def test_spreadsheet_leftovers_are_passed_over(tmp_path: Path) -> None:
+def test_empty_spreadsheet_rows_are_skipped(tmp_path: Path) -> None:
     taxonomy = read(tmp_path, "sep=;\nnode;parent;title\na;;x\n;;\n   \nb;a;y\n")
     assert taxonomy.titles == ("x", "y")
     with pytest.raises(TaxonomyError, match=r"file.txt:6: the parent 'z' of 'b'"):
@@ -222,26 +222,26 @@ def test_a_flat_json_list_names_its_parents(tmp_path: Path) -> None:
         ("anchovy|bacon", "add a row for it, or set `parent_sep`"),
     ],
 )
-def test_unknown_parents_come_with_a_remedy(tmp_path: Path, parent: str, hint: str) -> None:
+def test_unknown_parents_have_a_remedy(tmp_path: Path, parent: str, hint: str) -> None:
     with pytest.raises(TaxonomyError, match=f"file.txt:4: the parent .*{hint}"):
         read(tmp_path, f"node,parent\na,\nb ,a\nc,{parent}\nd,elsewhere\n")
 
 
 @pytest.mark.parametrize("text", ['{"a":\u00a0{}}', '{"a":\x0c{}}', '["a"]\x1c', '{"a": ' + "1" * 5000 + "}", "[1"])
-def test_what_json_refuses_is_refused(tmp_path: Path, text: str) -> None:
+def test_invalid_json_raises(tmp_path: Path, text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         json.loads(text)
     with pytest.raises(FileError, match=r"file.txt:1: "):
         read(tmp_path, text, format="json")
 
 
-def test_json_escapes_that_no_file_can_hold_are_refused(tmp_path: Path) -> None:
+def test_json_escapes_that_no_file_can_hold_raise(tmp_path: Path) -> None:
     for escape in ("\\ud800", "\\u0000"):
         with pytest.raises(FileError, match=r"file.txt:2: .*no text file can hold"):
             read(tmp_path, '{"a": {},\n"' + escape + '": {}}')
 
 
-def test_json_nodes_may_be_told_again_by_their_id(tmp_path: Path) -> None:
+def test_json_nodes_may_be_repeated_by_their_id(tmp_path: Path) -> None:
     shared = {"id": "s", "title": "Shared", "children": [{"id": "t"}]}
     taxonomy = read(
         tmp_path, json.dumps([{"id": "a", "children": [shared]}, {"id": "b", "children": [shared, {"id": "t"}]}])
@@ -265,7 +265,7 @@ def test_json_objects_without_children_lists(tmp_path: Path) -> None:
     }
 
 
-def test_json_lines_are_those_of_the_names(tmp_path: Path) -> None:
+def test_json_line_numbers_are_those_of_the_names(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"file.txt:2: expected the children of 'b'"):
         read(tmp_path, '{"a": {},\n"b":\n\n7}')
 

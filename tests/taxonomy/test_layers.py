@@ -18,7 +18,7 @@ def test_number_of_complete_traces_equals_enumeration(case: tuple[Layers, set[st
 
 
 @given(layered())
-def test_neurons_are_the_pairs_of_node_and_depth(layers: Layers) -> None:
+def test_neurons_are_pairs_of_node_and_depth(layers: Layers) -> None:
     taxonomy = layers.taxonomy
     reached = {(taxonomy.root, 0)}
     frontier = {taxonomy.ids[top] for top in taxonomy.tops}
@@ -57,7 +57,7 @@ def test_edges_of_the_layers_are_the_edges_of_the_taxonomy_and_the_stops(layers:
 
 
 @given(layered())
-def test_every_leaf_ends_and_the_last_layer_is_the_stop_alone(layers: Layers) -> None:
+def test_every_leaf_ends_and_the_last_layer_is_only_the_stop(layers: Layers) -> None:
     leaves = np.flatnonzero(layers.taxonomy.leaves)
     assert layers.ends[np.isin(layers.node, leaves) & (layers.node >= 0)].all()
     last = layers.layer(layers.height + 1)
@@ -110,7 +110,7 @@ def test_one_node_alone_is_a_layer_below_a_virtual_root() -> None:
     assert layers.option_neuron.tolist() == [1, STOP]
 
 
-def test_a_dag_that_unrolls_too_far_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dag_that_unrolls_too_far_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layers_module, "MAX_NEURONS", 1000)
     shortcuts = [(str(n), str(n + step)) for n in range(100) for step in (1, 2)]
     with pytest.raises(TaxonomyError, match="unrolls into more than 1,000 neurons"):
@@ -123,13 +123,13 @@ def test_layer_numbers_are_checked() -> None:
         layers.layer(3)
 
 
-def test_ends_out_of_reach_of_the_root_are_refused() -> None:
+def test_unreachable_ends_raise() -> None:
     taxonomy = Taxonomy.from_edges([("r", "a"), (None, "lost")], root="r")
     with pytest.raises(TaxonomyError, match="'lost'"):
         Layers.of(taxonomy, ends=["lost"])
 
 
-def test_paths_beyond_floats_are_counted_and_refused_as_labels() -> None:
+def test_labels_with_more_paths_than_floats_can_count_raise() -> None:
     edges = [(f"{n}", f"{n}{side}") for n in range(1100) for side in "ab"]
     edges += [(f"{n}{side}", f"{n + 1}") for n in range(1100) for side in "ab"]
     layers = Layers.of(Taxonomy.from_edges(edges), ends=())

@@ -1,4 +1,4 @@
-"""SKOS and OBO: what is read from every syntax, what is told of bad files, and that what is written comes back."""
+"""SKOS and OBO: reading every syntax, errors in bad files, and round trips."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_rdf_xml_may_have_entities(tmp_path: Path) -> None:
         Taxonomy.from_file(written(tmp_path, head + body.replace("</skos:Concept>", ""), "broken.rdf"))
 
 
-def test_titles_are_in_the_language_of_most_labels_or_the_wanted_one(tmp_path: Path) -> None:
+def test_titles_are_in_the_given_language_or_that_of_most_labels(tmp_path: Path) -> None:
     path = written(tmp_path, TURTLE, "things.ttl")
     assert Taxonomy.from_file(path).titles == ("Tier", "Kuh", "Kalb", "farm")  # three labels, and two in en
     assert Taxonomy.from_file(path, format=Skos("de")).attributes["synonyms"][1] == "Rind"
@@ -105,7 +105,7 @@ def test_one_scheme_can_be_chosen(tmp_path: Path, scheme: str) -> None:
         Taxonomy.from_file(path, format=Skos(scheme="thing"))
 
 
-def test_cycles_and_broken_files_are_told(tmp_path: Path) -> None:
+def test_cycles_and_damaged_files_raise(tmp_path: Path) -> None:
     cycle = written(tmp_path, TURTLE + "c:animal skos:broader c:calf .", "cycle.ttl")
     with pytest.raises(TaxonomyError, match=f"cycle.ttl: cycle of 3: {ANIMAL} > {COW} > {CALF} > {ANIMAL}"):
         Taxonomy.from_file(cycle)
@@ -178,7 +178,7 @@ def test_an_ontology_has_terms_synonyms_and_definitions(tmp_path: Path) -> None:
         ("name: herd", "id: A:9", 26, "a second id"),
     ],
 )
-def test_bad_lines_are_named(tmp_path: Path, old: str, new: str, line: int, message: str) -> None:
+def test_bad_lines_raise_with_their_number(tmp_path: Path, old: str, new: str, line: int, message: str) -> None:
     with pytest.raises(FileError, match=message) as error:
         Taxonomy.from_file(written(tmp_path, OBO.replace(old, new), "animals.obo"))
     assert error.value.line == line
@@ -190,7 +190,7 @@ def test_cycles_name_their_lines(tmp_path: Path) -> None:
         Taxonomy.from_file(written(tmp_path, text, "animals.obo"))
 
 
-def test_terms_are_those_of_fastobo(tmp_path: Path) -> None:
+def test_terms_equal_those_of_fastobo(tmp_path: Path) -> None:
     import fastobo
 
     text = OBO.replace("! a comment\n", "").replace(" {young}", "")  # both of which it refuses
@@ -211,7 +211,7 @@ def test_terms_are_those_of_fastobo(tmp_path: Path) -> None:
 
 
 @given(st.lists(awkward_names))
-def test_terms_in_a_cell_come_back(terms: list[str]) -> None:
+def test_terms_in_a_cell_round_trip(terms: list[str]) -> None:
     assert split_terms(join_terms(terms)) == terms
 
 
@@ -231,7 +231,7 @@ def described(draw: st.DrawFn) -> Taxonomy:
 
 
 @given(described(), st.sampled_from([".ttl", ".obo", ".ttl.gz", ".obo.xz"]))
-def test_what_is_written_comes_back(tmp_path_factory: pytest.TempPathFactory, taxonomy: Taxonomy, suffix: str) -> None:
+def test_a_written_file_round_trips(tmp_path_factory: pytest.TempPathFactory, taxonomy: Taxonomy, suffix: str) -> None:
     path = tmp_path_factory.mktemp("written") / f"taxonomy{suffix}"
     if "obo" in suffix and any("\r" in cell for row in taxonomy.rows() for cell in row):
         with pytest.raises(TaxonomyError, match="carriage return"):
@@ -253,7 +253,7 @@ def test_ids_that_are_iris_stay_iris(tmp_path: Path) -> None:
     assert Taxonomy.from_file(tmp_path / "again.ttl") == taxonomy
 
 
-def test_blank_labels_and_other_languages_are_no_titles(tmp_path: Path) -> None:
+def test_blank_labels_and_other_languages_are_not_titles(tmp_path: Path) -> None:
     text = TURTLE.replace('"animal"@en', '" "@en').replace('"cow"@en', '"koe"@nl')
     taxonomy = Taxonomy.from_file(written(tmp_path, text, "things.ttl"), format=Skos("en"))
     assert taxonomy.titles == ("", "", "calf", "farm")
@@ -268,7 +268,7 @@ def test_a_thesaurus_needs_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         Taxonomy.from_file(path)
 
 
-def test_formats_are_told_apart() -> None:
+def test_formats_are_distinguished() -> None:
     assert syntax_of(TURTLE) == "Turtle"
     assert Obo.recognises(OBO)
     assert {"skos", "obo", "arff"} <= FORMATS.keys()
@@ -277,7 +277,7 @@ def test_formats_are_told_apart() -> None:
         assert not Obo.recognises(other)
 
 
-def test_control_characters_that_python_takes_for_blanks_stay_in_ids(tmp_path: Path) -> None:
+def test_control_characters_stay_in_ids(tmp_path: Path) -> None:
     taxonomy = Taxonomy.from_edges([("top", "low\x1f"), ("top", "low\\")])
     taxonomy.write(tmp_path / "written.obo")
     assert Taxonomy.from_file(tmp_path / "written.obo").ids == taxonomy.ids
@@ -307,7 +307,7 @@ def rdf_xml(doctype: str, label: str) -> str:
         ('<!ENTITY a "x&#38;a;">', 3),
     ],
 )
-def test_entities_other_than_short_text_are_refused_with_their_line(
+def test_entities_other_than_short_text_raise_with_the_line(
     tmp_path: Path, encoding: str, entities: str, line: int
 ) -> None:
     path = tmp_path / "bomb.rdf"
@@ -325,13 +325,13 @@ def test_unclosed_comments_are_read_in_linear_time(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
-def test_entities_that_stand_for_much_text_are_refused(tmp_path: Path) -> None:
+def test_entities_that_expand_to_long_text_raise(tmp_path: Path) -> None:
     doctype = f'<!DOCTYPE rdf:RDF [<!ENTITY a "{"x" * 900}">]>'
     with pytest.raises(FileError, match="the entities of the file stand for 4,500,000 characters"):
         read_draft(written(tmp_path, rdf_xml(doctype, "&a;" * 5_000), "quadratic.rdf"))
 
 
-def test_entities_are_written_out_where_xml_does_so(tmp_path: Path) -> None:
+def test_entities_are_expanded_as_in_xml(tmp_path: Path) -> None:
     doctype = """<!DOCTYPE rdf:RDF [
 <!ENTITY q 'a "b" ]>'>  <!-- it's ] -->
 <!ENTITY q "the second does not count">
@@ -353,7 +353,7 @@ def test_entities_are_written_out_where_xml_does_so(tmp_path: Path) -> None:
         ('{"@id": "a:b", "a:p":\n', "{}}", '{"@id": "a:b", |"a:p":|{}|}'),
     ],
 )
-def test_deep_nesting_is_refused_in_rdf_xml_and_json_ld(tmp_path: Path, start: str, end: str, nested: str) -> None:
+def test_deep_nesting_raises_in_rdf_xml_and_json_ld(tmp_path: Path, start: str, end: str, nested: str) -> None:
     outer, inner, inner_end, outer_end = nested.split("|")
     text = start + (outer + inner) * 50_000 + (inner_end + outer_end) * 50_000 + end
     with pytest.raises(FileError, match="more than 500 elements are nested") as error:
@@ -361,6 +361,6 @@ def test_deep_nesting_is_refused_in_rdf_xml_and_json_ld(tmp_path: Path, start: s
     assert error.value.line == 2
 
 
-def test_many_comments_before_other_text_are_recognised_at_once() -> None:
+def test_many_comments_are_skipped_in_linear_time() -> None:
     assert syntax_of("<!-- a -->" * 10_000 + "node,parent") is None
     assert syntax_of("<!-- a -->" * 10_000 + "<?style x?>" + RDF) == "RDF/XML"

@@ -24,7 +24,7 @@ from tests.strategies import awkward_names, taxonomies
     suffix=st.sampled_from([".csv", ".tsv"]),
     titles=st.lists(st.one_of(awkward_names, st.just("")), min_size=9, max_size=9),
 )
-def test_write_and_read_gives_the_same_taxonomy(
+def test_a_taxonomy_round_trips_through_a_file(
     tmp_path_factory: pytest.TempPathFactory, taxonomy: Taxonomy, suffix: str, titles: list[str]
 ) -> None:
     path = tmp_path_factory.mktemp("round") / f"taxonomy{suffix}"
@@ -77,7 +77,7 @@ def test_every_path_of_names_has_its_own_id(paths: list[tuple[str, ...]]) -> Non
 
 
 @given(st.lists(st.lists(awkward_names, min_size=1, max_size=3).map(tuple), min_size=2, max_size=6, unique=True))
-def test_nodes_that_are_added_come_after_the_others(paths: list[tuple[str, ...]]) -> None:
+def test_added_nodes_come_last(paths: list[tuple[str, ...]]) -> None:
     whole, part = Taxonomy.from_paths(paths), Taxonomy.from_paths(paths[:1])
     whole, part = whole.under_virtual_root(), part.under_virtual_root()
     wider = part.with_nodes({node: next(iter(whole.parents(node)), None) for node in whole.ids if node not in part.ids})
@@ -99,7 +99,7 @@ def test_nodes_that_are_added_come_after_the_others(paths: list[tuple[str, ...]]
         ({"milk": "food", "bread": "food"}, "'bread' is in the taxonomy already; give each new node an id of its own"),
     ],
 )
-def test_nodes_that_cannot_be_added_are_named(parents: dict[str, str | None], message: str) -> None:
+def test_nodes_that_cannot_be_added_raise(parents: dict[str, str | None], message: str) -> None:
     with pytest.raises(TaxonomyError, match=re.escape(message)):
         Taxonomy.from_edges([("food", "bread"), ("food", "cake")]).with_nodes(parents)
 
@@ -118,7 +118,7 @@ def test_the_only_top_node_with_children_is_the_root() -> None:
     assert Taxonomy.from_edges([(None, "a")]).root == -1
 
 
-def test_a_root_can_be_chosen_and_leaves_the_rest_out_of_reach() -> None:
+def test_nodes_outside_a_chosen_root_are_unreachable() -> None:
     taxonomy = Taxonomy.from_edges([("r", "a"), (None, "lost"), ("lost", "found"), ("lost", "a")], root="r")
     assert dict(zip(taxonomy.ids, taxonomy.depth.tolist(), strict=True)) == {"r": 0, "a": 1, "lost": -1, "found": -1}
     with pytest.raises(TaxonomyError, match="root 'x' is not among the nodes"):
@@ -132,7 +132,7 @@ def test_a_root_can_be_chosen_and_leaves_the_rest_out_of_reach() -> None:
         Taxonomy.from_edges([("r", "a")], root="a")
 
 
-def test_errors_in_python_values_are_told() -> None:
+def test_invalid_python_values_raise() -> None:
     with pytest.raises(TaxonomyError, match="cycle of 3: a > b > c > a"):
         Taxonomy.from_edges([("a", "b"), ("b", "c"), ("c", "a"), (None, "top")])
     with pytest.raises(TaxonomyError, match="'b' is its own parent"):
@@ -178,12 +178,12 @@ def test_taxonomies_that_differ_in_anything_are_not_equal() -> None:
     assert one != "taxonomy"
 
 
-def test_siblings_stand_in_the_order_of_the_nodes() -> None:
+def test_siblings_are_in_the_order_of_the_nodes() -> None:
     taxonomy = Taxonomy.from_edges([("p", "b"), ("q", "a"), ("q", "b"), ("p", "a")])
     assert taxonomy.children("p") == taxonomy.children("q") == ("b", "a")
 
 
-def test_attributes_that_a_table_cannot_hold_are_refused(tmp_path: Path) -> None:
+def test_attributes_that_a_table_cannot_hold_raise(tmp_path: Path) -> None:
     with pytest.raises(TaxonomyError, match="an attribute is called ' x'"):
         Taxonomy.from_edges([("a", "b")], attributes={" x": {"a": "1"}})
     with pytest.raises(TaxonomyError, match="an attribute is called 'parent'"):
@@ -220,11 +220,11 @@ def test_an_unknown_node_may_be_several_labels() -> None:
         Taxonomy.from_edges([(None, "a"), (None, "b")]).position("a; b")
 
 
-def test_repr_tells_the_shape() -> None:
+def test_repr_shows_the_shape() -> None:
     assert repr(Taxonomy.from_edges([("a", "b"), ("a", "c")])) == "<Taxonomy: tree of 3 nodes, 2 leaves, height 1>"
 
 
-def test_numbers_are_ids_and_missing_values_are_nothing() -> None:
+def test_numbers_are_ids_and_missing_values_are_not() -> None:
     taxonomy = Taxonomy.from_edges([(np.nan, 1), (1, 2), (np.int64(1), 3.5)], root=1)  # type: ignore[arg-type]
     assert taxonomy.ids == ("1", "2", "3.5")
     assert 2 in taxonomy
@@ -240,12 +240,12 @@ def test_numbers_are_ids_and_missing_values_are_nothing() -> None:
         Taxonomy.from_paths([("A",)], steps="x")  # type: ignore[arg-type]
 
 
-def test_paths_of_names_too_deep_for_ids_are_refused() -> None:
+def test_paths_of_names_too_deep_for_ids_raise() -> None:
     with pytest.raises(TaxonomyError, match="more than 100,000 characters"):
         Taxonomy.from_paths([("x" * 30_000,) * 4])
 
 
-def test_the_ending_of_the_name_chooses_how_to_write(tmp_path: Path) -> None:
+def test_the_suffix_determines_the_format_to_write(tmp_path: Path) -> None:
     taxonomy = Taxonomy.from_edges([("a", "b,c")])
     for name in ("t.tsv", "t.csv", "t.tsv.gz", "t.CSV.xz"):
         taxonomy.write(tmp_path / name)

@@ -40,8 +40,8 @@ class ArraySpec:
     low: float | None = None
     high: float | str | None = None  # the largest value; the name of a size is an exclusive limit
     rising: bool = False  # values are strictly ascending
-    values: str | None = None  # for offsets: the size of the array that they split into lists
-    filled: bool = False  # for offsets: no list is empty
+    values: str | None = None  # size of the array that offsets split into lists
+    filled: bool = False  # offsets: no list is empty
     optional: bool = False
     bits: int | None = None  # required bits per number
 

@@ -18,7 +18,7 @@ from hinet.taxonomy.paths import PATH_SEP
 from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy
 
 Line = Callable[[int], int | None]  # returns the line that first names a node
-WIDE = 1_000  # with more children than this, a level is usually missing
+WIDE = 1_000  # a node with more children usually lacks a level
 
 
 @dataclass(frozen=True)

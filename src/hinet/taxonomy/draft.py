@@ -338,7 +338,7 @@ def _cycles(draft: Draft, ids: Sequence[str], edge_parent: Ints, edge_child: Int
 
 
 def _cycle_problem(draft: Draft, ids: Sequence[str], upward: list[int], links: list[int]) -> Problem:
-    cycle = upward[::-1]  # in the direction of all paths, parent before child
+    cycle = upward[::-1]  # parent before child, like all paths
     first = cycle.index(min(cycle))
     names = tuple(ids[node] for node in cycle[first:] + cycle[:first])
     ellipsis = ["…"] if len(names) > _MAX_CYCLE_SHOWN else []

@@ -29,7 +29,7 @@ def as_id(value: Any) -> str:
     """
     if isinstance(value, str):
         return str(value)
-    if value is None or type(value).__name__ in _MISSING or value != value:  # in this order: NA has no truth value
+    if value is None or type(value).__name__ in _MISSING or value != value:  # NA has no truth value
         return ""
     if isinstance(value, float) and value.is_integer():  # tables with missing values hold integers as floats
         return str(int(value))

@@ -140,7 +140,7 @@ def _data_lines(path: str | Path, text: str, header: ArffHeader) -> _DataLines:
         stripped = line.strip()
         if has_comments and stripped.startswith("%"):
             continue
-        if has_comments and not has_quotes:  # with quotes, a % may be part of a value
+        if has_comments and not has_quotes:  # a % may be part of a quoted value
             stripped = stripped.partition("%")[0].rstrip()
         if stripped:
             texts.append(stripped)

@@ -23,7 +23,7 @@ Ints64: TypeAlias = NDArray[np.int64]
 OTHER, WORD, BLANK = 0, 1, 2  # classes of characters
 SEED = np.uint64(0x9E3779B97F4A7C15)  # the hash of an empty n-gram
 PAD = 32  # the space around a word
-ZERO: Any = np.int64(0)  # for a literal, numba would compile a kernel again
+ZERO: Any = np.int64(0)  # numba would compile a kernel again for a literal
 
 _STEP = np.uint64(0xD6E8FEB86659FD93)
 _MIX1 = np.uint64(0xFF51AFD7ED558CCD)
