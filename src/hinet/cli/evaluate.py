@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from hinet.cli.options import PLOT, AsJson, EncoderFolder, ModelFolder, RunOptions, check_plot, option, thread_options
+from hinet.cli.options import (
+    PLOT,
+    AsJson,
+    EncoderFolder,
+    ModelFolder,
+    RunOptions,
+    check_plot,
+    option,
+    print_json,
+    thread_options,
+)
 from hinet.cli.table_options import FILES, ColumnOptions, RowOptions, column_options, row_options
 from hinet.errors import HiNetError, counted
 
@@ -185,7 +195,6 @@ def _print(
     sets: SetEvaluation | None,
     as_json: bool,
 ) -> None:
-    import json
     from dataclasses import asdict
 
     bound = loaded.risk_bound
@@ -195,7 +204,7 @@ def _print(
             figures["min_confidence_calibrated"] = {"promise": asdict(bound), **counts.as_shares()}
         if sets is not None:
             figures["sets"] = sets.as_dict()
-        typer.echo(json.dumps(figures, indent=2))
+        print_json(figures)
         return
     from rich.console import Console
 

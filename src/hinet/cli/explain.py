@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hinet.cli.options import AsJson, EncoderFolder, ModelFolder, RunOptions, option, thread_options
+from hinet.cli.options import AsJson, EncoderFolder, ModelFolder, RunOptions, option, print_json, thread_options
 from hinet.errors import HiNetError, quoted
 
 if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
@@ -50,9 +50,7 @@ def explain(
         raise HiNetError("the text is empty; give the words to explain")
     explanation = loaded.explain(text, label, most=most)
     if as_json:
-        import json
-
-        typer.echo(json.dumps(_as_dict(explanation, loaded.style), indent=2, ensure_ascii=False))
+        print_json(_as_dict(explanation, loaded.style))
         return
     from rich.console import Console
 

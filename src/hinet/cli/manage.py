@@ -19,6 +19,7 @@ from hinet.cli.options import (
     check_outputs,
     check_plot,
     option,
+    print_json,
     quiet_option,
     thread_options,
 )
@@ -41,8 +42,6 @@ def inspect(
 
     Example: hinet inspect model
     """
-    import json
-
     from hinet.classifier.bundle import read_description
     from hinet.cli.taxonomy import summary_lines
     from hinet.taxonomy.check import summarise
@@ -60,7 +59,7 @@ def inspect(
         _write_card(model, manifest, summarise(taxonomy), out)
         return
     if as_json:
-        typer.echo(json.dumps({**manifest, "taxonomy": summarise(taxonomy)}, indent=2, ensure_ascii=False))
+        print_json({**manifest, "taxonomy": summarise(taxonomy)})
         return
     for line in [*_lines(manifest), *summary_lines("taxonomy", summarise(taxonomy))]:
         typer.echo(line)

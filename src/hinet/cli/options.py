@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
@@ -89,6 +90,11 @@ EncoderFolder = Annotated[
     ),
 ]
 AsJson = Annotated[bool, option("Print machine-readable output.", "--json")]
+
+
+def print_json(value: Any) -> None:
+    """Print a value as indented JSON."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import typer
 
 from hinet.choices import DRAWN_CHILDREN, DRAWN_DEPTH, TAXONOMY_FORMATS, TaxonomyFormatName
 from hinet.cli.main import with_options
-from hinet.cli.options import AsJson, RunOptions, check_outputs, option, quiet_option, shared_options
+from hinet.cli.options import AsJson, RunOptions, check_outputs, option, print_json, quiet_option, shared_options
 from hinet.cli.table_options import LabelSep, parse_delimiter
 from hinet.errors import HiNetError, counted
 
@@ -161,7 +161,7 @@ def check(
         line, path = getattr(error, "line", None), getattr(error, "path", None)
         report = Report(str(hierarchy.file), (Problem("error", "unreadable", str(error), line, (), path),), None)
     if as_json:
-        _print_json(report)
+        print_json(_as_dict(report))
     else:
         _print_report(report, every)
     if report.errors:
@@ -235,21 +235,18 @@ def _row_labels(path: Path, column: str | None, separator: str | None, encoding:
     return RowLabels(str(path), numbers, labels)
 
 
-def _as_dict(problem: Problem) -> dict[str, Any]:
-    return {**vars(problem), "message": with_options(problem.message)}
-
-
-def _print_json(report: Report) -> None:
-    import json
-
-    result = {
+def _as_dict(report: Report) -> dict[str, Any]:
+    errors, warnings = (
+        [{**vars(problem), "message": with_options(problem.message)} for problem in problems]
+        for problems in (report.errors, report.warnings)
+    )
+    return {
         "source": report.source,
         "ok": not report.errors,
-        "errors": [_as_dict(problem) for problem in report.errors],
-        "warnings": [_as_dict(problem) for problem in report.warnings],
+        "errors": errors,
+        "warnings": warnings,
         "summary": report.summary,
     }
-    typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
 
 
 def _print_report(report: Report, every: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hinet.choices import VECTOR_WIDTH
-from hinet.cli.options import AsJson, RunOptions, option, quiet_option, thread_options
+from hinet.cli.options import AsJson, RunOptions, option, print_json, quiet_option, thread_options
 from hinet.cli.table_options import ColumnOptions, RowOptions, row_options, text_options
 from hinet.errors import FileError, HiNetError, counted
 
@@ -103,8 +103,6 @@ def inspect(
 
     Example: hinet vectors inspect vectors
     """
-    import json
-
     from hinet.encoders.distillation import FILES, read_config
     from hinet.files import read_arrays
 
@@ -124,7 +122,7 @@ def inspect(
         **(about if isinstance(about, dict) else {}),
     }
     if as_json:
-        typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))
+        print_json(summary)
         return
     typer.echo(f"{folder}: {counted(shape[0], 'token')} of width {shape[1]:,}, {summary['bytes'] / 1e6:,.1f} MB")
     if isinstance(about, dict):

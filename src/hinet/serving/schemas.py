@@ -18,26 +18,33 @@ MAX_PAGE = 500
 MAX_ID = 2**53  # larger integers are not exact in JavaScript
 MAX_REVIEW_PAGE = 100  # rows per page of the review queue
 
+
+def doc(description: str, **constraints: Any) -> Any:
+    """Return a field with a description."""
+    return Field(description=description, **constraints)
+
+
+def _with_examples(*examples: dict[str, Any]) -> ConfigDict:
+    return ConfigDict(json_schema_extra={"examples": [*examples]})
+
+
 Probability = Annotated[float, Field(ge=0, le=1)]
 MinConfidence = Annotated[
     Annotated[float, Field(gt=0, le=1)] | Literal["calibrated"] | None,
-    Field(
-        description="Predict the deepest node of at least this probability, or none; for a multilabel model, all "
-        "labels of at least this probability. 'calibrated' is the threshold for the risk that was given in training."
+    doc(
+        "Predict the deepest node of at least this probability, or none; for a multilabel model, all labels of at "
+        "least this probability. 'calibrated' is the threshold for the risk that was given in training."
     ),
 ]
 NodeId = Annotated[str, Field(max_length=MAX_NAME, examples=["S52.5"])]
-ModelName = Annotated[str | None, Field(description="Name of a served model (default: the first one).")]
-Version = Annotated[str, Field(description="Digest of the model's manifest.", examples=["9b1f0a3c5d7e8f01"])]
+ModelName = Annotated[str | None, doc("Name of a served model (default: the first one).")]
+Version = Annotated[str, doc("Digest of the model's manifest.", examples=["9b1f0a3c5d7e8f01"])]
 Row = Annotated[
     dict[str, Any],
-    Field(
-        description="A row by column, for a model of several columns.", examples=[{"title": "rye bread", "price": 2}]
-    ),
+    doc("A row by column, for a model of several columns.", examples=[{"title": "rye bread", "price": 2}]),
 ]
-Time = Annotated[str, Field(description="UTC, ISO 8601.", examples=["2026-11-17T09:30:00.123Z"])]
+Time = Annotated[str, doc("UTC, ISO 8601.", examples=["2026-11-17T09:30:00.123Z"])]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
-Offset = Annotated[int, Field(ge=0, le=1 << 31, description="Index of the first item, from 0.")]
 
 
 class RequestBody(BaseModel):
@@ -57,14 +64,21 @@ class Query(BaseModel):
 class PageQuery(Query):
     """Parameters of a page of results."""
 
-    offset: Offset = 0
-    limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="Maximum number of items.")] = PAGE
+    offset: Annotated[int, doc("Index of the first item, from 0.", ge=0, le=1 << 31)] = 0
+    limit: Annotated[int, doc("Maximum number of items.", ge=1, le=MAX_PAGE)] = PAGE
 
 
 class ResponseValue(BaseModel):
     """A value in a response."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class NamedNode(ResponseValue):
+    """A node and its title."""
+
+    node: NodeId
+    title: Annotated[str, Field(examples=["Fracture of lower end of radius"])]
 
 
 class ModelResponse(ResponseValue):
@@ -77,7 +91,7 @@ class ModelResponse(ResponseValue):
 class Page(ModelResponse):
     """A page of results."""
 
-    total: Annotated[int, Field(description="Number of items on all pages.")]
+    total: Annotated[int, doc("Number of items on all pages.")]
     offset: int
     limit: int
 
@@ -88,76 +102,59 @@ class Page(ModelResponse):
 class ClassifyRequest(RequestBody):
     """Texts or rows to classify: exactly one of `text`, `texts` and `rows`."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"text": "broken wrist"},
-                {"texts": ["broken wrist", "sore throat"], "top": 3, "siblings": 10, "unknown_words": True},
-                {"text": "broken wrist", "min_confidence": 0.9},
-            ]
-        }
+    model_config = _with_examples(
+        {"text": "broken wrist"},
+        {"texts": ["broken wrist", "sore throat"], "top": 3, "siblings": 10, "unknown_words": True},
+        {"text": "broken wrist", "min_confidence": 0.9},
     )
 
     model: ModelName = None
-    text: Annotated[str | None, Field(description="One text.")] = None
-    texts: Annotated[list[str] | None, Field(min_length=1, description="Several texts.")] = None
-    rows: Annotated[list[Row] | None, Field(min_length=1, description="Rows, for a model of several columns.")] = None
-    top: Annotated[int, Field(ge=1, le=MAX_TRACES, description="Number of traces per text, best first.")] = 1
+    text: Annotated[str | None, doc("One text.")] = None
+    texts: Annotated[list[str] | None, doc("Several texts.", min_length=1)] = None
+    rows: Annotated[list[Row] | None, doc("Rows, for a model of several columns.", min_length=1)] = None
+    top: Annotated[int, doc("Number of traces per text, best first.", ge=1, le=MAX_TRACES)] = 1
     min_confidence: MinConfidence = None
     siblings: Annotated[
         int,
-        Field(
-            ge=0,
-            le=MAX_SIBLINGS,
-            description="Maximum number of siblings, most probable first, at each step of the best trace, and of "
-            "children below its end.",
-        ),
+        doc("Maximum number of siblings per step of the best trace, and of children below.", ge=0, le=MAX_SIBLINGS),
     ] = 0
-    unknown_words: Annotated[bool, Field(description="List the words that the model does not know.")] = False
+    unknown_words: Annotated[bool, doc("List the words that the model does not know.")] = False
 
 
-class Label(ResponseValue):
+class Label(NamedNode):
     """A predicted node."""
 
-    label: Annotated[str, Field(description="As labels were written in training.", examples=["S52.5"])]
-    node: NodeId
-    title: Annotated[str, Field(examples=["Fracture of lower end of radius"])]
+    label: Annotated[str, doc("As labels were written in training.", examples=["S52.5"])]
     probability: Probability
 
 
-class Sibling(ResponseValue):
+class Sibling(NamedNode):
     """Another option at a step: a node, or stopping at the node above."""
 
-    node: NodeId
-    title: str
-    probability: Annotated[Probability, Field(description="Probability of the path down to it.")]
-    children: Annotated[int, Field(description="Number of its children.")]
-    stops: Annotated[bool, Field(description="Whether the option is to stop at `node`, the node above.")]
+    probability: Annotated[Probability, doc("Probability of the path down to it.")]
+    children: Annotated[int, doc("Number of its children.")]
+    stops: Annotated[bool, doc("Whether the option is to stop at `node`, the node above.")]
 
 
 class Siblings(ResponseValue):
     """The most probable other options at a step."""
 
-    total: Annotated[int, Field(description="Number of other options at this step.")]
+    total: Annotated[int, doc("Number of other options at this step.")]
     nodes: list[Sibling]
 
 
-class TraceStep(ResponseValue):
+class TraceStep(NamedNode):
     """A step of a trace, with the probability of the path down to it, which falls from step to step."""
 
-    node: NodeId
-    title: str
     probability: Probability
-    siblings: Annotated[Siblings | None, Field(description="Of the best trace, if requested.")] = None
+    siblings: Annotated[Siblings | None, doc("Of the best trace, if requested.")] = None
 
 
 class Trace(Label):
     """A path from the top down; its probability includes stopping at the last step."""
 
     steps: list[TraceStep]
-    below: Annotated[Siblings | None, Field(description="Children of the last step, if siblings were requested.")] = (
-        None
-    )
+    below: Annotated[Siblings | None, doc("Children of the last step, if siblings were requested.")] = None
 
 
 class Word(ResponseValue):
@@ -172,11 +169,10 @@ class Result(ResponseValue):
     """The answer to one text."""
 
     labels: Annotated[
-        list[Label],
-        Field(description="The predicted label; several for a multilabel model, none below `min_confidence`."),
+        list[Label], doc("The predicted label; several for a multilabel model, none below `min_confidence`.")
     ]
-    traces: Annotated[list[Trace], Field(description="The `top` best traces, the most probable first.")]
-    unknown_words: Annotated[list[Word] | None, Field(description="Each occurrence, if requested.")] = None
+    traces: Annotated[list[Trace], doc("The `top` best traces, the most probable first.")]
+    unknown_words: Annotated[list[Word] | None, doc("Each occurrence, if requested.")] = None
 
 
 class ClassifyResponse(ModelResponse):
@@ -188,26 +184,19 @@ class ClassifyResponse(ModelResponse):
 class FileQuery(Query):
     """Options for a table."""
 
-    format: Annotated[
-        Literal["csv", "tsv", "jsonl", "parquet"] | None, Field(description="Default: by Content-Type.")
-    ] = None
-    text: Annotated[list[Name], Field(max_length=MAX_COLUMNS, description="Text columns.")] = []
+    format: Annotated[Literal["csv", "tsv", "jsonl", "parquet"] | None, doc("Default: by Content-Type.")] = None
+    text: Annotated[list[Name], doc("Text columns.", max_length=MAX_COLUMNS)] = []
     top: Annotated[
         Annotated[int, Field(ge=1, le=MAX_TRACES)] | None,
-        Field(
-            description="Number of traces per row, best first (default: 1). For a multilabel model, number of labels, "
-            "most probable first (default: all above its thresholds)."
-        ),
+        doc("Number of traces per row (default: 1), or labels of a multilabel model (default: by its thresholds)."),
     ] = None
     min_confidence: MinConfidence = None
-    levels: Annotated[bool, Field(description="Add every step of the trace with its probability.")] = False
-    titles: Annotated[bool, Field(description="Add the titles of labels.")] = False
-    keep: Annotated[list[Name], Field(max_length=MAX_COLUMNS, description="Columns to copy to the answer.")] = []
-    keep_all: Annotated[bool, Field(description="Copy all columns to the answer.")] = False
-    prefix: Annotated[str, Field(max_length=100, description="Prefix of the names of new columns.")] = ""
-    escape_formulas: Annotated[
-        bool, Field(description="Put ' before cells of CSV and TSV that a spreadsheet would compute.")
-    ] = False
+    levels: Annotated[bool, doc("Add every step of the trace with its probability.")] = False
+    titles: Annotated[bool, doc("Add the titles of labels.")] = False
+    keep: Annotated[list[Name], doc("Columns to copy to the answer.", max_length=MAX_COLUMNS)] = []
+    keep_all: Annotated[bool, doc("Copy all columns to the answer.")] = False
+    prefix: Annotated[str, doc("Prefix of the names of new columns.", max_length=100)] = ""
+    escape_formulas: Annotated[bool, doc("Put ' before cells of CSV and TSV that a spreadsheet would compute.")] = False
 
 
 # Explain
@@ -216,31 +205,27 @@ class FileQuery(Query):
 class ExplainRequest(RequestBody):
     """A text or row whose best trace, or trace to a given node, is explained."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"text": "broken wrist", "words": 5}]})
+    model_config = _with_examples({"text": "broken wrist", "words": 5})
 
     model: ModelName = None
-    text: Annotated[str | None, Field(description="One text.")] = None
+    text: Annotated[str | None, doc("One text.")] = None
     row: Row | None = None
-    node: Annotated[NodeId | None, Field(description="Node to explain (default: the best answer).")] = None
-    words: Annotated[
-        int, Field(ge=1, le=MAX_WORDS, description="Maximum number of words per step, strongest first.")
-    ] = 10
+    node: Annotated[NodeId | None, doc("Node to explain (default: the best answer).")] = None
+    words: Annotated[int, doc("Maximum number of words per step, strongest first.", ge=1, le=MAX_WORDS)] = 10
 
 
 class Reason(ResponseValue):
     """A word, word pair, part of a word or other feature, and its contribution to the step against the rival."""
 
     feature: Annotated[str, Field(examples=["wrist"])]
-    push: Annotated[float, Field(description="In log odds; negative if it favours the rival.")]
-    places: Annotated[list[tuple[int, int]], Field(description="Start and end of every occurrence, in code points.")]
+    push: Annotated[float, doc("In log odds; negative if it favours the rival.")]
+    places: Annotated[list[tuple[int, int]], doc("Start and end of every occurrence, in code points.")]
 
 
-class Option(ResponseValue):
+class Option(NamedNode):
     """A node to descend to, or to stop at."""
 
-    node: NodeId
-    title: str
-    stops: Annotated[bool, Field(description="Whether the option is to stop at this node.")]
+    stops: Annotated[bool, doc("Whether the option is to stop at this node.")]
 
 
 class StepReasons(ResponseValue):
@@ -251,17 +236,14 @@ class StepReasons(ResponseValue):
     """
 
     chosen: Option
-    rival: Annotated[Option | None, Field(description="Null for a multilabel model.")]
+    rival: Annotated[Option | None, doc("Null for a multilabel model.")]
     probability: Annotated[
-        Probability,
-        Field(description="Probability of the chosen option among its siblings; without a rival, on its own."),
+        Probability, doc("Probability of the chosen option among its siblings; without a rival, on its own.")
     ]
-    difference: Annotated[
-        float, Field(description="Log odds of the chosen option against the rival; without a rival, its log odds.")
-    ]
+    difference: Annotated[float, doc("Log odds of the chosen option against the rival; without a rival, its log odds.")]
     reasons: list[Reason]
-    others: Annotated[float, Field(description="Contribution of features that are not listed.")]
-    rest: Annotated[float, Field(description="Contribution without any feature.")]
+    others: Annotated[float, doc("Contribution of features that are not listed.")]
+    rest: Annotated[float, doc("Contribution without any feature.")]
 
 
 class ExplainResponse(ModelResponse):
@@ -278,37 +260,35 @@ class ExplainResponse(ModelResponse):
 class NodeQuery(PageQuery):
     """A node and a page of its children."""
 
-    node: Annotated[NodeId | None, Field(description="Id of the node (default: the top of the taxonomy).")] = None
+    node: Annotated[NodeId | None, doc("Id of the node (default: the top of the taxonomy).")] = None
 
 
 class SearchQuery(PageQuery):
     """A search and a page of its matches."""
 
-    q: Annotated[str, Field(max_length=MAX_SEARCH, description="Words, all of which must occur.")]
+    q: Annotated[str, doc("Words, all of which must occur.", max_length=MAX_SEARCH)]
 
 
-class Node(ResponseValue):
+class Node(NamedNode):
     """A node of the taxonomy."""
 
-    node: NodeId
-    title: str
-    children: Annotated[int, Field(description="Number of its children.")]
-    is_label: Annotated[bool, Field(description="Whether the model can predict it.")]
+    children: Annotated[int, doc("Number of its children.")]
+    is_label: Annotated[bool, doc("Whether the model can predict it.")]
 
 
 class NodePage(Page):
     """A node with a page of its children."""
 
-    node: Annotated[Node | None, Field(description="Null for the top of a taxonomy without a root.")]
-    ancestors: Annotated[list[Node], Field(description="From the top down, without the node itself.")]
+    node: Annotated[Node | None, doc("Null for the top of a taxonomy without a root.")]
+    ancestors: Annotated[list[Node], doc("From the top down, without the node itself.")]
     children: list[Node]
 
 
 class Match(Node):
     """A node that matches a search."""
 
-    matched: Annotated[Literal["id", "title", "synonym"], Field(description="Kind of the matching text.")]
-    text: Annotated[str, Field(description="The matching id, title or synonym.")]
+    matched: Annotated[Literal["id", "title", "synonym"], doc("Kind of the matching text.")]
+    text: Annotated[str, doc("The matching id, title or synonym.")]
     ancestors: list[Node]
 
 
@@ -328,32 +308,22 @@ class FeedbackRequest(RequestBody):
     `skip` only removes a row from the review queue.
     """
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"text": "broken wrist", "verdict": "accept", "nodes": ["S62.1"], "predicted": ["S62.1"]},
-                {"text": "broken wrist", "verdict": "correct", "nodes": ["S52.5"], "predicted": ["S62.1"], "review": 7},
-            ]
-        }
+    model_config = _with_examples(
+        {"text": "broken wrist", "verdict": "accept", "nodes": ["S62.1"], "predicted": ["S62.1"]},
+        {"text": "broken wrist", "verdict": "correct", "nodes": ["S52.5"], "predicted": ["S62.1"], "review": 7},
     )
 
     model: ModelName = None
-    text: Annotated[str | None, Field(description="The text.")] = None
+    text: Annotated[str | None, doc("The text.")] = None
     row: Row | None = None
     verdict: Literal["accept", "correct", "skip"]
     nodes: Annotated[
-        list[NodeId], Field(max_length=MAX_CORRECT_NODES, description="The correct nodes; none with the verdict skip.")
+        list[NodeId], doc("The correct nodes; none with the verdict skip.", max_length=MAX_CORRECT_NODES)
     ] = []
-    predicted: Annotated[
-        list[NodeId], Field(max_length=MAX_CORRECT_NODES, description="The nodes that the model predicted.")
-    ] = []
+    predicted: Annotated[list[NodeId], doc("The nodes that the model predicted.", max_length=MAX_CORRECT_NODES)] = []
     review: Annotated[
         int | None,
-        Field(
-            ge=1,
-            le=MAX_ID,
-            description="Id of the row in the review queue, instead of text or row; the row is removed.",
-        ),
+        doc("Id of the row in the review queue, instead of text or row; the row is removed.", ge=1, le=MAX_ID),
     ] = None
 
 
@@ -374,14 +344,12 @@ class FeedbackItem(ResponseValue):
 
     id: int
     received: Time
-    version: Annotated[str, Field(description="Version of the model that answered.")]
+    version: Annotated[str, doc("Version of the model that answered.")]
     verdict: Literal["accept", "correct"]
-    row: Annotated[dict[str, Any], Field(description="The training row, as `hinet feedback export` writes it.")]
+    row: Annotated[dict[str, Any], doc("The training row, as `hinet feedback export` writes it.")]
     nodes: list[NodeId]
     predicted: list[NodeId]
-    exported: Annotated[
-        str | None, Field(description="Time of the first export, UTC, ISO 8601; null if never exported.")
-    ]
+    exported: Annotated[str | None, doc("Time of the first export, UTC, ISO 8601; null if never exported.")]
 
 
 class FeedbackPage(Page):
@@ -390,14 +358,13 @@ class FeedbackPage(Page):
     items: list[FeedbackItem]
 
 
-class ReviewQuery(Query):
+class ReviewQuery(PageQuery):
     """A page of the review queue."""
 
-    order: Annotated[
-        Literal["unsure", "split"], Field(description="Least probable answer first, or least probable first step.")
-    ] = "unsure"
-    offset: Offset = 0
-    limit: Annotated[int, Field(ge=1, le=MAX_REVIEW_PAGE, description="Maximum number of rows.")] = 20
+    order: Annotated[Literal["unsure", "split"], doc("Least probable answer first, or least probable first step.")] = (
+        "unsure"
+    )
+    limit: Annotated[int, doc("Maximum number of rows.", ge=1, le=MAX_REVIEW_PAGE)] = 20
 
 
 class ReviewItem(ResponseValue):
@@ -407,9 +374,9 @@ class ReviewItem(ResponseValue):
     text: str | None
     row: dict[str, Any] | None
     received: Time
-    unsure: Annotated[Probability, Field(description="1 minus the probability of the answer.")]
-    split: Annotated[Probability, Field(description="1 minus the probability of the first step.")]
-    result: Annotated[Result, Field(description="Answer of the current model: 3 traces, siblings, unknown words.")]
+    unsure: Annotated[Probability, doc("1 minus the probability of the answer.")]
+    split: Annotated[Probability, doc("1 minus the probability of the first step.")]
+    result: Annotated[Result, doc("Answer of the current model: 3 traces, siblings, unknown words.")]
 
 
 class ReviewPage(Page):
@@ -424,9 +391,9 @@ class ReviewPage(Page):
 class Bin(ResponseValue):
     """A point of the calibration curve: answers of similar confidence."""
 
-    confidence: Annotated[Probability, Field(description="Mean confidence.")]
-    accuracy: Annotated[Probability, Field(description="Share of correct answers.")]
-    share: Annotated[Probability, Field(description="Share of all rows.")]
+    confidence: Annotated[Probability, doc("Mean confidence.")]
+    accuracy: Annotated[Probability, doc("Share of correct answers.")]
+    share: Annotated[Probability, doc("Share of all rows.")]
 
 
 class CoveragePoint(ResponseValue):
@@ -445,13 +412,11 @@ class ConfusedPair(ResponseValue):
     rows: int
 
 
-class Branch(ResponseValue):
+class Branch(NamedNode):
     """A node with the number of rows whose true label is at or below it, and of wrong answers to them."""
 
-    node: NodeId
-    title: str
-    parent: Annotated[NodeId | None, Field(description="A node of the same list; null at the top.")]
-    depth: Annotated[int, Field(description="1 at the top.")]
+    parent: Annotated[NodeId | None, doc("A node of the same list; null at the top.")]
+    depth: Annotated[int, doc("1 at the top.")]
     rows: int
     errors: int
 
@@ -459,18 +424,18 @@ class Branch(ResponseValue):
 class Evaluation(ResponseValue):
     """Evaluation of the model on labelled rows, by `hinet evaluate --keep`."""
 
-    name: Annotated[str, Field(description="Name of the file of rows.", examples=["test.csv"])]
+    name: Annotated[str, doc("Name of the file of rows.", examples=["test.csv"])]
     evaluated: Time
     rows: int
     metrics: Annotated[
         dict[str, float],
         Field(examples=[{"accuracy": 0.89, "hierarchical_f1": 0.959, "calibration_error": 0.009, "brier_score": 0.08}]),
     ]
-    level_accuracy: Annotated[list[Probability], Field(description="From the top level down.")]
+    level_accuracy: Annotated[list[Probability], doc("From the top level down.")]
     calibration: list[Bin]
-    coverage: Annotated[list[CoveragePoint], Field(description="At most 200 points, in order of coverage.")]
-    confused: Annotated[list[ConfusedPair], Field(description="At most 50 pairs, most rows first.")]
-    branches: Annotated[list[Branch], Field(description="At most 500 nodes with errors, parents before children.")]
+    coverage: Annotated[list[CoveragePoint], doc("At most 200 points, in order of coverage.")]
+    confused: Annotated[list[ConfusedPair], doc("At most 50 pairs, most rows first.")]
+    branches: Annotated[list[Branch], doc("At most 500 nodes with errors, parents before children.")]
 
 
 class RiskThreshold(ResponseValue):
@@ -503,9 +468,9 @@ class Model(ResponseValue):
 
     name: str
     version: Version
-    kind: Annotated[Literal["text", "row"], Field(description="Kind of its inputs.")]
-    columns: Annotated[list[str], Field(description="Its input columns.")]
-    several_labels: Annotated[bool, Field(description="Whether a text may have several labels.")]
+    kind: Annotated[Literal["text", "row"], doc("Kind of its inputs.")]
+    columns: Annotated[list[str], doc("Its input columns.")]
+    several_labels: Annotated[bool, doc("Whether a text may have several labels.")]
     nodes: int
     labels: int
     levels: int
@@ -514,20 +479,18 @@ class Model(ResponseValue):
     engine: str
     bytes: int
     versions: dict[str, str]
-    metrics: Annotated[
-        dict[str, ValidationFigures], Field(description="Metrics of training or validation rows, by name.")
-    ]
+    metrics: Annotated[dict[str, ValidationFigures], doc("Metrics of training or validation rows, by name.")]
     calibration: Calibration | None
-    examples: Annotated[list[str], Field(description="Texts to try: titles of some labels.")]
+    examples: Annotated[list[str], doc("Texts to try: titles of some labels.")]
     loaded: Time
-    problem: Annotated[str | None, Field(description="Why a newer version in the folder was refused, if so.")]
+    problem: Annotated[str | None, doc("Why a newer version in the folder was refused, if so.")]
 
 
 class ModelDetails(Model):
     """A served model with its evaluation, if there is one."""
 
     manifest: Annotated[
-        dict[str, Any], Field(description="Parts of the manifest: format, training settings, training data and files.")
+        dict[str, Any], doc("Parts of the manifest: format, training settings, training data and files.")
     ]
     evaluation: Evaluation | None
 
@@ -537,17 +500,17 @@ class Limits(ResponseValue):
 
     body_bytes: int
     file_bytes: int
-    texts: Annotated[int, Field(description="Per request.")]
-    text_length: Annotated[int, Field(description="In characters.")]
-    seconds: Annotated[float, Field(description="Per request.")]
+    texts: Annotated[int, doc("Per request.")]
+    text_length: Annotated[int, doc("In characters.")]
+    seconds: Annotated[float, doc("Per request.")]
 
 
 class Service(ResponseValue):
     """Features and limits of the service."""
 
-    hinet: Annotated[str, Field(description="Version of hinet.")]
-    feedback: Annotated[bool, Field(description="Whether feedback is stored.")]
-    review: Annotated[bool, Field(description="Whether there is a review queue.")]
+    hinet: Annotated[str, doc("Version of hinet.")]
+    feedback: Annotated[bool, doc("Whether feedback is stored.")]
+    review: Annotated[bool, doc("Whether there is a review queue.")]
     limits: Limits
 
 
@@ -555,7 +518,7 @@ class FailedModel(ResponseValue):
     """A model that cannot be served."""
 
     name: str
-    problem: Annotated[str, Field(description="Why it cannot be loaded.")]
+    problem: Annotated[str, doc("Why it cannot be loaded.")]
 
 
 class ModelList(ResponseValue):
@@ -563,8 +526,7 @@ class ModelList(ResponseValue):
 
     models: list[Model]
     failed: Annotated[
-        list[FailedModel],
-        Field(description="Models that cannot be loaded; each is tried again when its folder changes."),
+        list[FailedModel], doc("Models that cannot be loaded; each is tried again when its folder changes.")
     ]
     service: Service
 
@@ -573,13 +535,13 @@ class Status(ResponseValue):
     """Whether the service runs, or is ready for requests."""
 
     status: Literal["ok", "ready"]
-    models: Annotated[list[str], Field(description="Names of the models that are loaded.")]
+    models: Annotated[list[str], doc("Names of the models that are loaded.")]
 
 
 class FieldError(ResponseValue):
     """An invalid field of a request."""
 
-    field: Annotated[str, Field(description="JSON path, or name of a parameter.", examples=["texts[3]"])]
+    field: Annotated[str, doc("JSON path, or name of a parameter.", examples=["texts[3]"])]
     message: str
 
 
@@ -590,4 +552,4 @@ class Problem(ResponseValue):
     title: Annotated[str, Field(examples=["The request is invalid"])]
     status: Annotated[int, Field(examples=[422])]
     detail: Annotated[str, Field(examples=["top: Input should be less than or equal to 100"])]
-    errors: Annotated[list[FieldError], Field(description="Invalid fields, if any.")] = []
+    errors: Annotated[list[FieldError], doc("Invalid fields, if any.")] = []
