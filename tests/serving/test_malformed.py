@@ -130,16 +130,14 @@ def status(answer: bytes) -> int:
 
 def test_malformed_requests_get_problems_and_others_are_answered(service: Running) -> None:
     broken = list(requests())
-    assert len(broken) >= 200
     stop = Event()
 
-    def ask() -> int:
-        """Send requests until stopped, and return their number."""
-        count = 0
-        while not stop.is_set() or not count:
+    def ask() -> None:
+        """Send requests until stopped, at least one."""
+        while True:
             assert service.request("POST", "/v1/classify", {"text": "dark bread"})[0] == 200
-            count += 1
-        return count
+            if stop.is_set():
+                return
 
     with ThreadPoolExecutor(len(SLOW) + 5) as pool:
         asking = pool.submit(ask)
@@ -148,7 +146,7 @@ def test_malformed_requests_get_problems_and_others_are_answered(service: Runnin
             answers = list(pool.map(lambda parts: service.raw(*parts), broken))
         finally:
             stop.set()
-        assert asking.result() > 0
+        asking.result()  # raises if a request failed
     wrong = [
         (parts[0][:100], answer[:300])
         for parts, answer in zip(broken, answers, strict=True)

@@ -146,7 +146,7 @@ def _responses(model: Any, status: int = 200) -> dict[int | str, dict[str, Any]]
 
 def _add_classification(app: FastAPI, service: Service) -> None:
     @app.post("/v1/classify", responses=_responses(schemas.ClassifyResponse), summary="Classify texts or rows")
-    async def classify(request: Request) -> Response:  # for the documentation only: the gate answers
+    async def classify(request: Request) -> Response:  # documentation only: the gate answers
         return Response(await service.classify(request.scope[BODY]), media_type="application/json")
 
     @app.post("/v1/explain", responses=_responses(schemas.ExplainResponse), summary="The words behind every step")

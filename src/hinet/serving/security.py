@@ -48,7 +48,7 @@ class Hosts:
     """Allowed hosts: addresses, ``localhost``, and the names in the settings; ports are ignored."""
 
     names: frozenset[str]
-    domains: tuple[str, ...]  # with a leading dot; all names below them are allowed
+    domains: tuple[str, ...]  # each has a leading dot; all names below them are allowed
     any_name: bool
 
     @classmethod

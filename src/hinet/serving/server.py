@@ -43,8 +43,9 @@ def serve(settings: Settings, *, quiet: bool = False) -> None:
         failures.append(error)
         server.should_exit = True
 
+    protocol = type("Protocol", (_LimitedProtocol,), {"header_seconds": settings.header_seconds})
     config = uvicorn.Config(
-        create_app(settings, fail), settings.host, settings.port, loop="uvloop", http=_protocol(settings), ws="none",
+        create_app(settings, fail), settings.host, settings.port, loop="uvloop", http=protocol, ws="none",
         lifespan="on", access_log=False, log_config=None, proxy_headers=False, server_header=False, date_header=True,
         limit_concurrency=settings.max_connections, timeout_keep_alive=IDLE_SECONDS, backlog=2_048,
         timeout_graceful_shutdown=int(settings.grace),
@@ -69,70 +70,68 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _protocol(settings: Settings) -> type[HttpToolsProtocol]:
-    class Protocol(HttpToolsProtocol):
-        """Closes connections whose headers are too long, or arrive too slowly."""
+class _LimitedProtocol(HttpToolsProtocol):
+    """Closes connections whose headers are too long, or arrive too slowly."""
 
-        _timer: asyncio.TimerHandle | None = None
-        _head = 0  # bytes of the headers so far
+    header_seconds = Settings.header_seconds
+    _timer: asyncio.TimerHandle | None = None
+    _head = 0  # bytes of the headers so far
 
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._start_timer()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._timer is not None:
+            self._head += len(data)
+            if self._head > MAX_HEAD:
+                self._close(LONG_HEAD)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._timer is None:
             self._start_timer()
 
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if self._timer is not None:
-                self._head += len(data)
-                if self._head > MAX_HEAD:
-                    self._close(LONG_HEAD)
+    def on_headers_complete(self) -> None:
+        self._stop_timer()
+        if not self.url.startswith(b"/"):
+            self._use_target_host()
+        super().on_headers_complete()
 
-        def on_message_begin(self) -> None:
-            super().on_message_begin()
-            if self._timer is None:
-                self._start_timer()
+    def _use_target_host(self) -> None:
+        """Replace the Host header by the host of a target such as ``http://host/path``, as RFC 9112 requires."""
+        target = httptools.parse_url(self.url)
+        if target.host:
+            host = b"[%b]" % target.host if b":" in target.host else target.host
+            self.headers[:] = [(name, host if name == b"host" else value) for name, value in self.headers]
 
-        def on_headers_complete(self) -> None:
-            self._stop_timer()
-            if not self.url.startswith(b"/"):
-                self._use_target_host()
-            super().on_headers_complete()
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
 
-        def _use_target_host(self) -> None:
-            """Replace the Host header by the host of a target such as ``http://host/path``, as RFC 9112 requires."""
-            target = httptools.parse_url(self.url)
-            if target.host:
-                host = b"[%b]" % target.host if b":" in target.host else target.host
-                self.headers[:] = [(name, host if name == b"host" else value) for name, value in self.headers]
+    def send_400_response(self, msg: str) -> None:
+        self._close(MALFORMED)
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._stop_timer()
-            super().connection_lost(exc)
+    def _start_timer(self) -> None:
+        self._head = 0
+        self._timer = self.loop.call_later(self.header_seconds, self._close, SLOW_HEAD)
 
-        def send_400_response(self, msg: str) -> None:
-            self._close(MALFORMED)
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-        def _start_timer(self) -> None:
-            self._head = 0
-            self._timer = self.loop.call_later(settings.header_seconds, self._close, SLOW_HEAD)
-
-        def _stop_timer(self) -> None:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-
-        def _close(self, problem: ProblemError) -> None:
-            self._stop_timer()
-            if not self.transport.is_closing():
-                body = problem.body()
-                head = (
-                    f"HTTP/1.1 {problem.status} {TITLES[problem.kind]}\r\ncontent-type: {CONTENT_TYPE}\r\n"
-                    f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-                )
-                self.transport.write(head.encode() + body)
-                self.transport.close()
-
-    return Protocol
+    def _close(self, problem: ProblemError) -> None:
+        self._stop_timer()
+        if not self.transport.is_closing():
+            body = problem.body()
+            head = (
+                f"HTTP/1.1 {problem.status} {TITLES[problem.kind]}\r\ncontent-type: {CONTENT_TYPE}\r\n"
+                f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            )
+            self.transport.write(head.encode() + body)
+            self.transport.close()
 
 
 def _log_to_stderr(level: int) -> None:

@@ -32,7 +32,7 @@ from hinet.taxonomy import VIRTUAL_ROOT
 WORKERS = 4  # threads for requests other than small searches
 TABLE_WORKERS = 2  # threads for tables, which take turns block by block
 MAX_BATCHED = 32  # texts of a request that is answered together with others
-MIN_DOUBT = 0.1  # for a row to be reviewed
+MIN_DOUBT = 0.1  # minimum doubt of rows to review
 MAX_DOUBT_LENGTH = 10_000  # characters of such a row
 MAX_PENDING = 10_000  # rows that wait to be written to the review queue
 RETRY_SECONDS = 5  # time after which to retry if feedback cannot be stored
