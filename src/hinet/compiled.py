@@ -1,12 +1,11 @@
-"""Kernels: functions in a subset of Python that are compiled for this machine, or interpreted where little is to do.
+"""Kernels: functions in a subset of Python that are compiled for this machine, or interpreted for small inputs.
 
-A kernel is compiled by numba when it is first needed, and kept on disk; :mod:`hinet.machine_code` knows how. To load
-numba and compile takes seconds, so a process that answers a few rows has their kernels interpreted as they stand.
-Answers agree to about six digits, not to the last bit; so what trains is never interpreted.
+A kernel is compiled by :mod:`hinet.machine_code` when it is first needed, and cached on disk. Loading numba and
+compiling takes seconds, so a process that answers a few rows interprets their kernels as Python. Answers agree to about
+six digits, not bit for bit; so training is never interpreted.
 
-No kernel starts threads of its own. Work on many rows is cut into blocks that a pool of ordinary threads runs side by
-side, so kernels may be called from any number of threads at once, and one row costs no thread. A compiled kernel runs
-without the interpreter's lock.
+Kernels do not start threads. Work on many rows is split into blocks that a thread pool runs in parallel, so kernels may
+be called from any number of threads at once. A compiled kernel releases the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -28,27 +27,27 @@ import numpy as np
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-SECONDS_A_STEP = 4e-7  # of a loop that is interpreted
-IF_KEPT = 0.5  # seconds of interpreting in one process, as long as numba and kept kernels take to load
-IF_NOT_KEPT = 4.0  # and where kernels would have to be compiled
+SECONDS_PER_STEP = 4e-7  # time of an interpreted loop iteration
+BUDGET_IF_CACHED = 0.5  # seconds of interpretation per process, about the time to load numba and cached kernels
+BUDGET_IF_NOT_CACHED = 4.0  # the same if kernels would have to be compiled
 FOLDER = "hinet-kernels"
 PACKAGE = __name__.partition(".")[0]
 
-INLINED: list[Callable[..., Any]] = []  # functions that numba does not know of yet
+INLINED: list[Callable[..., Any]] = []  # functions that are not registered with numba yet
 
 
 def inlined(function: Function) -> Function:
-    """Let kernels call a function, whose code goes right into theirs; for Python it is what it was.
+    """Let kernels call a function, which is inlined into them; in Python it is unchanged.
 
-    A function with code of its own beside what its callers compiled of it may round differently from them, and which
-    code runs, in a process that compiles and in one that loads, would be the linker's choice.
+    Without inlining, the linker would choose between several compiled versions of a function, which may round
+    differently.
     """
     INLINED.append(function)
     return function
 
 
 class Kernel:
-    """A function that Python calls and numba compiles; ``steps`` guesses how often its loops turn for some arguments.
+    """A function that is compiled by numba, or interpreted if ``steps`` estimates few loop iterations.
 
     Without ``steps`` it is always compiled.
     """
@@ -60,13 +59,13 @@ class Kernel:
         self.py_func, self.steps = function, steps
         self._compiled: Any = None
 
-    def __call__(self, *arguments: Any) -> Any:  # noqa: D102 what the function says
+    def __call__(self, *arguments: Any) -> Any:  # noqa: D102 as the function
         if _process.listener is not None:
             _process.listener(self, arguments)
             return self.interpreted(*arguments)
         if self._compiled is not None:
             return self._compiled(*arguments)
-        if self.steps is not None and _process.has_time_for(self, arguments):
+        if self.steps is not None and _process.can_interpret(self, arguments):
             start = time.perf_counter()
             try:
                 return self.interpreted(*arguments)
@@ -75,13 +74,13 @@ class Kernel:
         return self.compiled(*arguments)
 
     def interpreted(self, *arguments: Any) -> Any:
-        """Return what the function gives when Python interprets it."""
-        with np.errstate(all="ignore"):  # whole numbers wrap around, as they do in machine code
+        """Return the result of the function interpreted as Python."""
+        with np.errstate(all="ignore"):  # integers overflow silently, as in machine code
             return self.py_func(*arguments)
 
     @property
     def compiled(self) -> Any:
-        """Numba's dispatcher, which compiles for the arguments of a call, or loads what an earlier process compiled."""
+        """Numba dispatcher, which compiles for the types of a call or loads a cached version."""
         if _process.claim is not None:
             _process.claim(self.__name__)
         with _process.lock:
@@ -92,8 +91,8 @@ class Kernel:
                 self._compiled = dispatcher_of(self.py_func)
             return self._compiled
 
-    def is_kept(self) -> bool:
-        """Return whether an earlier process left a compiled version, for whatever arguments."""
+    def is_cached(self) -> bool:
+        """Return whether an earlier process cached a compiled version, for any argument types."""
         return any(_has(folder, self.py_func) for folder in _folders(self.py_func))
 
 
@@ -102,39 +101,39 @@ def kernel(function: Callable[..., Any]) -> Kernel: ...
 @overload
 def kernel(*, steps: Callable[..., float]) -> Callable[[Callable[..., Any]], Kernel]: ...
 def kernel(function: Callable[..., Any] | None = None, *, steps: Callable[..., float] | None = None) -> Any:
-    """Make a function a :class:`Kernel`; ``steps`` takes the same arguments, and allows it to be interpreted."""
+    """Make a function a :class:`Kernel`; ``steps`` takes the same arguments and allows interpretation."""
     return functools.partial(Kernel, steps=steps) if function is None else Kernel(function, steps)
 
 
 class _Process:
-    """What the kernels of this process share."""
+    """State that the kernels of this process share."""
 
     def __init__(self) -> None:
         self.lock = RLock()
-        self.spent = 0.0  # seconds of interpreting
+        self.spent = 0.0  # seconds of interpretation
         self.interprets = True
         self.listener: Callable[[Kernel, tuple[Any, ...]], None] | None = None
         self.claim: Callable[[str], None] | None = None
 
-    def has_time_for(self, asked: Kernel, arguments: tuple[Any, ...]) -> bool:
-        """Return whether a call is interpreted sooner than numba and the kernel would be there."""
-        if not self.interprets or asked.steps is None:
+    def can_interpret(self, called: Kernel, arguments: tuple[Any, ...]) -> bool:
+        """Return whether interpreting a call is faster than loading numba and the kernel."""
+        if not self.interprets or called.steps is None:
             return False
-        seconds = self.spent + SECONDS_A_STEP * asked.steps(*arguments)
-        return seconds < IF_KEPT or (seconds < IF_NOT_KEPT and not asked.is_kept())
+        seconds = self.spent + SECONDS_PER_STEP * called.steps(*arguments)
+        return seconds < BUDGET_IF_CACHED or (seconds < BUDGET_IF_NOT_CACHED and not called.is_cached())
 
 
 _process = _Process()
 
 
 def compile_from_now_on() -> None:
-    """Interpret no kernel in this process any more: what is trained must not depend on the time something took."""
+    """Stop interpreting kernels in this process, so that trained models do not depend on timing."""
     _process.interprets = False
 
 
 @contextmanager
 def interpreting(listener: Callable[[Kernel, tuple[Any, ...]], None]) -> Iterator[None]:
-    """Interpret all kernels of this process, however long it takes, and tell of each call."""
+    """Interpret all kernels of this process and call ``listener`` for each call."""
     _process.listener = listener
     try:
         yield
@@ -143,15 +142,15 @@ def interpreting(listener: Callable[[Kernel, tuple[Any, ...]], None]) -> Iterato
 
 
 def claimed_by(claim: Callable[[str], None]) -> None:
-    """Have the name of every kernel told before it is compiled here, by a call that may wait for other processes."""
+    """Call ``claim(name)`` before compiling a kernel; it may wait for other processes."""
     _process.claim = claim
 
 
 def folder_for(function: Callable[..., Any]) -> Path | None:
-    """Return the folder to keep a compiled function in, or None if there is no folder that can be written to.
+    """Return the cache folder of a compiled function, or None if no folder is writable.
 
-    It is next to the source or, where that cannot be written to, in the user's cache folder; ``NUMBA_CACHE_DIR`` names
-    another place. A folder that has the function is used even if it is read-only, as in an image.
+    It is next to the source or, if that is read-only, in the user's cache folder; ``NUMBA_CACHE_DIR`` overrides both. A
+    folder that contains the function is used even if it is read-only, as in a container image.
     """
     for folder in _folders(function):
         if _has(folder, function) or _can_be_written(folder):
@@ -164,7 +163,7 @@ def _has(folder: Path, function: Callable[..., Any]) -> bool:
 
 
 def _folders(function: Callable[..., Any]) -> list[Path]:
-    """Return the folders that a compiled function may be kept in."""
+    """Return the possible cache folders of a compiled function."""
     given = os.environ.get("NUMBA_CACHE_DIR")
     if given:
         return [Path(given) / FOLDER]
@@ -191,29 +190,29 @@ def _can_be_written(folder: Path) -> bool:
 
 
 def functions_of(function: Callable[..., Any]) -> list[FunctionType]:
-    """Return a function and all functions of the package that it calls, directly or not.
+    """Return a function and all functions of the package that it calls, directly or indirectly.
 
     >>> [each.__name__ for each in functions_of(folder_for)]
     ['folder_for', '_can_be_written', '_has', '_folders', 'user_cache']
     """
-    found: dict[FunctionType, None] = {}
+    functions: dict[FunctionType, None] = {}
     waiting: list[Any] = [function]
     while waiting:
         each = waiting.pop()
-        if each not in found:
-            found[each] = None
+        if each not in functions:
+            functions[each] = None
             waiting += [value for value in _globals_of(each).values() if _is_ours(value)]
-    return list(found)
+    return list(functions)
 
 
 @functools.cache
 def digest_of(function: Callable[..., Any]) -> str:
-    """Return a short name for what decides the machine code of a function.
+    """Return a digest of everything that decides the machine code of a function.
 
-    That is the bytecode and the constants of all functions it is made of, and how they are compiled. An edit elsewhere
-    changes nothing. The fields of records that it is called with are not known here, and are part of numba's index.
+    This is the bytecode and the constants of all functions that it calls, and the modules that compile them. The fields
+    of records that it is called with are part of numba's index instead.
     """
-    digest = hashlib.blake2b(_way_of_compiling(), digest_size=6)
+    digest = hashlib.blake2b(_compiler_source(), digest_size=6)
     for each in functions_of(function):
         digest.update(_content(each))
     return digest.hexdigest()
@@ -227,8 +226,9 @@ def _content(function: FunctionType) -> bytes:
 
 
 @functools.cache
-def _way_of_compiling() -> bytes:
-    return Path(__file__).with_name("machine_code.py").read_bytes()
+def _compiler_source() -> bytes:
+    names = "machine_code.py", "numba_internals.py"
+    return b"".join(Path(__file__).with_name(name).read_bytes() for name in names)
 
 
 @functools.cache
@@ -247,7 +247,7 @@ def _is_ours(value: Any) -> bool:
 
 
 def _description(value: Any) -> Any:
-    """Return what code makes of a constant, as a value with the same ``repr`` in every process."""
+    """Return a constant as a value with the same ``repr`` in every process."""
     match value:
         case CodeType():
             constants = [_description(constant) for constant in value.co_consts]
@@ -268,4 +268,4 @@ def _description(value: Any) -> Any:
         case None | bool() | int() | float() | complex() | str() | bytes():
             return value
         case _:
-            return type(value).__qualname__  # numba cannot use it: it only has the name of an attribute
+            return type(value).__qualname__  # numba cannot use it: only its name matters

@@ -1,4 +1,4 @@
-"""How much memory this process may use."""
+"""Memory limit of this process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from hinet.errors import HiNetError
 
 GB = 1e9
-CONTAINER_LIMITS = (  # of a container's control group, version 2 and version 1
+CONTAINER_LIMITS = (  # control groups, version 2 and version 1
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )

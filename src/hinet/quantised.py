@@ -1,4 +1,4 @@
-"""Rows of numbers in 8 bits, with a scale for each row."""
+"""Rows of 8-bit integers with a scale per row."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 LEVELS = 127
-LEAST_PEAK = 1e-30  # rows without a larger value are all zero
-_BITS_OF_LEVELS = 7  # which a scale leaves for the product
-_CHUNK = 1 << 22  # values that are turned at a time
+MIN_PEAK = 1e-30  # rows without a larger value become zero
+_LEVEL_BITS = 7  # bits that a scale leaves for the product
+_CHUNK = 1 << 22  # values per chunk
 
 
 def quantise_rows(values: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Return rows of whole numbers and the scale of each row.
+    """Return rows of integers and the scale of each row.
 
     >>> quantise_rows(np.array([[127, -63.6], [0, 0]], np.float32))[0].tolist()
     [[127, -64], [0, 0]]
@@ -25,14 +25,14 @@ def quantise_rows(values: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArra
     for start in range(0, len(values), step):
         rows = slice(start, start + step)
         peak = np.abs(values[rows]).max(1, initial=0)
-        filled = peak > LEAST_PEAK
+        filled = peak > MIN_PEAK
         scale[rows][filled] = _rounded_up(peak[filled] / np.float32(LEVELS))
         levels[rows] = np.rint(values[rows] / scale[rows, None])
     return levels, scale
 
 
 def float_rows(values: NDArray[Any], scale: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return rows as fractions of their own, given what they are multiplied by."""
+    """Return rows in single precision, given their scales."""
     fractions = values.astype(np.float32)
     if values.dtype == np.int8:
         fractions *= scale[:, None]
@@ -40,6 +40,6 @@ def float_rows(values: NDArray[Any], scale: NDArray[np.float32]) -> NDArray[np.f
 
 
 def _rounded_up(scale: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the least numbers that are no smaller and leave the last bits of their fraction empty."""
-    low = np.uint32((1 << _BITS_OF_LEVELS) - 1)
+    """Round up to the next numbers whose last bits of the fraction are zero."""
+    low = np.uint32((1 << _LEVEL_BITS) - 1)
     return ((scale.view(np.uint32) + low) & ~low).view(np.float32)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hinet import HiNetClassifier, HiNetError, Layers, Taxonomy, Traces, load
 from hinet.classifier.examples import EXAMPLES, HELD_OUT, Examples, bytes_to_keep
 from hinet.data.matrices import SparseMatrix
-from hinet.engine.training.taxonomy_transfer import option_targets
+from hinet.engine.training.relearning import option_targets
 from hinet.taxonomy import TaxonomyChange
 from tests.classifier.data import small
 from tests.strategies import taxonomies

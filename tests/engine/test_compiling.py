@@ -12,7 +12,7 @@ import pytest
 from hinet.compiled import Kernel
 from hinet.engine import compiling
 from hinet.engine.compiling import FOR_TRAINING, Workers, compile_for_training
-from hinet.engine.every_kernel import calls
+from hinet.engine.compiling import calls
 from tests import processes
 
 ECHO = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"

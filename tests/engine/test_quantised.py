@@ -20,7 +20,7 @@ from hinet.engine import DeepExpert, EngineSettings, FusedModel, Search, Validat
 from hinet.engine.model.fused import with_merged
 from hinet.engine.search.contributions import contributions
 from hinet.engine.training.cooccurrence import merged_columns
-from hinet.engine.training.taxonomy_transfer import transferred
+from hinet.engine.training.relearning import transferred
 from hinet.quantised import LEVELS, float_rows, quantise_rows
 
 LABELS = ["x", "y", "z", "b"]

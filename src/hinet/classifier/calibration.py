@@ -19,7 +19,7 @@ from hinet.engine.model.trust import Trust
 from hinet.engine.search.odds_scaling import SURE, map_log_odds, rescale
 from hinet.engine.search.trace_logits import TraceLogits, cells_of
 from hinet.engine.training.set_kernels import mixed_cost_of_sets
-from hinet.engine.training.target_kernels import most_of_a_row
+from hinet.engine.training.target_kernels import max_sizes
 from hinet.errors import HiNetError, counted
 from hinet.evaluation.risk import THRESHOLDS, AnswerCounts, Calibration, RiskBound, find_threshold
 from hinet.metrics import expected_calibration_error, log_loss
@@ -209,7 +209,7 @@ def _factor_for_sets(fitted: Fitted, rows: Any, truth: Truth) -> float:
 
     targets = Targets.of(fitted.codec.traces_of(truth))
     groups = Groups.of(targets.layers)
-    most = most_of_a_row(targets.arrays, groups)
+    most = max_sizes(targets.arrays, groups)
     logits = fitted.predictor.logits_along(rows, targets).astype(np.float32)[:, None]
 
     def loss(log_factor: float) -> float:

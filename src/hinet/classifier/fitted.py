@@ -16,9 +16,9 @@ from hinet.classifier.inputs import Features, FrameInput, TextInput
 from hinet.classifier.labels import LabelCodec, Truth
 from hinet.classifier.predicted_sets import Answers, SetRule, answer_sets, formed, learned_rule, most_probable
 from hinet.data import Traces
+from hinet.engine import Search
 from hinet.engine.model.trust import Trust
 from hinet.engine.search.predictor import Engine, Predictor
-from hinet.engine.search.search import Search
 from hinet.extras import require
 from hinet.files import MappedFile
 from hinet.progress import EpochRecord

@@ -14,13 +14,12 @@ from hinet.classifier.fitted import Fitted
 from hinet.classifier.fitting import EncodedRows
 from hinet.classifier.labels import LabelCodec
 from hinet.data import Traces
-from hinet.engine import EngineSettings
+from hinet.engine import EngineSettings, Search
+from hinet.engine.model.transfer import OutputTransfer
 from hinet.engine.search.predictor import Predictor
-from hinet.engine.search.search import Search
 from hinet.engine.settings import RowShape
-from hinet.engine.training.taxonomy_transfer import (
-    TRACES_OF_A_ROW,
-    OutputTransfer,
+from hinet.engine.training.relearning import (
+    TRACES_PER_ROW,
     learning_rows,
     option_targets,
     traceable,
@@ -147,7 +146,7 @@ def _unlabelled(rows: Any) -> Examples:
 
 def _taught(before: Predictor, moved: Predictor, change: TaxonomyChange, rows: Any) -> Predictor:
     """Return ``moved`` with the options above moved nodes taught by what was answered before."""
-    old_traces = before.uncorrected().traces(rows, TRACES_OF_A_ROW).traces
+    old_traces = before.uncorrected().traces(rows, TRACES_PER_ROW).traces
     targets = option_targets(old_traces, moved.layers, change.new_position)
     sources = OutputTransfer.between(before.layers, moved.layers, np.append(change.old_position, -1))
     return moved.taught(learning_rows(sources, moved.layers, change.nodes_with_other_labels()), targets, rows)

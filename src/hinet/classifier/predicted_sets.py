@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hinet.classifier.label_rows import SetForm
 from hinet.classifier.labels import NOTHING, Truth
 from hinet.data import Traces
-from hinet.engine.search.search import Search
+from hinet.engine import Search
 from hinet.errors import HiNetError, counted
 from hinet.ragged import gather, offsets_of
 from hinet.taxonomy import Taxonomy

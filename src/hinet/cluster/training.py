@@ -25,10 +25,10 @@ from hinet.classifier.estimator import HiNetClassifier, fit_by, training_of
 from hinet.classifier.fitting import engine_for
 from hinet.cluster.session import Cluster, connected
 from hinet.engine.training.checkpoints import Checkpoints
+from hinet.engine.training.fit import Trainer
 from hinet.engine.training.jobs import Job
 from hinet.engine.training.plan import PlanInput
 from hinet.engine.training.sharing import EXCHANGES, Assignment
-from hinet.engine.training.trainer import Trainer
 from hinet.errors import HiNetError
 from hinet.extras import require
 from hinet.memory import GB
@@ -51,7 +51,7 @@ class RayRunner:
     exchanges: int = EXCHANGES
 
     @property
-    def mark(self) -> str:
+    def fingerprint(self) -> str:
         """What the result depends on besides settings and data."""
         return "" if self.split == "jobs" else f"-{self.split}-{self.cluster.workers}-{self.exchanges}"
 
@@ -164,14 +164,14 @@ def _work(config: dict[str, Any]) -> None:
         assignment = Assignment.of(
             [job.work() for job in jobs], [bool(job.averaged()) for job in jobs], group.size, task.split
         )
-        kept = replace(task.checkpoints, to_the_end=True)
+        kept = replace(task.checkpoints, keep_last=True)
         seen = plan.valid_accuracy if task.watch else None
 
         def train(jobs: list[Job], checkpoints: Checkpoints) -> None:
-            rows = plan.train.rows.row_count
+            rows = plan.context.data.rows.row_count
             Trainer(jobs, rows, data.settings, reporter, checkpoints, plan.valid_cost, seen).run()
 
-        reporter.plan(sum(job.epochs for job in jobs), plan.train.rows.row_count, len(assignment.shared), group)
+        reporter.plan(sum(job.epochs for job in jobs), plan.context.data.rows.row_count, len(assignment.shared), group)
         for number in assignment.shared:
             jobs[number].share(group, task.exchanges)
             train([jobs[number]], replace(kept, read_only=group.rank > 0))

@@ -1,67 +1,93 @@
-"""Kernels compiled in processes of their own, side by side: numba compiles one at a time in a process.
+"""Kernels compiled in worker processes in parallel, as numba compiles one at a time in a process.
 
-A training run has others compile what it will need, while it reads and vectorises; ``hinet compile`` has everything
-compiled. A worker that fails changes nothing: what it leaves is compiled where it is needed.
+A training run lets workers compile the kernels that it will need while it reads and vectorises rows; ``hinet compile``
+compiles all of them. Kernels that a worker fails to compile are compiled where they are needed. Run as a program,
+``python -m hinet.engine.compiling``, this module is a worker: it reads names of kernels, one per line, and writes each
+name again when the kernel is compiled.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Condition, Lock, Thread
+from typing import Any, TypeAlias
 
-from hinet.compiled import Kernel, claimed_by, functions_of
-from hinet.engine.model.column_kernels import column_digests, mean_sizes, merge_columns
+import numpy as np
+import scipy.sparse as sp
+
+from hinet.compiled import Kernel, claimed_by, functions_of, interpreting
+from hinet.data import Traces
+from hinet.data.matrices import SparseMatrix
+from hinet.data.text import TextFeatures, TextSettings
+from hinet.encoders.token_vectors import TokenVectors
+from hinet.engine.fused_search import Search
+from hinet.engine.model.column_kernels import column_digests, merge_columns
+from hinet.engine.model.experts import EXPERTS
+from hinet.engine.model.fused import FusedModel, with_merged
+from hinet.engine.model.targets import Targets
 from hinet.engine.search.scoring_kernels import expert_logits
 from hinet.engine.search.search_kernels import best_traces
-from hinet.engine.training.deep_kernels import train_deep, train_flat
-from hinet.engine.training.target_kernels import mixed_cost, most_of_a_row
-from hinet.engine.training.wide_kernels import count_weights, prune_weights, train_groups
+from hinet.engine.settings import EngineSettings
+from hinet.engine.training.context import ValidationRows
+from hinet.engine.training.fit import fit
+from hinet.engine.training.redundancy import merged_columns, repeated_share
+from hinet.engine.training.relearning import option_targets, taught
+from hinet.engine.training.target_kernels import max_sizes, mixed_cost
 from hinet.parameters import resolve_threads
+from hinet.taxonomy import Layers, Taxonomy
 
-WORKER = (sys.executable, "-P", "-m", "hinet.engine.every_kernel")  # -P: nothing of the current folder is imported
-MOST_WORKERS = 3  # beside a training run, which compiles what they have not begun
-FOR_TRAINING: tuple[Kernel, ...] = (
-    best_traces,
-    train_groups,
-    train_deep,
-    expert_logits,
-    mixed_cost,
-    train_flat,
-    prune_weights,
-    count_weights,
-    most_of_a_row,
-    mean_sizes,
-    column_digests,
-    merge_columns,
-)  # of a tree, in about the order of need, those that take long first
+Calls: TypeAlias = dict[str, list[tuple[Kernel, tuple[Any, ...]]]]
+
+WORKER = (sys.executable, "-P", "-m", "hinet.engine.compiling")  # -P: nothing of the current folder is imported
+MAX_WORKERS = 3  # next to a training run, which compiles kernels that they have not begun
+
+TEXTS = ("rye bread", "white bread", "whole milk", "toy car", "ähre", "rye milk")
+EDGES = [("food", "bread"), ("food", "milk"), ("toys", "car"), ("toys", "train")]
+SECOND_PARENT = [("food", "train"), ("car", "wheel"), ("train", "wheel")]
+LABELS = ("bread", "milk", "food", "car", "train", "milk")
+SMALL = EngineSettings(members=1, width=2, flat_width=2, deep_epochs=1, wide_epochs=1, threads=1)
+
+
+def kernel_size(kernel: Kernel) -> int:
+    """Return the size of the bytecode of a kernel with the functions it calls."""
+    return sum(len(function.__code__.co_code) for function in functions_of(kernel.py_func))
+
+
+def training_kernels() -> list[Kernel]:
+    """Return the kernels that training on a tree needs, the largest first."""
+    shared = [best_traces, expert_logits, mixed_cost, max_sizes, column_digests, merge_columns]
+    own = [kernel for record in EXPERTS for kernel in record.load_training().kernels]
+    return sorted([*shared, *own], key=kernel_size, reverse=True)
 
 
 class Workers:
-    """Processes that compile kernels by name, in the order given; ``on_done`` is called with each that is done with."""
+    """Processes that compile kernels by name, in the given order; ``on_done`` is called with each finished name."""
 
     def __init__(self, names: Iterable[str], count: int, on_done: Callable[[str], None] = lambda name: None) -> None:
         self._waiting, self._running, self._on_done = list(names), set[str](), on_done
-        self.left: list[str] = []  # what a worker began and did not compile
+        self.left: list[str] = []  # kernels that were not compiled
         self._changed = Condition()
         self._threads = [Thread(target=self._feed, daemon=True) for _ in range(min(count, len(self._waiting)))]
         for thread in self._threads:
             thread.start()
 
     def claim(self, name: str) -> None:
-        """Leave a kernel to this process, or wait until the worker that has begun it is done."""
+        """Leave a kernel to this process, or wait for the worker that has begun it."""
         with self._changed:
             if name in self._waiting:
                 self._waiting.remove(name)
             self._changed.wait_for(lambda: name not in self._running)
 
     def join(self) -> None:
-        """Wait until all is done; what no worker began is left too."""
+        """Wait for all workers; kernels that none of them began are left too."""
         for thread in self._threads:
             thread.join()
         self.left += self._waiting
@@ -70,15 +96,15 @@ class Workers:
         with suppress(OSError), _worker() as process:
             assert process.stdin is not None
             assert process.stdout is not None
-            for name in self._taken():
+            for name in self._next_names():
                 process.stdin.write(f"{name}\n")
                 process.stdin.flush()
                 if not process.stdout.readline():
                     self.left.append(name)
                     return
 
-    def _taken(self) -> Iterator[str]:
-        """Yield kernels that wait, each marked as begun until the next is asked for."""
+    def _next_names(self) -> Iterator[str]:
+        """Yield waiting kernels, each marked as running until the next one is requested."""
         while True:
             with self._changed:
                 if not self._waiting:
@@ -95,7 +121,7 @@ class Workers:
 
 
 def _worker() -> subprocess.Popen[str]:
-    """Start a process that imports this very package; it ends when its input does, and so when this process does."""
+    """Start a process that imports this package; it ends when its input ends, and so with this process."""
     home = str(Path(__file__).parents[2])
     paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
@@ -112,34 +138,32 @@ _once = Lock()
 
 
 def compile_for_training() -> None:
-    """Have other processes compile what training needs, if it is not kept and there is a core to spare; once.
+    """Let other processes compile the kernels of training, once, if some are not cached and there is a free core.
 
-    A program that is frozen into one file has no interpreter to start.
+    A program frozen into one file has no interpreter to start.
     """
-    spare = 0 if getattr(sys, "frozen", False) else min(resolve_threads(None) - 1, MOST_WORKERS)
+    spare = 0 if getattr(sys, "frozen", False) else min(resolve_threads(None) - 1, MAX_WORKERS)
     if spare > 0 and _once.acquire(blocking=False):
-        names = [kernel.__name__ for kernel in FOR_TRAINING if not kernel.is_kept()]
+        names = [kernel.__name__ for kernel in training_kernels() if not kernel.is_cached()]
         if names:
             claimed_by(Workers(names, spare).claim)
 
 
 def compile_everything(processes: int) -> Iterator[tuple[str, int]]:
-    """Compile every kernel for every way it is called; yield each name when it is done, and how many there are.
+    """Compile every kernel for all argument types; yield the name of each finished kernel, and their number.
 
-    What the workers leave is compiled in this process, so that what is wrong is raised here.
+    Kernels that the workers leave are compiled in this process, so that errors are raised here.
     """
-    from hinet.engine.every_kernel import calls
-
     known = calls()
-    largest_first = sorted(known, key=lambda name: -_size(known[name][0][0]))
+    largest_first = sorted(known, key=lambda name: -kernel_size(known[name][0][0]))
     done: SimpleQueue[str | None] = SimpleQueue()
     workers = Workers(largest_first, processes, done.put)
 
-    def tell_end() -> None:
+    def report_end() -> None:
         workers.join()
         done.put(None)
 
-    Thread(target=tell_end, daemon=True).start()
+    Thread(target=report_end, daemon=True).start()
     for name in iter(done.get, None):
         if name not in workers.left:
             yield name, len(known)
@@ -149,6 +173,94 @@ def compile_everything(processes: int) -> Iterator[tuple[str, int]]:
         yield name, len(known)
 
 
-def _size(kernel: Kernel) -> int:
-    """Return the size of the code of a kernel, with the functions it calls."""
-    return sum(len(function.__code__.co_code) for function in functions_of(kernel.py_func))
+def calls() -> Calls:
+    """Return every kernel by name with all its argument types, recorded while tiny models are trained and used."""
+    kernels: dict[str, dict[tuple[Any, ...], Kernel]] = {}
+
+    def listener(kernel: Kernel, arguments: tuple[Any, ...]) -> None:
+        from numba import typeof
+
+        kernels.setdefault(kernel.__name__, {})[tuple(map(typeof, arguments))] = kernel
+
+    with interpreting(listener):
+        rows = _read_texts()
+        _train_and_search(EDGES, rows)
+        _train_and_search(EDGES + SECOND_PARENT, rows)
+        _train_and_search_sets(rows)
+    return {name: [(kernel, types) for types, kernel in by_types.items()] for name, by_types in kernels.items()}
+
+
+def _read_texts() -> Any:
+    settings = TextSettings(min_df=1, char_ngrams=(3, 4))
+    TextFeatures.fit_chunks([TEXTS, TEXTS[:2]], settings, threads=1)
+    hashed, _ = TextFeatures.fit_transform(TEXTS, TextSettings(min_df=1, hash_bits=4, keep_names=False), threads=1)
+    hashed.transform(TEXTS)
+    TokenVectors.of(TEXTS, np.ones((len(TEXTS), 2), np.float32)).sums(TEXTS)
+    features, rows = TextFeatures.fit_transform(TEXTS, settings, threads=1)
+    features.transform(TEXTS)
+    return rows
+
+
+def _train_and_search(edges: list[tuple[str, str]], rows: Any) -> None:
+    layers = Layers.of(Taxonomy.from_edges(edges))
+    traces = Traces.encode(layers, list(LABELS))
+    wide = sp.csr_array((rows.data, rows.indices.astype(np.int64), rows.indptr.astype(np.int64)), shape=rows.shape)
+    model = fit(rows, traces, SMALL, valid=ValidationRows(wide, traces), watch=True)
+    if layers.taxonomy.is_tree:
+        fit(rows, traces, replace(SMALL, flat=True))
+        matrix = SparseMatrix.of(rows)  # fit checks for redundant features only with many rows
+        repeated_share(matrix, rows.shape[1])
+        with_merged(matrix, merged_columns(matrix, rows.shape[1]), rows.shape[1])
+        _relearn(model, rows)
+    search = Search(model, threads=1)
+    search.traces(rows, 2, least=0.01)
+    search.labels(rows)
+    search.top_labels(rows, 2)
+    search.label_probabilities(rows)
+    search.deepest_confident(rows, 0.5)
+    search.expected_f1(rows)
+    search.logits_along(rows, Targets.of(traces))
+
+
+def _train_and_search_sets(rows: Any) -> None:
+    layers = Layers.of(Taxonomy.from_edges(EDGES + SECOND_PARENT), multilabel=True)
+    traces = Traces.encode_sets(layers, [{label, "car"} for label in LABELS])
+    settings = replace(SMALL, flat=True)
+    search = Search(fit(rows, traces, settings, valid=ValidationRows(rows, traces), watch=True), threads=1)
+    search.traces(rows, 2, least=0.01)
+    search.label_probabilities(rows)
+    search.logits_along(rows, Targets.of(traces))
+
+
+def _relearn(model: FusedModel, rows: Any) -> None:
+    layers = model.layers
+    targets = option_targets(Search(model).traces(rows).traces, layers, np.arange(len(layers.taxonomy)))
+    taught(model, np.ones(model.groups.rows, bool), targets, SparseMatrix.of(rows))
+
+
+def main() -> None:
+    """Compile the kernels named on standard input until it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # left to the parent process, which ends the input
+    known, names = calls(), SimpleQueue[str]()
+    Thread(target=_read_names, args=(names,), daemon=True).start()
+    while True:
+        name = names.get()
+        for kernel, types in known.get(name, ()):
+            kernel.compiled.compile(types)
+        sys.stdout.write(f"{name}\n")
+        sys.stdout.flush()
+
+
+def _read_names(names: SimpleQueue[str]) -> None:
+    """Read names; end the process when the input ends, even during compilation, but not while a file is written."""
+    from hinet.machine_code import SAVING
+
+    with open(0, "rb", buffering=0, closefd=False) as stream:  # without a lock that an exit would wait for
+        for line in stream:
+            names.put(line.decode().strip())
+    with SAVING:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -391,6 +391,14 @@ class MemoryPlan:
         """Peak size."""
         return self.weights + self.accumulators + max(self.scratch, self.joining)
 
+    def __add__(self, other: MemoryPlan) -> MemoryPlan:
+        return MemoryPlan(
+            self.weights + other.weights,
+            self.accumulators + other.accumulators,
+            self.scratch + other.scratch,
+            self.joining + other.joining,
+        )
+
     def __str__(self) -> str:
         return (
             f"training takes {self.total / GB:.2f} GB: weights {self.weights / GB:.2f}, "
@@ -405,20 +413,7 @@ class MemoryPlan:
             raise HiNetError(f"{self}, more than `memory_limit={limit}`; {REMEDY}")
 
 
-def plan_memory(
-    *,
-    features: int,
-    outputs: int,
-    width: int,
-    wide_weights: int = 0,
-    wide_scratch: int = 0,
-    labels: int = 0,
-    flat_width: int = 0,
-    titles: int = 0,
-) -> MemoryPlan:
-    """Return the plan for experts of these sizes; ``labels`` is 0 without a flat expert, ``titles`` is in bytes."""
-    flat = (features + labels) * flat_width if labels else 0
-    deep = (features + outputs) * width
-    weights = 4 * (deep + flat) + 8 * wide_weights
-    accumulators = 4 * (features + outputs) * 2
-    return MemoryPlan(weights, accumulators, wide_scratch, 5 * deep + flat + 12 * wide_weights + titles)
+def plan_memory(*, features: int, outputs: int, width: int, titles: int = 0) -> MemoryPlan:
+    """Return the memory of a deep expert with ``width`` hidden units, and of ``titles`` bytes for titles."""
+    weights = (features + outputs) * width
+    return MemoryPlan(4 * weights, 8 * (features + outputs), 0, 5 * weights + titles)

@@ -1,4 +1,4 @@
-"""Sources of an export: their interface, and models of the fused engine."""
+"""Models that can be exported: their interface, and the fused model."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data import Traces
-from hinet.engine import FusedModel, Mix, Search
+from hinet.engine import DeepExpert, FusedModel, Search
+from hinet.engine.model.experts import EXPERTS, Floats
 from hinet.errors import HiNetError
 from hinet.exporting import scoring
 from hinet.exporting.graph import GraphInMaking
 from hinet.taxonomy import Layers
 
-EXPORTED = ("deep", "flat")  # the experts that a graph can hold
-
 
 class Source(ABC):
-    """A model of some layers, as an export sees it."""
+    """A model of layers that can be exported."""
 
     layers: Layers
-    output = "option among its siblings"  # what the graph has a column for
+    output = "option among its siblings"  # meaning of a column of the output
     reads_sparse = True
-    experts: tuple[str, ...] = ()  # that the graph holds, of a model of several
+    experts: tuple[str, ...] = ()  # experts in the graph
     left_out: tuple[str, ...] = ()
-    in_bits = False  # whether the graph holds embeddings in 8 bits
+    in_bits = False  # whether embeddings are quantised
 
     @abstractmethod
     def log_p(self, graph: GraphInMaking) -> str:
@@ -36,10 +35,10 @@ class Source(ABC):
 
     @abstractmethod
     def both_traces(self, rows: Any, threads: int | None) -> tuple[Traces, Traces]:
-        """Return the best traces of rows by what the graph holds, and by the whole model."""
+        """Return the best traces of rows by the exported part and by the whole model."""
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what decoding needs to know of the outputs, as named arrays."""
+        """Return the arrays that decoding needs."""
         layers = self.layers
         return {
             "tree": np.array(layers.is_tree),
@@ -53,15 +52,15 @@ class Source(ABC):
 
 @singledispatch
 def source_of(model: Any) -> Source:
-    """Return a model as an export sees it, or raise HiNetError; networks join when ``hinet.networks`` is imported."""
+    """Return the source of a model, or raise HiNetError; ``hinet.networks`` registers networks."""
     raise HiNetError(
-        f"a FusedModel, a HiNet or a FlattenNetwork can be exported, got {type(model).__name__}; "
+        f"expected a FusedModel, a HiNet or a FlattenNetwork, got {type(model).__name__}; "
         "export the FusedModel itself, or the network"
     )
 
 
 class FusedSource(Source):
-    """A fused model, of which the graph holds some experts."""
+    """A fused model, of which some experts can be exported."""
 
     def __init__(self, model: FusedModel) -> None:
         self.model, self.layers, self.part = model, model.layers, exported_part(model)
@@ -70,7 +69,7 @@ class FusedSource(Source):
         self.in_bits = any(getattr(self.part.experts, name).is_quantised for name in self.experts)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what decoding needs to know of the options, as named arrays."""
+        """Return the arrays that decoding needs."""
         arrays = super().arrays() | {"slope": np.array(self.model.odds_scale)}
         if self.model.trust is not None:  # with the number of labels
             arrays["trust"] = np.array([*self.model.trust, self.layers.ends.sum()], np.float64)
@@ -78,45 +77,58 @@ class FusedSource(Source):
 
     def log_p(self, graph: GraphInMaking) -> str:
         """Add the log probability of every option, (b, options)."""
-        rows, model = scoring.sparse_input(graph), self.part
-        experts, mix = model.experts, model.mix
-        if model.merged is not None:
-            rows = scoring.merged(graph, rows, model.merged)
-        logits, hidden = [], ""
-        if mix.flat:
-            hidden = scoring.bag(graph, rows, experts.flat)
-            labels = scoring.linear(graph, hidden, experts.flat.output_weights(), experts.flat.bias)
-            options = scoring.pooled(graph, model.layers, experts.spans, labels)
-            flat_logits = graph.add("Gather", options, graph.constant(model.groups.row_options()))
-            logits.append(graph.add("Mul", flat_logits, graph.constant(np.float32(mix.flat))))
-        if mix.deep:
-            hidden = scoring.bag(graph, rows, experts.deep)
-            weight, bias = (np.float32(mix.deep) * part for part in (experts.deep.output_weights(), experts.deep.bias))
-            logits.append(scoring.linear(graph, hidden, weight, bias))
-        both = logits[0] if len(logits) == 1 else graph.add("Add", *logits)
-        return scoring.transposed(graph, scoring.normalised(graph, model.groups, both, hidden))
+        model, operations = self.part, _Operations(graph, self.part)
+        logits = ""
+        for record, weight in zip(EXPERTS, model.mix, strict=True):
+            if weight:
+                own = record.export(getattr(model.experts, record.name), weight, operations)
+                logits = graph.add("Add", logits, own) if logits else own
+        return scoring.transposed(graph, scoring.normalised(graph, model.groups, logits, operations.rows.feature))
 
     def both_traces(self, rows: Any, threads: int | None) -> tuple[Traces, Traces]:
-        """Return the best traces of rows by what the graph holds, and by the whole model."""
+        """Return the best traces of rows by the exported part and by the whole model."""
         return Search(self.part, threads).traces(rows).traces, Search(self.model, threads).traces(rows).traces
 
 
 source_of.register(FusedModel)(FusedSource)
 
 
+class _Operations:
+    """ONNX operations on the rows of a fused model, see :class:`hinet.engine.model.experts.record.Operations`."""
+
+    def __init__(self, graph: GraphInMaking, model: FusedModel) -> None:
+        self.graph, self.model, self.rows = graph, model, scoring.sparse_input(graph)
+        if model.merged is not None:
+            self.rows = scoring.merged(graph, self.rows, model.merged)
+
+    def hidden(self, expert: DeepExpert) -> str:
+        """Add the hidden units of a deep expert, (b, k)."""
+        return scoring.bag(self.graph, self.rows, expert)
+
+    def linear(self, hidden: str, weight: Floats, bias: Floats) -> str:
+        """Add outputs that read hidden units."""
+        return scoring.linear(self.graph, hidden, weight, bias)
+
+    def pool_labels(self, scores: str, weight: float) -> str:
+        """Pool the scores of labels into those of output rows, multiplied by ``weight``."""
+        options = scoring.pooled(self.graph, self.model.layers, self.model.experts.spans, scores)
+        rows = self.graph.add("Gather", options, self.graph.constant(self.model.groups.row_options()))
+        return self.graph.add("Mul", rows, self.graph.constant(np.float32(weight)))
+
+
 def exported_part(model: FusedModel) -> FusedModel:
-    """Return a fused model of those experts that a graph can hold; the weights of the others in the mix go to them.
+    """Return a fused model with only the experts that can be exported, which get the weights of the others.
 
     Raises
     ------
     HiNetError
-        If none of them is used.
+        If no expert can be exported.
     """
-    exportable = np.array([name in EXPORTED for name in Mix._fields])
+    exportable = np.array([record.can_export for record in EXPERTS])
     mix = np.where(exportable, model.experts.mix, 0)
     if not mix.any():
         raise HiNetError(
-            "the model has neither a deep nor a flat expert, and no other can be exported; train a deep one"
+            "the model has neither a deep nor a flat expert, and others cannot be exported; train a deep one"
         )
     shared = (mix * (model.experts.mix.sum() / mix.sum())).astype(np.float32)
     return replace(model, experts=model.experts._replace(mix=shared))

@@ -262,7 +262,7 @@ def _run(
         progress.advanced(rows)
         inside = job.steps % job.batches != 0  # the end of an epoch is saved with its record
         if checkpoints is not None and checkpoints.every and inside and checkpoints.is_due(job):
-            checkpoints.keep(job, done)
+            checkpoints.write(job, done)
 
     progress.started(job.epochs, len(job.rows))
     try:
@@ -283,7 +283,7 @@ def _run(
                 best = Best(score, epoch, {name: array.copy() for name, array in job.best_state().items()})
             done = Done((*done.records, record), best)
             if checkpoints is not None and checkpoints.is_due(job):
-                checkpoints.keep(job, done)
+                checkpoints.write(job, done)
             progress.epoch_done(record)
     finally:
         progress.finished()

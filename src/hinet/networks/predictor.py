@@ -21,14 +21,9 @@ from torch import Tensor, nn
 from hinet.data import Traces
 from hinet.encoders.torch_runtime import torch_threads
 from hinet.engine import EngineSettings, Found, FoundLabels, FoundNodes, Groups, Targets
+from hinet.engine.model.transfer import NEW_OPTION_BIAS, OutputTransfer
 from hinet.engine.search.predictor import PROBABILITY, TYPICAL_F1, K, Predictor, RowParts
-from hinet.engine.training.taxonomy_transfer import (
-    NEW_OPTION_BIAS,
-    OutputRows,
-    OutputTransfer,
-    ScoredRows,
-    relearned,
-)
+from hinet.engine.training.relearning import OutputRows, ScoredRows, relearned
 from hinet.errors import HiNetError
 from hinet.networks.features import DenseFeatures, SparseBag, SparseRows, batches, row_batch
 from hinet.networks.heads import SiblingHead

@@ -11,14 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hinet.compiled import inlined, kernel
-from hinet.engine.search.scoring_kernels import (
-    allocate_reading,
-    largest_group,
-    log_softmax,
-    read_row,
-    score_group,
-    steps_of_rows,
-)
+from hinet.engine.model.log_kernels import log_softmax
+from hinet.engine.search.scoring_kernels import allocate_reading, largest_group, read_row, score_group, steps_of_rows
 from hinet.engine.search.search_kernels import heap_pop, heap_push
 
 STOP = -1

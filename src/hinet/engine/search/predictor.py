@@ -1,11 +1,11 @@
-"""What answers to rows look like, and what a trained model must be able to do, whichever engine it belongs to."""
+"""Answers to rows, and the interface of a trained model of either engine."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self, get_args
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,16 +18,15 @@ from hinet.parameters import one_of, real, whole
 if TYPE_CHECKING:
     from hinet.engine.model.targets import Targets
     from hinet.engine.model.trust import Trust
-    from hinet.engine.search.contributions import GroupParts
     from hinet.engine.settings import EngineSettings
     from hinet.progress import EpochRecord, Progress
     from hinet.taxonomy import Layers
 
-TYPICAL_F1 = 0.8  # the hierarchical F1 that `expected_f1` assumes by default
+TYPICAL_F1 = 0.8  # hierarchical F1 that `expected_f1` assumes by default
 
 Engine = Literal["fused", "torch"]
 
-K = whole(1)  # answers to a row
+K = whole(1)  # number of answers per row
 PROBABILITY = real(above=0, high=1)
 DECODING = one_of(*get_args(Decoding))
 
@@ -43,7 +42,7 @@ class Found:
     log_p : float array, as long as ``traces.neurons``
         Log probability of the path down to each neuron; in a tree, of the node itself.
     touched : int array of shape (n,)
-        How many rows of output weights were looked at for each row.
+        Number of output rows scored for each row.
     """
 
     traces: Traces
@@ -56,7 +55,7 @@ class Found:
 
 @dataclass(frozen=True)
 class FoundNodes:
-    """A node for every row, its probability summed over its paths, and the output rows looked at."""
+    """One node per row, its probability summed over its paths, and the number of output rows scored."""
 
     nodes: NDArray[np.int64]  # positions in the taxonomy
     probability: NDArray[np.float64]
@@ -68,7 +67,7 @@ class FoundNodes:
 
 @dataclass(frozen=True)
 class FoundLabels:
-    """The most probable labels of rows, all of a row different.
+    """The most probable labels of rows, without repetition.
 
     Attributes
     ----------
@@ -85,17 +84,28 @@ class FoundLabels:
         return len(self.found)
 
 
-class RowParts(NamedTuple):
-    """What the logits of one row are made of, group by group."""
+class GroupParts(Protocol):
+    """Parts of the logits of a group by feature."""
 
-    of_group: Callable[[int], GroupParts]  # by the neuron above the group
-    features: NDArray[np.int64]  # that the parts belong to
+    @property
+    def logits(self) -> NDArray[np.float64]:
+        """(options,) The logit of every option."""
+
+    def of(self, option: int) -> tuple[NDArray[np.float64], float]:
+        """Return what each feature adds to the logit of an option, and the rest; they sum to the logit."""
+
+
+class RowParts(NamedTuple):
+    """Parts of the logits of one row by group and feature."""
+
+    of_group: Callable[[int], GroupParts]  # takes the neuron above the group
+    features: NDArray[np.int64]  # the features of the parts
 
 
 class Predictor(ABC):
-    """A trained model of either engine, with all that a classifier needs of it: answers, size, files, going on.
+    """Interface of a trained model of either engine.
 
-    It answers with so many ``threads``; ``model`` is what was trained, in the engine's own terms.
+    It answers with ``threads`` threads; ``model`` is the trained model of the engine.
     """
 
     engine: ClassVar[Engine]
@@ -104,33 +114,33 @@ class Predictor(ABC):
 
     @property
     def layers(self) -> Layers:
-        """The layers whose traces are found."""
+        """The layers of the taxonomy."""
         layers: Layers = self.model.layers
         return layers
 
     @property
     def features(self) -> int | None:
-        """Number of features of a row, where it is known."""
+        """Number of features of a row, if it is known."""
         return self.model.features  # type: ignore[no-any-return]
 
     @property
     def outputs(self) -> int:
-        """Number of rows of output weights."""
+        """Number of output rows."""
         return self.model.outputs  # type: ignore[no-any-return]
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the weights take."""
+        """Size of the weights in bytes."""
         return self.model.nbytes  # type: ignore[no-any-return]
 
     @property
     def history(self) -> tuple[EpochRecord, ...]:
-        """What each epoch of training did."""
+        """Records of the epochs of training."""
         return self.model.history  # type: ignore[no-any-return]
 
     @property
     def odds_scale(self) -> float:
-        """Factor of the log odds of best traces, see :mod:`hinet.engine.search.odds_scaling`; 1 leaves them."""
+        """Factor of the log odds of best traces, see :mod:`hinet.engine.search.odds_scaling`; 1 by default."""
         return 1.0
 
     @property
@@ -145,7 +155,7 @@ class Predictor(ABC):
 
     @property
     def trust(self) -> Trust | None:
-        """Parameters of the trust in rows with unknown n-grams; None trusts all rows alike."""
+        """Parameters of the trust in rows with unknown n-grams; None trusts all rows equally."""
         return None
 
     def with_trust(self, trust: Trust | None) -> Self:
@@ -159,15 +169,15 @@ class Predictor(ABC):
 
     @property
     def label_shares(self) -> NDArray[np.float64]:
-        """Share of every node of the labels, and then that of one label, (nodes + 1,); zeros if trust is not used."""
+        """Share of the labels at and below every node, then of one label, (nodes + 1,); zeros without trust."""
         return np.zeros(len(self.layers.taxonomy) + 1)
 
     def uncorrected(self) -> Self:
-        """Return the same with the probabilities of its logits, neither odds scaled nor trust applied."""
+        """Return the same without scaled odds and trust."""
         return self.scaled(1.0, 1.0).with_trust(None)
 
     def with_threads(self, threads: int | None) -> Self:
-        """Return the same, answering with so many threads."""
+        """Return the same with another number of threads."""
         changed: Self = replace(self, threads=threads)  # type: ignore[type-var]
         return changed
 
@@ -189,9 +199,9 @@ class Predictor(ABC):
 
     @abstractmethod
     def logits_along(self, rows: Any, targets: Targets) -> NDArray[np.float64]:
-        """Return the logits of all options of every choice on the way to targets, one a row, in the order of steps.
+        """Return the logits of all options on the paths to targets, one target per row, in the order of steps.
 
-        They may lack a number that is the same for all options of a choice.
+        Logits of a group may differ from the model's by a constant.
         """
 
     @abstractmethod
@@ -203,7 +213,7 @@ class Predictor(ABC):
         """Return the node with the best expected hierarchical F1, over many rows on which it is about ``f1``."""
 
     def decode(self, rows: Any, decoding: Decoding = "map") -> FoundNodes:
-        """Return a node for every row: of the best trace, of the best expected F1, or the best label."""
+        """Return one node per row: the end of the best trace, the node with the best expected F1, or the best label."""
         if DECODING.validate("decoding", decoding) == "label":
             return self.labels(rows)
         if decoding == "expected_f1":
@@ -222,30 +232,30 @@ class Predictor(ABC):
 
     @abstractmethod
     def to_arrays(self, *, half: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return what is kept on disk: plain values that describe the model, and named arrays."""
+        """Return metadata and named arrays to save."""
 
-    @classmethod  # noqa: B027 - an engine may check nothing
+    @classmethod  # noqa: B027 - optional
     def check_described(cls, metadata: Mapping[str, Any]) -> None:
-        """Raise HiNetError unless plain values are such as :meth:`to_arrays` gives."""
+        """Raise HiNetError unless metadata is valid."""
 
-    @classmethod  # noqa: B027 - an engine may need none
+    @classmethod  # noqa: B027 - optional
     def require_network(cls, metadata: Mapping[str, Any], network: Any) -> None:
-        """Raise HiNetError if a model that was described so needs a network of the user's, and there is none."""
+        """Raise HiNetError if a saved model needs the user's network and it is not given."""
 
     @classmethod
     @abstractmethod
     def restored(
         cls, layers: Layers, metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], network: Any = None
     ) -> Self:
-        """Return the model of some layers that was kept as these values and arrays, or raise HiNetError."""
+        """Return the model of layers, saved metadata and arrays, or raise HiNetError."""
 
     @abstractmethod
     def moved_to(self, layers: Layers, came_from: NDArray[np.int64]) -> Self:
-        """Return the same knowledge over other layers; ``came_from`` gives the old node of each new one, or -1."""
+        """Return the model over other layers; ``came_from`` has the old node of each new one, or -1."""
 
     @abstractmethod
     def taught(self, learns: NDArray[np.bool_], targets: sp.csc_array, rows: Any) -> Self:
-        """Return a model whose output rows that learn were fitted to targets of options on rows."""
+        """Return a model whose output rows ``learns`` are fitted to targets of options on rows."""
 
     @abstractmethod
     def continued(
@@ -258,4 +268,4 @@ class Predictor(ABC):
         device: str | None = None,
         progress: Progress | None = None,
     ) -> Self:
-        """Return the model after learning from more rows, over the same layers."""
+        """Return the model after training on more rows, over the same layers."""

@@ -1,8 +1,7 @@
-"""Kernels that score a sibling group for a row by all experts.
+"""Kernels that score a sibling group for a row by all experts: the only place that calls their scoring functions.
 
-A row is read once: its hidden units, and the scores of every label by the experts on labels. From that its groups are
-scored. The weights of the wide expert are either looked up feature by feature, or, where many rows need a group, listed
-by feature once for all of them.
+A row is read once: its hidden units, and the scores of all labels by the experts on labels. Its groups are then scored
+from these.
 """
 
 from __future__ import annotations
@@ -13,32 +12,29 @@ import numpy as np
 
 from hinet.compiled import inlined, kernel
 from hinet.engine.model.experts import DEEP, FLAT, PROTOTYPES, WIDE
+from hinet.engine.model.experts.deep import logit_of, read_hidden, read_inner
+from hinet.engine.model.experts.flat import add_chances, read_flat
+from hinet.engine.model.experts.prototypes import read_prototypes
+from hinet.engine.model.experts.wide import add_listed, add_wide
+from hinet.engine.model.log_kernels import pooled
 
-F4 = np.float32
-FEW = 16  # rows that are not worth an array as long as there are features
-RUN_BITS = 24  # of a run of weights, for its number: no group has more options than that can count
-RUN_MASK = (1 << RUN_BITS) - 1
-GROUPS_OF_A_ROW, USUAL_OPTIONS = 4, 10  # that a search for one trace scores, and options of most of them
-SCALE_STEPS = 20  # of a bisection, as many as single precision has bits for
-SURE = F4(1e-6)  # what single precision can tell from certainty
-RARE = -15.0  # largest logit at which two options at once are less probable than single precision tells
-LOOK_UP = 64  # looking a feature up among the sorted ones of a group costs as much as listing so many
+GROUPS_PER_ROW, USUAL_OPTIONS = 4, 10  # groups that a search for one trace scores, and options of most of them
 
 
 class Reading(NamedTuple):
-    """What is known of the rows at hand; the scores of labels stand in one array, row after row."""
+    """Hidden units and label scores of the current rows."""
 
-    hidden: Any  # (n, k) of the deep expert
-    flat_hidden: Any  # (1, k) of the flat expert, of the row read last
+    hidden: Any  # (n, k) hidden units of the deep expert
+    flat_hidden: Any  # (1, k) hidden units of the flat expert for the last row
     flat: Any  # (n * labels,) logits of the flat expert
     prototypes: Any  # (n * labels,) scaled cosines
-    sink: Any  # (1,) what was fetched early, so that it is not left out as useless
-    lower: Any  # (units,) the first of two layers of the deep expert
+    sink: Any  # (1,) keeps the compiler from removing prefetches
+    lower: Any  # (units,) first of two hidden layers of the deep expert
 
 
 @inlined
 def allocate_reading(count, experts):
-    """Make room to read so many rows."""
+    """Allocate the reading of ``count`` rows."""
     labels = count * len(experts.spans.neuron)
     return Reading(
         np.empty((count, experts.deep.embedding.shape[1]), np.float32),
@@ -52,7 +48,7 @@ def allocate_reading(count, experts):
 
 @inlined
 def read_row(rows, row, experts, reading, index):
-    """Read a row, as the one of an index: its hidden units and the scores of its labels; return the outputs touched."""
+    """Read a row into position ``index`` of the reading; return the number of outputs touched."""
     touched = 0
     if experts.mix[DEEP] != 0:
         read_hidden(rows, row, experts.deep, reading.hidden, index, reading.sink)
@@ -67,81 +63,8 @@ def read_row(rows, row, experts, reading, index):
 
 
 @inlined
-def read_hidden(rows, row, deep, hidden, index, sink):
-    """Fill in the hidden units of a deep expert."""
-    width = hidden.shape[1]
-    sink[0] = touch_embeddings(rows, row, deep.embedding)
-    for unit in range(width):
-        hidden[index, unit] = deep.embedding_bias[unit]
-    for entry in range(rows.indptr[row], rows.indptr[row + 1]):
-        feature = rows.indices[entry]
-        value = rows.data[entry] * deep.embedding_scale[feature]
-        for unit in range(width):
-            hidden[index, unit] += value * F4(deep.embedding[feature, unit])
-    first = len(deep.embedding) - rows.dense.shape[1]
-    for column in range(rows.dense.shape[1]):
-        value = rows.dense[row, column] * deep.embedding_scale[first + column]
-        for unit in range(width):
-            hidden[index, unit] += value * F4(deep.embedding[first + column, unit])
-    for unit in range(width):
-        hidden[index, unit] *= F4(1) if hidden[index, unit] > 0 else deep.negative_slope[unit]
-
-
-@inlined
-def read_inner(deep, hidden, index, lower):
-    """Turn the first layer of hidden units into the second: each member reads its own units."""
-    for unit in range(len(lower)):
-        lower[unit] = hidden[index, unit]
-    size = deep.inner.shape[1]
-    for unit in range(len(lower)):
-        first, total = unit // size * size, F4(0)
-        for below in range(size):
-            total += deep.inner[unit, below] * lower[first + below]
-        hidden[index, unit] = max(total + deep.inner_bias[unit], F4(0))
-
-
-@inlined
-def touch_embeddings(rows, row, embedding):
-    """Fetch the embeddings of a row: the waits for memory overlap, which they do not between long loops."""
-    sink = F4(0)
-    last = embedding.shape[1] - 1
-    for entry in range(rows.indptr[row], rows.indptr[row + 1]):
-        feature = rows.indices[entry]
-        sink += F4(embedding[feature, 0]) + F4(embedding[feature, last >> 1]) + F4(embedding[feature, last])
-    return sink
-
-
-@inlined
-def read_flat(flat, reading, index):
-    """Fill in the flat expert's logits of all labels from its hidden units; return how many there are."""
-    labels = len(flat.bias)
-    for label in range(labels):
-        reading.flat[index * labels + label] = logit_of(label, flat, reading.flat_hidden, 0)
-    return labels
-
-
-@inlined
-def read_prototypes(rows, row, experts, reading, index):
-    """Fill in the scaled cosines of a row and the prototypes of all labels; return how many there are."""
-    prototypes, labels = experts.prototypes, len(experts.spans.neuron)
-    first = index * labels
-    for label in range(first, first + labels):
-        reading.prototypes[label] = 0
-    square = F4(0)
-    low, high = rows.indptr[row], rows.indptr[row + 1]
-    for entry in range(low, high):
-        square += rows.data[entry] * rows.data[entry]
-    scale = F4(1) / np.sqrt(max(square, F4(1e-12)))
-    for entry in range(low, high):
-        feature, value = rows.indices[entry], rows.data[entry] * scale
-        for position in range(prototypes.offsets[feature], prototypes.offsets[feature + 1]):
-            reading.prototypes[first + prototypes.label[position]] += value * prototypes.value[position]
-    return labels
-
-
-@inlined
 def score_group(rows, row, neuron, groups, experts, mix, reading, index, logits):
-    """Fill in the logits of a group of several options, of the row that was read as that of an index."""
+    """Fill in the logits of a group with several options, for the row read into position ``index``."""
     score_options(neuron, groups, experts, mix, reading.hidden, index, logits)
     if mix[WIDE] != 0:
         add_wide(rows, row, neuron, groups, experts.wide, mix[WIDE], logits)
@@ -149,36 +72,21 @@ def score_group(rows, row, neuron, groups, experts, mix, reading, index, logits)
 
 
 @inlined
-def logit_of(output, deep, hidden, position):
-    """Return the logit of an output row of a deep expert, of the hidden units at a position."""
-    logit = F4(0)
-    for unit in range(hidden.shape[1]):
-        logit += F4(deep.weight[output, unit]) * hidden[position, unit]
-    return logit * deep.weight_scale[output] + deep.bias[output]
+def score_listed(rows, row, neuron, groups, experts, listing, reading, index, logits):
+    """Fill in the logits as :func:`score_group` does, for a group whose wide weights are listed."""
+    score_options(neuron, groups, experts, experts.mix, reading.hidden, index, logits)
+    add_listed(rows, row, neuron, groups, experts.wide, experts.mix[WIDE], listing, reading.sink, logits)
+    add_labels(neuron, groups, experts.spans, experts.mix, reading, index, logits)
 
 
 @inlined
 def score_options(neuron, groups, experts, mix, hidden, index, logits):
-    """Fill in the logits of a group by the deep expert and the biases."""
+    """Fill in the logits of the deep expert and the biases of the wide one."""
     base = groups.first_row[neuron]
     for option in range(groups.first_row[neuron + 1] - base):
         logits[option] = mix[WIDE] * experts.wide.bias[base + option]
         if mix[DEEP] != 0:
             logits[option] += mix[DEEP] * logit_of(base + option, experts.deep, hidden, index)
-
-
-@inlined
-def add_wide(rows, row, neuron, groups, wide, mixed, logits):
-    """Add the wide expert's logits of a group, looking up each feature of the row."""
-    base = groups.first_row[neuron]
-    begin, end = wide.entry_offsets[neuron], wide.entry_offsets[neuron + 1]
-    for entry in range(rows.indptr[row], rows.indptr[row + 1]):
-        known = wide.feature_rank[rows.indices[entry]]
-        feature_entry = find_first(wide.feature, begin, end, known)
-        if feature_entry < end and wide.feature[feature_entry] == known:
-            value = mixed * rows.data[entry]
-            for position in range(wide.weight_offsets[feature_entry], wide.weight_offsets[feature_entry + 1]):
-                logits[wide.weights[position]["row"] - base] += value * wide.weights[position]["weight"]
 
 
 @inlined
@@ -200,112 +108,6 @@ def add_labels(neuron, groups, spans, mix, reading, index, logits):
 
 
 @inlined
-def add_chances(neuron, groups, spans, mixed, scores, shift, logits):
-    """Add the log odds that at least one label below each option is taken, each label by its own chance.
-
-    Where options are exhaustive, they are odds before it is given that one is taken. Where a label is below two of
-    them, they are such that with that given, an option is as probable as its labels are, given those of the group.
-    """
-    start, end = groups.option_offsets[neuron], groups.option_offsets[neuron + 1]
-    given, scale = F4(0), F4(0)
-    if spans.overlaps[neuron] or not groups.exhaustive[neuron]:
-        below = sum_of_softplus(scores, shift + spans.first[start], shift + spans.last[end - 1])
-        given = log_taken(below + sum_of_others(scores, shift, neuron, spans))
-    if spans.overlaps[neuron] and groups.exhaustive[neuron]:
-        scale = log_scale_of(start, end, groups, spans, scores, shift, given)
-    for option in range(start, end):
-        log_p = min(log_chance(option, groups, spans, scores, shift) - given + scale, -SURE)
-        logits[option - start] += mixed * (log_p - np.log(-np.expm1(log_p)))
-
-
-@inlined
-def log_chance(option, groups, spans, scores, shift):
-    """Return the log probability that at least one label below an option is taken, each by its own chance."""
-    total = sum_of_softplus(scores, shift + spans.first[option], shift + spans.last[option])
-    if groups.option_neuron[option] >= 0:
-        total += sum_of_others(scores, shift, groups.option_neuron[option], spans)
-    return log_taken(total)
-
-
-@inlined
-def log_scale_of(start, end, groups, spans, scores, shift, given):
-    """Return the log of ``s`` with ``1 - prod(1 - s p) = s`` for the probabilities ``p`` of options, by bisection."""
-    p = np.empty(end - start, np.float32)
-    for option in range(start, end):
-        p[option - start] = min(np.exp(log_chance(option, groups, spans, scores, shift) - given), F4(1))
-    low, high = F4(0), F4(1)
-    for _ in range(SCALE_STEPS):
-        middle = (low + high) / F4(2)
-        none = F4(0)
-        for option in range(len(p)):
-            none += np.log1p(-min(middle * p[option], F4(1) - SURE))
-        if -np.expm1(none) > middle:
-            low = middle
-        else:
-            high = middle
-    return np.log(high)
-
-
-@inlined
-def log_taken(total):
-    """Return the log probability that some label is taken, given minus the log probability that none is."""
-    return np.log(-np.expm1(-max(total, F4(1e-37))))
-
-
-@inlined
-def sum_of_others(scores, shift, neuron, spans):
-    """Return what :func:`sum_of_softplus` does of the labels below the node of a neuron that stand elsewhere."""
-    total = F4(0)
-    for index in range(spans.other_offsets[neuron], spans.other_offsets[neuron + 1]):
-        logit = scores[shift + spans.other[index]]
-        total += max(logit, F4(0)) + np.log1p(np.exp(-abs(logit)))
-    return total
-
-
-@inlined
-def pooled(scores, first, last):
-    """Return the log of the summed exponentials of a run of scores."""
-    top, total = largest(scores, first, last), F4(0)
-    for index in range(first, last):
-        total += np.exp(scores[index] - top)
-    return top + np.log(total)
-
-
-@inlined
-def sum_of_softplus(logits, first, last):
-    """Return minus the log probability that none of a run of options is taken, each by its own chance."""
-    total = F4(0)
-    for option in range(first, last):
-        total += max(logits[option], F4(0)) + np.log1p(np.exp(-abs(logits[option])))
-    return total
-
-
-@inlined
-def log_some(logits, first, last):
-    """Return the log probability that at least one of a run of options is taken, each by its own chance."""
-    if largest(logits, first, last) < RARE:
-        return pooled(logits, first, last)
-    return np.log(-np.expm1(-sum_of_softplus(logits, first, last)))
-
-
-@inlined
-def largest(values, first, last):
-    """Return the largest of a run of values."""
-    top = values[first]
-    for index in range(first + 1, last):
-        top = max(top, values[index])
-    return top
-
-
-@inlined
-def log_softmax(logits, size):
-    """Turn the first ``size`` logits into log probabilities."""
-    shift = pooled(logits, 0, size)
-    for option in range(size):
-        logits[option] -= shift
-
-
-@inlined
 def largest_group(groups):
     """Return the number of options of the largest group."""
     largest = 1
@@ -315,104 +117,25 @@ def largest_group(groups):
 
 
 def steps_of_rows(rows, groups, experts):
-    """Guess how often loops turn to read rows, and to score some groups for each by best-first search."""
+    """Estimate the loop iterations of reading rows and scoring a few groups for each by best-first search."""
     count, labels = len(rows.indptr) - 1, len(experts.spans.neuron)
     deep, flat = experts.deep.embedding.shape[1], experts.flat.embedding.shape[1]
-    outputs = GROUPS_OF_A_ROW * (np.diff(groups.option_offsets).max(initial=1) + USUAL_OPTIONS)
-    values = (len(rows.indices) + rows.dense.size) * (deep + flat + GROUPS_OF_A_ROW)
-    of_labels = labels * (flat + 2 * GROUPS_OF_A_ROW) if experts.mix[FLAT] != 0 or experts.mix[PROTOTYPES] != 0 else 0
+    outputs = GROUPS_PER_ROW * (np.diff(groups.option_offsets).max(initial=1) + USUAL_OPTIONS)
+    values = (len(rows.indices) + rows.dense.size) * (deep + flat + GROUPS_PER_ROW)
+    of_labels = labels * (flat + 2 * GROUPS_PER_ROW) if experts.mix[FLAT] != 0 or experts.mix[PROTOTYPES] != 0 else 0
     return values + count * (of_labels + outputs * (deep + USUAL_OPTIONS))
-
-
-class Listing(NamedTuple):
-    """The wide expert's weights in the group at hand, listed by feature for all rows that need it."""
-
-    known: Any  # (values,) the number that the feature of each value of the rows is known by
-    wanted: Any  # (features,) whether a row that needs the group has the feature
-    run: Any  # (features,) its weights in the group, where they begin and how many they are in one; 0 for none
-
-
-@inlined
-def allocate_listing(rows, experts):
-    """Make room to list weights, for rows that are not few."""
-    few = experts.mix[WIDE] == 0 or len(rows.indptr) - 1 < FEW
-    features = 0 if few else len(experts.wide.feature_rank)
-    known = np.empty(0 if few else len(rows.indices), np.int32)
-    for entry in range(len(known)):
-        known[entry] = experts.wide.feature_rank[rows.indices[entry]]
-    return Listing(known, np.zeros(features, np.bool_), np.zeros(features, np.int64))
-
-
-@inlined
-def list_weights(rows, asking, neuron, wide, listing):
-    """List the weights of a group by feature for the rows that are asking for it; return whether that was worth it."""
-    if len(listing.run) == 0:
-        return False
-    begin, end = wide.entry_offsets[neuron], wide.entry_offsets[neuron + 1]
-    values = 0
-    for row in asking:
-        values += rows.indptr[row + 1] - rows.indptr[row]
-    if LOOK_UP * values <= end - begin:
-        return False
-    for row in asking:
-        for entry in range(rows.indptr[row], rows.indptr[row + 1]):
-            listing.wanted[listing.known[entry]] = True
-    for feature_entry in range(begin, end):
-        if listing.wanted[wide.feature[feature_entry]]:
-            low, high = wide.weight_offsets[feature_entry], wide.weight_offsets[feature_entry + 1]
-            listing.run[wide.feature[feature_entry]] = (low << RUN_BITS) | (high - low)
-    return True
-
-
-@inlined
-def score_listed(rows, row, neuron, groups, experts, listing, reading, index, logits):
-    """Fill in the logits of a group as :func:`score_group` does, if its weights are listed."""
-    score_options(neuron, groups, experts, experts.mix, reading.hidden, index, logits)
-    add_listed(rows, row, neuron, groups, experts.wide, experts.mix[WIDE], listing, reading.sink, logits)
-    add_labels(neuron, groups, experts.spans, experts.mix, reading, index, logits)
-
-
-@inlined
-def add_listed(rows, row, neuron, groups, wide, mixed, listing, sink, logits):
-    """Add the wide expert's logits of a group whose weights are listed."""
-    base, low, high = groups.first_row[neuron], rows.indptr[row], rows.indptr[row + 1]
-    sink[0] = touch_runs(listing, low, high, wide.weights)
-    for entry in range(low, high):
-        run = listing.run[listing.known[entry]]
-        value = mixed * rows.data[entry]
-        for position in range(run >> RUN_BITS, (run >> RUN_BITS) + (run & RUN_MASK)):
-            logits[wide.weights[position]["row"] - base] += value * wide.weights[position]["weight"]
-
-
-@inlined
-def touch_runs(listing, low, high, weights):
-    """Fetch the listed weights of the values ``low:high``, so that the waits for memory overlap."""
-    sink = F4(0)
-    for entry in range(low, high):
-        run = listing.run[listing.known[entry]]
-        if run != 0:
-            sink += weights[run >> RUN_BITS]["weight"] + weights[(run >> RUN_BITS) + (run & RUN_MASK) - 1]["weight"]
-    return sink
-
-
-@inlined
-def forget_weights(rows, asking, listing):
-    """Empty the listing for the next group."""
-    for row in asking:
-        for entry in range(rows.indptr[row], rows.indptr[row + 1]):
-            listing.wanted[listing.known[entry]] = False
-            listing.run[listing.known[entry]] = 0
 
 
 @kernel
 def expert_logits(rows, row_of, targets, groups, experts):
-    """Return the logits of each expert of the groups on the way of single targets, (options of all of them, 4).
+    """Return the logits of each expert for the groups on the paths of targets, (options, experts).
 
-    Goal ``i`` belongs to row ``row_of[i]``; the groups come in the order of the steps, certain ones left out.
+    Target ``i`` belongs to row ``row_of[i]``. Groups come in the order of the steps, without those of a single option.
     """
-    by_expert = np.zeros((options_on_the_way(targets, groups, len(row_of)), 4), np.float32)
+    count = len(experts.mix)
+    by_expert = np.zeros((count_options(targets, groups, len(row_of)), count), np.float32)
     reading, logits = allocate_reading(1, experts), np.empty(largest_group(groups), np.float32)
-    alone = np.zeros(4, np.float32)
+    alone = np.zeros(count, np.float32)
     index = 0
     for target in range(len(row_of)):
         row = row_of[target]
@@ -423,7 +146,7 @@ def expert_logits(rows, row_of, targets, groups, experts):
             size = groups.first_row[neuron + 1] - groups.first_row[neuron]
             if size == 0:
                 continue
-            for expert in range(4):
+            for expert in range(count):
                 if experts.mix[expert] != 0:
                     alone[:] = 0
                     alone[expert] = 1
@@ -434,8 +157,8 @@ def expert_logits(rows, row_of, targets, groups, experts):
 
 
 @inlined
-def options_on_the_way(targets, groups, count):
-    """Return how many options the groups on the way of the first ``count`` targets have, certain ones left out."""
+def count_options(targets, groups, count):
+    """Return the number of options with siblings in the groups on the paths of the first ``count`` targets."""
     total = 0
     for target in range(count):
         number = targets.entry_target[target]
@@ -447,7 +170,7 @@ def options_on_the_way(targets, groups, count):
 
 @kernel
 def group_logits(rows, chosen, neuron, groups, experts):
-    """Return the logits of one group for the chosen rows, (n, options), and the hidden units of these, (n, k)."""
+    """Return the logits of one group for the chosen rows, (n, options), and their hidden units, (n, k)."""
     size = groups.first_row[neuron + 1] - groups.first_row[neuron]
     reading, logits = allocate_reading(1, experts), np.empty(largest_group(groups), np.float32)
     scores = np.empty((len(chosen), size), np.float32)
@@ -458,25 +181,3 @@ def group_logits(rows, chosen, neuron, groups, experts):
         scores[index, :] = logits[:size]
         hidden[index, :] = reading.hidden[0, :]
     return scores, hidden
-
-
-@inlined
-def find_first(values, low, high, wanted):
-    """Return the first of the sorted values ``low:high`` that is at least the wanted one."""
-    while low < high:
-        middle = (low + high) >> 1
-        if values[middle] < wanted:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@inlined
-def find_near(values, low, high, wanted):
-    """Return what :func:`find_first` does, faster where it is close to ``low``."""
-    step = 1
-    while low + step < high and values[low + step] < wanted:
-        low += step
-        step *= 2
-    return find_first(values, low, min(high, low + step), wanted)

@@ -12,17 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hinet.compiled import inlined, kernel
-from hinet.engine.search.scoring_kernels import (
-    allocate_listing,
-    allocate_reading,
-    forget_weights,
-    list_weights,
-    log_softmax,
-    read_row,
-    score_group,
-    score_listed,
-    steps_of_rows,
-)
+from hinet.engine.model.experts import WIDE
+from hinet.engine.model.experts.wide import allocate_listing, forget_weights, list_weights
+from hinet.engine.model.log_kernels import log_softmax
+from hinet.engine.search.scoring_kernels import allocate_reading, read_row, score_group, score_listed, steps_of_rows
 
 STOP = -1
 MANY_TRACES = 4  # that take about twice as long to find as one
@@ -90,7 +83,7 @@ def best_traces(rows, groups, experts, k, lowest, room):
     count = len(rows.indptr) - 1
     reading, listing, searches = (
         allocate_reading(count, experts),
-        allocate_listing(rows, experts),
+        allocate_listing(rows, experts.wide, experts.mix[WIDE] != 0),
         allocate_searches(count, k, room),
     )
     logits = np.empty(room, np.float32)

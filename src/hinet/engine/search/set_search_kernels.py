@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hinet.compiled import inlined, kernel
+from hinet.engine.model.experts import WIDE
+from hinet.engine.model.experts.wide import allocate_listing, forget_weights, list_weights
+from hinet.engine.model.log_kernels import log_some
 from hinet.engine.search.scoring_kernels import (
-    allocate_listing,
     allocate_reading,
-    forget_weights,
     largest_group,
-    list_weights,
-    log_some,
     read_row,
     score_group,
     score_listed,
@@ -74,7 +73,7 @@ def best_labels(rows, groups, experts, others, k, lowest, room):
     several = len(others[0]) > 0
     reading, listing, searches = (
         allocate_reading(count, experts),
-        allocate_listing(rows, experts),
+        allocate_listing(rows, experts.wide, experts.mix[WIDE] != 0),
         allocate_searches(count, min(k, room), room),
     )
     held = Waiting(

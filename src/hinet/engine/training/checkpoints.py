@@ -1,4 +1,4 @@
-"""Finished epochs on disk, so that a run that was broken off goes on where it stood."""
+"""Finished epochs on disk, so that interrupted runs can resume."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data.spill import is_spill
+from hinet.engine.model.experts import EXPERTS
 from hinet.engine.training.jobs import Arrays, Job
 from hinet.errors import FileError, HiNetError
 from hinet.files import read_arrays, write_arrays
@@ -28,13 +29,13 @@ CHECKPOINT_EVERY = real(0, infinite=True)  # seconds
 BEST = "best."
 DIGEST = "blake2b"
 ENDING = ".safetensors"
-_FILE = rf"(deep|encoder|flat|wide)(-\d+)?{re.escape(ENDING)}"  # by the names of jobs
-_OURS = re.compile(rf"{_FILE}|\.{_FILE}\.[0-9a-f]{{16}}")  # or as files are named while they are written
-LEAST_WRITES = 20  # an interval is at least as long as so many writes take, so that writing costs little
+JOB_NAMES = {*(record.name for record in EXPERTS), "encoder"}  # first words of the names of jobs
+_FILE = re.compile(rf"\.?([a-z]+)(-\d+)?{re.escape(ENDING)}(\.[0-9a-f]{{16}})?")  # hidden while they are written
+MIN_WRITES = 20  # minimum interval between writes, as a multiple of the time a write takes
 
 
 class Best(NamedTuple):
-    """The best epoch of a job by its validation rows, and its state then."""
+    """The best epoch of a job by validation cost, and its state."""
 
     score: float
     epoch: int
@@ -42,7 +43,7 @@ class Best(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What is done of a job: its finished epochs, and the best of them where validation rows tell."""
+    """The finished epochs of a job, and the best of them if there are validation rows."""
 
     records: tuple[EpochRecord, ...] = ()
     best: Best | None = None
@@ -50,30 +51,30 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """A folder with a file for each job: its state after a finished epoch, written every so many seconds.
+    """A folder with one file per job: its state after a finished epoch, written at most every ``every`` seconds.
 
-    ``fingerprint`` is of the settings and the data; files of another run are refused.
+    ``fingerprint`` identifies the settings and the data; files of another run are refused.
     """
 
     folder: Path
     fingerprint: str
-    every: float = 0.0  # seconds between two states of a job
-    to_the_end: bool = False  # whether the last state of a job is kept too, for another process
+    every: float = 0.0
+    keep_last: bool = False  # whether to write the last state of a job too, for another process
     read_only: bool = False
-    _next: dict[str, float] = field(default_factory=dict)  # when each job is due
+    _next: dict[str, float] = field(default_factory=dict)  # time of the next write of each job
 
     def started(self, job: Job) -> None:
         """Start the clock of a job."""
         self._next[job.name] = time.monotonic() + self.every
 
     def is_due(self, job: Job) -> bool:
-        """Return whether it is time to keep the state of a job."""
+        """Return whether it is time to write the state of a job."""
         if self.read_only:
             return False
         return self.every == 0 or time.monotonic() >= self._next[job.name]
 
-    def keep(self, job: Job, done: Done) -> None:
-        """Write the state of a job, and its best; a reader sees the state before it or this one, never a part."""
+    def write(self, job: Job, done: Done) -> None:
+        """Write the state of a job and its best epoch atomically."""
         start = time.monotonic()
         self.folder.mkdir(parents=True, exist_ok=True)
         records = json.dumps([vars(record) for record in done.records])
@@ -85,15 +86,15 @@ class Checkpoints:
         check_finite(job.name, arrays)
         write_arrays(self._file(job), arrays, {**metadata, DIGEST: _digest(arrays, metadata)})
         end = time.monotonic()
-        self._next[job.name] = end + max(self.every, LEAST_WRITES * (end - start))
+        self._next[job.name] = end + max(self.every, MIN_WRITES * (end - start))
 
     def resume(self, job: Job) -> Done:
-        """Restore the state of a job if there is one; return what is done of it.
+        """Restore the state of a job if there is one; return its finished epochs.
 
         Raises
         ------
         FileError
-            If the checkpoint is damaged, forged or of another run; the job is left as it was.
+            If the checkpoint is damaged, forged or from another run; the job is then unchanged.
         """
         path = self._file(job)
         if not path.exists():
@@ -104,21 +105,21 @@ class Checkpoints:
             except FileError as error:
                 raise ValueError(error.message) from None
             if metadata.pop(DIGEST, None) != _digest(arrays, metadata):
-                raise ValueError("its digest does not fit")
+                raise ValueError("its digest does not match")
             if metadata["fingerprint"] != self.fingerprint:
-                raise FileError(path, "the checkpoint is of other rows or settings; remove the folder to start anew")
+                raise FileError(path, "the checkpoint is from other rows or settings; remove the folder to start again")
             done = _done(job, arrays, metadata)
             state = _checked_state(job, arrays)
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             if isinstance(error, FileError):
                 raise
-            remedy = f"remove it to train {job.name} anew, or the folder to start anew"
-            raise FileError(path, f"the checkpoint is damaged or of another version ({error}); {remedy}") from None
+            remedy = f"remove it to train {job.name} again, or the folder to start again"
+            raise FileError(path, f"the checkpoint is damaged or from another version ({error}); {remedy}") from None
         job.restore(state)
         return done
 
     def check(self, jobs: Sequence[Job]) -> None:
-        """Raise HiNetError if other processes, which were to train the jobs, have left no state of some of them."""
+        """Raise HiNetError if worker processes have not written the states of some jobs."""
         missing = [job.name for job in jobs if not self._file(job).exists()]
         if missing:
             raise HiNetError(
@@ -131,7 +132,7 @@ class Checkpoints:
 
 
 def _digest(arrays: Arrays, metadata: Mapping[str, str]) -> str:
-    """Return a digest of all that a checkpoint holds."""
+    """Return a digest of the contents of a checkpoint."""
     digest = hashlib.blake2b(json.dumps(metadata, sort_keys=True).encode(), digest_size=20)
     for name in sorted(arrays):
         array = arrays[name]
@@ -141,23 +142,23 @@ def _digest(arrays: Arrays, metadata: Mapping[str, str]) -> str:
 
 
 def _done(job: Job, arrays: Arrays, metadata: Mapping[str, str]) -> Done:
-    """Return what metadata say is done of a job, or raise ValueError if that cannot be."""
+    """Return the finished epochs in metadata, or raise ValueError if they are impossible."""
     records = tuple(EpochRecord(**record) for record in json.loads(metadata["records"]))
     numbers = [record.epoch for record in records]
     if numbers != list(range(1, len(records) + 1)) or len(records) > job.epochs:
-        raise ValueError(f"it tells of the epochs {numbers} of {job.epochs}")
+        raise ValueError(f"it has the epochs {numbers} of {job.epochs}")
     if not all(math.isfinite(record.cost) for record in records):
         raise ValueError("a cost is not finite")
     if "best_epoch" not in metadata:
         return Done(records)
     score, epoch = float(metadata["best_score"]), int(metadata["best_epoch"])
     if not (0 <= epoch < len(records) and math.isfinite(score)):
-        raise ValueError(f"it tells of a best epoch {epoch} with score {score}")
+        raise ValueError(f"it has the best epoch {epoch} with score {score}")
     return Done(records, Best(score, epoch, _checked_state(job, arrays, BEST)))
 
 
 def _checked_state(job: Job, arrays: Arrays, prefix: str = "") -> Arrays:
-    """Return the state of a job among arrays, or raise ValueError if it cannot be one."""
+    """Return the state of a job among arrays, or raise ValueError if it is not valid."""
     own = job.best_state() if prefix == BEST else job.state()
     check_arrays(arrays, {prefix + name: spec for name, spec in _schema_of(own).items()}, {})
     state = {name: arrays[prefix + name] for name in own}
@@ -168,7 +169,7 @@ def _checked_state(job: Job, arrays: Arrays, prefix: str = "") -> Arrays:
 
 
 def _schema_of(state: Arrays) -> Schema:
-    """Return what the arrays of another state of a job must be: of the same kinds and shapes, and finite."""
+    """Return the schema of other states of a job: the same types and shapes, and finite."""
     return {
         name: floats(*array.shape, low=-FINITE, high=FINITE)
         if array.dtype.kind == "f"
@@ -186,16 +187,16 @@ def check_finite(name: str, state: Arrays) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise FileError if checkpoints cannot go to a folder, for what is there."""
+    """Raise FileError if a folder cannot be used for checkpoints."""
     if folder.exists() and not folder.is_dir():
-        raise FileError(folder, "is a file, where checkpoints are to be kept; rename it")
+        raise FileError(folder, "is a file, but checkpoints need a folder; rename it")
     others = [path.name for path in folder.iterdir() if not _is_checkpoint(path)] if folder.is_dir() else []
     if others:
-        raise FileError(folder, f"holds other files than checkpoints ({others[0]!r}); move them")
+        raise FileError(folder, f"contains other files than checkpoints ({others[0]!r}); move them")
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Remove a folder of checkpoints, and nothing else."""
+    """Remove the checkpoints in a folder, and the folder if it is empty then."""
     if folder.is_dir():
         for path in filter(_is_checkpoint, list(folder.iterdir())):
             path.unlink(missing_ok=True)
@@ -204,12 +205,13 @@ def remove_checkpoints(folder: Path) -> None:
 
 
 def _is_checkpoint(path: Path) -> bool:
-    """Return whether a file is one of ours, or was on its way to become one."""
-    return _OURS.fullmatch(path.name) is not None or is_spill(path.name)
+    """Return whether a file is a checkpoint or a spill, finished or not."""
+    match = _FILE.fullmatch(path.name)
+    return (match is not None and match[1] in JOB_NAMES) or is_spill(path.name)
 
 
 def fingerprint_of(parts: list[Any]) -> str:
-    """Return a short text that changes with any of the parts: arrays, or values with a faithful text."""
+    """Return a short text that changes with any of the parts: arrays, or values with a faithful ``repr``."""
     sums = [zlib.crc32(_bytes(part)) for part in parts]
     return "-".join(f"{number:08x}" for number in sums)
 

@@ -1,11 +1,11 @@
-"""Training of deep experts: row-wise Adagrad, an epoch at a time, towards sibling groups or towards all labels."""
+"""Training of the deep and the flat expert by row-wise Adagrad."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,91 +14,48 @@ from hinet.data.matrices import SparseMatrix
 from hinet.engine.model.experts import DeepExpert, Floats
 from hinet.engine.model.groups import LabelSpans
 from hinet.engine.model.targets import Targets
-from hinet.engine.settings import Dropout
+from hinet.engine.model.transfer import INACTIVE_BIAS, NEW_OPTION_BIAS
+from hinet.engine.settings import Dropout, MemoryPlan, plan_memory
+from hinet.engine.training.context import SMOOTHING, ExpertTraining, TrainingContext
 from hinet.engine.training.deep_kernels import train_deep, train_flat
-from hinet.engine.training.jobs import Arrays, Job, RowChunk, TrainingSet
+from hinet.engine.training.jobs import Arrays, BlockObjectives, Job, Objective, RowChunk, TrainingSet, parts_of
 from hinet.engine.training.set_kernels import train_deep_sets, train_flat_sets
 from hinet.engine.training.sharing import Averaged
+from hinet.engine.training.title_units import MAX_UNITS, title_units
+from hinet.engine.training.whitening import read_directly
 from hinet.ragged import offsets_of, positions
 from hinet.taxonomy import STOP
 
-MASK_LENGTH = 1 << 16  # dropout factors made for an epoch
-ROW_FACTORS = 4_093  # made for an epoch; a prime, so that they do not go with other factors
-EPOCH_ROWS = 2_000_000  # of an epoch, where rows are in blocks: enough to be worth a checkpoint and a line
-FAINT_ROWS = 0.1  # share of rows whose sparse features count less, as those of texts with unknown words do
+MASK_LENGTH = 1 << 16  # dropout factors per epoch
+ROW_FACTORS = 4_093  # row factors per epoch; a prime, so that they are independent of other factors
+PLAIN_SHARE = 1 / 3  # weight of the member that ignores dense columns
+FAINT_ROWS = 0.1  # share of rows whose sparse features are scaled down, like those of texts with unknown words
 
 
 @dataclass(frozen=True)
 class DeepPlan:
-    """How deep experts train."""
+    """Epochs, learning rate and dropout of deep experts."""
 
     epochs: int
     rate: float
-    accumulator: float  # what the sums of squared gradients start from
+    accumulator: float  # initial sums of squared gradients
     dropout: Dropout
 
 
 class DropoutMasks(NamedTuple):
-    """Dropout factors of an epoch, 0 or what makes up for the dropped ones; rows take runs of them."""
+    """Dropout factors of an epoch; each row uses runs of them."""
 
     features: Floats
     units: Floats
-    rows: Floats  # of all sparse features of a row, which are fainter at times where dense ones stand beside them
+    rows: Floats  # factors of all sparse features of a row
 
 
 class DeepAccumulators(NamedTuple):
-    """Sums of squared gradients, one for each row of weights."""
+    """Sums of squared gradients, one per row of weights."""
 
     embedding: Floats
     weight: Floats
-    inner: Floats = np.zeros(0, np.float32)  # none without a second layer
-
-
-TrainChunk: TypeAlias = Callable[[RowChunk, DropoutMasks, DeepExpert, DeepAccumulators], float]
-
-
-class Objective(NamedTuple):
-    """Rows, and what trains a deep expert on a chunk of them and returns their summed cost."""
-
-    rows: SparseMatrix
-    outputs: float  # about how many output rows an epoch touches
-    train: TrainChunk
-
-    @classmethod
-    def of_groups(cls, data: TrainingSet, *, multilabel: bool = False) -> Objective:
-        """Return the objective of rows that have targets in the sibling groups of the taxonomy."""
-        options = float(np.diff(data.groups.first_row)[data.targets.step_group].mean())
-        train = train_deep_sets if multilabel else train_deep
-        return cls(data.rows, 5.0 * data.rows.row_count * options, partial(train, data))
-
-    @classmethod
-    def of_labels(cls, rows: SparseMatrix, targets: LabelTargets, adjustment: Floats) -> Objective:
-        """Return the objective of rows that have some of all the labels, as if they were one large group."""
-        train = partial(train_flat, rows, targets, adjustment)
-        return cls(rows, float(rows.row_count * len(adjustment)), train)
-
-    @classmethod
-    def of_label_sets(cls, rows: SparseMatrix, targets: LabelSets) -> Objective:
-        """Return the objective of rows that have sets of labels, each label a yes or no."""
-        labels = int(np.count_nonzero(targets.known))
-        return cls(rows, float(rows.row_count * labels), partial(train_flat_sets, rows, targets))
-
-
-class BlockObjectives(NamedTuple):
-    """The objectives of rows in blocks, which need not be in memory at once."""
-
-    sizes: tuple[int, ...]  # rows of each block
-    values: int  # of all rows
-    dense: int  # columns
-    outputs: float
-    load: Callable[[int], Objective]
-
-    @classmethod
-    def of(cls, objective: Objective) -> BlockObjectives:
-        """Return an objective in memory as that of one block."""
-        rows = objective.rows
-        values = len(rows.indices)
-        return cls((rows.row_count,), values, rows.dense.shape[1], objective.outputs, lambda _: objective)
+    inner: Floats = np.zeros(0, np.float32)  # empty without a second layer
 
 
 class LabelSets(NamedTuple):
@@ -106,12 +63,12 @@ class LabelSets(NamedTuple):
 
     offsets: NDArray[np.int64]
     label: NDArray[np.int64]
-    weight: Floats  # (n,) of the cost of each row
-    known: NDArray[np.bool_]  # (labels,) whether any training row has the label
+    weight: Floats  # (n,) weight of each row in the cost
+    known: NDArray[np.bool_]  # (labels,) whether a training row has the label
 
     @classmethod
     def of(cls, targets: Targets, spans: LabelSpans, known: NDArray[np.bool_]) -> LabelSets:
-        """Return the labels of sets, in the order of the spans; ``known`` are those that training rows have."""
+        """Return the labels of sets, in the order of the spans."""
         arrays, layers = targets.arrays, targets.layers
         row, step = targets.row_steps()
         choices = np.diff(arrays.choice_offsets)[step]
@@ -125,8 +82,8 @@ class LabelSets(NamedTuple):
 class LabelTargets(NamedTuple):
     """The labels of each row: those of row ``i`` are ``offsets[i]:offsets[i + 1]``, each with its share.
 
-    The upper nodes of label ``j``, at or above it, are ``upper_offsets[j]:upper_offsets[j + 1]``, from the lowest up,
-    each as the labels below it; the cost of a row counts each of them ``upper`` times as much as the label itself.
+    The nodes at or above label ``j`` are ``upper_offsets[j]:upper_offsets[j + 1]``, from the lowest up, each given as
+    the span of labels below it. In the cost of a row each of them counts ``upper`` times as much as the label.
     """
 
     offsets: NDArray[np.int64]
@@ -139,18 +96,36 @@ class LabelTargets(NamedTuple):
 
     @classmethod
     def of(cls, targets: Targets, spans: LabelSpans, upper: float) -> LabelTargets:
-        """Return the targets of the targets of a tree, labels in the order of the spans."""
+        """Return the labels of the targets of a tree, in the order of the spans."""
         arrays = targets.arrays
-        label = spans.labels_at(arrays.end_neurons())  # of each target
+        label = spans.labels_at(arrays.end_neurons())  # (targets,)
         share = arrays.entry_share.astype(np.float32)
         nodes = spans.upper_nodes(targets.layers)
         return cls(arrays.row_offsets, label[arrays.entry_target], share, np.float32(upper), *nodes)
 
 
-class DeepJob(Job):
-    """Trains a deep expert, the rate falling linearly to zero.
+def group_objective(data: TrainingSet, *, multilabel: bool = False) -> Objective:
+    """Return the objective of rows with targets in the sibling groups."""
+    options = float(np.diff(data.groups.first_row)[data.targets.step_group].mean())
+    train = train_deep_sets if multilabel else train_deep
+    return Objective(data.rows, 5.0 * data.rows.row_count * options, partial(train, data))
 
-    Rows in several blocks are gone over block by block, in another order each time; an epoch is then a part of that.
+
+def label_objective(rows: SparseMatrix, targets: LabelTargets, adjustment: Floats) -> Objective:
+    """Return the objective of rows with labels, as if all labels were one group."""
+    return Objective(rows, float(rows.row_count * len(adjustment)), partial(train_flat, rows, targets, adjustment))
+
+
+def label_set_objective(rows: SparseMatrix, targets: LabelSets) -> Objective:
+    """Return the objective of rows with sets of labels, each label a yes or no."""
+    labels = int(np.count_nonzero(targets.known))
+    return Objective(rows, float(rows.row_count * labels), partial(train_flat_sets, rows, targets))
+
+
+class DeepJob(Job):
+    """Trains one member of a deep expert with a rate that decays linearly to zero.
+
+    Blocks of rows are loaded in another order each time; an epoch is then a part of one pass over all blocks.
     """
 
     def __init__(
@@ -172,13 +147,13 @@ class DeepJob(Job):
         )
 
     def work(self) -> float:
-        """Return about how much there is to do."""
+        """Return an estimate of the work."""
         blocks = self._blocks
         values = blocks.values * (1 - self._plan.dropout.features) + sum(blocks.sizes) * blocks.dense
         return 3.0 * self._plan.epochs * self.expert.width * (values + blocks.outputs)
 
     def run_epoch(self, epoch: int, advance: Callable[[int], None]) -> float:
-        """Go over the rows of an epoch once, in an order that the seeds and the epoch decide."""
+        """Train on the rows of an epoch, in an order that depends on the seeds and the epoch."""
         random = np.random.default_rng([*self._seeds, epoch])
         blocks = self._blocks_of(epoch)
         orders = [random.permutation(self._blocks.sizes[number]) for number in blocks]
@@ -192,7 +167,7 @@ class DeepJob(Job):
         for number, order in zip(blocks, orders, strict=True):
             train = self._blocks.load(number).train
 
-            def step(chunk: RowChunk, train: TrainChunk = train) -> float:
+            def step(chunk: RowChunk, train: Callable[..., float] = train) -> float:
                 return train(chunk, masks, expert, accumulators)
 
             cost += self.train_rows(order, self._plan.rate, epoch, advance, step, done, total)
@@ -200,14 +175,14 @@ class DeepJob(Job):
         return cost
 
     def _blocks_of(self, epoch: int) -> list[int]:
-        """Return the blocks that an epoch goes over: the next part of all of them, in the order of this time."""
-        time, part = divmod(epoch, self._parts)
-        order = np.random.default_rng([*self._seeds, 1 << 21, time]).permutation(len(self._blocks.sizes))
+        """Return the blocks of an epoch: the next part of all blocks in the order of this pass."""
+        turn, part = divmod(epoch, self._parts)
+        order = np.random.default_rng([*self._seeds, 1 << 21, turn]).permutation(len(self._blocks.sizes))
         chosen: list[int] = np.array_split(order, self._parts)[part].tolist()
         return chosen
 
     def averaged(self) -> list[Averaged]:
-        """Return embeddings, output rows and inner units, each with the sums of squared gradients of its rows."""
+        """Return embeddings, outputs and inner units, each with its sums of squared gradients."""
         expert, sums = self.expert, self._accumulators
         return [
             Averaged((expert.embedding,), sums.embedding),
@@ -217,7 +192,7 @@ class DeepJob(Job):
         ]
 
     def _row_factors(self, random: np.random.Generator) -> Floats:
-        """Return factors of the sparse part of rows, below 1 for some if there are dense columns to go by instead."""
+        """Return factors of the sparse part of rows, below 1 for some rows if there are dense columns."""
         if not self._blocks.dense:
             return np.ones(1, np.float32)
         faint = random.random(ROW_FACTORS) < FAINT_ROWS
@@ -234,6 +209,171 @@ def _factors(random: np.random.Generator, count: int, dropout: float) -> Floats:
     return ((random.random(count, np.float32) < kept) / kept).astype(np.float32)
 
 
-def parts_of(sizes: tuple[int, ...]) -> int:
-    """Return in how many epochs rows in blocks of these sizes are gone over once."""
-    return min(len(sizes), max(1, round(sum(sizes) / EPOCH_ROWS)))
+class DeepTraining(ExpertTraining):
+    """The training of the deep expert: members from different random weights, which are averaged.
+
+    With titles, the units of :func:`title_units` are added as a member that is not trained.
+    """
+
+    kernels = (train_deep,)
+    name: ClassVar[str] = "deep"
+    first_seed: ClassVar[int] = 0
+
+    def __init__(self, context: TrainingContext) -> None:
+        self.context = context
+
+    @classmethod
+    def of(cls, context: TrainingContext) -> Self | None:
+        """Return the training; the deep expert is always trained."""
+        return cls(context)
+
+    @cached_property
+    def width(self) -> int:
+        """Hidden units per member."""
+        context = self.context
+        if context.start is not None:
+            return context.start.experts.deep.width
+        return context.settings.width_for(context.members, int(context.layers.ends.sum()))
+
+    def memory(self) -> MemoryPlan:
+        """Return the memory of all members, and of the units of titles."""
+        context, titles = self.context, self.context.titles
+        return plan_memory(
+            features=context.features,
+            outputs=context.groups.rows,
+            width=self.width * context.members + (0 if titles is None else MAX_UNITS),
+            titles=0 if titles is None else titles.memory(context.layers),
+        )
+
+    def objective(self, rows: SparseMatrix, targets: Targets) -> Objective:
+        """Return the objective of rows."""
+        groups, adjustment = self.context.groups, self.context.data.adjustment
+        data = TrainingSet.of(rows, targets.arrays, groups, adjustment)
+        return group_objective(data, multilabel=self.context.layers.multilabel)
+
+    def prior(self) -> Floats:
+        """Return the initial biases."""
+        return self.context.prior
+
+    def start(self) -> DeepExpert | None:
+        """Return the expert that is trained further, if there is one."""
+        return None if self.context.start is None else self.context.start.experts.deep.in_floats()
+
+    def jobs(self) -> list[Job]:
+        """Return a job for each member."""
+        return list(self._members)
+
+    @cached_property
+    def _members(self) -> list[DeepJob]:
+        context, settings, jobs = self.context, self.context.settings, []
+        accumulator = context.initial_accumulator(settings.deep_accumulator)
+        plan = DeepPlan(context.deep_epochs, settings.deep_rate, accumulator, context.dropout)
+        create = DeepExpert.start_two_layers if settings.two_layers else DeepExpert.start
+        for member in range(context.members):
+            seeds = settings.seed, self.first_seed + member
+            random = np.random.default_rng([*seeds, 1 << 20])
+            expert = self.start() or create(context.features, self.prior(), self.width, random)
+            plain = context.has_plain_member and member == context.members - 1
+            if plain:
+                expert.embedding[context.features - context.data.rows.dense.shape[1] :] = 0
+                plan = replace(plan, dropout=context.plain_dropout)
+            objective = context.rows.objectives(self.objective, plain=plain)
+            jobs.append(DeepJob(f"{self.name} {member + 1}", objective, expert, plan, seeds))
+        return jobs
+
+    def trained(self) -> DeepExpert:
+        """Return the members as one expert."""
+        context, members = self.context, [job.expert for job in self._members]
+        if context.titles is None:
+            return self._joined(members)
+        dense = context.data.rows.dense
+        usual = float(np.sqrt(np.einsum("ij,ij->", dense, dense, dtype=np.float64) / max(len(dense), 1)))
+        return self._joined(members, title_units(context.titles, context.layers, context.features, usual))
+
+    def alone(self, job: Job) -> DeepExpert | None:
+        """Return the expert of one member."""
+        return self._joined([job.expert]) if isinstance(job, DeepJob) and job in self._members else None
+
+    def _joined(self, members: list[DeepExpert], untrained: DeepExpert | None = None) -> DeepExpert:
+        """Return members as one expert, with the logits of an untrained one added.
+
+        The member that ignores dense columns has a weight of a third, however many others there are.
+        """
+        if self.context.whitening is not None:
+            members = [read_directly(member, self.context.whitening) for member in members]
+        shares = np.full(len(members), 1 / len(members), np.float32)
+        if self.context.has_plain_member and len(members) > 1:
+            shares[:-1], shares[-1] = (1 - PLAIN_SHARE) / (len(members) - 1), PLAIN_SHARE
+        if untrained is not None:
+            members, shares = [*members, untrained], np.append(shares, np.float32(1))
+        return DeepExpert.joined(members, shares).quantised()
+
+
+class FlatTraining(DeepTraining):
+    """The training of the flat expert."""
+
+    kernels = (train_flat,)
+    name = "flat"
+    first_seed = 1 << 10  # apart from the seeds of deep experts
+
+    @classmethod
+    def of(cls, context: TrainingContext) -> Self | None:
+        """Return the training, or None without a flat expert."""
+        return cls(context) if context.has_flat else None
+
+    @cached_property
+    def width(self) -> int:
+        """Hidden units per member."""
+        context = self.context
+        if context.start is not None:
+            return context.start.experts.flat.width
+        return context.settings.flat_width_for(int(context.layers.ends.sum()), several=context.layers.multilabel)
+
+    def memory(self) -> MemoryPlan:
+        """Return the memory of all members."""
+        weights = (self.context.features + int(self.context.layers.ends.sum())) * self.width * self.context.members
+        return MemoryPlan(4 * weights, 0, 0, weights)
+
+    @cached_property
+    def counts(self) -> NDArray[np.float64]:
+        """(labels,) Rows of each label."""
+        stops = self.context.layers.option_offsets[self.context.spans.neuron + 1] - 1  # the last option of a group
+        counts: NDArray[np.float64] = self.context.counts[stops]
+        return counts
+
+    def objective(self, rows: SparseMatrix, targets: Targets) -> Objective:
+        """Return the objective of rows."""
+        spans, settings = self.context.spans, self.context.settings
+        if self.context.layers.multilabel:
+            return label_set_objective(rows, LabelSets.of(targets, spans, self.counts > 0))
+        share = np.log((self.counts + SMOOTHING) / (self.counts + SMOOTHING).sum())
+        adjustment = np.where(self.counts > 0, settings.adjustment * (share - share.max()), 0).astype(np.float32)
+        return label_objective(rows, LabelTargets.of(targets, spans, settings.flat_upper), adjustment)
+
+    def prior(self) -> Floats:
+        """Return the initial biases: with several labels per row, the log odds of each label."""
+        if not self.context.layers.multilabel:
+            return np.zeros(len(self.counts), np.float32)
+        rest = self.context.rows.group_counts()[0] - self.counts
+        prior: Floats = np.log((self.counts + SMOOTHING) / (rest + SMOOTHING)).astype(np.float32)
+        return prior
+
+    def start(self) -> DeepExpert | None:
+        """Return the expert that is trained further, with inactive labels that have rows now activated."""
+        start = self.context.start
+        return None if start is None else _activated(start.experts.flat, np.flatnonzero(self.counts))
+
+    def trained(self) -> DeepExpert:
+        """Return the members as one expert."""
+        return self._joined([job.expert for job in self._members])
+
+
+def _activated(flat: DeepExpert, labels: NDArray[np.int64]) -> DeepExpert:
+    """Return a copy in which those of the labels that were inactive start as the mean of the others, less likely."""
+    flat = flat.in_floats()
+    inactive = flat.bias <= INACTIVE_BIAS
+    activated = labels[inactive[labels]]
+    if len(activated) and not inactive.all():
+        flat.weight[activated] = flat.weight[~inactive].mean(0)
+        flat.bias[activated] = flat.bias[~inactive].mean() + NEW_OPTION_BIAS
+    return flat

@@ -14,7 +14,7 @@ import numpy as np
 
 from hinet.compiled import inlined, kernel
 from hinet.engine.model.column_kernels import random_offset
-from hinet.engine.search.scoring_kernels import logit_of
+from hinet.engine.model.experts.deep import logit_of
 from hinet.engine.training.target_kernels import allocate_scratch, assign_targets, list_groups, normalise, rate_at
 
 F4 = np.float32
@@ -200,7 +200,7 @@ def train_deep(data, chunk, masks, deep, accumulators):
     """Train a deep expert on a chunk of rows; return their summed cost."""
     rows = data.rows
     together = TOGETHER if rows.dense.shape[1] else 1
-    scratch, work, size = allocate_scratch(*data.most), allocate(rows, chunk, together, deep), np.empty(together)
+    scratch, work, size = allocate_scratch(*data.max_sizes), allocate(rows, chunk, together, deep), np.empty(together)
     cost = 0.0
     for begin in range(0, len(chunk.order), together):
         chosen, rate = chunk.order[begin : begin + together], rate_at(chunk, begin)

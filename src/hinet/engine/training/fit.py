@@ -1,7 +1,11 @@
-"""Training of the fused model: every expert on its own cost, side by side, then mixed."""
+"""Training of the fused model: the jobs of all experts run in parallel, then the experts are mixed."""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,28 +18,30 @@ from hinet.data import Traces
 from hinet.data.spill import Spill
 from hinet.engine.model.fused import FusedModel
 from hinet.engine.settings import EngineSettings
-from hinet.engine.training.checkpoints import CHECKPOINT_EVERY, Checkpoints
-from hinet.engine.training.plan import Blend, PlanInput, ValidationRows
+from hinet.engine.training.checkpoints import CHECKPOINT_EVERY, Best, Checkpoints, Done, check_finite
+from hinet.engine.training.context import ValidationRows
+from hinet.engine.training.jobs import Job
+from hinet.engine.training.mixing import Blend
+from hinet.engine.training.plan import PlanInput, TrainingPlan
 from hinet.engine.training.title_units import TitleColumns
-from hinet.engine.training.trainer import Trainer
 from hinet.errors import HiNetError
 from hinet.parameters import PATH, instance
-from hinet.progress import Progress, SilentProgress
+from hinet.progress import EpochRecord, Progress, SilentProgress
 from hinet.taxonomy import Layers
 
-HELD = 10  # one row in so many is held out of a rehearsal
-SECONDS_OF_WORKERS = 5.0  # between two checkpoints, of which a caller knows nothing
+HOLDOUT_SHARE = 10  # one row in this number is held out to decide the mix
+WORKER_CHECKPOINT_SECONDS = 5.0  # minimum seconds between checkpoints of workers in a temporary folder
 
 
 class Runner(Protocol):
-    """Trains experts elsewhere, in several processes."""
+    """Trains experts in several processes."""
 
     @property
-    def mark(self) -> str:
-        """What the result depends on besides settings and data; empty if on nothing."""
+    def fingerprint(self) -> str:
+        """Text that changes with what the result depends on besides settings and data; may be empty."""
 
     def run(self, data: PlanInput, checkpoints: Checkpoints, progress: Progress, *, watch: bool) -> None:
-        """Train all jobs, and leave their last states among the checkpoints; ``watch`` is as in :func:`fit`."""
+        """Train all jobs and write their last states as checkpoints; ``watch`` is as in :func:`fit`."""
 
 
 def fit(
@@ -53,20 +59,17 @@ def fit(
     watch: bool = False,
     runner: Runner | None = None,
 ) -> FusedModel:
-    """Train a model on CSR ``rows`` towards the labels of ``traces``.
+    """Train a model on CSR ``rows`` with the labels of ``traces``.
 
-    Rows that do not fit in memory are a :class:`hinet.data.spill.Spill`, which has their labels, with the layers of
-    these instead of traces. Deep experts then train on one block of them after the other, the wide one on a sample.
+    Rows that do not fit in memory are a :class:`hinet.data.spill.Spill`, which holds their labels too; ``traces`` are
+    then their layers. Deep experts train on one block after the other, the wide expert on a sample. The sample depends
+    on the ``memory_limit`` of the settings, by default the memory of the machine; set it for the same result on every
+    machine. Otherwise the result depends on the settings and the data alone, not on the number of threads.
 
-    The result depends on the settings and the data alone, not on the number of threads. That of a spill depends on
-    memory as well, which decides how large the sample is: ``memory_limit`` of the settings, or else the memory of the
-    machine. Set it for the same result on every machine.
-
-    With ``checkpoint``, a folder, finished epochs are kept there, every so many seconds, and a run that was broken off
-    goes on from them to the same result. With ``start``, a model over the same layers, training goes on from it: its
-    experts learn from these rows, its shape stays. With ``watch``, every epoch records the accuracy of its expert alone
-    on validation rows. With a ``runner``, other processes train the experts. With ``titles``, the dense columns of
-    titles of labels, rows with one label each are also compared with these, unless training goes on from a model.
+    With ``checkpoint``, a folder, an interrupted run resumes from its finished epochs, with the same result. With
+    ``start``, a model over the same layers, training continues from it. With ``watch``, every epoch records the
+    accuracy of its expert alone on validation rows. With a ``runner``, other processes train the experts. With
+    ``titles``, the dense columns of titles of labels, rows with one label are also compared with these.
 
     Raises
     ------
@@ -74,53 +77,179 @@ def fit(
         If rows and labels do not fit, a value is not finite, or training would take more than the memory limit.
     """
     settings, progress = settings or EngineSettings(), progress or SilentProgress()
-    instance(EngineSettings, "EngineSettings").validate("settings", settings)
-    if not isinstance(rows, Spill):
-        instance(Traces, "Traces").validate("traces", traces)
-    if settings.patience is not None and valid is None:
-        raise HiNetError("patience looks at validation rows; give some, or leave it out")
-    if start is not None and checkpoint is not None:
-        raise HiNetError("training that goes on from a model keeps no checkpoint; leave one of the two out")
-    if start is not None and runner is not None:
-        raise HiNetError("training that goes on from a model runs in one process; leave one of the two out")
     data = PlanInput(rows, traces, settings, sample_weight, valid, titles)
-    plan = data.plan(start)
-    progress.message(f"{plan.memory}{plan.told_of_sample()}")
-    plan.memory.check(settings.memory_limit)
-    seen = plan.valid_accuracy if watch or settings.patience is not None else None
+    _check(data, start, checkpoint, runner)
     every = CHECKPOINT_EVERY.validate("checkpoint_every", checkpoint_every)
+    plan = data.plan(start)
+    progress.message(f"{plan.memory}{plan.sample_note()}")
+    plan.memory.check(settings.memory_limit)
+    history = _train(data, plan, progress, checkpoint, every, watch or settings.patience is not None, runner)
+    if not plan.needs_holdout():
+        return plan.model(history)
+    if runner is None:
+        progress.message("training once more with some rows held out, to learn the weight of each expert")
+    return plan.model(history, _mix_from_holdout(data))
+
+
+def _check(data: PlanInput, start: FusedModel | None, checkpoint: str | Path | None, runner: Runner | None) -> None:
+    instance(EngineSettings, "EngineSettings").validate("settings", data.settings)
+    if not isinstance(data.rows, Spill):
+        instance(Traces, "Traces").validate("traces", data.traces)
+    if data.settings.patience is not None and data.valid is None:
+        raise HiNetError("`patience` requires validation rows; give some, or leave it out")
+    if start is not None and checkpoint is not None:
+        raise HiNetError("`start` cannot be combined with `checkpoint`")
+    if start is not None and runner is not None:
+        raise HiNetError("`start` cannot be combined with `runner`")
+
+
+def _train(
+    data: PlanInput,
+    plan: TrainingPlan,
+    progress: Progress,
+    checkpoint: str | Path | None,
+    every: float,
+    watch: bool,
+    runner: Runner | None,
+) -> list[EpochRecord]:
+    """Run all jobs of a plan, here or by a runner; return the records of their epochs."""
     with ExitStack() as stack:
         if runner is not None and checkpoint is None:
             checkpoint = stack.enter_context(TemporaryDirectory(prefix="hinet-"))
-            every = max(every, SECONDS_OF_WORKERS)
-        kept = None
+            every = max(every, WORKER_CHECKPOINT_SECONDS)
+        checkpoints = None
         if checkpoint is not None:
-            fingerprint = plan.fingerprint() + ("" if runner is None else runner.mark)
-            kept = Checkpoints(PATH.validate("checkpoint", checkpoint), fingerprint, every)
-        if runner is not None and kept is not None:
-            runner.run(data, kept, progress, watch=seen is not None)
-            progress = SilentProgress()  # what is left to do is to take up what others have done
+            fingerprint = plan.fingerprint() + ("" if runner is None else runner.fingerprint)
+            checkpoints = Checkpoints(PATH.validate("checkpoint", checkpoint), fingerprint, every)
+        if runner is not None and checkpoints is not None:
+            runner.run(data, checkpoints, progress, watch=watch)
+            progress = SilentProgress()  # the jobs below only restore the states that the workers left
         jobs = plan.jobs()
-        if runner is not None and kept is not None:
-            kept.check(jobs)
-        trainer = Trainer(jobs, plan.rows_of_epoch(), settings, progress, kept, plan.valid_cost, seen)
+        if runner is not None and checkpoints is not None:
+            checkpoints.check(jobs)
+        accuracy = plan.valid_accuracy if watch else None
+        rows = plan.context.rows.rows_per_epoch()
+        trainer = Trainer(jobs, rows, data.settings, progress, checkpoints, plan.valid_cost, accuracy)
         trainer.run()
-    if not plan.wants_rehearsal():
-        return plan.mixed(trainer.history)
-    progress.message("training once more with some rows held out, to learn how much each expert counts")
-    return plan.mixed(trainer.history, _rehearsed(data))
+        return trainer.history
 
 
-def _rehearsed(data: PlanInput) -> Blend:
-    """Return the mix that validation rows would choose, had some of the rows been held out for them."""
+def _mix_from_holdout(data: PlanInput) -> Blend:
+    """Return the mix that held-out rows choose after a second training without them."""
     assert isinstance(data.traces, Traces)
-    titles = 0 if data.titles is None else len(data.titles.nodes)  # the last rows; each would be compared with itself
+    titles = 0 if data.titles is None else len(data.titles.nodes)  # titles are the last rows, and stay
     order = np.random.default_rng(data.settings.seed).permutation(data.rows.shape[0] - titles)
-    held = np.sort(order[: len(order) // HELD])
-    rest = np.setdiff1d(np.arange(data.rows.shape[0]), held)
-    weight = None if data.sample_weight is None else data.sample_weight[rest]
-    valid = ValidationRows(data.rows[held], data.traces.take(held))
-    plan = PlanInput(data.rows[rest], data.traces.take(rest), data.settings, weight, valid, data.titles).plan()
-    trainer = Trainer(plan.jobs(), plan.rows_of_epoch(), data.settings, SilentProgress(), None, plan.valid_cost, None)
-    trainer.run()
-    return plan.blend(plan.trained())
+    held_out = np.sort(order[: len(order) // HOLDOUT_SHARE])
+    rest = np.setdiff1d(np.arange(data.rows.shape[0]), held_out)
+    part = data._replace(
+        rows=data.rows[rest],
+        traces=data.traces.take(rest),
+        sample_weight=None if data.sample_weight is None else data.sample_weight[rest],
+        valid=ValidationRows(data.rows[held_out], data.traces.take(held_out)),
+    )
+    plan = part.plan()
+    _train(part, plan, SilentProgress(), None, 0.0, False, None)
+    return plan.blend()
+
+
+class _StoppedError(Exception):
+    """Raised in a job that must stop because the run was interrupted."""
+
+
+class Trainer:
+    """Runs jobs in a thread pool, with progress, patience, checkpoints and interruption."""
+
+    def __init__(
+        self,
+        jobs: list[Job],
+        rows: int,
+        settings: EngineSettings,
+        progress: Progress,
+        checkpoints: Checkpoints | None,
+        valid_cost: Callable[[Job], float | None],
+        valid_accuracy: Callable[[Job], float | None] | None,
+    ) -> None:
+        self._jobs, self._rows, self._settings, self._progress = jobs, rows, settings, progress
+        self._checkpoints, self._valid_cost, self._valid_accuracy = checkpoints, valid_cost, valid_accuracy
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self.history: list[EpochRecord] = []
+
+    def run(self) -> None:
+        """Run all jobs."""
+        self._progress.started(sum(job.epochs for job in self._jobs), self._rows)
+        try:
+            done = [self._resume(job) for job in self._jobs]  # before any job writes into the folder
+            with ThreadPoolExecutor(self._settings.thread_count) as pool:
+                futures = [pool.submit(self._run_job, *each) for each in zip(self._jobs, done, strict=True)]
+                try:
+                    for future in as_completed(futures):
+                        future.result()
+                except BaseException:
+                    self._stop.set()
+                    pool.shutdown(wait=True, cancel_futures=True)
+                    raise
+        finally:
+            self._progress.finished()
+
+    def _run_job(self, job: Job, done: Done) -> None:
+        checkpoints, patience, saved = self._checkpoints, self._settings.patience, len(done.records)
+        if checkpoints is not None:
+            checkpoints.started(job)
+        for epoch in range(len(done.records), job.epochs):
+            if done.best is not None and patience is not None and epoch - done.best.epoch > patience:
+                break
+            record, best = self._run_epoch(job, epoch, done.best)
+            done = Done((*done.records, record), best)
+            if checkpoints is not None and checkpoints.is_due(job):
+                checkpoints.write(job, done)
+                saved = len(done.records)
+            with self._lock:
+                self.history.append(record)
+                self._progress.epoch_done(record)
+        if (
+            checkpoints is not None
+            and checkpoints.keep_last
+            and not checkpoints.read_only
+            and saved < len(done.records)
+        ):
+            checkpoints.write(job, done)
+        if done.best is not None:
+            job.restore(done.best.state)
+        check_finite(job.name, job.state())
+
+    def _run_epoch(self, job: Job, epoch: int, best: Best | None) -> tuple[EpochRecord, Best | None]:
+        """Train for one epoch; return its record and the best epoch so far."""
+        start = time.perf_counter()
+        cost = job.run_epoch(epoch, self._advance)
+        if not np.isfinite(cost):
+            raise HiNetError(f"the cost of {job.name} is no longer finite; scale the features to length 1")
+        if self._settings.patience is not None and (valid := self._valid_cost(job)) is not None:
+            best = _better(best, -valid, epoch, job)
+        score = None if self._valid_accuracy is None else self._valid_accuracy(job)
+        seconds, rate = time.perf_counter() - start, 1 - (epoch + 1) / job.epochs
+        return EpochRecord(epoch + 1, job.epochs, cost, score, seconds, rate, job.name), best
+
+    def _resume(self, job: Job) -> Done:
+        """Restore a job from its checkpoint, if there is one; return its finished epochs."""
+        if self._checkpoints is None:
+            return Done()
+        done = self._checkpoints.resume(job)
+        if done.records:
+            self.history += done.records
+            self._progress.message(f"{job.name} resumes after epoch {len(done.records)} of {job.epochs}")
+            self._progress.advanced(len(done.records) * self._rows)
+        return done
+
+    def _advance(self, rows: int) -> None:
+        with self._lock:
+            if self._stop.is_set():
+                raise _StoppedError
+            self._progress.advanced(rows)
+
+
+def _better(best: Best | None, score: float, epoch: int, job: Job) -> Best:
+    """Return the best epoch so far, or this one if it is better."""
+    if best is not None and score <= best.score:
+        return best
+    return Best(score, epoch, {name: array.copy() for name, array in job.state().items()})

@@ -1,30 +1,41 @@
-"""How much each expert counts: learned on validation rows, or sane without them."""
+"""The weights of the experts: learned on validation rows, or defaults."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hinet.data.matrices import SparseMatrix
-from hinet.engine.model.experts import Experts, Floats, Mix
+from hinet.engine.model.experts import EXPERTS, Experts, Floats, Mix
 from hinet.engine.model.groups import Groups
 from hinet.engine.model.targets import Targets
 from hinet.engine.search.scoring_kernels import expert_logits
+from hinet.engine.training.context import ExpertTraining, TrainingContext
 from hinet.engine.training.set_kernels import mixed_cost_of_sets
-from hinet.engine.training.target_kernels import mixed_cost, most_of_a_row
+from hinet.engine.training.target_kernels import max_sizes, mixed_cost
 
-MOST_ROWS = 4_000  # validation rows looked at
-PRIOR = 4.0  # cost of the squared distance from the start, in rows: a few rows that are all right say little
-LEAST = 1e-3  # smaller weights are none: the expert is not worth asking
+MAX_ROWS = 4_000  # validation rows used
+PRIOR = 4.0  # cost of the squared distance from the start, in rows: a few correct rows say little
+MIN_WEIGHT = 1e-3  # smaller weights become zero: the expert is not worth its time
+CANDIDATE_WEIGHT = 0.2  # weight of a candidate in the mix before it is learned
+MIN_GAIN, MIN_TOTAL_GAIN = 0.002, 1.0  # minimum gain in cost per validation row, and in total, to add a candidate
+
+
+class Blend(NamedTuple):
+    """Weights of the experts, and the parameters of the candidates that were chosen."""
+
+    mix: Floats
+    chosen: dict[str, float]  # by the name of the expert
 
 
 def usual_mix(*, wide: bool, flat: bool, long: bool = False, vectors: bool = False, several: bool = False) -> Floats:
-    """Return the mix without validation rows.
+    """Return the default mix, without validation rows.
 
-    Of long rows the wide expert knows as much as the others; of texts with vectors, which it does not read, less. With
-    several labels per row the flat expert knows most.
+    The wide expert gets more weight for long rows, and less with vectors of texts, which it does not read. With several
+    labels per row the flat expert gets most weight.
     """
     if flat and several:
         chosen = Mix(deep=0.1, wide=0.2, flat=0.7) if wide else Mix(deep=0.2, flat=0.8)
@@ -40,10 +51,10 @@ def usual_mix(*, wide: bool, flat: bool, long: bool = False, vectors: bool = Fal
 
 
 class MixCost:
-    """The cost of validation rows, evenly chosen if there are many, as the experts are mixed.
+    """The cost of validation rows, evenly sampled if there are many, as a function of the mix.
 
-    With ``counts``, how much of the training rows takes each option, only rows whose labels have training rows: no mix
-    gets the others right, and the least cost of them is that of the expert which is the least sure of anything.
+    With ``counts``, the number of training rows of each option, only rows whose labels have training rows are used: no
+    mix gets the others right, and their cost would favour the least certain expert.
     """
 
     def __init__(
@@ -59,28 +70,28 @@ class MixCost:
         chosen = np.arange(len(entry_row))
         if counts is not None:
             chosen = np.flatnonzero(targets.are_taken(counts)[arrays.entry_target])
-        if len(chosen) > MOST_ROWS:
-            chosen = chosen[np.linspace(0, len(chosen) - 1, MOST_ROWS).astype(np.int64)]
+        if len(chosen) > MAX_ROWS:
+            chosen = chosen[np.linspace(0, len(chosen) - 1, MAX_ROWS).astype(np.int64)]
         self._targets = arrays._replace(
             row_offsets=np.arange(len(chosen) + 1),
             entry_target=arrays.entry_target[chosen],
             entry_share=arrays.entry_share[chosen],
         )
-        self._groups, self._most = groups, most_of_a_row(self._targets, groups)
+        self._groups, self._sizes = groups, max_sizes(self._targets, groups)
         self._logits = expert_logits(rows, entry_row[chosen], self._targets, groups, experts)
         self._kernel = mixed_cost_of_sets if targets.layers.multilabel else mixed_cost
         self._rows = max(len(chosen), 1)
         self.start = experts.mix.astype(np.float64)
 
     def __call__(self, mix: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        """Return the mean cost of a row with what it costs to leave the start, and its gradient."""
-        cost, gradient = self._kernel(self._targets, self._groups, self._most, self._logits, mix)
+        """Return the mean cost per row, including the cost of leaving the start, and its gradient."""
+        cost, gradient = self._kernel(self._targets, self._groups, self._sizes, self._logits, mix)
         away = mix - self.start
         return float(cost + PRIOR * (away @ away)) / self._rows, (gradient + 2 * PRIOR * away) / self._rows
 
 
 def learned_mix(cost_of: MixCost) -> tuple[Floats, float]:
-    """Return the mix with the least cost, and that cost; starts from the experts' own mix."""
+    """Return the mix with the lowest cost, and that cost; the optimisation starts from the experts' own mix."""
     used = cost_of.start != 0
 
     def cost(weights: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
@@ -89,28 +100,60 @@ def learned_mix(cost_of: MixCost) -> tuple[Floats, float]:
         value, gradient = cost_of(mix)
         return value, gradient[used]
 
-    weights, least = _least(cost, cost_of.start[used])
+    weights, lowest = _minimum(cost, cost_of.start[used])
     mix = np.zeros(len(used), np.float32)
-    mix[used] = np.where(weights < LEAST, 0, weights)
-    return mix, least
+    mix[used] = np.where(weights < MIN_WEIGHT, 0, weights)
+    return mix, lowest
 
 
 def scaled_mix(cost_of: MixCost) -> Floats:
-    """Return the experts' own mix times the number with the least cost: as sure as the answers are right."""
+    """Return the experts' own mix times the factor with the lowest cost."""
 
     def cost(scale: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         value, gradient = cost_of(scale * cost_of.start)
         return value, gradient @ cost_of.start[:, None]
 
-    scale, _ = _least(cost, np.ones(1))
-    return (max(float(scale[0]), LEAST) * cost_of.start).astype(np.float32)
+    scale, _ = _minimum(cost, np.ones(1))
+    return (max(float(scale[0]), MIN_WEIGHT) * cost_of.start).astype(np.float32)
 
 
-def _least(
+def _minimum(
     cost: Callable[[NDArray[np.float64]], tuple[float, NDArray[np.float64]]], start: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], float]:
-    """Return the numbers, none below zero, with the least cost, and that cost."""
-    from scipy.optimize import minimize  # only here: it takes long to import
+    """Return the non-negative numbers with the lowest cost, and that cost."""
+    from scipy.optimize import minimize  # slow to import
 
-    found = minimize(cost, start, jac=True, method="L-BFGS-B", bounds=[(0, None)] * len(start))
-    return found.x, float(found.fun)
+    result = minimize(cost, start, jac=True, method="L-BFGS-B", bounds=[(0, None)] * len(start))
+    return result.x, float(result.fun)
+
+
+def blend(context: TrainingContext, experts: Experts, trainings: Mapping[str, ExpertTraining]) -> Blend:
+    """Return the mix with the lowest cost on validation rows, with candidates that lower it enough."""
+    assert context.valid is not None
+    rows, targets = context.valid
+    several = context.layers.multilabel
+    counts = None if several else context.counts
+
+    def with_mix(experts: Experts) -> tuple[Experts, float]:
+        mix, cost = learned_mix(MixCost(rows, targets, context.groups, experts, counts))
+        return experts._replace(mix=mix), cost
+
+    best, lowest = with_mix(experts)
+    gain, chosen = max(MIN_GAIN, MIN_TOTAL_GAIN / max(len(targets), 1)), dict[str, float]()
+    for index, record in enumerate(EXPERTS):
+        base, training = best if chosen else experts, trainings.get(record.name)
+        for parameter, make in (training.candidates() if training else {}).items():
+            start = base.mix.copy()
+            start[index] = CANDIDATE_WEIGHT
+            tried, cost = with_mix(base._replace(**{record.name: make()}, mix=start))
+            if tried.mix[index] and cost < lowest - gain:
+                best, lowest, chosen = tried, cost, chosen | {record.name: parameter}
+    if several:
+        return Blend(best.mix, chosen)
+    return Blend(scaled_mix(MixCost(rows, targets, context.groups, best)), chosen)
+
+
+def blended(experts: Experts, blend: Blend, trainings: Mapping[str, ExpertTraining]) -> Experts:
+    """Return experts with the mix of a blend, and the candidates that it chose."""
+    added = {name: trainings[name].candidates()[parameter]() for name, parameter in blend.chosen.items()}
+    return experts._replace(**added, mix=blend.mix)

@@ -1,4 +1,4 @@
-"""The rows that experts train on: all in memory, or streamed from disk in blocks with a sample in memory."""
+"""Training rows: all in memory, or streamed from disk in blocks with a sample in memory."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from hinet.engine.model.experts import Floats
 from hinet.engine.model.fused import with_merged
 from hinet.engine.model.targets import Targets
 from hinet.engine.settings import EngineSettings
-from hinet.engine.training.cooccurrence import (
-    LEAST_REPEATED,
+from hinet.engine.training.jobs import BlockObjectives, Objective, parts_of
+from hinet.engine.training.redundancy import (
+    MIN_REPEATED,
     ColumnDigests,
-    has_features_to_spare,
-    may_have_features_to_spare,
+    is_redundant,
+    may_be_redundant,
     merged_columns,
 )
-from hinet.engine.training.deep import BlockObjectives, Objective
 from hinet.engine.training.whitening import whitened
 from hinet.errors import HiNetError
 from hinet.memory import GB, total_memory
 from hinet.taxonomy import Layers
 
-SAMPLE_SHARE = 0.1  # of memory, for the rows of a stream that the wide expert trains on
-VALUE_BYTES = 8  # of a value in memory
-MOST_VALUES = 1 << 40  # of them, where the limit is infinite
-LEAST_SAMPLE = 10_000  # rows of it, that are kept when memory is short
+SAMPLE_SHARE = 0.1  # share of memory for streamed rows that the wide expert trains on
+VALUE_BYTES = 8  # bytes per value in memory
+MAX_VALUES = 1 << 40  # values of the sample if the memory limit is infinite
+MIN_SAMPLE = 10_000  # rows of the sample that are kept when memory is short
 
-OfRows: TypeAlias = Callable[[SparseMatrix, Targets], Objective]
+MakeObjective: TypeAlias = Callable[[SparseMatrix, Targets], Objective]
 
 
 @dataclass(frozen=True, eq=False)
-class HeldRows:
-    """Rows in memory, with what they are trained towards."""
+class InMemoryRows:
+    """Rows in memory with their targets."""
 
     matrix: SparseMatrix
     targets: Targets
@@ -48,58 +48,62 @@ class HeldRows:
 
     @property
     def row_count(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return self.matrix.row_count
 
     def option_counts(self) -> NDArray[np.float64]:
-        """Return how much of the rows takes each option."""
+        """Return the number of rows that take each option."""
         return self.targets.option_counts()
 
     def group_counts(self) -> NDArray[np.float64]:
-        """Return how much of the rows passes through each group, of sets of labels."""
+        """Return the number of rows with sets of labels that reach each group."""
         return self.targets.group_counts()
 
-    def has_features_to_spare(self) -> bool:
-        """Return whether many rows have many features that repeat each other."""
-        return has_features_to_spare(self.matrix, self.columns)
+    def is_redundant(self) -> bool:
+        """Return whether many rows have many redundant features."""
+        return is_redundant(self.matrix, self.columns)
 
     def merged_columns(self) -> NDArray[np.int32]:
-        """Return a number for each column, the same for columns that are equal."""
+        """Return a number for each column, the same for equal columns."""
         return merged_columns(self.matrix, self.columns)
 
-    def with_merged(self, numbers: NDArray[np.int32], count: int) -> HeldRows:
-        """Return rows whose columns are numbered anew."""
+    def with_merged(self, numbers: NDArray[np.int32], count: int) -> InMemoryRows:
+        """Return rows with renumbered columns."""
         return replace(self, matrix=with_merged(self.matrix, numbers, count), columns=count)
 
-    def with_whitened(self, matrix: Floats) -> HeldRows:
+    def with_whitened(self, matrix: Floats) -> InMemoryRows:
         """Return rows whose dense columns are multiplied by a matrix."""
         return replace(self, matrix=_whitened(self.matrix, matrix))
 
-    def objectives(self, of: OfRows, *, plain: bool = False) -> Objective | BlockObjectives:
-        """Return what deep experts are trained towards; ``plain`` leaves dense columns out."""
-        return of(_plain(self.matrix) if plain else self.matrix, self.targets)
+    def objectives(self, make: MakeObjective, *, plain: bool = False) -> Objective | BlockObjectives:
+        """Return the objectives of a deep expert; ``plain`` leaves dense columns out."""
+        return make(_plain(self.matrix) if plain else self.matrix, self.targets)
+
+    def rows_per_epoch(self) -> int:
+        """Return about how many rows an epoch of a deep expert has."""
+        return self.row_count
 
     def fingerprint(self) -> list[Any]:
-        """Return what the rows are recognised by."""
+        """Return values that identify the rows."""
         return [*self.matrix, *self.targets.arrays]
 
 
 @dataclass(frozen=True, eq=False)
-class StreamedRows(HeldRows):
-    """Rows on disk; those in memory are a random part of them."""
+class StreamedRows(InMemoryRows):
+    """Rows on disk, with a random sample of them in memory."""
 
     spill: Spill
-    numbers: NDArray[np.int32] | None = None  # of merged columns
-    whitening: Floats | None = None  # what dense columns are multiplied by
+    numbers: NDArray[np.int32] | None = None  # numbers of merged columns
+    whitening: Floats | None = None  # matrix that dense columns are multiplied by
 
     @classmethod
-    def of(cls, spill: Spill, layers: Layers, most_values: int) -> StreamedRows:
-        """Return the rows of a spill, with as many blocks in memory as have so many values; one at least."""
+    def of(cls, spill: Spill, layers: Layers, max_values: int) -> StreamedRows:
+        """Return the rows of a spill; blocks with up to ``max_values`` values, at least one, stay in memory."""
         held: list[StoredBlock] = []
         values = 0
         for number, info in enumerate(spill.blocks):
             values += info.values + info.rows * spill.dense
-            if held and values > most_values:
+            if held and values > max_values:
                 break
             held.append(spill.load(number, layers))
         matrix, targets = _joined(held, layers)
@@ -107,19 +111,19 @@ class StreamedRows(HeldRows):
 
     @property
     def row_count(self) -> int:
-        """How many rows there are, on disk."""
+        """Number of rows on disk."""
         return self.spill.row_count
 
     @property
     def is_whole(self) -> bool:
-        """Whether all rows are in memory too."""
+        """Whether all rows are also in memory."""
         return self.matrix.row_count == self.row_count
 
     @cached_property
     def _sums(self) -> tuple[NDArray[np.float64], NDArray[np.float64] | None, ColumnDigests | None]:
-        """Counts of options and groups, and the columns, over all blocks in one go."""
+        """Counts of options and groups, and digests of columns, in one pass over all blocks."""
         several = self.targets.layers.multilabel
-        looks = may_have_features_to_spare(self.row_count, self.spill.value_count)
+        looks = may_be_redundant(self.row_count, self.spill.value_count)
         options, groups, columns = self.targets.option_counts() * 0, None, None
         for number in range(len(self.spill.blocks)):
             rows, targets = self.load(number)
@@ -133,26 +137,26 @@ class StreamedRows(HeldRows):
         return options, groups, columns
 
     def option_counts(self) -> NDArray[np.float64]:
-        """Return how much of the rows takes each option."""
+        """Return the number of rows that take each option."""
         return self._sums[0]
 
     def group_counts(self) -> NDArray[np.float64]:
-        """Return how much of the rows passes through each group, of sets of labels."""
+        """Return the number of rows with sets of labels that reach each group."""
         assert self._sums[1] is not None
         return self._sums[1]
 
-    def has_features_to_spare(self) -> bool:
-        """Return whether many rows have many features that repeat each other."""
+    def is_redundant(self) -> bool:
+        """Return whether many rows have many redundant features."""
         columns = self._sums[2]
-        return columns is not None and columns.repeated_share() >= LEAST_REPEATED
+        return columns is not None and columns.repeated_share() >= MIN_REPEATED
 
     def merged_columns(self) -> NDArray[np.int32]:
-        """Return a number for each column, the same for columns that are equal."""
+        """Return a number for each column, the same for equal columns."""
         assert self._sums[2] is not None
         return self._sums[2].merged(self.spill.dense)
 
     def with_merged(self, numbers: NDArray[np.int32], count: int) -> StreamedRows:
-        """Return rows whose columns are numbered anew."""
+        """Return rows with renumbered columns."""
         return replace(self, matrix=with_merged(self.matrix, numbers, count), columns=count, numbers=numbers)
 
     def with_whitened(self, matrix: Floats) -> StreamedRows:
@@ -165,30 +169,34 @@ class StreamedRows(HeldRows):
         return replace(self, matrix=self.matrix.take(half), targets=self.targets.take(half))
 
     def can_be_smaller(self) -> bool:
-        """Return whether half as many rows in memory are still some."""
-        return self.matrix.row_count >= 2 * LEAST_SAMPLE
+        """Return whether half as many rows in memory are enough."""
+        return self.matrix.row_count >= 2 * MIN_SAMPLE
 
     def load(self, number: int) -> tuple[SparseMatrix, Targets]:
-        """Return the rows of a block, with what they are trained towards."""
+        """Return the rows of a block with their targets."""
         matrix, targets = _joined([self.spill.load(number, self.targets.layers)], self.targets.layers)
         if self.numbers is not None:
             matrix = with_merged(matrix, self.numbers, self.columns)
         return (matrix if self.whitening is None else _whitened(matrix, self.whitening)), targets
 
-    def objectives(self, of: OfRows, *, plain: bool = False) -> BlockObjectives:
-        """Return what deep experts are trained towards; ``plain`` leaves dense columns out."""
+    def objectives(self, make: MakeObjective, *, plain: bool = False) -> BlockObjectives:
+        """Return the objectives of a deep expert; ``plain`` leaves dense columns out."""
 
         def load(number: int) -> Objective:
             rows, targets = self.load(number)
-            return of(_plain(rows) if plain else rows, targets)
+            return make(_plain(rows) if plain else rows, targets)
 
-        spill, sample = self.spill, of(self.matrix, self.targets)
+        spill, sample = self.spill, make(self.matrix, self.targets)
         outputs = sample.outputs * self.row_count / max(self.matrix.row_count, 1)
         sizes = tuple(block.rows for block in spill.blocks)
         return BlockObjectives(sizes, spill.value_count, 0 if plain else self.matrix.dense.shape[1], outputs, load)
 
+    def rows_per_epoch(self) -> int:
+        """Return about how many rows an epoch of a deep expert has."""
+        return self.row_count // parts_of(tuple(block.rows for block in self.spill.blocks))
+
     def fingerprint(self) -> list[Any]:
-        """Return what the rows are recognised by."""
+        """Return values that identify the rows."""
         return [self.matrix.row_count, *(vars(block) for block in self.spill.blocks)]
 
 
@@ -201,7 +209,7 @@ def _whitened(rows: SparseMatrix, matrix: Floats) -> SparseMatrix:
 
 
 def _joined(blocks: list[StoredBlock], layers: Layers) -> tuple[SparseMatrix, Targets]:
-    """Return the rows of blocks as one, with what they are trained towards."""
+    """Concatenate blocks; return their rows and targets."""
     if len(blocks) == 1:
         matrix, traces, weights = blocks[0]
     else:
@@ -218,15 +226,15 @@ def _joined(blocks: list[StoredBlock], layers: Layers) -> tuple[SparseMatrix, Ta
 
 
 def sample_values(memory_limit: float | None) -> int:
-    """Return how many values the rows of a stream that are held in memory may have, given the limit in GB."""
+    """Return the maximum number of values of the sample of a stream, given the limit in GB."""
     memory = total_memory() if memory_limit is None else memory_limit * GB
-    return int(min(SAMPLE_SHARE * memory / VALUE_BYTES, MOST_VALUES))
+    return int(min(SAMPLE_SHARE * memory / VALUE_BYTES, MAX_VALUES))
 
 
 def training_rows(
     rows: Any, traces: Traces | Layers, settings: EngineSettings, sample_weight: NDArray[np.floating[Any]] | None
-) -> HeldRows:
-    """Return the rows to train on, in memory or from disk."""
+) -> InMemoryRows:
+    """Return the rows to train on, in memory or on disk."""
     if isinstance(rows, Spill):
         assert isinstance(traces, Layers)
         flat = settings.wants_flat(int(traces.ends.sum()), rows.row_count, traces)
@@ -237,11 +245,11 @@ def training_rows(
     matrix, targets = checked_rows(rows, traces, traces.layers)
     if sample_weight is not None:
         targets = targets.weighted(validate_weights(sample_weight, len(traces), scaled=False))
-    return HeldRows(matrix, targets, columns)
+    return InMemoryRows(matrix, targets, columns)
 
 
 def checked_rows(rows: Any, traces: Traces, layers: Any, kind: str = "") -> tuple[SparseMatrix, Targets]:
-    """Return rows and labels in the form kernels read, or raise HiNetError if they cannot be used."""
+    """Return rows and targets in the form that kernels read, or raise HiNetError if they are not valid."""
     if not is_for_kernels(rows):
         raise HiNetError(f"the fused engine reads {kind}rows of a CSR matrix, got {type(rows).__name__}")
     matrix = SparseMatrix.of(rows)

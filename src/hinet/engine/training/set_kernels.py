@@ -13,7 +13,8 @@ import numpy as np
 
 from hinet.compiled import inlined, kernel
 from hinet.engine.model.column_kernels import random_offset
-from hinet.engine.search.scoring_kernels import log_some, logit_of
+from hinet.engine.model.experts.deep import logit_of
+from hinet.engine.model.log_kernels import log_some
 from hinet.engine.training.deep_kernels import (
     BIAS_RATE,
     CERTAIN,
@@ -112,7 +113,7 @@ def train_deep_sets(data, chunk, masks, deep, accumulators):
     """Train a deep expert on a chunk of rows with sets of labels; return their summed cost."""
     rows, width, two_layers = data.rows, deep.embedding.shape[1], len(deep.inner_bias) > 0
     together = TOGETHER if rows.dense.shape[1] else 1
-    scratch, work, size = allocate_scratch(*data.most), allocate(rows, chunk, together, deep), np.empty(together)
+    scratch, work, size = allocate_scratch(*data.max_sizes), allocate(rows, chunk, together, deep), np.empty(together)
     upper = Upper(work.hidden, work.factor, work.gradient)
     if two_layers:
         shape = (together, width)
@@ -209,7 +210,7 @@ def train_wide_sets(data, chunk, wide, indices):
 
     ``indices`` are from :func:`hinet.engine.training.wide_kernels.find_weights`.
     """
-    scratch = allocate_scratch(*data.most)
+    scratch = allocate_scratch(*data.max_sizes)
     cost = 0.0
     for position in range(len(chunk.order)):
         row, rate = chunk.order[position], rate_at(chunk, position)
@@ -224,12 +225,12 @@ def train_wide_sets(data, chunk, wide, indices):
 
 
 @kernel
-def mixed_cost_of_sets(targets, groups, most, expert_logits, mix):
+def mixed_cost_of_sets(targets, groups, sizes, expert_logits, mix):
     """Return the cost of sets of labels if the experts are mixed so, and its gradient.
 
     ``expert_logits`` has a row for each option of each row's groups, one row after the other.
     """
-    scratch = allocate_scratch(*most)
+    scratch = allocate_scratch(*sizes)
     gradient = np.zeros(len(mix))
     cost = 0.0
     begin = 0

@@ -1,9 +1,9 @@
-"""Jobs over several workers: whole, or the rows of one shared and its weights averaged.
+"""Jobs distributed over workers: whole jobs, or one job with its rows split and its weights averaged.
 
-Between two exchanges each worker trains on rows of its own, from the same weights. Then every row of weights moves by
-the steps of all workers, each counted by the root of its part in the sum of squared gradients: a feature that only one
-worker has seen moves as far as it did there, and one that all have seen further than by the mean, as more rows were
-seen. The sums of squared gradients themselves add up. Only rows that some worker has touched are exchanged.
+Between two exchanges each worker trains on its own rows, starting from the same weights. Then every row of weights
+moves by the steps of all workers, each weighted by the square root of its part in the sum of squared gradients. A
+feature that only one worker has seen moves as far as it did there, and one that all have seen moves further than the
+mean, as more rows were seen. The sums of squared gradients add up. Only rows that some worker touched are exchanged.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from hinet.choices import SplitBy
 
 Floats = NDArray[np.float32]
 
-EXCHANGES = 4  # an epoch
-UNEVEN = 1.15  # where the longest worker takes so much longer than the mean, the longest job is shared
+EXCHANGES = 4  # exchanges per epoch
+MAX_IMBALANCE = 1.15  # if the slowest worker takes longer than this times the mean, the longest job is shared
 
 
 class Group(Protocol):
-    """Workers that train side by side."""
+    """Workers that train in parallel."""
 
-    rank: int  # of this worker
+    rank: int  # number of this worker
     size: int  # number of workers
 
     def add(self, array: Floats) -> None:
-        """Replace an array by its sum over all workers, which is the same to the last bit for each of them."""
+        """Replace an array by its sum over all workers, which is bit for bit the same for each of them."""
 
 
 class Averaged(NamedTuple):
-    """Arrays with a row of weights each, and the sum of squared gradients of each row; None where there is none."""
+    """Arrays of weights, and the sum of squared gradients of each row; None if there is none."""
 
     weights: tuple[NDArray[np.float32], ...]
     accumulator: NDArray[np.float32] | None
 
 
 class SharedRows:
-    """The part of one worker in a job whose rows are shared."""
+    """One worker's part of a job whose rows are shared."""
 
     def __init__(self, group: Group, parts: Sequence[Averaged], exchanges: int = EXCHANGES) -> None:
         self._group, self._parts, self._exchanges = group, parts, exchanges
         self._before: list[Averaged] = []
-        self.volume = 0  # bytes that this worker has put into exchanges
+        self.volume = 0  # bytes that this worker has exchanged
 
     def start(self) -> None:
-        """Remember the weights, which are the same for all workers."""
+        """Copy the weights, which are the same for all workers."""
         self._before = [
             Averaged(tuple(array.copy() for array in part.weights), _copy(part.accumulator)) for part in self._parts
         ]
 
     def own(self, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Return the rows of this worker among those of an epoch, in as many pieces as there are exchanges."""
-        own = np.ascontiguousarray(order[self._group.rank :: self._group.size])  # as kernels were compiled for
+        """Return the rows of this worker in an epoch, with one piece per exchange."""
+        own = np.ascontiguousarray(order[self._group.rank :: self._group.size])  # kernels need contiguous arrays
         return np.array_split(own, self._exchanges)
 
     def exchange(self) -> None:
@@ -87,7 +87,7 @@ class SharedRows:
         accumulator[rows] = base[rows]
 
     def mean_cost(self, cost: float, rows: int) -> float:
-        """Return the mean cost of the rows of all workers, of which this one has the summed cost of so many."""
+        """Return the mean cost over all workers, given the summed cost of this worker's rows."""
         sums = np.array([cost, rows], np.float32)
         self._group.add(sums)
         return float(sums[0] / max(sums[1], 1))
@@ -99,17 +99,17 @@ class SharedRows:
 
 
 class Assignment(NamedTuple):
-    """Which jobs all workers share, and which worker has each of the others."""
+    """Jobs that all workers share, and the worker of each other job."""
 
     shared: list[int]
     owner: dict[int, int]
 
     @classmethod
     def of(cls, work: Sequence[float], can_share: Sequence[bool], workers: int, split: SplitBy) -> Assignment:
-        """Return who does which of the jobs that take so much work.
+        """Return the assignment of jobs, given the work of each.
 
-        Whole jobs leave the result as it is on one machine, so ``auto`` shares as few of them as keep workers busy;
-        ``jobs`` shares none, and ``rows`` all that can be.
+        Whole jobs give the same result as on one machine, so ``auto`` shares as few as keep all workers busy; ``jobs``
+        shares none, and ``rows`` all that can be shared.
 
         >>> Assignment.of([4, 2, 2], [True, True, False], 2, "auto")
         Assignment(shared=[], owner={0: 0, 1: 1, 2: 1})
@@ -123,13 +123,13 @@ class Assignment(NamedTuple):
             owner, load = _owners([job for job in range(len(work)) if job not in shared], work, workers)
             longest = sum(work[job] for job in shared) / workers + max(load)
             rest = [job for job in candidates if job not in shared]
-            if split != "auto" or workers == 1 or longest <= UNEVEN * mean or not rest:
+            if split != "auto" or workers == 1 or longest <= MAX_IMBALANCE * mean or not rest:
                 return cls(sorted(shared), owner)
             shared.append(rest[0])
 
 
 def _owners(jobs: list[int], work: Sequence[float], workers: int) -> tuple[dict[int, int], list[float]]:
-    """Return a worker for each job, the longest first to the least loaded, and the load of each worker."""
+    """Return a worker for each job, assigning the longest job to the least loaded worker, and all loads."""
     load, owner = [0.0] * workers, {}
     for job in sorted(jobs, key=lambda job: -work[job]):
         owner[job] = load.index(min(load))

@@ -32,7 +32,7 @@ class Scratch(NamedTuple):
 
 @inlined
 def allocate_scratch(most_groups, most_options, most_steps):
-    """Make room for rows of at most so many groups, options and steps, as :func:`most_of_a_row` counts them."""
+    """Make room for rows of at most so many groups, options and steps, as :func:`max_sizes` counts them."""
     return Scratch(
         np.empty(most_groups, np.int64),
         np.empty(most_groups + 1, np.int64),
@@ -47,7 +47,7 @@ def allocate_scratch(most_groups, most_options, most_steps):
 
 
 @kernel
-def most_of_a_row(targets, groups):
+def max_sizes(targets, groups):
     """Return the most groups, options and steps that the targets of one row have."""
     most_options, most_steps = 1, 1
     for row in range(len(targets.row_offsets) - 1):
@@ -196,12 +196,12 @@ def _assign_many_paths(first, last, offset, share, targets, scratch):
 
 
 @kernel
-def mixed_cost(targets, groups, most, expert_logits, mix):
+def mixed_cost(targets, groups, sizes, expert_logits, mix):
     """Return the cost of targets, one a row, if the experts are mixed so, and its gradient.
 
     ``expert_logits`` has a row for each option of each target's groups, one target after the other.
     """
-    scratch = allocate_scratch(*most)
+    scratch = allocate_scratch(*sizes)
     gradient = np.zeros(len(mix))
     cost = 0.0
     begin = 0

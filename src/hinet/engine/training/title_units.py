@@ -1,8 +1,7 @@
-"""Titles of labels as hidden units: the vector of a text is compared with those of titles, whatever rows were learned.
+"""Titles of labels as hidden units, which compare the vector of a text with those of titles.
 
-A text whose words no training row has is then still nearer to some options than to others. The units are linear, read
-dense columns alone, and are a member of the deep expert that is not trained. Training that goes on from a model trains
-them with the others.
+A text with only unknown words is then still closer to some options than to others. The units are linear and read dense
+columns only. They are a member of the deep expert that is not trained, except when a model is trained further.
 """
 
 from __future__ import annotations
@@ -18,37 +17,38 @@ from hinet.engine.model.experts import DeepExpert, Floats
 from hinet.engine.model.groups import Groups
 from hinet.taxonomy import STOP, Layers
 
-COSINE_WEIGHT = 5.0  # of a cosine of 1 in the logits of the deep expert; see the log
-MOST_UNITS = 64
-MOST_VALUES = 1 << 27  # neurons times columns; of more, titles are rows alone
-ARRAYS = 4  # of so many values that are in memory at a time
+COSINE_WEIGHT = 5.0  # logit of a cosine of 1; see docs/log.md
+MAX_UNITS = 64
+MAX_VALUES = 1 << 27  # neurons times columns; with more, titles are only training rows
+ARRAYS = 4  # arrays of that size in memory at a time
 
 
 class TitleColumns(NamedTuple):
-    """The dense columns of titles, and the node of each; titles that are training rows too are the last of these."""
+    """Dense columns and nodes of titles; titles that are also training rows are the last of these."""
 
     columns: Floats  # (titles, d)
     nodes: NDArray[np.int64]  # (titles,)
 
     def memory(self, layers: Layers) -> int:
-        """Return the bytes that it takes to make units of them."""
+        """Return the bytes needed to compute the units."""
         values = len(layers.node) * self.columns.shape[1]
-        return ARRAYS * 4 * values if values <= MOST_VALUES else 0
+        return ARRAYS * 4 * values if values <= MAX_VALUES else 0
 
 
 def title_units(titles: TitleColumns, layers: Layers, features: int, usual_length: float) -> DeepExpert | None:
-    """Return a member of the deep expert for rows with so many features, dense columns last; None if it knows nothing.
+    """Return an untrained member of the deep expert, or None if titles do not distinguish options.
 
-    The logit of an option is a multiple of the cosine of the row, taken to have the usual length, with the titles below
-    the option, less the mean of its group, in the directions in which options differ most.
+    The logit of an option is a multiple of the cosine between a row of the usual length and the titles below the
+    option, minus the mean of its group, in the directions in which options differ most. Dense columns are the last
+    features.
     """
     if not usual_length > 0 or not titles.memory(layers):
         return None
     groups = Groups.of(layers)
-    with threadpool_limits(1):  # sums in another order would give another model
+    with threadpool_limits(1):  # another order of sums would change the model
         vectors = _centred_in_groups(_option_vectors(titles, layers, groups), groups)
         spread, directions = np.linalg.eigh((vectors.T @ vectors).astype(np.float64))
-        kept = directions[:, ::-1][:, :MOST_UNITS][:, spread[::-1][:MOST_UNITS] > 1e-6].astype(np.float32)  # (d, units)
+        kept = directions[:, ::-1][:, :MAX_UNITS][:, spread[::-1][:MAX_UNITS] > 1e-6].astype(np.float32)  # (d, units)
         weight = np.float32(COSINE_WEIGHT / usual_length) * (vectors @ kept)
     units = kept.shape[1]
     if not units:
@@ -60,10 +60,10 @@ def title_units(titles: TitleColumns, layers: Layers, features: int, usual_lengt
 
 
 def _option_vectors(titles: TitleColumns, layers: Layers, groups: Groups) -> Floats:
-    """Return the mean direction of the titles of all labels below each option that owns a row of weights."""
+    """Return the mean direction of the titles of all labels below each option with siblings."""
     of_node = np.zeros((len(layers.taxonomy), titles.columns.shape[1]), np.float32)
     np.add.at(of_node, titles.nodes, unit_rows(titles.columns))
-    below = unit_rows(of_node)[layers.node] * layers.ends[:, None]  # (neurons, d) at first of each label alone
+    below = unit_rows(of_node)[layers.node] * layers.ends[:, None]  # (neurons, d) at first only of each label
     child = groups.option_neuron[groups.row_options()]
     vectors = np.empty((len(child), below.shape[1]), np.float32)
     stops = child == STOP
@@ -78,11 +78,11 @@ def _option_vectors(titles: TitleColumns, layers: Layers, groups: Groups) -> Flo
 
 
 def _centred_in_groups(vectors: Floats, groups: Groups) -> Floats:
-    """Return how each option differs from the mean of its group; one without titles does not."""
+    """Return the difference of each option from the mean of its group, zero for options without titles."""
     titled = np.asarray(vectors.any(1))
     starts = np.unique(groups.first_row[:-1][np.diff(groups.first_row) > 0])
     sizes = np.diff(np.append(starts, len(vectors)))
-    means = np.add.reduceat(vectors, starts, axis=0)  # options without titles are zeros
+    means = np.add.reduceat(vectors, starts, axis=0)  # options without titles are zero
     means /= np.maximum(np.add.reduceat(titled, starts, dtype=np.int64), 1)[:, None]
     centred: Floats = (vectors - np.repeat(means, sizes, axis=0)) * titled[:, None]
     return centred

@@ -1,8 +1,8 @@
-"""Fewer dense columns, in which rows of one label vary alike in all directions, for training alone.
+"""Whitening of dense columns for training: linear discriminant analysis.
 
-What varies among rows of one label says little about labels, and so do directions in which labels hardly differ.
-Experts train on columns times a matrix that makes the first short and leaves the second out: linear discriminant
-analysis. The matrix is then multiplied into their embeddings, so that models read rows as they are.
+Variation among rows of one label says little about labels, and so do directions in which labels hardly differ. Experts
+train on columns times a matrix that shrinks the former and drops the latter. The matrix is then multiplied into their
+embeddings, so that models read the original columns.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from threadpoolctl import threadpool_limits
 
 from hinet.engine.model.experts import DeepExpert, Floats
 
-SHRINKAGE = 0.3  # of the covariance to that of columns that all vary alike; more if there are few rows
-MOST_COLUMNS = 128  # that are left, if there are more labels
+SHRINKAGE = 0.3  # of the covariance towards the identity; more with few rows
+MAX_COLUMNS = 128  # columns that are kept if there are more labels
 
 
 def whitening(columns: Floats, label: NDArray[np.int64]) -> Floats:
-    """Return the matrix that whitens columns within labels and keeps those in which labels differ most, (d, kept).
+    """Return the matrix that whitens columns within labels and keeps the most discriminative ones, (d, kept).
 
-    The mean square of all rows stays.
+    The mean square of all rows is preserved.
     """
-    with threadpool_limits(1):  # sums in another order would give another model
+    with threadpool_limits(1):  # another order of sums would change the model
         return _whitening(columns, label)
 
 
@@ -48,19 +48,19 @@ def _whitening(columns: Floats, label: NDArray[np.int64]) -> Floats:
     shrunk = (1 - share) / spread * within + share * np.eye(width)
     values, directions = np.linalg.eigh(shrunk)
     matrix = (directions / np.sqrt(values)) @ directions.T
-    if width > MOST_COLUMNS and len(sizes) > MOST_COLUMNS:  # fewer labels differ in fewer directions
+    if width > MAX_COLUMNS and len(sizes) > MAX_COLUMNS:  # with fewer labels there are fewer such directions
         apart = (means - sizes @ means / count) * np.sqrt(sizes)[:, None]  # (labels, d)
         _, directions = np.linalg.eigh(matrix @ (apart.T @ apart) @ matrix)
-        matrix = matrix @ directions[:, -MOST_COLUMNS:]
+        matrix = matrix @ directions[:, -MAX_COLUMNS:]
     after = float((_gram(columns) * (matrix @ matrix.T)).sum())
     scaled: Floats = (matrix * np.sqrt(total / max(after, 1e-12))).astype(np.float32)
     return scaled
 
 
 def read_directly(expert: DeepExpert, matrix: Floats) -> DeepExpert:
-    """Return an expert on whitened columns, in single precision, as one on the columns themselves.
+    """Return an expert trained on whitened columns as one that reads the original columns.
 
-    Its embedding has room for all columns, and was trained at the last rows, one for each that was kept.
+    Its embedding has rows for all columns; the last ones, one per kept column, were trained.
     """
     embedding = expert.embedding.copy()
     columns, kept = matrix.shape
@@ -69,6 +69,6 @@ def read_directly(expert: DeepExpert, matrix: Floats) -> DeepExpert:
 
 
 def _gram(columns: Floats) -> NDArray[np.float64]:
-    """Return the products of all pairs of columns, (d, d)."""
+    """Return the Gram matrix of the columns, (d, d)."""
     product: NDArray[np.float64] = (columns.T @ columns).astype(np.float64)
     return product

@@ -1,18 +1,24 @@
-"""Training of the wide expert: group by group where groups are independent, row by row where paths couple them."""
+"""Training of the wide expert: by group if groups are independent, by row if labels with several paths couple them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.engine.model.experts import WEIGHT, Floats, WideExpert
+from hinet.data.matrices import SparseMatrix
+from hinet.engine.model.column_kernels import MIX, mean_sizes
+from hinet.engine.model.experts import Floats, WideExpert
+from hinet.engine.model.experts.wide import WEIGHT
+from hinet.engine.model.groups import Groups
 from hinet.engine.model.targets import Targets
-from hinet.engine.training.cooccurrence import seen_together
+from hinet.engine.settings import MemoryPlan
+from hinet.engine.training.context import ExpertTraining, TrainingContext
 from hinet.engine.training.jobs import Arrays, Job, TrainingSet
+from hinet.engine.training.prototypes import incidence, sum_by_target
 from hinet.engine.training.set_kernels import train_wide_sets
 from hinet.engine.training.sharing import Averaged
 from hinet.engine.training.wide_kernels import (
@@ -20,31 +26,32 @@ from hinet.engine.training.wide_kernels import (
     WideWeights,
     count_weights,
     find_weights,
+    prune_weights,
     train_groups,
     train_wide,
 )
 from hinet.ragged import offsets_of, positions
 
-PARTS = 8  # of the independent groups
+PARTS = 8  # parts of the independent groups
 IN_TRAINING = np.dtype([("row", np.int32), ("weight", np.float32), ("accumulator", np.float32)])
 
 
 @dataclass(frozen=True)
 class WidePlan:
-    """How to train the wide expert."""
+    """Epochs, learning rate and features of the wide expert."""
 
-    feature_rank: NDArray[np.int32]  # (f,) the number that each feature is known by in the rows
-    features: int  # numbers there are
+    feature_rank: NDArray[np.int32]  # (f,)
+    features: int  # number of ranks
     epochs: int
     rate: float
     accumulator: float
     seed: int
     threads: int
-    prior: Floats  # (output rows,) what biases start from
+    prior: Floats  # (output rows,) initial biases
 
 
 class Visits(NamedTuple):
-    """Rows that pass through groups on the way to their labels, sorted by group, then by option."""
+    """Rows that pass through groups on the paths to their labels, sorted by group, then by option."""
 
     row: NDArray[np.int64]
     option: NDArray[np.int32]
@@ -53,7 +60,7 @@ class Visits(NamedTuple):
 
     @classmethod
     def of(cls, data: TrainingSet) -> Visits:
-        """Return the visits of all groups with a choice."""
+        """Return the visits of all groups with several options."""
         targets, groups = data.targets, data.groups
         lengths = np.diff(targets.step_offsets)[targets.entry_target]
         step = positions(targets.step_offsets[targets.entry_target], lengths)
@@ -71,17 +78,17 @@ class Visits(NamedTuple):
 
 
 class _Trained(NamedTuple):
-    """The weights of a wide expert, filled in as groups are trained."""
+    """Weights that are filled in as groups are trained."""
 
     entry_offsets: NDArray[np.int64]  # (neurons + 1,)
-    group_weights: NDArray[np.int64]  # (neurons + 1,) where the weights of each group begin
+    group_weights: NDArray[np.int64]  # (neurons + 1,) offsets of the weights of each group
     feature: NDArray[np.int32]
     weight_offsets: NDArray[np.int64]
     weights: NDArray[np.void]
 
 
 class IndependentGroups:
-    """The wide expert of labels with single paths: parts of its groups, in any number of threads."""
+    """The wide expert of labels with single paths: parts of the groups train in any number of threads."""
 
     def __init__(self, data: TrainingSet, plan: WidePlan) -> None:
         self._data, self._plan = data, plan
@@ -95,7 +102,7 @@ class IndependentGroups:
         )
 
     def jobs(self) -> list[Job]:
-        """Return parts of like size."""
+        """Return jobs of about the same size."""
         entry_offsets = offsets_of(self._entries)
         entries = int(entry_offsets[-1])
         self._trained = _Trained(
@@ -107,7 +114,7 @@ class IndependentGroups:
         )
         self._bias = np.zeros(self._data.groups.first_row[-1], np.float32)
         traffic = np.diff(self._visits.offsets) * np.sqrt(np.diff(self._data.groups.first_row))
-        part = _shared_out(traffic, PARTS)
+        part = _balanced_parts(traffic, PARTS)
         chosen = [np.flatnonzero((part == number) & (traffic > 0)) for number in range(PARTS)]
         return [
             _GroupsJob(f"wide {number + 1}", self._data, self._visits, groups, self._plan, self._trained, self._bias)
@@ -123,7 +130,7 @@ class IndependentGroups:
 
 @dataclass
 class _GroupsJob(Job):
-    """Trains some groups of the wide expert, each to its end: one epoch, as far as others can see."""
+    """Trains some groups of the wide expert, each for all its epochs in a single epoch of the job."""
 
     name: str
     data: TrainingSet
@@ -135,12 +142,12 @@ class _GroupsJob(Job):
     epochs: int = 1
 
     def work(self) -> float:
-        """Return about how much there is to do."""
+        """Return an estimate of the work."""
         visits = np.diff(self.visits.offsets)[self.groups].sum()
         return float(self.plan.epochs * visits * 600.0 * len(self.data.rows.indices) / max(self.data.rows.row_count, 1))
 
     def run_epoch(self, epoch: int, advance: Callable[[int], None]) -> float:
-        """Train the groups; the cost is that of their last epochs."""
+        """Train the groups; the cost is that of their last epoch."""
         visits, rows = np.diff(self.visits.offsets), max(self.data.rows.row_count, 1)
         plan = (self.plan.epochs, self.plan.rate, self.plan.accumulator, self.plan.seed)
         cost, done, reported = 0.0, 0, 0
@@ -162,28 +169,28 @@ class _GroupsJob(Job):
         return {name: array[own] for name, (array, own) in self._own().items()}
 
     def fault_of(self, state: Mapping[str, NDArray[Any]]) -> str | None:
-        """Return which array points beyond the groups' own features, weights or output rows."""
+        """Return which array exceeds the features, weights or output rows of the groups."""
         feature, ends, row = state["feature"], state["weight_offset"], state["row"]
-        group = np.repeat(self.groups, np.diff(self.trained.entry_offsets)[self.groups])  # of each feature entry
+        group = np.repeat(self.groups, np.diff(self.trained.entry_offsets)[self.groups])  # (entries,)
         is_first = np.append(True, group[1:] != group[:-1])[: len(group)]
         is_last = np.append(group[1:] != group[:-1], True)[: len(group)]
         if np.any((feature < 0) | (feature >= self.plan.features) | (~is_first & (feature <= np.roll(feature, 1)))):
             return "feature numbers are out of range or not sorted"
         starts = np.where(is_first, self.trained.group_weights[group], np.roll(ends, 1))
         if np.any(ends < starts) or np.any(ends[is_last] != self.trained.group_weights[group[is_last] + 1]):
-            return "weight offsets are out of range or fall"
-        group = np.repeat(self.groups, np.diff(self.trained.group_weights)[self.groups])  # of each weight
+            return "weight offsets are out of range or not ascending"
+        group = np.repeat(self.groups, np.diff(self.trained.group_weights)[self.groups])  # (weights,)
         if np.any((row < self.data.groups.first_row[group]) | (row >= self.data.groups.first_row[group + 1])):
             return "output rows are out of range"
         return None
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take up features, weights and biases."""
+        """Copy features, weights and biases into the arrays of the expert."""
         for name, (array, own) in self._own().items():
             array[own] = state[name]
 
     def _own(self) -> dict[str, tuple[NDArray[Any], NDArray[np.int64]]]:
-        """Return the arrays that an epoch fills in, with the indices that belong to the groups."""
+        """Return the arrays that an epoch fills in, with the indices of the groups."""
 
         def runs(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
             return positions(offsets[self.groups], offsets[self.groups + 1] - offsets[self.groups])
@@ -199,9 +206,9 @@ class _GroupsJob(Job):
 
 
 class CoupledGroups(Job):
-    """The wide expert where a label's paths share its rows by their probability, or a row has sets of labels.
+    """The wide expert of labels with several paths, which share rows by probability, or of sets of labels.
 
-    All groups of a row are trained at once. It is one job, by Adagrad, row by row.
+    One job trains all groups of a row at once.
     """
 
     name = "wide"
@@ -223,7 +230,7 @@ class CoupledGroups(Job):
         self._indices: WeightIndices | None = None
 
     def jobs(self) -> list[Job]:
-        """Return the one job, with room for its weights."""
+        """Return the job with its weights allocated."""
         weights = np.zeros(self.weights, IN_TRAINING)
         weights["row"] = self._rows
         weights["weight"] = self._start
@@ -239,19 +246,19 @@ class CoupledGroups(Job):
         return WideExpert.of(self._plan.feature_rank, feature, row, weights["weight"], self._data.groups, self._bias)
 
     def work(self) -> float:
-        """Return about how much there is to do."""
+        """Return an estimate of the work."""
         steps = len(self._data.targets.step_group) / max(len(self._data.targets.step_offsets) - 1, 1)
         return float(self.epochs * steps * 600.0 * len(self._data.rows.indices))
 
     def run_epoch(self, epoch: int, advance: Callable[[int], None]) -> float:
-        """Go over all rows once, in an order that the seed and the epoch decide."""
+        """Train on all rows, in an order that depends on the seed and the epoch."""
         if self._indices is None:
             self._indices = find_weights(self._data, self._wide)
         data, wide, indices, train = self._data, self._wide, self._indices, self._train
         order = np.random.default_rng([self._plan.seed, 1 << 11, epoch]).permutation(data.rows.row_count)
         cost = self.train_rows(order, self._plan.rate, epoch, advance, lambda chunk: train(data, chunk, wide, indices))
         if epoch + 1 == self.epochs:
-            self._indices = None  # room for others
+            self._indices = None  # free the memory for other jobs
         return cost
 
     def averaged(self) -> list[Averaged]:
@@ -272,21 +279,97 @@ class CoupledGroups(Job):
         }
 
 
-WideTraining: TypeAlias = IndependentGroups | CoupledGroups
+_Method: TypeAlias = IndependentGroups | CoupledGroups
 
 
-def wide_training(data: TrainingSet, targets: Targets, plan: WidePlan, start: WideExpert | None = None) -> WideTraining:
-    """Return the way to train the wide expert: group by group if every row has single paths and it starts anew."""
-    single = len(targets.arrays.choice_option) == len(targets.arrays.step_group)
-    if single and start is None and not targets.layers.multilabel:
-        return IndependentGroups(data, plan)
-    return CoupledGroups(data, targets, plan, start)
+class WideTraining(ExpertTraining):
+    """The training of the wide expert."""
+
+    kernels = (train_groups, prune_weights, count_weights, mean_sizes)
+
+    def __init__(self, context: TrainingContext, method: _Method) -> None:
+        self._context, self._method = context, method
+
+    @classmethod
+    def of(cls, context: TrainingContext) -> Self | None:
+        """Return the training: by group if every label has a single path and training starts from scratch."""
+        settings, start, rows = context.settings, context.start, context.data.rows
+        if not settings.wants_wide(flat=context.has_flat) or (start is not None and not start.mix.wide):
+            return None
+        before = None if start is None else start.experts.wide
+        rank = before.feature_rank if before else rank_features(rows, context.features, settings.wide_buckets)
+        plan = WidePlan(
+            rank,
+            int(rank.max(initial=-1)) + 1,
+            settings.epochs_of_wide(rows.row_count),
+            settings.wide_rate_for(rows.mean_features),
+            context.initial_accumulator(settings.wide_accumulator),
+            settings.seed,
+            settings.thread_count,
+            context.prior,
+        )
+        data, targets = context.data._replace(rows=rows._replace(indices=rank[rows.indices])), context.targets
+        single = len(targets.arrays.choice_option) == len(targets.arrays.step_group)
+        if single and before is None and not targets.layers.multilabel:
+            return cls(context, IndependentGroups(data, plan))
+        return cls(context, CoupledGroups(data, targets, plan, before))
+
+    def memory(self) -> MemoryPlan:
+        """Return the memory of the weights."""
+        return MemoryPlan(8 * self._method.weights, 0, self._method.scratch, 12 * self._method.weights)
+
+    def jobs(self) -> list[Job]:
+        """Return jobs for parts of the groups, or for all of them."""
+        return self._method.jobs()
+
+    def trained(self) -> WideExpert:
+        """Return the trained weights; those that hardly count are pruned if training started from scratch."""
+        wide, context = self._method.expert(), self._context
+        if context.start is not None:
+            return wide
+        usual = mean_sizes(context.data.rows, wide.feature_rank)
+        feature, offsets, weights, before = prune_weights(
+            wide.feature, wide.weight_offsets, wide.weights, usual, context.settings.wide_prune
+        )
+        return wide._replace(
+            entry_offsets=before[wide.entry_offsets], feature=feature, weight_offsets=offsets, weights=weights
+        )
+
+
+def rank_features(rows: SparseMatrix, features: int, buckets: int | None) -> NDArray[np.int32]:
+    """Return the rank of each feature, the most frequent first; more than ``buckets`` features are hashed."""
+    hashed = np.arange(features)
+    if buckets is not None and buckets < features:
+        mixed = np.arange(1, features + 1, dtype=np.uint64) * MIX
+        hashed = ((mixed >> np.uint64(32)) % np.uint64(buckets)).astype(np.int64)
+    counts = np.bincount(hashed, np.bincount(rows.indices, minlength=features))
+    rank = np.empty(len(counts), np.int32)
+    rank[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
+    return rank[hashed]
+
+
+def seen_together(
+    rows: SparseMatrix, features: int, targets: Targets, groups: Groups
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Return the output rows on the paths of training rows with each feature: offsets by feature, sorted rows."""
+    arrays = targets.arrays
+    row_of_option = np.full(len(groups.option_neuron), -1, np.int64)
+    row_of_option[groups.row_options()] = np.arange(groups.rows)
+    choice_row = row_of_option[targets.choice_options()]
+    count = len(arrays.step_offsets) - 1
+    target_of_choice = np.repeat(np.arange(count), np.diff(arrays.choice_offsets[arrays.step_offsets]))
+    owns = choice_row >= 0
+    target_rows = incidence(target_of_choice[owns], choice_row[owns], (count, groups.rows))
+    by_target = sum_by_target(rows, features, targets)
+    pairs = (by_target.T.tocsr() @ target_rows).tocsr()
+    pairs.sort_indices()
+    return pairs.indptr.astype(np.int64), pairs.indices.astype(np.int32)
 
 
 def _joined_pattern(
     offsets: NDArray[np.int64], rows: NDArray[np.int32], start: WideExpert, outputs: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], Floats]:
-    """Return the pairs of feature and output row of a pattern and of an expert, with the weights of the expert."""
+    """Return the pairs of feature and output row of a pattern and of an expert, with the expert's weights."""
     new = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)) * np.int64(outputs) + rows
     feature = np.repeat(start.feature, np.diff(start.weight_offsets)).astype(np.int64)
     old = feature * outputs + start.weights["row"]
@@ -297,14 +380,14 @@ def _joined_pattern(
     return offsets_of(counts), (pairs % outputs).astype(np.int32), weights
 
 
-def _shared_out(traffic: NDArray[np.float64], parts: int) -> NDArray[np.int64]:
-    """Return a part for every group so that the traffic of the parts is alike: the busiest to the least loaded."""
+def _balanced_parts(traffic: NDArray[np.float64], parts: int) -> NDArray[np.int64]:
+    """Return a part for every group with about equal traffic: the busiest group goes to the least loaded part."""
     part = np.zeros(len(traffic), np.int64)
     load = np.zeros(parts)
     busy = np.argsort(-traffic, kind="stable")
-    most = 1_000 * parts
-    for group in busy[:most].tolist():
+    exact = 1_000 * parts
+    for group in busy[:exact].tolist():
         part[group] = load.argmin()
         load[part[group]] += traffic[group]
-    part[busy[most:]] = np.arange(max(len(busy) - most, 0)) % parts
+    part[busy[exact:]] = np.arange(max(len(busy) - exact, 0)) % parts
     return part

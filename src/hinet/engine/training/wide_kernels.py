@@ -17,7 +17,7 @@ import numpy as np
 
 from hinet.compiled import inlined, kernel
 from hinet.engine.model.column_kernels import MIX
-from hinet.engine.search.scoring_kernels import find_near
+from hinet.engine.model.experts.wide import find_near
 from hinet.engine.training.target_kernels import allocate_scratch, assign_targets, list_groups, normalise, rate_at
 
 F4 = np.float32
@@ -270,9 +270,9 @@ class WeightIndices(NamedTuple):
 @kernel
 def find_weights(data, wide):
     """Look up all :class:`WeightIndices`, once and for all."""
-    rows, targets, groups, most, _ = data
+    rows, targets, groups, sizes, _ = data
     offsets, weights = wide.offsets, wide.weights
-    scratch = allocate_scratch(*most)
+    scratch = allocate_scratch(*sizes)
     count = len(targets.row_offsets) - 1
     begins = np.zeros(count + 1, np.int64)
     for row in range(count):
@@ -302,7 +302,7 @@ def train_wide(data, chunk, wide, indices):
 
     ``indices`` are from :func:`find_weights`.
     """
-    scratch = allocate_scratch(*data.most)
+    scratch = allocate_scratch(*data.max_sizes)
     cost = 0.0
     for position in range(len(chunk.order)):
         row, rate = chunk.order[position], rate_at(chunk, position)

@@ -1,9 +1,8 @@
-"""Answers of a fused model: exact best traces, labels and nodes, found without scoring the whole taxonomy."""
+"""The fused model as a predictor: exact best traces, labels and nodes, found without scoring the whole taxonomy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
@@ -16,7 +15,6 @@ from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix, is_for_kernels
 from hinet.engine.model.fused import FusedModel
 from hinet.engine.model.trust import Trust
-from hinet.engine.search.contributions import contributions
 from hinet.engine.search.marginal_kernels import Correction, best_nodes, likely_labels
 from hinet.engine.search.odds_scaling import (
     map_log_odds,
@@ -36,147 +34,91 @@ from hinet.engine.search.predictor import (
     Predictor,
     RowParts,
 )
-from hinet.engine.search.scoring_kernels import FEW, expert_logits
-from hinet.engine.search.search_kernels import best_traces
-from hinet.engine.search.set_search_kernels import all_nodes, best_labels
+from hinet.engine.search.scoring_kernels import expert_logits
+from hinet.engine.search.set_search_kernels import all_nodes
+from hinet.engine.search.tracing import BLOCKS, BlockSizes, block_traces, find_traces, in_blocks, joined, split
 from hinet.engine.settings import TWO_LAYER_RATE
 from hinet.errors import HiNetError
-from hinet.parameters import resolve_threads
-from hinet.ragged import gather, offsets_of
+from hinet.ragged import offsets_of
 
-if TYPE_CHECKING:  # a model answers without what trains one
+if TYPE_CHECKING:  # a model answers without the code that trains one
     from hinet.engine.model.targets import Targets
     from hinet.engine.settings import EngineSettings
     from hinet.progress import Progress
     from hinet.taxonomy import Layers
 
-BLOCK = 4_096  # rows that a thread takes at a time, at most
-LEAST_BLOCK = 64  # fewer are not worth another thread
-ROOM = 384  # entries that a search has room for at first, at least
-ROOM_FOR_TRACE = 8  # entries that each of many traces is likely to need
-FLOOR = 1e-4  # probability below which a neuron is left aside at first
-EPOCHS_OF_MORE_ROWS = 4  # enough to learn them, few enough to forget little
-ROUNDING = 1e-6  # of probabilities in single precision
-MOST_CELLS = 8_000_000  # of lists of labels that a thread has room for at a time
+FLOOR = 1e-4  # neurons with a lower probability are skipped at first
+UPDATE_EPOCHS = 4  # enough to learn more rows, few enough to forget little
+ROUNDING = 1e-6  # relative error of probabilities in single precision
 
-Part = TypeVar("Part", "_Answers", "_Labels")
-
-
-class _Answers(NamedTuple):
-    """The traces of rows, as the kernel returns them."""
-
-    counts: NDArray[np.int64]  # (n,) traces of each row; less than 0 where there was too little room
-    lengths: NDArray[np.int64]  # (traces,)
-    log_p: NDArray[np.float64]  # (traces,)
-    neurons: NDArray[np.int32]  # (neurons of all traces,)
-    neuron_log_p: NDArray[np.float64]  # (neurons of all traces,)
-    touched: NDArray[np.int64]  # (n,)
-
-    def filled_in(self, left: NDArray[np.int64], rest: _Answers) -> _Answers:
-        """Return the answers with those to the rows ``left`` out put in their places."""
-        counts, touched = self.counts.copy(), self.touched.copy()
-        counts[left], touched[left] = rest.counts, rest.touched
-        own = np.repeat(np.arange(len(counts)), np.maximum(self.counts, 0))
-        traces = np.argsort(np.concatenate([own, np.repeat(left, rest.counts)]), kind="stable")
-        lengths = np.concatenate([self.lengths, rest.lengths])
-        flat, _ = gather(np.arange(int(lengths.sum())), offsets_of(lengths), traces)
-        return _Answers(
-            counts,
-            lengths[traces],
-            np.concatenate([self.log_p, rest.log_p])[traces],
-            np.concatenate([self.neurons, rest.neurons])[flat],
-            np.concatenate([self.neuron_log_p, rest.neuron_log_p])[flat],
-            touched,
-        )
+Part = TypeVar("Part")
 
 
 class _Labels(NamedTuple):
-    """The labels of rows, as the kernel returns them."""
+    """Labels of rows, as the kernel returns them."""
 
     counts: NDArray[np.int64]  # (n,) labels of each row
     node: NDArray[np.int64]  # (labels,)
     probability: NDArray[np.float64]  # (labels,) summed over all traces
     trace: NDArray[np.float64]  # (labels,) probability of the best trace
-    length: NDArray[np.int64]  # (labels,) of the best trace
-    neuron: NDArray[np.int32]  # (labels, height) its neurons
-    along: NDArray[np.float64]  # (labels, height) probability of the path down to each of them
+    length: NDArray[np.int64]  # (labels,) length of the best trace
+    neuron: NDArray[np.int32]  # (labels, height) neurons of the best trace
+    along: NDArray[np.float64]  # (labels, height) probability of the path down to each neuron
     touched: NDArray[np.int64]  # (n,)
 
 
 @dataclass(frozen=True)
 class Search(Predictor):
-    """Finds answers by a model; holds no state, so any number of threads may ask at once.
+    """Predicts with a fused model; it has no state, so that any number of threads may use it at once.
 
-    Many rows are cut into blocks for ``threads`` threads, by default one a core. Few rows are answered in the
-    caller's own thread.
+    Many rows are split into blocks for ``threads`` threads, by default one per core. Few rows are answered in the
+    calling thread.
     """
 
     engine = "fused"
     model: FusedModel
     threads: int | None = None
+    blocks: BlockSizes = BLOCKS
 
     def traces(self, rows: Any, k: int = 1, *, least: float = 0.0) -> Found:
-        """Return the ``k`` best traces of every row, exactly; those less probable than ``least`` are left out.
+        """Return the ``k`` best traces of every row, exactly, without those less probable than ``least``.
 
-        ``least`` is a bound before probabilities are corrected, but with several labels per row after that.
+        ``least`` applies before probabilities are corrected, but with several labels per row after that.
         """
-        k = min(K.validate("k", k), self.model.layers.count_traces())
-        matrix = self._checked(rows)
         layers = self.model.layers
+        k = min(K.validate("k", k), layers.count_traces())
         least = self._raw(least)
         lowest = np.log(least) if least > 0 else -np.inf
-        room = max(ROOM, ROOM_FOR_TRACE * k)
-        parts = self._in_blocks(matrix, lambda block: self._best_traces(block, k, lowest, room))
-        best = _joined(parts)
-        log_p = self._mapped(best.log_p)
-        traces = Traces(layers, offsets_of(best.counts), offsets_of(best.lengths), best.neurons, log_p)
-        log_p = self._mapped(best.neuron_log_p)
+        best = find_traces(self.model, self._checked(rows), k, self.threads, lowest, self.blocks)
+        traces, log_p = best.traces(layers, self._mapped(best.log_p)), self._mapped(best.neuron_log_p)
         if self.model.odds_scale != 1 and not layers.multilabel:
             traces, log_p = scaled_traces(traces, log_p, self.model.odds_scale)
-        if self._corrects_trust(rows):
+        if self._uses_trust(rows):
             traces, log_p = trusted_traces(traces, log_p, self.trust_in(rows), self.label_shares)
         return Found(traces, log_p, best.touched)
 
     @property
     def _is_mapped(self) -> bool:
-        """Whether the log odds of nodes and labels are mapped: with several labels per row alone."""
+        """Whether the log odds of nodes and labels are mapped, as with several labels per row."""
         return self.layers.multilabel and (self.model.odds_scale, self.model.odds_offset) != (1.0, 0.0)
 
     def _mapped(self, log_p: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return calibrated log probabilities of nodes or labels of rows with several labels; others as they are."""
+        """Return calibrated log probabilities of rows with several labels; others are unchanged."""
         return map_log_odds(log_p, self.model.odds_scale, self.model.odds_offset) if self._is_mapped else log_p
 
     def _raw(self, probability: float) -> float:
-        """Return the probability before it was mapped, a little less so that rounding withholds nothing."""
+        """Return the probability before it was mapped, slightly lowered so that rounding drops nothing."""
         if not self._is_mapped:
             return probability
         return (1 - ROUNDING) * unmap_log_odds(probability, self.model.odds_scale, self.model.odds_offset)
 
-    def _best_traces(self, block: SparseMatrix, k: int, lowest: float, room: int) -> _Answers:
-        """Search rows with so much room, or more if they are few, and those for which it was too little with twice."""
-        count = len(block.indptr) - 1
-        most = max(1, min(BLOCK * ROOM // room, self._most_waiting))
-        if count > most:
-            return _joined([self._best_traces(part, k, lowest, room) for part in _parts(block, most)])
-        room = max(room, FEW * ROOM // max(count, 1))
-        groups, experts = self.model.groups, self.model.experts
-        if self.layers.multilabel:
-            answers = _Answers(*best_labels(block, groups, experts, self.layers.other_parents, k, lowest, room))
-        else:
-            answers = _Answers(*best_traces(block, groups, experts, k, lowest, room))
-        wanted = -int(answers.counts.min(initial=0))
-        if not wanted:
-            return answers
-        left = np.flatnonzero(answers.counts < 0)
-        return answers.filled_in(left, self._best_traces(block.take(left), k, lowest, max(2 * room, wanted)))
-
     def labels(self, rows: Any) -> FoundNodes:
         """Return the most probable label of every row, summed over all its traces; exact in trees and DAGs.
 
-        Its probability leaves out what could not change the answer, so that it may be a little too low.
+        Its probability leaves out mass that cannot change the answer, so it may be slightly too low.
         """
         # a label of a tree has one trace
-        if self.model.odds_scale != 1 or self._corrects_trust(rows) or self.layers.multilabel:
+        if self.model.odds_scale != 1 or self._uses_trust(rows) or self.layers.multilabel:
             return self.decode(rows)
         likely = self._likely_labels(rows, 1, FLOOR)
         return FoundNodes(likely.node, likely.probability, likely.touched)
@@ -184,7 +126,7 @@ class Search(Predictor):
     def top_labels(self, rows: Any, k: int = 1) -> FoundLabels:
         """Return the ``k`` most probable labels of every row, each summed over all its traces, exactly.
 
-        In a DAG the probability of a label leaves out what could not change the answer, as that of :meth:`labels` does.
+        In a DAG the probability of a label leaves out mass that cannot change the answer, as in :meth:`labels`.
         """
         layers = self.model.layers
         if layers.taxonomy.is_tree or layers.multilabel:  # a label has one trace
@@ -192,7 +134,7 @@ class Search(Predictor):
             assert best.traces.log_p is not None
             return FoundLabels(best, np.exp(best.traces.log_p))
         k = K.validate("k", k)
-        likely = self._likely_labels(rows, min(k, self._labels), FLOOR, layers.height)
+        likely = self._likely_labels(rows, min(k, self._label_count), FLOOR, layers.height)
         known = np.arange(layers.height) < likely.length[:, None]
         with np.errstate(divide="ignore"):
             along, log_p = np.log(likely.along[known]), np.log(likely.trace)
@@ -202,8 +144,8 @@ class Search(Predictor):
     def label_probabilities(self, rows: Any, least: float = 0.0) -> sp.csr_array:
         """Return the probability of every node to be the label, (n, nodes), summed over all its traces.
 
-        With ``least``, only where it is at least that, before probabilities are corrected; of a DAG,
-        paths through neurons that are less probable are then left out of the sums.
+        With ``least``, only probabilities of at least that, before they are corrected; in a DAG the sums then leave
+        out paths through neurons that are less probable.
         """
         if self.layers.multilabel:
             return self._all_nodes(rows, least, 1)
@@ -212,7 +154,7 @@ class Search(Predictor):
         probability = likely.probability
         if self.model.odds_scale != 1:
             probability = scaled_labels(probability, row_offsets, self.model.odds_scale)
-        if self._corrects_trust(rows):
+        if self._uses_trust(rows):
             trust = np.repeat(self.trust_in(rows), likely.counts)
             probability = trust * probability + (1 - trust) * self.label_shares[-1]
         shape = (len(likely.counts), len(self.model.layers.taxonomy))
@@ -221,7 +163,7 @@ class Search(Predictor):
         return matrix
 
     def node_probabilities(self, rows: Any, least: float = 0.0) -> sp.csr_array:
-        """Return the probability of every node, (n, nodes), where it is at least ``least``; for several labels a row.
+        """Return the probabilities of nodes of at least ``least``, (n, nodes), with several labels per row.
 
         No node is more probable than one of its parents.
         """
@@ -229,22 +171,22 @@ class Search(Predictor):
         return self._all_nodes(rows, least, 0)
 
     def _all_nodes(self, rows: Any, least: float, which: int) -> sp.csr_array:
-        """Return the probability of nodes, or of the labels that end there, of at least ``least``."""
+        """Return the probabilities of nodes, or of the labels that end there, of at least ``least``."""
         layers, experts, groups = self.layers, self.model.experts, self.model.groups
         named = np.flatnonzero(layers.node >= 0)
-        shape, least = len(layers.taxonomy), self._raw(least)
+        nodes, least = len(layers.taxonomy), self._raw(least)
 
         def answer(block: SparseMatrix) -> sp.csr_array:
             parts = []
-            for part in _parts(block, max(1, MOST_CELLS // len(layers.node))):
+            for part in split(block, max(1, self.blocks.cells // len(layers.node))):
                 probability = all_nodes(part, groups, experts, layers.other_parents, self._order, least)[which]
                 row, neuron = np.nonzero((probability >= max(least, np.finfo(np.float32).tiny))[:, named])
-                nodes = layers.node[named[neuron]]
                 values = np.exp(self._mapped(np.log(probability[row, named[neuron]].astype(np.float64))))
-                parts.append(sp.csr_array((values, (row, nodes)), shape=(len(probability), shape)))
+                index = row, layers.node[named[neuron]]
+                parts.append(sp.csr_array((values, index), shape=(len(probability), nodes)))
             return sp.vstack(parts, format="csr")
 
-        return sp.csr_array(sp.vstack(self._in_blocks(self._checked(rows), answer), format="csr"))
+        return sp.csr_array(sp.vstack(self._in_blocks(rows, answer), format="csr"))
 
     def _check_multilabel(self, wanted: bool, method: str) -> None:
         if self.layers.multilabel != wanted:
@@ -253,25 +195,24 @@ class Search(Predictor):
 
     def _likely_labels(self, rows: Any, k: int, floor: float, height: int = 0) -> _Labels:
         """Return the ``k`` best labels of rows, or all of at least ``floor``; with the layers' height, traces too."""
-        most = k or (min(self._labels, int(2 / floor) + 1) if floor else self._labels)
-        size = max(1, MOST_CELLS // (max(most, 1) * (height + 1)))
+        max_labels = k or (min(self._label_count, int(2 / floor) + 1) if floor else self._label_count)
+        size = max(1, self.blocks.cells // (max(max_labels, 1) * (height + 1)))
         experts, groups, node_of = self.model.experts, self.model.groups, self._node_of
 
         def answer(block: SparseMatrix) -> _Labels:
-            parts = _parts(block, size)
-            return _joined(
-                [_Labels(*likely_labels(part, groups, experts, node_of, k, floor, most, height)) for part in parts]
+            return joined(
+                [
+                    _Labels(*likely_labels(part, groups, experts, node_of, k, floor, max_labels, height))
+                    for part in split(block, size)
+                ]
             )
 
-        parts: list[_Labels] = self._in_blocks(self._checked(rows), answer)
-        return _joined(parts)
+        return joined(self._in_blocks(rows, answer))
 
     def logits_along(self, rows: Any, targets: Targets) -> NDArray[np.float64]:
-        """Return the logits of all options of every choice on the way to targets, one a row, in the order of steps."""
-        experts = self.model.experts
-        by_expert = expert_logits(
-            self._checked(rows), np.arange(len(targets)), targets.arrays, self.model.groups, experts
-        )
+        """Return the logits of all options on the paths to targets, one target per row, in the order of steps."""
+        experts, chosen = self.model.experts, np.arange(len(targets))
+        by_expert = expert_logits(self._checked(rows), chosen, targets.arrays, self.model.groups, experts)
         mixed: NDArray[np.float64] = by_expert.astype(np.float64) @ experts.mix.astype(np.float64)
         return mixed
 
@@ -288,42 +229,40 @@ class Search(Predictor):
 
     def _by_nodes(self, rows: Any, cut: float, surest: bool) -> FoundNodes:
         self._check_multilabel(False, "deepest_confident" if surest else "expected_f1")
-        experts, groups = self.model.experts, self.model.groups
+        experts, groups, node_of = self.model.experts, self.model.groups, self._node_of
         flat, offsets = self._ancestors
         taxonomy = self.layers.taxonomy
         depth, is_tree = taxonomy.depth.astype(np.int64), taxonomy.is_tree
 
         def answer(block: SparseMatrix, trust: NDArray[np.float64]) -> Any:
             corrected = self._correction(block, trust, cut)
-            nodes = self._node_of
-            return best_nodes(block, groups, experts, nodes, flat, offsets, depth, corrected, cut, surest, is_tree)
+            return best_nodes(block, groups, experts, node_of, flat, offsets, depth, corrected, cut, surest, is_tree)
 
-        parts = self._in_blocks(self._checked(rows), answer, self.trust_in(rows))
+        parts = self._in_blocks(rows, answer, self.trust_in(rows))
         return FoundNodes(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
     def _correction(self, block: SparseMatrix, trust: NDArray[np.float64], cut: float) -> Correction:
-        """Return how probabilities are corrected, and the probability below which neurons are left aside.
+        """Return the corrections of probabilities, and the probability below which neurons are skipped.
 
-        Nothing is left aside where the share of a node of the labels alone might reach ``cut``.
+        Nothing is skipped if a node's share of the labels alone might reach ``cut``.
         """
-        count = len(block.indptr) - 1
+        count = block.row_count
         floor, shares = np.full(count, cut / 64), np.zeros(len(self.layers.taxonomy) + 1)
         if (trust < 1).any():
             shares = self.label_shares
             floor[(1 - trust) * self._largest_inner_share + floor >= cut] = 0.0
         if self.model.odds_scale == 1:
             return Correction(np.full(count, -1), np.zeros(count), floor, trust, shares)
-        traces = _Answers(*self._best_traces(block, 1, -np.inf, ROOM))
+        traces = block_traces(self.model, block, sizes=self.blocks)
         best = np.exp(traces.log_p)
-        ends = np.cumsum(traces.lengths)
-        last = np.append(traces.neurons, 0)[ends - 1]  # that of an empty trace does not count; all may be empty
+        last = np.append(traces.neurons, 0)[np.cumsum(traces.lengths) - 1]  # ignored for empty traces
         node = np.where(traces.lengths > 0, self._node_of[last], -1)
         shift = odds_shift(best, self.model.odds_scale)
         return Correction(node, shift, np.minimum(floor, best / 2), trust, shares)
 
     @property
     def odds_scale(self) -> float:
-        """What the log odds of best traces, or with several labels per row of all labels, are multiplied by."""
+        """Factor of the log odds of best traces, or with several labels per row of all labels."""
         return self.model.odds_scale
 
     @property
@@ -333,7 +272,7 @@ class Search(Predictor):
 
     @property
     def can_scale_odds(self) -> bool:
-        """Whether the log odds of best traces can be scaled: those of a tree can."""
+        """Whether the log odds of best traces can be scaled, as in a tree."""
         return self.layers.taxonomy.is_tree and not self.layers.multilabel
 
     @property
@@ -345,19 +284,19 @@ class Search(Predictor):
         """Return the same with other parameters of the trust in rows with unknown n-grams."""
         return replace(self, model=replace(self.model, trust=trust))
 
-    def _corrects_trust(self, rows: Any) -> bool:
+    def _uses_trust(self, rows: Any) -> bool:
         """Return whether unknown n-grams change the probabilities of rows."""
         return self.model.trust is not None and getattr(rows, "unknown", None) is not None
 
     def trust_in(self, rows: Any) -> NDArray[np.float64]:
         """Return the trust in every row, (n,)."""
-        if self.model.trust is None or not self._corrects_trust(rows):
+        if self.model.trust is None or not self._uses_trust(rows):
             return np.ones(rows.shape[0])
         return self.model.trust.of(rows.unknown)
 
     @cached_property
     def label_shares(self) -> NDArray[np.float64]:
-        """Share of every node of the labels, (nodes + 1,): those at and below it; the last is that of one label."""
+        """Share of the labels at and below every node, then the share of one label, (nodes + 1,)."""
         nodes = len(self.layers.taxonomy)
         labels = self._node_of[self.layers.ends]
         above = self.layers.taxonomy.ancestor_lists(labels[labels >= 0])[0]
@@ -365,7 +304,7 @@ class Search(Predictor):
 
     @cached_property
     def _largest_inner_share(self) -> float:
-        """Largest share of the labels that a node below the top level has."""
+        """Largest share of the labels of a node below the top level."""
         return float(self.label_shares[:-1][self.layers.taxonomy.depth > 1].max(initial=0.0))
 
     def scaled(self, factor: float, odds_scale: float | None = None, odds_offset: float = 0.0) -> Self:
@@ -380,28 +319,26 @@ class Search(Predictor):
     def row_parts(self, row: Any) -> RowParts:
         """Return what each feature adds to the logits, for a matrix of one row."""
         matrix = SparseMatrix.of(row)
-        return RowParts(lambda group: contributions(self.model, matrix, group), matrix.entries(self.model.features)[0])
+        return RowParts(lambda group: self.model.contributions(matrix, group), matrix.entries(self.model.features)[0])
 
     def to_arrays(self, *, half: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return what is kept on disk: plain values that describe the model, and named arrays."""
+        """Return metadata and named arrays to save."""
         return {"half": half}, self.model.to_arrays(half=half)
 
     @classmethod
     def restored(
         cls, layers: Layers, metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], network: Any = None
     ) -> Self:
-        """Return the model of some layers that was kept as these arrays, or raise HiNetError."""
+        """Return the model of layers and saved arrays, or raise HiNetError."""
         return cls(FusedModel.from_arrays(layers, arrays))
 
     def moved_to(self, layers: Layers, came_from: NDArray[np.int64]) -> Self:
-        """Return the same knowledge over other layers; ``came_from`` gives the old node of each new one, or -1."""
-        from hinet.engine.training.taxonomy_transfer import transferred
-
-        return replace(self, model=transferred(self.model, layers, came_from))
+        """Return the model over other layers; ``came_from`` has the old node of each new one, or -1."""
+        return replace(self, model=self.model.transferred(layers, came_from))
 
     def taught(self, learns: NDArray[np.bool_], targets: sp.csc_array, rows: Any) -> Self:
-        """Return a model whose output rows that learn were fitted to targets of options on rows."""
-        from hinet.engine.training.taxonomy_transfer import taught
+        """Return a model whose output rows ``learns`` are fitted to targets of options on rows."""
+        from hinet.engine.training.relearning import taught
 
         return replace(self, model=taught(self.model, learns, targets, SparseMatrix.of(rows)))
 
@@ -415,10 +352,10 @@ class Search(Predictor):
         device: str | None = None,
         progress: Progress | None = None,
     ) -> Self:
-        """Return the model after learning from more rows, over the same layers."""
+        """Return the model after training on more rows, over the same layers."""
         from hinet.engine.training.fit import fit
 
-        epochs = settings.deep_epochs or EPOCHS_OF_MORE_ROWS
+        epochs = settings.deep_epochs or UPDATE_EPOCHS
         settings = replace(settings, deep_epochs=epochs, wide_epochs=epochs)
         if self.model.experts.deep.has_two_layers:
             settings = replace(settings, deep_rate=TWO_LAYER_RATE)
@@ -431,23 +368,17 @@ class Search(Predictor):
 
     @cached_property
     def _order(self) -> NDArray[np.int64]:
-        """The neurons of several labels a row, each after all parents of its node."""
+        """Neurons in an order with parents first, with several labels per row."""
         depth = np.append(0, self.layers.taxonomy.depth[self.layers.node[1:]])
         return np.argsort(depth, kind="stable")
 
     @cached_property
-    def _most_waiting(self) -> int:
-        """How many rows to search at a time, where a search keeps a note of every neuron."""
-        return MOST_CELLS // len(self.layers.node) if len(self.layers.other_parents[0]) else BLOCK
-
-    @cached_property
-    def _labels(self) -> int:
-        """How many labels there are."""
+    def _label_count(self) -> int:
         return len(np.unique(self._node_of[self.model.layers.ends]))
 
     @cached_property
     def _ancestors(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Every node with its ancestors, the root left out, as a ragged array."""
+        """Every node with its ancestors below the root, as a ragged array."""
         taxonomy = self.model.layers.taxonomy
         flat, offsets = taxonomy.ancestor_lists(np.arange(len(taxonomy)))
         return np.asarray(flat, np.int64), np.asarray(offsets, np.int64)
@@ -460,26 +391,5 @@ class Search(Predictor):
             raise HiNetError(f"the model was trained on {self.model.features:,} features, got {rows.shape[1]:,}")
         return self.model.read(matrix)
 
-    def _in_blocks(self, matrix: SparseMatrix, answer: Callable[..., Any], *per_row: NDArray[Any]) -> list[Any]:
-        """Answer blocks of rows, side by side if there are several; ``per_row`` arrays are cut alike."""
-        count = len(matrix.indptr) - 1
-        threads = resolve_threads(self.threads)
-        size = min(BLOCK, max(LEAST_BLOCK, -(-count // threads)))
-        blocks = _parts(matrix, size)
-        threads = min(threads, len(blocks))
-        cut = [[array[start : start + size] for start in range(0, max(count, 1), size)] for array in per_row]
-        if threads == 1:
-            return [answer(*block) for block in zip(blocks, *cut, strict=True)]
-        with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(answer, blocks, *cut))
-
-
-def _joined(parts: list[Part]) -> Part:
-    """Return the answers to rows of several blocks as one."""
-    return parts[0] if len(parts) == 1 else type(parts[0])(*map(np.concatenate, zip(*parts, strict=True)))
-
-
-def _parts(matrix: SparseMatrix, size: int) -> list[SparseMatrix]:
-    """Return the rows in blocks of at most ``size``, of which there is at least one."""
-    count = len(matrix.indptr) - 1
-    return [matrix.block(start, min(start + size, count)) for start in range(0, max(count, 1), size)]
+    def _in_blocks(self, rows: Any, answer: Callable[..., Part], *per_row: NDArray[Any]) -> list[Part]:
+        return in_blocks(self._checked(rows), answer, self.threads, self.blocks, *per_row)

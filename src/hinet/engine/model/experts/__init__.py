@@ -1,0 +1,51 @@
+"""The experts of the fused model: a new one is a module of this package and one line in each table below.
+
+- *deep*: hidden units from embeddings of the features, then a linear function for each option
+- *wide*: one weight for each feature and option that were seen together
+- *flat*: a deep expert over all labels at once, pooled into the sibling groups
+- *prototypes*: the mean row of each label, compared by cosine, pooled in the same way
+
+The logit of an option is a weighted sum over the experts. If an expert scores labels, its score of an option is the
+log-sum-exp of the labels below it, so that each expert by itself is a proper distribution over labels.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from hinet.engine.model.experts.deep import DEEP_RECORD, DeepExpert
+from hinet.engine.model.experts.flat import FLAT_RECORD
+from hinet.engine.model.experts.prototypes import PROTOTYPE_RECORD, Prototypes
+from hinet.engine.model.experts.record import ExpertRecord, Floats
+from hinet.engine.model.experts.wide import WIDE_RECORD, WideExpert
+from hinet.engine.model.groups import LabelSpans
+
+__all__ = ["EXPERTS", "DeepExpert", "ExpertRecord", "Experts", "Floats", "Mix", "Prototypes", "WideExpert"]
+
+EXPERTS: tuple[ExpertRecord, ...] = (DEEP_RECORD, WIDE_RECORD, FLAT_RECORD, PROTOTYPE_RECORD)
+
+
+class Mix(NamedTuple):
+    """The weight of each expert in the logits."""
+
+    deep: float = 0.0
+    wide: float = 0.0
+    flat: float = 0.0
+    prototypes: float = 0.0
+
+
+class Experts(NamedTuple):
+    """The arrays of all experts; one that is not used is empty and has no weight."""
+
+    deep: DeepExpert
+    wide: WideExpert
+    flat: DeepExpert
+    prototypes: Prototypes
+    spans: LabelSpans
+    mix: Floats  # (experts,) as in Mix
+
+
+DEEP, WIDE, FLAT, PROTOTYPES = range(len(Mix._fields))  # indices into ``mix`` for kernels
+SCORES_LABELS = np.array([record.outputs == "labels" for record in EXPERTS])  # by index into ``mix``
