@@ -12,7 +12,6 @@ from hypothesis import given
 from hinet import HiNetError
 from hinet.data.matrices import SparseMatrix
 from hinet.engine import FusedModel, Search
-from hinet.engine.search.contributions import contributions
 from tests.classifier.data import numbers, small, taxonomy, texts
 from tests.engine.test_parity import Case, cases, fused_model
 
@@ -85,7 +84,7 @@ def test_parts_sum_to_the_log_probabilities_of_the_search(mix: str, case: Case) 
         group = int(case.layers.option_parent[option])
         low, high = case.layers.option_offsets[group], case.layers.option_offsets[group + 1]
         if high - low > 1:
-            parts = contributions(model, row, group)
+            parts = model.contributions(row, group)
             logits = parts.by_feature.sum(1) + parts.rest
             total += logits[option - low] - np.logaddexp.reduce(logits)
     assert total == pytest.approx(float(best.traces.log_p[0]), rel=1e-3, abs=1e-3)

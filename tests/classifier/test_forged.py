@@ -76,7 +76,7 @@ def at(place: int, value: Any) -> Callable[[Any], Any]:
     [
         ("tree", "model", "wide.feature", at(0, 2_000_000_000), "holds 2000000000 at index 0, expected 0 to"),
         ("tree", "model", "wide.feature", at(-1, -7), "holds -7 at index"),
-        ("tree", "model", "wide.feature", lambda array: array[::-1], "does not rise"),
+        ("tree", "model", "wide.feature", lambda array: array[::-1], "is not ascending"),
         ("tree", "model", "wide.slot_offsets", at(1, 1 << 62), "expected ascending values"),
         ("tree", "model", "wide.weight_offsets", at(1, -(1 << 62)), "expected ascending values"),
         ("tree", "model", "wide.weight_offsets", at(1, 0), "expected ascending values"),
@@ -99,7 +99,7 @@ def at(place: int, value: Any) -> Callable[[Any], Any]:
         ("tree", "model", "flat.head.scale", lambda array: array.astype(np.int8), "is of int8, expected floats"),
         ("tree", "model", "flat.head.bias", lambda array: array[:-1], "has the shape"),
         ("tree", "model", "mix", at(0, -1), "holds -1.0 at index 0"),
-        ("dag", "model", "mix", at(2, 0.5), "asks the flat expert, which the model does not have"),
+        ("dag", "model", "mix", at(2, 0.5), "uses the flat expert, which the model does not have"),
         ("tree", "model", "label_nodes", at(0, 99), "holds 99 at index 0"),
         ("tree", "model", "examples.nodes", at(0, 99), "holds 99 at index 0"),
         ("tree", "model", "examples.indptr", at(1, 1 << 40), "expected ascending values"),

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from hinet import compiled, machine_code
-from hinet.engine.compiling import FOR_TRAINING
+from hinet import compiled, numba_internals
+from hinet.engine.compiling import training_kernels
 from hinet.engine.training.deep_kernels import train_deep, train_flat
 from tests import processes
 
@@ -43,9 +43,12 @@ except AssertionError:
 """
 
 
+FIRST_COMPILATION = "hinet: compiling for this machine; this is kept and happens once\n"
+
+
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
-    """A module of a kernel and of a function that it calls."""
+    """A module with a kernel and a function that it calls."""
     path = tmp_path / "source" / "tiny.py"
     path.parent.mkdir()
     path.write_text(MODULE)
@@ -53,7 +56,7 @@ def tiny(tmp_path: Path) -> Path:
 
 
 def run(module: Path, **environment: str) -> tuple[str, str]:
-    """Use the kernels in a process of its own; return what it says on both streams."""
+    """Use the kernels in another process; return its standard output and error."""
     done = processes.run(
         [sys.executable, "-c", PROGRAM, str(module)],
         env={**{k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"}, **environment},
@@ -62,10 +65,9 @@ def run(module: Path, **environment: str) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def test_kernels_are_compiled_once_and_kept_where_the_user_wants_them(tiny: Path, tmp_path: Path) -> None:
+def test_kernels_are_compiled_once_and_cached_in_the_given_folder(tiny: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    told = "hinet: compiling for this machine; this is kept and happens once\n"
-    assert run(tiny, NUMBA_CACHE_DIR=str(kept)) == ("42 6 0 1\nrefused\n", told)
+    assert run(tiny, NUMBA_CACHE_DIR=str(kept)) == ("42 6 0 1\nrefused\n", FIRST_COMPILATION)
     files = sorted(path for path in kept.rglob("*") if path.is_file())
     assert {path.suffix for path in files} == {".nbi", ".nbc"}
     assert {path.parent for path in files} == {kept / compiled.FOLDER}
@@ -74,24 +76,39 @@ def test_kernels_are_compiled_once_and_kept_where_the_user_wants_them(tiny: Path
     assert [path.name for path in tiny.parent.rglob("*.nb?")] == []
 
 
-def test_kernels_are_kept_beside_their_source_if_nothing_is_said(tiny: Path) -> None:
+def test_kernels_are_cached_next_to_their_source_by_default(tiny: Path) -> None:
     run(tiny)
     assert {path.suffix for path in tiny.parent.rglob(f"{compiled.FOLDER}/*")} == {".nbi", ".nbc"}
     assert run(tiny) == ("42 6 1 0\nrefused\n", "")
 
 
-def test_kernels_that_may_only_be_read_are_used(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("writable", [True, False])
+def test_untested_versions_of_numba_compile_and_cache_by_its_public_interface(
+    tiny: Path, tmp_path: Path, writable: bool
+) -> None:
+    program = "from hinet import machine_code\nmachine_code.TESTED_VERSIONS = ()\n"
+    if not writable:
+        program += "from numba.core import caching\ncaching.CompileResultCacheImpl._locator_classes = []\n"
+    program += PROGRAM + "print('hinet.numba_internals' in sys.modules)\n"
+    for hits, misses in ((0, 1), (1, 0)) if writable else ((0, 0), (0, 0)):
+        done = processes.run(
+            [sys.executable, "-c", program, str(tiny)], env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "numba")}
+        )
+        assert done.stdout == f"42 6 {hits} {misses}\nrefused\nFalse\n", done.stderr
+
+
+def test_kernels_in_a_read_only_folder_are_used(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     run(tiny)
     doubled = _module(tiny).doubled
     (folder,) = tiny.parent.rglob(compiled.FOLDER)
-    assert doubled.is_kept()
+    assert doubled.is_cached()
     monkeypatch.setattr(compiled, "_can_be_written", lambda folder: folder.is_relative_to(tmp_path / "user"))
     assert compiled.folder_for(doubled.py_func) == folder
     for index in folder.glob("*.nbi"):
         index.unlink()
-    assert not doubled.is_kept()
+    assert not doubled.is_cached()
     assert compiled.folder_for(doubled.py_func) == tmp_path / "user" / folder.name
 
 
@@ -133,14 +150,14 @@ def _digests(calling: str = CALLING, called: str = CALLED) -> tuple[str, str]:
     "edit",
     ["FACTOR, TABLE = 3/FACTOR, TABLE = 4", "arange(4)/arange(5)", "[FACTOR */[1 + FACTOR *", "TABLE[1]/TABLE[2]"],
 )
-def test_a_kernel_is_compiled_again_after_an_edit_of_what_it_calls(edit: str) -> None:
+def test_a_kernel_is_compiled_again_after_an_edit_of_a_function_it_calls(edit: str) -> None:
     doubled, unrelated = _digests()
     edited = _digests(called=CALLED.replace(*edit.split("/")))
     assert edited[0] != doubled
     assert edited[1] == unrelated
 
 
-def test_a_kernel_is_compiled_again_after_an_edit_of_its_records_and_not_of_anything_else() -> None:
+def test_a_kernel_is_compiled_again_after_an_edit_of_its_records_only() -> None:
     assert _digests(CALLING.replace("first: int", "third: int"))[0] != _digests()[0]
     edited = CALLED.replace("return 1", "return 2").replace("FACTOR", "# a comment\nFACTOR", 1)
     assert _digests(called=edited) == _digests()
@@ -148,12 +165,12 @@ def test_a_kernel_is_compiled_again_after_an_edit_of_its_records_and_not_of_anyt
 
 def test_the_digest_of_every_kernel_is_the_same_in_every_process() -> None:
     code = (
-        "from hinet.engine.compiling import FOR_TRAINING as kernels\nfrom hinet.compiled import digest_of\n"
-        "print(*(digest_of(kernel.py_func) for kernel in kernels))"
+        "from hinet.engine.compiling import training_kernels\nfrom hinet.compiled import digest_of\n"
+        "print(*(digest_of(kernel.py_func) for kernel in training_kernels()))"
     )
     done = processes.run([sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": "12"})
-    assert done.stdout.split() == [compiled.digest_of(kernel.py_func) for kernel in FOR_TRAINING]
-    assert len({*done.stdout.split()}) == len(FOR_TRAINING)
+    assert done.stdout.split() == [compiled.digest_of(kernel.py_func) for kernel in training_kernels()]
+    assert len({*done.stdout.split()}) == len(training_kernels())
 
 
 RECORDS = """
@@ -170,9 +187,7 @@ def first_of(pair):
 """
 
 
-def test_kernels_notice_records_whose_fields_moved_and_records_that_are_gone(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_notice_moved_fields_and_removed_records(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tiny.parent))
     swapped = RECORDS.replace("first: float", "").replace("second: float", "second: float\n    first: float")
     digests, hits = [], []
@@ -188,19 +203,19 @@ def test_kernels_notice_records_whose_fields_moved_and_records_that_are_gone(
     assert hits == [0, 1, 0, 0]
 
 
-def test_files_of_kernels_that_nobody_used_for_a_month_are_removed(tmp_path: Path) -> None:
-    old, recent = time.time() - 31 * machine_code.DAY, time.time() - 29 * machine_code.DAY
+def test_files_of_kernels_unused_for_a_month_are_removed(tmp_path: Path) -> None:
+    old, recent = time.time() - 31 * numba_internals.DAY, time.time() - 29 * numba_internals.DAY
     for name, used in (("a.old-1.py311", old), ("a.recent-2.py311", recent)):
         for file in (tmp_path / f"{name}.1.nbc", tmp_path / f"{name}.nbi"):
             file.touch()
             os.utime(file, (used, used))
     os.utime(tmp_path / "a.recent-2.py311.1.nbc", (old, old))
-    machine_code.remove_unused(tmp_path)
+    numba_internals.remove_unused(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.recent-2.py311.1.nbc", "a.recent-2.py311.nbi"]
-    machine_code.remove_unused(tmp_path / "missing")
+    numba_internals.remove_unused(tmp_path / "missing")
 
 
-def test_the_use_of_a_kernel_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_use_of_a_kernel_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     assert compiled.kernel(_halved)(4.0) == 2.0
     (index,) = tmp_path.rglob("*.nbi")
@@ -209,8 +224,8 @@ def test_the_use_of_a_kernel_is_noted(tmp_path: Path, monkeypatch: pytest.Monkey
     assert index.stat().st_mtime > 0
 
 
-def test_a_kernel_that_cannot_be_kept_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_code, "folder_for", lambda function: tmp_path / "missing")
+def test_a_kernel_that_cannot_be_cached_still_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numba_internals, "folder_for", lambda function: tmp_path / "missing")
     halved = compiled.kernel(_halved)
     assert halved(4.0) == 2.0
 
@@ -224,8 +239,8 @@ def _module(path: Path) -> Any:
     return module
 
 
-def test_kernels_run_where_nothing_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_code, "folder_for", lambda function: None)
+def test_kernels_run_without_a_writable_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numba_internals, "folder_for", lambda function: None)
     halved = compiled.kernel(_halved)
     assert halved(4.0) == 2.0
     assert not halved.compiled.stats.cache_path
@@ -266,7 +281,7 @@ for expert in (model.experts.deep, model.experts.flat):
 def test_a_process_that_compiles_trains_the_same_bits_as_one_that_loads(
     trainer: compiled.Kernel, tmp_path: Path
 ) -> None:
-    for kernel in FOR_TRAINING:  # the others may be there
+    for kernel in training_kernels():  # the others may be cached
         folder = compiled.folder_for(kernel.py_func)
         if folder is not None and kernel is not trainer:
             for file in folder.glob(f"*.{kernel.__name__}-*"):

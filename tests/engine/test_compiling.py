@@ -1,4 +1,4 @@
-"""Kernels compiled ahead, in processes of their own."""
+"""Kernels compiled ahead in worker processes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pytest
 
 from hinet.compiled import Kernel
 from hinet.engine import compiling
-from hinet.engine.compiling import FOR_TRAINING, Workers, compile_for_training
-from hinet.engine.compiling import calls
+from hinet.engine.compiling import Workers, calls, compile_for_training, training_kernels
 from tests import processes
 
 ECHO = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
@@ -29,16 +28,16 @@ def worker(monkeypatch: pytest.MonkeyPatch, program: str, *arguments: str) -> No
     monkeypatch.setattr(compiling, "WORKER", (sys.executable, "-c", program, *arguments))
 
 
-def test_workers_compile_all_and_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_compile_all_and_report(monkeypatch: pytest.MonkeyPatch) -> None:
     worker(monkeypatch, ECHO)
-    told: list[str] = []
-    workers = Workers("abcde", 2, told.append)
+    done: list[str] = []
+    workers = Workers("abcde", 2, done.append)
     workers.join()
-    assert sorted(told) == list("abcde")
+    assert sorted(done) == list("abcde")
     assert workers.left == []
 
 
-def test_what_a_worker_fails_at_is_left_and_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_that_a_worker_fails_to_compile_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     worker(monkeypatch, FAILING)
     workers = Workers(["good", "bad", "later"], 1)
     workers.join()
@@ -47,37 +46,37 @@ def test_what_a_worker_fails_at_is_left_and_waits_for_nobody(monkeypatch: pytest
     workers.claim("later")
 
 
-def test_workers_that_cannot_start_leave_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_cannot_start_leave_all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "WORKER", ("/no such program",))
     workers = Workers(["a", "b"], 2)
     workers.join()
     assert workers.left == ["a", "b"]
 
 
-def test_a_claim_waits_for_what_was_begun_and_takes_what_was_not(
+def test_a_claim_waits_for_a_begun_kernel_and_takes_a_waiting_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go_on = tmp_path / "go on"
-    worker(monkeypatch, SLOW, str(go_on))
-    told: list[str] = []
-    workers = Workers(["first", "second"], 1, told.append)
-    while "first" not in workers._running:
-        pass
+    proceed = tmp_path / "proceed"
+    worker(monkeypatch, SLOW, str(proceed))
+    done: list[str] = []
+    workers = Workers(["first", "second"], 1, done.append)
+    with workers._changed:
+        assert workers._changed.wait_for(lambda: "first" in workers._running, timeout=processes.LONGEST)
     workers.claim("second")
     waiting = Thread(target=workers.claim, args=("first",))
     waiting.start()
     assert waiting.is_alive()
-    go_on.touch()
+    proceed.touch()
     waiting.join(timeout=processes.LONGEST)
     workers.join()
-    assert told == ["first"]
+    assert done == ["first"]
 
 
 COMPILING = """
 import threading
 from types import SimpleNamespace
 from hinet import machine_code
-from hinet.engine import every_kernel
+from hinet.engine import compiling
 
 files, asked = threading.Lock(), threading.Event()
 
@@ -96,8 +95,8 @@ def compile(types):
     threading.Event().wait()
 
 machine_code.SAVING = Lock()
-every_kernel.calls = lambda: {"slow": [(SimpleNamespace(compiled=SimpleNamespace(compile=compile)), ())]}
-every_kernel.main()
+compiling.calls = lambda: {"slow": [(SimpleNamespace(compiled=SimpleNamespace(compile=compile)), ())]}
+compiling.main()
 """
 
 
@@ -113,34 +112,34 @@ def test_a_worker_ends_with_its_input_while_it_compiles_but_not_while_it_writes(
     assert process.returncode == 0
 
 
-def test_training_has_no_workers_on_one_core_or_if_all_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_starts_no_workers_on_one_core_or_if_all_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[object] = []
     monkeypatch.setattr(compiling, "Workers", lambda *given: started.append(given))
     monkeypatch.setattr(compiling, "_once", compiling.Lock())
     monkeypatch.setattr(compiling, "resolve_threads", lambda threads: 1)
     compile_for_training()
     monkeypatch.setattr(compiling, "resolve_threads", lambda threads: 8)
-    monkeypatch.setattr(compiling.Kernel, "is_kept", lambda self: True)
+    monkeypatch.setattr(compiling.Kernel, "is_cached", lambda self: True)
     compile_for_training()
     assert started == []
 
 
 @pytest.fixture(scope="module")
 def every() -> set[str]:
-    """The names of all kernels that are compiled ahead."""
+    """Names of all kernels that are compiled ahead."""
     return {*calls()}
 
 
-def test_every_kernel_there_is_is_called_by_the_tiny_models(every: set[str]) -> None:
-    found = {
+def test_the_tiny_models_call_every_kernel(every: set[str]) -> None:
+    existing = {
         value.__name__
         for name, module in list(sys.modules.items())
         if name.startswith("hinet.") and name.endswith("_kernels")
         for value in vars(module).values()
         if isinstance(value, Kernel)
     }
-    assert {kernel.__name__ for kernel in FOR_TRAINING} <= found
-    assert every == found
+    assert {kernel.__name__ for kernel in training_kernels()} <= existing
+    assert every == existing
 
 
 STORY = """
@@ -201,7 +200,7 @@ print("compiled", compiled)
 """
 
 
-def test_after_compiling_ahead_nothing_is_compiled(every: set[str], tmp_path: Path) -> None:
+def test_nothing_is_compiled_after_compiling_ahead(every: set[str], tmp_path: Path) -> None:
     ahead = processes.run([Path(sys.executable).with_name("hinet"), "compile", "--threads", "2"])
     assert ahead.returncode == 0, ahead.stderr
     assert "compiled " in ahead.stderr

@@ -17,9 +17,9 @@ from hinet import Layers, Taxonomy, Traces
 from hinet.data.matrices import SparseMatrix
 from hinet.engine import DeepExpert, Groups, Targets
 from hinet.engine.model.groups import LabelSpans
-from hinet.engine.training.deep import DeepAccumulators, DropoutMasks, LabelTargets, Objective
+from hinet.engine.training.deep import DeepAccumulators, DropoutMasks, LabelTargets, group_objective, label_objective
 from hinet.engine.training.deep_kernels import LabelWorkspace, exponentials, grads_of_labels
-from hinet.engine.training.jobs import RowChunk, TrainingSet
+from hinet.engine.training.jobs import Objective, RowChunk, TrainingSet
 from tests.strategies import all_traces, taxonomies
 
 FEATURES, WIDTH, LABELS, ROWS = 12, 10, 9, 11
@@ -51,8 +51,8 @@ class OneLevel:
         )
 
     def read(self, rows: SparseMatrix) -> None:
-        self.by_group = Objective.of_groups(self.training._replace(rows=rows))
-        self.by_label = Objective.of_labels(rows, *self.labels)
+        self.by_group = group_objective(self.training._replace(rows=rows))
+        self.by_label = label_objective(rows, *self.labels)
 
     def trained(
         self,

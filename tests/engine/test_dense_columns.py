@@ -14,10 +14,9 @@ from hinet.engine import EngineSettings, Search, fit
 from hinet.engine.model.experts import DeepExpert
 from hinet.engine.model.groups import Groups, LabelSpans
 from hinet.engine.model.targets import Targets
-from hinet.engine.search.contributions import contributions
 from hinet.engine.settings import Dropout
 from hinet.engine.training import deep
-from hinet.engine.training.deep import DeepJob, DeepPlan, LabelTargets, Objective
+from hinet.engine.training.deep import DeepJob, DeepPlan, LabelTargets, group_objective, label_objective
 from hinet.engine.training.jobs import TrainingSet
 from hinet.errors import HiNetError
 
@@ -48,10 +47,10 @@ def trained(rows: Any, traces: Traces, *, flat: bool, rate: float) -> tuple[np.n
     spans = LabelSpans.of(traces.layers)
     outputs = len(spans.neuron) if flat else groups.rows
     if flat:
-        objective = Objective.of_labels(matrix, LabelTargets.of(targets, spans, 0.4), np.zeros(outputs, np.float32))
+        objective = label_objective(matrix, LabelTargets.of(targets, spans, 0.4), np.zeros(outputs, np.float32))
     else:
         adjustment = np.zeros(outputs, np.float32)
-        objective = Objective.of_groups(TrainingSet.of(matrix, targets.arrays, groups, adjustment))
+        objective = group_objective(TrainingSet.of(matrix, targets.arrays, groups, adjustment))
     expert = DeepExpert.start(rows.shape[1], np.zeros(outputs, np.float32), 8, np.random.default_rng(0))
     before = expert.embedding.copy(), expert.weight.copy()
     plan = DeepPlan(100, rate, 1.0, Dropout(0.0, 0.3))  # so many that the rate hardly falls in one
@@ -90,7 +89,7 @@ def test_parts_of_a_logit_add_up(rows: MixedRows, traces: Traces) -> None:
     model = fit(rows, traces, SETTINGS)
     search = Search(model, threads=1)
     row = rows[7:8]
-    parts = contributions(model, SparseMatrix.of(row), 0)
+    parts = model.contributions(SparseMatrix.of(row), 0)
     assert parts.by_feature.shape[1] == rows.sparse[7:8].nnz + 5
     logits = parts.logits
     shares = np.exp(logits - np.logaddexp.reduce(logits))

@@ -13,11 +13,11 @@ import scipy.sparse as sp
 from hinet import FileError, HiNetError, Layers, Taxonomy, Traces
 from hinet.data.matrices import MixedRows, SparseMatrix, validate_weights
 from hinet.engine import EngineSettings, FusedModel, Search, Targets, ValidationRows, fit
-from hinet.engine.model.experts import PROTOTYPES
+from hinet.engine.model.experts import EXPERTS, PROTOTYPES, Experts, Mix
 from hinet.engine.model.groups import LabelSpans
-from hinet.engine.training.cooccurrence import prototypes
 from hinet.engine.training.mixing import MixCost, learned_mix, usual_mix
 from hinet.engine.training.plan import PlanInput, TrainingPlan
+from hinet.engine.training.prototypes import prototypes
 from hinet.engine.training.title_units import TitleColumns
 from hinet.progress import EpochRecord, LineProgress, SilentProgress
 
@@ -375,7 +375,7 @@ def test_checkpoints_at_intervals_lose_at_most_an_interval(
 ) -> None:
     clock = iter(range(10_000))
     monkeypatch.setattr("hinet.engine.training.checkpoints.time.monotonic", lambda: next(clock))
-    monkeypatch.setattr("hinet.engine.training.checkpoints.LEAST_WRITES", 0)
+    monkeypatch.setattr("hinet.engine.training.checkpoints.MIN_WRITES", 0)
     rows, traces, _ = data(kind)
     with pytest.raises(KeyboardInterrupt):
         fit(rows, traces, QUICK, progress=BreaksOff(19), checkpoint=tmp_path, checkpoint_every=8)
@@ -719,3 +719,9 @@ def test_a_cost_that_is_not_finite_ends_the_training() -> None:
 
 def _with(settings: EngineSettings, **changed: Any) -> EngineSettings:
     return replace(settings, **changed)
+
+
+def test_records_mixes_and_experts_name_the_same_experts() -> None:
+    names = tuple(record.name for record in EXPERTS)
+    assert names == Mix._fields
+    assert (*names, "spans", "mix") == Experts._fields

@@ -122,19 +122,19 @@ def test_a_process_interprets_little_and_then_compiles(monkeypatch: pytest.Monke
     assert process.interprets
     assert process.spent > 0
     huge = compiled.kernel(steps=lambda x: 1e9)(_halved)
-    process.spent = compiled.IF_NOT_KEPT
+    process.spent = compiled.BUDGET_IF_NOT_CACHED
     assert huge(4.0) == 2.0
     assert not process.interprets  # what was loaded once is used
     assert huge.compiled.nopython_signatures
 
 
-def test_more_is_interpreted_where_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    some = compiled.kernel(steps=lambda x: 2 * compiled.IF_KEPT / compiled.SECONDS_A_STEP)(_halved)
+def test_more_is_interpreted_if_nothing_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = compiled.kernel(steps=lambda x: 2 * compiled.BUDGET_IF_CACHED / compiled.SECONDS_PER_STEP)(_halved)
     process = compiled._Process()
-    monkeypatch.setattr(compiled.Kernel, "is_kept", lambda self: True)
-    assert not process.has_time_for(some, (1.0,))
-    monkeypatch.setattr(compiled.Kernel, "is_kept", lambda self: False)
-    assert process.has_time_for(some, (1.0,))
+    monkeypatch.setattr(compiled.Kernel, "is_cached", lambda self: True)
+    assert not process.can_interpret(some, (1.0,))
+    monkeypatch.setattr(compiled.Kernel, "is_cached", lambda self: False)
+    assert process.can_interpret(some, (1.0,))
 
 
 def _halved(x: float) -> float:

@@ -16,6 +16,7 @@ from hinet import HiNetError, Layers, Taxonomy
 from hinet.engine import FoundLabels, Search, Targets
 from hinet.engine.search.odds_scaling import odds_shift
 from hinet.engine.search.trace_logits import TraceLogits, cells_of
+from hinet.engine.search.tracing import BlockSizes
 from hinet.networks import HiNet, SparseBag
 from hinet.networks.predictor import NetworkPredictor
 from hinet.taxonomy import STOP
@@ -182,12 +183,12 @@ def test_labels_of_many_improbable_traces_are_ranked() -> None:
         Search(made.model).top_labels(random_rows(1), 0)
 
 
-def test_blocks_of_rows_give_the_same_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_rows_give_the_same_labels() -> None:
     layers = Layers.of(Taxonomy.from_edges([("r", p) for p in "abc"] + [(p, x) for p in "abc" for x in "uvwxyz"]))
     made, rows = random_model(layers, 3), random_rows(150, 3)
     search = Search(made.model, threads=2)
     whole, every = search.top_labels(rows, 4), search.label_probabilities(rows)
-    monkeypatch.setattr("hinet.engine.search.search.MOST_CELLS", 100)
+    search = replace(search, blocks=BlockSizes(cells=100))
     parts = search.top_labels(rows, 4)
     np.testing.assert_array_equal(parts.probability, whole.probability)
     np.testing.assert_array_equal(parts.found.traces.neurons, whole.found.traces.neurons)

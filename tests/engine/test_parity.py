@@ -25,7 +25,9 @@ from hinet.engine import (
     ValidationRows,
     fit,
 )
-from hinet.engine.model.experts import WEIGHT, Prototypes, WideExpert, linear_units
+from hinet.engine.model.experts import Prototypes, WideExpert
+from hinet.engine.model.experts.deep import linear_units
+from hinet.engine.model.experts.wide import WEIGHT
 from hinet.engine.model.groups import LabelSpans
 from hinet.engine.search.scoring_kernels import expert_logits
 from hinet.engine.training import deep_kernels, wide_kernels

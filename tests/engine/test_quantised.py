@@ -18,9 +18,7 @@ from hinet.compiled import interpreting
 from hinet.data.matrices import SparseMatrix
 from hinet.engine import DeepExpert, EngineSettings, FusedModel, Search, ValidationRows, fit
 from hinet.engine.model.fused import with_merged
-from hinet.engine.search.contributions import contributions
-from hinet.engine.training.cooccurrence import merged_columns
-from hinet.engine.training.relearning import transferred
+from hinet.engine.training.redundancy import merged_columns
 from hinet.quantised import LEVELS, float_rows, quantise_rows
 
 LABELS = ["x", "y", "z", "b"]
@@ -121,7 +119,7 @@ def test_training_goes_on_from_8_bits(repeats: int) -> None:
 
 def test_a_model_carried_to_the_same_layers_is_the_same_to_the_bit(trained: FusedModel) -> None:
     rows, _ = data()
-    again = transferred(trained, trained.layers, np.arange(len(trained.layers.taxonomy)))
+    again = trained.transferred(trained.layers, np.arange(len(trained.layers.taxonomy)))
     np.testing.assert_array_equal(again.experts.deep.weight, trained.experts.deep.weight)
     np.testing.assert_array_equal(again.experts.flat.weight_scale, trained.experts.flat.weight_scale)
     np.testing.assert_array_equal(log_p(again, rows), log_p(trained, rows))
@@ -162,7 +160,7 @@ def test_what_features_add_sums_to_the_logit(prototypes: float) -> None:
     mix = model.experts.mix.copy()
     mix[3] = prototypes if len(model.experts.prototypes.value) else 0
     model = replace(model, experts=model.experts._replace(mix=mix))
-    parts = contributions(model, SparseMatrix.of(rows[:1]), 0)
+    parts = model.contributions(SparseMatrix.of(rows[:1]), 0)
     assert parts.by_feature.shape[1] == rows[:1].nnz
     shown = parts.logits - np.logaddexp.reduce(parts.logits)
     top = Search(model).label_probabilities(rows[:1]).toarray()[0]

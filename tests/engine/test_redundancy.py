@@ -1,4 +1,4 @@
-"""Whether features of rows repeat each other, and what training makes of it."""
+"""Redundant features, and the dropout that they allow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hinet.data.matrices import SparseMatrix
 from hinet.data.text import TextFeatures, TextSettings
 from hinet.engine import EngineSettings
-from hinet.engine.training.cooccurrence import has_features_to_spare, repeated_share
+from hinet.engine.training.redundancy import is_redundant, repeated_share
 
 
 @given(st.integers(0, 10_000), st.integers(1, 6), st.integers(1, 12))
@@ -32,26 +32,26 @@ def made_up_texts() -> list[str]:
     return [" ".join(random.choice(words, 6, p=shares / shares.sum())) for _ in range(3_000)]
 
 
-@pytest.mark.parametrize(("characters", "spare"), [((3, 5), True), (None, False)])
-def test_character_n_grams_are_to_spare_and_words_are_not(characters: tuple[int, int] | None, spare: bool) -> None:
+@pytest.mark.parametrize(("characters", "redundant"), [((3, 5), True), (None, False)])
+def test_character_n_grams_are_redundant_and_words_are_not(characters: tuple[int, int] | None, redundant: bool) -> None:
     _, rows = TextFeatures.fit_transform(made_up_texts(), TextSettings(char_ngrams=characters))
-    assert has_features_to_spare(SparseMatrix.of(rows), rows.shape[1]) == spare
+    assert is_redundant(SparseMatrix.of(rows), rows.shape[1]) == redundant
 
 
-def test_columns_of_numbers_are_not_to_spare() -> None:
+def test_columns_of_numbers_are_not_redundant() -> None:
     rows = sp.csr_array(np.random.default_rng(0).standard_normal((2_000, 64)).astype(np.float32))
-    assert not has_features_to_spare(SparseMatrix.of(rows), 64)
+    assert not is_redundant(SparseMatrix.of(rows), 64)
 
 
-def test_equal_columns_of_few_rows_are_chance() -> None:
+def test_equal_columns_of_few_rows_are_not_redundant() -> None:
     few, many = (SparseMatrix.of(sp.csr_array(np.ones((rows, 64), np.float32))) for rows in (900, 1_100))
-    assert not has_features_to_spare(few, 64)
-    assert has_features_to_spare(many, 64)
+    assert not is_redundant(few, 64)
+    assert is_redundant(many, 64)
 
 
-def test_features_are_left_out_where_they_are_to_spare_and_hidden_units_elsewhere() -> None:
-    def shares(spare: bool, **chosen: float) -> tuple[float, float]:
-        return EngineSettings(**chosen).dropout_for(redundant=spare)  # type: ignore[arg-type]
+def test_redundant_features_are_dropped_and_otherwise_hidden_units() -> None:
+    def shares(redundant: bool, **chosen: float) -> tuple[float, float]:
+        return EngineSettings(**chosen).dropout_for(redundant=redundant)  # type: ignore[arg-type]
 
     features, units = shares(True)
     assert features > 0 == units

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hinet import HiNetError, Layers, Taxonomy
 from hinet.engine import Found, FoundNodes, Groups, Search
 from hinet.engine.search.marginal_kernels import PRECISION
-from hinet.engine.search.search import ROOM
+from hinet.engine.search.tracing import INITIAL_CAPACITY, BlockSizes
 from hinet.networks import NeuronGraph, downpour
 from tests.engine.oracle import (
     Made,
@@ -34,7 +34,7 @@ seeds = st.integers(0, 10_000)
 def wide_tree() -> Layers:
     """Three nodes below the root, of which the second has more children than a search of many rows has room for."""
     edges = [("r", "a"), ("r", "b"), ("r", "c")]
-    sizes = {"a": 3, "b": ROOM + 20, "c": 4}
+    sizes = {"a": 3, "b": INITIAL_CAPACITY + 20, "c": 4}
     edges += [(parent, f"{parent}{child}") for parent, size in sizes.items() for child in range(size)]
     return Layers.of(Taxonomy.from_edges(edges))
 
@@ -121,7 +121,7 @@ def test_rows_with_too_little_room_are_searched_again_and_put_in_their_places(k:
     search, expected = Search(made.model, threads=1), enumerated(made, rows)
     found = search.traces(rows, k)
     assert_best(found, expected, k)
-    opened = found.touched > 2 * int(layers.ends.sum()) + ROOM  # the large group, besides the labels
+    opened = found.touched > 2 * int(layers.ends.sum()) + INITIAL_CAPACITY  # the large group, besides the labels
     assert opened.any()
     assert k > 1 or not opened.all()
     alone = [search.traces(rows[[row]], k) for row in range(len(expected))]
@@ -346,16 +346,13 @@ def assert_same_answers(first: tuple, second: tuple) -> None:
         assert_same_nodes(one, other)
 
 
-def test_answers_do_not_depend_on_threads_or_blocks(
-    asked: tuple[Made, sp.csr_array], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_do_not_depend_on_threads_or_blocks(asked: tuple[Made, sp.csr_array]) -> None:
     made, rows = asked
     expected = answers_of(Search(made.model, threads=1), rows)
     for threads in (2, 5):
         assert_same_answers(answers_of(Search(made.model, threads=threads), rows), expected)
-    monkeypatch.setattr("hinet.engine.search.search.LEAST_BLOCK", 10)
-    monkeypatch.setattr("hinet.engine.search.search.BLOCK", 10)  # all rows are searched in small blocks
-    assert_same_answers(answers_of(Search(made.model, threads=2), rows), expected)
+    small = Search(made.model, threads=2, blocks=BlockSizes(rows=10))
+    assert_same_answers(answers_of(small, rows), expected)
 
 
 def test_any_number_of_threads_may_ask_at_once(asked: tuple[Made, sp.csr_array]) -> None:

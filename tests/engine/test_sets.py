@@ -16,7 +16,6 @@ from hinet.classifier.predicted_sets import SetRule, answer_sets
 from hinet.data.matrices import SparseMatrix
 from hinet.engine import EngineSettings, FusedModel, Groups, Search, Targets, ValidationRows, fit
 from hinet.engine.model.experts import Mix
-from hinet.engine.search.contributions import contributions
 from hinet.engine.search.scoring_kernels import group_logits
 from hinet.engine.training import deep_kernels, wide_kernels
 from hinet.engine.training.deep import DeepAccumulators, LabelSets
@@ -408,7 +407,7 @@ def test_features_add_up_to_the_logits(case: Case, mix: Mix) -> None:
     row = SparseMatrix.of(case.rows[[0]])
     for neuron in np.flatnonzero(np.diff(model.groups.first_row)).tolist():
         scores, _ = group_logits(model.read(row), np.zeros(1, np.int64), neuron, model.groups, model.experts)
-        parts = contributions(model, row, neuron)
+        parts = model.contributions(row, neuron)
         np.testing.assert_allclose(parts.logits, scores[0], rtol=2e-3, atol=2e-3)
 
 

@@ -114,7 +114,7 @@ def test_too_many_neurons_get_no_units(monkeypatch: pytest.MonkeyPatch) -> None:
     taxonomy = Taxonomy.from_edges(TREE)
     layers, titles = Layers.of(taxonomy, LABELS), titles_of(taxonomy)
     assert titles.memory(layers) == 4 * 4 * len(layers.node) * COLUMNS
-    monkeypatch.setattr(module, "MOST_VALUES", len(layers.node) * COLUMNS - 1)
+    monkeypatch.setattr(module, "MAX_VALUES", len(layers.node) * COLUMNS - 1)
     assert titles.memory(layers) == 0
     assert title_units(titles, layers, FEATURES, LENGTH) is None
 

@@ -43,10 +43,10 @@ def test_columns_that_do_not_vary_within_labels_stay(columns: np.ndarray) -> Non
 
 def test_directions_are_kept_in_which_labels_differ_most(monkeypatch: pytest.MonkeyPatch) -> None:
     columns, label = _rows()
-    monkeypatch.setattr(module, "MOST_COLUMNS", 4)  # five labels differ in four directions
+    monkeypatch.setattr(module, "MAX_COLUMNS", 4)  # five labels differ in four directions
     kept = columns @ whitening(columns, label)
     assert kept.shape == (2_000, 4)
-    monkeypatch.setattr(module, "MOST_COLUMNS", 8)
+    monkeypatch.setattr(module, "MAX_COLUMNS", 8)
     whole = columns @ whitening(columns, label)
 
     def distances(rows: np.ndarray) -> np.ndarray:
@@ -59,15 +59,15 @@ def test_directions_are_kept_in_which_labels_differ_most(monkeypatch: pytest.Mon
 
 
 def test_all_columns_stay_where_there_are_few_labels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_COLUMNS", 5)
+    monkeypatch.setattr(module, "MAX_COLUMNS", 5)
     assert whitening(*_rows()).shape == (8, 8)
 
 
-@pytest.mark.parametrize("most_columns", [8, 4])
+@pytest.mark.parametrize("max_columns", [8, 4])
 def test_a_model_that_trained_on_whitened_columns_reads_rows_as_they_are(
-    most_columns: int, monkeypatch: pytest.MonkeyPatch
+    max_columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MOST_COLUMNS", most_columns)
+    monkeypatch.setattr(module, "MAX_COLUMNS", max_columns)
     columns, label = _rows(400)
     layers = Layers.of(Taxonomy.from_paths([(f"top {each % 2}", f"{each}") for each in range(5)], steps="ids"))
     trained = MixedRows(sp.csr_array((400, 2), dtype=np.float32), columns)

@@ -111,6 +111,7 @@ class Workers:
                     return
                 name = self._waiting.pop(0)
                 self._running.add(name)
+                self._changed.notify_all()
             try:
                 yield name
             finally:

@@ -21,6 +21,7 @@ from hinet.ragged import gather, offsets_of
 from hinet.taxonomy import Layers
 
 INITIAL_CAPACITY = 384  # minimum entries of a search at first
+MIN_BLOCK = 64  # fewer rows are not worth another thread
 CAPACITY_PER_TRACE = 8  # entries that each of many traces is likely to need
 
 Part = TypeVar("Part")
@@ -28,10 +29,9 @@ Tuple = TypeVar("Tuple", bound=tuple[Any, ...])
 
 
 class BlockSizes(NamedTuple):
-    """Numbers of rows that a thread searches at a time."""
+    """Maximum sizes of what a thread searches at a time."""
 
     rows: int = 4_096
-    min_rows: int = 64  # fewer are not worth another thread
     cells: int = 8_000_000  # maximum size of lists of labels or neurons
 
 
@@ -122,7 +122,7 @@ def in_blocks(
 ) -> list[Part]:
     """Answer blocks of rows in parallel; arrays ``per_row`` are split alike."""
     count, threads = matrix.row_count, resolve_threads(threads)
-    size = min(sizes.rows, max(sizes.min_rows, -(-count // threads)))
+    size = min(sizes.rows, max(MIN_BLOCK, -(-count // threads)))
     blocks = split(matrix, size)
     threads = min(threads, len(blocks))
     parts = [[array[start : start + size] for start in range(0, max(count, 1), size)] for array in per_row]
