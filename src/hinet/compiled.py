@@ -221,7 +221,10 @@ def digest_of(function: Callable[..., Any]) -> str:
 @functools.cache
 def _content(function: FunctionType) -> bytes:
     named = {name: _description(value) for name, value in _globals_of(function).items()}
-    parts = function.__name__, _description(function.__code__), _description(function.__defaults__), named
+    code = function.__code__
+    if function.__doc__ is not None:
+        code = code.replace(co_consts=(None, *code.co_consts[1:]))  # without the docstring
+    parts = function.__name__, _description(code), _description(function.__defaults__), named
     return repr(parts).encode()
 
 

@@ -135,7 +135,7 @@ def test_a_stream_resumes_without_its_rows_on_disk_and_not_from_another_run(
     resumed = run_inside(*command, "--stream", "--out", "model", "--resume")
     if begun == "--no-stream":
         assert resumed == 2
-        assert "the checkpoint is of other rows or settings" in capfd.readouterr().err
+        assert "the checkpoint is from other rows or settings" in capfd.readouterr().err
         return
     assert resumed == 0
     assert run_inside(*command, "--stream", "--out", "usual") == 0

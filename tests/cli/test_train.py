@@ -118,8 +118,8 @@ def test_wishes_that_cannot_be_met_are_told_before_training(
             "risk: expected a number above 0 and below 1",
         ),
         (["--out", "products.csv/model"], "products.csv is not a writable folder"),
-        (["--out", "taken"], "taken.checkpoint: holds other files than checkpoints ('notes.txt')"),
-        (["--out", "taken", "--resume"], "taken.checkpoint: holds other files than checkpoints ('notes.txt')"),
+        (["--out", "taken"], "taken.checkpoint: contains other files than checkpoints ('notes.txt')"),
+        (["--out", "taken", "--resume"], "taken.checkpoint: contains other files than checkpoints ('notes.txt')"),
         (["--out", "new", "--valid", "test.csv", "--valid-share", "0.1"], "all define the validation rows"),
         (["--out", "new", "--memory-limit", "0.0001"], "memory"),
         (["--out", "new", "--memory-limit", "0", "--valid", "none.csv"], "--memory-limit: expected a number above 0"),
@@ -306,7 +306,7 @@ def test_control_c_says_how_to_go_on(shop: Path) -> None:
     assert "of other rows or settings" in other.stderr
     done = run_hinet(*command[1:], "--resume", cwd=shop)
     assert done.returncode == 0, done.stderr
-    assert "goes on after epoch" in done.stderr
+    assert "resumes after epoch" in done.stderr
 
 
 def test_control_c_leaves_no_half_of_a_table(shop: Path) -> None:

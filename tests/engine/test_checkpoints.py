@@ -118,13 +118,13 @@ FORGED: dict[str, tuple[str, Edit, str]] = {
     "a last offset too small": ("wide-1", array("weight_offset", 0, -1), "weight offsets are out of range"),
     "an output row too large": ("wide-1", array("row", 10_000), "output rows are out of range"),
     "a negative output row": ("wide-1", array("row", -1), "output rows are out of range"),
-    "an epoch too many": ("deep-1", record(epoch=7), "it tells of the epochs"),
+    "an epoch too many": ("deep-1", record(epoch=7), "it has the epochs"),
     "a cost that is none": ("deep-1", record(cost=float("nan")), "a cost is not finite"),
     "a cost that is text": ("deep-1", record(cost="low"), "must be real number"),
     "a record that is none": ("deep-1", telling("records", "[7]"), "must be a mapping"),
     "records that are none": ("deep-1", telling("records", "{"), "Expecting property name"),
     "deep records": ("deep-1", telling("records", "[" * 100_000), "recursion"),
-    "a best epoch to come": ("deep-1", telling("best_epoch", "9"), "a best epoch 9"),
+    "a best epoch to come": ("deep-1", telling("best_epoch", "9"), "the best epoch 9"),
     "a best score that is none": ("deep-1", telling("best_score", "nan"), "with score nan"),
     "no fingerprint": ("deep-1", lambda arrays, told: told.pop("fingerprint"), "'fingerprint'"),
     "another fingerprint": ("deep-1", telling("fingerprint", "00"), "of other rows or settings"),
@@ -150,7 +150,7 @@ def test_a_checkpoint_that_is_cut_off_or_zeroed_is_refused_with_its_remedy(
     trained(given, tmp_path)
     path = tmp_path / "deep-1.safetensors"
     path.write_bytes(damage(path.read_bytes()))
-    remedy = r"the checkpoint is damaged .*; remove it to train deep 1 anew, or the folder to start anew"
+    remedy = r"the checkpoint is damaged .*; remove it to train deep 1 again, or the folder to start again"
     with pytest.raises(FileError, match=remedy):
         trained(given, tmp_path)
 
@@ -161,7 +161,7 @@ def test_a_checkpoint_without_a_digest_is_refused(given: Given, tmp_path: Path) 
     arrays, told = read_arrays(path)
     del told[DIGEST]
     write_arrays(path, arrays, told)
-    remedy = "its digest does not fit.*; remove it to train deep 1 anew, or the folder to start anew"
+    remedy = "its digest does not match.*; remove it to train deep 1 again, or the folder to start again"
     with pytest.raises(FileError, match=remedy):
         trained(given, tmp_path)
     path.unlink()
@@ -194,7 +194,7 @@ def test_only_checkpoints_are_removed(tmp_path: Path) -> None:
     others = ["pytorch_model.safetensors", "deep-1.safetensors.bak", "my-wide.safetensors", ".deep-1.safetensors"]
     for name in [*ours, *others]:
         (tmp_path / name).touch()
-    with pytest.raises(FileError, match="holds other files than checkpoints"):
+    with pytest.raises(FileError, match="contains other files than checkpoints"):
         check_folder(tmp_path)
     remove_checkpoints(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)

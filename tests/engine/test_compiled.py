@@ -163,6 +163,14 @@ def test_a_kernel_is_compiled_again_after_an_edit_of_its_records_only() -> None:
     assert _digests(called=edited) == _digests()
 
 
+def test_a_kernel_is_not_compiled_again_after_an_edit_of_a_docstring() -> None:
+    documented = [
+        CALLED.replace("(x):\n", f'(x):\n    """{text}"""\n') for text in ("Triple.", "Return three times x.")
+    ]
+    first, second = (_digests(called=each) for each in documented)
+    assert first == second
+
+
 def test_the_digest_of_every_kernel_is_the_same_in_every_process() -> None:
     code = (
         "from hinet.engine.compiling import training_kernels\nfrom hinet.compiled import digest_of\n"

@@ -450,7 +450,7 @@ def test_a_checkpoint_of_another_run_is_refused(broken_off: Path) -> None:
         (rows, Traces.encode(layers, labels[::-1]), QUICK),
         (rows, Traces.encode(more, labels), QUICK),
     ):
-        with pytest.raises(FileError, match="of other rows or settings; remove the folder"):
+        with pytest.raises(FileError, match="from other rows or settings; remove the folder"):
             fit(*other, checkpoint=broken_off)
     fit(rows, traces, _with(QUICK, threads=1, memory_limit=9.0), checkpoint=broken_off)  # which change no model
 
@@ -462,7 +462,7 @@ def test_nothing_is_trained_beside_the_checkpoint_of_another_run(tmp_path: Path)
         folder = tmp_path / path.stem
         folder.mkdir()
         path.rename(folder / path.name)
-        with pytest.raises(FileError, match="of other rows or settings"):
+        with pytest.raises(FileError, match="from other rows or settings"):
             fit(rows, traces, _with(QUICK, seed=3, threads=1), checkpoint=folder)
         assert [file.name for file in folder.iterdir()] == [path.name]
 
@@ -474,7 +474,7 @@ def test_a_checkpoint_of_another_taxonomy_is_refused(tmp_path: Path) -> None:
     given = [labels[row] for row in chosen]
     fit(rows[chosen], Traces.encode(layers_of("tree"), given), QUICK, checkpoint=tmp_path)
     more = Layers.of(Taxonomy.from_edges([*TREE, ("a02", "a020")]))
-    with pytest.raises(FileError, match="remove the folder to start anew"):
+    with pytest.raises(FileError, match="remove the folder to start again"):
         fit(rows[chosen], Traces.encode(more, given), QUICK, checkpoint=tmp_path)
 
 
@@ -485,13 +485,13 @@ def test_validation_rows_that_patience_looks_at_belong_to_a_checkpoint(tmp_path:
     fit(rows, traces, QUICK, valid=second, checkpoint=tmp_path / "hasty")  # only the mix looks at them
     patient = _with(QUICK, patience=2)
     fit(rows, traces, patient, valid=first, checkpoint=tmp_path / "patient")
-    with pytest.raises(FileError, match="remove the folder to start anew"):
+    with pytest.raises(FileError, match="remove the folder to start again"):
         fit(rows, traces, patient, valid=second, checkpoint=tmp_path / "patient")
 
 
 def test_weights_belong_to_a_checkpoint(broken_off: Path) -> None:
     rows, traces, labels = data()
-    with pytest.raises(FileError, match="of other rows or settings; remove the folder"):
+    with pytest.raises(FileError, match="from other rows or settings; remove the folder"):
         fit(rows, traces, QUICK, sample_weight=np.linspace(1, 2, len(labels)), checkpoint=broken_off)
 
 

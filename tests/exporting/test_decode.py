@@ -65,7 +65,7 @@ def test_scores_that_cannot_be_decoded_are_refused() -> None:
     log_p = np.zeros((2, len(arrays["option_neuron"])), np.float32)
     with pytest.raises(ValueError, match=r"expected scores of shape \(rows, 8\), got \(2, 7\)"):
         decode(log_p[:, 1:], arrays)
-    with pytest.raises(ValueError, match="k is at least 1"):
+    with pytest.raises(ValueError, match="k must be at least 1"):
         decode(log_p, arrays, 0)
     log_p[1, 3] = np.nan
     with pytest.raises(ValueError, match="row 1: a score is not a number"):
@@ -74,5 +74,5 @@ def test_scores_that_cannot_be_decoded_are_refused() -> None:
 
 def test_arrays_of_another_format_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "traces.npz", format=np.array(99))
-    with pytest.raises(ValueError, match="is of format 99"):
+    with pytest.raises(ValueError, match="has format 99"):
         read(str(tmp_path / "traces.npz"))

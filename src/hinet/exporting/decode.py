@@ -1,4 +1,4 @@
-"""From the scores of an exported graph to its best traces; needs NumPy alone, so that it runs where hinet is not."""
+"""Best traces from the scores of an exported graph; it needs only NumPy, not hinet."""
 
 from __future__ import annotations
 
@@ -28,19 +28,21 @@ class Decoded(NamedTuple):
 
 
 class _Poured(NamedTuple):
-    """The best partial traces down to every neuron, and where each came from; a tree needs no more than its parents."""
+    """The best partial traces down to every neuron with their predecessors; a tree needs only the parents."""
 
     score: NDArray[np.float64]  # (neurons, ways, b)
     parent: NDArray[np.int32]  # (neurons, ways, b), of a tree (neurons, 1, 1)
-    parent_way: NDArray[np.int32]  # the same
+    parent_way: NDArray[np.int32]  # as parent
 
 
 def read(path: str) -> dict[str, NDArray[Any]]:
-    """Return the arrays beside a graph: what its scores belong to, and the ids of nodes."""
+    """Return the arrays next to a graph: the hierarchy and the ids of nodes."""
     with np.load(path, allow_pickle=False) as file:
         arrays = dict(file)
     if int(arrays["format"]) != FORMAT:
-        raise ValueError(f"{path} is of format {int(arrays['format'])}, this file reads format {FORMAT}; export again")
+        raise ValueError(
+            f"{path} has format {int(arrays['format'])}, but this file reads format {FORMAT}; export again"
+        )
     return arrays
 
 
@@ -50,18 +52,18 @@ def decode(log_p: NDArray[Any], arrays: Arrays, k: int = 1, unknown: NDArray[Any
     Parameters
     ----------
     log_p : float array of shape (rows, options), or (rows, labels) of a flat network
-        What the graph gives.
+        The output of the graph.
     arrays : mapping
-        What :func:`read` gives for the file beside the graph.
+        The result of :func:`read`.
     unknown : float array of shape (rows,), optional
-        The share of the n-grams of each text that are unknown, as ``HiNetClassifier.unknown_share`` gives it: the more,
-        the less sure are the traces. None takes all as known.
+        The share of unknown n-grams of each text, from ``HiNetClassifier.unknown_share``; a larger share lowers the
+        confidence. None treats all as known.
     """
     outputs = len(arrays["label_offsets"]) - 1 if "label_offsets" in arrays else len(arrays["option_neuron"])
     if log_p.ndim != 2 or log_p.shape[1] != outputs:
-        raise ValueError(f"expected scores of shape (rows, {outputs}), got {log_p.shape}; they are of another graph")
+        raise ValueError(f"expected scores of shape (rows, {outputs}), got {log_p.shape}; they are from another graph")
     if k < 1:
-        raise ValueError(f"k is at least 1; got {k}")
+        raise ValueError(f"k must be at least 1; got {k}")
     invalid = np.flatnonzero(np.isnan(log_p).any(1))
     if len(invalid):
         raise ValueError(f"row {invalid[0]}: a score is not a number; check the features")
@@ -76,7 +78,7 @@ def decode(log_p: NDArray[Any], arrays: Arrays, k: int = 1, unknown: NDArray[Any
     ended = poured.score[stop_neurons] + scores[stop_options][:, None]  # (stops, ways, b)
     stops, ways, batch = ended.shape
     value, index = _largest(ended.reshape(stops * ways, batch), k)  # (k, b), shallow stops first
-    value = _leaned(value, float(arrays["slope"])) if "slope" in arrays else value
+    value = _rescaled(value, float(arrays["slope"])) if "slope" in arrays else value
     value = _trusted(value, arrays["trust"], unknown) if "trust" in arrays and unknown is not None else value
     return _traced_back(arrays, poured, value, stop_neurons[index // ways], index % ways)
 
@@ -92,7 +94,7 @@ def paths(decoded: Decoded, arrays: Arrays) -> list[list[tuple[str, ...]]]:
 
 
 def _pour(scores: NDArray[Any], arrays: Arrays, ways: int) -> _Poured:
-    """Return the best partial traces down to every neuron, layer by layer from the root."""
+    """Return the best partial traces down to every neuron, by layer from the root."""
     target, above = arrays["option_neuron"], arrays["option_parent"]
     neurons, batch = len(arrays["node"]), scores.shape[1]
     score = np.full((neurons, ways, batch), -np.inf)
@@ -120,7 +122,7 @@ def _pour(scores: NDArray[Any], arrays: Arrays, ways: int) -> _Poured:
 
 
 def _rounds(children: NDArray[Any]) -> Iterator[NDArray[np.int64]]:
-    """Yield the steps into a layer in rounds in which no child occurs twice: the first into each, then the second."""
+    """Yield the steps into a layer in rounds without repeated children."""
     order = np.argsort(children, kind="stable")
     turn = np.arange(len(order)) - np.searchsorted(children[order], children[order])
     for number in range(int(turn.max(initial=-1)) + 1):
@@ -128,17 +130,19 @@ def _rounds(children: NDArray[Any]) -> Iterator[NDArray[np.int64]]:
 
 
 def _largest(values: NDArray[np.float64], k: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the ``k`` largest values of every column and their places, (k, b); the first of equals comes first."""
+    """Return the ``k`` largest values of every column and their indices, (k, b); ties keep their order."""
     index = values.argmax(0)[None] if k == 1 else np.argsort(-values, axis=0, kind="stable")[:k]
     return np.take_along_axis(values, index, 0), index
 
 
-def _leaned(log_p: NDArray[np.float64], slope: float) -> NDArray[np.float64]:
-    """Return the log probabilities of best traces, (k, b), with the log odds of the first of each row times a slope."""
+def _rescaled(log_p: NDArray[np.float64], slope: float) -> NDArray[np.float64]:
+    """Return the log probabilities of best traces, (k, b), with the log odds of the first one times ``slope``."""
     if slope == 1 or not len(log_p):
         return log_p
     best = np.clip(np.exp(log_p[0]), np.finfo(np.float64).tiny, 1 - 1e-6)
-    shift = (1 / (1 + ((1 - best) / best) ** slope) - best) / (1 - best)  # what all other traces give to the first
+    shift = (1 / (1 + ((1 - best) / best) ** slope) - best) / (
+        1 - best
+    )  # share of all other traces that is added to the first
     p = (1 - shift) * np.exp(log_p)
     p[0] += shift
     with np.errstate(divide="ignore"):
@@ -147,7 +151,7 @@ def _leaned(log_p: NDArray[np.float64], slope: float) -> NDArray[np.float64]:
 
 
 def _trusted(log_p: NDArray[np.float64], parameters: NDArray[Any], unknown: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the log probabilities of traces, (k, b), mixed with those of labels that are all alike."""
+    """Return the log probabilities of traces, (k, b), mixed with uniform ones."""
     rate, power, labels = parameters.tolist()
     trust = np.exp(-rate * unknown.astype(np.float64) ** power)
     mixed: NDArray[np.float64] = np.log(
@@ -159,10 +163,10 @@ def _trusted(log_p: NDArray[np.float64], parameters: NDArray[Any], unknown: NDAr
 def _traced_back(
     arrays: Arrays, poured: _Poured, value: NDArray[np.float64], neuron: NDArray[np.int64], way: NDArray[np.int64]
 ) -> Decoded:
-    """Walk from every chosen stop back to the root."""
+    """Follow every chosen stop back to the root."""
     exists = value > -np.inf  # a DAG may have fewer traces than k
     row = np.broadcast_to(np.arange(value.shape[1]), value.shape)
-    neuron, way, row = (part.T[exists.T] for part in (neuron, way, row))  # row after row
+    neuron, way, row = (part.T[exists.T] for part in (neuron, way, row))  # by row
     layer = arrays["layer_offsets"]
     lengths = np.searchsorted(layer, neuron, side="right") - 1
     offsets = _offsets(lengths)
@@ -178,7 +182,7 @@ def _traced_back(
 
 
 def _best_labels(scores: NDArray[Any], arrays: Arrays, k: int) -> Decoded:
-    """Return a trace of each of the ``k`` most probable labels of every row."""
+    """Return one trace of each of the ``k`` most probable labels of every row."""
     value, label = _largest(scores.astype(np.float64), k)
     chosen, bounds = label.T.ravel(), arrays["label_offsets"]
     lengths = bounds[chosen + 1] - bounds[chosen]

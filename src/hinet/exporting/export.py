@@ -1,4 +1,4 @@
-"""A model as a folder: its graph, the arrays that decoding needs, the code that decodes, and how to use them."""
+"""A model exported to a folder: its ONNX graph, the arrays and the code that decode it, and a README."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _README = """\
 # A hinet model as ONNX
 
 `model.onnx` (its weights are in `weights.bin`) gives the log probability of every {output}; `decode.py`
-turns that into traces with what `traces.npz` knows of the hierarchy. Python needs onnxruntime and NumPy only.
+turns that into traces with the hierarchy in `traces.npz`. Python needs only onnxruntime and NumPy.
 
 {report}
 
@@ -45,7 +45,7 @@ best = paths(found, arrays)  # for every row its traces, each a path of ids
 ```
 
 For texts, give `decode` also `unknown=`, the share of unknown n-grams of each row, which
-`HiNetClassifier.unknown_share(texts)` returns. Without it, texts of unknown words seem as sure as others.
+`HiNetClassifier.unknown_share(texts)` returns. Without it, texts with unknown words seem as certain as others.
 """
 _SPARSE_FEED = """\
 row = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))  # X is a SciPy CSR matrix
@@ -56,18 +56,18 @@ _DENSE_FEED = """feed = {"x": X.astype(np.float32)}  # X is a matrix of features
 
 @dataclass(frozen=True)
 class Exported:
-    """What was exported, and what that costs; as a text, a report.
+    """The result of an export; its text is a report.
 
     Attributes
     ----------
     folder : Path
-        Where it is.
+        The exported folder.
     experts, left_out : tuples of names
-        The experts of a fused model that the graph holds, and those it leaves out; none of a network.
+        The experts of a fused model in the graph, and those left out; empty for a network.
     in_bits : bool
-        Whether the graph holds embeddings in 8 bits, as a trained model does; it computes in single precision.
+        Whether embeddings in the graph are quantised, as in a trained model; it computes in single precision.
     accuracy, accuracy_of_model : floats, or None without validation rows
-        The share of rows whose label is right, by the graph and by the whole model.
+        Accuracy of the graph and of the whole model.
     """
 
     folder: Path
@@ -78,9 +78,11 @@ class Exported:
     accuracy_of_model: float | None = None
 
     def __str__(self) -> str:
-        held = f"The graph holds the {' and '.join(self.experts)} expert." if self.experts else "The graph is whole."
+        held = (
+            f"The graph contains the {' and '.join(self.experts)} expert." if self.experts else "The graph is complete."
+        )
         if self.left_out:
-            held += f" Left out: {', '.join(self.left_out)}; the others count for more instead."
+            held += f" Left out: {', '.join(self.left_out)}; the others get their weight."
         if self.in_bits:
             held += " Embeddings are in 8 bits, as in the model."
         if self.accuracy is None or self.accuracy_of_model is None:
@@ -95,30 +97,30 @@ def export_onnx(
     traces: Traces | None = None,
     threads: int | None = None,
 ) -> Exported:
-    """Write a model to a new folder as an ONNX graph, with a decoder that needs NumPy alone.
+    """Write a model to a new folder as an ONNX graph, with a decoder that needs only NumPy.
 
-    The graph of sparse rows reads ``row``, ``feature`` and ``value`` of each entry and the number of ``rows``, that of
-    dense rows the matrix ``x``. Its output ``log_p`` has a column for each option of the layers, the log probability in
-    its sibling group, or for each label of the flat network.
+    A graph for sparse rows reads ``row``, ``feature`` and ``value`` of each entry and the number of ``rows``; a graph
+    for dense rows reads the matrix ``x``. Its output ``log_p`` has one column per option of the layers, the log
+    probability in its sibling group, or one per label for the flat network.
 
     Parameters
     ----------
     model : FusedModel, HiNet or FlattenNetwork
-        Of a fused model the deep and the flat expert are exported, see ``exported_part``. A network has a
-        SparseBag, DenseFeatures or a sequence of linear modules and activations below our default head, or is flat.
+        From a fused model the deep and the flat expert are exported, see ``exported_part``. A network must have a
+        SparseBag, DenseFeatures or a sequence of linear modules and activations below the default head, or be flat.
     folder : path
         Must not exist yet, or be empty.
     rows, traces : validation rows and their true traces, optional
         For the accuracy of the graph and of the whole model in the report.
     threads : int, optional
-        That find this accuracy; by default, and with -1, one for each core.
+        Number of threads to compute this accuracy; by default, and with -1, one per core.
 
     Raises
     ------
     HiNetError
         If onnx is not installed, or the model has parts that cannot be exported.
     FileError
-        If the folder cannot be written; then there is nothing of it.
+        If the folder cannot be written; nothing of it is left then.
     """
     require("onnx", "the export")
     folder = PATH.validate("folder", folder)
@@ -145,7 +147,7 @@ def export_onnx(
 
 
 def arrays_of(source: Source) -> dict[str, NDArray[Any]]:
-    """Return what decoding needs to know of the hierarchy, as named arrays."""
+    """Return the arrays that decoding needs."""
     ids = [node.encode() for node in source.layers.taxonomy.ids]
     return {
         "format": np.array(FORMAT),

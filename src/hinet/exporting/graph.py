@@ -1,4 +1,4 @@
-"""An ONNX graph in the making, with its weights in a file of their own, so that no size is too large."""
+"""A builder of ONNX graphs with their weights in a separate file, so that size is not limited."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-OPSET = 18  # the operators' version
-IR_VERSION = 9  # the file format's, read by onnxruntime from 1.16 on
-MIN_EXTERNAL_BYTES = 1_024  # bytes of an array that goes into the file of weights
+OPSET = 18  # version of the operators
+IR_VERSION = 9  # version of the file format, supported by onnxruntime 1.16 and later
+MIN_EXTERNAL_BYTES = 1_024  # larger arrays go into the file of weights
 ALIGNED = 4_096  # bytes, so that the file can be mapped into memory
-NUMBERS = {"float32": 1, "int8": 3, "int64": 7}  # ONNX's numbers of these types
+NUMBERS = {"float32": 1, "int8": 3, "int64": 7}  # type numbers of ONNX
 WEIGHTS = "weights.bin"
 
 
 class GraphInMaking:
-    """Operations one after the other; every method that adds one returns the name of its result."""
+    """Builds a graph; every method that adds an operation returns the name of its result."""
 
     def __init__(self) -> None:
         self._nodes: list[Any] = []
@@ -26,14 +26,14 @@ class GraphInMaking:
         self._arrays: dict[str, NDArray[Any]] = {}
 
     def input(self, name: str, kind: str, shape: Sequence[int | str]) -> str:
-        """Declare an input; a text in its shape is a length that may vary."""
+        """Declare an input; a text in its shape is a variable length."""
         from onnx import helper
 
         self._inputs.append(helper.make_tensor_value_info(name, NUMBERS[kind], shape))
         return name
 
     def constant(self, values: Any) -> str:
-        """Add an array of whole numbers, 8 bits stay as they are, or of single precision; the caller leaves it so."""
+        """Add an array as int64 or float32; int8 is unchanged. The caller must not modify it."""
         array = np.asarray(values)
         kind: type = np.int64 if np.issubdtype(array.dtype, np.integer) else np.float32
         name = f"constant_{len(self._arrays)}"
@@ -53,13 +53,13 @@ class GraphInMaking:
         return names
 
     def zeros(self, shape: str, kind: type = np.float32) -> str:
-        """Add an array of zeros of a shape that is only known when the graph runs."""
+        """Add an array of zeros with a shape that is known at run time."""
         from onnx import numpy_helper
 
         return self.add("ConstantOfShape", shape, value=numpy_helper.from_array(np.zeros(1, kind)))
 
     def write(self, folder: Path, result: str, columns: int) -> None:
-        """Write ``model.onnx``, whose output ``log_p`` of so many columns is ``result``, and its weights."""
+        """Write ``model.onnx`` with the output ``log_p`` and its weights."""
         import onnx
         from onnx import helper
 
@@ -77,7 +77,7 @@ class GraphInMaking:
 
 
 def _tensor(name: str, array: NDArray[Any], weights: Any) -> Any:
-    """Return an array as ONNX has it: small ones whole, others as a place in the file of weights."""
+    """Return an ONNX tensor: small arrays inline, others as a reference to the file of weights."""
     from onnx import TensorProto, numpy_helper
 
     if array.nbytes < MIN_EXTERNAL_BYTES:

@@ -1,4 +1,4 @@
-"""What our models compute, in ONNX operations; scores are laid out as (outputs, b), as everywhere in hinet."""
+"""The computations of models as ONNX operations; scores have the shape (outputs, b)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hinet.taxonomy import STOP, Layers
 
 
 class PaddedRows(NamedTuple):
-    """Sparse rows side by side, all as long as the longest; their padding has the value 0."""
+    """Sparse rows padded with zeros to the length of the longest one."""
 
     feature: str  # (b, longest)
     value: str  # (b, 1, longest)
@@ -25,7 +25,7 @@ class PaddedRows(NamedTuple):
 def sparse_input(graph: GraphInMaking) -> PaddedRows:
     """Declare sparse rows as inputs: ``row``, ``feature`` and ``value`` of each entry, in any order, and ``rows``.
 
-    Sums by scattering would be shorter, but onnxruntime's ScatterND adds in several threads without a lock, and its
+    Sums by scattering would be shorter, but ScatterND of onnxruntime adds in several threads without a lock, and
     ScatterElements takes ten times as long.
     """
     row, feature = graph.input("row", "int64", ["entries"]), graph.input("feature", "int64", ["entries"])
@@ -37,7 +37,9 @@ def sparse_input(graph: GraphInMaking) -> PaddedRows:
     ones = graph.add("Expand", one, entries)
     lengths = graph.add("ScatterElements", graph.zeros(count, np.int64), row, ones, axis=0, reduction="add")
     longest = graph.add("ReduceMax", graph.add("Concat", lengths, axis, axis=0), keepdims=1)  # (1,), 0 without rows
-    first = graph.add("Gather", graph.add("CumSum", lengths, zero, exclusive=1), row)  # entry of its row, (entries,)
+    first = graph.add(
+        "Gather", graph.add("CumSum", lengths, zero, exclusive=1), row
+    )  # (entries,) first entry of its row
     within = graph.add("Sub", graph.add("Range", zero, graph.add("Squeeze", entries, axis), one), first)
     place = graph.add("Add", graph.add("Mul", row, longest), within)
     cells = graph.add("Mul", count, longest)
@@ -51,7 +53,7 @@ def sparse_input(graph: GraphInMaking) -> PaddedRows:
 
 
 def bag(graph: GraphInMaking, rows: PaddedRows, expert: DeepExpert) -> str:
-    """Return the hidden units of a deep expert, (b, k); embeddings in 8 bits stay so in the graph."""
+    """Return the hidden units of a deep expert, (b, k); quantised embeddings stay quantised."""
     embedded = graph.add("Gather", graph.constant(expert.embedding), rows.feature)  # (b, longest, k)
     value = rows.value
     if expert.is_quantised:
@@ -65,23 +67,23 @@ def bag(graph: GraphInMaking, rows: PaddedRows, expert: DeepExpert) -> str:
 
 
 def merged(graph: GraphInMaking, rows: PaddedRows, numbers: NDArray[np.int32]) -> PaddedRows:
-    """Return rows with other numbers of their features; what has the same number counts together."""
+    """Return rows with renumbered features; features with the same number add up."""
     return rows._replace(feature=graph.add("Gather", graph.constant(numbers), rows.feature))
 
 
 def linear(graph: GraphInMaking, hidden: str, weight: Floats, bias: Floats) -> str:
-    """Return the outputs that read the feature layer, (outputs, b)."""
+    """Return outputs that read the feature layer, (outputs, b)."""
     return graph.add("Gemm", graph.constant(weight), hidden, graph.constant(bias[:, None]), transB=1)
 
 
 def pooled(graph: GraphInMaking, layers: Layers, spans: LabelSpans, scores: str) -> str:
     """Turn the scores of the labels of a tree, (labels, b), into those of options, (options, b).
 
-    An option counts as the log of the summed exponentials of the labels below it, summed layer by layer, upwards.
+    The score of an option is the log-sum-exp of the labels below it, computed by layer, upwards.
     """
     bounds = layers.option_offsets[layers.layer_offsets].tolist()
     parts: list[str] = []
-    below: list[str] = []  # the sums of the groups of the layer below
+    below: list[str] = []  # sums of the groups in the layer below
     for layer in reversed(range(layers.height + 1)):
         start, end = bounds[layer], bounds[layer + 1]
         target = layers.option_neuron[start:end]
@@ -96,12 +98,15 @@ def pooled(graph: GraphInMaking, layers: Layers, spans: LabelSpans, scores: str)
     return _side_by_side(graph, parts)
 
 
-def normalised(graph: GraphInMaking, groups: Groups, logits: str, hidden: str) -> str:
-    """Turn the logits of options that have rivals, (rows, b), into ``log p`` of every option, (options, b)."""
+def normalised(graph: GraphInMaking, groups: Groups, logits: str, batch_first: str) -> str:
+    """Turn the logits of output rows, (rows, b), into ``log p`` of every option, (options, b).
+
+    The first dimension of ``batch_first`` is the number of rows.
+    """
     sizes = np.diff(groups.first_row)
-    options = np.full(len(groups.option_neuron), groups.rows)  # the certain ones are all the one row of zeros
+    options = np.full(len(groups.option_neuron), groups.rows)  # options without siblings share one row of zeros
     options[groups.row_options()] = np.arange(groups.rows)
-    batch = graph.add("Shape", hidden, start=0, end=1)
+    batch = graph.add("Shape", batch_first, start=0, end=1)
     certain = graph.zeros(graph.add("Concat", graph.constant([1]), batch, axis=0))  # (1, b)
     if not groups.rows:
         return graph.add("Gather", certain, graph.constant(options))
@@ -112,14 +117,14 @@ def normalised(graph: GraphInMaking, groups: Groups, logits: str, hidden: str) -
 
 
 def transposed(graph: GraphInMaking, scores: str) -> str:
-    """Return scores row by row, (b, outputs)."""
+    """Return transposed scores, (b, outputs)."""
     return graph.add("Transpose", scores, perm=[1, 0])
 
 
 def _group_logsumexp(graph: GraphInMaking, scores: str, sizes: Ints) -> str:
-    """Return the log of the summed exponentials of runs of so many rows, (groups, b).
+    """Return the log-sum-exp of runs of rows of these sizes, (groups, b).
 
-    Runs of about the same size are gathered into one block, as wide as the next power of two, so that there are few.
+    Runs of about the same size are gathered into one block with the next power of two as its width.
     """
     starts = offsets_of(sizes)[:-1]
     width = 2 ** np.ceil(np.log2(sizes)).astype(np.int64)
@@ -128,7 +133,7 @@ def _group_logsumexp(graph: GraphInMaking, scores: str, sizes: Ints) -> str:
         chosen = np.flatnonzero(width == wide)
         order.append(chosen)
         within = np.arange(wide)
-        real = within < sizes[chosen, None]  # (groups, wide); what pads a run is its first row, counted as nothing
+        real = within < sizes[chosen, None]  # (groups, wide); padding repeats the first row with weight 0
         index = graph.constant(starts[chosen, None] + np.where(real, within, 0))
         block = graph.add("Gather", scores, index)  # (groups, wide, b)
         parts.append(

@@ -1,4 +1,4 @@
-"""Kernels that look at the features of all rows, column by column, in one pass over the rows."""
+"""Kernels on the columns of rows, and numbers that look random."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MIX = np.uint64(0x9E3779B97F4A7C15)
 
 @kernel
 def column_digests(rows, features):
-    """Return a digest of each column, the same for columns of the same values in the same rows, and its length."""
+    """Return a digest of each column, equal for equal columns, and its number of values."""
     digests, counts = np.zeros(features, np.uint64), np.zeros(features, np.int64)
     bits = rows.data.view(np.uint32)
     for row in range(len(rows.indptr) - 1):
@@ -28,8 +28,8 @@ def _steps_of_merging(rows, number, count):
 
 @kernel(steps=_steps_of_merging)
 def merge_columns(rows, number, count):
-    """Return the arrays of rows whose columns have one of ``count`` new numbers each; values of the same are summed."""
-    last_index = np.full(count, -1, np.int64)  # where a number was met last; before the row at hand, if not in it
+    """Return the arrays of rows with ``count`` renumbered columns; columns with the same number are summed."""
+    last_index = np.full(count, -1, np.int64)  # last entry of a number; before the current row if it has none
     indptr = np.zeros(len(rows.indptr), np.int64)
     indices, data = np.empty(len(rows.indices), np.int32), np.empty(len(rows.indices), np.float32)
     filled = 0
@@ -47,7 +47,7 @@ def merge_columns(rows, number, count):
 
 @kernel
 def mean_sizes(rows, feature_rank):
-    """Return the mean size of each feature, by the number it is known by, over the rows where it is not zero."""
+    """Return the mean absolute value of each feature, by its rank, over the rows where it is not zero."""
     sums, counts = np.zeros(len(feature_rank)), np.zeros(len(feature_rank), np.int64)
     for entry in range(len(rows.indices)):
         known = feature_rank[rows.indices[entry]]
@@ -58,12 +58,12 @@ def mean_sizes(rows, feature_rank):
 
 @inlined
 def scrambled(number):
-    """Return 64 bits that are about as good as random for a number that is not negative."""
+    """Return 64 pseudo-random bits for a non-negative number."""
     mixed = np.uint64(number + 1) * MIX
     return (mixed ^ (mixed >> np.uint64(29))) * MIX
 
 
 @inlined
 def random_offset(number, count):
-    """Return an offset below ``count`` for a number."""
+    """Return a pseudo-random offset below ``count`` for a number."""
     return np.int64((scrambled(number) >> np.uint64(20)) % np.uint64(count))

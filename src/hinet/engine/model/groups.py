@@ -1,4 +1,4 @@
-"""The sibling groups as plain arrays, the form kernels read."""
+"""Sibling groups and label spans as plain arrays that kernels read."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ Ints = NDArray[np.int64]
 
 
 class Groups(NamedTuple):
-    """Sibling groups, one below each neuron, and the rows of output weights their options own.
+    """Sibling groups, one below each neuron, and the output rows of their options.
 
-    A group without a choice (:attr:`hinet.Layers.has_choice`) owns no rows. The options of the others own consecutive
-    rows, in the order of the groups, just as in :class:`hinet.networks.SiblingHead`.
+    A group without a choice (:attr:`hinet.Layers.has_choice`) has no output rows. The options of the others have
+    consecutive rows, in the order of the groups, as in :class:`hinet.networks.SiblingHead`.
     """
 
     option_offsets: NDArray[np.int64]  # (neurons + 1,) options of each group
-    option_neuron: NDArray[np.int32]  # (options,) where an option leads, -1 for stop
+    option_neuron: NDArray[np.int32]  # (options,) the neuron that an option leads to, -1 for stop
     first_row: NDArray[np.int64]  # (neurons + 1,) row of the first option of each group
     exhaustive: NDArray[np.bool_]  # (neurons,) whether a row that reaches the group takes at least one option
     several: bool  # whether a row may take several options of a group
 
     @classmethod
     def of(cls, layers: Layers) -> Groups:
-        """Return the groups of some layers."""
+        """Return the groups of layers."""
         rows = np.where(layers.has_choice, np.diff(layers.option_offsets), 0)
         return cls(
             layers.option_offsets.copy(),
@@ -41,39 +41,39 @@ class Groups(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Number of rows of output weights."""
+        """Number of output rows."""
         return int(self.first_row[-1])
 
     def row_options(self) -> NDArray[np.int64]:
-        """(rows,) The option that owns each row."""
+        """(rows,) Return the option of each output row."""
         return np.flatnonzero(np.repeat(np.diff(self.first_row) > 0, np.diff(self.option_offsets)))
 
     def row_groups(self) -> NDArray[np.int64]:
-        """(rows,) The neuron whose group each row belongs to."""
+        """(rows,) Return the neuron above the group of each output row."""
         return np.repeat(np.arange(len(self.first_row) - 1), np.diff(self.first_row))
 
 
 class LabelSpans(NamedTuple):
-    """The labels in an order in which those below any option stand side by side; of layers that are a tree only.
+    """Labels in an order in which those below any option are consecutive; only for layers that are a tree.
 
-    With several labels per row, nodes of a DAG may have labels below them that stand elsewhere: their *others*.
+    With several labels per row, nodes of a DAG may have labels below them outside this span: their *others*.
     """
 
-    neuron: NDArray[np.int64]  # (labels,) where each label ends
+    neuron: NDArray[np.int64]  # (labels,) the neuron that each label ends at
     first: NDArray[np.int64]  # (options,) the labels below an option are first:last
     last: NDArray[np.int64]  # (options,)
     other_offsets: NDArray[np.int64]  # (neurons + 1,)
-    other: NDArray[np.int64]  # labels below each neuron's node that stand elsewhere
+    other: NDArray[np.int64]  # labels below each neuron's node outside its span
     overlaps: NDArray[np.bool_]  # (neurons,) whether a label is below two options of the group
 
     @classmethod
     def of(cls, layers: Layers) -> LabelSpans:
-        """Return the spans of the labels of layers that are a tree; none of a DAG."""
+        """Return the spans of the labels of a tree; no spans for a DAG."""
         if not layers.is_tree:
             return cls.none(layers)
         below = np.zeros(len(layers.node), np.int64)  # labels at or below each neuron
         below[layers.ends] = 1
-        parent = np.append(0, layers.parent_lists[0])  # of a tree: one for each neuron below the root
+        parent = np.append(0, layers.parent_lists[0])  # one parent per neuron in a tree
         real = layers.option_neuron != STOP
         bounds = [*pairwise(layers.layer_offsets.tolist())]
         for start, end in reversed(bounds[1:]):
@@ -98,22 +98,22 @@ class LabelSpans(NamedTuple):
 
     @classmethod
     def none(cls, layers: Layers) -> LabelSpans:
-        """Return no spans, for a model without experts on labels."""
+        """Return empty spans."""
         nothing, no_labels = np.zeros(len(layers.option_neuron), np.int64), np.zeros(0, np.int64)
         neurons = len(layers.node)
         return cls(no_labels, nothing, nothing, np.zeros(neurons + 1, np.int64), no_labels, np.zeros(neurons, bool))
 
     def upper_nodes(self, layers: Layers) -> tuple[Ints, Ints, Ints]:
-        """Return the nodes at or above each label, from the lowest up, as the labels below them.
+        """Return the nodes at or above each label, from the lowest up, as spans of the labels below them.
 
-        Those of label ``j`` are ``offsets[j]:offsets[j + 1]`` of two more arrays, the first labels and the last. Nodes
-        with one label below them, with the same labels as the node before, or with all of them are left out.
+        The spans of label ``j`` are ``offsets[j]:offsets[j + 1]`` of two more arrays, their starts and ends. Nodes with
+        one label below them, with the same labels as the node before, or with all labels are left out.
         """
         real = np.flatnonzero(layers.option_neuron != STOP)
         option_to = np.zeros(len(layers.node), np.int64)
         option_to[layers.option_neuron[real]] = real
         label, neuron = np.arange(len(self.neuron)), self.neuron
-        size = np.ones(len(label), np.int64)  # labels below the node before
+        size = np.ones(len(label), np.int64)  # labels below the previous node
         uppers = [np.zeros((3, 0), np.int64)]
         while True:
             below_root = neuron != 0
@@ -121,7 +121,7 @@ class LabelSpans(NamedTuple):
             label, before = label[below_root], size[below_root]
             first, last = self.first[option], self.last[option]
             size, neuron = last - first, layers.option_parent[option].astype(np.int64)
-            on = size < len(self.neuron)  # higher up there are only nodes with all labels
+            on = size < len(self.neuron)  # all nodes further up have all labels
             label, neuron, size, new = label[on], neuron[on], size[on], (size > before)[on]
             if not len(label):
                 break
@@ -131,13 +131,13 @@ class LabelSpans(NamedTuple):
         return offsets_of(np.bincount(owner, minlength=len(self.neuron))), first[order], last[order]
 
     def labels_at(self, neurons: Ints) -> Ints:
-        """Return the label that ends at each of some neurons; at all of them one does."""
+        """Return the label that ends at each of the neurons."""
         order = np.argsort(self.neuron)
         return order[np.searchsorted(self.neuron, neurons, sorter=order)]
 
 
 def _labels_elsewhere(layers: Layers, neuron: Ints, first: Ints, last: Ints) -> tuple[Ints, Ints, NDArray[np.bool_]]:
-    """Return the labels below the node of each neuron that do not stand below the neuron, and where options overlap."""
+    """Return the labels below the node of each neuron outside its span, and which groups overlap."""
     neurons = len(layers.node)
     overlaps = np.zeros(neurons, bool)
     if layers.taxonomy.is_tree:

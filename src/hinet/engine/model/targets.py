@@ -1,7 +1,7 @@
-"""What rows are trained towards: labels as the options that lead to them, with every path of a label at once.
+"""Training targets: labels as the options that lead to them, with all paths of a label at once.
 
 A label of a DAG may have more paths than can be listed. Its target is the part of the layers between the root and the
-neurons the label ends at: one step for each neuron on the way, with the options of its group that lead on to the
+neurons that the label ends at: one step for each neuron on a path, with the options of its group that lead to the
 label. The probability of the label, the sum over all its traces, is then a forward sum over these steps.
 """
 
@@ -18,29 +18,29 @@ from hinet.errors import LabelError, quoted
 from hinet.ragged import Ints, freeze, gather, offsets_of, positions
 from hinet.taxonomy import Layers
 
-END = -1  # what a choice leads to when it stops at the label
+END = -1  # next step of a choice that stops at the label
 
 
 class TargetArrays(NamedTuple):
     """Targets as kernels read them: rows -> entries -> targets -> steps -> choices."""
 
     row_offsets: NDArray[np.int64]  # (n + 1,) entries of each row
-    entry_target: NDArray[np.int64]  # (entries,) one for each label of a row
+    entry_target: NDArray[np.int64]  # (entries,) one per label of a row
     entry_share: NDArray[np.float32]  # (entries,) weight of the label in the cost
     step_offsets: NDArray[np.int64]  # (targets + 1,) steps of each target, parents before children
     step_group: NDArray[np.int64]  # (steps,) the neuron whose group is chosen from
     choice_offsets: NDArray[np.int64]  # (steps + 1,) the options that lead to the label
     choice_option: NDArray[np.int64]  # (choices,) position in the group
-    choice_next: NDArray[np.int64]  # (choices,) step the option leads to, counted within the target, or END
+    choice_next: NDArray[np.int64]  # (choices,) next step, counted within the target, or END
 
     def end_neurons(self) -> NDArray[np.int64]:
-        """Return the neuron where each target of a tree ends: that of its last step."""
+        """Return the neuron that each target of a tree ends at."""
         return self.step_group[self.step_offsets[1:] - 1]
 
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """The labels of all rows, each as the steps and options that lead to it.
+    """The labels of all rows as steps and options that lead to them.
 
     Examples
     --------
@@ -62,7 +62,7 @@ class Targets:
 
     @classmethod
     def of(cls, traces: Traces) -> Targets:
-        """Return the targets of traces: whole labels, or single paths where these were given.
+        """Return the targets of traces: whole labels, or single paths if these are given.
 
         Raises
         ------
@@ -101,15 +101,15 @@ class Targets:
 
     @classmethod
     def of_labels(cls, layers: Layers, nodes: Ints, row_offsets: Ints) -> Targets:
-        """Return the targets of labels, given as positions in the taxonomy, all rows one after the other."""
+        """Return the targets of labels, given as positions in the taxonomy."""
         distinct, target = np.unique(nodes, return_inverse=True)
         return cls._of_choices(layers, row_offsets, target, *_choices_of_labels(layers, distinct), len(distinct))
 
     @classmethod
     def of_sets(cls, layers: Layers, nodes: Ints, row_offsets: Ints) -> Targets:
-        """Return one target a row for its set of labels: a step for each node that the row has, all its ancestors too.
+        """Return one target per row for its set of labels: one step per node of the row, including all ancestors.
 
-        A step may have any number of choices: the nodes below it that the row has, and the stop of a label.
+        A step may have any number of choices: the nodes of the row below it, and the stop of a label.
         """
         width, rows = np.int64(len(layers.node)), len(row_offsets) - 1
         neuron_of = np.zeros(len(layers.taxonomy), np.int64)
@@ -123,7 +123,7 @@ class Targets:
         real = np.flatnonzero(layers.option_neuron >= 0)
         option_to[layers.option_neuron[real]] = real
         ends = np.unique(row * width + neuron_of[nodes])
-        stop = layers.option_offsets[ends % width + 1] - 1  # the last of its group
+        stop = layers.option_offsets[ends % width + 1] - 1  # the last option of its group
         start = np.concatenate([reached // width * width + parent, ends])
         option = np.concatenate([option_to[reached % width], stop])
         order = np.lexsort((option, start))
@@ -145,9 +145,9 @@ class Targets:
     def _of_choices(
         cls, layers: Layers, row_offsets: Ints, target: Ints, start: Ints, leads_to: Ints, targets: int
     ) -> Targets:
-        """Return targets from the steps that each choice leads from and to, as ``target * neurons + neuron``, or END.
+        """Return targets from the start and end of each choice, as ``target * neurons + neuron``, or END.
 
-        Every step has a choice, so the choices tell the steps.
+        Every step has a choice, so the choices determine the steps.
         """
         width = np.int64(len(layers.node))
         order = np.lexsort((leads_to % width, start))
@@ -156,7 +156,7 @@ class Targets:
         step_keys, choices = np.unique(start, return_counts=True)
         step_offsets = offsets_of(np.bincount(step_keys // width, minlength=targets))
         goes_on = leads_to != END
-        option = layers.option_offsets[neuron + 1] - 1  # stop is the last of its group
+        option = layers.option_offsets[neuron + 1] - 1  # stop is the last option of its group
         option[goes_on] = layers.options_between(neuron[goes_on], leads_to[goes_on] % width)
         following = np.full(len(leads_to), END, np.int64)
         following[goes_on] = np.searchsorted(step_keys, leads_to[goes_on]) - step_offsets[leads_to[goes_on] // width]
@@ -174,7 +174,7 @@ class Targets:
         return cls(layers, arrays)
 
     def weighted(self, weights: NDArray[np.floating]) -> Targets:
-        """Return the same targets with the cost of every row times its weight."""
+        """Return the targets with the cost of every row multiplied by its weight."""
         share = self.arrays.entry_share * np.repeat(weights, np.diff(self.arrays.row_offsets)).astype(np.float32)
         return Targets(self.layers, self.arrays._replace(entry_share=share))
 
@@ -190,19 +190,19 @@ class Targets:
         return Targets(self.layers, chosen)
 
     def are_taken(self, counts: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return which targets have an end that rows take, given how much of some rows takes each option."""
+        """Return which targets have an end with rows, given the number of rows that take each option."""
         arrays = self.arrays
-        step = np.repeat(np.arange(len(arrays.step_group)), np.diff(arrays.choice_offsets))  # of each choice
-        target = np.repeat(np.arange(len(arrays.step_offsets) - 1), np.diff(arrays.step_offsets))  # of each step
-        taken = (arrays.choice_next == END) & (counts[self.choice_options()] > 0)
-        found = np.zeros(len(arrays.step_offsets) - 1, bool)
-        found[target[step[taken]]] = True
-        return found
+        step = np.repeat(np.arange(len(arrays.step_group)), np.diff(arrays.choice_offsets))  # (choices,)
+        target = np.repeat(np.arange(len(arrays.step_offsets) - 1), np.diff(arrays.step_offsets))  # (steps,)
+        ends = (arrays.choice_next == END) & (counts[self.choice_options()] > 0)
+        taken = np.zeros(len(arrays.step_offsets) - 1, bool)
+        taken[target[step[ends]]] = True
+        return taken
 
     def option_counts(self) -> NDArray[np.float64]:
-        """Return how much of the rows takes each option, (options,).
+        """Return the number of rows that take each option, (options,).
 
-        A label's options of a group share it evenly; those of a set of labels have all of it each.
+        The options of a label in a group share a row evenly; with sets of labels each option counts fully.
         """
         arrays = self.arrays
         targets = len(arrays.step_offsets) - 1
@@ -214,13 +214,13 @@ class Targets:
         return counts
 
     def group_counts(self) -> NDArray[np.float64]:
-        """Return how much of the rows passes through each group, (neurons,), of sets of labels."""
+        """Return the number of rows with sets of labels that reach each group, (neurons,)."""
         arrays = self.arrays
         mass = np.repeat(arrays.entry_share, np.diff(arrays.step_offsets)[arrays.entry_target])
         return np.bincount(arrays.step_group[self.row_steps()[1]], mass, len(self.layers.node)).astype(np.float64)
 
     def visited_options(self) -> tuple[Ints, Ints, NDArray[np.bool_]]:
-        """Return row and number of all options that sets of labels are a yes or no to, and which they are a yes to."""
+        """Return row and number of all options in the groups of sets of labels, and which of them apply."""
         sizes = np.where(self.layers.has_choice, np.diff(self.layers.option_offsets), 0)
         row, step = self.row_steps()
         group = self.arrays.step_group[step]
@@ -233,7 +233,7 @@ class Targets:
         return np.repeat(row, sizes[group]), positions(self.layers.option_offsets[group], sizes[group]), wanted
 
     def row_steps(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the row and the number of every step on the way of targets, one a row."""
+        """Return the row and the number of every step of targets, one target per row."""
         arrays = self.arrays
         lengths = np.diff(arrays.step_offsets)[arrays.entry_target]
         row = np.repeat(np.arange(len(self)), lengths)
@@ -256,7 +256,7 @@ def _paths_of(layers: Layers, nodes: Ints) -> NDArray[np.float64]:
 
 
 def _choices_of_labels(layers: Layers, labels: Ints) -> tuple[Ints, Ints]:
-    """Return the choices between the root and the ends of each label: found from the deepest layer up."""
+    """Return the choices between the root and the ends of each label, from the deepest layer up."""
     flat, offsets = layers.neurons_of
     ends, counts = gather(flat, offsets, labels)
     end_label = np.repeat(np.arange(len(labels)), counts)
@@ -278,7 +278,7 @@ def _choices_of_labels(layers: Layers, labels: Ints) -> tuple[Ints, Ints]:
 
 
 def _choices_of_paths(traces: Traces, chosen: Ints, first_target: int) -> tuple[Ints, Ints]:
-    """Return the choices of each of the chosen traces: one option a step."""
+    """Return the choices of the chosen traces, one option per step."""
     options, lengths = gather(*traces.options(), chosen)
     target = np.repeat(first_target + np.arange(len(chosen)), lengths)
     start = target * len(traces.layers.node) + traces.layers.option_parent[options]

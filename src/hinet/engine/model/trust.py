@@ -1,4 +1,4 @@
-"""How far the answer to a text is trusted, by the share of its n-grams that no training text had."""
+"""Trust in the answer to a text, which depends on the share of its n-grams that are unknown."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ MAX_RATE, MIN_POWER, MAX_POWER = 100.0, 0.1, 100.0
 
 
 class Trust(NamedTuple):
-    """Parameters of the trust in a row of which a share ``u`` is unknown: ``exp(-rate * u ** power)``.
+    """Parameters of the trust in a row with an unknown share ``u``: ``exp(-rate * u ** power)``.
 
-    A row without unknown n-grams is trusted fully. Trust ``t`` mixes the probabilities of a row with those of a model
-    that knows nothing: ``t P + (1 - t) Q``, where ``Q`` gives every label the same probability. So every label keeps
-    its rank.
+    Trust ``t`` mixes the probabilities of a row with uniform ones: ``t P + (1 - t) Q``, where ``Q`` gives every label
+    the same probability. So every label keeps its rank. A row without unknown n-grams has trust 1.
     """
 
     rate: float
     power: float
 
     def of(self, unknown: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the trust in rows by their shares of unknown n-grams.
+        """Return the trust in rows, given their shares of unknown n-grams.
 
         >>> Trust(rate=2.0, power=4.0).of(np.array([0, 0.5, 1])).round(3).tolist()
         [1.0, 0.882, 0.135]
@@ -35,7 +34,7 @@ class Trust(NamedTuple):
 
     @classmethod
     def restored(cls, described: Mapping[str, float]) -> Trust:
-        """Return the parameters that a manifest has, or raise HiNetError."""
+        """Return the parameters in a manifest, or raise HiNetError."""
         unknown = {*described} - {*cls._fields}
         if unknown:
             raise HiNetError(f"trust has the unknown entry {min(unknown)!r}; expected rate and power")

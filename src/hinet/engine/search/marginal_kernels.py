@@ -1,7 +1,7 @@
-"""Kernels that propagate probability from the root down the layers, for the best nodes and for labels.
+"""Kernels that propagate the probability of a row from the root down, summed over all paths.
 
-What falls below a floor is left aside and its groups are not scored; what was left aside bounds the error of every sum.
-Where that could change an answer, the row is propagated again with a lower floor.
+Neurons below a floor are skipped and their groups are not scored; the skipped mass bounds the error of every sum. A
+best node or label is thus exact: if the skipped mass could change it, the row is propagated again with a lower floor.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ PRECISION = 1e-4  # maximum error of the probability of a node of a DAG
 class Marginals(NamedTuple):
     """Probability of each neuron of one row, propagated from the root."""
 
-    mass: Any  # (neurons,) of neurons that were reached; zero elsewhere
-    stopped: Any  # (neurons,) of traces that end there
+    mass: Any  # (neurons,) probability of reached neurons; zero elsewhere
+    stopped: Any  # (neurons,) probability of traces that end there
     best: Any  # (neurons,) probability of the most probable path down to a neuron
     above: Any  # (neurons,) the neuron before it on that path
     reached: Any  # (neurons,) the neurons that were reached, parents before children
@@ -33,13 +33,13 @@ class Marginals(NamedTuple):
 
 
 class Correction(NamedTuple):
-    """Corrections of the probabilities of rows, as :mod:`hinet.engine.search.odds_scaling` has them."""
+    """Corrections of the probabilities of rows, see :mod:`hinet.engine.search.odds_scaling`."""
 
     node: Any  # (n,) the end of the best trace, -1 for none but the root
-    shift: Any  # (n,) the share of all other traces that it is given
-    floor: Any  # (n,) what is left aside: less than the best trace has, so that all of it is reached
+    shift: Any  # (n,) share of all other traces that is added to it
+    floor: Any  # (n,) neurons below it are skipped; lower than the best trace, so that all of it is reached
     trust: Any  # (n,) 1 leaves probabilities as they are
-    shares: Any  # (nodes + 1,) share of each node of the labels; of a single label
+    shares: Any  # (nodes + 1,) share of the labels below each node, then of one label
 
 
 @inlined
@@ -59,7 +59,7 @@ def allocate_marginals(groups):
 
 @inlined
 def clear_marginals(marginals, count):
-    """Forget the neurons that were reached."""
+    """Clear the neurons that were reached."""
     for index in range(count):
         marginals.mass[marginals.reached[index]] = 0
         marginals.stopped[marginals.reached[index]] = 0
@@ -67,7 +67,7 @@ def clear_marginals(marginals, count):
 
 
 def steps_of_marginals(rows, groups, experts, floor):
-    """Guess how often loops turn to propagate rows, to all neurons if nothing is left aside."""
+    """Estimate the loop iterations of propagating rows, to all neurons if nothing is skipped."""
     steps = 4 * steps_of_rows(rows, groups, experts) + 2 * len(groups.first_row)
     if floor > 0:
         return steps
@@ -77,22 +77,22 @@ def steps_of_marginals(rows, groups, experts, floor):
 
 @inlined
 def propagate(rows, row, groups, experts, reading, floor, marginals):
-    """Propagate probability from the root down, leaving aside neurons whose mass is below ``floor``.
+    """Propagate probability from the root down, skipping neurons whose mass is below ``floor``.
 
-    Returns the number of neurons reached, the mass left aside, and the outputs touched. The row must have been read.
+    Returns the number of neurons reached, the skipped mass, and the outputs scored. The row must have been read.
     """
     logits = marginals.logits
     marginals.mass[0] = 1.0
     marginals.best[0] = 1.0
     marginals.reached[0] = 0
-    count, index, aside, touched = 1, 0, 0.0, 0
+    count, index, skipped, touched = 1, 0, 0.0, 0
     while index < count:
-        # All parents of a neuron are in the layer above it and so come before it: its mass is complete.
+        # The parents of a neuron are in the layer above it and so come before it: its mass is complete.
         neuron = marginals.reached[index]
         index += 1
         mass, best = marginals.mass[neuron], marginals.best[neuron]
         if mass < floor:
-            aside += mass
+            skipped += mass
             continue
         start = groups.option_offsets[neuron]
         size = groups.option_offsets[neuron + 1] - start
@@ -114,7 +114,7 @@ def propagate(rows, row, groups, experts, reading, floor, marginals):
                 if best * share > marginals.best[target]:
                     marginals.best[target] = best * share
                     marginals.above[target] = neuron
-    return count, aside, touched
+    return count, skipped, touched
 
 
 def _steps_of_nodes(rows, groups, experts, *_):
@@ -123,15 +123,14 @@ def _steps_of_nodes(rows, groups, experts, *_):
 
 @kernel(steps=_steps_of_nodes)
 def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, depth, correction, cut, surest, is_tree):
-    """Return for each row a node chosen by the probabilities of nodes, its own, and the outputs touched.
+    """Return one node per row chosen by corrected node probabilities, its probability, and the outputs scored.
 
-    Probabilities are those propagated, corrected. With ``surest`` the deepest node with a probability of at least
-    ``cut``, else the node with the largest sum over itself and its ancestors of their probability less ``cut``.
-    ``ancestors`` of a node include itself, not the root. A row for which no node qualifies gets the best node right
-    below the root.
+    With ``surest``, it is the deepest node with a probability of at least ``cut``, otherwise the node with the largest
+    sum of probability minus ``cut`` over itself and its ancestors. ``ancestors`` of a node include itself, not the
+    root. A row without such a node gets the best node right below the root.
 
-    In a tree the probability of a node that was reached is exact. In a DAG some of its paths may have been left aside;
-    the row is propagated with lower floors until probabilities are precise, and no other node can be at the threshold.
+    In a tree the probability of a reached node is exact. In a DAG some of its paths may have been skipped; the row is
+    then propagated with lower floors until probabilities are precise and no other node can reach the threshold.
     """
     count = len(rows.indptr) - 1
     reading, marginals = allocate_reading(1, experts), allocate_marginals(groups)
@@ -143,13 +142,13 @@ def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, dept
         touched[row] += read_row(rows, row, experts, reading, 0)
         floor, shift, trust = correction.floor[row], correction.shift[row], correction.trust[row]
         while True:
-            reached, aside, outputs = propagate(rows, row, groups, experts, reading, floor, marginals)
+            reached, skipped, outputs = propagate(rows, row, groups, experts, reading, floor, marginals)
             touched[row] += outputs
             for index in range(1, reached):
                 neuron = marginals.reached[index]
                 node = node_of[neuron]
                 node_mass[node] += trust * (1 - shift) * marginals.mass[neuron] + (1 - trust) * correction.shares[node]
-            if is_tree or is_decided(marginals, reached, node_of, node_mass, aside, cut):
+            if is_tree or is_decided(marginals, reached, node_of, node_mass, skipped, cut):
                 break
             clear_nodes(marginals, reached, node_of, node_mass)
             clear_marginals(marginals, reached)
@@ -178,20 +177,20 @@ def best_nodes(rows, groups, experts, node_of, ancestors, ancestor_offsets, dept
 
 
 @inlined
-def is_decided(marginals, reached, node_of, node_mass, aside, cut):
-    """Return whether the mass left aside is next to nothing, and cannot lift any node to the threshold ``cut``."""
-    if aside == 0:
+def is_decided(marginals, reached, node_of, node_mass, skipped, cut):
+    """Return whether the skipped mass is negligible and cannot lift any node to the threshold ``cut``."""
+    if skipped == 0:
         return True
     undecided = 0
     for index in range(1, reached):
         mass = node_mass[node_of[marginals.reached[index]]]
-        undecided += mass < cut and mass + aside >= cut
-    return undecided == 0 and aside <= PRECISION and aside < cut
+        undecided += mass < cut and mass + skipped >= cut
+    return undecided == 0 and skipped <= PRECISION and skipped < cut
 
 
 @inlined
 def clear_nodes(marginals, reached, node_of, node_mass):
-    """Forget the probabilities of the nodes that were reached."""
+    """Clear the probabilities of the nodes that were reached."""
     for index in range(1, reached):
         node_mass[node_of[marginals.reached[index]]] = 0
 
@@ -211,18 +210,18 @@ def top_node(groups, marginals, reached, node_of, node_mass):
 
 
 class LabelSums(NamedTuple):
-    """The labels that the probability of one row was summed by."""
+    """Probabilities of one row summed by label."""
 
     mass: Any  # (nodes,) probability of a label; zero elsewhere
     trace: Any  # (nodes,) probability of its best trace
     end: Any  # (nodes,) the neuron at which that trace ends
-    node: Any  # (nodes,) the labels, those first that are in an answer
+    node: Any  # (nodes,) the labels; those of the answer come first
     heap_mass: Any  # (nodes,)
     heap_node: Any  # (nodes,)
 
 
 class LabelLists(NamedTuple):
-    """The labels in the answers, those of all rows one after the other, with the best trace of each."""
+    """The labels of all rows one after the other, with the best trace of each."""
 
     node: Any  # (labels,)
     probability: Any  # (labels,) summed over all traces
@@ -233,12 +232,12 @@ class LabelLists(NamedTuple):
 
 
 @inlined
-def allocate_label_lists(most, height):
-    """Make room for so many labels, with traces of at most ``height`` neurons; for 0, without traces."""
-    traces = most if height > 0 else 0
+def allocate_label_lists(max_labels, height):
+    """Allocate lists of labels with traces of up to ``height`` neurons; without traces if it is 0."""
+    traces = max_labels if height > 0 else 0
     return LabelLists(
-        np.empty(most, np.int64),
-        np.empty(most, np.float64),
+        np.empty(max_labels, np.int64),
+        np.empty(max_labels, np.float64),
         np.empty(traces, np.float64),
         np.zeros(traces, np.int64),
         np.empty((traces, height), np.int32),
@@ -246,21 +245,21 @@ def allocate_label_lists(most, height):
     )
 
 
-def _steps_of_labels(rows, groups, experts, node_of, k, floor, most, height):
+def _steps_of_labels(rows, groups, experts, node_of, k, floor, max_labels, height):
     return steps_of_marginals(rows, groups, experts, floor) + len(node_of)
 
 
 @kernel(steps=_steps_of_labels)
-def likely_labels(rows, groups, experts, node_of, k, floor, most, height):
+def likely_labels(rows, groups, experts, node_of, k, floor, max_labels, height):
     """Return the most probable labels of each row, summed over all their traces.
 
-    With ``k``, the ``k`` best, the best first. If what is left aside below ``floor`` could still change them, the row
-    is propagated again with a floor a hundred times lower, and at last without one; so the answer is exact. With the
-    ``height`` of the layers instead of 0, the best trace of each label is given too, exactly as well.
+    With ``k``, the ``k`` best in order. If mass skipped below ``floor`` could change them, the row is propagated again
+    with a floor a hundred times lower, and finally without one, so the answer is exact. With the ``height`` of the
+    layers instead of 0, the best trace of each label is returned too, also exactly.
 
-    Without ``k``, all labels of at least ``floor``, in any order; what falls below it on the way is left aside.
+    With ``k = 0``, all labels of at least ``floor`` in any order, without mass that was skipped.
 
-    Returns how many labels each row has, lists of at most ``most`` labels a row, and the outputs touched.
+    Returns the number of labels of each row, lists of at most ``max_labels`` labels per row, and the outputs scored.
     """
     count = len(rows.indptr) - 1
     reading, marginals = allocate_reading(1, experts), allocate_marginals(groups)
@@ -273,30 +272,30 @@ def likely_labels(rows, groups, experts, node_of, k, floor, most, height):
         np.empty(nodes),
         np.empty(nodes, np.int32),
     )
-    lists = allocate_label_lists(count * most, height)
+    lists = allocate_label_lists(count * max_labels, height)
     labels, touched = np.zeros(count, np.int64), np.zeros(count, np.int64)
     used = 0
     for row in range(count):
         touched[row] += read_row(rows, row, experts, reading, 0)
-        least = floor
+        lowest = floor
         while True:
-            reached, aside, outputs = propagate(rows, row, groups, experts, reading, least, marginals)
+            reached, skipped, outputs = propagate(rows, row, groups, experts, reading, lowest, marginals)
             touched[row] += outputs
             summed = sum_labels(marginals, reached, node_of, sums)
             if k > 0:
                 rank_labels(min(k + 1, summed), summed, sums)
-            if k == 0 or least == 0.0 or is_settled(k, summed, aside, least if height > 0 else 0.0, sums):
+            if k == 0 or lowest == 0.0 or is_settled(k, summed, skipped, lowest if height > 0 else 0.0, sums):
                 break
             clear_labels(summed, sums)
             clear_marginals(marginals, reached)
-            least = least / LOWER if least > LOWEST_FLOOR else 0.0
+            lowest = lowest / LOWER if lowest > LOWEST_FLOOR else 0.0
         for index in range(summed if k == 0 else min(k, summed)):
             node = sums.node[index]
             if k > 0 or sums.mass[node] >= floor:
                 lists.node[used], lists.probability[used] = node, sums.mass[node]
                 if height > 0:
                     lists.trace[used] = sums.trace[node]
-                    walk_back(sums.end[node], marginals, lists, used)
+                    trace_back(sums.end[node], marginals, lists, used)
                 used += 1
                 labels[row] += 1
         clear_labels(summed, sums)
@@ -315,7 +314,7 @@ def likely_labels(rows, groups, experts, node_of, k, floor, most, height):
 
 @inlined
 def sum_labels(marginals, reached, node_of, sums):
-    """Sum what stopped at the neurons that were reached by their labels; return how many labels there are."""
+    """Sum the mass that stopped at reached neurons by label; return the number of labels."""
     summed = 0
     for index in range(reached):
         neuron = marginals.reached[index]
@@ -335,7 +334,7 @@ def sum_labels(marginals, reached, node_of, sums):
 
 @inlined
 def rank_labels(k, summed, sums):
-    """Put the ``k`` labels of largest probability first, in their order."""
+    """Move the ``k`` most probable labels to the front, in order."""
     for index in range(summed):
         node = sums.node[index]
         heap_push(sums.heap_mass, sums.heap_node, index, sums.mass[node], node)
@@ -347,24 +346,24 @@ def rank_labels(k, summed, sums):
 
 
 @inlined
-def is_settled(k, summed, aside, least, sums):
-    """Return whether the first ``k`` labels stay so, whatever becomes of the mass that was left aside.
+def is_settled(k, summed, skipped, lowest, sums):
+    """Return whether the skipped mass cannot change the first ``k`` labels.
 
-    Their best traces too must be at least ``least``, which no trace through what was left aside is.
+    Their best traces must also have at least the probability ``lowest``, which no trace through skipped neurons has.
     """
-    if summed < k and aside > 0:
+    if summed < k and skipped > 0:
         return False
     for index in range(min(k, summed)):
         node = sums.node[index]
         following = sums.mass[sums.node[index + 1]] if index + 1 < summed else 0.0
-        if not sums.mass[node] - following >= aside or sums.trace[node] < least:
+        if not sums.mass[node] - following >= skipped or sums.trace[node] < lowest:
             return False
     return True
 
 
 @inlined
-def walk_back(end, marginals, lists, index):
-    """Write down the best trace to a neuron."""
+def trace_back(end, marginals, lists, index):
+    """Write the best trace to a neuron."""
     length, neuron = 0, end
     while neuron > 0:
         length += 1
@@ -379,6 +378,6 @@ def walk_back(end, marginals, lists, index):
 
 @inlined
 def clear_labels(summed, sums):
-    """Forget the labels of a row."""
+    """Clear the labels of a row."""
     for index in range(summed):
         sums.mass[sums.node[index]] = 0

@@ -1,16 +1,16 @@
-"""Corrections of the probabilities of rows of a tree: log odds scaled, and less trust where words are unknown.
+"""Corrections of the probabilities of rows of a tree: scaled log odds, and trust in rows with unknown words.
 
-Scaling the log odds of the best trace ``y`` against all others takes its probability ``c`` to ``c'`` with
-``logit c' = odds_scale * logit c``, and all others with it in proportion: ``P' = (1 - g) P + g [is y]``, ``g`` being
-``(c' - c) / (1 - c)``. That is a distribution over traces again, in which every trace keeps its rank: ``y`` stays best
-because a scale of at most 1 leaves odds above 1 there, and raises lower ones.
+Scaling the log odds of the best trace ``y`` against all others changes its probability ``c`` to ``c'`` with
+``logit c' = odds_scale * logit c``, and all others in proportion: ``P' = (1 - g) P + g [is y]`` with
+``g = (c' - c) / (1 - c)``. This is again a distribution over traces, in which every trace keeps its rank: a scale of at
+most 1 leaves odds above 1 there, and raises lower ones.
 
-Trust ``t`` in a row then takes ``P'`` to ``t P' + (1 - t) Q``, see :class:`hinet.engine.model.trust.Trust`. ``Q`` of a
-node is its share of the labels: those at and below it.
+Trust ``t`` in a row then changes ``P'`` to ``t P' + (1 - t) Q``, see :class:`hinet.engine.model.trust.Trust`. ``Q`` of
+a node is the share of the labels at and below it.
 
-With several labels per row, each node and label has a probability of its own, and all of them are calibrated by one
-increasing map of log odds: ``logit p' = odds_scale * logit p + odds_offset``. So no rank changes, and no node becomes
-more probable than its parent.
+With several labels per row, each node and label has its own probability, and one increasing map of log odds calibrates
+all of them: ``logit p' = odds_scale * logit p + odds_offset``. So no rank changes, and no node becomes more probable
+than its parent.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hinet.ragged import positions
 
 Floats = NDArray[np.float64]
 
-SURE = 1e-6  # what single precision can tell from certainty
+SURE = 1e-6  # smallest distance from certainty in single precision
 
 
 def rescale(best: Floats, odds_scale: float) -> Floats:
@@ -35,7 +35,7 @@ def rescale(best: Floats, odds_scale: float) -> Floats:
 
 
 def odds_shift(best: Floats, odds_scale: float) -> Floats:
-    """Return ``g`` of rows whose best traces have these probabilities: the share of all others that it is given.
+    """Return ``g`` of rows, given the probabilities of their best traces.
 
     >>> odds_shift(np.array([0.1, 0.5, 0.9]), 0.8).round(3).tolist()
     [0.052, 0.0, -0.471]
@@ -49,18 +49,18 @@ def odds_shift(best: Floats, odds_scale: float) -> Floats:
 def scaled_traces(traces: Traces, log_p: Floats, odds_scale: float) -> tuple[Traces, Floats]:
     """Return the best traces of rows of a tree, and the log probabilities along them, with scaled odds.
 
-    The first trace of a row is its best; ``log_p`` is that of the way down to each neuron.
+    The first trace of a row is its best; ``log_p`` is that of the path down to each neuron.
     """
     assert traces.log_p is not None
     lengths, counts = np.diff(traces.offsets), np.diff(traces.row_offsets)
-    first = np.repeat(traces.row_offsets[:-1], counts)  # of each trace, the best trace of its row
+    first = np.repeat(traces.row_offsets[:-1], counts)  # (traces,) the best trace of its row
     shift = odds_shift(np.exp(traces.log_p[first]), odds_scale)
     is_best = first == np.arange(len(first))
     step = positions(np.zeros(len(lengths), np.int64), lengths)
-    beside = np.repeat(traces.offsets[first], lengths) + np.minimum(step, np.repeat(lengths[first], lengths) - 1)
-    on_the_way = traces.neurons[beside] == traces.neurons if len(beside) else np.zeros(0, bool)
+    aligned = np.repeat(traces.offsets[first], lengths) + np.minimum(step, np.repeat(lengths[first], lengths) - 1)
+    on_best_path = traces.neurons[aligned] == traces.neurons if len(aligned) else np.zeros(0, bool)
     of_trace = _shifted(traces.log_p, shift, is_best)
-    along = _shifted(log_p, np.repeat(shift, lengths), on_the_way)
+    along = _shifted(log_p, np.repeat(shift, lengths), on_best_path)
     return Traces(traces.layers, traces.row_offsets, traces.offsets, traces.neurons, of_trace), along
 
 
@@ -85,7 +85,7 @@ def scaled_labels(probability: Floats, row_offsets: NDArray[np.int64], odds_scal
 
 
 def map_log_odds(log_p: Floats, odds_scale: float, odds_offset: float) -> Floats:
-    """Return log probabilities with their log odds scaled and shifted; what is certain stays so.
+    """Return log probabilities with their log odds scaled and shifted; certainty stays certain.
 
     >>> np.exp(map_log_odds(np.log([0.1, 0.5, 1.0]), 0.8, 0.5)).round(3).tolist()
     [0.221, 0.622, 1.0]
@@ -107,7 +107,7 @@ def unmap_log_odds(probability: float, odds_scale: float, odds_offset: float) ->
 def trusted_traces(traces: Traces, log_p: Floats, trust: Floats, shares: Floats) -> tuple[Traces, Floats]:
     """Return traces, and the log probabilities along them, with the trust in every row, (n,).
 
-    ``shares`` has the share of every node of the labels, and then that of a single label.
+    ``shares`` has the share of the labels below every node, then that of a single label.
     """
     assert traces.log_p is not None
     of_trace = np.repeat(trust, np.diff(traces.row_offsets))

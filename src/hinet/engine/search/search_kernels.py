@@ -1,8 +1,8 @@
-"""Kernels that find the best traces by best-first search from the root: only groups that can matter are scored.
+"""Kernels that find the best traces by best-first search from the root, scoring only groups that can matter.
 
-As no factor exceeds 1, the first complete trace that a search takes from its heap is the most probable one, the second
-the next, and so on. The searches of many rows go on side by side, a step of each at a time, and all rows that wait for
-one group are scored by it one after the other, so that its weights are fetched once.
+As no factor exceeds 1, the first complete trace that a search pops from its heap is the most probable one, the second
+the next, and so on. The searches of many rows advance in parallel, one step at a time, and all rows that wait for the
+same group are scored one after the other, so that its weights are fetched once.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from hinet.engine.model.log_kernels import log_softmax
 from hinet.engine.search.scoring_kernels import allocate_reading, read_row, score_group, score_listed, steps_of_rows
 
 STOP = -1
-MANY_TRACES = 4  # that take about twice as long to find as one
+MANY_TRACES = 4  # number of traces that take about twice as long to find as one
 
 
 class Searches(NamedTuple):
-    """Searches that go on side by side; row ``i`` of each array is that of a row.
+    """Searches of several rows; element ``i`` of each array belongs to row ``i``.
 
     An *entry* is a neuron, or the stop, reached by one path; entry 0 is the root.
     """
 
-    neuron: Any  # (n, room) of entries: the neuron reached, or STOP
-    parent: Any  # (n, room) the entry above
-    score: Any  # (n, room) log probability
-    heap_score: Any  # (n, room)
-    heap_entry: Any  # (n, room)
+    neuron: Any  # (n, capacity) the neuron of each entry, or STOP
+    parent: Any  # (n, capacity) the entry above
+    score: Any  # (n, capacity) log probability
+    heap_score: Any  # (n, capacity)
+    heap_entry: Any  # (n, capacity)
     entries: Any  # (n,)
     heap: Any  # (n,) entries in the heap
-    opening: Any  # (n,) the entry whose group is to be scored next
-    completed: Any  # (n,) complete traces met so far, of which at most k are kept
+    opening: Any  # (n,) the entry whose group is scored next
+    completed: Any  # (n,) complete traces so far, of which at most k are kept
     best: Any  # (n, k) their log probabilities
     ends: Any  # (n, k) entries of the answers
-    answers: Any  # (n,) how many there are; where there was no room, less than 0: the entries there must be room for
-    touched: Any  # (n,) outputs looked at
+    answers: Any  # (n,) number of answers; if the capacity was too small, minus the number of entries needed
+    touched: Any  # (n,) outputs scored
 
 
 @inlined
-def allocate_searches(count, k, room):
-    """Make room for the searches of so many rows, each with its root entry."""
+def allocate_searches(count, k, capacity):
+    """Allocate the searches of ``count`` rows, each with its root entry."""
     searches = Searches(
-        np.empty((count, room), np.int32),
-        np.empty((count, room), np.int32),
-        np.empty((count, room), np.float64),
-        np.empty((count, room), np.float64),
-        np.empty((count, room), np.int32),
+        np.empty((count, capacity), np.int32),
+        np.empty((count, capacity), np.int32),
+        np.empty((count, capacity), np.float64),
+        np.empty((count, capacity), np.float64),
+        np.empty((count, capacity), np.int32),
         np.ones(count, np.int64),
         np.ones(count, np.int64),
         np.zeros(count, np.int64),
@@ -68,46 +68,46 @@ def allocate_searches(count, k, room):
     return searches
 
 
-def _steps_of_search(rows, groups, experts, k, lowest, room):
+def _steps_of_search(rows, groups, experts, k, lowest, capacity):
     return (1 + k / MANY_TRACES) * steps_of_rows(rows, groups, experts)
 
 
 @kernel(steps=_steps_of_search)
-def best_traces(rows, groups, experts, k, lowest, room):
-    """Return the ``k`` best traces of every row, but those less probable than the log probability ``lowest``.
+def best_traces(rows, groups, experts, k, lowest, capacity):
+    """Return the ``k`` best traces of every row with a log probability of at least ``lowest``.
 
-    These are: the number of traces of each row, the length and log P of each trace, its neurons, the log P of the path
-    down to each of them, and the outputs touched for each row. A search has room for ``room`` entries; where they do
-    not suffice, the number of traces is less than 0: that of the entries there must be room for.
+    Returns the number of traces of each row, the length and log P of each trace, its neurons, the log P of the path
+    down to each of them, and the outputs scored for each row. If a search needs more than ``capacity`` entries, its
+    number of traces is negative: minus the capacity needed.
     """
     count = len(rows.indptr) - 1
     reading, listing, searches = (
         allocate_reading(count, experts),
         allocate_listing(rows, experts.wide, experts.mix[WIDE] != 0),
-        allocate_searches(count, k, room),
+        allocate_searches(count, k, capacity),
     )
-    logits = np.empty(room, np.float32)
+    logits = np.empty(capacity, np.float32)
     for row in range(count):
         searches.touched[row] = read_row(rows, row, experts, reading, row)
-    waiting = go_on(np.arange(count), groups, lowest, searches)
+    waiting = advance_searches(np.arange(count), groups, lowest, searches)
     while len(waiting) > 0:
         first = 0
         while first < len(waiting):
             last = end_of_group(waiting, first, searches)
             open_group(rows, waiting[first:last], groups, experts, reading, listing, searches, logits)
             first = last
-        waiting = go_on(waiting, groups, lowest, searches)
-    return read_off(searches)
+        waiting = advance_searches(waiting, groups, lowest, searches)
+    return collect_answers(searches)
 
 
 @inlined
-def go_on(waiting, groups, lowest, searches):
-    """Go on with the searches of rows until each needs a group scored; return those that do, sorted by group."""
+def advance_searches(waiting, groups, lowest, searches):
+    """Advance the searches of rows until each needs a group scored; return those that do, sorted by group."""
     count = len(searches.answers)
     still = 0
     for row in waiting:
         if needs_group(row, groups, lowest, searches):
-            # Group and row in one number are sorted faster than an order of rows by group is found.
+            # Sorting numbers that combine group and row is faster than finding the order of rows by group.
             waiting[still] = np.int64(searches.neuron[row, searches.opening[row]]) * count + row
             still += 1
     waiting = waiting[:still]
@@ -129,12 +129,12 @@ def end_of_group(waiting, first, searches):
 
 
 @inlined
-def open_group(rows, asking, groups, experts, reading, listing, searches, logits):
-    """Score the group that the asking rows wait for, and add its options to their searches."""
-    neuron = np.int64(searches.neuron[asking[0], searches.opening[asking[0]]])
+def open_group(rows, waiting_rows, groups, experts, reading, listing, searches, logits):
+    """Score the group that some rows wait for, and add its options to their searches."""
+    neuron = np.int64(searches.neuron[waiting_rows[0], searches.opening[waiting_rows[0]]])
     size = groups.option_offsets[neuron + 1] - groups.option_offsets[neuron]
-    listed = list_weights(rows, asking, neuron, experts.wide, listing)
-    for row in asking:
+    listed = list_weights(rows, waiting_rows, neuron, experts.wide, listing)
+    for row in waiting_rows:
         if listed:
             score_listed(rows, row, neuron, groups, experts, listing, reading, row, logits)
         else:
@@ -143,13 +143,13 @@ def open_group(rows, asking, groups, experts, reading, listing, searches, logits
         searches.touched[row] += size
         open_entry(row, searches.opening[row], groups, searches, logits)
     if listed:
-        forget_weights(rows, asking, listing)
+        forget_weights(rows, waiting_rows, listing)
 
 
 @inlined
 def needs_group(row, groups, lowest, searches):
-    """Go on with the search of a row; return whether it needs the group below ``opening`` scored, or is at its end."""
-    k, room = searches.best.shape[1], searches.neuron.shape[1]
+    """Advance the search of a row; return whether it needs the group below ``opening`` scored."""
+    k, capacity = searches.best.shape[1], searches.neuron.shape[1]
     neuron_of, score_of, ends = searches.neuron[row], searches.score[row], searches.ends[row]
     heap_score, heap_entry = searches.heap_score[row], searches.heap_entry[row]
     heap, answers, needs = searches.heap[row], searches.answers[row], False
@@ -167,7 +167,7 @@ def needs_group(row, groups, lowest, searches):
             answers += 1
             continue
         needed = searches.entries[row] + groups.option_offsets[neuron + 1] - groups.option_offsets[neuron]
-        if needed > room:
+        if needed > capacity:
             answers = -needed
             break
         searches.opening[row] = entry
@@ -186,7 +186,7 @@ def is_certain(neuron, groups):
 
 @inlined
 def follow_certain(row, entry, groups, searches):
-    """Go down from an entry while there is only one option, as far as there is room; return the last entry.
+    """Descend from an entry while there is only one option and capacity; return the last entry.
 
     That option is as probable as the entry itself, the best of the heap, so it need not wait there.
     """
@@ -198,7 +198,7 @@ def follow_certain(row, entry, groups, searches):
         entry = made
         made += 1
         if is_leaf(neuron, groups):
-            searches.completed[row] = kept_best(searches.best[row], searches.completed[row], score)
+            searches.completed[row] = keep_best(searches.best[row], searches.completed[row], score)
     searches.entries[row] = made
     return entry
 
@@ -220,9 +220,9 @@ def open_entry(row, entry, groups, searches, log_p):
         heap_push(heap_score, heap_entry, heap, reached, made)
         made += 1
         heap += 1
-        # A leaf is as good as complete; its certain stop, taken later, is not counted again.
+        # A leaf counts as complete; its certain stop, popped later, is not counted again.
         if target == STOP or is_leaf(target, groups):
-            completed = kept_best(best, completed, reached)
+            completed = keep_best(best, completed, reached)
     searches.entries[row], searches.heap[row], searches.completed[row] = made, heap, completed
 
 
@@ -233,8 +233,8 @@ def is_leaf(neuron, groups):
 
 
 @inlined
-def kept_best(best, completed, score):
-    """Keep a score among the largest of ``completed`` in descending order; return how many there are now."""
+def keep_best(best, completed, score):
+    """Insert a score into the largest ``completed`` ones in descending order; return their number."""
     index = min(completed, len(best) - 1)
     if completed == len(best) and score <= best[index]:
         return completed
@@ -247,7 +247,7 @@ def kept_best(best, completed, score):
 
 @inlined
 def heap_push(heap_score, heap_entry, size, score, entry):
-    """Add an entry to a heap of ``size`` entries, the largest score on top."""
+    """Push an entry onto a max-heap of ``size`` entries."""
     index = size
     while index > 0:
         parent = (index - 1) >> 1
@@ -260,7 +260,7 @@ def heap_push(heap_score, heap_entry, size, score, entry):
 
 @inlined
 def heap_pop(heap_score, heap_entry, size):
-    """Take the top of a heap of ``size`` entries away; its rest are the first ``size - 1``."""
+    """Remove the top of a max-heap of ``size`` entries."""
     size -= 1
     score, entry = heap_score[size], heap_entry[size]
     index = 0
@@ -278,7 +278,7 @@ def heap_pop(heap_score, heap_entry, size):
 
 
 @inlined
-def read_off(searches):
+def collect_answers(searches):
     """Return the answers as :func:`best_traces` does."""
     total, steps = 0, 0
     for row in range(len(searches.answers)):
@@ -305,7 +305,7 @@ def read_off(searches):
 
 @inlined
 def length_of(row, end, parent):
-    """Return how many neurons a trace passes below the root, by its last entry."""
+    """Return the number of neurons of a trace below the root, given its last entry."""
     length = 0
     above = parent[row, end]
     while above > 0:

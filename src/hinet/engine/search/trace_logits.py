@@ -1,4 +1,4 @@
-"""The groups on the way to labels that are fixed: their logits once, the labels' probabilities at any temperature."""
+"""Logits on the paths to given labels, scored once for probabilities at any temperature."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ Ints = NDArray[np.int64]
 
 
 class TraceLogits(NamedTuple):
-    """The logits of all options of every group on the way to one label a row, by all its paths.
+    """Logits of all options of the groups on all paths to one label per row.
 
-    Every neuron on the way is a step, and the end of every row one more. A *choice* is an option that leads from one
-    step to the next; choices are sorted by the layer they lead into, then by the step.
+    Every neuron on a path is a step, and the end of every row is one more. A *choice* is an option that leads from one
+    step to the next; choices are sorted by the layer they lead to, then by the step.
     """
 
-    logits: Floats  # of all options of all groups
+    logits: Floats  # (options of all groups,)
     offsets: Ints  # (groups + 1,) the options of each group
     choice_from: Ints  # (choices,) step
-    choice_group: Ints  # (choices,) the group it is made in, -1 where it is certain
-    choice_logit: Ints  # (choices,) which of the logits is its own
-    run_starts: Ints  # (runs,) the choices that lead to one step are a run
-    run_to: Ints  # (runs,) that step; after all others, the ends of rows
+    choice_group: Ints  # (choices,) its group, -1 for a single option
+    choice_logit: Ints  # (choices,) index of its logit
+    run_starts: Ints  # (runs,) a run has the choices that lead to one step
+    run_to: Ints  # (runs,) that step; the ends of rows come last
     layer_runs: Ints  # (layers + 1,) the runs that lead into each layer
     rows: int
 
     @classmethod
     def of(cls, targets: Targets, logits: Floats) -> TraceLogits:
-        """Return those of one target a row, with logits as ``Predictor.logits_along`` gives them."""
+        """Return the object for one target per row, with logits of ``Predictor.logits_along``."""
         arrays, layers = targets.arrays, targets.layers
         row, step = targets.row_steps()
         group = arrays.step_group[step]
@@ -94,7 +94,7 @@ class TraceLogits(NamedTuple):
 
 
 def cells_of(targets: Targets) -> Ints:
-    """Return how many numbers each row would hold, (n,): its logits and its choices."""
+    """Return the numbers of logits and choices of each row, (n,)."""
     arrays, layers = targets.arrays, targets.layers
     sizes = np.diff(layers.option_offsets)[arrays.step_group] + np.diff(arrays.choice_offsets)
     total = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])[arrays.step_offsets]

@@ -1,9 +1,8 @@
-"""Kernels that train a deep expert a row at a time: forward, cost, gradient and update in one go.
+"""Kernels that train a deep expert: forward pass, cost, gradient and update of a row in one pass.
 
-A row is taken through the groups on the way to its labels by :func:`train_deep`. The flat expert scores all labels
-(:func:`train_flat`). Neither its weights nor those of dense columns stay in the processor's cache from row to row: a
-few rows are taken at once, a lane each, before any of them updates. The steps from features to hidden units and back
-are the same.
+:func:`train_deep` scores the groups on the paths to the labels of a row, :func:`train_flat` all labels. The weights of
+the flat expert and of dense columns do not stay in the processor's cache from row to row, so a few rows, one lane each,
+are scored together before any of them updates. Both share the steps between features and hidden units.
 """
 
 from __future__ import annotations
@@ -18,42 +17,42 @@ from hinet.engine.model.experts.deep import logit_of
 from hinet.engine.training.target_kernels import allocate_scratch, assign_targets, list_groups, normalise, rate_at
 
 F4 = np.float32
-CERTAIN = F4(1e-3)  # gradients of logits below this are not worth touching a row of weights
-BIAS_RATE = F4(0.1)  # rates of biases, as shares of the weights' rate
+CERTAIN = F4(1e-3)  # smaller gradients of logits are not worth an update
+BIAS_RATE = F4(0.1)  # rate of output biases relative to the weights
 HIDDEN_BIAS_RATE = F4(0.01)
 LOG2_E = F4(1.4426950408889634)
-LEAST_POWER = F4(-100)  # of two, of a score: sums can be divided by, whatever a row weighs
-TOGETHER = 4  # rows that are scored at once
+MIN_POWER = F4(-100)  # minimum power of two of a score, so that sums are not zero
+LANES = 4  # rows that are scored together
 
 
 class Workspace(NamedTuple):
-    """Room for the features of a few rows that dropout has left, a lane each, and for their hidden units."""
+    """Features after dropout and hidden units of a few rows, one lane each."""
 
     count: Any  # (lanes,)
-    feature: Any  # (lanes, most features)
-    value: Any  # (lanes, most features)
+    feature: Any  # (lanes, max_length)
+    value: Any  # (lanes, max_length)
     hidden: Any  # (lanes, width) after dropout
     factor: Any  # (lanes, width) derivative of each hidden unit, 0 if it is dropped
-    gradient: Any  # (lanes, width) of the hidden units; all 0 between rows
+    gradient: Any  # (lanes, width) of the hidden units; zero between rows
     dense: Any  # (lanes, dense columns)
-    step: Any  # (lanes, dense columns) of the embeddings of dense columns, by unit of the gradient
-    dense_embedding: Any  # (width, dense columns) those embeddings, the other way round
+    step: Any  # (lanes, dense columns) steps of their embeddings per unit of the gradient
+    dense_embedding: Any  # (width, dense columns) their embeddings, transposed
 
 
 @inlined
 def allocate(rows, chunk, count, deep):
-    """Allocate lanes for so many rows of a chunk at a time."""
+    """Allocate ``count`` lanes for the rows of a chunk."""
     width, columns = deep.embedding.shape[1], rows.dense.shape[1]
-    most = 1
+    max_length = 1
     for row in chunk.order:
-        most = max(most, rows.indptr[row + 1] - rows.indptr[row])
+        max_length = max(max_length, rows.indptr[row + 1] - rows.indptr[row])
     dense_embedding = np.empty((width, columns), np.float32)
     for column in range(columns):
         dense_embedding[:, column] = deep.embedding[len(deep.embedding) - columns + column]
     return Workspace(
         np.zeros(count, np.int64),
-        np.empty((count, most), np.int64),
-        np.empty((count, most), np.float32),
+        np.empty((count, max_length), np.int64),
+        np.empty((count, max_length), np.float32),
         np.zeros((count, width), np.float32),
         np.empty((count, width), np.float32),
         np.zeros((count, width), np.float32),
@@ -65,7 +64,7 @@ def allocate(rows, chunk, count, deep):
 
 @inlined
 def store_dense(deep, work):
-    """Put the embeddings of dense columns back where they were allocated from."""
+    """Copy the embeddings of dense columns back into the expert."""
     columns = work.dense.shape[1]
     for column in range(columns):
         deep.embedding[len(deep.embedding) - columns + column] = work.dense_embedding[:, column]
@@ -73,7 +72,7 @@ def store_dense(deep, work):
 
 @inlined
 def sample(rows, row, masks, number, work, lane):
-    """Take those features of a row that dropout leaves."""
+    """Copy the features of a row that dropout keeps."""
     length = len(masks.features)
     offset = random_offset(2 * number, length)
     factor = masks.rows[offset % len(masks.rows)]
@@ -90,7 +89,7 @@ def sample(rows, row, masks, number, work, lane):
 def embed(rows, chosen, first, deep, masks, work, size):
     """Fill in features and hidden units of the chosen rows after dropout, and the mean square of the units.
 
-    ``masks`` holds long runs of dropout factors; each row takes runs that start at random offsets, by its number.
+    ``masks`` are long arrays of dropout factors; each row uses runs that start at random offsets.
     """
     width = deep.embedding.shape[1]
     for lane in range(len(chosen)):
@@ -116,7 +115,7 @@ def embed(rows, chosen, first, deep, masks, work, size):
 
 @inlined
 def embed_dense(work):
-    """Add the dense columns of the rows that are taken together to their hidden units."""
+    """Add the dense columns of all lanes to their hidden units."""
     for unit in range(work.hidden.shape[1]):
         first, second, third, fourth = F4(0), F4(0), F4(0), F4(0)
         for column in range(work.dense.shape[1]):
@@ -142,7 +141,7 @@ def mean_square(values, lane):
 
 @inlined
 def update_output(output, grad, size, rate, deep, accumulators, work, lane):
-    """Add the gradient of an output row to that of the hidden units, then move the row by Adagrad."""
+    """Add the gradient of an output to that of the hidden units, then update the output by Adagrad."""
     width = deep.embedding.shape[1]
     accumulators.weight[output] += grad * grad * size
     step = rate * grad / np.sqrt(accumulators.weight[output])
@@ -154,7 +153,7 @@ def update_output(output, grad, size, rate, deep, accumulators, work, lane):
 
 @inlined
 def update_embedding(rows, count, rate, deep, accumulators, work):
-    """Move the embeddings of the features that were left of so many rows by Adagrad, and clear the gradients."""
+    """Update the embeddings of the features of ``count`` lanes by Adagrad, and clear the gradients."""
     gradient, width = work.gradient, deep.embedding.shape[1]
     for lane in range(count):
         for unit in range(width):
@@ -182,7 +181,7 @@ def update_embedding(rows, count, rate, deep, accumulators, work):
 
 @inlined
 def update_dense(work):
-    """Move the embeddings of dense columns for the rows that are taken together; lanes without one have no gradient."""
+    """Update the embeddings of dense columns for all lanes; unused lanes have no gradient."""
     for unit in range(work.hidden.shape[1]):
         first, second = work.gradient[0, unit], work.gradient[1, unit]
         third, fourth = work.gradient[2, unit], work.gradient[3, unit]
@@ -199,11 +198,11 @@ def update_dense(work):
 def train_deep(data, chunk, masks, deep, accumulators):
     """Train a deep expert on a chunk of rows; return their summed cost."""
     rows = data.rows
-    together = TOGETHER if rows.dense.shape[1] else 1
-    scratch, work, size = allocate_scratch(*data.max_sizes), allocate(rows, chunk, together, deep), np.empty(together)
+    lanes = LANES if rows.dense.shape[1] else 1
+    scratch, work, size = allocate_scratch(*data.max_sizes), allocate(rows, chunk, lanes, deep), np.empty(lanes)
     cost = 0.0
-    for begin in range(0, len(chunk.order), together):
-        chosen, rate = chunk.order[begin : begin + together], rate_at(chunk, begin)
+    for begin in range(0, len(chunk.order), lanes):
+        chosen, rate = chunk.order[begin : begin + lanes], rate_at(chunk, begin)
         embed(rows, chosen, chunk.first + begin, deep, masks, work, size)
         for lane in range(len(chosen)):
             cost += train_groups(chosen[lane], data, rate, deep, accumulators, scratch, work, lane, size[lane])
@@ -214,7 +213,7 @@ def train_deep(data, chunk, masks, deep, accumulators):
 
 @inlined
 def train_groups(row, data, rate, deep, accumulators, scratch, work, lane, size):
-    """Move the output rows of the groups on the way to the labels of a row; return its cost."""
+    """Update the outputs of the groups on the paths to the labels of a row; return its cost."""
     _, targets, groups, _, adjustment = data
     count = list_groups(row, targets, groups, scratch)
     for listed in range(count):
@@ -239,12 +238,12 @@ def train_groups(row, data, rate, deep, accumulators, scratch, work, lane, size)
 def train_flat(rows, targets, adjustment, chunk, masks, deep, accumulators):
     """Train the flat expert on a chunk of rows; return their summed cost."""
     labels = len(deep.bias)
-    work, size = allocate(rows, chunk, TOGETHER, deep), np.empty(TOGETHER, F4)
-    grad = np.empty((TOGETHER, labels), F4)
+    work, size = allocate(rows, chunk, LANES, deep), np.empty(LANES, F4)
+    grad = np.empty((LANES, labels), F4)
     work_labels = LabelWorkspace(np.zeros(labels, F4), np.empty(labels, F4), np.empty(labels, np.int32))
     cost = 0.0
-    for begin in range(0, len(chunk.order), TOGETHER):
-        chosen, rate = chunk.order[begin : begin + TOGETHER], rate_at(chunk, begin)
+    for begin in range(0, len(chunk.order), LANES):
+        chosen, rate = chunk.order[begin : begin + LANES], rate_at(chunk, begin)
         embed(rows, chosen, chunk.first + begin, deep, masks, work, size)
         score_labels(deep, adjustment, work.hidden, grad)
         for lane in range(len(chosen)):
@@ -260,14 +259,14 @@ def train_flat(rows, targets, adjustment, chunk, masks, deep, accumulators):
 
 @inlined
 def score_labels(deep, adjustment, hidden, logits):
-    """Fill in the training logits of all labels, for the rows that are taken together."""
+    """Fill in the training logits of all labels for all lanes."""
     for label in range(len(deep.bias)):
         score_label(label, deep, deep.bias[label] + adjustment[label], hidden, logits)
 
 
 @inlined
 def score_label(label, deep, shift, hidden, logits):
-    """Fill in the logits of a label, for the rows that are taken together."""
+    """Fill in the logits of a label for all lanes."""
     first, second, third, fourth = F4(0), F4(0), F4(0), F4(0)
     for unit in range(deep.embedding.shape[1]):
         weight = deep.weight[label, unit]
@@ -280,10 +279,10 @@ def score_label(label, deep, shift, hidden, logits):
 
 
 class LabelWorkspace(NamedTuple):
-    """Room for the labels of one row."""
+    """Scratch arrays for the labels of one row."""
 
-    upper_grad: Any  # (labels,) of the upper nodes at each label, by unit of its score; all 0 between rows
-    node_grad: Any  # (labels,) of each upper node of one label; there are fewer of them than labels
+    upper_grad: Any  # (labels,) gradient of upper nodes at each label per unit of its score; zero between rows
+    node_grad: Any  # (labels,) gradient of each upper node of one label
     powers: Any  # (labels,)
 
 
@@ -296,7 +295,7 @@ def grads_of_labels(row, targets, logits, work_labels):
     for entry in range(targets.offsets[row], targets.offsets[row + 1]):
         mass += targets.share[entry]
         cost -= targets.share[entry] * (logits[targets.label[entry]] - top)
-    total = exponentials(logits, top, work_labels.powers)  # from here on these are scores
+    total = exponentials(logits, top, work_labels.powers)  # logits are scores from here on
     for entry in range(targets.offsets[row], targets.offsets[row + 1]):
         label = targets.label[entry]
         share = targets.share[entry] * targets.upper
@@ -314,10 +313,10 @@ def grads_of_labels(row, targets, logits, work_labels):
 
 @inlined
 def add_upper_grads(label, share, targets, scores, work_labels):
-    """Add the gradient of each upper node of a label at the labels below it; return the sum of their log scores.
+    """Add the gradient of each upper node of a label to the labels below it; return the sum of their log scores.
 
-    The labels below a node stand side by side, around those below the next node down: from one node to the next only
-    the labels that are new are looked at.
+    The labels below a node are a span around those below the next node down, so only the new ones are visited at each
+    node.
     """
     begin, end = targets.upper_offsets[label], targets.upper_offsets[label + 1]
     low, high, total, logs = label, label + 1, scores[label], 0.0
@@ -345,13 +344,13 @@ def add_upper_grads(label, share, targets, scores, work_labels):
 
 @inlined
 def exponentials(values, top, powers):
-    """Turn values into ``exp(value - top)``, to about five digits, and return their sum; ``powers`` is room.
+    """Turn values into ``exp(value - top)`` with about five digits, and return their sum; ``powers`` is scratch.
 
-    The exponent is split into a whole power of two, made from its bits, and a rest in 0:1 for which a polynomial is
-    close: unlike a call of ``exp``, both are done for many values at once.
+    The exponent is split into an integer power of two, made from its bits, and a rest in 0:1 that a polynomial
+    approximates. Unlike a call of ``exp``, both are vectorised.
     """
     for index in range(len(values)):
-        exponent = max((values[index] - top) * LOG2_E, LEAST_POWER)
+        exponent = max((values[index] - top) * LOG2_E, MIN_POWER)
         whole = np.floor(exponent)
         rest = exponent - whole
         values[index] = F4(1) + rest * (

@@ -1,8 +1,8 @@
-"""Kernels that train experts towards sets of labels: every option of a group a row reaches is a yes or a no.
+"""Kernels that train experts on sets of labels: every option of a group that a row reaches is a yes or no.
 
-A row touches the groups below the nodes that it has, and the root group; nothing else is known of it. There the cost is
-the binary cross-entropy of each option, given that at least one is a yes where the options are exhaustive; the gradient
-of a logit is ``weight (p - target)``, with ``p`` given the same.
+A row uses the root group and the groups below its nodes; nothing else is known about it. The cost there is the binary
+cross-entropy of each option, conditional on at least one yes if the options are exhaustive. The gradient of a logit is
+``weight (p - target)`` with the conditional ``p``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hinet.engine.model.log_kernels import log_some
 from hinet.engine.training.deep_kernels import (
     BIAS_RATE,
     CERTAIN,
-    TOGETHER,
+    LANES,
     allocate,
     embed,
     mean_square,
@@ -31,11 +31,11 @@ from hinet.engine.training.target_kernels import allocate_scratch, list_groups, 
 from hinet.engine.training.wide_kernels import largest_grad, move_group, score_group
 
 F4 = np.float32
-SECOND_LAYER = 1 << 40  # what sets its dropout apart from that of the first
+SECOND_LAYER = 1 << 40  # makes its dropout independent of that of the first
 
 
 class Upper(NamedTuple):
-    """Room for the second layer of hidden units of the rows that are taken together, a lane each."""
+    """The second layer of hidden units, one lane per row."""
 
     hidden: Any  # (lanes, width) after dropout
     factor: Any  # (lanes, width) derivative of each unit, 0 if it is dropped
@@ -44,11 +44,11 @@ class Upper(NamedTuple):
 
 @inlined
 def embed_upper(deep, masks, number, lower, upper, lane):
-    """Fill in the second layer of hidden units of a row from the first; return the mean square of its units."""
+    """Fill in the second layer of hidden units of a row; return the mean square of its units."""
     width, size = upper.hidden.shape[1], deep.inner.shape[1]
     offset = random_offset(SECOND_LAYER + number, len(masks.units) - width)
     for unit in range(width):
-        first, total = unit // size * size, F4(0)  # of the member that the unit belongs to
+        first, total = unit // size * size, F4(0)  # first unit of the member
         for below in range(size):
             total += deep.inner[unit, below] * lower[lane, first + below]
         total += deep.inner_bias[unit]
@@ -59,9 +59,9 @@ def embed_upper(deep, masks, number, lower, upper, lane):
 
 @inlined
 def update_inner(deep, rate, mean, accumulators, upper, work, lane):
-    """Move the weights between the two layers by Adagrad, and hand the gradient on to the first one.
+    """Update the weights between the two layers by Adagrad, and propagate the gradient to the first one.
 
-    ``mean`` is the mean square of the units of the first.
+    ``mean`` is the mean square of the units of the first layer.
     """
     width, size = upper.hidden.shape[1], deep.inner.shape[1]
     for unit in range(width):
@@ -79,7 +79,7 @@ def update_inner(deep, rate, mean, accumulators, upper, work, lane):
 
 @inlined
 def grads_of_set(row, targets, groups, scratch, count):
-    """Turn the logits of the listed groups, in ``log_p``, into their gradients, in ``p``; return the cost of the row.
+    """Turn the logits of the listed groups (``log_p``) into gradients (``p``); return the cost of the row.
 
     A row has one target, whose steps are the groups that it reaches.
     """
@@ -112,15 +112,15 @@ def grads_of_set(row, targets, groups, scratch, count):
 def train_deep_sets(data, chunk, masks, deep, accumulators):
     """Train a deep expert on a chunk of rows with sets of labels; return their summed cost."""
     rows, width, two_layers = data.rows, deep.embedding.shape[1], len(deep.inner_bias) > 0
-    together = TOGETHER if rows.dense.shape[1] else 1
-    scratch, work, size = allocate_scratch(*data.max_sizes), allocate(rows, chunk, together, deep), np.empty(together)
+    lanes = LANES if rows.dense.shape[1] else 1
+    scratch, work, size = allocate_scratch(*data.max_sizes), allocate(rows, chunk, lanes, deep), np.empty(lanes)
     upper = Upper(work.hidden, work.factor, work.gradient)
     if two_layers:
-        shape = (together, width)
+        shape = (lanes, width)
         upper = Upper(np.zeros(shape, F4), np.empty(shape, F4), np.zeros(shape, F4))
     cost = 0.0
-    for begin in range(0, len(chunk.order), together):
-        chosen, rate = chunk.order[begin : begin + together], rate_at(chunk, begin)
+    for begin in range(0, len(chunk.order), lanes):
+        chosen, rate = chunk.order[begin : begin + lanes], rate_at(chunk, begin)
         embed(rows, chosen, chunk.first + begin, deep, masks, work, size)
         for lane in range(len(chosen)):
             mean = size[lane]
@@ -136,7 +136,7 @@ def train_deep_sets(data, chunk, masks, deep, accumulators):
 
 @inlined
 def train_groups_of_set(row, data, rate, deep, accumulators, scratch, work, lane, size):
-    """Move the output rows of the groups below the nodes of a row; return its cost."""
+    """Update the outputs of the groups below the nodes of a row; return its cost."""
     _, targets, groups, _, adjustment = data
     count = list_groups(row, targets, groups, scratch)
     for listed in range(count):
@@ -156,17 +156,16 @@ def train_groups_of_set(row, data, rate, deep, accumulators, scratch, work, lane
 
 @kernel
 def train_flat_sets(rows, targets, chunk, masks, deep, accumulators):
-    """Train the flat expert on a chunk of rows with sets of labels, each label a yes or no; return their summed cost.
+    """Train the flat expert on a chunk of rows with sets of labels; return their summed cost.
 
-    ``targets`` are the labels of rows, how much each row counts, and which labels any row has: the others are never
-    worth a step.
+    Labels that no training row has are not updated.
     """
     labels = len(deep.bias)
-    work, size = allocate(rows, chunk, TOGETHER, deep), np.empty(TOGETHER, F4)
-    grad = np.empty((TOGETHER, labels), F4)
+    work, size = allocate(rows, chunk, LANES, deep), np.empty(LANES, F4)
+    grad = np.empty((LANES, labels), F4)
     cost = 0.0
-    for begin in range(0, len(chunk.order), TOGETHER):
-        chosen, rate = chunk.order[begin : begin + TOGETHER], rate_at(chunk, begin)
+    for begin in range(0, len(chunk.order), LANES):
+        chosen, rate = chunk.order[begin : begin + LANES], rate_at(chunk, begin)
         embed(rows, chosen, chunk.first + begin, deep, masks, work, size)
         for label in range(labels):
             if targets.known[label]:
@@ -188,7 +187,7 @@ def train_flat_sets(rows, targets, chunk, masks, deep, accumulators):
 def grads_of_label_set(row, targets, logits):
     """Turn the logits of all labels into their gradients; return the cost of the row.
 
-    Every row has at least one label, as in a group of exhaustive options.
+    Every row has at least one label, like a group of exhaustive options.
     """
     shift, weight = log_some(logits, 0, len(logits)), targets.weight[row]
     cost, scale = shift, weight * np.exp(-shift)
@@ -226,9 +225,9 @@ def train_wide_sets(data, chunk, wide, indices):
 
 @kernel
 def mixed_cost_of_sets(targets, groups, sizes, expert_logits, mix):
-    """Return the cost of sets of labels if the experts are mixed so, and its gradient.
+    """Return the cost of sets of labels with this mix, and its gradient.
 
-    ``expert_logits`` has a row for each option of each row's groups, one row after the other.
+    ``expert_logits`` has one row per option of the groups of each row.
     """
     scratch = allocate_scratch(*sizes)
     gradient = np.zeros(len(mix))

@@ -1,8 +1,8 @@
-"""Kernels that all experts share in training: the groups a row needs, its cost, and the gradient of each logit.
+"""Kernels that all experts share in training: the groups of a row, its cost, and the gradient of each logit.
 
-Only the sibling groups on the way to a row's labels are touched. Every row goes through three steps: the groups it
-needs are listed (:func:`list_groups`), the expert fills in ``log p(option | group)``, and :func:`assign_targets` turns
-the labels into the share of each option and group, from which the gradient of a logit is ``mass p - target``.
+Only the sibling groups on the paths to the labels of a row are used. Every row takes three steps: :func:`list_groups`
+lists its groups, the expert fills in ``log p(option | group)``, and :func:`assign_targets` turns the labels into the
+share of each option and group. The gradient of a logit is then ``mass p - target``.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ F4 = np.float32
 
 
 class Scratch(NamedTuple):
-    """Room for the groups of one row."""
+    """Scratch arrays for the groups of one row."""
 
-    group: Any  # (most groups,) neuron of each listed group
-    start: Any  # (most groups + 1,) where its options begin below
-    mass: Any  # (most groups,) share of the row that passes through it
-    log_p: Any  # (most options,)
-    p: Any  # (most options,) probability, later the gradient of the logit
-    target: Any  # (most options,) share of the row that takes the option
-    step_listed: Any  # (most steps,) listed group of every step, -1 if it is certain
-    forward: Any  # (most steps,) log sums of a target with several paths
-    backward: Any  # (most steps,)
+    group: Any  # (max groups,) neuron of each listed group
+    start: Any  # (max groups + 1,) offset of its options in the arrays below
+    mass: Any  # (max groups,) share of the row that reaches it
+    log_p: Any  # (max options,)
+    p: Any  # (max options,) probability, later the gradient of the logit
+    target: Any  # (max options,) share of the row that takes the option
+    step_listed: Any  # (max steps,) listed group of every step, -1 for a single option
+    forward: Any  # (max steps,) log sums of a target with several paths
+    backward: Any  # (max steps,)
 
 
 @inlined
-def allocate_scratch(most_groups, most_options, most_steps):
-    """Make room for rows of at most so many groups, options and steps, as :func:`max_sizes` counts them."""
+def allocate_scratch(max_groups, max_options, max_steps):
+    """Allocate scratch arrays for rows of these sizes, see :func:`max_sizes`."""
     return Scratch(
-        np.empty(most_groups, np.int64),
-        np.empty(most_groups + 1, np.int64),
-        np.empty(most_groups, np.float32),
-        np.empty(most_options, np.float32),
-        np.empty(most_options, np.float32),
-        np.empty(most_options, np.float32),
-        np.empty(most_steps, np.int64),
-        np.empty(most_steps, np.float64),
-        np.empty(most_steps, np.float64),
+        np.empty(max_groups, np.int64),
+        np.empty(max_groups + 1, np.int64),
+        np.empty(max_groups, np.float32),
+        np.empty(max_options, np.float32),
+        np.empty(max_options, np.float32),
+        np.empty(max_options, np.float32),
+        np.empty(max_steps, np.int64),
+        np.empty(max_steps, np.float64),
+        np.empty(max_steps, np.float64),
     )
 
 
 @kernel
 def max_sizes(targets, groups):
-    """Return the most groups, options and steps that the targets of one row have."""
-    most_options, most_steps = 1, 1
+    """Return the maximum numbers of groups, options and steps of the targets of a row."""
+    max_options, max_steps = 1, 1
     for row in range(len(targets.row_offsets) - 1):
         options, steps = 0, 0
         for entry in range(targets.row_offsets[row], targets.row_offsets[row + 1]):
@@ -58,23 +58,20 @@ def max_sizes(targets, groups):
                 neuron = targets.step_group[step]
                 options += groups.option_offsets[neuron + 1] - groups.option_offsets[neuron]
                 steps += 1
-        most_options, most_steps = max(most_options, options), max(most_steps, steps)
-    return most_steps, most_options, most_steps
+        max_options, max_steps = max(max_options, options), max(max_steps, steps)
+    return max_steps, max_options, max_steps
 
 
 @inlined
 def rate_at(chunk, position):
-    """Return the rate at a row of a chunk."""
+    """Return the learning rate at a position of a chunk."""
     begin, end = chunk.rates
     return F4(begin + (end - begin) * (chunk.first + position) / chunk.total)
 
 
 @inlined
 def list_groups(row, targets, groups, scratch):
-    """List each group of several options that a row needs, and which of them every step is.
-
-    Returns how many there are. A step in a group of one option is certain.
-    """
+    """List the groups with several options of a row, and the listed group of every step; return their number."""
     count, used, offset = 0, 0, 0
     first = targets.row_offsets[row]
     for entry in range(first, targets.row_offsets[row + 1]):
@@ -84,7 +81,7 @@ def list_groups(row, targets, groups, scratch):
             size = groups.first_row[neuron + 1] - groups.first_row[neuron]
             number = -1
             if size > 0:
-                if entry > first:  # within one target no group comes twice
+                if entry > first:  # within one target every group occurs once
                     for listed in range(count):
                         if scratch.group[listed] == neuron:
                             number = listed
@@ -104,7 +101,7 @@ def list_groups(row, targets, groups, scratch):
 
 @inlined
 def normalise(scratch, listed):
-    """Turn the logits of a listed group, in ``log_p``, into log probabilities and probabilities."""
+    """Turn the logits of a listed group (``log_p``) into log probabilities and probabilities."""
     start, end = scratch.start[listed], scratch.start[listed + 1]
     top = scratch.log_p[start]
     for option in range(start + 1, end):
@@ -134,7 +131,7 @@ def plus_exp(a, b):
 
 @inlined
 def log_p_of(choice, offset, targets, scratch):
-    """Return the log probability of a take of a step in a listed group; certain where it is not listed."""
+    """Return the log probability of a choice in a listed group; zero if the group is not listed."""
     if offset < 0:
         return 0.0
     return np.float64(scratch.log_p[scratch.start[offset] + targets.choice_option[choice]])
@@ -142,7 +139,7 @@ def log_p_of(choice, offset, targets, scratch):
 
 @inlined
 def assign_targets(row, targets, scratch):
-    """Spread the row over the options of its targets, by their share of each target's traces; return the cost."""
+    """Distribute a row over the options of its targets by their share of each target's traces; return the cost."""
     cost = 0.0
     offset = 0
     for entry in range(targets.row_offsets[row], targets.row_offsets[row + 1]):
@@ -165,7 +162,7 @@ def assign_targets(row, targets, scratch):
 
 @inlined
 def _assign_many_paths(first, last, offset, share, targets, scratch):
-    """Sum over all paths of a target, forward and backward, and return the log probability of its label."""
+    """Sum over all paths of a target, forward and backward; return the log probability of its label."""
     steps = last - first
     forward, backward = scratch.forward, scratch.backward
     forward[:steps] = -np.inf
@@ -197,9 +194,9 @@ def _assign_many_paths(first, last, offset, share, targets, scratch):
 
 @kernel
 def mixed_cost(targets, groups, sizes, expert_logits, mix):
-    """Return the cost of targets, one a row, if the experts are mixed so, and its gradient.
+    """Return the cost of targets, one per row, with this mix, and its gradient.
 
-    ``expert_logits`` has a row for each option of each target's groups, one target after the other.
+    ``expert_logits`` has one row per option of the groups of each target.
     """
     scratch = allocate_scratch(*sizes)
     gradient = np.zeros(len(mix))

@@ -1,12 +1,12 @@
-"""Kernels that train the wide expert: a sibling group at a time where groups are independent, else a row at a time.
+"""Kernels that train the wide expert: by sibling group if groups are independent, otherwise by row.
 
-If every label has a single path, the groups of a wide expert share neither weights nor posteriors: each is a small
-problem of its own. Training one to its end before the next keeps its weights in the processor's cache, and lets any
-number of threads work on different groups with the same result (:func:`train_groups`). A *visit* is a row that passes
-through a group on the way to a label; visits are sorted by group, then by option.
+If every label has a single path, groups share neither weights nor posteriors. :func:`train_groups` trains each group
+for all its epochs before the next, which keeps its weights in the processor's cache and lets any number of threads
+train different groups with the same result. A *visit* is a row that passes through a group on the path to a label;
+visits are sorted by group, then by option.
 
-A label with several paths, as in a DAG, is split over the groups of all of them by what the model itself believes, so
-its groups are trained together, row by row (:func:`train_wide`).
+A label with several paths, as in a DAG, is split over the groups of all paths by the model's own probabilities, so
+:func:`train_wide` trains these groups together, row by row.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from hinet.engine.training.target_kernels import allocate_scratch, assign_target
 
 F4 = np.float32
 WEIGHT = np.dtype([("option", np.int32), ("weight", np.float32), ("accumulator", np.float32)])
-CERTAIN = F4(1e-3)  # a group all of whose gradients are below this is not worth an update
-BIAS_RATE = F4(0.05)  # rate of the biases, as a share of the weights' rate
+CERTAIN = F4(1e-3)  # a group with only smaller gradients is not worth an update
+BIAS_RATE = F4(0.05)  # rate of the biases relative to the weights
 
 
 @kernel
 def count_weights(rows, visits, features, first, last):
-    """Return how many features, and how many pairs of feature and option, each of the groups ``first:last`` sees."""
+    """Return the numbers of features, and of pairs of feature and option, of each of the groups ``first:last``."""
     seen = np.full(features, -1, np.int64)
     counts = np.zeros((2, last - first), np.int64)
     stamp = 0
@@ -49,12 +49,12 @@ def count_weights(rows, visits, features, first, last):
 
 
 class Listed(NamedTuple):
-    """The features that the visits of a group have, numbered from 0 as they are met."""
+    """The features of the visits of a group, numbered in order of first appearance."""
 
     feature: Any  # (numbers,) the feature of each number
-    offsets: Any  # (numbers + 1,) where its weights begin: one for each option it is seen with
+    offsets: Any  # (numbers + 1,) offsets of its weights: one for each option it is seen with
     entry_number: Any  # (values,) the number of the feature of each value, visit by visit
-    entry_start: Any  # (visits,) where the values of each visit begin
+    entry_start: Any  # (visits,) offset of the values of each visit
 
 
 @kernel
@@ -64,7 +64,7 @@ def train_groups(rows, visits, groups, chosen, adjustment, plan, features, out, 
     ``plan`` is the number of epochs, the rate, what accumulators start from, and the seed. The features of group ``g``
     go to ``out`` from ``entry_offsets[g]`` on, in order, and their weights from ``group_weights[g]`` on.
     """
-    number_of = np.full(features, -1, np.int32)  # of a feature within the group at hand
+    number_of = np.full(features, -1, np.int32)  # number of each feature within the current group
     cost = 0.0
     for group in chosen:
         size = groups.first_row[group + 1] - groups.first_row[group]
@@ -79,7 +79,7 @@ def train_groups(rows, visits, groups, chosen, adjustment, plan, features, out, 
 
 @inlined
 def list_features(rows, visits, group, number_of):
-    """List the features of a group; their numbers are left in ``number_of``, which is -1 for all other features."""
+    """List the features of a group and write their numbers to ``number_of``, which is -1 for other features."""
     begin, end = visits.offsets[group], visits.offsets[group + 1]
     total = 0
     for visit in range(begin, end):
@@ -113,7 +113,7 @@ def list_features(rows, visits, group, number_of):
 
 @inlined
 def lay_out_weights(rows, visits, group, listed, initial_accumulator):
-    """Return the weights of a group before training, feature by feature, each in the order of the options."""
+    """Return the initial weights of a group, by feature, then by option."""
     begin, count = visits.offsets[group], len(listed.feature)
     weights = np.empty(listed.offsets[count], WEIGHT)
     last_option = np.full(count, -1, np.int32)
@@ -134,7 +134,7 @@ def lay_out_weights(rows, visits, group, listed, initial_accumulator):
 
 @inlined
 def write_out(groups, group, listed, weights, number_of, out):
-    """Write the weights of a group where they belong, sorted by feature, and forget its numbers."""
+    """Write the weights of a group sorted by feature, and clear its numbers."""
     base, feature_entry, target = groups.first_row[group], out.entry_offsets[group], out.group_weights[group]
     for number in np.argsort(listed.feature):
         feature = listed.feature[number]
@@ -150,7 +150,7 @@ def write_out(groups, group, listed, weights, number_of, out):
 
 @inlined
 def train_group(rows, visits, groups, group, adjustment, plan, listed, weights, bias):
-    """Train one group by Adagrad, over its visits in another random order each epoch; return the last epoch's cost."""
+    """Train one group by Adagrad, shuffling its visits in each epoch; return the cost of the last epoch."""
     epochs, rate, _, seed = plan
     base, after = groups.first_row[group], groups.first_row[group + 1]
     begin = visits.offsets[group]
@@ -190,7 +190,7 @@ def train_group(rows, visits, groups, group, adjustment, plan, listed, weights, 
 
 @inlined
 def shuffle(order, state):
-    """Put an order into another by a random state, as Fisher and Yates do; return the state after."""
+    """Shuffle an order (Fisher-Yates) with a random state; return the next state."""
     for index in range(len(order) - 1, 0, -1):
         state ^= state << np.uint64(13)
         state ^= state >> np.uint64(7)
@@ -202,7 +202,7 @@ def shuffle(order, state):
 
 @inlined
 def grads_of_option(own, share, logits):
-    """Turn the logits of a visit to its own option into their gradients, and return its cost."""
+    """Turn the logits of a visit into their gradients, and return its cost."""
     top, total, cost = logits[0], F4(0), 0.0
     for option in range(1, len(logits)):
         top = max(top, logits[option])
@@ -223,7 +223,7 @@ def grads_of_option(own, share, logits):
 def prune_weights(feature, weight_offsets, weights, usual, least):
     """Return features, offsets and weights without the weights that usually add less than ``least`` to a logit.
 
-    Also returns how many of the feature entries before each one are left. Takes no room but that of the result.
+    Also returns the number of remaining feature entries before each one. Allocates nothing but the result.
     """
     entries = len(feature)
     before = np.zeros(entries + 1, np.int64)
@@ -255,21 +255,21 @@ class WideWeights(NamedTuple):
     """The wide expert in training: ``weights[offsets[f]:offsets[f + 1]]`` are those of feature ``f``, by output row."""
 
     offsets: Any  # (features + 1,)
-    weights: Any  # (weights,) each with its output row and its accumulator
+    weights: Any  # (weights,) with output row and accumulator
     bias: Any  # (output rows,)
     bias_accumulators: Any  # (output rows,)
 
 
 class WeightIndices(NamedTuple):
-    """Where the weights of every feature of every row begin in every group on its way."""
+    """Index of the first weight of every feature of every row in every group on its paths."""
 
-    index: Any  # row by row, group by group in the order of list_groups, feature by feature
-    begins: Any  # (n + 1,) where each row begins
+    index: Any  # by row, by group in the order of list_groups, by feature
+    begins: Any  # (n + 1,) offset of each row
 
 
 @kernel
 def find_weights(data, wide):
-    """Look up all :class:`WeightIndices`, once and for all."""
+    """Return all :class:`WeightIndices`."""
     rows, targets, groups, sizes, _ = data
     offsets, weights = wide.offsets, wide.weights
     scratch = allocate_scratch(*sizes)
@@ -338,7 +338,7 @@ def score_group(data, row, listed, wide, indices, scratch):
 
 @inlined
 def grads_of_group(listed, scratch):
-    """Turn the probabilities of a listed group into the gradients of its logits, and return the steepest."""
+    """Turn the probabilities of a listed group into gradients of its logits, and return the largest."""
     start, end = scratch.start[listed], scratch.start[listed + 1]
     for option in range(start, end):
         scratch.p[option] = scratch.mass[listed] * scratch.p[option] - scratch.target[option]
@@ -347,7 +347,7 @@ def grads_of_group(listed, scratch):
 
 @inlined
 def move_group(data, row, listed, rate, wide, indices, scratch):
-    """Move the biases and weights of a listed group by Adagrad."""
+    """Update the biases and weights of a listed group by Adagrad."""
     rows, weights = data.rows, wide.weights
     start, base, after = bounds_of(data.groups, listed, scratch)
     grads = scratch.p[start : start + after - base]
@@ -365,7 +365,7 @@ def move_group(data, row, listed, rate, wide, indices, scratch):
 
 @inlined
 def bounds_of(groups, listed, scratch):
-    """Return where the options of a listed group begin, and its first output row and the one after its last."""
+    """Return the offset of the options of a listed group, its first output row and the row after its last."""
     start = scratch.start[listed]
     base = groups.first_row[scratch.group[listed]]
     return start, base, base + scratch.start[listed + 1] - start
@@ -373,7 +373,7 @@ def bounds_of(groups, listed, scratch):
 
 @inlined
 def largest_grad(grads):
-    """Return the largest size of the gradients of a group's logits."""
+    """Return the largest absolute gradient of a group."""
     steepest = F4(0)
     for option in range(len(grads)):
         steepest = max(steepest, abs(grads[option]))
@@ -382,7 +382,7 @@ def largest_grad(grads):
 
 @inlined
 def move_biases(grads, rate, bias, accumulators):
-    """Move the biases of a group down the gradients of its logits."""
+    """Update the biases of a group by Adagrad."""
     for option in range(len(grads)):
         grad = grads[option]
         accumulators[option] += grad * grad
@@ -391,7 +391,7 @@ def move_biases(grads, rate, bias, accumulators):
 
 @inlined
 def move_weight(grad, rate, weights, index):
-    """Move the weight at an index down its gradient."""
+    """Update the weight at an index by Adagrad."""
     accumulator = weights[index]["accumulator"] + grad * grad
     weights[index]["accumulator"] = accumulator
     weights[index]["weight"] -= rate * grad / np.sqrt(accumulator)

@@ -113,17 +113,17 @@ def allocate_listing(rows, wide, used):
 
 
 @inlined
-def list_weights(rows, asking, neuron, wide, listing):
+def list_weights(rows, waiting_rows, neuron, wide, listing):
     """List the weights of a group by feature if that is faster than looking them up; return whether it was done."""
     if len(listing.run) == 0:
         return False
     begin, end = wide.entry_offsets[neuron], wide.entry_offsets[neuron + 1]
     values = 0
-    for row in asking:
+    for row in waiting_rows:
         values += rows.indptr[row + 1] - rows.indptr[row]
     if LOOK_UP * values <= end - begin:
         return False
-    for row in asking:
+    for row in waiting_rows:
         for entry in range(rows.indptr[row], rows.indptr[row + 1]):
             listing.wanted[listing.known[entry]] = True
     for feature_entry in range(begin, end):
@@ -157,9 +157,9 @@ def touch_runs(listing, low, high, weights):
 
 
 @inlined
-def forget_weights(rows, asking, listing):
+def forget_weights(rows, waiting_rows, listing):
     """Clear the listing for the next group."""
-    for row in asking:
+    for row in waiting_rows:
         for entry in range(rows.indptr[row], rows.indptr[row + 1]):
             listing.wanted[listing.known[entry]] = False
             listing.run[listing.known[entry]] = 0
