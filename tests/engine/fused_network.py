@@ -24,7 +24,7 @@ from hinet.ragged import positions
 from hinet.taxonomy import Layers
 from tests.engine.set_head import SetHead
 
-LEAST_SQUARE = 1e-12  # of the length of a row
+MIN_SQUARE = 1e-12  # minimum squared length of a row
 
 
 class SparseOutputs(nn.Module):
@@ -80,7 +80,7 @@ class PrototypeHead(SparseOutputs):
     def forward(self, rows: SparseRows) -> Tensor:
         """Return the scaled cosine to every label, (labels, b)."""
         square = rows.values.new_zeros(len(rows)).index_add(0, row_of_entries(rows), rows.values.square())
-        return super().forward(rows) * square.clamp(min=LEAST_SQUARE).rsqrt().to(self.weight.dtype)
+        return super().forward(rows) * square.clamp(min=MIN_SQUARE).rsqrt().to(self.weight.dtype)
 
 
 class FlatHead(nn.Module):

@@ -168,7 +168,7 @@ def test_a_checkpoint_without_a_digest_is_refused(given: Given, tmp_path: Path) 
     assert same(trained(given, tmp_path), trained(given, None))
 
 
-def test_weights_that_are_not_finite_are_neither_kept_nor_answered_with(
+def test_weights_that_are_not_finite_are_neither_written_nor_returned(
     given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from hinet.engine.training.deep import DeepJob
@@ -209,7 +209,7 @@ class Idle:
         pass
 
 
-def test_jobs_that_no_worker_did_are_named_instead_of_trained_here(given: Given) -> None:
+def test_jobs_that_no_worker_did_are_reported_instead_of_trained(given: Given) -> None:
     rows, traces, _ = given
     with pytest.raises(HiNetError, match=r"no state of .*deep 1.* in .*; set `checkpoint` to a folder that all nodes"):
         fit(rows, traces, SMALL, runner=Idle())

@@ -40,7 +40,7 @@ class OneLevel:
         groups, spans = Groups.of(layers), LabelSpans.of(layers)
         adjustment = random.standard_normal(LABELS).astype(np.float32)
         self.training = TrainingSet.of(rows, targets.arrays, groups, adjustment)
-        self.order = spans.first[:LABELS]  # of each option below the root, its label
+        self.order = spans.first[:LABELS]  # label of each option below the root
         by_label = np.empty(LABELS, np.float32)
         by_label[self.order] = adjustment
         self.labels = LabelTargets.of(targets, spans, upper=0.4), by_label

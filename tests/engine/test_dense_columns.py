@@ -1,4 +1,4 @@
-"""Dense columns beside sparse features: the same as if they were sparse, but for the wide expert and prototypes."""
+"""Dense columns next to sparse features: the same as sparse ones, except for the wide expert and prototypes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def trained(rows: Any, traces: Traces, *, flat: bool, rate: float) -> tuple[np.n
         objective = group_objective(TrainingSet.of(matrix, targets.arrays, groups, adjustment))
     expert = DeepExpert.start(rows.shape[1], np.zeros(outputs, np.float32), 8, np.random.default_rng(0))
     before = expert.embedding.copy(), expert.weight.copy()
-    plan = DeepPlan(100, rate, 1.0, Dropout(0.0, 0.3))  # so many that the rate hardly falls in one
+    plan = DeepPlan(100, rate, 1.0, Dropout(0.0, 0.3))  # many epochs, so that the rate hardly decays in one
     DeepJob("deep", objective, expert, plan, (0,)).run_epoch(0, lambda rows: None)
     return expert.embedding - before[0], expert.weight - before[1]
 
@@ -66,15 +66,15 @@ def test_deep_experts_train_as_on_sparse_columns(
     rows: MixedRows, traces: Traces, monkeypatch: pytest.MonkeyPatch, flat: bool, rate: float, tolerance: float
 ) -> None:
     monkeypatch.setattr(deep, "FAINT_ROWS", 0.0)
-    beside, within = (trained(given, traces, flat=flat, rate=rate) for given in (rows, rows.tocsr()))
-    for change, wanted in zip(beside, within, strict=True):
+    mixed, sparse = (trained(given, traces, flat=flat, rate=rate) for given in (rows, rows.tocsr()))
+    for change, wanted in zip(mixed, sparse, strict=True):
         assert np.abs(change - wanted).max() < tolerance * np.abs(wanted).max()
 
 
 def test_answers_are_those_for_sparse_columns(rows: MixedRows, traces: Traces) -> None:
     search = Search(fit(rows, traces, SETTINGS), threads=1)
-    beside, within = search.label_probabilities(rows), search.label_probabilities(rows.tocsr())
-    assert np.abs((beside - within).toarray()).max() < 1e-5
+    mixed, sparse = search.label_probabilities(rows), search.label_probabilities(rows.tocsr())
+    assert np.abs((mixed - sparse).toarray()).max() < 1e-5
     one = Search(search.model, threads=1).traces(rows[3:4]).traces
     assert one.log_p == pytest.approx(search.traces(rows).traces.log_p[3], abs=1e-5)  # type: ignore[index]
 

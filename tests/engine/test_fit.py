@@ -30,7 +30,7 @@ TREE = [
 ]
 DAG = [("r", "a"), ("r", "b"), ("b", "c"), ("b", "d"), ("d", "e"), ("d", "f"), ("a", "f"), ("a", "d"), ("a", "g")]
 
-UNKNOWN = ("a1", "f")  # of the tree and of the DAG
+UNKNOWN = ("a1", "f")  # labels of the tree and of the DAG without rows
 
 
 def layers_of(kind: str) -> Layers:
@@ -88,7 +88,7 @@ def trained(kind: str) -> FusedModel:
     return fit(rows, traces, QUICK)
 
 
-def test_a_model_learns_what_can_be_learned(trained: FusedModel, kind: str) -> None:
+def test_a_model_learns_separable_labels(trained: FusedModel, kind: str) -> None:
     rows, _, labels = data(kind)
     assert accuracy(trained, rows, labels) > 0.95
     rows, _, labels = data(kind, seed=1)
@@ -97,7 +97,7 @@ def test_a_model_learns_what_can_be_learned(trained: FusedModel, kind: str) -> N
 
 
 @pytest.mark.parametrize("expert", range(4), ids=["deep", "wide", "flat", "prototypes"])
-def test_every_expert_knows_the_labels_by_itself(expert: int) -> None:
+def test_every_expert_alone_predicts_the_labels(expert: int) -> None:
     rows, traces, labels = data("tree")
     model = fit(rows, traces, QUICK)
     experts, alone = model.experts, np.zeros(4, np.float32)
@@ -124,7 +124,7 @@ def test_the_number_of_threads_changes_nothing(trained: FusedModel, kind: str) -
         assert_identical(fit(rows, traces, _with(QUICK, threads=threads)), trained)
 
 
-def test_where_arrays_lie_in_memory_changes_nothing() -> None:
+def test_the_addresses_of_arrays_change_nothing() -> None:
     """Widths for which sums take several values at once; each run finds other memory free."""
     rows, traces, _ = data()
     wide = EngineSettings(width=64, flat_width=128, flat=True, wide=False, threads=2)
@@ -148,7 +148,7 @@ def test_settings_change_the_experts_they_are_for(given: dict[str, Any], changed
     assert {name for name in names if differ(plain, other, name)} == changed
 
 
-def test_quick_effort_trains_less_where_nothing_else_is_given() -> None:
+def test_quick_effort_trains_less_by_default() -> None:
     rows, traces, labels = data("tree")
     quick = fit(rows, traces, EngineSettings(effort="quick", flat=True))
     np.testing.assert_array_equal(quick.experts.mix, usual_mix(wide=False, flat=True))
@@ -385,7 +385,7 @@ def test_checkpoints_at_intervals_lose_at_most_an_interval(
     assert_identical(model, trained)
 
 
-def test_a_watched_run_tells_the_accuracy_of_validation_rows_and_gives_the_same_model(kind: str) -> None:
+def test_a_watched_run_records_validation_accuracy_and_gives_the_same_model(kind: str) -> None:
     rows, traces, _ = data(kind)
     valid = ValidationRows(*data(kind, 60, 5)[:2])
     plain, watched = (fit(rows, traces, QUICK, valid=valid, watch=watch) for watch in (False, True))
@@ -397,7 +397,7 @@ def test_a_watched_run_tells_the_accuracy_of_validation_rows_and_gives_the_same_
 
 
 @pytest.mark.parametrize("after", [0, 3, 11, 19])
-def test_a_run_that_was_broken_off_goes_on_to_the_same_model(
+def test_an_interrupted_run_resumes_to_the_same_model(
     trained: FusedModel, kind: str, after: int, tmp_path: Path
 ) -> None:
     rows, traces, _ = data(kind)
@@ -414,7 +414,7 @@ def test_a_run_that_was_broken_off_goes_on_to_the_same_model(
 
 
 @pytest.mark.parametrize("after", [2, 4, 6])
-def test_a_patient_run_that_was_broken_off_goes_on_to_the_same_model(after: int, tmp_path: Path) -> None:
+def test_an_interrupted_run_with_patience_resumes_to_the_same_model(after: int, tmp_path: Path) -> None:
     rows, traces, _ = data("dag")
     valid = ValidationRows(data("dag", 60, 5)[0], data("dag", 60, 6)[1])
     settings = _with(QUICK, members=1, wide=False, deep_epochs=10, patience=2)
@@ -455,7 +455,7 @@ def test_a_checkpoint_of_another_run_is_refused(broken_off: Path) -> None:
     fit(rows, traces, _with(QUICK, threads=1, memory_limit=9.0), checkpoint=broken_off)  # which change no model
 
 
-def test_nothing_is_trained_beside_the_checkpoint_of_another_run(tmp_path: Path) -> None:
+def test_nothing_is_trained_next_to_the_checkpoint_of_another_run(tmp_path: Path) -> None:
     rows, traces, _ = data()
     fit(rows, traces, QUICK, checkpoint=tmp_path / "all")
     for path in (tmp_path / "all").iterdir():
@@ -478,7 +478,7 @@ def test_a_checkpoint_of_another_taxonomy_is_refused(tmp_path: Path) -> None:
         fit(rows[chosen], Traces.encode(more, given), QUICK, checkpoint=tmp_path)
 
 
-def test_validation_rows_that_patience_looks_at_belong_to_a_checkpoint(tmp_path: Path) -> None:
+def test_validation_rows_used_by_patience_belong_to_a_checkpoint(tmp_path: Path) -> None:
     rows, traces, _ = data()
     first, second = (ValidationRows(*data(count=40, seed=seed)[:2]) for seed in (5, 6))
     fit(rows, traces, QUICK, valid=first, checkpoint=tmp_path / "hasty")
@@ -532,7 +532,7 @@ def test_too_little_memory_is_refused_before_training() -> None:
     fit(rows, traces, _with(QUICK, memory_limit=1.0, deep_epochs=1, wide_epochs=1))
 
 
-def test_progress_hears_of_every_expert() -> None:
+def test_progress_reports_every_expert() -> None:
     rows, traces, _ = data()
     listens = Listens()
     model = fit(rows, traces, _with(QUICK, deep_epochs=2), progress=listens)
@@ -549,7 +549,7 @@ def test_progress_hears_of_every_expert() -> None:
     assert {line.split("  ")[0] for line in lines[1:]} == {f"m: {epoch.rsplit(' ', 1)[0]}" for epoch in epochs}
 
 
-def test_hashed_features_take_less_room_and_still_learn(trained: FusedModel, kind: str) -> None:
+def test_hashed_features_take_less_memory_and_still_learn(trained: FusedModel, kind: str) -> None:
     rows, traces, labels = data(kind)
     model = fit(rows, traces, _with(QUICK, wide_buckets=12))
     assert model.experts.wide.feature_rank.max() < 12
@@ -597,7 +597,7 @@ def test_experts_can_be_left_out(kind: str) -> None:
     if kind == "tree":
         assert fit(rows, traces, _with(QUICK, flat=True, wide=False)).mix == (0.5, 0, 0.5, 0)
         few, few_traces, _ = data(kind, 50)
-        assert fit(few, few_traces, QUICK).mix.flat == 0  # too few rows a label
+        assert fit(few, few_traces, QUICK).mix.flat == 0  # too few rows per label
         assert fit(few, few_traces, _with(QUICK, flat=True)).mix.flat > 0
     else:
         with pytest.raises(HiNetError, match="the flat expert is for trees; leave it out for a DAG"):

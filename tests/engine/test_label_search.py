@@ -23,7 +23,7 @@ from hinet.taxonomy import STOP
 from tests.engine.oracle import FEATURES, biased_model, enumerated, label_probabilities, random_model, random_rows
 from tests.strategies import Path, all_scored, layered
 
-NEAR = 2e-4  # of log probabilities, added up in single precision
+NEAR = 2e-4  # tolerance of log probabilities summed in single precision
 ROWS = 3
 seeds = st.integers(0, 10_000)
 
@@ -130,7 +130,7 @@ def test_networks_sum_over_traces_too(layers: Layers, seed: int, k: int) -> None
 @pytest.mark.parametrize("engine", ["fused", "torch"])
 @given(layers=layered(), seed=seeds, factor=st.sampled_from([0.2, 1.0, 3.0]))
 @settings(max_examples=20)
-def test_a_ladder_gives_the_probability_of_labels_at_any_factor(
+def test_trace_logits_give_the_probability_of_labels_at_any_factor(
     engine: str, layers: Layers, seed: int, factor: float
 ) -> None:
     rows = random_rows(ROWS, seed)

@@ -247,7 +247,7 @@ def test_labels_have_the_probability_of_the_marginals(case: Case) -> None:
 
 
 class DeepStep(NamedTuple):
-    """What one call of the deep kernel did: its cost, and how far it moved each array down."""
+    """Cost of one call of the deep kernel, and the decrease of each array."""
 
     cost: float
     weight: NDArray[np.float32]
@@ -316,7 +316,7 @@ def test_a_node_at_two_depths_is_one_label_with_two_paths() -> None:
 def test_a_single_path_costs_the_same_in_both(case: Case) -> None:
     model = fused_model(case, "deep")
     adjustment = normal(case.random, model.groups.rows)
-    path = Search(model, threads=1).traces(case.rows).traces  # of labels with several paths, one
+    path = Search(model, threads=1).traces(case.rows).traces  # one path of labels with several
     deep = model.experts.deep.in_floats()
     network = deep_network(case.layers, deep, adjustment)
     expected = network.cost(batch_of(case.rows), TorchTargets(path).batch(np.arange(1))).detach()
@@ -457,7 +457,7 @@ def labelled_rows(layers: Layers, seed: int) -> tuple[sp.csr_array, Traces]:
 
 @pytest.mark.parametrize("tied", [False, True], ids=["free", "tied"])
 @pytest.mark.parametrize("tree", [True, False], ids=["tree", "dag"])
-def test_what_torch_trains_the_engine_answers(tree: bool, tied: bool) -> None:
+def test_the_engine_predicts_with_models_trained_by_torch(tree: bool, tied: bool) -> None:
     layers = small_layers(tree=tree)
     rows, traces = labelled_rows(layers, 0)
     torch.manual_seed(0)
@@ -475,7 +475,7 @@ def test_what_torch_trains_the_engine_answers(tree: bool, tied: bool) -> None:
 
 @pytest.mark.parametrize("wide", [True, False], ids=["wide", "deep alone"])
 @pytest.mark.parametrize("tree", [True, False], ids=["tree", "dag"])
-def test_what_the_engine_trains_torch_answers(tree: bool, wide: bool) -> None:
+def test_torch_predicts_with_models_trained_by_the_engine(tree: bool, wide: bool) -> None:
     layers = small_layers(tree=tree)
     rows, traces = labelled_rows(layers, 0)
     valid = ValidationRows(*labelled_rows(layers, 2))

@@ -48,7 +48,7 @@ def test_rows_of_nothing_have_a_scale() -> None:
 
 
 def data(repeats: int = 1) -> tuple[sp.csr_array, Traces]:
-    """Rows that tell their label by one feature; with ``repeats``, features that come so many times, the same each."""
+    """Return rows with one feature per label; every feature is repeated ``repeats`` times."""
     random = np.random.default_rng(0)
     count = 1_200
     chosen = random.integers(0, len(LABELS), count)
@@ -107,7 +107,7 @@ def test_scales_of_8_bits_must_be_there(trained: FusedModel) -> None:
 
 
 @pytest.mark.parametrize("repeats", [1, 8], ids=["", "merged"])
-def test_training_goes_on_from_8_bits(repeats: int) -> None:
+def test_a_quantised_model_is_trained_further(repeats: int) -> None:
     rows, traces = data(repeats)
     first = fit(rows, traces, replace(QUICK, deep_epochs=1))
     more = fit(rows, traces, QUICK, start=first)
@@ -117,7 +117,7 @@ def test_training_goes_on_from_8_bits(repeats: int) -> None:
     assert np.mean([a == b for a, b in zip(Search(more).traces(rows).traces.decode(), truth, strict=True)]) > 0.95
 
 
-def test_a_model_carried_to_the_same_layers_is_the_same_to_the_bit(trained: FusedModel) -> None:
+def test_a_model_transferred_to_the_same_layers_is_bit_for_bit_the_same(trained: FusedModel) -> None:
     rows, _ = data()
     again = trained.transferred(trained.layers, np.arange(len(trained.layers.taxonomy)))
     np.testing.assert_array_equal(again.experts.deep.weight, trained.experts.deep.weight)
@@ -135,7 +135,7 @@ def test_columns_that_are_equal_get_one_number() -> None:
     np.testing.assert_array_equal(found, [[2, 0, 2, 0], [0, 3, 1, 0]])
 
 
-def test_features_that_repeat_each_other_share_their_weights() -> None:
+def test_redundant_features_share_their_weights() -> None:
     rows, traces = data(8)
     model = fit(rows, traces, QUICK, valid=ValidationRows(rows[:100], traces.take(np.arange(100))))
     assert model.merged is not None
@@ -154,7 +154,7 @@ def test_features_that_repeat_each_other_share_their_weights() -> None:
 
 
 @pytest.mark.parametrize("prototypes", [0.0, 0.5])
-def test_what_features_add_sums_to_the_logit(prototypes: float) -> None:
+def test_contributions_sum_to_the_logit(prototypes: float) -> None:
     rows, traces = data(8)
     model = fit(rows, traces, QUICK, valid=ValidationRows(rows[:100], traces.take(np.arange(100))))
     mix = model.experts.mix.copy()
@@ -168,7 +168,7 @@ def test_what_features_add_sums_to_the_logit(prototypes: float) -> None:
     np.testing.assert_allclose(np.exp(shown)[-1], top[taxonomy.position("b")], atol=1e-4)
 
 
-def test_width_goes_by_the_number_of_labels() -> None:
+def test_width_grows_with_the_number_of_labels() -> None:
     settings = EngineSettings()
     widths = [settings.width_for(2, labels) for labels in (1, 20, 64, 65, 300, 1_010, 1_139, 20_000)]
     assert widths == [32, 32, 32, 64, 128, 160, 192, 192]
@@ -199,6 +199,6 @@ def test_a_model_that_joblib_maps_is_read_by_the_same_kernels(trained: FusedMode
     assert len(arrays) > 10
     assert all(
         array.flags.writeable for array in [*arrays, *mapped.groups[:4]]
-    )  # of other arrays they would be compiled
+    )  # kernels would be compiled again for other arrays
     rows, _ = data()
     np.testing.assert_array_equal(log_p(mapped, rows), log_p(trained, rows))

@@ -26,7 +26,7 @@ from tests.engine.oracle import (
 )
 from tests.strategies import Path, all_scored, layered
 
-NEAR = 2e-4  # of log probabilities: the engine adds up logits of size 10 in single precision
+NEAR = 2e-4  # tolerance of log probabilities: logits of size 10 are summed in single precision
 FEW, MANY = 3, 20  # rows whose features are looked up, and rows that share lists of them
 seeds = st.integers(0, 10_000)
 
@@ -115,7 +115,7 @@ def test_every_neuron_of_a_trace_has_the_probability_of_its_path(layers: Layers,
 
 
 @pytest.mark.parametrize("k", [1, 3, 50])
-def test_rows_with_too_little_room_are_searched_again_and_put_in_their_places(k: int) -> None:
+def test_rows_that_exceed_the_capacity_are_searched_again_and_keep_their_order(k: int) -> None:
     layers = wide_tree()
     made, rows = random_model(layers, 3, sharpness=2.0), random_rows(40, 5)
     search, expected = Search(made.model, threads=1), enumerated(made, rows)
@@ -131,7 +131,7 @@ def test_rows_with_too_little_room_are_searched_again_and_put_in_their_places(k:
 
 
 @pytest.mark.parametrize("k", [12, 30, 500, 2_000])
-def test_many_traces_outgrow_the_room_of_a_search(k: int) -> None:
+def test_many_traces_exceed_the_capacity_of_a_search(k: int) -> None:
     made, rows = random_model(bushy_tree(), 7), random_rows(MANY, 8)
     assert_best(Search(made.model, threads=1).traces(rows, k), enumerated(made, rows), k)
 
@@ -199,7 +199,7 @@ def test_the_best_label_need_not_have_the_best_trace() -> None:
         search.decode(rows, "best")  # type: ignore[arg-type]
 
 
-SLACK = NEAR + PRECISION  # of the probability of a node of a DAG
+SLACK = NEAR + PRECISION  # tolerance of the probability of a node in a DAG
 
 
 def tops_of(layers: Layers) -> list[int]:
@@ -285,7 +285,7 @@ def test_a_row_without_a_sure_node_gets_the_best_node_right_below_the_root() -> 
         assert found.probability == pytest.approx([0.5], abs=1e-5)
 
 
-def test_a_root_that_is_all_there_is_is_the_answer() -> None:
+def test_a_lone_root_is_the_answer() -> None:
     layers = Layers.of(Taxonomy.from_edges([(None, "only")]), ends=["only"])
     search, rows = Search(biased_model(layers, {}).model), random_rows(2)
     for found in (
@@ -355,7 +355,7 @@ def test_answers_do_not_depend_on_threads_or_blocks(asked: tuple[Made, sp.csr_ar
     assert_same_answers(answers_of(small, rows), expected)
 
 
-def test_any_number_of_threads_may_ask_at_once(asked: tuple[Made, sp.csr_array]) -> None:
+def test_any_number_of_threads_may_search_at_once(asked: tuple[Made, sp.csr_array]) -> None:
     made, rows = asked
     search = Search(made.model, threads=2)
     parts = [rows[start : start + 110] for start in (0, 110, 220)]

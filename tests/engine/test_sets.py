@@ -1,4 +1,4 @@
-"""Several labels a row: layers, targets, costs, gradients and answers of the engine against torch and brute force."""
+"""Several labels per row: layers, targets, costs, gradients and answers of the engine against torch and brute force."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_no_predicted_set_misses_an_ancestor(case: Case, mix: str, thresholds: l
 
 @given(set_cases)
 @few
-def test_room_and_threads_change_nothing(case: Case) -> None:
+def test_capacity_and_threads_change_nothing(case: Case) -> None:
     search = Search(fused_model(case, "fused"), threads=1)
     k = case.layers.count_traces()
     block = SparseMatrix.of(case.rows)
@@ -313,7 +313,7 @@ def test_the_wide_expert_goes_down_the_gradient_of_its_cost(case: Case) -> None:
     data = TrainingSet.of(
         matrix._replace(indices=known[matrix.indices]), targets.arrays, groups, np.zeros(groups.rows, np.float32)
     )
-    stored = wide_matrix(model.experts.wide)[np.argsort(known)]  # by the number that a feature is known by
+    stored = wide_matrix(model.experts.wide)[np.argsort(known)]  # rows in the order of feature ranks
     stored.sort_indices()
     weights = np.zeros(stored.nnz, IN_TRAINING)
     weights["row"], weights["weight"], weights["accumulator"] = stored.indices, stored.data, HUGE
@@ -347,7 +347,7 @@ def toy(random: np.random.Generator, rows: int, *, dag: bool) -> tuple[object, T
 
 
 @pytest.mark.parametrize("dag", [False, True])
-def test_what_is_learned(dag: bool) -> None:
+def test_labels_are_learned(dag: bool) -> None:
     """Labels that are features come out, several at a time; the mix is learned."""
     rows, traces = toy(np.random.default_rng(1), 400, dag=dag)
     held, held_traces = toy(np.random.default_rng(2), 200, dag=dag)
@@ -459,7 +459,7 @@ def test_methods_for_one_label_are_refused() -> None:
         other.node_probabilities(rows)
 
 
-def test_training_goes_on_and_is_the_same_for_the_same_seed() -> None:
+def test_further_training_is_the_same_for_the_same_seed() -> None:
     rows, traces = toy(np.random.default_rng(3), 60, dag=True)
     quick = EngineSettings(threads=1, deep_epochs=2)
     first, second = (fit(rows, traces, replace(quick, threads=threads)).to_arrays() for threads in (1, 2))

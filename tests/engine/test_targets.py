@@ -70,7 +70,7 @@ def kernel_cost(targets: Targets, scores: NDArray[np.float64], mix: float = 1.0)
 
 @given(layers=layered(), seed=seeds)
 @settings(max_examples=40)
-def test_the_forward_sum_over_a_goal_is_the_sum_over_the_traces_of_its_label(layers: Layers, seed: int) -> None:
+def test_the_forward_sum_over_a_target_is_the_sum_over_the_traces_of_its_label(layers: Layers, seed: int) -> None:
     scores, labels = random_scores(layers, seed), labels_of(layers)
     sums = label_probabilities(layers, all_scored(layers, scores))
     targets = Targets.of(Traces.encode(layers, labels))
@@ -88,7 +88,7 @@ def test_the_forward_sum_over_a_goal_is_the_sum_over_the_traces_of_its_label(lay
 
 @given(layers=layered(), seed=seeds)
 @settings(max_examples=25)
-def test_kernels_know_the_slope_of_the_cost(layers: Layers, seed: int) -> None:
+def test_kernels_return_the_gradient_of_the_cost(layers: Layers, seed: int) -> None:
     scores, step = random_scores(layers, seed), 0.02
     targets = Targets.of(Traces.encode(layers, labels_of(layers)))
     rise = kernel_cost(targets, scores, 0.7 + step)[0] - kernel_cost(targets, scores, 0.7 - step)[0]
@@ -118,7 +118,7 @@ def diamond() -> Layers:
 
 
 def test_a_path_of_a_label_at_two_depths_is_a_chain() -> None:
-    """Where every neuron has one parent although the label has two paths."""
+    """Every neuron has one parent although the label has two paths."""
     layers = Layers.of(Taxonomy.from_edges([("r", "a"), ("r", "x"), ("a", "x")]))
     assert layers.is_tree
     chain = Targets.of(Traces.encode_paths(layers, [("a", "x")]))
@@ -137,7 +137,7 @@ def test_some_of_the_paths_of_a_label_are_refused() -> None:
     Targets.of(whole)
 
 
-def test_whole_labels_and_paths_stand_side_by_side() -> None:
+def test_whole_labels_and_paths_can_be_combined() -> None:
     layers, scores = diamond(), random_scores(diamond(), 3)
     paths = Traces.encode_paths(layers, [("b", "y"), ("b", "x"), ("x",)])
     targets = Targets.of(Traces.joined(layers, [paths, Traces.encode(layers, ["x", "y"])]))
@@ -161,7 +161,7 @@ def test_the_labels_of_a_row_share_it() -> None:
 
 @given(layers=layered(), seed=seeds)
 @settings(max_examples=30)
-def test_taking_rows_gives_the_goals_of_these_rows(layers: Layers, seed: int) -> None:
+def test_taking_rows_gives_the_targets_of_these_rows(layers: Layers, seed: int) -> None:
     random, scores, labels = np.random.default_rng(seed), random_scores(layers, seed), labels_of(layers)
     sets = [[labels[number] for number in random.integers(len(labels), size=size)] for size in (1, 3, 2, 1)]
     chosen = random.integers(4, size=5)
@@ -190,13 +190,13 @@ def test_option_counts_are_the_rows_that_may_take_each_option(layers: Layers, se
     for label, weight in zip(rows, weights, strict=True):
         options = set(Traces.encode(layers, [label]).options()[0].tolist())
         for option in options:
-            beside = sum(layers.option_parent[other] == layers.option_parent[option] for other in options)
-            expected[option] += weight / beside
+            siblings = sum(layers.option_parent[other] == layers.option_parent[option] for other in options)
+            expected[option] += weight / siblings
     targets = Targets.of(Traces.encode(layers, rows)).weighted(weights)
     np.testing.assert_allclose(targets.option_counts(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_labels_with_too_many_paths_to_list_have_goals() -> None:
+def test_labels_with_too_many_paths_to_list_have_targets() -> None:
     """A trace logits: two nodes a layer, each below both of the layer above, so that the label has 32,768 paths."""
     edges = [("r", f"{side}0") for side in "ab"]
     edges += [(f"{above}{layer}", f"{side}{layer + 1}") for layer in range(14) for above in "ab" for side in "ab"]

@@ -59,7 +59,7 @@ def test_logits_are_cosines_with_the_titles_below_each_option(edges: list[tuple[
     titles = titles_of(taxonomy)
     member = title_units(titles, layers, FEATURES, LENGTH)
     assert member is not None
-    assert not member.embedding[: FEATURES - COLUMNS].any()  # of sparse features
+    assert not member.embedding[: FEATURES - COLUMNS].any()  # sparse features have no weights
     row = np.random.default_rng(2).standard_normal(COLUMNS)
     logits = (row @ member.embedding[FEATURES - COLUMNS :]) @ member.weight.T
     groups = Groups.of(layers)
@@ -72,7 +72,7 @@ def test_few_units_keep_the_directions_in_which_options_differ_most(monkeypatch:
     taxonomy = Taxonomy.from_edges(TREE)
     layers, titles = Layers.of(taxonomy, LABELS), titles_of(taxonomy)
     whole = title_units(titles, layers, FEATURES, LENGTH)
-    monkeypatch.setattr(module, "MOST_UNITS", 2)
+    monkeypatch.setattr(module, "MAX_UNITS", 2)
     few = title_units(titles, layers, FEATURES, LENGTH)
     assert whole is not None
     assert few is not None

@@ -53,7 +53,7 @@ seeds = st.integers(0, 10_000)
 @scales
 @given(layers=layered(), seed=seeds)
 @settings(max_examples=30)
-def test_traces_and_labels_are_mixed_with_labels_all_alike(odds_scale: float, layers: Layers, seed: int) -> None:
+def test_traces_and_labels_are_mixed_with_uniform_ones(odds_scale: float, layers: Layers, seed: int) -> None:
     assume(layers.taxonomy.is_tree)
     search, rows, expected = made(layers, seed, odds_scale)
     found = search.traces(rows, 1_000)
@@ -98,7 +98,7 @@ def test_nodes_are_chosen_by_the_mixed_probabilities(
 
 @given(layers=layered(), seed=seeds)
 @settings(max_examples=10)
-def test_known_rows_and_rows_of_which_nothing_is_said_stay_as_they_are(layers: Layers, seed: int) -> None:
+def test_rows_without_unknown_n_grams_or_without_shares_are_unchanged(layers: Layers, seed: int) -> None:
     assume(layers.taxonomy.is_tree)
     search, rows, _ = made(layers, seed, 1.0)
     plain = search.uncorrected().traces(rows)
@@ -110,6 +110,6 @@ def test_known_rows_and_rows_of_which_nothing_is_said_stay_as_they_are(layers: L
 
 
 @pytest.mark.parametrize(("rate", "power"), [(-1.0, 2.0), (1.0, 0.0), (1e9, 2.0), (float("nan"), 2.0), (1.0, 1e9)])
-def test_trust_that_cannot_be_is_refused(rate: float, power: float) -> None:
+def test_invalid_trust_is_refused(rate: float, power: float) -> None:
     with pytest.raises(HiNetError, match="trust has rate"):
         Trust.restored({"rate": rate, "power": power})

@@ -36,7 +36,7 @@ MIN_FLAT_ROWS = 8  # rows per label
 MAX_FLAT_SCORES = 200_000_000  # rows times distinct labels, with several labels per row
 DROPOUT = 0.3
 FEATURE_DROPOUT = 0.4
-DENSE_DROPOUT = 0.2  # for hidden units that read dense columns
+DENSE_DROPOUT = 0.2  # dropout of hidden units that read dense columns
 PRIOR_STRENGTH = 0.3
 
 DENSE_RATE = 0.3  # dense rows have few features, each of which says little

@@ -32,7 +32,7 @@ class _Poured(NamedTuple):
 
     score: NDArray[np.float64]  # (neurons, ways, b)
     parent: NDArray[np.int32]  # (neurons, ways, b), of a tree (neurons, 1, 1)
-    parent_way: NDArray[np.int32]  # as parent
+    parent_way: NDArray[np.int32]  # shape like parent
 
 
 def read(path: str) -> dict[str, NDArray[Any]]:
@@ -166,7 +166,7 @@ def _traced_back(
     """Follow every chosen stop back to the root."""
     exists = value > -np.inf  # a DAG may have fewer traces than k
     row = np.broadcast_to(np.arange(value.shape[1]), value.shape)
-    neuron, way, row = (part.T[exists.T] for part in (neuron, way, row))  # by row
+    neuron, way, row = (part.T[exists.T] for part in (neuron, way, row))  # ordered by row
     layer = arrays["layer_offsets"]
     lengths = np.searchsorted(layer, neuron, side="right") - 1
     offsets = _offsets(lengths)

@@ -71,7 +71,7 @@ class FusedSource(Source):
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that decoding needs."""
         arrays = super().arrays() | {"slope": np.array(self.model.odds_scale)}
-        if self.model.trust is not None:  # with the number of labels
+        if self.model.trust is not None:  # rate, power and number of labels
             arrays["trust"] = np.array([*self.model.trust, self.layers.ends.sum()], np.float64)
         return arrays
 

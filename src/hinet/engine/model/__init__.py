@@ -1,1 +1,1 @@
-"""What the fused engine trains and searches, as plain arrays."""
+"""The fused model as plain arrays."""

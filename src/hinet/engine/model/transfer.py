@@ -1,4 +1,4 @@
-"""Where the outputs of a model over a changed taxonomy come from.
+"""Transfer of output rows and labels to a changed taxonomy.
 
 An output row belongs to an option: a node below its parent, or stopping there. It is transferred if the option still
 exists; a moved node takes the row that it had below its old parent. A new node starts as the mean of its siblings with

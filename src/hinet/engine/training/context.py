@@ -1,4 +1,4 @@
-"""What the trainings of all experts share, and the interface of one."""
+"""Data that the trainings of all experts share, and the interface of a training."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TrainingContext:
     has_plain_member: bool  # whether the last member ignores dense columns
     has_flat: bool
     dropout: Dropout
-    plain_dropout: Dropout  # for members that ignore dense columns
+    plain_dropout: Dropout  # dropout of members that ignore dense columns
     valid: tuple[SparseMatrix, Targets] | None
     monitored: ValidationRows | None  # rows whose accuracy is recorded after every epoch
 

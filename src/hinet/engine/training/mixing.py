@@ -28,7 +28,7 @@ class Blend(NamedTuple):
     """Weights of the experts, and the parameters of the candidates that were chosen."""
 
     mix: Floats
-    chosen: dict[str, float]  # by the name of the expert
+    chosen: dict[str, float]  # keys are names of experts
 
 
 def usual_mix(*, wide: bool, flat: bool, long: bool = False, vectors: bool = False, several: bool = False) -> Floats:

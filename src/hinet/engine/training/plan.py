@@ -59,7 +59,7 @@ class TrainingPlan:
     """The experts to train, with the memory that they take."""
 
     context: TrainingContext
-    trainings: Mapping[str, ExpertTraining]  # by the name of the expert
+    trainings: Mapping[str, ExpertTraining]  # keys are names of experts
     memory: MemoryPlan
 
     @classmethod
@@ -184,7 +184,7 @@ def _context(
     checked, monitored = _checked_validation(valid, layers, columns)
     _check_start(start, layers, columns)
     groups, starts_fresh = Groups.of(layers), start is None
-    has_dense = rows.matrix.dense.shape[1] > 0  # with these, dropping or merging features costs accuracy
+    has_dense = rows.matrix.dense.shape[1] > 0  # dropping or merging features then costs accuracy
     members = settings.members_for(rows.row_count, rows.matrix.mean_features, dense=has_dense) if starts_fresh else 1
     width = start.experts.deep.width if start else settings.width_for(members, int(layers.ends.sum()))
     # checked before anything else allocates an array with one element per feature

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hinet.data.matrices import SparseMatrix
 from hinet.engine.model.column_kernels import MIX, column_digests
 
-MIN_ROWS = 1_000  # with fewer rows, columns are equal by chance
+MIN_ROWS = 1_000  # columns of fewer rows are equal by chance
 MIN_FEATURES = 32  # minimum mean number of features per row
 MIN_REPEATED = 0.2  # share of all values; at most 1/8 for words and pairs of words, 1/4 for character n-grams
 

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from hinet.engine.model.experts import DeepExpert, Floats
 
-SHRINKAGE = 0.3  # of the covariance towards the identity; more with few rows
+SHRINKAGE = 0.3  # shrinkage of the covariance towards the identity; more with few rows
 MAX_COLUMNS = 128  # columns that are kept if there are more labels
 
 
@@ -48,7 +48,7 @@ def _whitening(columns: Floats, label: NDArray[np.int64]) -> Floats:
     shrunk = (1 - share) / spread * within + share * np.eye(width)
     values, directions = np.linalg.eigh(shrunk)
     matrix = (directions / np.sqrt(values)) @ directions.T
-    if width > MAX_COLUMNS and len(sizes) > MAX_COLUMNS:  # with fewer labels there are fewer such directions
+    if width > MAX_COLUMNS and len(sizes) > MAX_COLUMNS:  # fewer labels differ in fewer directions
         apart = (means - sizes @ means / count) * np.sqrt(sizes)[:, None]  # (labels, d)
         _, directions = np.linalg.eigh(matrix @ (apart.T @ apart) @ matrix)
         matrix = matrix @ directions[:, -MAX_COLUMNS:]

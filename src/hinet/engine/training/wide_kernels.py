@@ -263,7 +263,7 @@ class WideWeights(NamedTuple):
 class WeightIndices(NamedTuple):
     """Index of the first weight of every feature of every row in every group on its paths."""
 
-    index: Any  # by row, by group in the order of list_groups, by feature
+    index: Any  # ordered by row, then group as in list_groups, then feature
     begins: Any  # (n + 1,) offset of each row
 
 

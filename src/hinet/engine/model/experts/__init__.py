@@ -48,4 +48,4 @@ class Experts(NamedTuple):
 
 
 DEEP, WIDE, FLAT, PROTOTYPES = range(len(Mix._fields))  # indices into ``mix`` for kernels
-SCORES_LABELS = np.array([record.outputs == "labels" for record in EXPERTS])  # by index into ``mix``
+SCORES_LABELS = np.array([record.outputs == "labels" for record in EXPERTS])  # indexed like ``mix``
