@@ -159,7 +159,7 @@ class Heard:
 class OneAfterTheOther:
     """Two workers with whole jobs, one after the other in this process."""
 
-    mark = ""
+    fingerprint = ""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._patch, self.heard = monkeypatch, Heard()

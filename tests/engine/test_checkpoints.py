@@ -127,7 +127,7 @@ FORGED: dict[str, tuple[str, Edit, str]] = {
     "a best epoch to come": ("deep-1", telling("best_epoch", "9"), "the best epoch 9"),
     "a best score that is none": ("deep-1", telling("best_score", "nan"), "with score nan"),
     "no fingerprint": ("deep-1", lambda arrays, told: told.pop("fingerprint"), "'fingerprint'"),
-    "another fingerprint": ("deep-1", telling("fingerprint", "00"), "of other rows or settings"),
+    "another fingerprint": ("deep-1", telling("fingerprint", "00"), "from other rows or settings"),
 }
 
 
@@ -201,9 +201,9 @@ def test_only_checkpoints_are_removed(tmp_path: Path) -> None:
 
 
 class Idle:
-    """A runner whose workers leave nothing, as where they have no folder in common with this process."""
+    """A runner whose workers write no states, as if they shared no folder with this process."""
 
-    mark = ""
+    fingerprint = ""
 
     def run(self, *arguments: Any, **options: Any) -> None:
         pass

@@ -30,7 +30,8 @@ BEST = "best."
 DIGEST = "blake2b"
 ENDING = ".safetensors"
 JOB_NAMES = {*(record.name for record in EXPERTS), "encoder"}  # first words of the names of jobs
-_FILE = re.compile(rf"\.?([a-z]+)(-\d+)?{re.escape(ENDING)}(\.[0-9a-f]{{16}})?")  # hidden while they are written
+_FILE = re.compile(rf"([a-z]+)(-\d+)?{re.escape(ENDING)}")
+_UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{16}")  # name of a file while it is written
 MIN_WRITES = 20  # minimum interval between writes, as a multiple of the time a write takes
 
 
@@ -206,7 +207,8 @@ def remove_checkpoints(folder: Path) -> None:
 
 def _is_checkpoint(path: Path) -> bool:
     """Return whether a file is a checkpoint or a spill, finished or not."""
-    match = _FILE.fullmatch(path.name)
+    unfinished = _UNFINISHED.fullmatch(path.name)
+    match = _FILE.fullmatch(unfinished[1] if unfinished else path.name)
     return (match is not None and match[1] in JOB_NAMES) or is_spill(path.name)
 
 
