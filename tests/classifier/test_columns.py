@@ -26,8 +26,8 @@ from sklearn.preprocessing import StandardScaler
 from hinet import FileError, HiNetClassifier, HiNetError, Taxonomy, TextVectorizer, load
 from hinet.classifier.columns import (
     KNOTS,
-    MOST_DEVIATIONS,
-    OUTERMOST,
+    MAX_DEVIATIONS,
+    MIN_RANK,
     Categories,
     ColumnKinds,
     Numbers,
@@ -187,7 +187,7 @@ def test_frequent_values_of_several_words_are_categories_beside_a_text() -> None
 def test_repeated_titles_are_text_and_what_is_ignored_is_told(tmp_path: Path) -> None:
     titles = [f"{one} {two}" for one in ("rye", "white", "toy") for two in ("bread", "milk", "car")]
     frame = pd.DataFrame({"title": titles * 4, "sku": [f"SKU-{n:03}" for n in range(36)]})
-    with pytest.warns(UserWarning, match="ignored as ids, with another code in every row: 'sku'; name the columns"):
+    with pytest.warns(UserWarning, match="ignored as ids, with a different code in every row: 'sku'; name the columns"):
         found = small().fit(frame, [title.split()[1] for title in frame.title])
     assert found.columns_ == {"text": ["title"], "number": [], "category": [], "vector": []}
     assert found.predict(pd.DataFrame({"title": ["brown bread"]})).tolist() == ["bread"]
@@ -308,7 +308,7 @@ def test_numbers_are_scaled_and_missing_ones_marked() -> None:
     np.testing.assert_allclose(numbers.scaled(values, 2.0), [[-2, 0, 0], [0, 0, 0], [2, 0, 0], [0, 0, 0]])
     other = pa.table({"a": [1e30], "same": [7.0], "none": [1.0]})
     scaled = numbers.scaled(numbers.values(other, columns), 1.0)
-    np.testing.assert_allclose(scaled, [[MOST_DEVIATIONS, 0, 0]])
+    np.testing.assert_allclose(scaled, [[MAX_DEVIATIONS, 0, 0]])
 
 
 def test_categories_are_text() -> None:
@@ -386,7 +386,7 @@ def test_texts_of_a_frame_are_understood_by_vectors(tmp_path: Path) -> None:
     again = load(tmp_path / "model")
     assert isinstance(again.vectors, TokenVectors)
     np.testing.assert_array_equal(again.predict_proba(NEW), found.predict_proba(NEW))
-    with pytest.raises(HiNetError, match="vectors and encoder read texts, and the rows have no column of text"):
+    with pytest.raises(HiNetError, match="`encoder` need texts, and the rows have no text column"):
         small(vectors=tmp_path / "words.txt", columns={"number": "price"}).fit(FRAME, LABELS)
 
 
@@ -521,8 +521,8 @@ def put(name: str, value: Any) -> Callable[[Any], None]:
         (put("number", [3]), "expected text"),
         (put("text", []), "contradict each other"),
         (put("vector", []), "has the shape"),
-        (put("category", ["brand", "title"]), "those of other columns|twice"),
-        (put("category", ["kind"]), "those of other columns"),
+        (put("category", ["brand", "title"]), "belong to other columns|twice"),
+        (put("category", ["kind"]), "belong to other columns"),
         (lambda features: features["columns"].pop("text"), "damaged"),
         (lambda features: features["columns"].update(more=["x"]), "damaged"),
         (lambda features: features["categories"].update(brand=["Acme", "Acme"]), "has a category twice"),
@@ -625,7 +625,7 @@ def test_scores_are_those_of_a_normal_distribution_at_the_rank() -> None:
     expected = np.array([NormalDist().inv_cdf(share) for share in rank[inner]])
     np.testing.assert_allclose(scores[inner], expected, atol=0.15)
     assert (np.diff(scores[np.argsort(values[:, 0])]) >= 0).all()
-    assert abs(scores).max() <= -NormalDist().inv_cdf(OUTERMOST) + 1e-6
+    assert abs(scores).max() <= -NormalDist().inv_cdf(MIN_RANK) + 1e-6
 
 
 def test_equal_numbers_have_the_middle_of_their_ranks_and_missing_ones_none() -> None:
@@ -676,7 +676,10 @@ def test_one_label_a_row_has_no_ranks(skewed: tuple[pa.Table, list[set[str]]]) -
         (lambda arrays: arrays.pop("columns.ranked"), "the arrays have no 'columns.ranked'"),
         (lambda arrays: arrays.update({"columns.knots": arrays["columns.knots"][:, :9]}), "has the shape"),
         (lambda arrays: arrays.update({"columns.knots": arrays["columns.knots"][:1]}), "1 columns have knots, and 2"),
-        (lambda arrays: arrays.update({"columns.knots": -arrays["columns.knots"]}), "knots of a column fall"),
+        (
+            lambda arrays: arrays.update({"columns.knots": -arrays["columns.knots"]}),
+            "knots .* are not ascending",
+        ),
         (lambda arrays: arrays.update({"columns.knots": arrays["columns.knots"] * np.nan}), "holds nan"),
     ],
 )

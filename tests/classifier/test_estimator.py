@@ -432,7 +432,7 @@ def test_dense_rows_are_scaled_in_blocks_and_lose_their_zeros(monkeypatch: pytes
         [random.normal(50, 9, 40), np.full(40, 7.0), np.where(random.random(40) < 0.8, 0, random.normal(size=40))]
     ).astype(np.float32)
     whole = MatrixInput.fit(rows, (), scaled=True)
-    monkeypatch.setattr("hinet.classifier.inputs.CELLS_OF_BLOCK", 10)  # three rows at a time
+    monkeypatch.setattr("hinet.classifier.inputs.BLOCK_CELLS", 10)  # three rows at a time
     features = MatrixInput.fit(rows, (), scaled=True)
     np.testing.assert_allclose(features.mean, whole.mean)
     np.testing.assert_allclose(features.scale, whole.scale)

@@ -24,15 +24,15 @@ from hinet.errors import HiNetError, counted
 from hinet.evaluation.risk import THRESHOLDS, AnswerCounts, Calibration, RiskBound, find_threshold
 from hinet.metrics import expected_calibration_error, log_loss
 
-MIN_ROWS = 100  # that determine a scale; fewer tell less than the training did
+MIN_ROWS = 100  # minimum rows that determine a scale
 MAX_TEMPERATURE_ROWS = 10_000
 LOG_STEP = 0.5
-LOG_FACTORS = tuple(np.arange(-4, 5) * LOG_STEP)  # of the logits, tried before the best is refined
-PULL = 1.0  # towards factor and slope of 1, as strong as one row: for few rows, or if all answers are right
+LOG_FACTORS = tuple(np.arange(-4, 5) * LOG_STEP)  # log factors of the logits, tried before the best is refined
+PULL = 1.0  # pull of factor and slope towards 1, as strong as one row, for few rows or only correct answers
 MIN_LOG_SLOPE = -2.0
-MAX_OFFSET = 10.0  # of log odds
-FIRST_WEIGHT = 2.0  # of the most probable labels of all rows, compared with all other labels together
-MAX_PATH_CELLS = 20_000_000  # logits and options on the way to labels that are held at once: about 1 GB
+MAX_OFFSET = 10.0  # maximum offset of log odds
+FIRST_WEIGHT = 2.0  # weight of the most probable labels of all rows, relative to all other labels together
+MAX_PATH_CELLS = 20_000_000  # maximum logits and options on the paths to labels in memory: about 1 GB
 
 
 class Scale(NamedTuple):
@@ -44,7 +44,7 @@ class Scale(NamedTuple):
     factor: float
     slope: float = 1.0
     offset: float = 0.0
-    trust: Trust | None = None  # None leaves that of the model
+    trust: Trust | None = None  # None keeps the trust of the model
 
     def of(self, fitted: Fitted) -> Fitted:
         """Return a classifier with corrected probabilities."""
@@ -65,10 +65,10 @@ def calibrate_fitted(
 ) -> tuple[Fitted, Calibration]:
     """Return the classifier with calibrated probabilities, and the result of the calibration.
 
-    ``temperature`` is what the logits were divided by before. All rows determine the scale; with a risk, one half does
-    and the other determines the risk bound, which all rows do if there are too few for both. The seed assigns rows to
-    halves, so their order does not matter. ``foreign`` has some of the rows, made foreign: they determine the trust in
-    texts with unknown words.
+    ``temperature`` is the previous divisor of the logits. All rows determine the scale. With a risk, one half
+    determines the scale and the other half the risk bound; if there are too few rows for both, all rows determine the
+    bound. The seed assigns rows to halves, so that their order does not matter. ``foreign`` has some of the rows, made
+    foreign, which determine the trust in texts with unknown words.
 
     Raises
     ------
@@ -91,11 +91,11 @@ def calibrate_fitted(
         choice, bounds = ScaleChoice(_present_scale(fitted), error, error, False), held
     scale = choice.scale
     scaled = scale.of(fitted)
-    promise = None
+    risk_bound = None
     if bounds is not None and risk is not None:
-        promise = risk_bound_for(scaled, bounds.rows, bounds.truth, risk, certainty)
+        risk_bound = risk_bound_for(scaled, bounds.rows, bounds.truth, risk, certainty)
     calibration = Calibration(
-        temperature / scale.factor, choice.error_before, choice.error_after, len(truth), promise, scale.slope,
+        temperature / scale.factor, choice.error_before, choice.error_after, len(truth), risk_bound, scale.slope,
         scale.offset, choice.scaled,
     )  # fmt: skip
     return scaled, calibration
@@ -111,7 +111,7 @@ class ScaleChoice(NamedTuple):
 
 
 def _choose_scale(fitted: Fitted, held: HeldOut) -> ScaleChoice:
-    """Return the scale for rows if scales found on one half improve the other half; else the present one."""
+    """Return the scale for held-out rows, or the present one if scales of one half do not improve the other half."""
     halves = held.halves()
     scales = [scale_for(fitted, half) for half in reversed(halves)]
     before = [_answers(fitted, half.rows, half.truth) for half in halves]
@@ -134,7 +134,7 @@ def _loss_of_answers(parts: list[tuple[NDArray[np.float64], NDArray[np.bool_]]])
 
 
 def scale_for(fitted: Fitted, held: HeldOut) -> Scale:
-    """Return the scale with the least log loss of the answers being right: the factor, then the slope, then trust."""
+    """Return the scale with the smallest log loss of correct answers: first the factor, then the slope, then trust."""
     scale = _factor_and_slope(fitted, held.rows, held.truth)
     if held.foreign is None:
         return scale
@@ -143,24 +143,22 @@ def scale_for(fitted: Fitted, held: HeldOut) -> Scale:
 
 
 def _factor_and_slope(fitted: Fitted, rows: Any, truth: Truth) -> Scale:
-    """Return the factor, and then the slope with the trust that the model has.
+    """Return the factor, and then the slope with the trust of the model.
 
-    The factor is that of a model that trusts all rows: it can change answers, which trust should not.
+    The factor is found without trust, as it can change answers and trust should not. Only some predictors have a slope.
+    If both were optimised together, the factor would grow, which costs correct answers and gains nothing on other rows.
 
-    Only some predictors can have a slope. Optimised together, the slope would let the factor rise, which gains nothing
-    on other rows and costs right answers.
-
-    The answers are those of the unscaled model: only their probabilities change with the scale. So the loss is proper,
-    which it would not be if answers could be exchanged for others that are surely wrong.
+    The answers are those of the unscaled model, and only their probabilities change with the scale. Otherwise the loss
+    would not be proper, as answers could be replaced by others that are certainly wrong.
     """
-    from scipy.optimize import minimize_scalar  # only here: it takes long to import
+    from scipy.optimize import minimize_scalar  # slow to import
 
     chosen = _evenly(len(truth), MAX_TEMPERATURE_ROWS)
     rows, truth = rows[chosen], truth.take(chosen)
     if fitted.codec.sets is not None:
         return _scale_for_sets(fitted, rows, truth)
     nodes = _answered(fitted, rows).nodes
-    ladder, kept = _ladder(fitted, rows, nodes)
+    trace_logits, kept = _trace_logits(fitted, rows, nodes)
     right = truth.are_right(nodes)[kept]
     trust, share = fitted.predictor.trust_in(rows[kept]), fitted.predictor.label_shares[-1]
 
@@ -168,7 +166,7 @@ def _factor_and_slope(fitted: Fitted, rows: Any, truth: Truth) -> Scale:
         return log_loss(np.where(right, p, 1 - p)) + PULL * log_scale**2 / len(right)
 
     def probability(factor: float) -> NDArray[np.float64]:
-        p: NDArray[np.float64] = np.exp(ladder.log_p(factor)).clip(0, 1)
+        p: NDArray[np.float64] = np.exp(trace_logits.log_p(factor)).clip(0, 1)
         return p
 
     def of_factor(log_factor: float) -> float:
@@ -189,10 +187,10 @@ def _factor_and_slope(fitted: Fitted, rows: Any, truth: Truth) -> Scale:
 
 
 def _scale_for_sets(fitted: Fitted, rows: Any, truth: Truth) -> Scale:
-    """Return the factor with the least cost of the sets of rows, then slope and offset for the labels they may have.
+    """Return the factor with the smallest cost of the sets of rows, then slope and offset of their likely labels.
 
-    The factor tells how sure options are, given the node above them. Products of many such probabilities can still be
-    too low or too high, which slope and offset correct.
+    The factor scales the probability of a node given its parent. Products of many such probabilities can still be too
+    low or too high, which slope and offset correct.
     """
     predictable = np.flatnonzero(fitted.codec.predictable(truth))
     if not len(predictable):
@@ -222,7 +220,7 @@ def _factor_for_sets(fitted: Fitted, rows: Any, truth: Truth) -> float:
 
 
 def _odds_map(log_p: NDArray[np.float64], right: NDArray[np.bool_], weight: NDArray[np.float64]) -> tuple[float, float]:
-    """Return slope and offset of the log odds of labels with the least weighted log loss of their being right."""
+    """Return the slope and offset of the log odds of labels with the smallest weighted log loss."""
     from scipy.optimize import minimize
 
     def loss(parameters: NDArray[np.float64]) -> float:
@@ -236,26 +234,26 @@ def _odds_map(log_p: NDArray[np.float64], right: NDArray[np.bool_], weight: NDAr
     return float(np.exp(log_slope)), float(offset)
 
 
-def _ladder(fitted: Fitted, rows: Any, nodes: NDArray[np.int64]) -> tuple[TraceLogits, NDArray[np.int64]]:
-    """Return what gives the probabilities of rows' labels at any factor, and which rows: as many as memory allows."""
-    goals = Targets.of_labels(fitted.codec.layers, nodes, np.arange(len(nodes) + 1))
-    kept = _evenly(len(nodes), int(MAX_PATH_CELLS / max(cells_of(goals).mean(), 1)))
-    goals, rows = goals.take(kept), rows[kept]
-    return TraceLogits.of(goals, fitted.predictor.logits_along(rows, goals)), kept
+def _trace_logits(fitted: Fitted, rows: Any, nodes: NDArray[np.int64]) -> tuple[TraceLogits, NDArray[np.int64]]:
+    """Return the logits on the paths to the labels of rows, and the rows used: as many as memory allows."""
+    targets = Targets.of_labels(fitted.codec.layers, nodes, np.arange(len(nodes) + 1))
+    kept = _evenly(len(nodes), int(MAX_PATH_CELLS / max(cells_of(targets).mean(), 1)))
+    targets, rows = targets.take(kept), rows[kept]
+    return TraceLogits.of(targets, fitted.predictor.logits_along(rows, targets)), kept
 
 
-def _evenly(count: int, most: int) -> NDArray[np.int64]:
-    """Return at most so many of the first ``count`` numbers, evenly spread; at least one."""
-    return np.linspace(0, count - 1, min(count, max(most, 1))).astype(np.int64)
+def _evenly(count: int, max_count: int) -> NDArray[np.int64]:
+    """Return at most ``max_count`` of the first ``count`` numbers, evenly spaced; at least one."""
+    return np.linspace(0, count - 1, min(count, max(max_count, 1))).astype(np.int64)
 
 
 def _answered(fitted: Fitted, rows: Any) -> FoundNodes:
-    """Return the labels of rows: in a tree that of the best trace, in a DAG the most probable one."""
+    """Return the predicted label of every row: in a tree that of the best trace, in a DAG the most probable one."""
     return fitted.predictor.decode(rows, "map" if fitted.codec.taxonomy.is_tree else "label")
 
 
 def _answers(fitted: Fitted, rows: Any, truth: Truth) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the probabilities of the predicted labels, and whether they are right."""
+    """Return the probabilities of the predicted labels, and whether they are correct."""
     answers = _answered(fitted, rows)
     return np.minimum(answers.probability, 1), truth.are_right(answers.nodes)
 
@@ -267,7 +265,7 @@ def calibration_error(parts: list[tuple[NDArray[np.float64], NDArray[np.bool_]]]
 
 
 def risk_bound_for(fitted: Fitted, rows: Any, truth: Truth, risk: float, certainty: float) -> RiskBound:
-    """Return the threshold at which at most a share of ``risk`` of the answers is wrong."""
+    """Return the threshold at which at most a share ``risk`` of the answers is wrong."""
     labels = fitted.predictor.decode(rows).nodes
     counts = [astuple(answers_at(fitted, rows, truth, labels, threshold)) for threshold in THRESHOLDS]
     _, answered, wrong, full = np.array(counts).T
@@ -275,7 +273,7 @@ def risk_bound_for(fitted: Fitted, rows: Any, truth: Truth, risk: float, certain
 
 
 def answers_at(fitted: Fitted, rows: Any, truth: Truth, labels: NDArray[np.int64], threshold: float) -> AnswerCounts:
-    """Return how rows are answered at a threshold; ``labels`` are the nodes they are answered with without one."""
+    """Return the counts of answers at a threshold; ``labels`` are the answers without one."""
     answers = deepest_confident(fitted, rows, threshold)
     answered = answers.probability >= threshold
     right = truth.are_right(answers.nodes, or_above=True)

@@ -1,4 +1,4 @@
-"""The columns of a frame by kind: texts, numbers, categories and vectors, each as features of its own."""
+"""Features of the columns of a frame by kind: texts, numbers, categories and vectors."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from hinet.ragged import offsets_of
 ColumnKind = Literal["text", "number", "category", "vector"]
 KINDS: tuple[ColumnKind, ...] = get_args(ColumnKind)
 
-NUMBER_LENGTH = 2.0  # of a number one deviation above its mean, where a row of words has length 1
-NUMBERS_LENGTH = LENGTH  # of all numbers of a usual row at most
-MOST_DEVIATIONS = 10.0  # a number further from the mean counts as one that far
-CATEGORIES_LENGTH = 0.7  # of all categories of a row
-MOST_LENGTH = 100.0  # that a saved model may ask for
-CONSTANT = 1e-12  # a deviation below this share of the mean is rounding
+NUMBER_LENGTH = 2.0  # length of a number one deviation above its mean; the words of a row have length 1
+NUMBERS_LENGTH = LENGTH  # maximum length of all numbers of a typical row
+MAX_DEVIATIONS = 10.0  # numbers are clipped at this distance from the mean, in deviations
+CATEGORIES_LENGTH = 0.7  # length of all categories of a row
+MAX_LENGTH = 100.0  # maximum length in a saved model
+CONSTANT = 1e-12  # deviations below this share of the mean are rounding errors
 
-_LENGTHS: Schema = {"columns.lengths": floats(2, low=0, high=MOST_LENGTH)}
+_LENGTHS: Schema = {"columns.lengths": floats(2, low=0, high=MAX_LENGTH)}
 _NUMBERS: Schema = {
     "columns.number_mean": floats("numbers", low=-FINITE, high=FINITE),
     "columns.number_scale": floats("numbers", low=0, high=FINITE),
@@ -41,8 +41,8 @@ _NUMBERS: Schema = {
 }
 _VECTORS: Schema = {
     "columns.vector_width": ArraySpec(("vectors",), "iu", 1, MAX_WIDTH),
-    "columns.vector_scale": floats("vectors", low=0, high=MOST_LENGTH / MIN_LENGTH),
-    "columns.vector_mean": floats("widths", low=-2, high=2),  # of vectors of length 1
+    "columns.vector_scale": floats("vectors", low=0, high=MAX_LENGTH / MIN_LENGTH),
+    "columns.vector_mean": floats("widths", low=-2, high=2),  # the vectors have length 1
 }
 
 Floats = NDArray[np.float32]
@@ -50,24 +50,24 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Lengths:
-    """How long numbers and categories are as features: less each the more there are, so that they drown no text."""
+    """Lengths of numbers and categories as features; with more columns each is shorter, so that text still counts."""
 
     number: float
     category: float
 
     @classmethod
     def of(cls, kinds: ColumnKinds) -> Lengths:
-        """Return the lengths for so many columns."""
+        """Return the lengths for the columns of each kind."""
         numbers, categories = np.sqrt(max(len(kinds.number), 1)), np.sqrt(max(len(kinds.category), 1))
         return cls(min(NUMBER_LENGTH, float(NUMBERS_LENGTH / numbers)), float(CATEGORIES_LENGTH / categories))
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays that are kept on disk."""
+        """Return the arrays to save."""
         return {"columns.lengths": np.array([self.number, self.category], np.float64)}
 
     @classmethod
     def restored(cls, arrays: Mapping[str, NDArray[Any]]) -> Lengths:
-        """Return what gave these arrays, or raise HiNetError."""
+        """Return the object of saved arrays; raise HiNetError if they are invalid."""
         check_arrays(arrays, _LENGTHS, {})
         return cls(*(float(length) for length in arrays["columns.lengths"]))
 
@@ -87,9 +87,9 @@ class ColumnKinds:
         return (*self.text, *self.number, *self.category, *self.vector)
 
     @classmethod
-    def of(cls, told: Mapping[str, Sequence[str]]) -> ColumnKinds:
-        """Return the kinds that a mapping tells, or raise HiNetError if a column has two or there are none."""
-        kinds = cls(**{kind: tuple(names) for kind, names in told.items()})
+    def of(cls, columns: Mapping[str, Sequence[str]]) -> ColumnKinds:
+        """Return the kinds in a mapping; raise HiNetError if a column has two kinds or there are no columns."""
+        kinds = cls(**{kind: tuple(names) for kind, names in columns.items()})
         if not kinds.names:
             raise HiNetError("columns names no column; name those to read, or leave `columns` out")
         if (repeated := first_repeated(kinds.names)) is not None:
@@ -102,7 +102,7 @@ class ColumnKinds:
 
 
 def texts_of(table: pa.Table, kinds: ColumnKinds) -> pa.ChunkedArray:
-    """Return the text columns of rows, joined by a space; empty and missing cells are left out."""
+    """Return the text columns of rows joined by spaces, without empty and missing cells."""
     import pyarrow.compute as pc
 
     columns = []
@@ -111,7 +111,7 @@ def texts_of(table: pa.Table, kinds: ColumnKinds) -> pa.ChunkedArray:
         if not (is_text(column.type) or pa.types.is_null(column.type)):
             raise _other_type(name, column, "text", "give the column as text")
         columns.append(pc.fill_null(column.cast(pa.large_string()), ""))
-    while len(columns) > 1:  # in pairs, so that a text is copied once per round and not once per column
+    while len(columns) > 1:  # pairs copy each text once per round, not once per column
         pairs = [_join(*columns[start : start + 2]) for start in range(0, len(columns) - 1, 2)]
         columns = pairs + columns[2 * len(pairs) :]
     (joined,) = columns
@@ -123,25 +123,25 @@ def _join(left: Any, right: Any) -> Any:
     import pyarrow.compute as pc
 
     empty, space = pa.scalar("", pa.large_string()), pa.scalar(" ", pa.large_string())
-    # Arrow's own way to skip nulls leaves out rows that have nothing else
+    # Arrow's option to skip nulls drops rows of nulls
     between = pc.if_else(pc.or_(pc.equal(left, empty), pc.equal(right, empty)), empty, space)
     return pc.binary_join_element_wise(left, between, right, empty)
 
 
 def _other_type(name: str, column: pa.ChunkedArray, expected: str, remedy: str) -> HiNetError:
-    """Return the error for a column of another type, with its first value."""
+    """Return the error for a column of an unexpected type, with its first value."""
     for row, value in enumerate(column):
         if value.is_valid:
-            told = format_value(value.as_py())
-            return HiNetError(f"row {row}: column {quoted(name)} has {told}, expected {expected}; {remedy}")
+            actual = format_value(value.as_py())
+            return HiNetError(f"row {row}: column {quoted(name)} has {actual}, expected {expected}; {remedy}")
     return HiNetError(f"column {quoted(name)} is of type {column.type}, expected {expected}; {remedy}")
 
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """Columns of numbers, brought to mean 0 and deviation 1; missing ones are 0, and marked if training rows had any.
+    """Standardized columns of numbers; missing ones are 0, and marked if training rows had any.
 
-    A column that is the same in all training rows says nothing, and is 0.
+    A column that is constant in the training rows becomes 0.
     """
 
     names: tuple[str, ...]
@@ -151,7 +151,7 @@ class Numbers:
 
     @classmethod
     def fit(cls, kinds: ColumnKinds, table: pa.Table) -> Numbers:
-        """Return the scaling for the number columns of rows such as these."""
+        """Return the scaling of the number columns of training rows."""
         names = kinds.number
         mean, deviation, missing = np.zeros(len(names)), np.zeros(len(names)), np.zeros(len(names), np.bool_)
         for number, name in enumerate(names):
@@ -165,13 +165,13 @@ class Numbers:
         return cls(names, mean, np.minimum(scale, FINITE), missing)
 
     def values(self, table: pa.Table, kinds: ColumnKinds) -> NDArray[np.float64]:
-        """Return the numbers of rows, (n, c), NaN where they are missing."""
+        """Return the numbers of rows, NaN if missing, (n, c)."""
         columns = [_numbers_of(table, name, kinds) for name in self.names]
         return np.stack(columns, 1) if columns else np.zeros((table.num_rows, 0))
 
     def scaled(self, values: NDArray[np.float64], length: float) -> Floats:
-        """Return numbers as the model reads them, (n, c)."""
-        deviations = np.clip((values - self.mean) * self.scale, -MOST_DEVIATIONS, MOST_DEVIATIONS)
+        """Return numbers as features, (n, c)."""
+        deviations = np.clip((values - self.mean) * self.scale, -MAX_DEVIATIONS, MAX_DEVIATIONS)
         return (length * np.nan_to_num(deviations)).astype(np.float32)
 
     @property
@@ -180,24 +180,24 @@ class Numbers:
         return [name for name, missing in zip(self.names, self.missing.tolist(), strict=True) if missing]
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays that are kept on disk."""
+        """Return the arrays to save."""
         parts = (self.mean, self.scale, self.missing.astype(np.uint8))
         return dict(zip(_NUMBERS, parts, strict=True))
 
     @classmethod
     def restored(cls, names: tuple[str, ...], arrays: Mapping[str, NDArray[Any]]) -> Numbers:
-        """Return what gave these arrays, or raise HiNetError."""
+        """Return the object of saved arrays; raise HiNetError if they are invalid."""
         check_arrays(arrays, _NUMBERS, {"numbers": len(names)})
         mean, scale, missing = (np.array(arrays[name]) for name in _NUMBERS)
         return cls(names, mean.astype(np.float64), scale.astype(np.float64), missing.astype(np.bool_))
 
 
 def _numbers_of(table: pa.Table, name: str, kinds: ColumnKinds) -> NDArray[np.float64]:
-    """Return a column of numbers, NaN where they are missing."""
+    """Return a column of numbers, NaN if missing."""
     column = decoded(column_of(table, name, kinds.names))
     kind = column.type
     if not (is_number(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)):
-        remedy = "give the column as numbers, with empty cells where there are none"
+        remedy = "give the column as numbers, with empty cells for missing ones"
         raise _other_type(name, column, "a number", remedy)
     if pa.types.is_boolean(kind):
         column = column.cast(pa.uint8())
@@ -214,14 +214,14 @@ def _numbers_of(table: pa.Table, name: str, kinds: ColumnKinds) -> NDArray[np.fl
 
 @dataclass(frozen=True, eq=False)
 class Categories:
-    """Columns of categories, one sparse feature for each value; unknown and missing ones have none."""
+    """Columns of categories, one sparse feature per value; unknown and missing values have none."""
 
     names: tuple[str, ...]
-    values: tuple[tuple[str, ...], ...]  # of each column, as text
+    values: tuple[tuple[str, ...], ...]  # values of each column, as text
 
     @classmethod
     def fit(cls, kinds: ColumnKinds, table: pa.Table) -> Categories:
-        """Return the values that the category columns of rows have."""
+        """Return the values of the category columns of training rows."""
         values = []
         for name in kinds.category:
             texts, codes = _category_codes(table, name, kinds)
@@ -229,7 +229,7 @@ class Categories:
         return cls(kinds.category, tuple(values))
 
     def codes(self, table: pa.Table, kinds: ColumnKinds) -> NDArray[np.int64]:
-        """Return the number of the value of every row and column, -1 for none, (n, c)."""
+        """Return the index of the value in every row and column, -1 for none, (n, c)."""
         columns = []
         for name, values in zip(self.names, self.values, strict=True):
             number = {value: code for code, value in enumerate(values)}
@@ -240,7 +240,7 @@ class Categories:
 
     @property
     def labels(self) -> list[str]:
-        """What each feature is called."""
+        """Names of the features."""
         columns = zip(self.names, self.values, strict=True)
         return [f"{name} = {value}" for name, values in columns for value in values]
 
@@ -250,9 +250,9 @@ class Categories:
 
     @classmethod
     def restored(cls, names: tuple[str, ...], described: Mapping[str, Sequence[str]]) -> Categories:
-        """Return what was described, or raise HiNetError."""
+        """Return the described categories; raise HiNetError if they are invalid."""
         if {*described} != {*names}:
-            raise HiNetError("the categories are those of other columns")
+            raise HiNetError("the categories belong to other columns")
         for name, values in described.items():
             if len({*values}) < len(values):
                 raise HiNetError(f"column {quoted(name)} has a category twice")
@@ -260,7 +260,7 @@ class Categories:
 
 
 def _category_codes(table: pa.Table, name: str, kinds: ColumnKinds) -> tuple[list[str], NDArray[np.int64]]:
-    """Return the distinct values of a column as text, and which of them every row has, -1 for none."""
+    """Return the distinct values of a column as text, and the index of the value of every row, -1 for none."""
     column = decoded(column_of(table, name, kinds.names))
     if pa.types.is_nested(column.type):
         raise _other_type(name, column, "a category", "give the column as text")
@@ -276,7 +276,7 @@ def _category_codes(table: pa.Table, name: str, kinds: ColumnKinds) -> tuple[lis
 
 
 def one_hot(codes: NDArray[np.int64], sizes: Sequence[int], marks: NDArray[np.bool_], length: float) -> sp.csr_array:
-    """Return the features of categories, columns of so many values each, with a mark after them for each column."""
+    """Return the features of categories, given the number of values per column, followed by ``marks``."""
     every = np.concatenate([codes, np.where(marks, 0, -1)], axis=1)  # (n, c + m)
     starts = offsets_of(np.array([*sizes, *[1] * marks.shape[1]], np.int64))
     has = every >= 0
@@ -288,7 +288,7 @@ def one_hot(codes: NDArray[np.int64], sizes: Sequence[int], marks: NDArray[np.bo
 
 @dataclass(frozen=True, eq=False)
 class VectorColumn:
-    """A column of vectors, brought to length 1, their mean taken away, and scaled as those of texts; missing ones 0."""
+    """A column of vectors: normalized to length 1, centred, and scaled like those of texts; missing vectors are 0."""
 
     name: str
     mean: Floats  # (width,)
@@ -296,7 +296,7 @@ class VectorColumn:
 
     @classmethod
     def fit(cls, kinds: ColumnKinds, table: pa.Table, name: str) -> VectorColumn:
-        """Return the scaling for vectors such as these."""
+        """Return the scaling of the vectors of training rows."""
         unit = _unit(_vectors_of(table, name, kinds, None))
         known = unit[unit.any(1)]
         mean = known.mean(0) if len(known) else np.zeros(unit.shape[1], np.float32)
@@ -309,7 +309,7 @@ class VectorColumn:
         return len(self.mean)
 
     def columns(self, table: pa.Table, kinds: ColumnKinds) -> Floats:
-        """Return the vectors of rows as the model reads them, (n, width)."""
+        """Return the vectors of rows as features, (n, width)."""
         unit = _unit(_vectors_of(table, self.name, kinds, self.width))
         scaled = (unit - self.mean) * np.float32(self.scale)
         scaled[~unit.any(1)] = 0
@@ -317,13 +317,13 @@ class VectorColumn:
 
 
 def _unit(vectors: Floats) -> Floats:
-    """Return vectors of length 1; zeros stay. In double precision: squares of what users give may be large."""
+    """Return vectors of length 1, or zeros; squares of large values need double precision."""
     length = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))[:, None]
     return (vectors / np.where(length > 0, length, 1)).astype(np.float32)
 
 
 def _vectors_of(table: pa.Table, name: str, kinds: ColumnKinds, width: int | None) -> Floats:
-    """Return a column of lists of numbers, (n, width), zeros where they are missing; None is the width of the first."""
+    """Return a column of lists of numbers, zeros if missing, (n, width); without ``width``, that of the first list."""
     column = column_of(table, name, kinds.names)
     if pa.types.is_null(column.type) and width is not None:
         return np.zeros((len(column), width), np.float32)
@@ -370,7 +370,7 @@ def _lengths(array: pa.Array) -> NDArray[np.int64]:
 
 
 def vector_arrays(columns: Sequence[VectorColumn]) -> dict[str, NDArray[Any]]:
-    """Return the arrays of vector columns that are kept on disk."""
+    """Return the arrays of vector columns to save."""
     parts = (
         np.array([column.width for column in columns], np.int64),
         np.array([column.scale for column in columns], np.float64),
@@ -380,7 +380,7 @@ def vector_arrays(columns: Sequence[VectorColumn]) -> dict[str, NDArray[Any]]:
 
 
 def restored_vectors(names: Sequence[str], arrays: Mapping[str, NDArray[Any]]) -> tuple[VectorColumn, ...]:
-    """Return the vector columns that gave these arrays, or raise HiNetError."""
+    """Return the vector columns of saved arrays; raise HiNetError if they are invalid."""
     sizes = check_arrays(arrays, _VECTORS, {"vectors": len(names)})
     width, scale, mean = (np.array(arrays[name]) for name in _VECTORS)
     ends = offsets_of(width.astype(np.int64))
@@ -390,10 +390,10 @@ def restored_vectors(names: Sequence[str], arrays: Mapping[str, NDArray[Any]]) -
     return tuple(VectorColumn(*column) for column in zip(names, means, scale.tolist(), strict=True))
 
 
-KNOTS = 65  # numbers that are kept of a column; ranks between them are interpolated
-OUTERMOST = 0.002  # the rank of the least number, as a share
-FEWEST = 3  # distinct numbers of a column whose ranks say more than the numbers
-SCORES = np.array([NormalDist().inv_cdf(share) for share in np.linspace(0, 1, KNOTS).clip(OUTERMOST, 1 - OUTERMOST)])
+KNOTS = 65  # quantiles saved per column; ranks between them are interpolated
+MIN_RANK = 0.002  # rank of the smallest number, as a share
+MIN_DISTINCT = 3  # columns with fewer distinct numbers are not ranked
+SCORES = np.array([NormalDist().inv_cdf(share) for share in np.linspace(0, 1, KNOTS).clip(MIN_RANK, 1 - MIN_RANK)])
 
 _RANKS: Schema = {
     "columns.ranked": ArraySpec(("numbers",), "u", 0, 1),
@@ -403,10 +403,13 @@ _RANKS: Schema = {
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """Columns of numbers as scores: what a normal distribution has at the rank of the number; 0 if it is missing."""
+    """Columns of numbers as normal scores of their ranks among training rows; 0 if missing.
 
-    ranked: NDArray[np.bool_]  # (c,) which columns
-    knots: NDArray[np.float64]  # (ranked columns, KNOTS) numbers at even ranks, from the least to the greatest
+    Ranks distinguish small numbers even if a few numbers are huge.
+    """
+
+    ranked: NDArray[np.bool_]  # (c,) whether the column is ranked
+    knots: NDArray[np.float64]  # (ranked columns, KNOTS) evenly spaced quantiles, ascending
 
     @classmethod
     def none(cls, columns: int) -> Ranks:
@@ -415,35 +418,34 @@ class Ranks:
 
     @classmethod
     def fit(cls, values: NDArray[np.float64]) -> Ranks:
-        """Return the ranks of columns among the numbers of training rows, (n, c), NaN where they are missing."""
+        """Return the ranks of columns, given the numbers of training rows, (n, c), NaN if missing."""
         known = [column[~np.isnan(column)] for column in values.T]
-        ranked = np.array([len(np.unique(column)) >= FEWEST for column in known], np.bool_)
+        ranked = np.array([len(np.unique(column)) >= MIN_DISTINCT for column in known], np.bool_)
         shares = np.linspace(0, 1, KNOTS)
         knots = [np.quantile(column, shares) for column, wanted in zip(known, ranked, strict=True) if wanted]
         return cls(ranked, np.array(knots).reshape(-1, KNOTS))
 
     def scores(self, values: NDArray[np.float64]) -> NDArray[np.float32]:
-        """Return the scores of the ranked columns of rows, given the numbers of all columns.
+        """Return the scores of the ranked columns, given the numbers of all columns.
 
-        Equal numbers have the middle of their ranks: interpolation takes the last of equal knots, so it is done from
-        both sides.
+        Equal numbers have their middle rank: interpolation uses the last of equal knots, so it is done from both sides.
         """
-        found = np.zeros((len(values), len(self.knots)), np.float32)
+        scores = np.zeros((len(values), len(self.knots)), np.float32)
         for column, (numbers, knots) in enumerate(zip(values.T[self.ranked], self.knots, strict=True)):
             above = np.interp(numbers, knots, SCORES)
-            below = -np.interp(-numbers, -knots[::-1], SCORES)  # scores are the same from both ends
-            found[:, column] = np.nan_to_num((above + below) / 2)
-        return found
+            below = -np.interp(-numbers, -knots[::-1], SCORES)  # the scores are symmetric
+            scores[:, column] = np.nan_to_num((above + below) / 2)
+        return scores
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays that are kept on disk; none if no column is ranked."""
+        """Return the arrays to save; none if no column is ranked."""
         if not len(self.knots):
             return {}
         return dict(zip(_RANKS, (self.ranked.astype(np.uint8), self.knots), strict=True))
 
     @classmethod
     def restored(cls, columns: int, arrays: Mapping[str, NDArray[Any]]) -> Ranks:
-        """Return what gave these arrays, or raise HiNetError."""
+        """Return the object of saved arrays; raise HiNetError if they are invalid."""
         if not any(name in arrays for name in _RANKS):
             return cls.none(columns)
         check_arrays(arrays, _RANKS, {"numbers": columns})
@@ -451,5 +453,5 @@ class Ranks:
         if int(ranked.sum()) != len(knots):
             raise HiNetError(f"{len(knots):,} columns have knots, and {int(ranked.sum()):,} are ranked")
         if (np.diff(knots) < 0).any():
-            raise HiNetError("the knots of a column fall, expected numbers that rise")
+            raise HiNetError("the knots of a column are not ascending")
         return cls(ranked.astype(np.bool_), knots.astype(np.float64))

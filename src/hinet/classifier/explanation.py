@@ -1,4 +1,4 @@
-"""Explanations of a trace: at every step, the features that favour the chosen option over its strongest rival."""
+"""Explanations of a trace: the features that favour the chosen node over its strongest rival, at every step."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from hinet.engine.search.set_search_kernels import log_chances
 from hinet.taxonomy import PATH_SEP, STOP, last_name
 
 WHOLE_TEXT = "meaning of the text"
-NOT = "(not there)"  # the rival of a node that is a yes or no by itself
+NOT = "(not there)"  # rival of a node with a probability of its own
 
 
 class Reason(NamedTuple):
-    """A feature of the row, and what it adds to the logit of the chosen option minus what it adds to the rival's."""
+    """A feature of the row, and its contribution to the difference of the logits of the chosen node and its rival."""
 
     feature: str
     push: float
@@ -37,11 +37,11 @@ class Reason(NamedTuple):
 
 @dataclass(frozen=True)
 class Step:
-    """A choice on the way down.
+    """A choice along a trace.
 
     The pushes of all ``reasons``, ``others`` (features that are not listed) and ``rest`` (biases) add up to
-    ``difference``, by how much the logit of ``chosen`` is above that of ``rival``. Where rows have several labels there
-    is no rival: the difference is the logit.
+    ``difference``, the logit of ``chosen`` minus that of ``rival``. If rows have several labels, nodes have no rival,
+    and the difference is the logit itself.
     """
 
     chosen: str
@@ -53,15 +53,15 @@ class Step:
     rest: float
 
     def pushes(self) -> list[tuple[str, float]]:
-        """Return all that adds up to the difference: the listed features, the others, and the biases."""
+        """Return all contributions to the difference: listed features, other features, and biases."""
         return [*self.reasons, ("other features", self.others), ("without any feature", self.rest)]
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The steps of a trace at which there was a choice, from the top down; and the words that the model does not know.
+    """The choices along a trace, from the top down, and the unknown words of a text.
 
-    Words that are no features still count by their character n-grams, if these are features.
+    Unknown words may still count by their character n-grams.
     """
 
     trace: Trace
@@ -71,8 +71,8 @@ class Explanation:
     def to_frame(self) -> Any:
         """Return a pandas DataFrame with one line per feature of each step.
 
-        Its columns are ``step`` (1 is the top one), ``chosen``, ``rival``, ``feature`` and ``push``; the pushes of a
-        step, with those of other features and of the biases, add up to the difference of the logits.
+        Its columns are ``step`` (from 1 at the top), ``chosen``, ``rival``, ``feature`` and ``push``. The pushes of a
+        step, including other features and biases, add up to the difference of the logits.
         """
         lines = [
             (number, step.chosen, step.rival, *push)
@@ -104,14 +104,17 @@ class Explanation:
 
 
 def explain_row(fitted: Fitted, row: Any, traces: Traces, most: int, text: str | None = None) -> Explanation:
-    """Explain the most probable of the given traces for a matrix of one row, made of ``text`` if it was one."""
+    """Explain the most probable of the given traces of one row, with ``most`` features per step.
+
+    ``text`` is the text of the row, if it has one.
+    """
     parts = fitted.predictor.row_parts(row)
     named = partial(_named_pushes, fitted, row, parts.features, text)
-    parts_of = lru_cache(maxsize=None)(parts.of_group)
+    group_parts = lru_cache(maxsize=None)(parts.of_group)
     options, offsets = traces.options()
     option_paths = [options[start:end].tolist() for start, end in pairwise(offsets.tolist())]
     log_probabilities = [
-        [_log_p(fitted, parts_of, option) for option in options_of_path] for options_of_path in option_paths
+        [_log_p(fitted, group_parts, option) for option in options_of_path] for options_of_path in option_paths
     ]
     best = int(np.argmax([sum(log_p) for log_p in log_probabilities]))
     layers = fitted.codec.layers
@@ -120,41 +123,41 @@ def explain_row(fitted: Fitted, row: Any, traces: Traces, most: int, text: str |
         group = int(layers.option_parent[option])
         low = int(layers.option_offsets[group])
         if layers.option_offsets[group + 1] - low > 1:
-            steps.append(_step(fitted, parts_of(group), option - low, low, named, most))
+            steps.append(_step(fitted, group_parts(group), option - low, low, named, most))
     unknown: tuple[str, ...] = ()
     features = fitted.features.text if isinstance(fitted.features, FrameInput) else fitted.features
     if text is not None and isinstance(features, TextInput):
         unknown = unknown_words(features.features, text)
-    return Explanation(_walked(fitted, row, option_paths[best], log_probabilities[best]), tuple(steps), unknown)
+    return Explanation(_trace_of(fitted, row, option_paths[best], log_probabilities[best]), tuple(steps), unknown)
 
 
-def _log_p(fitted: Fitted, parts_of: Callable[[int], GroupParts], option: int) -> float:
+def _log_p(fitted: Fitted, group_parts: Callable[[int], GroupParts], option: int) -> float:
     """Return the log probability of an option in its group."""
     layers = fitted.codec.layers
     group = int(layers.option_parent[option])
     low = int(layers.option_offsets[group])
     if not layers.has_choice[group]:
         return 0.0
-    logits = parts_of(group).logits
+    logits = group_parts(group).logits
     if layers.multilabel:
         return float(_set_log_p(logits, bool(layers.exhaustive[group]))[option - low])
     return float(logits[option - low] - np.logaddexp.reduce(logits))
 
 
 def _set_log_p(logits: NDArray[np.float64], exhaustive: bool) -> NDArray[np.float64]:
-    """Return the log probability of each option of a group of which a row may take several."""
+    """Return the log probability of each option of a group, if a row may have several of them."""
     log_p = logits.copy()
     log_chances(log_p, len(log_p), exhaustive)  # type: ignore[no-untyped-call]
     return log_p
 
 
-def _walked(fitted: Fitted, row: Any, options: list[int], log_p: list[float]) -> Trace:
-    """Return the options of a walk, the last of which is to stop, as a trace."""
+def _trace_of(fitted: Fitted, row: Any, options: list[int], log_p: list[float]) -> Trace:
+    """Return a list of options, the last of which is to stop, as a trace."""
     layers = fitted.codec.layers
     path = layers.node[layers.option_neuron[options[:-1]]].tolist()
     probabilities = np.exp(np.cumsum(log_p))
     slope = fitted.predictor.odds_scale
-    if layers.multilabel and path:  # the other parents of a node bound its probability too
+    if layers.multilabel and path:  # the other parents of a node also bound its probability
         search = fitted.search
         ends = search.label_probabilities(row).toarray()[0, path[-1]]
         probabilities = np.append(search.node_probabilities(row).toarray()[0, path], ends)
@@ -173,15 +176,15 @@ def _walked(fitted: Fitted, row: Any, options: list[int], log_p: list[float]) ->
 def _named_pushes(
     fitted: Fitted, row: Any, features: NDArray[np.int64], text: str | None, pushes: NDArray[np.float64]
 ) -> tuple[list[Reason], float]:
-    """Return what each feature pushes, by name, and what is left.
+    """Return the pushes of features by name, and the rest.
 
-    The dense columns of a text are told by its words, those of a vector as one.
+    The dense columns of a text are attributed to its words if possible, else to the whole text.
     """
     source = fitted.features
-    if isinstance(source, TunedInput):  # it reads a text as a whole
+    if isinstance(source, TunedInput):  # the encoder reads the whole text
         return [Reason(WHOLE_TEXT, float(pushes.sum()))], 0.0
     meaning = None if isinstance(source, MatrixInput) else source.meaning
-    first = row.shape[1] - (0 if meaning is None else meaning.width)  # the first of the columns of meaning
+    first = row.shape[1] - (0 if meaning is None else meaning.width)  # the first column of meaning
     used = np.flatnonzero(pushes)
     named = used[features[used] < first]
     by_name: dict[str, float] = {}
@@ -211,7 +214,7 @@ def _step(
     logits = parts.logits
     pushes, rest = parts.of(chosen)
     layers = fitted.codec.layers
-    if layers.multilabel:  # each option is by itself: yes or no
+    if layers.multilabel:  # each option has a probability of its own
         exhaustive = bool(layers.exhaustive[layers.option_parent[low]])
         probability, rival_name, difference = np.exp(_set_log_p(logits, exhaustive)[chosen]), NOT, logits[chosen]
     else:

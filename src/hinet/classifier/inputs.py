@@ -1,6 +1,6 @@
-"""Every form of ``X`` -> the rows an engine reads: texts to CSR, CSR as it is, dense rows scaled, frames by column.
+"""Conversion of any form of ``X`` to rows for an engine: texts, CSR matrices, dense arrays, and tables by column.
 
-Dense rows are processed in blocks, to save memory.
+Dense rows are scaled in blocks, to save memory.
 """
 
 from __future__ import annotations
@@ -41,16 +41,14 @@ from hinet.ragged import offsets_of
 
 Kind = Literal["text", "sparse", "dense", "frame"]
 
-FIRST_TEXTS = 1_000  # whose words stand for those of all texts
-CELLS_OF_BLOCK = 1 << 20  # of dense rows that are worked on at a time
-MIN_NONZERO_SHARE = (
-    0.5  # share of a column that is not zero, for it to be scaled: shares, counts and marks stay as they are
-)
+MAX_SAMPLE_TEXTS = 1_000  # texts whose words represent those of all texts
+BLOCK_CELLS = 1 << 20  # cells of dense rows that are processed together
+MIN_NONZERO_SHARE = 0.5  # dense columns with fewer nonzero values, such as counts, are not scaled
 
 
 @dataclass(frozen=True, eq=False)
 class TextInput:
-    """Rows are texts: the n-grams they have, and what they mean if there are vectors."""
+    """Rows are texts: features are their n-grams and, with vectors, dense columns of meaning."""
 
     features: TextFeatures
     meaning: Meaning | None = None
@@ -58,11 +56,11 @@ class TextInput:
 
     @property
     def count(self) -> int:
-        """The number of features, dense columns included."""
+        """Number of features, including dense columns."""
         return self.features.count + (0 if self.meaning is None else self.meaning.width)
 
     def rows(self, X: Any, threads: int | None, *, sparse: bool = True) -> Any:
-        """Return texts as CSR rows, with dense columns next to them if there are vectors; as CSR unless ``sparse``."""
+        """Return texts as sparse rows with dense columns, or as one CSR matrix unless ``sparse``."""
         rows = self.rows_with_unknown(X, threads)
         return rows.features() if sparse else rows.tocsr()
 
@@ -71,62 +69,57 @@ class TextInput:
         rows, unknown = self.features.transform_with_unknown(X, threads)
         if self.meaning is None:
             return MixedRows(rows, np.zeros((len(unknown), 0), np.float32), unknown)
-        return replace(self.beside(rows, X, self.meaning.columns(X, threads)), unknown=unknown)
+        return replace(self.mixed(rows, X, self.meaning.columns(X, threads)), unknown=unknown)
 
     def foreign_rows(self, X: Any, threads: int | None, seed: int) -> MixedRows:
-        """Return rows of texts that were made foreign; half of what their vectors mean stays.
+        """Return rows of texts that were made foreign, with dense columns half way to those of the original texts.
 
-        Vectors know some of the words that no training text has, so the meaning of a foreign text is partly known.
+        Vectors know some words that no training text has, so that the meaning of a foreign text is partly known.
         """
         rows = self.rows_with_unknown(replace_words(as_arrow(X).to_pylist(), seed), threads)
         if self.meaning is None:
             return rows
         return replace(rows, dense=(rows.dense + self.meaning.columns(X, threads)) / np.float32(2))
 
-    def beside(self, rows: Any, X: Any, columns: NDArray[np.float32]) -> MixedRows:
-        """Return n-grams with dense columns beside them; they count less the fewer words of a text are known."""
+    def mixed(self, rows: Any, X: Any, columns: NDArray[np.float32]) -> MixedRows:
+        """Return n-grams with dense columns; the n-grams are weighted by the share of known words of a text."""
         known = np.nan_to_num(known_shares(self.features, X)).astype(np.float32)
-        faded = sp.csr_array(
-            (rows.data * np.repeat(known, np.diff(rows.indptr)), rows.indices, rows.indptr), rows.shape
-        )
-        return MixedRows(faded, columns)
+        values = rows.data * np.repeat(known, np.diff(rows.indptr))
+        return MixedRows(sp.csr_array((values, rows.indices, rows.indptr), rows.shape), columns)
 
     def known_share(self, X: Any) -> float:
-        """Return the share of the words of the first texts that the model knows; 1 if they have no words."""
-        shares = known_shares(self.features, as_arrow(text_column(X)).slice(0, FIRST_TEXTS))
+        """Return the share of known words in the first texts; 1 if they have no words."""
+        shares = known_shares(self.features, as_arrow(text_column(X)).slice(0, MAX_SAMPLE_TEXTS))
         return float(np.mean(shares[~np.isnan(shares)])) if not np.isnan(shares).all() else 1.0
 
     def names(self, features: NDArray[np.int64]) -> list[str]:
-        """Return the n-grams of features, or their numbers if names were not kept; dense columns have numbers."""
+        """Return the n-grams of features, or numbers if names were not kept or a feature is a dense column."""
         if self.features.settings.has_names and (features < self.features.count).all():
             return self.features.names(features)
         return [f"feature {number}" for number in features.tolist()]
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays that are kept on disk."""
+        """Return the arrays to save."""
         return self.features.to_arrays() | ({} if self.meaning is None else self.meaning.to_arrays())
 
     def describe(self) -> dict[str, Any]:
-        """Return what else is kept, as plain values for JSON."""
+        """Return the other values to save, as JSON."""
         meaning = {} if self.meaning is None else {"meaning": self.meaning.describe()}
         return self.features.describe() | meaning
 
 
 @dataclass(frozen=True, eq=False)
 class MatrixInput:
-    """Rows are numbers: CSR rows are taken as they are, dense columns brought to mean 0 and deviation 1.
-
-    A dense column that is mostly zero is taken as it is, too, as it would be in a CSR matrix: zeros stay zeros.
-    """
+    """Rows are numbers: dense columns are standardized, CSR rows and mostly zero dense columns are not."""
 
     kind: Kind
-    mean: NDArray[np.float32]  # (f,) empty if rows are taken as they are
+    mean: NDArray[np.float32]  # (f,) empty if rows are not scaled
     scale: NDArray[np.float32]  # (f,)
     columns: tuple[str, ...] = ()
 
     @classmethod
     def fit(cls, X: Any, columns: tuple[str, ...], *, scaled: bool) -> MatrixInput:
-        """Return the scaling for rows such as these."""
+        """Return the scaling of training rows."""
         if not scaled:
             zeros = np.zeros(0, np.float32)
             return cls("sparse" if is_sparse(X) else "dense", zeros, zeros, columns)
@@ -139,7 +132,7 @@ class MatrixInput:
         return cls("dense", mean.astype(np.float32), (1 / deviation).astype(np.float32), columns)
 
     def rows(self, X: Any, threads: int | None = None, *, sparse: bool) -> Any:
-        """Return rows as the engine reads them."""
+        """Return rows for an engine: CSR if ``sparse``."""
         if sparse or self.kind == "sparse":
             return X if is_sparse(X) and not len(self.mean) else self._as_csr(X)
         return self._scaled(X.toarray() if is_sparse(X) else X)
@@ -165,20 +158,20 @@ class MatrixInput:
         return [self.columns[feature] if self.columns else f"feature {feature}" for feature in features.tolist()]
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays that are kept on disk."""
+        """Return the arrays to save."""
         return {"mean": self.mean, "scale": self.scale}
 
     def describe(self) -> dict[str, Any]:
-        """Return what else is kept, as plain values for JSON."""
+        """Return the other values to save, as JSON."""
         return {"columns": list(self.columns)}
 
 
 @dataclass(frozen=True, eq=False)
 class FrameInput:
-    """Rows are those of a table: texts, numbers, categories and vectors side by side.
+    """Rows of a table with columns of texts, numbers, categories and vectors.
 
-    Features are numbered n-grams, categories and marks of missing numbers first, which are sparse; then the dense ones:
-    numbers, the ranks of numbers if rows have several labels and no text, vectors, and what texts mean.
+    The sparse features come first: n-grams, categories and marks of missing numbers. Then come the dense ones: numbers,
+    ranks of numbers if rows have several labels and no text, vectors, and the meaning of texts.
     """
 
     columns: ColumnKinds
@@ -202,19 +195,19 @@ class FrameInput:
         *,
         several: bool = False,
     ) -> tuple[FrameInput, Any]:
-        """Return the features of the training rows of a table, and the rows; ``several``: with several labels a row."""
+        """Return the features of training rows, and the rows; ``several`` means several labels per row."""
         text_input, text_rows = None, None
         if kinds.text:
             training = TrainingTexts(texts_of(table, kinds), settings, threads)
             text_input, text_rows = fit_text(training, source, progress)
         elif source is not None:
-            raise HiNetError("vectors and encoder read texts, and the rows have no column of text; leave both out")
-        frame = cls.beside(text_input, table, kinds, several=several)
+            raise HiNetError("`vectors` and `encoder` need texts, and the rows have no text column; leave both out")
+        frame = cls.with_columns(text_input, table, kinds, several=several)
         return frame, frame._rows(table, text_rows)
 
     @classmethod
-    def beside(cls, text: TextInput | None, table: pa.Table, kinds: ColumnKinds, *, several: bool) -> FrameInput:
-        """Return the features of texts and, beside them, those of the other columns of a table."""
+    def with_columns(cls, text: TextInput | None, table: pa.Table, kinds: ColumnKinds, *, several: bool) -> FrameInput:
+        """Return the features of texts together with those of the other columns of a table."""
         vectors = tuple(VectorColumn.fit(kinds, table, name) for name in kinds.vector)
         numbers, categories = Numbers.fit(kinds, table), Categories.fit(kinds, table)
         lengths, ranks = Lengths.of(kinds), Ranks.none(len(kinds.number))
@@ -222,17 +215,17 @@ class FrameInput:
             lengths, ranks = Lengths(1.0, 1.0), Ranks.fit(numbers.values(table, kinds))
         frame = cls(kinds, text, numbers, ranks, categories, vectors, lengths)
         if not frame.count:
-            raise HiNetError("no column has a value that tells rows apart; give others")
+            raise HiNetError("no column has values that distinguish rows; give other columns")
         return frame
 
     @property
     def meaning(self) -> Meaning | None:
-        """What texts mean, if there are vectors of them."""
+        """Meaning of the texts, if there are vectors."""
         return None if self.text is None else self.text.meaning
 
     @property
     def count(self) -> int:
-        """The number of features, dense columns included."""
+        """Number of features, including dense columns."""
         return self._sparse + self._dense
 
     @property
@@ -249,17 +242,17 @@ class FrameInput:
         return len(self.numbers.names) + len(self.ranks.knots) + sum(column.width for column in self.vectors) + meaning
 
     def rows(self, X: Any, threads: int | None, *, sparse: bool = True) -> Any:
-        """Return the rows of a table as CSR rows with dense columns beside them; as CSR unless ``sparse``."""
+        """Return the rows of a table as sparse rows with dense columns, or as one CSR matrix unless ``sparse``."""
         rows = self.rows_with_unknown(X, threads)
         return rows if is_sparse(rows) else rows.features() if sparse else rows.tocsr()
 
     def rows_with_unknown(self, X: Any, threads: int | None) -> Any:
-        """Return the rows of a table; if it has texts, each with the share of its n-grams that are not features."""
+        """Return the rows of a table, with the share of n-grams that are not features if it has texts."""
         table = as_table(X)
         return self._rows(table, None if self.text is None else self.text.rows_with_unknown(self.texts(table), threads))
 
     def foreign_rows(self, X: Any, threads: int | None, seed: int) -> Any:
-        """Return the rows of a table whose texts were made foreign; its other columns stay."""
+        """Return the rows of a table whose texts were made foreign; other columns stay the same."""
         table = as_table(X)
         text = None if self.text is None else self.text.foreign_rows(self.texts(table), threads, seed)
         return self._rows(table, text)
@@ -286,11 +279,11 @@ class FrameInput:
         return texts_of(as_table(X), self.columns)
 
     def known_share(self, X: Any) -> float:
-        """Return the share of the words of the first texts that the model knows; 1 if there are none."""
-        return 1.0 if self.text is None else self.text.known_share(self.texts(as_table(X).slice(0, FIRST_TEXTS)))
+        """Return the share of known words in the first texts; 1 if there are no words."""
+        return 1.0 if self.text is None else self.text.known_share(self.texts(as_table(X).slice(0, MAX_SAMPLE_TEXTS)))
 
     def names(self, features: NDArray[np.int64]) -> list[str]:
-        """Return what features are called: n-grams, ``column = category``, columns."""
+        """Return the names of features: n-grams, ``column = category``, or columns."""
         marks = [f"{name} is missing" for name in self.numbers.marked]
         vectors = [column.name for column in self.vectors for _ in range(column.width)]
         ranked = [name for name, wanted in zip(self.numbers.names, self.ranks.ranked, strict=True) if wanted]
@@ -305,19 +298,19 @@ class FrameInput:
         return names
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays that are kept on disk."""
+        """Return the arrays to save."""
         text = {} if self.text is None else self.text.to_arrays()
         numbers = self.numbers.to_arrays() | self.ranks.to_arrays()
         return text | numbers | vector_arrays(self.vectors) | self.lengths.to_arrays()
 
     def describe(self) -> dict[str, Any]:
-        """Return what else is kept, as plain values for JSON."""
+        """Return the other values to save, as JSON."""
         text = None if self.text is None else self.text.describe()
         return {"columns": self.columns.to_dict(), "categories": self.categories.describe(), "text": text}
 
     @classmethod
     def restored(cls, described: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> FrameInput:
-        """Return what gave this description and these arrays, or raise HiNetError."""
+        """Return the input with this description and these arrays; raise HiNetError if they are invalid."""
         kinds = ColumnKinds.of(described["columns"])
         if bool(kinds.text) != (described["text"] is not None):
             raise HiNetError("the columns of text and the features of texts contradict each other")
@@ -329,13 +322,12 @@ class FrameInput:
         return cls(kinds, text, numbers, ranks, categories, vectors, Lengths.restored(arrays))
 
 
-# How input becomes the rows that an engine reads, as fitted
 Features: TypeAlias = TextInput | TunedInput | MatrixInput | FrameInput
 
 
 def _blocks(X: Any) -> Iterator[NDArray[np.float32]]:
     """Yield rows as dense blocks."""
-    size = max(1, CELLS_OF_BLOCK // max(X.shape[1], 1))
+    size = max(1, BLOCK_CELLS // max(X.shape[1], 1))
     for start in range(0, X.shape[0], size):
         block = X[start : start + size]
         yield block.toarray() if is_sparse(block) else block
@@ -345,7 +337,7 @@ SCALING = {name: floats("scaled", low=-FINITE, high=FINITE) for name in ("mean",
 
 
 def restore_features(described: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], columns: int | None) -> Features:
-    """Return the features that gave these arrays and this description; rows of numbers have so many columns."""
+    """Return the features with this description and these arrays; ``columns`` is the width of rows of numbers."""
     if "tuned" in described:
         return TunedInput.restored(described["tuned"], arrays)
     if described["kind"] == "text":
@@ -366,25 +358,25 @@ def _restored_text(described: Mapping[str, Any], arrays: Mapping[str, NDArray[An
 
 
 def encoder_of(features: Features) -> EncoderVectors | None:
-    """Return the frozen encoder that texts are read by, if there is one."""
+    """Return the frozen encoder of texts, if there is one."""
     meaning = features.meaning if isinstance(features, TextInput | FrameInput) else None
     return meaning.source if meaning is not None and isinstance(meaning.source, EncoderVectors) else None
 
 
 def with_bundled_encoder(features: Features) -> Features:
-    """Return features that carry their encoder, or raise HiNetError if they have none."""
+    """Return features with the encoder bundled; raise HiNetError if they have no encoder."""
     if isinstance(features, TunedInput):
         return features
     encoder = encoder_of(features)
     text = features.text if isinstance(features, FrameInput) else features
     if encoder is None or not isinstance(text, TextInput) or text.meaning is None:
-        raise HiNetError("the model has no encoder that could be saved in it; leave `bundle_encoder` out")
+        raise HiNetError("the model has no encoder to bundle; leave `bundle_encoder` out")
     text = replace(text, meaning=replace(text.meaning, source=encoder.bundle()))
     return replace(features, text=text) if isinstance(features, FrameInput) else text
 
 
 def kind_of(X: Any) -> Kind:
-    """Return whether rows are texts, a sparse matrix, dense numbers, or those of a frame that has more than numbers."""
+    """Return the kind of rows; a frame with only numbers is dense."""
     if is_sparse(X):
         return "sparse"
     if _is_text(text_column(X)):
@@ -393,7 +385,7 @@ def kind_of(X: Any) -> Kind:
 
 
 def text_part(features: Features, X: Any) -> tuple[TextInput, Any] | None:
-    """Return how the texts among rows are read, and these texts; None if there are none."""
+    """Return the input of the texts among rows, and the texts; None if there are none."""
     text = text_of(features)
     if text is None:
         return None
@@ -401,7 +393,7 @@ def text_part(features: Features, X: Any) -> tuple[TextInput, Any] | None:
 
 
 def unknown_rows(features: Features, rows: Any) -> NDArray[np.int64]:
-    """Return which rows with text have no feature at all: no known n-gram, and nothing else that tells the label."""
+    """Return the rows with text that have no feature: no known n-gram, and no other value."""
     if text_of(features) is None or not isinstance(rows, MixedRows | sp.sparray):
         return np.zeros(0, np.int64)
     sparse = rows.sparse if isinstance(rows, MixedRows) else rows
@@ -412,14 +404,14 @@ def unknown_rows(features: Features, rows: Any) -> NDArray[np.int64]:
 
 
 def text_of(features: Features) -> TextInput | None:
-    """Return how the texts among rows are read, if there are any and their n-grams are features."""
+    """Return the input of the texts among rows, if their n-grams are features."""
     if isinstance(features, FrameInput):
         return features.text
     return features if isinstance(features, TextInput) else None
 
 
 def text_column(X: Any) -> Any:
-    """Return the column of a frame, a table or an array that has one only; anything else as it is."""
+    """Return the only column of a frame, a table or an array; anything else unchanged."""
     shape: tuple[int, ...] = getattr(X, "shape", ())
     if len(shape) != 2 or shape[1] != 1 or is_sparse(X):
         return X
@@ -431,9 +423,9 @@ def text_column(X: Any) -> Any:
 
 
 def _is_text(X: Any) -> bool:
-    """Return whether ``X`` is a column of text, looking at its type or its first value."""
+    """Return whether ``X`` is a column of text, by its type or its first value."""
     if isinstance(X, str):
-        return True  # one text, which the text features refuse with a remedy
+        return True  # one text; reading it raises an error
     if hasattr(X, "ndim") and X.ndim != 1:
         return False
     if hasattr(X, "dtype") and getattr(X.dtype, "kind", "O") in "biufc":
@@ -449,7 +441,7 @@ def _is_text(X: Any) -> bool:
 
 
 class TrainingTexts:
-    """Training texts whose n-grams are hashed once, however often features are fitted to them."""
+    """Training texts whose n-grams are hashed only once, even if features are fitted several times."""
 
     def __init__(self, texts: Any, settings: TextSettings | None, threads: int | None) -> None:
         self.texts, self.threads = texts, threads
@@ -465,7 +457,7 @@ class TrainingTexts:
         return self._hashed.fit_transform(self.threads)
 
     def ngrams_with(self, more: Sequence[str]) -> tuple[TextFeatures, Any]:
-        """Return the n-grams of the texts and of more texts after them, and their rows."""
+        """Return the n-grams of the texts followed by more texts, and their rows."""
         return self._hashed.followed_by(more, self.threads).fit_transform(self.threads)
 
 
@@ -475,23 +467,23 @@ def fit_text(
     progress: Progress | None = None,
     more: Sequence[str] | None = None,
 ) -> tuple[TextInput, Any]:
-    """Return the features of training texts with ``more`` texts after them, and the rows."""
+    """Return the features of training texts followed by ``more`` texts, and the rows."""
     features, rows = training.ngrams if more is None else training.ngrams_with(more)
     if source is None:
         return TextInput(features), rows
     texts = training.texts if more is None else joined_texts(training.texts, more)
     meaning, columns = Meaning.fit(source, texts, training.threads, progress)
     text_input = TextInput(features, meaning)
-    return text_input, text_input.beside(rows, texts, columns)
+    return text_input, text_input.mixed(rows, texts, columns)
 
 
 def joined_texts(texts: Any, more: Sequence[str]) -> pa.ChunkedArray:
-    """Return texts with others after them."""
+    """Return texts followed by more texts."""
     return pa.chunked_array([*as_arrow(texts).chunks, *as_arrow(more).chunks], pa.large_string())
 
 
 def check_container(X: Any) -> None:
-    """Raise HiNetError if ``X`` cannot hold rows in an order that can be read twice."""
+    """Raise HiNetError if ``X`` is not an ordered container that can be read twice."""
     if isinstance(X, str):
         raise HiNetError(f"expected a list of texts, got one text {quoted(X)}; put it into a list")
     if isinstance(X, Iterator | Mapping | Set) or X is None:
@@ -501,11 +493,11 @@ def check_container(X: Any) -> None:
 
 
 def other_kind(X: Any, kind: Kind) -> HiNetError:
-    """Return the error for rows that are texts where the training rows were numbers, or the other way round."""
+    """Return the error for rows of another kind than the training rows."""
     if kind == "frame":
         return HiNetError(
-            f"the classifier was trained on a frame with named columns, got {type(X).__name__}; give a frame of pandas "
-            "or polars, or an Arrow table"
+            f"the classifier was trained on a frame with named columns, got {type(X).__name__}; give a pandas or "
+            "polars frame, or an Arrow table"
         )
     expected, one = ("texts", "a text") if kind == "text" else ("rows of numbers", "a row of numbers")
     for row, value in enumerate(X if isinstance(X, list | tuple) else ()):
@@ -536,7 +528,7 @@ def one_row(x: Any) -> Any:
     """Return a text, the features of one row, or a mapping of columns to values, as rows."""
     if isinstance(x, str):
         return [x]
-    if hasattr(x, "to_dict") and getattr(x, "ndim", 2) == 1:  # a row of a frame of pandas
+    if hasattr(x, "to_dict") and getattr(x, "ndim", 2) == 1:  # a row of a pandas frame
         x = x.to_dict()
     if isinstance(x, Mapping):
         return one_row_table(x)

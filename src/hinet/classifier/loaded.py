@@ -24,7 +24,7 @@ from hinet.evaluation.risk import RiskBound
 from hinet.files.delimited import missing_column_message
 from hinet.taxonomy import PATH_MARK, Taxonomy
 
-COLUMNS = "columns"  # the note in the manifest with the columns of the training rows
+COLUMNS = "columns"  # note in the manifest with the columns of the training rows
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class LoadedModel:
 
     @property
     def columns(self) -> Columns:
-        """The columns of the rows it was trained on, or the usual ones if it does not remember."""
+        """The columns of the training rows, or the default ones if they are unknown."""
         noted, features = saved_columns(self.manifest), self.fitted.features
         if isinstance(features, FrameInput) and noted is None:
             kinds = features.columns
@@ -44,11 +44,11 @@ class LoadedModel:
         return noted or Columns()
 
     def checked_columns(self, columns: Columns) -> Columns:
-        """Return columns as they are, or raise HiNetError unless there are as many of each kind as in training."""
+        """Return the columns; raise HiNetError unless each kind has as many as in training."""
         features = self.fitted.features
         if not isinstance(features, FrameInput):
             if columns.is_mixed:
-                raise HiNetError("the model reads texts alone; leave `number`, `category` and `vector` out")
+                raise HiNetError("the model reads only texts; leave `number`, `category` and `vector` out")
             return columns
         for kind, names in features.columns.to_dict().items():
             given = getattr(columns, kind)
@@ -61,12 +61,12 @@ class LoadedModel:
         return columns
 
     def named_as_trained(self, inputs: Any) -> Any:
-        """Return the columns of a table under the names that they had in training; texts as they are."""
+        """Return a table with the column names of training; texts unchanged."""
         features = self.fitted.features
         return inputs.rename_columns(list(features.columns.names)) if isinstance(features, FrameInput) else inputs
 
     def widths(self, columns: Columns) -> dict[str, int]:
-        """Return how long the vectors of each column must be."""
+        """Return the length of the vectors of each column."""
         vectors = self.fitted.features.vectors if isinstance(self.fitted.features, FrameInput) else ()
         return {name: vector.width for name, vector in zip(columns.vector, vectors, strict=True)}
 
@@ -78,24 +78,24 @@ class LoadedModel:
 
     @property
     def risk_bound(self) -> RiskBound | None:
-        """The threshold that the model was calibrated for, and its risk, if there is one."""
-        promise = (self.manifest["calibration"] or {}).get("promise")
-        return None if promise is None else RiskBound(**promise)
+        """The calibrated threshold and its risk, if there is one."""
+        risk_bound = (self.manifest["calibration"] or {}).get("promise")
+        return None if risk_bound is None else RiskBound(**risk_bound)
 
     @property
     def style(self) -> TextStyle:
-        """How a label that is a path is written as one text."""
+        """Text form of labels that are paths."""
         separator = self.columns.path_sep
         return TextStyle(PATH_MARK) if separator in (None, PATH_MARK) else TextStyle(separator, separator)
 
     def table(self, options: PredictionOptions) -> PredictionTable:
-        """Return what turns texts into columns of answers."""
+        """Return the converter of rows to columns of answers."""
         return PredictionTable(self.fitted, options, self.style)
 
     def explain(self, text: str, label: str | None = None, *, most: int) -> Explanation:
-        """Explain the best trace of a text, or that of a label, written as in the training rows.
+        """Explain the best trace of a text, or that of a label, which is written as in the training rows.
 
-        For a model of rows of a table the text is a row as a JSON object.
+        If the model reads the rows of a table, the text is a row as a JSON object.
 
         Raises
         ------
@@ -109,7 +109,7 @@ class LoadedModel:
         return explain_row(self.fitted, row, traces, most, None if texts is None else str(texts[1][0]))
 
     def _row(self, text: str) -> Any:
-        """Return a row of a table that is written as a JSON object."""
+        """Return a table of one row, given as a JSON object."""
         columns = self.columns
         try:
             row = json.loads(text)
@@ -138,7 +138,7 @@ class LoadedModel:
 
 
 def _example(columns: Columns) -> str:
-    """Return a row as JSON that has the first columns of each kind."""
+    """Return an example row as JSON."""
     values = {"text": "…", "number": 12.5, "category": "…", "vector": None}
     return json.dumps(
         {name: value for kind, value in values.items() for name in getattr(columns, kind)}, ensure_ascii=False
@@ -146,13 +146,13 @@ def _example(columns: Columns) -> str:
 
 
 def saved_columns(manifest: Mapping[str, Any]) -> Columns | None:
-    """Return the columns that were noted when a model was saved."""
+    """Return the columns noted in a manifest."""
     noted = manifest.get("notes", {}).get(COLUMNS)
     return None if noted is None else Columns.from_dict(noted)
 
 
 def encoder_entry(manifest: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return what a manifest says of the frozen encoder that texts are read by, if there is one."""
+    """Return the entry of the frozen encoder in a manifest, if there is one."""
     features = manifest["features"]
     text = features["text"] if features["kind"] == "frame" else features
     entry: Mapping[str, Any] | None = (text or {}).get("meaning", {}).get("encoder")
@@ -162,9 +162,9 @@ def encoder_entry(manifest: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def load_model(
     path: str | Path, threads: int | None, *, mapped: bool = True, encoder: EncoderPlace | None = None
 ) -> LoadedModel:
-    """Load a model of texts from a folder; ``encoder`` is where its encoder is now.
+    """Load a model of texts or tables from a folder; ``encoder`` is the current place of its encoder.
 
-    Unless ``mapped``, the whole model is in memory, and its files may change.
+    Unless ``mapped``, the whole model is read into memory, and its files may change.
     """
     fitted, manifest = load_fitted(path, mapped=mapped, encoder=encoder)
     if fitted.features.kind not in ("text", "frame"):

@@ -1,4 +1,4 @@
-"""A model card: what a saved model was made from, how well it does and what it is for, as Markdown after YAML."""
+"""Model cards: training data, evaluation, intended use and limits of a saved model, as Markdown with YAML metadata."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hinet.engine.model.trust import Trust
 from hinet.errors import counted
 from hinet.evaluation.risk import RiskBound
 
-# Parameters that say nothing about the model.
-UNTOLD = ("taxonomy", "verbose", "checkpoint", "checkpoint_every", "n_jobs", "memory_limit", "warm_start", "device")
-# Figures of an evaluation that a card has, in this order, if they were kept.
-TOLD_METRICS = {
+# Parameters that do not describe the model.
+OMITTED = ("taxonomy", "verbose", "checkpoint", "checkpoint_every", "n_jobs", "memory_limit", "warm_start", "device")
+# Metrics of a saved evaluation that a card shows, in this order.
+METRICS = {
     "accuracy": "accuracy",
     "hierarchical_f1": "hierarchical F1",
     "hierarchical_precision": "hierarchical precision",
@@ -43,13 +43,13 @@ def model_card(
     Parameters
     ----------
     name : str
-        What the model is called.
+        The name of the model.
     manifest : mapping
-        That of the model; see :func:`hinet.classifier.bundle.read_description`.
+        The manifest of the model; see :func:`hinet.classifier.bundle.read_description`.
     taxonomy : mapping
         Statistics of its taxonomy; see :func:`hinet.taxonomy.check.summarise`.
     evaluation : mapping, optional
-        The figures that were kept with it; see :func:`hinet.classifier.model_folder.read_evaluation`.
+        The saved evaluation; see :func:`hinet.classifier.model_folder.read_evaluation`.
     """
     parts = [
         _front_matter(name, manifest, evaluation),
@@ -67,7 +67,7 @@ def model_card(
 
 
 def _front_matter(name: str, manifest: Mapping[str, Any], evaluation: Mapping[str, Any] | None) -> str:
-    """Return the metadata that Hugging Face reads; every value is JSON, which YAML includes."""
+    """Return the metadata for Hugging Face; every value is JSON, which is valid YAML."""
     task = "text-classification" if _reads_text(manifest) else "tabular-classification"
     values: dict[str, Any] = {
         "library_name": "hinet",
@@ -80,7 +80,7 @@ def _front_matter(name: str, manifest: Mapping[str, Any], evaluation: Mapping[st
         result = {
             "task": {"type": task, "name": "hierarchical classification"},
             "dataset": {"name": str(evaluation.get("name", "rows")), "type": "rows"},
-            "metrics": [{"type": key, "name": TOLD_METRICS[key], "value": value} for key, value in figures.items()],
+            "metrics": [{"type": key, "name": METRICS[key], "value": value} for key, value in figures.items()],
         }
         values["model-index"] = [{"name": name, "results": [result]}]
     lines = [f"{key}: {json.dumps(value, ensure_ascii=True)}" for key, value in values.items()]
@@ -98,7 +98,7 @@ def _several(manifest: Mapping[str, Any]) -> bool:
 
 def _known_metrics(evaluation: Mapping[str, Any] | None) -> dict[str, float]:
     metrics = (evaluation or {}).get("metrics", {})
-    return {key: metrics[key] for key in TOLD_METRICS if isinstance(metrics.get(key), int | float)}
+    return {key: metrics[key] for key in METRICS if isinstance(metrics.get(key), int | float)}
 
 
 def _summary(manifest: Mapping[str, Any], taxonomy: Mapping[str, Any]) -> str:
@@ -140,7 +140,7 @@ def _limits(manifest: Mapping[str, Any], evaluation: Mapping[str, Any] | None) -
 
 
 def _words_limit(manifest: Mapping[str, Any]) -> str:
-    """Return what the model makes of rows that are unlike its training rows."""
+    """Return the limits of the model on rows unlike its training rows."""
     features = manifest["features"]
     if features["kind"] != "text" or "tuned" in features:
         return "It reads the columns of its training rows, and errs where their meaning changed."
@@ -196,9 +196,9 @@ def _evaluation(manifest: Mapping[str, Any], evaluation: Mapping[str, Any] | Non
     parts = []
     figures = _known_metrics(evaluation)
     if evaluation is not None and figures:
-        told = f"On {counted(evaluation.get('rows', 0), 'row')} of {_code(evaluation.get('name', ''))}"
-        parts.append(f"{told}, evaluated {_plain(str(evaluation.get('evaluated', ''))[:10])}:")
-        parts.append(_table({TOLD_METRICS[key]: _figure(key, value) for key, value in figures.items()}))
+        rows = f"On {counted(evaluation.get('rows', 0), 'row')} of {_code(evaluation.get('name', ''))}"
+        parts.append(f"{rows}, evaluated {_plain(str(evaluation.get('evaluated', ''))[:10])}:")
+        parts.append(_table({METRICS[key]: _figure(key, value) for key, value in figures.items()}))
         if _several(manifest):
             parts.append("These are figures of the first label of each answer; `hinet evaluate` prints those of sets.")
         levels = evaluation.get("level_accuracy") or []
@@ -239,7 +239,7 @@ def _settings(manifest: Mapping[str, Any]) -> str:
     given = {
         key: _code(json.dumps(value))
         for key, value in manifest["parameters"].items()
-        if key not in UNTOLD and (key not in usual or value != usual[key])
+        if key not in OMITTED and (key not in usual or value != usual[key])
     }
     return _table({"engine": manifest["engine"], "rows": manifest["features"]["kind"], **given})
 
@@ -260,10 +260,10 @@ def _bullets(points: Iterable[str]) -> str:
 
 
 def _plain(text: object) -> str:
-    """Return text that stays one piece in Markdown, whoever wrote it."""
+    """Return text with the special characters of Markdown escaped, on one line."""
     return re.sub(r"([|`<>\[\]\\])", r"\\\1", " ".join(str(text).split()))
 
 
 def _code(text: object) -> str:
-    """Return text as code in a cell of a table."""
+    """Return text as code in a table cell."""
     return f"`{' '.join(str(text).split()).replace('`', chr(39)).replace('|', chr(92) + '|')}`"

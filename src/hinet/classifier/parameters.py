@@ -1,4 +1,4 @@
-"""What the parameters of an estimator may be; they and its calibration as plain values for a manifest, and back."""
+"""Parameters of the estimator: their rules, their form in a manifest, and settings files, which hold them as JSON."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ RULES: Rules = {
     "multilabel": one_of("auto") | FLAG,
     "objective": OBJECTIVE,
     "thresholds_by": one_of("all", "level"),
-    "path_sep": Rule("'auto', the text between the steps of a path", _read_text) | NONE,
+    "path_sep": Rule("'auto', the separator of the steps of a path", _read_text) | NONE,
     "class_weight": one_of("balanced")
     | Rule("a mapping of labels to numbers of at least 0", _read_class_weight)
     | NONE,
@@ -141,7 +141,7 @@ RULES: Rules = {
     "verbose": FLAG | whole(0),
 }
 
-# Arguments of methods.
+# Rules of the arguments of methods.
 MIN_CONFIDENCE = PROBABILITY | one_of("calibrated") | NONE
 MIN_PROBABILITY = PROBABILITY | NONE
 MAX_REASONS = whole(0)
@@ -151,24 +151,24 @@ NOTES = Rule("a mapping of texts to values that JSON can hold", _read_notes)
 
 
 def seed_of(random_state: Any) -> int:
-    """Return the seed of all that is random, for any ``random_state`` of scikit-learn."""
+    """Return the seed for a ``random_state`` of any kind that scikit-learn allows."""
     if random_state is None:
         return 0
     if isinstance(random_state, np.random.RandomState):
-        return int(copy.deepcopy(random_state).randint(1 << 31))  # the same at every look
+        return int(copy.deepcopy(random_state).randint(1 << 31))  # a copy, so that every call returns the same
     return int(random_state)
 
 
 def plain_parameters(estimator: Any) -> dict[str, Any]:
-    """Return parameters as plain values for JSON; the taxonomy is kept elsewhere, a network of one's own is not."""
-    apart = ("network", "device")  # a device need not be here to be kept
-    plain = validate_parameters(estimator, {name: rule for name, rule in RULES.items() if name not in apart})
+    """Return parameters as plain values for JSON, without the taxonomy, which has its own file, and ``network``."""
+    excluded = ("network", "device")  # a device need not exist on this machine
+    plain = validate_parameters(estimator, {name: rule for name, rule in RULES.items() if name not in excluded})
     device = estimator.device
     plain["device"] = None if device is None else str(device)
     plain["taxonomy"] = None if plain["taxonomy"] is None else "taxonomy"
     plain["text"] = None if plain["text"] is None else plain["text"].to_dict()
     plain["checkpoint"] = None
-    for name in ("vectors", "encoder"):  # the features keep these
+    for name in ("vectors", "encoder"):  # saved with the features
         plain[name] = None if plain[name] is None else name
     if isinstance(plain["class_weight"], dict):  # keys need not be text
         labels = [label.item() if isinstance(label, np.generic) else label for label in plain["class_weight"]]
@@ -180,7 +180,7 @@ def plain_parameters(estimator: Any) -> dict[str, Any]:
 def restored_parameters(
     metadata: dict[str, Any], taxonomy: Taxonomy, meaning: Meaning | TunedInput | None
 ) -> dict[str, Any]:
-    """Return the parameters that gave these plain values."""
+    """Return the parameters of plain values."""
     parameters = {**metadata, "checkpoint": None, "vectors": None, "encoder": None}
     if meaning is not None:
         parameters |= meaning.parameter
@@ -195,25 +195,23 @@ def restored_parameters(
 
 
 def restored_calibration(metadata: dict[str, Any]) -> Calibration:
-    """Return the calibration that gave these plain values, or raise HiNetError if none can have."""
-    check_plain(metadata, Calibration, "calibration")
-    promise = metadata["promise"]
-    values = {**metadata, **(promise or {})}.values()
-    if not (
-        metadata["temperature"] > 0 and all(math.isfinite(each) for each in values if isinstance(each, int | float))
-    ):
+    """Return the calibration of plain values that the manifest schema allows; raise HiNetError if out of range."""
+    risk_bound = metadata["promise"]
+    values = {**metadata, **(risk_bound or {})}.values()
+    finite = all(math.isfinite(each) for each in values if isinstance(each, int | float))
+    if not finite or metadata["temperature"] <= 0:
         raise HiNetError("calibration has numbers that are not finite, or a temperature that is not above 0")
-    return Calibration(**{**metadata, "promise": None if promise is None else RiskBound(**promise)})
+    return Calibration(**{**metadata, "promise": None if risk_bound is None else RiskBound(**risk_bound)})
 
 
 FORMAT = "hinet settings"
 VERSION = 1
 
-# What goes with one run or one machine is no setting.
+# Parameters of one run or one machine are not settings.
 NOT_SETTINGS = ("taxonomy", "network", "device", "warm_start", "checkpoint", "checkpoint_every", "n_jobs", "verbose")
-_JSON = {"None": "null", "True": "true", "False": "false"}  # what a file has for values that messages name
+_JSON = {"None": "null", "True": "true", "False": "false"}  # values in messages as JSON
 _QUOTED = r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
-_PYTHON = re.compile(rf"{_QUOTED}|\b(?:{'|'.join(_JSON)})\b")  # what is in quotes is text, and stays
+_PYTHON = re.compile(rf"{_QUOTED}|\b(?:{'|'.join(_JSON)})\b")  # quoted text stays the same
 SETTINGS = tuple(name for name in RULES if name not in NOT_SETTINGS)
 
 
@@ -236,7 +234,7 @@ def _plain(value: Any) -> Any:
 
 
 def restored_settings(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters that gave these plain values, or raise HiNetError that names the invalid one.
+    """Return the parameters of plain values; raise HiNetError for an unknown or invalid one.
 
     >>> restored_settings({"epochs": 5, "text": {"min_df": 1}})["text"].min_df
     1
@@ -257,12 +255,12 @@ def restored_settings(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 def _choices(name: str) -> str:
     if name in RULES:
-        return ", which goes with one run; give it to the classifier instead"
+        return ", which belongs to one run; give it to the classifier instead"
     return f"; choose from {', '.join(SETTINGS)}"
 
 
 def write_settings(path: str | Path, parameters: Mapping[str, Any], search: Mapping[str, Any] | None = None) -> None:
-    """Write parameters to a settings file, with how they were found."""
+    """Write parameters to a settings file, with a record of the search for them."""
     content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "parameters": plain_settings(parameters)}
     if search is not None:
         content["search"] = dict(search)
@@ -275,7 +273,7 @@ def read_settings(path: str | Path) -> dict[str, Any]:
     Raises
     ------
     FileError
-        If it cannot be read, is not JSON, or holds anything but valid parameters; names the entry.
+        If it cannot be read, is not JSON, or has an invalid entry, which the message names.
     """
     text = read_text(path)
     try:
@@ -289,7 +287,7 @@ def read_settings(path: str | Path) -> dict[str, Any]:
     try:
         check_plain(content, _File, "settings")
         if content["version"] != VERSION:
-            raise HiNetError(f"version is {content['version']}, and this hinet reads {VERSION}; write the file anew")
+            raise HiNetError(f"version is {content['version']}, and this hinet reads {VERSION}; write the file again")
         return restored_settings(content["parameters"])
     except HiNetError as error:
         raise FileError(path, _PYTHON.sub(lambda word: _JSON.get(word[0], word[0]), str(error))) from None

@@ -1,4 +1,4 @@
-"""What a classifier predicts: whole traces with the probability of every step, and labels with theirs."""
+"""Predictions: traces with the probability of every step, and labels; as HTML for notebooks, and as pandas frames."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_BAR = 6.0  # em
 
 
 def frame(columns: Sequence[str], rows: list[tuple[Any, ...]]) -> Any:
-    """Return rows as a pandas DataFrame; HiNetError says what to install if pandas is missing."""
+    """Return rows as a pandas DataFrame; raise HiNetError if pandas is missing."""
     require("pandas", "to_frame()")
     import pandas
 
@@ -34,7 +34,7 @@ def frame(columns: Sequence[str], rows: list[tuple[Any, ...]]) -> Any:
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of cells that are HTML already."""
+    """Return an HTML table of cells that are HTML."""
     head = "".join(f'<th style="text-align:left">{escape(name)}</th>' for name in names)
     body = "".join(
         "<tr>" + "".join(f'<td style="text-align:left">{cell}</td>' for cell in row) + "</tr>" for row in rows
@@ -48,18 +48,18 @@ def probability_cell(probability: float) -> str:
 
 
 def push_cell(push: float, largest: float) -> str:
-    """Return what pushed to a node, or away from it, as a bar and a number with its sign."""
+    """Return a contribution for or against a node as a bar and a signed number."""
     return _bar(abs(push) / largest if largest else 0.0, _FOR if push >= 0 else _AGAINST) + f"{push:+.3f}"
 
 
 def steps_cell(steps: Sequence[str], probabilities: Sequence[float]) -> str:
-    """Return the steps of a trace, each with the probability down to there."""
+    """Return the steps of a trace with their probabilities."""
     parts = (f"{escape(step)} <small>{p:.3f}</small>" for step, p in zip(steps, probabilities, strict=True))
     return " &rsaquo; ".join(parts)
 
 
 def label_text(label: Any) -> str:
-    """Return a label as escaped text, a path with its steps."""
+    """Return a label, which may be a path, as escaped text."""
     steps = [step for step in label if step != ""] if isinstance(label, tuple) else [label]
     return " &rsaquo; ".join(escape(str(step)) for step in steps)
 
@@ -68,7 +68,7 @@ def _bar(share: float, colour: str) -> str:
     return f'<span style="{_BAR}{colour};width:{_MAX_BAR * min(max(share, 0.0), 1.0):.2f}em"></span>'
 
 
-STOPS = "(stops here)"  # the option of ending at the node itself
+STOPS = "(stops here)"  # the option to end at the node itself
 
 
 class Trace(NamedTuple):
@@ -77,13 +77,13 @@ class Trace(NamedTuple):
     Attributes
     ----------
     label
-        What ``predict`` answers; of level columns, the cells as a tuple.
+        The label as ``predict`` returns it; for a table, the cells as a tuple.
     steps : tuple of str
-        Node ids of ``taxonomy_``, the last of them that of the label; a label at the root has no step.
+        Node ids of ``taxonomy_``, ending with the label; a label at the root has no steps.
     probabilities : tuple of float
-        The probability of the path down to each step. They fall from step to step.
+        The probability of the path down to each step, descending.
     probability : float
-        The probability of the whole trace, which also stops at its last step.
+        The probability of the whole trace, including that it ends at its last step.
     """
 
     label: Any
@@ -99,7 +99,7 @@ class Trace(NamedTuple):
 
 
 class PredictedLabel(NamedTuple):
-    """A label, as ``predict`` answers, its probability summed over all its traces, and the most probable of these."""
+    """A label as ``predict`` returns it, its probability summed over all its traces, and its most probable trace."""
 
     label: Any
     probability: float
@@ -110,7 +110,7 @@ Prediction = TypeVar("Prediction", bound=Trace | PredictedLabel)
 
 
 class RowPredictions(Sequence[list[Prediction]]):
-    """For every row a list of predictions, the best first."""
+    """A list of predictions for every row, best first."""
 
     @abstractmethod
     def _row(self, row: int) -> list[Prediction]:
@@ -132,8 +132,8 @@ class RowPredictions(Sequence[list[Prediction]]):
     def to_frame(self) -> Any:
         """Return a pandas DataFrame with one line per prediction.
 
-        Its columns are ``row``, ``rank`` (1 is the best), ``label``, ``probability``, and of the most probable trace
-        ``steps`` and ``step_probabilities``.
+        Its columns are ``row``, ``rank`` (from 1), ``label`` and ``probability``, and ``steps`` and
+        ``step_probabilities`` of the most probable trace.
         """
         lines = [
             (row, rank, one.label, one.probability, *_trace_of(one)[1:3])
@@ -158,10 +158,10 @@ def _trace_of(prediction: Trace | PredictedLabel) -> Trace:
 
 @dataclass(frozen=True, eq=False)
 class PredictedTraces(RowPredictions[Trace]):
-    """For every row its best traces, the best first; ``traces`` and ``log_p`` have all of them as arrays."""
+    """The best traces of every row, best first; ``traces`` and ``log_p`` have all of them as arrays."""
 
     found: Found
-    codec: LabelCodec | None = None  # how labels are written; without it, as node ids
+    codec: LabelCodec | None = None  # writes the labels; without it they are node ids
 
     @property
     def traces(self) -> Traces:
@@ -176,7 +176,7 @@ class PredictedTraces(RowPredictions[Trace]):
 
     @property
     def taxonomy(self) -> Taxonomy:
-        """Whose nodes the steps are."""
+        """The taxonomy of the steps."""
         return self.found.traces.layers.taxonomy
 
     def __repr__(self) -> str:
@@ -203,7 +203,7 @@ class PredictedTraces(RowPredictions[Trace]):
 
 @dataclass(frozen=True, eq=False)
 class PredictedLabels(RowPredictions[PredictedLabel]):
-    """For every row its most probable labels, all different, the best first; ``probability`` has all as an array."""
+    """The most probable labels of every row, distinct, best first; ``probability`` has all of them as an array."""
 
     traces: PredictedTraces  # the most probable trace of every label
     probability: NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""The kind of every column of a frame, guessed from its type and its values."""
+"""Recognition of the kind of every column of a frame from its type and values."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hinet.classifier.columns import KINDS, ColumnKind, ColumnKinds
 from hinet.data.frames import is_list, is_number, is_text
 from hinet.errors import HiNetError, quoted
 
-MAX_CATEGORIES = 1_000  # distinct values of a column of categories
-MIN_ROWS_PER_CATEGORY = 3  # on average
+MAX_CATEGORIES = 1_000  # maximum distinct values of a category column
+MIN_ROWS_PER_CATEGORY = 3  # minimum mean rows per value of a category column
 MAX_CATEGORY_LENGTH = 40  # characters
-MAX_CATEGORY_WORDS = 1.5  # words per distinct value on average; values of more words are text unless they are frequent
-FREQUENT_CATEGORY_ROWS = 20  # rows per value from which values of several words are categories beside a text
-MIN_ID_ROWS = 10  # fewer rows have different values by chance
-MIN_ID_SHARE = 0.95  # share of distinct values, and of codes among them, of a column of ids
-MAX_SAMPLE = 1_000  # distinct values that are looked at
+MAX_CATEGORY_WORDS = 1.5  # maximum mean words per distinct value; longer values are text unless frequent
+FREQUENT_CATEGORY_ROWS = 20  # rows per value that make longer values categories if there is another text column
+MIN_ID_ROWS = 10  # in fewer rows, all values may differ by chance
+MIN_ID_SHARE = 0.95  # minimum share of distinct values, and of codes among them, in an id column
+MAX_SAMPLE = 1_000  # maximum distinct values that are examined
 
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _CODE = re.compile(r"(?=\S*\d)(?!\S*[^\W\d_]{5})\S+|[0-9a-fA-F-]{8,}")  # a digit, and no run of five letters; or hex
@@ -34,47 +34,47 @@ Guess = Literal[ColumnKind, "id", "phrase"]  # a phrase is text, or a category i
 
 @dataclass(frozen=True)
 class Recognised:
-    """The columns of a frame by kind, and those that are ignored because every row has another code."""
+    """The columns of a frame by kind, and the ignored columns, which are ids."""
 
     kinds: ColumnKinds
     ignored: tuple[str, ...]
 
     def warn(self) -> ColumnKinds:
-        """Warn of the columns that are ignored, and return the others by kind."""
+        """Warn about ignored columns, and return the others by kind."""
         if self.ignored:
             names = ", ".join(map(quoted, self.ignored))
             warnings.warn(
-                f"ignored as ids, with another code in every row: {names}; name the columns to read in `columns` to "
-                "choose yourself",
+                f"ignored as ids, with a different code in every row: {names}; name the columns to read in `columns` "
+                "to choose them yourself",
                 stacklevel=2,
             )
         return self.kinds
 
 
 def recognise(table: pa.Table) -> Recognised:
-    """Return the kinds of all columns; a column of text is text, categories or ids by its values.
+    """Return the kinds of all columns; values decide whether a text column is text, categories or ids.
 
     Raises
     ------
     HiNetError
-        If a column has values of another type, or all columns are ids.
+        If a column has values of an unsupported type, or all columns are ids.
     """
     guesses = {name: _guess(name, column) for name, column in zip(table.column_names, table.columns, strict=True)}
     has_text = "text" in guesses.values()
-    found: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    kinds: dict[str, list[str]] = {kind: [] for kind in KINDS}
     ignored = []
     for name, guess in guesses.items():
         if guess == "id":
             ignored.append(name)
         elif guess == "phrase":
-            found["category" if has_text and _is_frequent(table.column(name)) else "text"].append(name)
+            kinds["category" if has_text and _is_frequent(table.column(name)) else "text"].append(name)
         else:
-            found[guess].append(name)
-    if not any(found.values()):
+            kinds[guess].append(name)
+    if not any(kinds.values()):
         raise HiNetError(
             f"all columns look like ids ({', '.join(map(quoted, ignored))}); name the columns to read in `columns`"
         )
-    return Recognised(ColumnKinds.of(found), tuple(ignored))
+    return Recognised(ColumnKinds.of(kinds), tuple(ignored))
 
 
 def _guess(name: str, column: pa.ChunkedArray) -> Guess:
@@ -112,7 +112,7 @@ def _guess_text(column: pa.ChunkedArray) -> Guess:
 
 
 def is_code(value: str) -> bool:
-    """Return whether a value is a code, such as of a product, and not a word or a decimal number.
+    """Return whether a value is a code, such as a product number, and not a word or a decimal number.
 
     >>> [is_code(value) for value in ("SKU-00017", "9780262033848", "milk", "rye bread 2", "12.50")]
     [True, True, False, False, False]
@@ -122,7 +122,7 @@ def is_code(value: str) -> bool:
 
 
 def _are_distinct(column: pa.ChunkedArray) -> bool:
-    """Return whether nearly every row has a value of its own."""
+    """Return whether nearly all rows have different values."""
     import pyarrow.compute as pc
 
     filled = len(column) - column.null_count

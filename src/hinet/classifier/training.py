@@ -238,12 +238,12 @@ class Training:
             assert not isinstance(labelled.texts, TrainingTexts)
             text = labelled.texts.fit(source, titles, self.progress)
         elif source is not None:
-            raise HiNetError("`vectors` and `encoder` read texts, and the rows have no column of text; leave both out")
+            raise HiNetError("`vectors` and `encoder` need texts, and the rows have no text column; leave both out")
         if labelled.kinds is None:
             assert text is not None
             return text
         several = labelled.codec.sets is not None
-        frame = FrameInput.beside(text, labelled.rows, labelled.kinds, several=several)
+        frame = FrameInput.with_columns(text, labelled.rows, labelled.kinds, several=several)
         if several and is_dense(frame):
             raise HiNetError(
                 "a stream of rows with several labels needs a column of text; add one, or read all rows into memory"

@@ -1,4 +1,4 @@
-"""``TextVectorizer``: the n-grams of texts as a transformer of scikit-learn, for pipelines with other estimators."""
+"""``TextVectorizer``: n-grams of texts as a scikit-learn transformer, for pipelines with other estimators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Sizes = tuple[int, int]
 
 
 class TextVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Turns texts into CSR rows of weighted n-grams, as :class:`HiNetClassifier` reads them.
+    """Converts texts to CSR rows of weighted n-grams, as :class:`HiNetClassifier` does.
 
     Parameters
     ----------
@@ -33,11 +33,11 @@ class TextVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     min_df : int or "auto", default="auto"
         Minimum number of rows that contain a feature. ``"auto"`` is 1 for at most 3,000 texts, else 2.
     max_features : int, default=None
-        Most features; those in the most rows are kept. None sets no limit.
+        Maximum number of features; those in the most rows are kept. None sets no limit.
     hash_bits : int, default=None
-        Instead of a vocabulary, ``2**hash_bits`` hashed features for words and as many for characters.
+        Use ``2**hash_bits`` hashed features each for words and characters, instead of a vocabulary.
     sublinear : bool, default=True
-        Whether a feature weighs ``1 + log(count)`` of its count in a row.
+        Whether a feature that occurs ``count`` times in a row has weight ``1 + log(count)``.
     keep_names : bool, default=True
         Whether features have names.
     n_jobs : int, default=None
@@ -81,12 +81,12 @@ class TextVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.n_jobs = n_jobs
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Find the n-grams of texts: a list, an array, a column, or a frame of one column."""
+        """Learn the n-grams of texts: a list, an array, a column, or a frame with one column."""
         self.features_ = TextFeatures.fit(_texts(X), self._settings(), self._threads())
         return self
 
     def fit_transform(self, X: Any, y: Any = None) -> Any:
-        """Find the n-grams of texts and return their rows."""
+        """Learn the n-grams of texts and return their rows."""
         self.features_, rows = TextFeatures.fit_transform(_texts(X), self._settings(), self._threads())
         return rows
 
@@ -96,7 +96,7 @@ class TextVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self.features_.transform(_texts(X), self._threads())
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
-        """Return the n-grams by number, those of characters in brackets; numbers if names are not kept."""
+        """Return the n-grams of all features, those of characters in brackets; numbers if names are not kept."""
         check_is_fitted(self)
         features = self.features_
         names = (
