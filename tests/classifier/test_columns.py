@@ -263,8 +263,8 @@ def test_columns_need_a_frame() -> None:
         (lambda frame: frame.assign(embedding=[["a"]] * 80), r"'embedding' has \['a'\], expected a list of numbers"),
         (lambda frame: frame.assign(embedding=[[1.0] * WIDTH] * 79 + [[1.0]]), "row 79: .* has 1 numbers, expected 6"),
         (lambda frame: frame.assign(embedding=[None, *[[math.nan] * WIDTH] * 79]), "row 1: column 'embedding' has nan"),
-        (lambda frame: frame.title.tolist(), "trained on a frame with named columns, got list; give a frame"),
-        (lambda frame: np.zeros((3, 4)), "trained on a frame with named columns, got ndarray; give a frame"),
+        (lambda frame: frame.title.tolist(), "trained on a frame with named columns, got list; give a pandas"),
+        (lambda frame: np.zeros((3, 4)), "trained on a frame with named columns, got ndarray; give a pandas"),
     ],
 )  # fmt: skip
 def test_rows_that_do_not_fit_are_refused(model: HiNetClassifier, change: Any, message: str) -> None:

@@ -196,7 +196,7 @@ def test_other_columns_than_in_training(shop: Path, capsys: pytest.CaptureFixtur
     assert "trained on 1 columns of --number (price), got 2" in error
     main_ok("train", shop / "test.csv", "--text", "title", "--out", shop / "texts", "-q", "--threads", 1)
     error = main_error(capsys, "predict", shop / "texts", shop / "test.csv", "--number", "price")
-    assert "reads texts alone; leave --number, --category and --vector out" in error
+    assert "reads only texts; leave --number, --category and --vector out" in error
 
 
 def test_numbers_and_categories_need_no_text(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:

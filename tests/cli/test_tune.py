@@ -145,7 +145,7 @@ def test_wrong_options_are_told_and_leave_nothing(
         ),
         ('{"format": "hinet settings", "version": 1, "parameters": {"text": {"min_df": 0}}}', "text: min_df"),
         ('{"format": "hinet settings", "version": 1, "parameters": {"text": 3}}', "text is 3, expected a mapping"),
-        ('{"format": "hinet settings", "version": 1, "parameters": {"network": 3}}', "goes with one run"),
+        ('{"format": "hinet settings", "version": 1, "parameters": {"network": 3}}', "belongs to one run"),
     ],
 )
 def test_bad_settings_are_told(

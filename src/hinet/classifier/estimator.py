@@ -35,7 +35,6 @@ from hinet.classifier.inputs import (
     one_row,
     other_kind,
     text_column,
-    text_part,
     unknown_rows,
     with_bundled_encoder,
 )
@@ -66,7 +65,6 @@ from hinet.classifier.update_check import UpdateCheck, check_update
 from hinet.data.frames import as_table, is_frame
 from hinet.data.matrices import MixedRows, as_csr, check_rows, is_sparse, validate_weights
 from hinet.data.text import TextSettings
-from hinet.data.text.text_input import as_arrow
 from hinet.encoders.meaning import Meaning, TunedInput
 from hinet.engine.settings import Effort
 from hinet.errors import FileError, HiNetError, InputTypeError, LabelError, counted
@@ -825,15 +823,10 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             How many features of each step to list.
         """
         most = MAX_REASONS.validate("most", most)
-        X = one_row(x)
-        row = self._rows(X)
-        if row.shape[0] != 1:
-            raise HiNetError(f"expected one row to explain, got {row.shape[0]:,}; give them one by one")
-        fitted = self.fitted_
-        traces = fitted.predictor.traces(row).traces if label is None else fitted.codec.encode([label])
-        texts = text_part(fitted.features, X)
-        text = None if texts is None else str(as_arrow(text_column(texts[1]))[0])
-        return explain_row(fitted, row, traces, most, text)
+        X = self._readable(one_row(x))
+        if count_of(X) != 1:
+            raise HiNetError(f"expected one row to explain, got {count_of(X):,}; give them one by one")
+        return explain_row(self.fitted_, X, None if label is None else self.fitted_.codec.encode([label]), most)
 
     def _truth(self, X: Any, y: Any) -> Truth:
         return self.fitted_.codec.truth(checked_labels(y, count_of(X)))

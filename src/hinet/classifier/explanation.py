@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.inputs import FrameInput, MatrixInput, TextInput
+from hinet.classifier.inputs import MatrixInput, first_text, text_of
 from hinet.classifier.predictions import STOPS, Trace, frame, push_cell, table, trace_along
 from hinet.data import Traces
 from hinet.data.matrices import MixedRows
@@ -103,11 +103,11 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain_row(fitted: Fitted, row: Any, traces: Traces, most: int, text: str | None = None) -> Explanation:
-    """Explain the most probable of the given traces of one row, with ``most`` features per step.
-
-    ``text`` is the text of the row, if it has one.
-    """
+def explain_row(fitted: Fitted, inputs: Any, traces: Traces | None, max_features: int) -> Explanation:
+    """Explain the most probable of some traces of one row, or its best trace, with ``max_features`` per step."""
+    row, text = fitted.rows(inputs), first_text(fitted.features, inputs)
+    if traces is None:
+        traces = fitted.predictor.traces(row).traces
     parts = fitted.predictor.row_parts(row)
     named = partial(_named_pushes, fitted, row, parts.features, text)
     group_parts = lru_cache(maxsize=None)(parts.of_group)
@@ -123,11 +123,10 @@ def explain_row(fitted: Fitted, row: Any, traces: Traces, most: int, text: str |
         group = int(layers.option_parent[option])
         low = int(layers.option_offsets[group])
         if layers.option_offsets[group + 1] - low > 1:
-            steps.append(_step(fitted, group_parts(group), option - low, low, named, most))
+            steps.append(_step(fitted, group_parts(group), option - low, low, named, max_features))
     unknown: tuple[str, ...] = ()
-    features = fitted.features.text if isinstance(fitted.features, FrameInput) else fitted.features
-    if text is not None and isinstance(features, TextInput):
-        unknown = unknown_words(features.features, text)
+    if text is not None and (text_input := text_of(fitted.features)) is not None:
+        unknown = unknown_words(text_input.features, text)
     return Explanation(_trace_of(fitted, row, option_paths[best], log_probabilities[best]), tuple(steps), unknown)
 
 
@@ -209,7 +208,7 @@ def _step(
     chosen: int,
     low: int,
     named: Callable[[NDArray[np.float64]], tuple[list[Reason], float]],
-    most: int,
+    max_features: int,
 ) -> Step:
     logits = parts.logits
     pushes, rest = parts.of(chosen)
@@ -232,8 +231,8 @@ def _step(
         float(probability),
         rival_name,
         float(difference),
-        tuple(reasons[:most]),
-        float(sum(reason.push for reason in reasons[most:])),
+        tuple(reasons[:max_features]),
+        float(sum(reason.push for reason in reasons[max_features:])),
         rest + unnamed,
     )
 

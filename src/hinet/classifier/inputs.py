@@ -392,6 +392,12 @@ def text_part(features: Features, X: Any) -> tuple[TextInput, Any] | None:
     return text, features.texts(X) if isinstance(features, FrameInput) else X
 
 
+def first_text(features: Features, X: Any) -> str | None:
+    """Return the text of the first row, or None if rows have no texts."""
+    texts = text_part(features, X)
+    return None if texts is None else str(next(iter(texts[1])))
+
+
 def unknown_rows(features: Features, rows: Any) -> NDArray[np.int64]:
     """Return the rows with text that have no feature: no known n-gram, and no other value."""
     if text_of(features) is None or not isinstance(rows, MixedRows | sp.sparray):

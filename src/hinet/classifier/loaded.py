@@ -12,7 +12,7 @@ from hinet.classifier.answers import PredictionOptions
 from hinet.classifier.bundle import load_fitted
 from hinet.classifier.explanation import Explanation, explain_row
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.inputs import FrameInput, text_part
+from hinet.classifier.inputs import FrameInput
 from hinet.classifier.label_rows import TextStyle
 from hinet.classifier.prediction_table import PredictionTable
 from hinet.data import Traces
@@ -103,10 +103,7 @@ class LoadedModel:
             If the model has no such label.
         """
         inputs = self._row(text) if isinstance(self.fitted.features, FrameInput) else [text]
-        row = self.fitted.rows(inputs)
-        traces = self.fitted.predictor.traces(row).traces if label is None else self._traces_of(label)
-        texts = text_part(self.fitted.features, inputs)
-        return explain_row(self.fitted, row, traces, most, None if texts is None else str(texts[1][0]))
+        return explain_row(self.fitted, inputs, None if label is None else self._traces_of(label), most)
 
     def _row(self, text: str) -> Any:
         """Return a table of one row, given as a JSON object."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hinet.classifier.answers import PredictionOptions, select_answers
 from hinet.classifier.explanation import Step, explain_row
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.inputs import text_of, text_part
+from hinet.classifier.inputs import first_text, text_of, text_part
 from hinet.classifier.loaded import LoadedModel
 from hinet.classifier.predicted_sets import Answers
 from hinet.classifier.prediction_table import label_text
@@ -200,15 +200,9 @@ class Answerer:
     def explain(self, inputs: Any, node: int | None, max_words: int) -> Json:
         """Return the words behind every step of the best trace of one text or row, or of the trace to a node."""
         fitted = self.fitted
-        row = fitted.rows(inputs)
-        traces = (
-            fitted.predictor.traces(row).traces
-            if node is None
-            else Traces.of_nodes(fitted.codec.layers, np.array([node]))
-        )
-        texts = text_part(fitted.features, inputs)
-        text = "" if texts is None else str(texts[1][0])
-        explanation = explain_row(fitted, row, traces, max_words, text)
+        traces = None if node is None else Traces.of_nodes(fitted.codec.layers, np.array([node]))
+        text = first_text(fitted.features, inputs) or ""
+        explanation = explain_row(fitted, inputs, traces, max_words)
         spans, trace = TextSpans(text), explanation.trace
         path = [fitted.codec.taxonomy.position(step) for step in trace.steps]
         probabilities = np.clip([*trace.probabilities, trace.probability], 0.0, 1.0).tolist()
