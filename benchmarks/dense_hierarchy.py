@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from hinet import Layers, Taxonomy, Traces
 from hinet.metrics import accuracy
 from hinet.networks import HeadSettings, HiNet, Targets, TrainingSettings, paper, predict_traces, train
+from hinet.networks.models import count_output_parameters
 
 LOOK, HIDDEN = 32, 256  # numbers per node; rectified units of the feature layer
 TRAIN, TEST = 400_000, 2_000
@@ -117,7 +118,7 @@ def run(n: int, h: int) -> dict[str, Any]:
         results[f"{name}_rows_per_second"] = round(TEST / watch.seconds)
         results[f"{name}_accuracy"] = round(_whole_trace_accuracy(truth, predicted), 4)
         results[f"{name}_label_accuracy"] = round(accuracy(truth, predicted), 4)
-        results[f"{name}_output_parameters"] = network.output_parameters()
+        results[f"{name}_output_parameters"] = count_output_parameters(network)
     return results
 
 

@@ -116,7 +116,7 @@ def test_text_files_of_vectors(tmp_path: Path, suffix: str) -> None:
     ("text", "message"),
     [
         ("rye 1 2\nbread 1\n", "line 2: expected a word and 2 numbers, got 2 fields"),
-        ("rye 1 x\n", "line 1: 'x' is not a number"),
+        ("rye 1 x\n", "line 1: could not convert string to float: 'x'"),
         ("rye 1 nan\n", "line 1: a number is not finite"),
         ("", "is empty"),
     ],

@@ -177,7 +177,7 @@ def assert_same_traces(found: Traces, expected: Traces) -> None:
 def marginal_cost(scores: torch.Tensor, targets: TorchTargets) -> torch.Tensor:
     """The cost of every row from the scores of all options: marginal over a label's traces, mean over labels."""
     batch = targets.batch(np.arange(len(targets)))
-    walked = scores.new_zeros(len(batch.step_counts))
+    walked = scores.new_zeros(len(batch.trace_row))
     walked = walked.index_add(0, batch.step_trace, scores[batch.step_option, batch.step_row])
     cost = -segment_logsumexp(walked, batch.trace_counts)
     labels = torch.bincount(batch.label_row, minlength=batch.rows)

@@ -90,19 +90,9 @@ class CachedEncoder(Generic[Source]):
         self._keys: dict[Path, NDArray[np.uint64]] = {}  # keys of each segment; vectors are read when needed
 
     @property
-    def width(self) -> int:
-        """Number of columns of a vector."""
-        return self.encoder.width
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the encoder."""
-        return self.encoder.fingerprint
-
-    @property
     def folder(self) -> Path:
         """Folder with the vectors of this encoder."""
-        return self.root / self.fingerprint
+        return self.root / self.encoder.fingerprint
 
     def encode(
         self, texts: Any, *, progress: Progress | None = None, batch: int | None = None, threads: int | None = None
@@ -110,7 +100,7 @@ class CachedEncoder(Generic[Source]):
         """Return a vector of length 1 for each text, as ``Encoder.encode`` does."""
         distinct, rows = distinct_texts(texts)
         progress = progress or SilentProgress()
-        keys = _keys_of(self.fingerprint, distinct)
+        keys = _keys_of(self.encoder.fingerprint, distinct)
         vectors, present = self._read(keys)
         progress.started(1, len(distinct))
         try:
@@ -171,7 +161,7 @@ class CachedEncoder(Generic[Source]):
         for path in self._paths():
             keys = known.get(path)
             if keys is None:
-                segment = _read_segment(path, self.width)
+                segment = _read_segment(path, self.encoder.width)
                 if segment is None:
                     if os.access(path, os.R_OK):  # damaged: its texts are encoded again
                         with suppress(OSError):
@@ -182,7 +172,7 @@ class CachedEncoder(Generic[Source]):
 
     def _read(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.float16], NDArray[np.bool_]]:
         """Return the vectors of keys, and which of them are cached and undamaged."""
-        vectors = np.zeros((len(keys), self.width), np.float16)
+        vectors = np.zeros((len(keys), self.encoder.width), np.float16)
         present = np.zeros(len(keys), np.bool_)
         for _ in range(2):  # another process may merge segments meanwhile
             self._refresh()
@@ -190,7 +180,7 @@ class CachedEncoder(Generic[Source]):
                 missing = np.flatnonzero(~present)
                 positions = _find(known, keys[missing])
                 hits = np.flatnonzero(positions >= 0)
-                segment = _read_segment(path, self.width) if len(hits) else None
+                segment = _read_segment(path, self.encoder.width) if len(hits) else None
                 if segment is None or len(segment.keys) != len(known):
                     continue
                 cached = segment.take(positions[hits])
@@ -216,7 +206,7 @@ class CachedEncoder(Generic[Source]):
             for path in self.folder.glob(f".*{_SUFFIX}.*"):  # unfinished files of killed processes
                 if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
                     path.unlink(missing_ok=True)
-            row_bytes = 2 * self.width + 20
+            row_bytes = 2 * self.encoder.width + 20
             small = [path for path in paths if path.stat().st_size < SEGMENT_ROWS * row_bytes // 2]
             everything = [path for path in self.root.glob(f"*/*{_SUFFIX}") if path.name[0] != "."]
             has_many = len(small) > self.max_small_segments
@@ -233,7 +223,7 @@ class CachedEncoder(Generic[Source]):
                 del sizes[path]
 
     def _merge(self, paths: Sequence[Path]) -> None:
-        segments = [segment for path in paths if (segment := _read_segment(path, self.width)) is not None]
+        segments = [segment for path in paths if (segment := _read_segment(path, self.encoder.width)) is not None]
         if segments:
             merged = _Segment(*map(np.concatenate, zip(*segments, strict=True)))
             _, last = np.unique(merged.keys[::-1], axis=0, return_index=True)  # the newest of equal keys

@@ -301,7 +301,7 @@ def _fit(
     progress.message(f"fitting {len(used):,} vectors to them")
     mapped[used] += _ridge(bags, targets - bags @ mapped[used])
     fitted = bags @ mapped[used]
-    balance = np.sqrt(0.1 * len(fitted) / len(mapped))  # with few texts, tokens determine the directions too
+    balance = np.sqrt(0.1 * len(fitted) / len(mapped))  # tokens determine the directions too if there are few texts
     return _project(mapped, np.vstack([fitted, balance * mapped]), width), len(rows)
 
 

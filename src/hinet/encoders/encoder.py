@@ -82,7 +82,9 @@ class Encoder:
     @cached_property
     def width(self) -> int:
         """Number of columns of a vector."""
-        return int(self.encode_ids([[*self.frame[0], *self.frame[1]]]).shape[1])
+        before, after = self.frame
+        ((_, vectors),) = self._encode_batches([[*before, *after]], None)
+        return int(vectors.shape[1])
 
     @cached_property
     def fingerprint(self) -> str:
@@ -157,15 +159,11 @@ class Encoder:
 
     def encode_ids(self, ids: Ids, *, progress: Progress | None = None, batch: int | None = None) -> Vectors:
         """Return a vector of length 1 for each sequence of token ids, which include the special tokens."""
-        encoded_batches = []
+        vectors = np.empty((len(ids), self.width), np.float32)
         for numbers, encoded in self._encode_batches(ids, batch):
-            encoded_batches.append((numbers, encoded))
+            vectors[numbers] = encoded
             if progress is not None:
                 progress.advanced(len(numbers))
-        width = encoded_batches[0][1].shape[1] if encoded_batches else self.width
-        vectors = np.empty((len(ids), width), np.float32)
-        for numbers, encoded in encoded_batches:
-            vectors[numbers] = encoded
         return vectors
 
     def _tokenise(self, texts: Sequence[str]) -> Ids:
@@ -192,8 +190,7 @@ class Encoder:
         size = (BATCH if on_cpu else DEVICE_BATCH) if batch is None else whole(1).validate("batch", batch)
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
         for numbers in batches_by_length(lengths, size, equal=on_cpu):
-            threads = self._threads if threads is None else threads
-            with torch_threads(threads), torch.inference_mode(), _quiet():
+            with torch_threads(self._threads if threads is None else threads), torch.inference_mode(), _quiet():
                 encoded = self._forward([ids[number] for number in numbers.tolist()], lengths[numbers])
             yield numbers, unit_rows(encoded)
 

@@ -279,20 +279,11 @@ def _read_text_file(path: Path) -> TokenVectors:
 def _read_numbers(fields: Sequence[str], number: int) -> NDArray[np.float32]:
     try:
         values = np.array(fields, np.float32)
-    except ValueError:
-        invalid = next(field for field in fields if not _is_number(field))
-        raise HiNetError(f"line {number}: {invalid!r} is not a number") from None
+    except ValueError as error:
+        raise HiNetError(f"line {number}: {error}") from None
     if not np.isfinite(values).all():
         raise HiNetError(f"line {number}: a number is not finite")
     return values
-
-
-def _is_number(field: str) -> bool:
-    try:
-        float(field)
-    except ValueError:
-        return False
-    return True
 
 
 def _rank_weights(count: int) -> NDArray[np.float32]:

@@ -128,6 +128,7 @@ def run_model(
 
     from hinet.networks import FlattenNetwork, HiNet, SparseBag, Targets, TrainingSettings, predict_traces, train
     from hinet.networks.features import WIDTH
+    from hinet.networks.models import count_output_parameters
     from hinet.progress import SilentProgress, progress_for_terminal
 
     torch.manual_seed(seed)
@@ -149,7 +150,7 @@ def run_model(
         accuracy(data.test, predicted),
         hierarchical_f1(data.test, predicted),
         level_accuracy(data.test, predicted),
-        network.output_parameters(),
+        count_output_parameters(network),
         statistics.median(record.seconds for record in history),
         peak_gb(),
         [record.cost for record in history],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,27 +21,17 @@ from hinet.networks.features import DenseFeatures, SparseBag
 from hinet.networks.heads import SiblingHead
 from hinet.networks.models import FlattenNetwork, HiNet, predict_traces
 from hinet.ragged import gather, offsets_of
-from hinet.taxonomy import Layers
 
 _ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "Relu", nn.Tanh: "Tanh", nn.Sigmoid: "Sigmoid"}
 _WITHOUT_EFFECT = (nn.Dropout, nn.Identity)
 
 
-@dataclass(frozen=True)
 class _NetworkSource(Source):
     """A network; the graph contains all of it."""
 
-    network: HiNet | FlattenNetwork
-
-    @property
-    def layers(self) -> Layers:  # type: ignore[override]
-        """The layers of the network."""
-        return self.network.layers
-
-    @property
-    def reads_sparse(self) -> bool:  # type: ignore[override]
-        """Whether the network reads sparse rows."""
-        return isinstance(self.network.features, SparseBag)
+    def __init__(self, network: Any) -> None:
+        self.network, self.layers = network, network.layers
+        self.reads_sparse = isinstance(network.features, SparseBag)
 
     def both_traces(self, rows: Any, threads: int | None) -> tuple[Traces, Traces]:
         """Return the best traces of rows, twice."""
@@ -58,11 +47,8 @@ class _NetworkSource(Source):
         return perceptron(graph, features)
 
 
-@dataclass(frozen=True)
 class HiNetSource(_NetworkSource):
     """A network with a hierarchical head."""
-
-    network: HiNet
 
     def log_p(self, graph: GraphInMaking) -> str:
         """Add the log probability of every option, (b, options)."""
@@ -76,11 +62,9 @@ class HiNetSource(_NetworkSource):
         return scoring.transposed(graph, scoring.normalised(graph, Groups.of(self.layers), logits, hidden))
 
 
-@dataclass(frozen=True)
 class FlatSource(_NetworkSource):
-    """The Flatten Network."""
+    """The flat baseline."""
 
-    network: FlattenNetwork
     output = "label"
 
     def log_p(self, graph: GraphInMaking) -> str:

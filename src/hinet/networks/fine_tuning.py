@@ -275,7 +275,9 @@ def _run(
             start = time.perf_counter()
             cost = job.run_epoch(epoch, advance)
             check_finite(job.name, job.best_state())
-            score = None if valid is None else _valid_accuracy(job, readout, valid)
+            score = None
+            if valid is not None:
+                score = accuracy(valid.traces, predict_traces(readout, job.encoder.embed_tokens(valid.rows)))
             seconds = time.perf_counter() - start
             record = EpochRecord(epoch + 1, job.epochs, cost, score, seconds, 1 - job.steps / job.total, job.name)
             best = done.best
@@ -301,7 +303,3 @@ def _resume(job: TuningJob, checkpoints: Checkpoints, progress: Progress) -> Don
         progress.message(f"resuming fine-tuning after {job.steps:,} of {job.total:,} batches")
         progress.advanced(min(job.steps * job.settings.batch, job.epochs * len(job.rows)))
     return done
-
-
-def _valid_accuracy(job: TuningJob, readout: HiNet, valid: TokenExamples) -> float:
-    return accuracy(valid.traces, predict_traces(readout, job.encoder.embed_tokens(valid.rows)))

@@ -104,20 +104,16 @@ class HierarchicalHead(nn.Module):
         """Return the cost of every row, (b,): the sum over levels, marginal over a label's traces, mean over labels."""
         raise NotImplementedError
 
-    def output_parameters(self) -> int:
-        """Return the number of parameters of the output layers."""
-        return sum(parameter.numel() for parameter in self.parameters())
-
     def _combined(self, log_p: Tensor, squares: Tensor | None, targets: TargetBatch) -> Tensor:
         """Return row costs from the log factor of each step and, for squared error, the sum of squares of its group."""
         level = self.graph.option_layer[targets.step_option]
         weight = self.level_weights[level].to(log_p.dtype)
         if squares is None:
-            total = _sum_by(weight * log_p, targets.step_trace, len(targets.step_counts))  # (traces,)
+            total = _sum_by(weight * log_p, targets.step_trace, len(targets.trace_row))  # (traces,)
             label_cost = -segment_logsumexp(total, targets.trace_counts)
         else:
             error = weight * (squares - 2 * log_p.exp() + 1)  # |one-hot - p|^2 over the group of the step
-            total = _sum_by(error, targets.step_trace, len(targets.step_counts))
+            total = _sum_by(error, targets.step_trace, len(targets.trace_row))
             label_cost = _sum_by(total, torch.repeat_interleave(targets.trace_counts), len(targets.trace_counts))
             label_cost = label_cost / targets.trace_counts
         labels = torch.bincount(targets.label_row, minlength=targets.rows).clamp(min=1)

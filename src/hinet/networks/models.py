@@ -48,10 +48,6 @@ class HiNet(nn.Module):
         """Return the log factor of every option, (options, b)."""
         return self.head.option_scores(self.features(rows))
 
-    def output_parameters(self) -> int:
-        """Return the number of parameters of the output layers."""
-        return self.head.output_parameters()
-
 
 class FlattenNetwork(nn.Module):
     """The baseline: the same feature network below one softmax over all labels."""
@@ -94,9 +90,11 @@ class FlattenNetwork(nn.Module):
         labels = torch.bincount(targets.label_row, minlength=targets.rows).clamp(min=1)
         return cost.new_zeros(targets.rows).index_add(0, targets.label_row, cost) / labels
 
-    def output_parameters(self) -> int:
-        """Return the number of parameters of the output layer."""
-        return self.weight.numel() + self.bias.numel()
+
+def count_output_parameters(network: HiNet | FlattenNetwork) -> int:
+    """Return the number of parameters above the feature network."""
+    below = sum(parameter.numel() for parameter in network.features.parameters())
+    return sum(parameter.numel() for parameter in network.parameters()) - below
 
 
 @torch.no_grad()

@@ -24,8 +24,7 @@ class TargetBatch:
     label_node: Tensor  # (labels,) node of the taxonomy
     trace_counts: Tensor  # (labels,) traces of each label
     trace_row: Tensor  # (traces,)
-    step_counts: Tensor  # (traces,) steps of each trace, including its stop
-    step_trace: Tensor  # (steps,)
+    step_trace: Tensor  # (steps,) trace of each step; stops are steps too
     step_option: Tensor  # (steps,)
 
     @property
@@ -75,7 +74,6 @@ class Targets:
             label_node=_tensor(ends[first]),
             trace_counts=_tensor(np.diff(np.append(first, len(traces)))),
             trace_row=_tensor(trace_row),
-            step_counts=_tensor(step_counts),
             step_trace=_tensor(np.repeat(np.arange(len(traces)), step_counts)),
             step_option=_tensor(steps),
         )
