@@ -400,7 +400,6 @@ def test_figures_match_the_results(function: Callable[[], Claims]) -> None:
 UNCHECKED = {"docs/log.md", "docs/cli.md"}
 # Settings, thresholds and definitions, which are not measured.
 SETTINGS = {
-    "docs/architecture.md": ["at most 4 GiB"],
     "docs/classifier.md": ["at most 5% of the answers are wrong"],
     "docs/cluster.md": ["more than 15% of the time", "PySpark 4.3"],
     "docs/confidence.md": ["certainty of 0.9", "at most 5% are", "(1% to 5%)"],
