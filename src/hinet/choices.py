@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 TableFormat: TypeAlias = Literal["csv", "tsv", "jsonl", "parquet", "arff", "xlsx", "text"]
 Decoding: TypeAlias = Literal["map", "expected_f1", "label"]
+Effort: TypeAlias = Literal["quick", "default"]  # amount of training
+ThresholdsBy: TypeAlias = Literal["all", "level"]  # one threshold of sets for all labels, or one per level
 SplitBy: TypeAlias = Literal["auto", "jobs", "rows"]  # how workers share training
 
 VECTOR_WIDTH = 256  # columns of distilled word vectors

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from hinet.classifier.estimator import load_with_manifest
+from hinet import HiNetClassifier
+from hinet.classifier.bundle import load_classifier
 from hinet.classifier.model_card import model_card
 from tests.cli.conftest import products, run_hinet, run_inside
 
@@ -32,7 +33,7 @@ def test_a_card_has_what_is_kept_with_the_model(shop: Path) -> None:
     assert "model-index" not in parts_of(before.stdout)[0]
 
     rows = products(120, seed=3)
-    classifier, manifest = load_with_manifest(shop / "model")
+    classifier, manifest = load_classifier(HiNetClassifier, shop / "model")
     classifier.calibrate([text for _, text, _ in rows], [label for *_, label in rows])
     classifier.save(shop / "model", notes=manifest["notes"])
     evaluated = run_hinet("evaluate", "model", "test.csv", "--keep", cwd=shop)

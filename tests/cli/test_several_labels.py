@@ -12,9 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hinet.classifier.model_folder import sealed
-from hinet.classifier.parameters import RULES
 from hinet.classifier.predicted_sets import SetRule
-from hinet.cli.training_options import EffortOption, ThresholdsBy
 from hinet.cli.training_rows import label_separator
 from tests.cli.conftest import run_inside as run
 
@@ -186,12 +184,6 @@ def test_one_label_can_be_forced(folder: Path) -> None:
     options = ["--label-sep", ";", "--single-label", "--epochs", "2", "--quiet", "--out", folder / "single"]
     assert run("train", folder / "rows.csv", *options) == 0
     assert "sets" not in json.loads((folder / "single" / "manifest.json").read_text())["labels"]
-
-
-def test_options_are_those_of_the_library() -> None:
-    for parameter, names in (("thresholds_by", [*ThresholdsBy]), ("effort", [*EffortOption])):
-        for name in names:
-            assert RULES[parameter].validate(parameter, name.value) == name.value
 
 
 def test_titles_may_have_the_separator_of_labels(folder: Path) -> None:

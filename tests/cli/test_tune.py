@@ -102,7 +102,7 @@ def test_a_search_of_no_time_is_refused_before_anything_is_read(
     [
         ([], "give --out for the model, or --results for the settings alone"),
         (["--results", "r", "--metric", "acuracy"], "--metric is 'acuracy'"),
-        (["--results", "r", "--metric", "exact_match"], "no scorer for one label a row"),
+        (["--results", "r", "--metric", "exact_match"], "not a scorer for one label per row"),
         (["--results", "products.csv"], "is an input file"),
         (["--results", "r", "--risk", "0.1"], "--risk needs validation rows"),
         (["--out", "m", "--plot", "m.txt"], "a plot is written as .png, .svg or .pdf"),

@@ -292,7 +292,7 @@ def test_training_options_that_a_cluster_has_not(
 
 def test_a_split_is_of_a_cluster(files: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run("train", files[0], "--out", tmp_path / "model", "--split", "auto") == 2
-    assert "--split is of a cluster; add --cluster local" in capfd.readouterr().err
+    assert "--split needs a cluster; add --cluster local" in capfd.readouterr().err
 
 
 def test_standard_input_is_not_for_a_cluster(model: Path, capfd: pytest.CaptureFixture[str]) -> None:

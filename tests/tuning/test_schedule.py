@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from hinet import HiNetError
-from hinet.tuning.comparison import best_of, gain_of
 from hinet.tuning.schedule import Schedule, Stage, stages_of
 from hinet.tuning.space import Problem, Size, Space, key_of, parameters_of, settings_of
 from hinet.tuning.splits import Splits, TuningRows
-from hinet.tuning.trials import Refusal, Step, Trial, candidates_of
+from hinet.tuning.trials import Refusal, Step, Trial, best_of, candidates_of, gain_of
 
 SPACE = Space({"a": (1, 2), "b": (1,), "c": (1,), "d": (1,), "e": (1, 2)})
 STAGES = [Stage(1 / 3, (0,)), Stage(1.0, (0,)), Stage(1.0, (0, 1, 2))]
@@ -101,7 +100,7 @@ def test_more_time_continues_the_same_search() -> None:
 
 
 def test_chance_alone_seldom_replaces_the_defaults() -> None:
-    """Of ten changes that only differ by chance, the largest gain is seldom taken for one."""
+    """The largest gain of ten changes that differ only by chance is seldom chosen."""
     gains, chosen = 0, 0
     for seed in range(100):
         random = np.random.default_rng(seed)
@@ -149,16 +148,22 @@ def test_the_defaults_are_tried_even_without_time_for_it() -> None:
 
 def test_the_space_fits_the_rows() -> None:
     text = Problem(
-        rows=20_000, labels=500, usual=Size(2, 192, 10), has_text=True, has_short_texts=True, has_titles=True
+        rows=20_000, labels=500, default_size=Size(2, 192, 10), has_text=True, has_short_texts=True, has_titles=True
     )
     names = Space.of(text, {}).values
     assert {"text.min_df", "text.char_ngrams", "titles", "flat", "prior_strength"} <= names.keys()
-    assert names["flat"] == (False,)  # with so many rows a label, the flat expert is trained by default
+    assert names["flat"] == (False,)  # the flat expert is trained by default with 40 rows per label
     assert "epochs" not in Space.of(text, {"epochs": 3}).values
     assert not any(name.startswith("text.") for name in Space.of(text, {"text": object()}).values)
     assert "vectors" in Space.of(text, {"vectors": "folder"}).values
     numbers = replace(
-        text, usual=Size(6, 256, 20), has_text=False, is_dense=True, several=True, has_thresholds=True, has_titles=False
+        text,
+        default_size=Size(6, 256, 20),
+        has_text=False,
+        is_dense=True,
+        several=True,
+        has_thresholds=True,
+        has_titles=False,
     )
     names = Space.of(numbers, {}).values
     assert {"thresholds_by", "objective"} <= names.keys()

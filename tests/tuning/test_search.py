@@ -21,7 +21,7 @@ from hinet.progress import Progress
 from hinet.tuning import tune
 from hinet.tuning.fits import FeatureMemory, TrialRunner, scores_of
 from hinet.tuning.report import table_of, write_results
-from hinet.tuning.search import _shown
+from hinet.tuning.search import _stable_repr
 from hinet.tuning.splits import Splits, TuningRows
 from hinet.tuning.trials import Step, Trial, TrialFolder
 
@@ -114,7 +114,7 @@ def test_trials_are_those_of_a_plain_classifier_whatever_is_kept_in_memory(tmp_p
     steps = [Step(changes, 1.0, split) for split in (0, 1) for changes in ({}, {"text.min_df": 1}, {"members": 1}, {})]
     base = {"taxonomy": TAXONOMY, "n_jobs": 1}
     shared = TrialRunner(splits, base, "accuracy", 0)
-    small = TrialRunner(splits, base, "accuracy", 0, FeatureMemory(most=1))
+    small = TrialRunner(splits, base, "accuracy", 0, FeatureMemory(max_bytes=1))
     for number, step in enumerate(steps):
         trials = [runner.run(step, number) for runner in (shared, small)]
         split = splits.split(step.split)
@@ -200,7 +200,7 @@ def test_given_parameters_stay_and_wrong_ones_are_told(tmp_path: Path) -> None:
     assert found.parameters["epochs"] == found.settings["epochs"] == 2
     with pytest.raises(HiNetError, match=r"`metric` is 'acuracy'.*did you mean 'accuracy'"):
         tune(HiNetClassifier(), TEXTS, LABELS, folder=tmp_path / "b", metric="acuracy")
-    with pytest.raises(HiNetError, match="no scorer for one label a row"):
+    with pytest.raises(HiNetError, match="not a scorer for one label per row"):
         tune(HiNetClassifier(), TEXTS, LABELS, folder=tmp_path / "b", metric="exact_match")
     with pytest.raises(HiNetError, match="minutes: expected a number above 0"):
         tune(HiNetClassifier(), TEXTS, LABELS, folder=tmp_path / "b", minutes=0)
@@ -264,7 +264,7 @@ def test_trials_of_an_unknown_or_damaged_search_are_not_taken_in(tmp_path: Path)
     assert len(folder.start(resume=True)) == 1
     for bad in ("{", "[]"):
         (folder.path / "search.json").write_text(bad)
-        with pytest.raises(HiNetError, match=r"search.json: is damaged.*; remove the folder to start anew"):
+        with pytest.raises(HiNetError, match=r"search.json: is damaged.*; remove the folder to start again"):
             folder.start(resume=True)
     (folder.path / "search.json").unlink()
     for resume in (True, False):
@@ -273,6 +273,6 @@ def test_trials_of_an_unknown_or_damaged_search_are_not_taken_in(tmp_path: Path)
 
 
 def test_the_identity_of_a_search_has_no_addresses() -> None:
-    assert _shown(object()) == "object"
-    assert _shown([object(), 1]) == _shown([object(), 1])
-    assert len({_shown(value) for value in ("a", Path("a"), 1, TextSettings(), TextSettings(min_df=1))}) == 5
+    assert _stable_repr(object()) == "object"
+    assert _stable_repr([object(), 1]) == _stable_repr([object(), 1])
+    assert len({_stable_repr(value) for value in ("a", Path("a"), 1, TextSettings(), TextSettings(min_df=1))}) == 5

@@ -12,7 +12,7 @@ import platform
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.classifier.examples import EXAMPLES, HELD_OUT, Examples
+from hinet.classifier.examples import EXAMPLES, HELD_OUT, Examples, UpdateCheck
 from hinet.classifier.fitted import Fitted, predictor_class
-from hinet.classifier.inputs import MatrixInput, encoder_of, restore_features
+from hinet.classifier.inputs import MatrixInput, encoder_of, restore_features, with_bundled_encoder
 from hinet.classifier.label_rows import TextStyle
 from hinet.classifier.labels import LabelCodec
 from hinet.classifier.model_folder import (
@@ -37,13 +37,14 @@ from hinet.classifier.model_folder import (
 )
 from hinet.classifier.predicted_sets import SetRule
 from hinet.data import Traces
-from hinet.encoders.meaning import EncoderPlace
+from hinet.encoders.meaning import EncoderPlace, TunedInput
 from hinet.engine.model.trust import Trust
 from hinet.engine.search.predictor import Predictor
 from hinet.errors import FileError, HiNetError
 from hinet.files import decode_text, map_arrays, write_arrays
 from hinet.files.schema import check_arrays, indices
 from hinet.files.text import read_to_end
+from hinet.parameters import FLAG, PATH, validate_parameters
 from hinet.progress import EpochRecord
 from hinet.taxonomy import Layers, Table, Taxonomy, as_id, path_id
 from hinet.taxonomy.draft import TaxonomyFormat
@@ -104,6 +105,35 @@ def save_fitted(
         switch_manifest(folder, manifest)
 
 
+def save_classifier(
+    classifier: Any,
+    path: str | Path,
+    *,
+    half: bool,
+    notes: Mapping[str, Any] | None,
+    bundle_encoder: bool,
+    replaces: str | None,
+) -> None:
+    """Write a fitted classifier with its parameters, metrics and calibration to a folder."""
+    from hinet.classifier.parameters import NOTES, plain_parameters  # not to answer
+
+    path, half = PATH.validate("path", path), FLAG.validate("half", half)
+    if FLAG.validate("bundle_encoder", bundle_encoder):
+        features = with_bundled_encoder(classifier.fitted_.features)
+        classifier.fitted_ = replace(classifier.fitted_, features=features)
+    calibration, check = (getattr(classifier, name, None) for name in ("calibration_", "update_check_"))
+    metadata = {
+        "parameters": plain_parameters(classifier),
+        "metrics": classifier.metrics_,
+        "calibration": None if calibration is None else asdict(calibration),
+        "update_check": None if check is None else asdict(check),
+        "input_features": getattr(classifier, "n_features_in_", None),
+        "history": [asdict(record) for record in classifier.history_],
+        "notes": NOTES.validate("notes", {} if notes is None else notes),
+    }
+    save_fitted(classifier.fitted_, path, metadata, half=half, replaces=replaces)
+
+
 def load_fitted(
     folder: str | Path, network: Any = None, *, mapped: bool = True, encoder: EncoderPlace | None = None
 ) -> tuple[Fitted, dict[str, Any]]:
@@ -160,6 +190,48 @@ def _loaded(files: ModelFiles, network: Any, mapped: bool) -> Fitted:
         )
     history = tuple(EpochRecord(**record) for record in manifest.get("history", ()))
     return Fitted(features, codec, predictor, history, manifest["training_data"], examples, held_out, file, rule)
+
+
+def load_classifier(
+    kind: type[Any],
+    path: str | Path,
+    network: Any = None,
+    *,
+    mapped: bool = True,
+    encoder: EncoderPlace | None = None,
+) -> tuple[Any, dict[str, Any]]:
+    """Return the classifier of class ``kind`` that was saved to a folder, and the manifest of the same save."""
+    from hinet.classifier.parameters import RULES, restored_calibration, restored_parameters  # not to answer
+
+    path = PATH.validate("path", path)
+    FLAG.validate("mapped", mapped)
+    network, encoder = RULES["network"].validate("network", network), RULES["encoder"].validate("encoder", encoder)
+    try:
+        fitted, manifest = load_fitted(path, network, mapped=mapped, encoder=encoder)
+    except OSError as error:
+        raise FileError(path, f"cannot be read: {error.strerror or error}") from None
+    with naming_file(Path(path) / MANIFEST):
+        features = fitted.features
+        meaning = features if isinstance(features, TunedInput) else getattr(features, "meaning", None)
+        try:
+            parameters = restored_parameters(manifest["parameters"], fitted.codec.taxonomy, meaning)
+            loaded = kind(**parameters, network=network)
+            validate_parameters(loaded, {name: rule for name, rule in RULES.items() if name != "device"})
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+            if isinstance(error, HiNetError):
+                raise
+            raise HiNetError(f"its parameters are damaged ({error!r})") from None
+        loaded._set_fitted(fitted.with_threads(loaded.n_jobs))
+        loaded.metrics_ = manifest["metrics"]
+        if manifest["input_features"] is not None:
+            loaded.n_features_in_ = manifest["input_features"]
+        if isinstance(features, MatrixInput) and features.columns:
+            loaded.feature_names_in_ = np.array(features.columns, object)
+        if manifest["calibration"] is not None:
+            loaded._set_calibration(restored_calibration(manifest["calibration"]))
+        if manifest.get("update_check") is not None:
+            loaded.update_check_ = UpdateCheck.restored(manifest["update_check"])
+    return loaded, manifest
 
 
 @contextmanager

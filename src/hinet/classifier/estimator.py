@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -13,61 +11,51 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from hinet.choices import Decoding
+from hinet.choices import Decoding, Effort, ThresholdsBy
 from hinet.classifier.answers import PredictionOptions, check_thresholds, decode_answers, select_answers
-from hinet.classifier.bundle import load_fitted, naming_file, save_fitted
-from hinet.classifier.calibration import MIN_ROWS, calibrate_fitted
+from hinet.classifier.bundle import load_classifier, save_classifier
 from hinet.classifier.explanation import Explanation, explain_row
 from hinet.classifier.fitted import Fitted
-from hinet.classifier.fitting import EncodedRows, engine_settings, torch_parameter, with_validation_rows
-from hinet.classifier.held_out import ForeignRows, HeldOut
-from hinet.classifier.incremental import continue_training, transfer_fitted
+from hinet.classifier.fitting import EncodedRows, engine_settings, with_validation_rows
+from hinet.classifier.held_out import HeldOut, held_out_rows
+from hinet.classifier.incremental import (
+    calibrated,
+    continue_training,
+    encode_more,
+    finish_update,
+    transfer_fitted,
+    with_labels,
+)
 from hinet.classifier.inputs import (
-    Features,
     FrameInput,
     Kind,
-    MatrixInput,
-    check_container,
+    checked_input,
     count_of,
-    kind_of,
+    kind_to_fit,
+    kind_to_predict,
     one_row,
-    other_kind,
-    text_column,
-    unknown_rows,
-    with_bundled_encoder,
 )
-from hinet.classifier.label_reading import codec_in_taxonomy, widen_codec
+from hinet.classifier.label_reading import codec_in_taxonomy
 from hinet.classifier.label_rows import AUTO, checked_labels
 from hinet.classifier.labels import Truth
-from hinet.classifier.model_folder import MANIFEST
 from hinet.classifier.parameters import (
     CLASSES,
     MAX_REASONS,
     MIN_CONFIDENCE,
     MIN_PROBABILITY,
-    NOTES,
     RULES,
     TAXONOMY,
     VALID,
-    plain_parameters,
     read_settings,
-    restored_calibration,
-    restored_parameters,
     seed_of,
 )
-from hinet.classifier.predicted_sets import micro_f1_of
 from hinet.classifier.predictions import PredictedLabels, PredictedTraces
 from hinet.classifier.row_source import RowsInMemory, RowStream, row_weights
 from hinet.classifier.training import FeatureCache, NoCache, Training
-from hinet.classifier.update_check import UpdateCheck, check_update
-from hinet.data.frames import as_table, is_frame
-from hinet.data.matrices import MixedRows, as_csr, check_rows, is_sparse, validate_weights
 from hinet.data.text import TextSettings
-from hinet.encoders.meaning import Meaning, TunedInput
-from hinet.engine.settings import Effort
-from hinet.errors import FileError, HiNetError, InputTypeError, LabelError, counted
+from hinet.errors import HiNetError
 from hinet.evaluation.risk import CERTAINTY, Calibration, validate_share
 from hinet.parameters import FLAG, PATH, THREADS, validate_parameters
 from hinet.progress import Progress, SilentProgress, progress_for_terminal
@@ -78,8 +66,6 @@ if TYPE_CHECKING:
     from hinet.encoders.token_vectors import TokenVectors
     from hinet.engine.training.fit import Runner
     from hinet.exporting import Exported
-
-MIN_KNOWN_WORDS = 0.5  # share of the words of further texts that a model should know
 
 
 class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -247,7 +233,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         decoding: Decoding = "map",
         multilabel: Literal["auto"] | bool = "auto",
         objective: Literal["micro_f1", "macro_f1"] | float = "micro_f1",
-        thresholds_by: Literal["all", "level"] = "all",
+        thresholds_by: ThresholdsBy = "all",
         class_weight: Any = None,
         validation_fraction: float | None = None,
         effort: Effort = "default",
@@ -335,24 +321,19 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             If rows or labels are invalid; names the row and the remedy.
         """
         if self.warm_start and self.__sklearn_is_fitted__():
-            return self._fit_more(X, y, sample_weight, valid)
+            kind = kind_to_predict(X, self.fitted_.features.kind)
+            return self._fit_more(self._source(X, kind, y, sample_weight, valid, reset=False))
         return fit_by(self, training_of(self, X, y, sample_weight, valid=valid))
 
-    def _fit_more(self, X: Any, y: Any, sample_weight: Any, valid: tuple[Any, Any] | None) -> Self:
-        """Continue training on rows of the features of the first fit, and on any labels."""
-        parameters, several = validate_parameters(self, RULES), self.fitted_.codec.sets is not None
-        source = self._source(X, self._input_kind(X), y, sample_weight, valid, reset=False)
-        labelled = source.read(parameters, self._given_taxonomy(), SilentProgress(), several=several)
-        self._warn_of_unknown_words(labelled.rows)
-        moved = transfer_fitted(self.fitted_, labelled.codec)
-        held_out = None
-        if labelled.valid is not None:
-            held_out = self._held_out_rows(moved, *labelled.valid)
-        training = EncodedRows(moved.feature_rows(labelled.rows), labelled.traces, labelled.weights)
+    def _fit_more(self, source: RowsInMemory) -> Self:
+        """Continue training with the features of the first fit; labels may be new."""
+        parameters = validate_parameters(self, RULES)
+        moved, training, held_out = encode_more(self.fitted_, source, parameters, self._given_taxonomy())
+        self._warn_of_unknown_words(source.X)
         self._continue_training(moved, training)
         if held_out is not None:
-            self.fitted_, metrics = with_validation_rows(self.fitted_, held_out, parameters)
-            self._held, self.metrics_["validation"] = held_out, metrics
+            self.fitted_, self.metrics_["validation"] = with_validation_rows(self.fitted_, held_out, parameters)
+            self._held = held_out
         return self
 
     def _source(
@@ -361,9 +342,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> RowsInMemory:  # fmt: skip
         """Return checked rows; ``reset`` forgets the columns of an earlier fit."""
         VALID.validate("valid", valid)
-        checked = self._checked(X, kind, reset=reset)
+        checked = checked_input(self, X, kind, reset=reset)
         if valid is not None:
-            valid = self._checked(valid[0], kind), valid[1]
+            valid = checked_input(self, valid[0], kind), valid[1]
         names = tuple(map(str, getattr(self, "feature_names_in_", ())))
         return RowsInMemory(checked, kind, y, sample_weight, valid, classes, column_names=names)
 
@@ -397,34 +378,11 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         parameters = validate_parameters(self, RULES)
         VALID.validate("valid", valid)
-        if torch := torch_parameter(parameters):
-            raise HiNetError(f"a stream trains with the fused engine; leave {torch} out")
         if self.warm_start and self.__sklearn_is_fitted__():
             raise HiNetError("a stream trains a new model; set `warm_start=False`, or continue with partial_fit")
-        if self.patience is not None and valid is None and self.validation_fraction is None:
-            raise HiNetError("`patience` needs validation rows; give `valid` or `validation_fraction`, or leave it out")
         self._clear("n_features_in_", "feature_names_in_")
         training = Training(parameters, self._given_taxonomy(), RowStream(source, valid), progress=self._progress())
         return fit_by(self, training)
-
-    def _kind_to_fit(self, X: Any) -> Kind:
-        """Return what training rows are: those of a frame if its columns are named."""
-        if self.columns is None:
-            return kind_of(X)
-        if not is_frame(X):
-            raise HiNetError(
-                f"`columns` names columns, and the rows are {type(X).__name__}; give a frame of pandas or polars or an "
-                "Arrow table, or leave `columns` out"
-            )
-        return "frame"
-
-    def _input_kind(self, X: Any) -> Kind:
-        """Return what rows are for the fitted model: a frame of any columns, if that was trained on one."""
-        if self.fitted_.features.kind != "frame":
-            return kind_of(X)
-        if not is_frame(X):
-            raise other_kind(X, "frame")
-        return "frame"
 
     def _set_fitted(self, fitted: Fitted) -> None:
         """Set the fitted attributes, and remove those of earlier calibrations and validation rows."""
@@ -477,7 +435,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         fitted, taxonomy = self.fitted_, self._given_taxonomy()
         if taxonomy is not None and taxonomy != fitted.codec.taxonomy:
             fitted = transfer_fitted(fitted, codec_in_taxonomy(fitted.codec, taxonomy, {}))
-        fitted = _with_labels(fitted, y)
+        fitted = with_labels(fitted, y)
         traces = fitted.codec.encode(y)
         weights = row_weights(validate_parameters(self, RULES), sample_weight, fitted.codec, traces)
         return self._continue_training(fitted, EncodedRows(rows, traces, weights))
@@ -490,44 +448,21 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._set_updated(after, renamed)
 
     def _set_updated(self, after: Fitted, renamed: Mapping[str, str] | None = None) -> Self:
-        """Set the updated state: calibrated again if the model keeps validation rows, and checked on kept rows."""
-        before, earlier = self.fitted_, getattr(self, "calibration_", None)
-        self._set_fitted(after)
-        kept = after.held_out
-        if kept is not None and len(kept):
-            held = HeldOut(kept.rows, kept.truth(self.taxonomy_))
-            if after.set_rule is not None and after.set_rule.rows:
-                self.fitted_ = self.fitted_.with_thresholds(held.rows, held.truth, vars(self))
-            if earlier is not None and len(kept) >= MIN_ROWS:
-                self._calibrate_again(earlier, held)
-        check = check_update(before, self.fitted_, self.decoding, renamed)
-        if check is not None:
-            self.update_check_ = check
-            if check.has_lost:
-                warnings.warn(check.warning, UserWarning, stacklevel=4)
+        """Set the fitted attributes after an update, and warn if it made something worse."""
+        calibration = getattr(self, "calibration_", None)
+        updated = finish_update(self.fitted_, after, calibration, vars(self), renamed)
+        self._set_fitted(updated.fitted)
+        if updated.calibration is not None:
+            self._set_calibration(updated.calibration)
+        if updated.check is not None:
+            self.update_check_ = updated.check
+        for message in updated.warnings:
+            warnings.warn(message, UserWarning, stacklevel=4)
         return self
 
-    def _calibrate_again(self, earlier: Calibration, held: HeldOut) -> None:
-        """Calibrate an updated model on validation rows that it keeps, with the risk of an earlier calibration."""
-        bound = earlier.promise
-        self.temperature_ = earlier.temperature
-        try:
-            self._calibrate(held, *((None, CERTAINTY) if bound is None else (bound.risk, bound.certainty)))
-        except HiNetError as error:
-            warnings.warn(f"the threshold of the calibration is removed: {error}", UserWarning, stacklevel=5)
-            self._calibrate(held, None, CERTAINTY)
-
     def _warn_of_unknown_words(self, X: Any) -> None:
-        """Warn if the model knows few words of new texts: its features stay those of the first fit."""
-        features = self.fitted_.features
-        share = 1.0 if isinstance(features, MatrixInput | TunedInput) else features.known_share(X)
-        if share < MIN_KNOWN_WORDS:
-            warnings.warn(
-                f"the model knows {share:.0%} of the words of these texts; new words stay unknown, as the features are "
-                "those of the first fit. Fit on all rows to learn them",
-                UserWarning,
-                stacklevel=3,
-            )
+        if message := self.fitted_.unknown_words_message(X):
+            warnings.warn(message, UserWarning, stacklevel=3)
 
     def _progress(self) -> Progress:
         return progress_for_terminal() if self.verbose else SilentProgress()
@@ -576,7 +511,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._set_updated(fitted, renamed)
         else:
             self._warn_of_unknown_words(X)
-            fitted = _with_labels(fitted, y)
+            fitted = with_labels(fitted, y)
             self._continue_training(fitted, EncodedRows(rows, fitted.codec.encode(y)), renamed)
         if y is None and calibration is not None and not (change.added or change.moved or change.removed):
             self._set_calibration(calibration)  # other ids of the same nodes
@@ -716,14 +651,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Of rows with several labels it is the micro-F1 of the predicted sets, all rows alike.
         """
         rows, truth = self._rows(X), self._truth(X, y)
-        if self.fitted_.codec.sets is not None:
-            if sample_weight is not None:
-                raise HiNetError("the score of sets of labels takes no `sample_weight`; leave it out")
-            return micro_f1_of(self.fitted_.label_sets(rows), truth)
-        answers = self.fitted_.predictor.decode(rows, self.decoding)
-        right = truth.are_right(answers.nodes)
-        weights = None if sample_weight is None else validate_weights(sample_weight, len(right))
-        return float(np.average(right, weights=weights)) if len(right) else 0.0
+        return self.fitted_.score(rows, truth, self.decoding, sample_weight)
 
     def calibrate(
         self, X: Any = None, y: Any = None, *, risk: float | None = None, certainty: float = CERTAINTY
@@ -763,16 +691,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         held = self._held_out(X, y)
         if self.fitted_.codec.sets is not None and risk is not None:
             raise HiNetError("`risk` is for one label a row; for sets of labels set `objective` to a precision")
-        return self._calibrate(held, risk, certainty)
-
-    def _calibrate(self, held: HeldOut, risk: float | None, certainty: float) -> Calibration:
-        temperature, seed = getattr(self, "temperature_", 1.0), seed_of(self.random_state)
-        self.fitted_, calibration = calibrate_fitted(
-            self.fitted_, held.rows, held.truth, risk, certainty,
-            temperature=temperature, seed=seed, foreign=held.foreign,
-        )  # fmt: skip
-        if self.fitted_.codec.sets is not None:
-            self.fitted_ = self.fitted_.with_thresholds(held.rows, held.truth, vars(self))
+        temperature = getattr(self, "temperature_", 1.0)
+        self.fitted_, calibration = calibrated(self.fitted_, held, risk, certainty, temperature, vars(self))
         self._set_calibration(calibration)
         return calibration
 
@@ -782,7 +702,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if (X is None) != (y is None):
             raise HiNetError("calibrate got only one of X and y; give both, or neither to take the validation rows")
         if X is not None:
-            return self._held_out_rows(self.fitted_, self._readable(X), self._truth(X, y))
+            readable = self._readable(X)
+            return held_out_rows(self.fitted_, readable, self._truth(X, y), seed_of(self.random_state))
         if hasattr(self, "_held"):
             return self._held
         kept = self.fitted_.held_out
@@ -833,7 +754,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def features_of(self, X: Any) -> Any:
         """Return rows as features: texts as CSR, dense rows scaled."""
-        X = self._readable(X)
+        X = self._readable(X)  # sets fitted_
         return self.fitted_.feature_rows(X)
 
     def unknown_share(self, X: Any) -> NDArray[np.float32]:
@@ -848,71 +769,24 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _rows(self, X: Any) -> Any:
         """Return rows to predict."""
-        X = self._readable(X)
+        X = self._readable(X)  # sets fitted_
         return self.fitted_.rows(X)
-
-    def _held_out_rows(self, fitted: Fitted, checked: Any, truth: Truth) -> HeldOut:
-        """Return checked input as held-out rows."""
-        return HeldOut(fitted.rows(checked), truth, ForeignRows.of(fitted, checked, seed_of(self.random_state)))
 
     def _readable(self, X: Any) -> Any:
         """Return checked input of the fitted model, which then answers with ``n_jobs`` threads."""
         check_is_fitted(self)
-        check_container(X)
-        kind, given = self.fitted_.features.kind, self._input_kind(X)
-        if given == "frame" and kind != "frame":
-            raise other_kind(X, kind)
-        if (kind == "text") != (given == "text"):
-            raise other_kind(X, kind)
-        threads = THREADS.validate("n_jobs", self.n_jobs)
-        self.fitted_ = self.fitted_.with_threads(threads)
-        return self._checked(X, given)
+        kind = kind_to_predict(X, self.fitted_.features.kind)
+        self.fitted_ = self.fitted_.with_threads(THREADS.validate("n_jobs", self.n_jobs))
+        return checked_input(self, X, kind)
 
     def _rows_to_predict(self, X: Any) -> Any:
-        """Return rows as features; warn once of those with a text but without a feature that the model knows."""
-        checked = self._readable(X)
-        rows = self.fitted_.rows(checked)
-        unknown = unknown_rows(self.fitted_.features, rows)
-        if len(unknown):
-            warnings.warn(
-                f"{counted(len(unknown), 'row has/rows have')} no word that the model knows, the first is row "
-                f"{unknown[0]:,}; the prediction does not depend on the text",
-                UserWarning,
-                stacklevel=3,
-            )
+        """Return rows as features; warn if texts have no feature that the model knows."""
+        rows = self._rows(X)
+        if message := self.fitted_.unknown_rows_message(rows):
+            warnings.warn(message, UserWarning, stacklevel=3)
         return rows
 
-    def _checked(self, X: Any, kind: Kind, *, reset: bool = False) -> Any:
-        """Return texts as they are, a frame as a table, and numbers as a checked matrix."""
-        check_container(X)
-        if kind == "frame":
-            if not is_frame(X):
-                raise other_kind(X, kind)
-            if reset:
-                self._clear("n_features_in_", "feature_names_in_")
-            return as_table(X)
-        if kind == "text":
-            if reset:
-                self._clear("n_features_in_", "feature_names_in_")
-            return text_column(X)
-        if is_sparse(X):
-            X = as_csr(X)
-        try:
-            checked = validate_data(
-                self, X, reset=reset, accept_sparse="csr", dtype=np.float32, ensure_all_finite=False
-            )
-        except TypeError as error:
-            raise InputTypeError(f"X: {error}") from error
-        except ValueError as error:
-            if str(error).startswith("could not convert string"):
-                remedy = "give one column of text, or numbers"
-                raise HiNetError(f"X has text among its columns ({error}); {remedy}") from None
-            raise HiNetError(f"X: {error}") from error
-        if not is_sparse(checked):
-            check_rows(checked)
-        return checked
-
-    # Keeping
+    # Saved models
 
     def save(
         self,
@@ -943,19 +817,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             saved and a FileError says so. None replaces any model.
         """
         check_is_fitted(self)
-        path, half = PATH.validate("path", path), FLAG.validate("half", half)
-        if FLAG.validate("bundle_encoder", bundle_encoder):
-            self.fitted_ = replace(self.fitted_, features=with_bundled_encoder(self.fitted_.features))
-        metadata = {
-            "parameters": plain_parameters(self),
-            "metrics": self.metrics_,
-            "calibration": asdict(self.calibration_) if hasattr(self, "calibration_") else None,
-            "update_check": asdict(self.update_check_) if hasattr(self, "update_check_") else None,
-            "input_features": getattr(self, "n_features_in_", None),
-            "history": [asdict(record) for record in self.history_],
-            "notes": NOTES.validate("notes", {} if notes is None else notes),
-        }
-        save_fitted(self.fitted_, path, metadata, half=half, replaces=replaces)
+        save_classifier(self, path, half=half, notes=notes, bundle_encoder=bundle_encoder, replaces=replaces)
 
     def export_onnx(self, folder: str | Path, X: Any = None, y: Any = None) -> Exported:
         """Write the scores as an ONNX graph, with a decoder that needs NumPy alone, to a new folder.
@@ -970,23 +832,14 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X, y : rows and labels, default=None
             Rows on which the returned report compares the graph with the model.
         """
-        from hinet.exporting import export_onnx
-
         check_is_fitted(self)
         if self.fitted_.codec.sets is not None:
             raise HiNetError("models of rows with several labels cannot be exported; train with `multilabel=False`")
         if (X is None) != (y is None):
             raise HiNetError("export_onnx got only one of X and y; give both, or neither")
         self.fitted_.check_file()
-        if X is None:
-            return export_onnx(self.fitted_.predictor.model, folder)
-        rows, truth = self.features_of(X), self._truth(X, y)
-        predictable = self.fitted_.codec.predictable(truth)
-        traces = self.fitted_.codec.traces_of(truth.take(predictable))
-        predictor, rows = self.fitted_.predictor, rows[np.flatnonzero(predictable)]
-        if isinstance(rows, MixedRows):  # a graph reads one matrix
-            rows = rows.tocsr()
-        return export_onnx(predictor.model, folder, rows, traces, predictor.threads)
+        rows, truth = (None, None) if X is None else (self.features_of(X), self._truth(X, y))
+        return self.fitted_.export_onnx(folder, rows, truth)
 
     @classmethod
     def from_settings(cls, path: str | Path, **parameters: Any) -> Self:
@@ -1034,49 +887,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         HiNetError
             If ``encoder`` is not the encoder of training; names both fingerprints.
         """
-        return cls._load(path, network, mapped, encoder)[0]
-
-    @classmethod
-    def _load(
-        cls, path: str | Path, network: Any = None, mapped: bool = True, encoder: str | Path | Encoder | None = None
-    ) -> tuple[Self, dict[str, Any]]:
-        path = PATH.validate("path", path)
-        FLAG.validate("mapped", mapped)
-        network, encoder = (
-            RULES[name].validate(name, given) for name, given in (("network", network), ("encoder", encoder))
-        )
-        try:
-            fitted, manifest = load_fitted(path, network, mapped=mapped, encoder=encoder)
-        except OSError as error:
-            raise FileError(path, f"cannot be read: {error.strerror or error}") from None
-        with naming_file(Path(path) / MANIFEST):
-            return cls._restored(fitted, manifest, network), manifest
-
-    @classmethod
-    def _restored(cls, fitted: Fitted, manifest: Mapping[str, Any], network: Any) -> Self:
-        """Return the classifier of a saved model, or raise HiNetError if the manifest's parameters cannot be any."""
-        try:
-            parameters = restored_parameters(
-                manifest["parameters"], fitted.codec.taxonomy, _encoder_or_vectors(fitted.features)
-            )
-            loaded = cls(**parameters, network=network)
-            validate_parameters(
-                loaded, {name: rule for name, rule in RULES.items() if name != "device"}
-            )  # of elsewhere
-        except HiNetError:
-            raise
-        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-            raise HiNetError(f"its parameters are damaged ({error!r})") from None
-        loaded._set_fitted(fitted.with_threads(loaded.n_jobs))
-        loaded.metrics_ = manifest["metrics"]
-        if manifest["input_features"] is not None:
-            loaded.n_features_in_ = manifest["input_features"]
-        if isinstance(fitted.features, MatrixInput) and fitted.features.columns:
-            loaded.feature_names_in_ = np.array(fitted.features.columns, object)
-        if manifest["calibration"] is not None:
-            loaded._set_calibration(restored_calibration(manifest["calibration"]))
-        if manifest.get("update_check") is not None:
-            loaded.update_check_ = UpdateCheck.restored(manifest["update_check"])
+        loaded: Self = load_classifier(cls, path, network, mapped=mapped, encoder=encoder)[0]
         return loaded
 
     def __getstate__(self) -> dict[str, Any]:
@@ -1095,20 +906,11 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def _encoder_or_vectors(features: Features) -> Meaning | TunedInput | None:
-    """Return what the parameters vectors and encoder of a saved model were."""
-    return features if isinstance(features, TunedInput) else getattr(features, "meaning", None)
-
-
 def _as_taxonomy(taxonomy: Taxonomy | Path) -> Taxonomy:
     return taxonomy if isinstance(taxonomy, Taxonomy) else Taxonomy.from_file(taxonomy)
 
 
-def load(
-    path: str | Path, *, network: Any = None, mapped: bool = True, encoder: str | Path | Encoder | None = None
-) -> HiNetClassifier:
-    """Return the classifier that was saved to a folder; see :meth:`HiNetClassifier.load`."""
-    return HiNetClassifier.load(path, network=network, mapped=mapped, encoder=encoder)
+load = HiNetClassifier.load
 
 
 def training_of(
@@ -1124,8 +926,7 @@ def training_of(
 ) -> Training:
     """Return the training that ``fit`` runs; ``runner`` and ``cache`` are those of :class:`Training`."""
     parameters = validate_parameters(classifier, RULES)
-    kind = classifier._kind_to_fit(X)
-    source = classifier._source(X, kind, y, sample_weight, valid, classes=classes)
+    source = classifier._source(X, kind_to_fit(X, classifier.columns), y, sample_weight, valid, classes=classes)
     progress, cache = classifier._progress(), NoCache() if cache is None else cache
     return Training(parameters, classifier._given_taxonomy(), source, runner, cache, progress)
 
@@ -1137,16 +938,3 @@ def fit_by(classifier: HiNetClassifier, training: Training) -> HiNetClassifier:
     if held_out is not None:
         classifier._held, classifier.metrics_["validation"] = held_out, metrics
     return classifier
-
-
-def load_with_manifest(path: str | Path, encoder: str | None = None) -> tuple[HiNetClassifier, dict[str, Any]]:
-    """Return the classifier that was saved to a folder, and the manifest of the same save."""
-    return HiNetClassifier._load(path, encoder=encoder)
-
-
-def _with_labels(fitted: Fitted, y: Any) -> Fitted:
-    """Return the fitted state transferred to layers that have all labels of ``y``."""
-    with contextlib.suppress(LabelError):
-        fitted.codec.encode(y)
-        return fitted
-    return transfer_fitted(fitted, widen_codec(fitted.codec, y))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -12,8 +13,8 @@ from numpy.typing import NDArray
 from hinet.classifier.labels import Truth
 from hinet.data import Traces
 from hinet.data.matrices import MixedRows, is_sparse
-from hinet.errors import HiNetError
-from hinet.files import narrowest
+from hinet.errors import HiNetError, counted
+from hinet.files import check_plain, narrowest
 from hinet.files.schema import FINITE, Schema, check_arrays, floats, indices, offsets
 from hinet.ragged import gather, offsets_of
 from hinet.taxonomy import Layers, Taxonomy
@@ -22,6 +23,7 @@ SHARE_OF_MODEL = 0.05  # bytes of kept rows relative to those of the model
 MIN_BYTES = 1_000_000  # for small models
 HELD_OUT_SHARE = 0.5  # of the bytes of kept rows: at most for validation rows, if there are any
 MAX_EXAMPLES = 50_000
+MAX_LOSS = 0.002  # maximum loss of the score in an update without a warning
 CHECK_EVERY = 5  # one in so many kept training rows is checked
 EXAMPLES, HELD_OUT = "examples", "held_out"  # names of training rows and validation rows in a file
 
@@ -233,6 +235,54 @@ class Examples:
             for part, kind in (("indptr", np.int64), ("indices", np.int32), ("data", np.float32))
         )
         return cls(sp.csr_array((data, columns, indptr), shape=(sizes["rows"], features)), labels, starts)
+
+
+@dataclass(frozen=True)
+class UpdateCheck:
+    """The score of rows that a model keeps, before and after an update.
+
+    Attributes
+    ----------
+    metric : {"accuracy", "micro_f1"}
+        What the score is: micro-F1 for sets of labels.
+    before, after : float
+        The score.
+    rows : int
+        The number of rows.
+    held_out : bool
+        Whether they are validation rows. Otherwise they are training rows that the update left out.
+    """
+
+    metric: Literal["accuracy", "micro_f1"]
+    before: float
+    after: float
+    rows: int
+    held_out: bool
+
+    @classmethod
+    def restored(cls, metadata: Mapping[str, Any]) -> UpdateCheck:
+        """Return the check that a manifest holds, or raise HiNetError if its values are out of range."""
+        check_plain(metadata, cls, "update_check")
+        check = cls(**metadata)
+        if not (0 <= check.before <= 1 and 0 <= check.after <= 1 and check.rows > 0):
+            raise HiNetError(f"update_check should have scores from 0 to 1 of some rows, got {dict(metadata)}")
+        return check
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether the score fell by more than 0.2 points."""
+        return self.before - self.after > MAX_LOSS
+
+    def __str__(self) -> str:
+        name = {"accuracy": "accuracy", "micro_f1": "micro-F1"}[self.metric]
+        kind = "validation" if self.held_out else "training"
+        rows = counted(self.rows, f"kept {kind} row")
+        return f"{name} {100 * self.before:.1f}% before and {100 * self.after:.1f}% after, on {rows}"
+
+    @property
+    def warning(self) -> str:
+        """The sentence that warns of a loss."""
+        return f"the update made old rows worse: {self}; train again with all rows to avoid that"
 
 
 def _as_one(rows: Any) -> Any:

@@ -5,28 +5,44 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from hinet.choices import Decoding
 from hinet.classifier.examples import HELD_OUT_SHARE, Examples, bytes_to_keep
-from hinet.classifier.inputs import Features, FrameInput, TextInput
+from hinet.classifier.inputs import Features, FrameInput, TextInput, unknown_rows
 from hinet.classifier.labels import LabelCodec, Truth
-from hinet.classifier.predicted_sets import Answers, SetRule, answer_sets, formed, learned_rule, most_probable
+from hinet.classifier.predicted_sets import (
+    Answers,
+    SetRule,
+    answer_sets,
+    formed,
+    learned_rule,
+    micro_f1_of,
+    most_probable,
+)
 from hinet.data import Traces
+from hinet.data.matrices import MixedRows, validate_weights
 from hinet.engine import Search
 from hinet.engine.model.trust import Trust
 from hinet.engine.search.predictor import Engine, Predictor
+from hinet.errors import HiNetError, counted
 from hinet.extras import require
 from hinet.files import MappedFile
 from hinet.progress import EpochRecord
 
-MAX_DENSE_CELLS = 50_000_000  # of predicted probabilities: 400 MB; beyond that they are sparse
-MIN_SPARSE_PROBABILITY = 1e-5  # smaller probabilities are left out where they are sparse
-MAX_BLOCK_CELLS = 5_000_000  # of dense probabilities that are found at a time
-MIN_BLOCK_ROWS = 256  # rows that are worth several threads
+if TYPE_CHECKING:
+    from hinet.exporting import Exported
+
+MIN_KNOWN_WORDS = 0.5  # minimum share of known words in further texts without a warning
+MAX_DENSE_CELLS = 50_000_000  # maximum cells of dense probabilities: 400 MB; more are returned as CSR
+MIN_SPARSE_PROBABILITY = 1e-5  # smaller probabilities are left out of CSR
+MAX_BLOCK_CELLS = 5_000_000  # maximum cells of dense probabilities computed at a time
+MIN_BLOCK_ROWS = 256  # minimum rows per block, enough for several threads
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,16 +51,16 @@ class Fitted:
 
     features: Features
     codec: LabelCodec
-    predictor: Predictor  # its threads are those of all answers, from text to label
+    predictor: Predictor  # its number of threads is that of all answers, from text to label
     history: tuple[EpochRecord, ...] = ()
-    fingerprint: dict[str, Any] = field(default_factory=dict)  # of the training data
-    examples: Examples | None = None  # training rows; None where no rows are to be kept
+    fingerprint: dict[str, Any] = field(default_factory=dict)  # identifies the training data
+    examples: Examples | None = None  # training rows; None if none are kept
     held_out: Examples | None = None  # validation rows
-    file: MappedFile | None = None  # that the weights of a loaded model are read from
-    set_rule: SetRule | None = None  # which labels a row is answered with, where it may have several
+    file: MappedFile | None = None  # of the weights of a loaded model
+    set_rule: SetRule | None = None  # for rows with several labels
 
     def trained_on_titles(self, count: int) -> Fitted:
-        """Return the same, with ``count`` titles of labels counted apart from the training rows."""
+        """Return the same, with ``count`` titles of labels counted separately from the training rows."""
         if not count:
             return self
         fingerprint = {**self.fingerprint, "rows": self.fingerprint["rows"] - count, "titles": count}
@@ -60,6 +76,47 @@ class Fitted:
         self.check_file()
         return features_of(self.features, self.predictor.engine, X, self.predictor.threads)
 
+    def unknown_words_message(self, X: Any) -> str | None:
+        """Return a warning if few words of further training texts are features, which stay those of the first fit."""
+        share = self.features.known_share(X) if isinstance(self.features, TextInput | FrameInput) else 1.0
+        if share >= MIN_KNOWN_WORDS:
+            return None
+        return (
+            f"the model knows {share:.0%} of the words of these texts; new words stay unknown, as the features are "
+            "those of the first fit. Fit on all rows to learn them"
+        )
+
+    def unknown_rows_message(self, rows: Any) -> str | None:
+        """Return a warning if rows to predict have a text but no feature that the model knows."""
+        unknown = unknown_rows(self.features, rows)
+        if not len(unknown):
+            return None
+        return (
+            f"{counted(len(unknown), 'row has/rows have')} no word that the model knows, the first is row "
+            f"{unknown[0]:,}; the prediction does not depend on the text"
+        )
+
+    def score(self, rows: Any, truth: Truth, decoding: Decoding, sample_weight: Any = None) -> float:
+        """Return the accuracy on rows, or the micro-F1 of predicted sets if rows have several labels."""
+        if self.codec.sets is not None:
+            if sample_weight is not None:
+                raise HiNetError("the score of sets of labels takes no `sample_weight`; leave it out")
+            return micro_f1_of(self.label_sets(rows), truth)
+        right = truth.are_right(self.predictor.decode(rows, decoding).nodes)
+        weights = None if sample_weight is None else validate_weights(sample_weight, len(right))
+        return float(np.average(right, weights=weights)) if len(right) else 0.0
+
+    def export_onnx(self, folder: str | Path, rows: Any, truth: Truth | None) -> Exported:
+        """Write the scores as an ONNX graph to a folder, compared with the model on rows if there are any."""
+        from hinet.exporting import export_onnx
+
+        if truth is None:
+            return export_onnx(self.predictor.model, folder)
+        rows = rows.tocsr() if isinstance(rows, MixedRows) else rows  # a graph reads one matrix
+        predictable = np.flatnonzero(self.codec.predictable(truth))
+        traces = self.codec.traces_of(truth.take(predictable))
+        return export_onnx(self.predictor.model, folder, rows[predictable], traces, self.predictor.threads)
+
     def check_file(self) -> None:
         """Raise FileError if the file of the weights was truncated."""
         if self.file is not None:
@@ -71,13 +128,13 @@ class Fitted:
         return self.codec.decode(self.codec.label_nodes)
 
     def with_threads(self, threads: int | None) -> Fitted:
-        """Return the same, answering with so many threads; see :func:`hinet.parameters.thread_count`."""
+        """Return the same with another number of threads; see :func:`hinet.parameters.resolve_threads`."""
         if threads == self.predictor.threads:
             return self
         return replace(self, predictor=self.predictor.with_threads(threads))
 
     def label_sets(self, rows: Any, *, top: int | None = None, min_probability: float | None = None) -> Answers:
-        """Return the labels of rows that may have several: by the learned thresholds, unless other bounds are given."""
+        """Return the predicted sets of labels, by the learned thresholds unless other limits are given."""
         codec = self.codec
         assert codec.sets is not None
         assert self.set_rule is not None
@@ -102,7 +159,7 @@ class Fitted:
         for start in range(0, len(probabilities), size):
             part = slice(start, start + size)
             probabilities[part] = self.predictor.label_probabilities(rows[part])[:, nodes].toarray()
-        if self.codec.sets is None:  # they are summed in single precision, and scikit-learn checks sums in double
+        if self.codec.sets is None:  # sums are in single precision, and scikit-learn checks them in double
             probabilities /= probabilities.sum(1, keepdims=True)
         return probabilities
 
@@ -119,27 +176,27 @@ class Fitted:
         return self.predictor
 
     def keeping(self, rows: Any, traces: Traces, seed: int) -> Fitted:
-        """Return the same with some of these training rows kept, together with those it has."""
+        """Return the same with some of these training rows kept, in addition to those it has."""
         examples = Examples.of(rows, traces)
         if self.examples is not None:
             examples = self.examples.joined(examples)
-        return replace(self, examples=examples.chosen(self._room(self.held_out), seed))
+        return replace(self, examples=examples.chosen(self._bytes_left(self.held_out), seed))
 
     def holding(self, held_out: Examples, seed: int) -> Fitted:
-        """Return the same with some of these validation rows kept, together with those it has.
+        """Return the same with some of these validation rows kept, in addition to those it has.
 
-        As many training rows stay as still fit.
+        Training rows are dropped if they no longer fit.
         """
         if self.held_out is not None:
             held_out = self.held_out.joined(held_out)
-        kept = held_out.evenly_chosen(int(HELD_OUT_SHARE * self._room()), seed)
+        kept = held_out.evenly_chosen(int(HELD_OUT_SHARE * self._bytes_left()), seed)
         examples = self.examples
         if examples is not None:
-            examples = examples.chosen(self._room(kept), seed)
+            examples = examples.chosen(self._bytes_left(kept), seed)
         return replace(self, held_out=kept, examples=examples)
 
-    def _room(self, kept: Examples | None = None) -> int:
-        """Return how many bytes are left for rows, if some are kept already."""
+    def _bytes_left(self, kept: Examples | None = None) -> int:
+        """Return the number of bytes left for kept rows, if ``kept`` rows are kept already."""
         return bytes_to_keep(self.predictor.nbytes) - (0 if kept is None else kept.nbytes)
 
     def scaled(self, factor: float, slope: float | None = None, offset: float = 0.0) -> Fitted:
@@ -152,7 +209,7 @@ class Fitted:
 
 
 def predictor_class(engine: Engine) -> type[Predictor]:
-    """Return what the models of an engine are; HiNetError says what to install if it is missing."""
+    """Return the class of the models of an engine; raise HiNetError if a package is missing."""
     if engine == "fused":
         return Search
     require("torch", "a model of the engine 'torch'")
@@ -162,12 +219,12 @@ def predictor_class(engine: Engine) -> type[Predictor]:
 
 
 def features_of(features: Features, engine: Engine, X: Any, threads: int | None) -> Any:
-    """Return checked input as a model of this engine reads it: the fused one reads CSR rows only."""
+    """Return checked input as features; the fused engine reads only CSR rows."""
     return features.rows(X, threads, sparse=engine == "fused")
 
 
 def rows_to_predict(features: Features, engine: Engine, X: Any, threads: int | None) -> Any:
-    """Return checked input as :func:`features_of` does, and what share of each text is unknown, if it is used."""
+    """Return checked input as features, for the fused engine with the share of unknown n-grams of each text."""
     if engine == "fused" and isinstance(features, TextInput | FrameInput):
         return features.rows_with_unknown(X, threads)
     return features_of(features, engine, X, threads)

@@ -74,6 +74,11 @@ class HeldOut:
         return self.take(number[::2]), self.take(number[1::2])
 
 
+def held_out_rows(fitted: Fitted, X: Any, truth: Truth, seed: int) -> HeldOut:
+    """Return checked input as held-out rows."""
+    return HeldOut(fitted.rows(X), truth, ForeignRows.of(fitted, X, seed))
+
+
 def take_inputs(features: Features, X: Any, rows: NDArray[np.int64]) -> Any:
     """Return the chosen rows of checked input."""
     values = as_table(X) if isinstance(features, FrameInput) else as_arrow(text_column(X))

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hinet.classifier.examples import Examples
+from hinet.choices import Decoding
+from hinet.classifier.calibration import MIN_ROWS, calibrate_fitted
+from hinet.classifier.examples import Examples, UpdateCheck
 from hinet.classifier.fitted import Fitted
 from hinet.classifier.fitting import EncodedRows
+from hinet.classifier.held_out import HeldOut, held_out_rows
+from hinet.classifier.label_reading import widen_codec
 from hinet.classifier.labels import LabelCodec
+from hinet.classifier.parameters import seed_of
+from hinet.classifier.row_source import RowsInMemory
 from hinet.data import Traces
 from hinet.engine import EngineSettings, Search
 from hinet.engine.model.transfer import OutputTransfer
@@ -24,9 +31,10 @@ from hinet.engine.training.relearning import (
     option_targets,
     traceable,
 )
-from hinet.errors import HiNetError
-from hinet.progress import Progress
-from hinet.taxonomy import TaxonomyChange
+from hinet.errors import HiNetError, LabelError
+from hinet.evaluation.risk import CERTAINTY, Calibration
+from hinet.progress import Progress, SilentProgress
+from hinet.taxonomy import Taxonomy, TaxonomyChange
 
 # Chosen on training rows of NAICS that were held out, see docs/decisions/0047-updates.md.
 MIN_DEEP_RATE, MIN_DEEP_RATE_OF_NEW = 0.002, 0.02  # of the deep expert; for new labels, or without a wide expert
@@ -58,6 +66,14 @@ def transfer_fitted(
     return replace(moved, predictor=_taught(fitted.predictor, moved.predictor, change, rows))
 
 
+def with_labels(fitted: Fitted, y: Any) -> Fitted:
+    """Return the fitted state transferred to layers that have all labels of ``y``."""
+    with suppress(LabelError):
+        fitted.codec.encode(y)
+        return fitted
+    return transfer_fitted(fitted, widen_codec(fitted.codec, y))
+
+
 def continue_training(
     before: Fitted,
     fitted: Fitted,
@@ -81,6 +97,100 @@ def continue_training(
     predictor = predictor.scaled(1.0, fitted.predictor.odds_scale)
     after = replace(fitted, predictor=predictor, history=predictor.history, fingerprint=fingerprint)
     return after if fitted.examples is None else after.keeping(new_rows.rows, new_rows.traces, settings.seed)
+
+
+def encode_more(
+    fitted: Fitted, source: RowsInMemory, parameters: Mapping[str, Any], taxonomy: Taxonomy | None
+) -> tuple[Fitted, EncodedRows, HeldOut | None]:
+    """Return a classifier transferred to the labels of more rows, these rows, and their validation rows."""
+    several = fitted.codec.sets is not None
+    labelled = source.read(parameters, taxonomy, SilentProgress(), several=several)
+    moved, held_out = transfer_fitted(fitted, labelled.codec), None
+    if labelled.valid is not None:
+        held_out = held_out_rows(moved, *labelled.valid, seed_of(parameters["random_state"]))
+    return moved, EncodedRows(moved.feature_rows(labelled.rows), labelled.traces, labelled.weights), held_out
+
+
+class Updated(NamedTuple):
+    """An updated classifier, its calibration, the check of kept rows, and warnings."""
+
+    fitted: Fitted
+    calibration: Calibration | None
+    check: UpdateCheck | None
+    warnings: list[str]
+
+
+def finish_update(
+    before: Fitted,
+    after: Fitted,
+    calibration: Calibration | None,
+    parameters: Mapping[str, Any],
+    renamed: Mapping[str, str] | None = None,
+) -> Updated:
+    """Learn thresholds and calibrate again on validation rows that the model keeps, and check kept rows.
+
+    ``calibration`` is that of the classifier before the update; its risk stays.
+    """
+    kept, again, warnings = after.held_out, None, []
+    if kept is not None and len(kept):
+        held = HeldOut(kept.rows, kept.truth(after.codec.taxonomy))
+        if after.set_rule is not None and after.set_rule.rows:
+            after = after.with_thresholds(held.rows, held.truth, parameters)
+        if calibration is not None and len(kept) >= MIN_ROWS:
+            bound, temperature = calibration.promise, calibration.temperature
+            risk, certainty = (None, CERTAINTY) if bound is None else (bound.risk, bound.certainty)
+            try:
+                after, again = calibrated(after, held, risk, certainty, temperature, parameters)
+            except HiNetError as error:
+                warnings.append(f"the threshold of the calibration is removed: {error}")
+                after, again = calibrated(after, held, None, CERTAINTY, temperature, parameters)
+    check = check_update(before, after, parameters["decoding"], renamed)
+    if check is not None and check.has_lost:
+        warnings.append(check.warning)
+    return Updated(after, again, check, warnings)
+
+
+def calibrated(
+    fitted: Fitted,
+    held: HeldOut,
+    risk: float | None,
+    certainty: float,
+    temperature: float,
+    parameters: Mapping[str, Any],
+) -> tuple[Fitted, Calibration]:
+    """Return the classifier calibrated on held-out rows; logits were divided by ``temperature`` before."""
+    fitted, calibration = calibrate_fitted(
+        fitted, held.rows, held.truth, risk, certainty,
+        temperature=temperature, seed=seed_of(parameters["random_state"]), foreign=held.foreign,
+    )  # fmt: skip
+    if fitted.codec.sets is not None:
+        fitted = fitted.with_thresholds(held.rows, held.truth, parameters)
+    return fitted, calibration
+
+
+def check_update(
+    before: Fitted, after: Fitted, decoding: Decoding, renamed: Mapping[str, str] | None = None
+) -> UpdateCheck | None:
+    """Return the scores of kept rows that still have labels; None if there are none.
+
+    Training rows are checked only if there are no validation rows.
+    """
+    kept = before.held_out
+    if kept is None and before.examples is not None:
+        kept = before.examples.checked()
+    if kept is None:
+        return None
+    change = TaxonomyChange.between(before.codec.taxonomy, after.codec.taxonomy, renamed)
+    moved, which = kept.moved(change.new_position)
+    if not len(moved):
+        return None
+    return UpdateCheck(
+        "accuracy" if after.codec.sets is None else "micro_f1",
+        before.score(kept.rows[which], kept.take(which).truth(before.codec.taxonomy), decoding),
+        after.score(moved.rows, moved.truth(after.codec.taxonomy), decoding),
+        len(moved),
+        before.held_out is not None,
+    )
 
 
 def _new_labels(before: Fitted, fitted: Fitted, new_rows: EncodedRows) -> NDArray[np.bool_]:

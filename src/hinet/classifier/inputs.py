@@ -28,13 +28,13 @@ from hinet.classifier.columns import (
     vector_arrays,
 )
 from hinet.data.frames import as_table, is_frame, is_mixed, one_row_table
-from hinet.data.matrices import MixedRows, is_sparse
+from hinet.data.matrices import MixedRows, as_csr, check_rows, is_sparse
 from hinet.data.text import HashedTexts, TextFeatures, TextSettings, known_shares
 from hinet.data.text.known_words import replace_words
 from hinet.data.text.text_input import as_arrow
 from hinet.encoders.meaning import EncoderVectors, Meaning, TunedInput
 from hinet.encoders.token_vectors import TokenVectors
-from hinet.errors import HiNetError, format_value, quoted
+from hinet.errors import HiNetError, InputTypeError, format_value, quoted
 from hinet.files.schema import FINITE, check_arrays, floats
 from hinet.progress import Progress
 from hinet.ragged import offsets_of
@@ -541,3 +541,65 @@ def one_row(x: Any) -> Any:
     if isinstance(x, (list, tuple)) and not any(isinstance(value, str) for value in x):
         x = np.asarray(x)
     return x.reshape(1, -1) if getattr(x, "ndim", 2) == 1 else x
+
+
+def kind_to_fit(X: Any, columns: Any) -> Kind:
+    """Return the kind of training rows: a frame if the parameter ``columns`` names its columns."""
+    if columns is None:
+        return kind_of(X)
+    if not is_frame(X):
+        raise HiNetError(
+            f"`columns` names columns, and the rows are {type(X).__name__}; give a pandas or polars DataFrame or an "
+            "Arrow table, or leave `columns` out"
+        )
+    return "frame"
+
+
+def kind_to_predict(X: Any, trained: Kind) -> Kind:
+    """Return the kind of rows, or raise HiNetError if it does not go with that of the training rows."""
+    check_container(X)
+    if trained == "frame":
+        if not is_frame(X):
+            raise other_kind(X, trained)
+        return "frame"
+    kind = kind_of(X)
+    if kind == "frame" or (kind == "text") != (trained == "text"):
+        raise other_kind(X, trained)
+    return kind
+
+
+def checked_input(estimator: Any, X: Any, kind: Kind, *, reset: bool = False) -> Any:
+    """Return texts unchanged, a frame as a table, and numbers as a matrix that scikit-learn has checked.
+
+    ``reset`` replaces the attributes ``n_features_in_`` and ``feature_names_in_`` of the estimator.
+    """
+    check_container(X)
+    if reset and kind in ("frame", "text"):
+        for name in ("n_features_in_", "feature_names_in_"):
+            vars(estimator).pop(name, None)
+    if kind == "frame":
+        if not is_frame(X):
+            raise other_kind(X, kind)
+        return as_table(X)
+    return text_column(X) if kind == "text" else _checked_matrix(estimator, X, reset)
+
+
+def _checked_matrix(estimator: Any, X: Any, reset: bool) -> Any:
+    from sklearn.utils.validation import validate_data
+
+    if is_sparse(X):
+        X = as_csr(X)
+    try:
+        checked = validate_data(
+            estimator, X, reset=reset, accept_sparse="csr", dtype=np.float32, ensure_all_finite=False
+        )
+    except TypeError as error:
+        raise InputTypeError(f"X: {error}") from error
+    except ValueError as error:
+        if str(error).startswith("could not convert string"):
+            remedy = "give one column of text, or numbers"
+            raise HiNetError(f"X has text among its columns ({error}); {remedy}") from None
+        raise HiNetError(f"X: {error}") from error
+    if not is_sparse(checked):
+        check_rows(checked)
+    return checked

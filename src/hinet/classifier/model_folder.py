@@ -199,7 +199,7 @@ class MetricEntry(TypedDict):
 
 
 class UpdateEntry(TypedDict):
-    """Check of the last update; see :class:`hinet.classifier.update_check.UpdateCheck`."""
+    """Check of the last update; see :class:`hinet.classifier.examples.UpdateCheck`."""
 
     metric: Literal["accuracy", "micro_f1"]
     before: float

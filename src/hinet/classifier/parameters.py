@@ -12,6 +12,7 @@ from typing import Any, Literal, NotRequired, TypedDict, get_args
 
 import numpy as np
 
+from hinet.choices import ThresholdsBy
 from hinet.classifier.columns import KINDS
 from hinet.classifier.predicted_sets import Objective
 from hinet.data.text import TextSettings
@@ -122,7 +123,7 @@ RULES: Rules = {
     "decoding": DECODING,
     "multilabel": one_of("auto") | FLAG,
     "objective": OBJECTIVE,
-    "thresholds_by": one_of("all", "level"),
+    "thresholds_by": one_of(*get_args(ThresholdsBy)),
     "path_sep": Rule("'auto', the separator of the steps of a path", _read_text) | NONE,
     "class_weight": one_of("balanced")
     | Rule("a mapping of labels to numbers of at least 0", _read_class_weight)

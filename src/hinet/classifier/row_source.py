@@ -188,6 +188,10 @@ class RowStream:
 
     def read(self, parameters: Parameters, taxonomy: Taxonomy | None, progress: Progress) -> LabelledRows:
         """Read the stream once; return all rows with their labels if they are few, else a sample of them."""
+        if torch := torch_parameter(parameters):
+            raise HiNetError(f"a stream trains with the fused engine; leave {torch} out")
+        if parameters["patience"] is not None and self.valid is None and parameters["validation_fraction"] is None:
+            raise HiNetError("`patience` needs validation rows; give `valid` or `validation_fraction`, or leave it out")
         reader = ChunkReader(self.source, parameters["columns"])
         seed, threads = seed_of(parameters["random_state"]), parameters["n_jobs"]
         summary = read_stream(reader, parameters["text"], threads, seed, progress)

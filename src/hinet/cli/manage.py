@@ -89,8 +89,8 @@ def _draw(manifest: dict[str, Any], model: Path, plot: Path) -> None:
 
 def _lines(manifest: dict[str, Any]) -> list[str]:
     """Return the summary of a manifest as lines."""
+    from hinet.classifier.examples import UpdateCheck
     from hinet.classifier.model_folder import metrics_text, training_text, trainings_of, updates_text
-    from hinet.classifier.update_check import UpdateCheck
 
     features = manifest["features"]
     first, *updates = trainings_of(manifest)
@@ -195,12 +195,13 @@ def export(
 
     Example: hinet export model onnx_model --data test.csv
     """
-    from hinet.classifier.estimator import load_with_manifest
+    from hinet import HiNetClassifier
+    from hinet.classifier.bundle import load_classifier
     from hinet.classifier.loaded import LoadedModel
     from hinet.cli.training_rows import read_rows
 
     rows.check_outputs(data or [], {}, str(folder), model)
-    classifier, manifest = load_with_manifest(model, encoder)
+    classifier, manifest = load_classifier(HiNetClassifier, model, encoder=encoder)
     classifier.set_params(n_jobs=run.threads)
     if not data:
         typer.echo(str(classifier.export_onnx(folder)))

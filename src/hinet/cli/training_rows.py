@@ -1,28 +1,57 @@
-"""All rows of a training run in memory: texts as Arrow arrays, labels unparsed."""
+"""Rows of a training run: all in memory, or streamed from files."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from hinet.cli.table_options import ColumnOptions, RowOptions, conditions
-from hinet.cli.training_options import ValidationOptions
+from hinet import HiNetClassifier, Taxonomy
+from hinet.choices import SplitBy
+from hinet.cli.finishing import calibrate
+from hinet.cli.options import RunOptions
+from hinet.cli.table_options import NOT_PATHS, ColumnOptions, RowOptions, check_text_column, conditions
+from hinet.cli.training_options import TrainingOptions, ValidationOptions
 from hinet.data.rows import holdout_mask
-from hinet.data.tables import Columns, RowErrors, RowQuery, labelled_blocks, taxonomy_check
+from hinet.data.tables import (
+    Columns,
+    LabelledTables,
+    RowErrors,
+    RowQuery,
+    declared_columns,
+    labelled_blocks,
+    taxonomy_check,
+)
+from hinet.data.tables.blocks import Skipped
 from hinet.data.tables.columns import check_whole_path, iter_labels
-from hinet.errors import HiNetError
+from hinet.data.tables.formats import estimate_rows
+from hinet.data.text.settings import TextSettings
+from hinet.data.text.vocabulary import hash_and_count, resolve_auto
+from hinet.engine.settings import MAX_WIDTH, plan_memory
+from hinet.errors import HiNetError, counted, quoted
+from hinet.memory import GB, total_memory
 from hinet.ragged import Ints
-from hinet.taxonomy import PATH_MARK, Taxonomy, has_paths, split_path
+from hinet.taxonomy import PATH_MARK, has_paths, split_path
 from hinet.taxonomy.paths import path_error
 
+if TYPE_CHECKING:
+    from hinet.cluster import Cluster
+
 SEPARATORS = (";", "|", ",")
-LEAST_SEVERAL = 0.2  # share of cells with several paths that is no accident
+MIN_SEVERAL = 0.2  # minimum share of cells with several paths that is not a coincidence
+MIN_SHARE = 1 / 200  # share of memory; smaller files always fit
+FIRST_ROWS = 8_192  # rows whose n-grams represent those of all rows
+ROW_BYTES = 300  # per row in memory, in addition to its text and n-grams
+NGRAM_BYTES = 40  # per n-gram of a row, while rows become features
+GROWTH = 0.6  # exponent of the growth of features with rows
 
 
 @dataclass(frozen=True)
@@ -31,7 +60,7 @@ class LabelledInputs:
 
     inputs: pa.ChunkedArray | pa.Table
     labels: list[Any]
-    path_sep: str | None = None  # of labels that are paths as text
+    path_sep: str | None = None  # if labels are paths as text
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -48,80 +77,269 @@ class LabelledInputs:
         return LabelledInputs(self.inputs.take(pa.array(rows)), labels, self.path_sep)
 
 
+class _Source:
+    """Columns and hierarchy of training rows."""
+
+    columns: Columns
+    hierarchy: Taxonomy | None
+    path_sep: str | None
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of a classifier that the rows determine."""
+        columns = self.columns
+        kinds = {kind: getattr(columns, kind) for kind in ("text", "number", "category", "vector")}
+        return {
+            "taxonomy": self.hierarchy,
+            "path_sep": self.path_sep,
+            "columns": kinds if columns.is_mixed else None,
+        }
+
+    def report_hierarchy(self, run: RunOptions, labels: Sequence[Any] | None = None) -> None:
+        """Print the shape of the hierarchy, as far as it is known; a stream has not read its ``labels`` yet."""
+        hierarchy, columns = self.hierarchy, self.columns
+        if hierarchy is not None:
+            kind = "tree" if hierarchy.is_tree else "DAG"
+            nodes, levels = counted(len(hierarchy), "node"), counted(hierarchy.height, "level")
+            run.message(f"labels are nodes of a {kind} of {nodes} in {levels}")
+        elif labels is not None and len(columns.label) == 1:
+            if columns.path_sep is None:
+                run.message("labels have no hierarchy; give --taxonomy, or labels that are paths A > B")
+            elif columns.label_sep is None and (found := label_separator(labels)) is not None:
+                separator, example = found
+                run.message(
+                    f"warning: labels such as {quoted(example)} look like several paths in a cell, and are read as "
+                    f"one; add --label-sep '{separator}' if they are several"
+                )
+
+
 @dataclass(frozen=True)
-class TrainingData:
-    """Training rows, validation rows, and their columns."""
+class TrainingData(_Source):
+    """Training rows and validation rows in memory."""
 
     train: LabelledInputs
     valid: LabelledInputs | None
     columns: Columns
+    hierarchy: Taxonomy | None
+    path_sep: str | None  # parameter of the classifier
+
+    @property
+    def valid_pair(self) -> tuple[Any, list[Any]] | None:
+        """The validation rows and their labels, if there are any."""
+        return None if self.valid is None else (self.valid.inputs, self.valid.labels)
 
     def with_holdout(self, share: float, seed: int) -> TrainingData:
         """Return the data with a random share of the training rows for validation."""
         mask = holdout_mask(len(self.train), share, seed)
         return replace(self, train=self.train.take(np.flatnonzero(~mask)), valid=self.train.take(np.flatnonzero(mask)))
 
-    def count_untrained_labels(self) -> int:
-        """Return how many labels occur only in validation rows."""
-        return 0 if self.valid is None else len(self.valid.distinct_labels - self.train.distinct_labels)
+    def report(self, risk: float | None, run: RunOptions) -> None:
+        """Print the number of rows and labels, the hierarchy, and how validation rows relate to training rows."""
+        labels = counted(len(self.train.distinct_labels), "label")
+        run.message(f"{counted(len(self.train), 'training row')} with {labels}")
+        self.report_hierarchy(run, self.train.labels)
+        if self.valid is None:
+            return
+        run.message(counted(len(self.valid), "validation row"))
+        if untrained := len(self.valid.distinct_labels - self.train.distinct_labels):
+            only = "only in validation rows, so the model cannot learn"
+            run.message(counted(untrained, f"label occurs {only} it/labels occur {only} them"))
+        if risk is not None and (repeated := self._count_repeated_texts(self.valid)):
+            repeat = counted(repeated, "validation row repeats/validation rows repeat")
+            run.message(f"{repeat} a training text: the risk is valid for rows that do so as often")
 
-    def count_repeated_texts(self) -> int:
-        """Return how many validation rows have the text of a training row, and its numbers and categories."""
+    def _count_repeated_texts(self, valid: LabelledInputs) -> int:
+        """Return the number of validation rows with the text, numbers and categories of a training row."""
         import pyarrow.compute as pc
 
-        if self.valid is None:
-            return 0
         if isinstance(self.train.inputs, pa.Table):
             known = {*self._comparable(self.train)}
-            return sum(row in known for row in self._comparable(self.valid))
-        return int(pc.sum(pc.is_in(self.valid.inputs, value_set=self.train.inputs)).as_py() or 0)
+            return sum(row in known for row in self._comparable(valid))
+        return int(pc.sum(pc.is_in(valid.inputs, value_set=self.train.inputs)).as_py() or 0)
 
     def _comparable(self, rows: LabelledInputs) -> Iterator[tuple[Any, ...]]:
         names = [*self.columns.text, *self.columns.number, *self.columns.category]
         return zip(*(rows.inputs.column(name).to_pylist() for name in names), strict=True)
 
+    def fit(
+        self,
+        classifier: HiNetClassifier,
+        risk: float | None,
+        cluster: Cluster | None = None,
+        split: SplitBy | None = None,
+    ) -> tuple[HiNetError | None, Columns]:
+        """Train, and calibrate if there are validation rows; return why a risk is not guaranteed, and the columns."""
+        if cluster is None:
+            classifier.fit(self.train.inputs, self.train.labels, valid=self.valid_pair)
+        else:
+            from hinet.cluster import fit_on_cluster
 
-def read_training_rows(
-    data: list[str],
-    validation: ValidationOptions,
-    rows: RowOptions,
-    column_options: ColumnOptions,
-    hierarchy: Taxonomy | None,
-    *,
-    output: str,
-    seed: int,
-    defaults: Columns | None = None,
-) -> TrainingData:
-    """Read all rows; rows whose label is not in the hierarchy are invalid. ``defaults`` are the columns not named."""
-    valid_where = conditions(validation.conditions)
-    if valid_where and "-" in data:
-        raise HiNetError("--valid-where reads the rows twice, which is impossible with standard input; give a file")
-    query, may_be_paths = training_query(validation, rows, column_options, hierarchy, defaults)
-    columns = query.columns
-    valid = None
-    with rows.row_errors(output) as row_errors:
-        train = _read_labelled(data, query, rows, row_errors)
-        if validation.files or valid_where:
-            valid = _read_labelled(
-                validation.files or data, validation_query(query, validation, rows), rows, row_errors
-            )
-    for part in (train, valid):
-        if part is not None and not len(part):
-            raise HiNetError("there are no training or validation rows; check --where and the rejects")
-    if may_be_paths and has_paths(item for label in train.labels for item in iter_labels(label)):
-        _check_paths(train, valid)
-        columns = replace(columns, path_sep=PATH_MARK)
-        train = replace(train, path_sep=PATH_MARK)  # as text, so that the classifier predicts it as written
-        valid = None if valid is None else replace(valid, path_sep=PATH_MARK)
-    read = TrainingData(train, valid, columns)
-    return read if validation.valid_share is None else read.with_holdout(validation.valid_share, seed)
+            inputs, labels = self.train.inputs, self.train.labels
+            fit_on_cluster(classifier, cluster, inputs, labels, valid=self.valid_pair, split=split or "auto")
+        return (None if self.valid is None else calibrate(classifier, len(self.valid), risk)), self.columns
+
+
+@dataclass(frozen=True)
+class TrainingStream(_Source):
+    """Training rows that are read from files as they are needed, and validation rows."""
+
+    source: LabelledTables
+    valid: LabelledTables | None
+    columns: Columns
+    hierarchy: Taxonomy | None
+    path_sep: str | None  # parameter of the classifier
+    may_be_paths: bool
+    run: RunOptions
+
+    def report(self, risk: float | None, run: RunOptions) -> None:
+        """Print the shape of a given hierarchy."""
+        self.report_hierarchy(run)
+
+    def fit(self, classifier: HiNetClassifier, risk: float | None, *_: Any) -> tuple[HiNetError | None, Columns]:
+        """Train and calibrate; return why a risk is not guaranteed, and the columns as the labels are."""
+        classifier.fit_stream(self.source, valid=None if self.valid is None else self._validation_rows(self.valid))
+        columns = self.columns
+        if self.may_be_paths and classifier.fitted_.codec.style is not None:
+            columns = replace(columns, path_sep=PATH_MARK)
+        held_out = classifier.metrics_.get("validation", {}).get("rows", 0)
+        return (calibrate(classifier, held_out, risk) if held_out else None), columns
+
+    def _validation_rows(self, tables: LabelledTables) -> tuple[Any, list[Any]]:
+        """Return validation rows, chosen at random if there are very many."""
+        from hinet.classifier.row_source import MAX_HELD_OUT
+        from hinet.classifier.stream_reading import Chunk, RowSample
+
+        sample, count = RowSample(self.run.seed, MAX_HELD_OUT, MAX_HELD_OUT * 100_000), 0
+        for inputs, labels in tables:
+            sample.add(Chunk(count, inputs if isinstance(inputs, pa.Table) else pa.chunked_array([inputs]), labels))
+            count += len(labels)
+        if not count:
+            raise HiNetError("there are no validation rows; check --where and the rejects")
+        chosen = sample.rows()
+        note = "" if len(chosen) == count else f", of which {len(chosen):,} are chosen at random"
+        self.run.message(f"{counted(count, 'validation row')}{note}")
+        return chosen.inputs, chosen.labels
+
+
+@dataclass(frozen=True)
+class RowFiles:
+    """Files of training rows, and the options to read them."""
+
+    data: list[str]
+    rows: RowOptions
+    column_options: ColumnOptions
+    validation: ValidationOptions
+    hierarchy: Taxonomy | None
+    output: str
+    defaults: Columns | None = None  # for columns that no option names
+
+    @classmethod
+    def declared(
+        cls,
+        data: list[str],
+        rows: RowOptions,
+        column_options: ColumnOptions,
+        validation: ValidationOptions,
+        taxonomy: Path | None,
+        output: str,
+    ) -> RowFiles:
+        """Return files with the columns that the first declares, and the given hierarchy or the one it declares."""
+        unused = {*rows.where, *conditions(validation.conditions)}
+        declared = declared_columns(data[0], rows.options, column_options.label or (), unused)
+        if declared is None and not column_options.text and not column_options.are_mixed:
+            check_text_column(data[0], rows.options, {*unused, *(column_options.label or Columns().label)})
+        hierarchy = declared and declared.taxonomy
+        if taxonomy is not None:
+            hierarchy = Taxonomy.from_file(taxonomy)
+        return cls(data, rows, column_options, validation, hierarchy, output, declared and declared.columns)
+
+    @cached_property
+    def query(self) -> RowQuery:
+        """The selection of training rows and columns; rows whose label is not in the hierarchy are invalid."""
+        options = self.column_options
+        columns = options.with_defaults(
+            self.defaults or (Columns(text=()) if options.are_mixed and not options.text else Columns())
+        )
+        query = RowQuery(columns, where=self.rows.where, exclude=conditions(self.validation.conditions))
+        may_be_paths = self._may_be_paths(columns)
+        return replace(query, check=check_whole_path if may_be_paths else taxonomy_check(self.hierarchy))
+
+    def _may_be_paths(self, columns: Columns) -> bool:
+        """Return whether labels may turn out to be paths as text."""
+        has_separator = self.column_options.path_sep is not None or columns.path_sep is not None
+        return self.hierarchy is None and not has_separator and len(columns.label) == 1
+
+    @property
+    def _valid_query(self) -> RowQuery:
+        where = {**self.rows.where, **conditions(self.validation.conditions)}
+        return replace(self.query, where=where, exclude={})
+
+    @property
+    def _valid_files(self) -> list[str]:
+        return self.validation.files or (self.data if self.validation.conditions else [])
+
+    @property
+    def _path_sep(self) -> str | None:
+        return None if self.column_options.path_sep == NOT_PATHS else "auto"
+
+    def read(self, seed: int) -> TrainingData:
+        """Return all rows in memory, with a share of them held out if that is an option."""
+        if self.validation.conditions and "-" in self.data:
+            raise HiNetError("--valid-where reads the rows twice, which is impossible with standard input; give a file")
+        columns, path_sep, valid = self.query.columns, self._path_sep, None
+        with self.rows.row_errors(self.output) as row_errors:
+            train = _read_labelled(self.data, self.query, self.rows, row_errors)
+            if self._valid_files:
+                valid = _read_labelled(self._valid_files, self._valid_query, self.rows, row_errors)
+        for part in (train, valid):
+            if part is not None and not len(part):
+                raise HiNetError("there are no training or validation rows; check --where and the rejects")
+        labels = (item for label in train.labels for item in iter_labels(label))
+        if self._may_be_paths(columns) and has_paths(labels):
+            _check_paths(train, valid)
+            columns, path_sep = replace(columns, path_sep=PATH_MARK), PATH_MARK
+            train = replace(train, path_sep=PATH_MARK)  # labels stay text, so that predictions are written alike
+            valid = valid and replace(valid, path_sep=PATH_MARK)
+        read = TrainingData(train, valid, columns, self.hierarchy, path_sep)
+        share = self.validation.valid_share
+        return read if share is None else read.with_holdout(share, seed)
+
+    def stream(self, training: TrainingOptions, run: RunOptions) -> TrainingStream | None:
+        """Return the rows as a stream with --stream, or if all of them would not fit in memory."""
+        if training.stream is False or (training.stream is None and (training.fine_tune or "-" in self.data)):
+            return None
+        rejected: list[Any] = []  # validation rows, which are read before the others
+
+        @contextmanager
+        def row_errors() -> Iterator[RowErrors]:
+            with self.rows.row_errors(self.output) as errors:
+                for reject in rejected:
+                    errors.add(*reject)
+                yield errors
+
+        source = LabelledTables(self.data, self.query, self.rows.options, row_errors)
+        if training.stream is None:
+            reason = _too_large(source, training.memory_limit)
+            if not reason:
+                return None
+            run.message(f"{reason}: training streams from disk, as with --stream; --no-stream reads all rows")
+        valid = None
+        if self._valid_files:
+            skips = self.rows.skips_errors
+            valid = LabelledTables(
+                self._valid_files, self._valid_query, self.rows.options,
+                (lambda: nullcontext(Skipped(rejected))) if skips else lambda: self.rows.row_errors(self.output),
+            )  # fmt: skip
+        columns = self.query.columns
+        may_be_paths = self._may_be_paths(columns)
+        return TrainingStream(source, valid, columns, self.hierarchy, self._path_sep, may_be_paths, run)
 
 
 def label_separator(labels: Sequence[Any]) -> tuple[str, str] | None:
-    """Return what seems to separate several paths in many cells of labels, and such a cell; None if nothing does.
+    """Return the separator that many cells seem to have between several paths, and such a cell; None without one.
 
-    There is a path on each side of it. It may also stand within a step, as in ``Home > Kitchen, Bath > Taps``: so a
-    step after it must also start a cell.
+    Each side of a separator is a path. As it may also be part of a step, as in ``Home > Kitchen, Bath > Taps``, the
+    first step after it must also start a cell.
     """
     cells = Counter(label for label in labels if isinstance(label, str))
     tops = {split_path(cell)[0] for cell in cells}
@@ -132,32 +350,9 @@ def label_separator(labels: Sequence[Any]) -> tuple[str, str] | None:
                 paths = [split_path(part) for part in cell.split(separator)]
                 starts = any(path[0] in tops for path in paths[1:])
                 several += [cell] if starts and all(len(path) > 1 and all(path) for path in paths) else []
-        if sum(cells[cell] for cell in several) > LEAST_SEVERAL * cells.total():
+        if sum(cells[cell] for cell in several) > MIN_SEVERAL * cells.total():
             return separator, several[0]
     return None
-
-
-def training_query(
-    validation: ValidationOptions,
-    rows: RowOptions,
-    column_options: ColumnOptions,
-    hierarchy: Taxonomy | None,
-    defaults: Columns | None,
-) -> tuple[RowQuery, bool]:
-    """Return which rows to train on, and whether their labels may turn out to be paths as text."""
-    usual = Columns(text=()) if column_options.are_mixed and not column_options.text else Columns()
-    columns = column_options.with_defaults(defaults or usual)
-    may_be_paths = (
-        hierarchy is None and column_options.path_sep is None and columns.path_sep is None and len(columns.label) == 1
-    )
-    check = check_whole_path if may_be_paths else taxonomy_check(hierarchy)
-    query = RowQuery(columns, where=rows.where, exclude=conditions(validation.conditions), check=check)
-    return query, may_be_paths
-
-
-def validation_query(query: RowQuery, validation: ValidationOptions, rows: RowOptions) -> RowQuery:
-    """Return which rows of the data, or of files for it, are for validation."""
-    return replace(query, where={**rows.where, **conditions(validation.conditions)}, exclude={})
 
 
 def read_rows(
@@ -184,7 +379,7 @@ def _read_labelled(paths: list[str], query: RowQuery, rows: RowOptions, row_erro
         if query.columns.is_mixed and parts
         else pa.chunked_array(parts, pa.large_string())
     )
-    interned: dict[Any, Any] = {}  # equal labels are then the same object, which saves memory
+    interned: dict[Any, Any] = {}  # so that equal labels are the same object, which saves memory
     return LabelledInputs(joined, [interned.setdefault(label, label) for label in labels])
 
 
@@ -194,3 +389,31 @@ def _check_paths(*parts: LabelledInputs | None) -> None:
     for item in dict.fromkeys(item for label in labels for item in iter_labels(label)):
         if reason := path_error(item):
             raise HiNetError(f"{reason}, or set `path_sep` to none if labels are not paths")
+
+
+def _too_large(source: LabelledTables, memory_limit: float | None) -> str:
+    """Return why all rows would not fit in memory, or an empty text if they should."""
+    data = source.paths
+    memory = total_memory() if memory_limit is None else int(memory_limit * GB)
+    if not all(Path(path).is_file() for path in data) or sum(Path(p).stat().st_size for p in data) < MIN_SHARE * memory:
+        return ""
+    count = estimate_rows(data)
+    texts = pa.chunked_array([*islice(_first_texts(source), 4)], pa.large_string()).slice(0, FIRST_ROWS)
+    if not len(texts):
+        return ""
+    _, settings = resolve_auto(iter([texts]), TextSettings())
+    hashed, counts = hash_and_count(texts, settings, 1)
+    ngrams = sum(len(part.words.hashes) + len(part.chars.hashes) for part in hashed) / len(texts)
+    repeated = int(np.sum(counts.words.rows > 1) + np.sum(counts.chars.rows > 1))
+    features = int(repeated * max(count / len(texts), 1) ** GROWTH)
+    model = plan_memory(features=features, outputs=0, width=MAX_WIDTH).total
+    needed = int(count * (ROW_BYTES + 2 * texts.nbytes / len(texts) + NGRAM_BYTES * ngrams)) + model
+    if needed <= memory:
+        return ""
+    return f"about {count:,} rows would take {needed / GB:.0f} GB, and there are {memory / GB:.1f} GB"
+
+
+def _first_texts(source: LabelledTables) -> Iterator[pa.Array]:
+    """Yield the texts of the first rows; invalid rows are reported later."""
+    for block in labelled_blocks(source.paths, source.query, source.options, Skipped()):
+        yield pa.array(block.texts, pa.large_string())

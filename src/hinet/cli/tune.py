@@ -12,14 +12,7 @@ import typer
 from hinet.cli.finishing import report_model
 from hinet.cli.options import PLOT, RunOptions, check_plot, option, seed_options, shared_options
 from hinet.cli.table_options import FILES, ColumnOptions, RowOptions, column_options, row_options
-from hinet.cli.train import (
-    TAXONOMY,
-    column_kinds,
-    declared_by,
-    fit_rows,
-    path_sep_of,
-    report_hierarchy,
-)
+from hinet.cli.train import TAXONOMY
 from hinet.cli.training_options import TrainingOptions, ValidationOptions, validation_options
 from hinet.errors import HiNetError, counted
 
@@ -28,12 +21,12 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.cli.training_rows import TrainingData
     from hinet.tuning import Tuning
 
-MOST_SHOWN = 8  # rows of the report
+MAX_SHOWN = 8  # maximum number of other settings in the report
 _OUT = "Folder for the model that is trained with the best settings (default: none is trained)."
 _RESULTS = "Folder for settings.json, trials.csv and the finished trials (default: OUT.tune)."
 _MINUTES = "Minutes to search, those before --resume included; the model is trained after that."
 _METRIC = (
-    "What to improve: accuracy, hierarchical_f1, label_f1_macro…; for several labels a row micro_f1, macro_f1, "
+    "What to improve: accuracy, hierarchical_f1, label_f1_macro…; for several labels per row micro_f1, macro_f1, "
     "exact_match… (default: accuracy, or micro_f1)."
 )
 _RESUME = "Continue the search in the folder of results; finished trials are kept."
@@ -79,6 +72,8 @@ def tune(
     The defaults stay unless other settings beat them by more than chance. Without validation rows, a fifth of the rows
     is held out in turn. With --vectors, settings with and without them are compared.
     """
+    from hinet import HiNetClassifier
+    from hinet.cli.training_rows import RowFiles
     from hinet.tuning import report, validate_metric
     from hinet.tuning.search import MINUTES
 
@@ -96,15 +91,25 @@ def tune(
     if metric is not None:
         validate_metric(metric)
     start = time.perf_counter()
-    rows_read, classifier = _prepare(data, rows, column_options, training, validation, run, taxonomy, str(folder))
-    tuning = _search(classifier, rows_read, validation, run, folder, minutes, metric, resume)
+    folder_rows = RowFiles.declared(
+        data, rows, column_options, replace(validation, valid_share=None), taxonomy, str(folder)
+    )
+    read = folder_rows.read(run.seed)  # rows of --valid-share are still among the training rows
+    run.message(f"{counted(len(read.train), 'row')} with {counted(len(read.train.distinct_labels), 'label')}")
+    read.report_hierarchy(run, read.train.labels)
+    classifier = HiNetClassifier(
+        **read.parameters, vectors=training.vectors, encoder=training.encoder, memory_limit=training.memory_limit,
+        keep_examples=training.keep_examples, random_state=run.seed, n_jobs=run.threads,
+        multilabel="auto" if training.multilabel is None else training.multilabel,
+    )  # fmt: skip
+    tuning = _search(classifier, read, validation, run, folder, minutes, metric, resume)
     report.write_results(tuning, folder)
     if plot is not None:
         report.plot(tuning, plot)
     print_ranking(tuning)
     run.message(f"the best settings are in {folder / report.SETTINGS}, all trials in {folder / report.TABLE}")
     if out is not None:
-        _train(classifier, rows_read, tuning, training, validation, run, Path(out), start)
+        _train(classifier, read, tuning, training, validation, run, Path(out), start)
 
 
 def _check_outputs(out: str | None, folder: Path, plot: Path | None, *, resume: bool) -> None:
@@ -116,37 +121,6 @@ def _check_outputs(out: str | None, folder: Path, plot: Path | None, *, resume: 
         check_target(Path(out))
     TrialFolder(folder).check(resume=resume)
     check_plot(plot)
-
-
-def _prepare(
-    data: list[str],
-    rows: RowOptions,
-    column_options: ColumnOptions,
-    training: TrainingOptions,
-    validation: ValidationOptions,
-    run: RunOptions,
-    taxonomy: Path | None,
-    output: str,
-) -> tuple[TrainingData, HiNetClassifier]:
-    """Return all rows, and the classifier to tune; rows of --valid-share are still among the training rows."""
-    from hinet import HiNetClassifier
-    from hinet.cli.training_rows import read_training_rows
-
-    defaults, hierarchy = declared_by(data[0], rows, column_options, validation, taxonomy)
-    read = read_training_rows(
-        data, replace(validation, valid_share=None), rows, column_options, hierarchy,
-        output=output, seed=run.seed, defaults=defaults,
-    )  # fmt: skip
-    run.message(f"{counted(len(read.train), 'row')} with {counted(len(read.train.distinct_labels), 'label')}")
-    report_hierarchy(read.columns, hierarchy, run, read.train.labels)
-    classifier = HiNetClassifier(
-        hierarchy, path_sep=path_sep_of(read.train.path_sep, column_options),
-        columns=column_kinds(read.columns), vectors=training.vectors, encoder=training.encoder,
-        memory_limit=training.memory_limit, keep_examples=training.keep_examples,
-        multilabel="auto" if training.multilabel is None else training.multilabel,
-        random_state=run.seed, n_jobs=run.threads,
-    )  # fmt: skip
-    return read, classifier
 
 
 def _search(
@@ -163,10 +137,9 @@ def _search(
     from hinet.tuning import tune as search
     from hinet.tuning.trials import TrialFolder
 
-    valid = None if read.valid is None else (read.valid.inputs, read.valid.labels)
     try:
         return search(
-            classifier, read.train.inputs, read.train.labels, folder=folder, valid=valid,
+            classifier, read.train.inputs, read.train.labels, folder=folder, valid=read.valid_pair,
             valid_share=validation.valid_share, metric=metric, minutes=minutes, seed=run.seed, resume=resume,
             progress=SilentProgress() if run.quiet else progress_for_terminal("tune"),
         )  # fmt: skip
@@ -194,14 +167,14 @@ def _train(
     if validation.valid_share is not None:
         read = read.with_holdout(validation.valid_share, run.seed)
     classifier.set_params(**tuning.parameters, verbose=not run.quiet)
-    risk_error = fit_rows(classifier, read.train, read.valid, validation.risk)
+    risk_error, _ = read.fit(classifier, validation.risk)
     notes = {COLUMNS: read.columns.to_dict()}
     classifier.save(model, half=training.half, notes=notes, bundle_encoder=training.bundle_encoder)
     report_model(classifier, model, time.perf_counter() - start, run, risk_error)
 
 
 def print_ranking(tuning: Tuning) -> None:
-    """Print what was tried on all rows, the best first, and what was chosen."""
+    """Print the settings that were tried on all rows, best first, and which were chosen."""
     from rich.console import Console
     from rich.table import Table
 
@@ -213,7 +186,7 @@ def print_ranking(tuning: Tuning) -> None:
         table.add_column(column, justify="left" if column == "settings" else "right")
     others = [gain for gain in tuning.ranking if gain.changes not in (best.changes, {})]
     defaults = [gain for gain in tuning.ranking if not gain.changes and best.changes]
-    for gain in [best, *defaults, *others[:MOST_SHOWN]]:
+    for gain in [best, *defaults, *others[:MAX_SHOWN]]:
         name = text_of(gain.changes) + (" (chosen)" if gain is best else "")
         compared = [f"{100 * gain.value:+.2f}", f"{100 * gain.error:.2f}"] if gain.changes else ["", ""]
         table.add_row(name, f"{100 * gain.score:.2f}", *compared, str(gain.splits))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
     from hinet.data.tables import Columns
     from hinet.taxonomy import TaxonomyChange
 
-MOST_NEW_NODES = 10  # that are listed
+MAX_NEW_NODES = 10  # maximum number of new nodes in the report
 
 
 @seed_options
@@ -55,12 +55,11 @@ def update(
     again on validation rows that it keeps, and on those that are given, which must be new to it. A warning says if rows
     that it keeps are answered worse than before.
     """
-    from hinet.classifier.calibration import MIN_ROWS
     from hinet.classifier.loaded import COLUMNS, LoadedModel
     from hinet.classifier.model_folder import check_target, read_manifest
 
     start = time.perf_counter()
-    read_manifest(model)  # raises for what is no model, before anything is said of options
+    read_manifest(model)  # raises if there is no model, before options are checked
     target = model if out is None else Path(out)
     _check(taxonomy, rename or [], more or [], validation)
     in_place = target.resolve() == model.resolve()
@@ -79,21 +78,16 @@ def update(
         train, valid, columns = _read(
             more or [], validation, rows, column_options, hierarchy, loaded, str(target), run.seed
         )
-        was_calibrated = hasattr(classifier, "calibration_")
         new_nodes = _new_nodes(classifier, train) if hierarchy is None and train is not None else ()
-        found_warnings = _learn(classifier, hierarchy, renamed, train, run)
-        risk_error = None if valid is None else _validate(classifier, valid, validation.risk)
-        if was_calibrated and not hasattr(classifier, "calibration_"):
-            remedy = f"give --valid with at least {MIN_ROWS} rows to calibrate it"
-            run.message(f"the model is no longer calibrated; {remedy}")
+        messages, risk_error = _learn(classifier, hierarchy, renamed, train, valid, validation.risk, run)
         notes = {**(manifest.get("notes") or {}), COLUMNS: columns.to_dict()}
         replaces = manifest["blake2b"] if in_place else None
         classifier.save(target, half=bool(manifest["model"].get("half")), notes=notes, replaces=replaces)
         if as_json:
-            typer.echo(_as_json(classifier, target, change, new_nodes, found_warnings))
+            typer.echo(_as_json(classifier, target, change, new_nodes, messages))
         elif new_nodes:
-            more_nodes = f" (and {len(new_nodes) - MOST_NEW_NODES:,} more)" if len(new_nodes) > MOST_NEW_NODES else ""
-            typer.echo(f"new nodes: {', '.join(new_nodes[:MOST_NEW_NODES])}{more_nodes}")
+            further = f" (and {len(new_nodes) - MAX_NEW_NODES:,} more)" if len(new_nodes) > MAX_NEW_NODES else ""
+            typer.echo(f"new nodes: {', '.join(new_nodes[:MAX_NEW_NODES])}{further}")
         if hasattr(classifier, "update_check_"):
             run.message(str(classifier.update_check_))
         report_model(classifier, target, time.perf_counter() - start, run, risk_error)
@@ -127,9 +121,10 @@ def _only_writer(model: Path, run: RunOptions) -> Iterator[None]:
 
 
 def _load(model: Path, encoder: str | None, run: RunOptions) -> tuple[HiNetClassifier, dict[str, Any]]:
-    from hinet.classifier.estimator import load_with_manifest
+    from hinet import HiNetClassifier
+    from hinet.classifier.bundle import load_classifier
 
-    classifier, manifest = load_with_manifest(model, encoder)
+    classifier, manifest = load_classifier(HiNetClassifier, model, encoder=encoder)
     if manifest["features"]["kind"] not in ("text", "frame"):
         raise FileError(model, "the model takes numeric features, not texts; use it from Python")
     return classifier.set_params(n_jobs=run.threads, random_state=run.seed, verbose=not run.quiet), manifest
@@ -182,7 +177,7 @@ def _change(
     if change.added and change.removed and not renamed:
         run.message("a node with another id counts as removed and added; name it with --rename OLD=NEW")
     if change.moved and classifier.fitted_.examples is None and not has_rows:
-        run.message("the model keeps no rows: without --rows, moved nodes will hardly be predicted")
+        run.message("the model keeps no rows: without --rows, moved nodes will rarely be predicted")
     return change
 
 
@@ -191,9 +186,9 @@ def _as_json(
     target: Path,
     change: TaxonomyChange | None,
     new_nodes: tuple[str, ...],
-    found_warnings: list[str],
+    messages: list[str],
 ) -> str:
-    """Return what the update did: changes, new nodes, the check on kept rows, the calibration, and warnings."""
+    """Return the result of the update: changes, new nodes, the check on kept rows, the calibration, and warnings."""
     import json
 
     check, calibration = (getattr(classifier, name, None) for name in ("update_check_", "calibration_"))
@@ -205,7 +200,7 @@ def _as_json(
         "update_check": None if check is None else asdict(check),
         "validation": classifier.metrics_.get("validation"),
         "calibration": None if calibration is None else asdict(calibration),
-        "warnings": found_warnings,
+        "warnings": messages,
     }
     return json.dumps(report, indent=2, ensure_ascii=False)
 
@@ -221,14 +216,12 @@ def _read(
     seed: int,
 ) -> tuple[LabelledInputs | None, LabelledInputs | None, Columns]:
     """Return training rows and validation rows, if there are any, and their columns."""
-    from hinet.cli.training_rows import read_rows, read_training_rows
+    from hinet.cli.training_rows import RowFiles, read_rows
 
     defaults = loaded.checked_columns(column_options.with_defaults(loaded.columns))
     train, valid, columns = None, None, defaults
     if more:
-        data = read_training_rows(
-            more, validation, rows, column_options, hierarchy, output=output, seed=seed, defaults=defaults
-        )
+        data = RowFiles(more, rows, column_options, validation, hierarchy, output, defaults).read(seed)
         train, valid, columns = data.train, data.valid, data.columns
     elif validation.files:
         valid = read_rows(validation.files, columns, rows, hierarchy, output)
@@ -243,9 +236,20 @@ def _learn(
     hierarchy: Taxonomy | None,
     renamed: dict[str, str],
     train: LabelledInputs | None,
+    valid: LabelledInputs | None,
+    risk: float | None,
     run: RunOptions,
-) -> list[str]:
-    """Train and transfer the model; print and return the warnings, also if the command is quiet."""
+) -> tuple[list[str], HiNetError | None]:
+    """Transfer, train and validate the model; print the warnings, even if the command is quiet.
+
+    Returns
+    -------
+    tuple of list of str and HiNetError or None
+        The warnings, and why a risk is not guaranteed.
+    """
+    from hinet.classifier.calibration import MIN_ROWS
+
+    was_calibrated = hasattr(classifier, "calibration_")
     if train is not None:
         run.message(f"{counted(len(train), 'training row')} with {counted(len(train.distinct_labels), 'label')}")
     with warnings.catch_warnings(record=True) as caught:
@@ -258,7 +262,11 @@ def _learn(
     messages = [str(warning.message) for warning in caught]
     for message in messages:
         typer.echo(f"warning: {message}", err=True)
-    return messages
+    risk_error = None if valid is None else _validate(classifier, valid, risk)
+    if was_calibrated and not hasattr(classifier, "calibration_"):
+        remedy = f"give --valid with at least {MIN_ROWS} rows to calibrate it"
+        run.message(f"the model is no longer calibrated; {remedy}")
+    return messages, risk_error
 
 
 def _new_nodes(classifier: HiNetClassifier, train: LabelledInputs) -> tuple[str, ...]:
@@ -268,9 +276,9 @@ def _new_nodes(classifier: HiNetClassifier, train: LabelledInputs) -> tuple[str,
 
 
 def _validate(classifier: HiNetClassifier, valid: LabelledInputs, risk: float | None) -> HiNetError | None:
-    """Evaluate and calibrate the model with validation rows; return why the risk cannot be guaranteed, if so.
+    """Evaluate and calibrate the model with validation rows; return why a risk is not guaranteed.
 
-    Too few rows calibrate it together with those that it keeps.
+    If they are too few to calibrate, the validation rows that the model keeps are used as well.
     """
     from hinet.classifier.calibration import MIN_ROWS
     from hinet.classifier.examples import Examples

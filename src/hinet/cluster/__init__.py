@@ -1,4 +1,4 @@
-"""Many rows and long training over the processes of a Ray cluster; needs the extra ``cluster``."""
+"""Prediction and training on a Ray cluster; needs the extra ``cluster``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from hinet.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from hinet.cluster.frames import SPARK_SCHEMA as SPARK_SCHEMA
-    from hinet.cluster.frames import predict_batches as predict_batches
+    from hinet.cluster.prediction import SPARK_SCHEMA as SPARK_SCHEMA
     from hinet.cluster.prediction import PredictionJob as PredictionJob
     from hinet.cluster.prediction import Sink as Sink
+    from hinet.cluster.prediction import predict_batches as predict_batches
     from hinet.cluster.prediction import predict_rows as predict_rows
     from hinet.cluster.session import Cluster as Cluster
     from hinet.cluster.session import connected as connected
@@ -20,8 +20,7 @@ else:
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
         {
-            "frames": "SPARK_SCHEMA predict_batches",
-            "prediction": "PredictionJob Sink predict_rows",
+            "prediction": "SPARK_SCHEMA PredictionJob Sink predict_batches predict_rows",
             "session": "Cluster connected",
             "training": "RayRunner fit_on_cluster",
         },

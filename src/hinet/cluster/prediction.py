@@ -1,17 +1,19 @@
-"""Batch prediction with Ray Data: rows are read in tasks, answered by a pool of workers, and keep their order.
+"""Prediction on a cluster: files with Ray Data, and batches of engines such as Spark.
 
-A portion is a few blocks of a file, as one machine would read them, with the number of the file and its own: the order
-key. A worker loads the model once. Ray restarts a worker that dies and gives its portion to it again, or to another;
-as nothing of a portion is visible before all of it is, none is lost and none is there twice.
+Rows of files are read in tasks, answered by a pool of workers, and keep their order. A portion is a few blocks of a
+file, as one machine would read them, with the number of the file and of the portion as order key. A worker loads the
+model once. Ray restarts a worker that dies and repeats its portion. A portion becomes visible only as a whole, so none
+is lost or duplicated.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,15 +40,16 @@ from hinet.data.tables.writing import LABEL_SEP, CellKind, parquet_schema, to_ar
 from hinet.errors import HiNetError
 from hinet.files.atomic import new_folder
 
-BLOCKS = 4  # of a portion
-BLOCK_BYTES = 1 << 16  # portions are larger, so that each of them is a block of Ray's own and goes to any worker
-READING = 0  # processors that Ray keeps free for a reader: it waits most of the time, and workers may have them all
+BLOCKS = 4  # blocks per portion
+BLOCK_BYTES = 1 << 16  # portions are larger, so that each is a Ray block of its own and goes to any worker
+READER_CPUS = 0  # processors reserved for a reader, which waits most of the time
 READERS = 4  # files that are read at a time
+SPARK_SCHEMA = "label string, trace array<string>, probability double"  # default columns, for Spark
 
 
 @dataclass(frozen=True)
 class PredictionJob:
-    """What to predict: the same values as for one machine."""
+    """Options of a prediction, the same as on one machine."""
 
     model: Path
     files: tuple[str, ...]
@@ -54,10 +57,10 @@ class PredictionJob:
     tables: TableOptions
     options: PredictionOptions
     prefix: str = ""
-    skips: bool = False  # whether invalid rows are skipped, and output rows have their line
-    hint: str = ""  # what an error of a row ends with
-    blocks: int = BLOCKS  # of a portion
-    encoder: str | None = None  # where the encoder of the model is, if it moved since training
+    skips: bool = False  # whether to skip invalid rows and add the line of each row to the output
+    hint: str = ""  # end of the error of an invalid row
+    blocks: int = BLOCKS  # per portion
+    encoder: str | None = None  # new place of the encoder, if it moved since training
 
 
 class BadRow(NamedTuple):
@@ -71,7 +74,7 @@ class BadRow(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """The output of a portion, or how many rows a worker has written of it."""
+    """The output of a portion, or the number of rows of it that a worker has written."""
 
     rows: int
     notes: PredictionNotes
@@ -80,7 +83,7 @@ class Answers(NamedTuple):
 
 
 class _Collected:
-    """Keeps invalid rows; those of a portion go with it."""
+    """Collects invalid rows, which are sent with their portion."""
 
     fail_fast = False
 
@@ -93,7 +96,7 @@ class _Collected:
         self.count += 1
         self.rows.append(BadRow(path, number, reason, row, unit))
 
-    def taken(self) -> list[BadRow]:
+    def pop_rows(self) -> list[BadRow]:
         """Return the rows since the last call."""
         rows, self.rows = self.rows, []
         return rows
@@ -101,11 +104,11 @@ class _Collected:
 
 @dataclass(frozen=True)
 class Sink:
-    """Where answers go, and as what."""
+    """Destination and format of the answers."""
 
     out: str
-    format: TableFormat | None = None  # by default that of the name, or of the rows
-    is_folder: bool = False  # of Parquet files, which workers write
+    format: TableFormat | None = None  # by default from the name, or that of the rows
+    is_folder: bool = False  # folder of Parquet files that workers write
     label_sep: str = LABEL_SEP
     escape_formulas: bool = False  # in CSV and TSV
 
@@ -118,7 +121,7 @@ def predict_rows(
     advanced: Callable[[int], None],
     loaded: LoadedModel | None = None,
 ) -> PredictionNotes:
-    """Write the answers to all rows in their order, and return what to report; ``advanced`` takes the rows done.
+    """Write the answers to all rows in their order and return notes for the user; ``advanced`` gets finished rows.
 
     ``loaded`` is the model of the job, if it is loaded already.
 
@@ -129,7 +132,7 @@ def predict_rows(
     """
     first = _first_block(job)
     kinds = _output(job, loaded or load_model(job.model, 1, encoder=job.encoder), first).kinds()
-    paths = tuple(os.path.abspath(path) for path in job.files)  # noqa: PTH100 workers have folders of their own
+    paths = tuple(os.path.abspath(path) for path in job.files)  # noqa: PTH100 workers run in other folders
     encoder = os.path.abspath(job.encoder) if job.encoder and Path(job.encoder).is_dir() else job.encoder  # noqa: PTH100
     job = replace(job, model=job.model.absolute(), files=paths, encoder=encoder)
     with ExitStack() as stack:
@@ -157,7 +160,7 @@ def predict_rows(
 
 
 def _first_block(job: PredictionJob) -> LabelledBlock:
-    """Return the first rows, which say what columns there are, before anything is started."""
+    """Return the first rows, which determine the columns, before anything is started."""
     errors: RowErrors = _Collected() if job.skips else FailFast(job.hint)
     blocks = labelled_blocks(job.files, job.query, job.tables, errors)
     first = next((block for block in blocks if len(block)), None)
@@ -171,14 +174,14 @@ def _output(job: PredictionJob, loaded: LoadedModel, like: LabelledBlock) -> Pre
 
 
 class _Like(NamedTuple):
-    """What all output is like: the columns of a block without rows, and the types of those that are kept."""
+    """Columns of all output: an empty block, and the types of columns that are kept."""
 
     block: LabelledBlock
     schema: pa.Schema
 
     @classmethod
     def of(cls, first: LabelledBlock, kinds: Mapping[str, CellKind]) -> _Like:
-        """Return what a block says of all."""
+        """Return the columns of a block."""
         cells = {name: first.rows.column(name) if kind == "any" else [] for name, kind in kinds.items()}
         table = None if first.table is None else first.table.slice(0, 0)
         return cls(LabelledBlock(first.rows.take([]), [], [], table), parquet_schema(cells, kinds))
@@ -195,7 +198,7 @@ def _portions(job: PredictionJob, cluster: Cluster, like: _Like, folder: Path | 
             _read,
             batch_size=1,
             fn_args=[job],
-            num_cpus=READING,
+            num_cpus=READER_CPUS,
             compute=ray.data.TaskPoolStrategy(min(READERS, len(files))),
         )
         answered = read.map_batches(
@@ -207,7 +210,7 @@ def _portions(job: PredictionJob, cluster: Cluster, like: _Like, folder: Path | 
 
 @contextmanager
 def _small_blocks() -> Iterator[None]:
-    """Set Ray Data to keep portions apart and in their order, without bars of its own."""
+    """Set Ray Data to keep portions apart and in order, without progress bars."""
     from ray.data import DataContext
 
     context = DataContext.get_current()
@@ -231,7 +234,7 @@ def _small_blocks() -> Iterator[None]:
 
 
 def _in_order(answered: Any, files: int) -> Iterator[Answers]:
-    """Yield answers, and check that each portion of each file is there once."""
+    """Yield answers and check that each portion of each file occurs once."""
     from ray.exceptions import RayError
 
     file, portion = 0, 0
@@ -247,7 +250,7 @@ def _in_order(answered: Any, files: int) -> Iterator[Answers]:
 
 
 def _cause_of(error: BaseException) -> BaseException:
-    """Return what a user can do something about: what a task raised, or that workers died; else the error itself."""
+    """Return the error of a task or that workers died, if a user can do something about it; else the error itself."""
     from ray.exceptions import RayError, RayTaskError
 
     cause: BaseException | None = error
@@ -258,13 +261,13 @@ def _cause_of(error: BaseException) -> BaseException:
         last, inner = cause, cause.cause if isinstance(cause, RayTaskError) else None
         cause = inner if isinstance(inner, BaseException) and inner is not cause else cause.__cause__
     if not isinstance(last, RayError):
-        return error  # no user can cause it: all that Ray tells helps to find out why
+        return error  # a bug: the full report of Ray helps to find it
     reason = str(last).strip().partition("\n")[0]
     return HiNetError(f"the workers failed: {reason}; give fewer `workers`")
 
 
 def _read(batch: dict[str, Any], job: PredictionJob) -> Iterator[dict[str, Any]]:
-    """Yield the portions of a file, each with the rows that are invalid."""
+    """Yield the portions of a file, each with its invalid rows."""
     file, path = int(batch["file"][0]), str(batch["path"][0])
     bad = _Collected()
     errors: RowErrors = bad if job.skips else FailFast(job.hint)
@@ -274,7 +277,7 @@ def _read(batch: dict[str, Any], job: PredictionJob) -> Iterator[dict[str, Any]]
         portion = list(islice(blocks, job.blocks))
         while True:
             after = list(islice(blocks, job.blocks))
-            payload = pickle.dumps((portion, bad.taken()), pickle.HIGHEST_PROTOCOL)
+            payload = pickle.dumps((portion, bad.pop_rows()), pickle.HIGHEST_PROTOCOL)
             yield {"file": [file], "portion": [number], "is_last": [not after], "payload": [payload]}
             if not after:
                 return
@@ -284,10 +287,10 @@ def _read(batch: dict[str, Any], job: PredictionJob) -> Iterator[dict[str, Any]]
 
 
 class _Worker:
-    """Answers portions; Ray makes one in each worker, and calls it with one portion at a time."""
+    """Answers portions; Ray creates one per worker process and calls it with one portion at a time."""
 
     def __init__(self, job: PredictionJob, threads: int, like: _Like, folder: Path | None) -> None:
-        compile_from_now_on()  # so that no answer depends on how many rows came before
+        compile_from_now_on()  # so that answers do not depend on the number of rows before
         self._output = _output(job, load_model(job.model, threads, encoder=job.encoder), like.block)
         self._kinds, self._schema = self._output.kinds(), like.schema
         self._folder = folder
@@ -309,9 +312,39 @@ class _Worker:
         return pa.table({**keys, "payload": pa.array([pickle.dumps(answers, 5)], pa.large_binary())})
 
     def _write(self, name: str, columns: list[dict[str, Any]]) -> None:
-        """Write a file of the folder, all at once; a portion without rows leaves none."""
+        """Write a file of the folder at once; a portion without rows writes none."""
         if columns:
             assert self._folder is not None
             with new_table(str(self._folder / name), "parquet", self._kinds, schema=self._schema) as table:
                 for part in columns:
                     table.write(part)
+
+
+@lru_cache(maxsize=4)
+def _loaded(model: str, threads: int, encoder: str | None) -> LoadedModel:
+    """Load a model once per process, for any number of batches and partitions."""
+    compile_from_now_on()  # so that answers do not depend on the number of rows before
+    return load_model(model, threads, encoder=encoder)
+
+
+def predict_batches(
+    model: str | Path,
+    batches: Iterable[Any],
+    options: PredictionOptions | None = None,
+    threads: int = 1,
+    encoder: str | Path | None = None,
+) -> Iterator[Any]:
+    """Yield a pandas DataFrame of predictions for every Series of texts, such as those of pandas UDFs of Spark.
+
+    The columns are those that ``hinet predict`` writes. ``encoder`` is the new place of the encoder of the model, if it
+    moved since training.
+    """
+    import pandas as pd
+
+    table = _loaded(str(model), threads, None if encoder is None else str(encoder)).table(
+        options or PredictionOptions()
+    )
+    for texts in batches:
+        filled = ["" if text is None or text != text else text for text in texts.tolist()]
+        cells = table.columns(filled)
+        yield pd.DataFrame({name: cells[name] for name in table.kinds})

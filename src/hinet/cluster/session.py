@@ -19,10 +19,10 @@ from hinet.extras import require
 from hinet.parameters import Rules, validate_fields, whole
 
 LOCAL = "local"
-AUTO = "auto"  # the cluster that runs on this machine already
+AUTO = "auto"  # the cluster that already runs on this machine
 SECONDS_TO_CONNECT = 5.0
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_DATA_DISABLE_PROGRESS_BARS": "1"}
-_LOOPBACK = {  # no port is open to others
+_LOOPBACK = {  # opens no port to other machines
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
 }
@@ -31,17 +31,17 @@ _RULES: Rules = {"workers": whole(1), "threads": whole(1)}
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where to compute, and with how many workers.
+    """A Ray cluster and the number of workers.
 
     Attributes
     ----------
     address : str
-        ``local`` starts Ray on this machine, only reachable from it, and ends it afterwards; ``HOST:PORT`` is a running
-        cluster, of which this machine is a node, and ``auto`` the one that runs here.
+        ``local`` starts Ray on this machine, reachable only from it, and ends it afterwards; ``HOST:PORT`` is a running
+        cluster that this machine is a node of; ``auto`` is the cluster that runs here.
     workers : int
-        Processes that compute side by side.
+        Number of worker processes.
     threads : int
-        Threads of each.
+        Threads per worker.
     """
 
     address: str = LOCAL
@@ -59,7 +59,7 @@ class Cluster:
 
 @contextmanager
 def connected(cluster: Cluster) -> Iterator[None]:
-    """Connect to a cluster, or start one here; where the process is connected already, use that.
+    """Connect to a cluster, or start one here; an existing connection of the process is used.
 
     Raises
     ------
@@ -78,8 +78,8 @@ def connected(cluster: Cluster) -> Iterator[None]:
         _connect(cluster)
         try:
             if not cluster.is_local:
-                there_are = int(ray.cluster_resources().get("CPU", 0))
-                _check_processors(cluster, there_are, f"the cluster at {cluster.address}")
+                available = int(ray.cluster_resources().get("CPU", 0))
+                _check_processors(cluster, available, f"the cluster at {cluster.address}")
             with _quiet():
                 yield
         finally:
@@ -87,7 +87,7 @@ def connected(cluster: Cluster) -> Iterator[None]:
 
 
 def check_cluster(cluster: Cluster) -> None:
-    """Raise HiNetError if a cluster cannot be used, as far as that shows without starting or joining it."""
+    """Raise HiNetError if a cluster cannot be used, without starting or joining it."""
     require("ray", "`cluster`")
     if cluster.is_local:
         _check_processors(cluster, os.cpu_count() or 1, "this machine")
@@ -97,7 +97,7 @@ def check_cluster(cluster: Cluster) -> None:
 
 def _connect(cluster: Cluster) -> None:
     import ray
-    import ray.data  # both set up their own logging when they are imported
+    import ray.data  # both set up logging when they are imported
     import ray.train
 
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
@@ -117,7 +117,7 @@ def _connect(cluster: Cluster) -> None:
 
 @contextmanager
 def _environment(usual: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of the environment that are not set, for Ray and its workers, and unset them afterwards."""
+    """Set environment variables that are not set yet, for Ray and its workers, and unset them afterwards."""
     unset = {name: value for name, value in usual.items() if name not in os.environ}
     os.environ.update(unset)
     try:
@@ -129,7 +129,7 @@ def _environment(usual: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what Ray tells and warns of itself to its log files; errors are raised anyway."""
+    """Keep messages and warnings of Ray in its log files; errors are raised anyway."""
     loggers = [logging.getLogger(name) for name in ("ray", "ray.data", "ray.train", "ray._private")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -145,7 +145,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _without_stderr() -> Iterator[None]:
-    """Close the standard error of the process for a while: Ray's own code writes to it, past all loggers."""
+    """Silence standard error: native code of Ray writes to it, past all loggers."""
     kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)
     try:
@@ -158,7 +158,7 @@ def _without_stderr() -> Iterator[None]:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Keep what the process does when it is told to end: Ray would print where it stood, and leave files half-done."""
+    """Restore the handler of SIGTERM: that of Ray would print a traceback and leave unfinished files."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -169,18 +169,18 @@ def _own_signals() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _check_processors(cluster: Cluster, there_are: int, where: str) -> None:
+def _check_processors(cluster: Cluster, available: int, where: str) -> None:
     needed = cluster.workers * cluster.threads
-    if needed > there_are:
+    if needed > available:
         each = "" if cluster.threads == 1 else f" of {cluster.threads} threads"
         raise HiNetError(
-            f"{cluster.workers:,} workers{each} need {needed:,} processors, and {where} has {there_are:,}; lower "
+            f"{cluster.workers:,} workers{each} need {needed:,} processors, and {where} has {available:,}; lower "
             "`workers`"
         )
 
 
 def _check_address(address: str) -> None:
-    """Raise HiNetError if nobody listens at an address; Ray itself would wait for minutes."""
+    """Raise HiNetError if nothing listens at an address; Ray itself would wait for minutes."""
     if address == AUTO:
         return
     host, _, port = address.rpartition(":")

@@ -1,9 +1,8 @@
 """Training of the fused engine by the workers of Ray Train.
 
-Every worker makes the same plan of the same rows, and does its part of the jobs: some of them whole, and its share of
-the rows of those that all workers share, with weights averaged by all-reduce. Finished epochs go to the folder of
-checkpoints, from which all workers go on if Ray has to start them anew, and from which the process that asked takes up
-the trained experts in the end.
+Every worker makes the same plan of the same rows and does its part of the jobs: some jobs alone, and a share of the
+rows of jobs that all workers share, with weights averaged by all-reduce. Finished epochs are written to the folder of
+checkpoints. Workers that Ray restarts resume from there, and the calling process reads the trained experts from there.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from hinet.extras import require
 from hinet.memory import GB
 from hinet.progress import EpochRecord, Progress
 
-RESTARTS = 3  # of the workers, when one of them dies
+MAX_RESTARTS = 3  # restarts of the workers after one of them died
 SECONDS_BETWEEN_REPORTS = 1.0
 
 
@@ -42,8 +41,8 @@ SECONDS_BETWEEN_REPORTS = 1.0
 class RayRunner:
     """Trains the experts of a classifier on a cluster.
 
-    ``split`` is how: ``jobs`` gives whole experts to workers, with the result of one machine to the last bit; ``rows``
-    shares the rows of each and averages its weights; ``auto`` shares no more than it takes to keep all workers busy.
+    ``split`` is ``jobs`` to give whole experts to workers, with exactly the result of one machine; ``rows`` to share
+    the rows of every expert and average its weights; or ``auto`` to share only as much as keeps all workers busy.
     """
 
     cluster: Cluster
@@ -52,14 +51,14 @@ class RayRunner:
 
     @property
     def fingerprint(self) -> str:
-        """What the result depends on besides settings and data."""
+        """What the result depends on in addition to settings and data."""
         return "" if self.split == "jobs" else f"-{self.split}-{self.cluster.workers}-{self.exchanges}"
 
     def run(self, data: PlanInput, checkpoints: Checkpoints, progress: Progress, *, watch: bool) -> None:
-        """Train all jobs, and leave their last states among the checkpoints; ``watch`` is that of the engine's fit."""
+        """Train all jobs and leave their last states among the checkpoints; ``watch`` is that of the engine's fit."""
         require("torch", "training on a cluster")
         data = data._replace(settings=replace(data.settings, threads=1))
-        checkpoints = replace(checkpoints, folder=checkpoints.folder.absolute())  # workers have folders of their own
+        checkpoints = replace(checkpoints, folder=checkpoints.folder.absolute())  # workers run in other folders
         with connected(self.cluster):
             import ray
             from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
@@ -74,7 +73,7 @@ class RayRunner:
                     torch_config=TorchConfig(backend="gloo"),
                     scaling_config=ScalingConfig(num_workers=self.cluster.workers),
                     run_config=RunConfig(
-                        name="hinet", storage_path=folder, failure_config=FailureConfig(max_failures=RESTARTS)
+                        name="hinet", storage_path=folder, failure_config=FailureConfig(max_failures=MAX_RESTARTS)
                     ),
                 )
                 try:
@@ -84,8 +83,8 @@ class RayRunner:
                     reports.check()
                     reason = str(error).strip().rpartition("\n")[2]
                     raise HiNetError(
-                        f"the workers ended {RESTARTS + 1} times ({reason}); finished epochs are kept, and the same "
-                        "command goes on from them"
+                        f"the workers ended {MAX_RESTARTS + 1} times ({reason}); finished epochs are kept, and the "
+                        "same command resumes from them"
                     ) from None
                 finally:
                     reports.finish()
@@ -102,7 +101,7 @@ def fit_on_cluster(
     valid: tuple[Any, Any] | None = None,
     split: SplitBy = "auto",
 ) -> HiNetClassifier:
-    """Fit a classifier as its own ``fit`` does, the experts trained by the workers of a cluster.
+    """Fit a classifier as its ``fit`` does, with experts trained by the workers of a cluster.
 
     Raises
     ------
@@ -110,9 +109,7 @@ def fit_on_cluster(
         If the cluster cannot be used, or the classifier is not one of the fused engine.
     """
     if engine_for(classifier.get_params(deep=False)) == "torch":
-        raise HiNetError(
-            "`cluster` trains the fused engine; networks of torch train under torchrun, see docs/cluster.md"
-        )
+        raise HiNetError("`cluster` trains the fused engine; torch networks train under torchrun, see docs/cluster.md")
     if cluster.threads > 1:
         raise HiNetError("a worker trains in one thread; leave `threads` out, and give more `workers`")
     with connected(cluster):
@@ -122,7 +119,7 @@ def fit_on_cluster(
 
 
 class _Task(NamedTuple):
-    """What a worker needs."""
+    """The task of a worker."""
 
     data: Any  # reference to the pickled rows
     checkpoints: Checkpoints
@@ -133,7 +130,7 @@ class _Task(NamedTuple):
 
 
 class TorchGroup:
-    """The workers of this run, as torch connects them."""
+    """The workers of this run, connected by torch."""
 
     def __init__(self) -> None:
         from torch import distributed
@@ -149,14 +146,14 @@ class TorchGroup:
 
 
 def _work(config: dict[str, Any]) -> None:
-    """Do this worker's part of all jobs."""
+    """Do the part of a worker in all jobs."""
     import ray
 
     task: _Task = config["task"]
     group = TorchGroup()
     reporter = _Reporter(task.reports)
     if not reporter.is_heard():
-        return  # a worker failed: to train anew would end in the same way
+        return  # a worker failed: training again would fail in the same way
     try:
         data: PlanInput = pickle.loads(ray.get(task.data))
         plan = data.plan()
@@ -180,24 +177,24 @@ def _work(config: dict[str, Any]) -> None:
         train([jobs[number] for number, owner in assignment.owner.items() if owner == group.rank], kept)
     except HiNetError as error:
         reporter.failed(str(error))
-        if group.size > 1:  # the others may wait for this worker: Ray ends them, and starts all anew
+        if group.size > 1:  # the others may wait for this worker: Ray ends and restarts all of them
             raise HiNetError(str(error)) from None  # errors with more arguments cannot be sent
 
 
 def exchanged_message(job: Job) -> str:
-    """Return how much of a shared job each worker has given to the others."""
+    """Return a message on the volume that each worker exchanged for a shared job."""
     return f"{job.name}: {(0 if job.shared is None else job.shared.volume) / GB:.2f} GB exchanged by each worker"
 
 
 class _Reporter(Progress):
-    """Sends progress from a worker, rows at most once a second."""
+    """Sends progress from a worker, row counts at most once per second."""
 
     def __init__(self, queue: Any) -> None:
         self._queue = queue
         self._rows, self._sent = 0, time.monotonic()
 
     def is_heard(self) -> bool:
-        """Return whether reports are still shown, as they are until a worker fails."""
+        """Return whether reports are still shown; they end when a worker fails."""
         from ray.exceptions import RayActorError
 
         try:
@@ -207,7 +204,7 @@ class _Reporter(Progress):
         return True
 
     def plan(self, epochs: int, rows: int, shared: int, group: TorchGroup) -> None:
-        """Tell how much there is to do."""
+        """Send the number of epochs and rows."""
         if group.rank == 0:
             self._queue.put(("plan", (epochs, rows, shared)))
 
@@ -227,7 +224,7 @@ class _Reporter(Progress):
         self._queue.put(("epoch_done", (record,)))
 
     def failed(self, message: str) -> None:
-        """Send an error that a user can do something about."""
+        """Send an error for the user."""
         self._queue.put(("failed", (message,)))
 
     def _send_rows(self) -> None:
@@ -236,14 +233,14 @@ class _Reporter(Progress):
 
 
 class _Reports:
-    """Shows what workers report, in a thread of the process that waits for them."""
+    """Shows the reports of workers, in a thread of the process that waits for them."""
 
     def __init__(self, progress: Progress) -> None:
         from ray.util.queue import Queue
 
         self.queue = Queue(actor_options={"num_cpus": 0})
         self._progress, self._error = progress, ""
-        self._epochs: set[tuple[str, int]] = set()  # a shared job is reported by all workers
+        self._epochs: set[tuple[str, int]] = set()  # of shared jobs, which all workers report
         self._is_started = False
         self._thread = threading.Thread(target=self._show, daemon=True)
 
@@ -261,7 +258,7 @@ class _Reports:
             reports.queue.shutdown(force=True)
 
     def finish(self) -> None:
-        """Show what is left, and end."""
+        """Show the remaining reports and end."""
         from ray.exceptions import RayActorError
 
         if self._thread.is_alive():
@@ -283,7 +280,7 @@ class _Reports:
                 return
             if what == "failed":
                 self._error = values[0]
-                ray.kill(self.queue.actor)  # which the workers notice
+                ray.kill(self.queue.actor)  # the workers notice that
                 return
             if what == "plan":
                 self._start(*values)
@@ -294,11 +291,11 @@ class _Reports:
 
     def _start(self, epochs: int, rows: int, shared: int) -> None:
         if self._is_started:
-            self._progress.message("a worker died; the workers go on from the last checkpoints")
+            self._progress.message("a worker died; the workers resume from the last checkpoints")
             return
         self._is_started = True
         if shared:
-            self._progress.message(f"workers share the rows of {shared} experts, and average their weights")
+            self._progress.message(f"workers share the rows of {shared} experts and average their weights")
         self._progress.started(epochs, rows)
 
     def _show_epoch(self, record: EpochRecord) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
+from hinet.choices import Effort
 from hinet.data.matrices import MixedRows, is_sparse
 from hinet.errors import HiNetError
 from hinet.memory import GB, require_memory
@@ -13,7 +14,6 @@ from hinet.parameters import FLAG, NONE, SEED, THREADS, Rules, one_of, real, res
 if TYPE_CHECKING:
     from hinet.taxonomy import Layers
 
-Effort: TypeAlias = Literal["quick", "default"]
 VectorKind: TypeAlias = Literal["static", "encoder"]
 EFFORT = one_of(*get_args(Effort))
 

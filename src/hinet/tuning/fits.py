@@ -1,4 +1,4 @@
-"""A trial: a classifier with some changes, fitted to the rows of a split and scored on others."""
+"""Trials: a classifier with changes, fitted to the rows of a split and scored on others."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from hinet.data.matrices import MixedRows, is_sparse
 from hinet.errors import HiNetError
 from hinet.metrics import SCORES, SET_SCORES
 from hinet.tuning.space import Size, parameters_of
-from hinet.tuning.splits import LEAST_SCORED, Split, Splits, TuningRows, add_rows
+from hinet.tuning.splits import MIN_SCORED, Split, Splits, TuningRows, add_rows
 from hinet.tuning.trials import Step, Trial
 
 Value = TypeVar("Value")
 
-GROUPS = LEAST_SCORED  # of scored rows, each of which is left out once, for the error of a difference
-LEAST_KNOWN = GROUPS // 2  # scored rows whose labels can be predicted
-MOST_KEPT = 1 << 29  # bytes of features that further trials may use
+GROUPS = MIN_SCORED  # groups of scored rows, left out in turn for the jackknife error of a difference
+MIN_KNOWN = GROUPS // 2  # minimum number of scored rows whose labels can be predicted
+MAX_BYTES = 1 << 29  # maximum size of the features in memory
 
 
 @dataclass
 class FeatureMemory:
     """Keeps features of training rows in memory for further trials; a :class:`FeatureCache`."""
 
-    most: int = MOST_KEPT
+    max_bytes: int = MAX_BYTES
     _kept: OrderedDict[tuple[Any, ...], tuple[Any, int]] = field(default_factory=OrderedDict)
 
     def get(self, name: str, rows: Any, decided_by: tuple[Any, ...], make: Callable[[], Value]) -> Value:
@@ -44,7 +44,7 @@ class FeatureMemory:
             return kept
         value = make()
         self._kept[key] = value, _bytes_of(value)
-        while sum(size for _, size in self._kept.values()) > self.most and len(self._kept) > 1:
+        while sum(size for _, size in self._kept.values()) > self.max_bytes and len(self._kept) > 1:
             self._kept.popitem(last=False)
         return value
 
@@ -53,7 +53,7 @@ class FeatureMemory:
 
 
 def _bytes_of(value: Any) -> int:
-    """Return about how much memory rows and texts take."""
+    """Return the approximate size of rows and texts in memory."""
     if isinstance(value, tuple | list):
         return sum(map(_bytes_of, value))
     if isinstance(value, MixedRows):
@@ -71,10 +71,10 @@ def _digest(rows: Any) -> bytes:
 
 @dataclass
 class TrialRunner:
-    """Runs steps: all that trials share."""
+    """Runs the trials of a search."""
 
     splits: Splits
-    base: Mapping[str, Any]  # parameters of the estimator that are given
+    base: Mapping[str, Any]  # given parameters of the estimator
     metric: str
     seed: int
     memory: FeatureMemory = field(default_factory=FeatureMemory)
@@ -122,16 +122,16 @@ class TrialRunner:
 
 
 def scores_of(classifier: HiNetClassifier, scored: TuningRows, metric: str) -> tuple[float, list[float]]:
-    """Return a metric of rows, and the metric without each group of them.
+    """Return the metric on scored rows, and the metric without each group of them.
 
-    Rows whose labels an inferred taxonomy does not have are left out: no changes could predict them.
+    Rows with labels that an inferred taxonomy does not have are left out, because no changes could predict them.
     """
     truth = classifier.fitted_.codec.truth(scored.labels)
     known = np.bincount(truth.owner[~truth.exact], minlength=len(truth)) == 0
-    if np.count_nonzero(known) < LEAST_KNOWN:
+    if np.count_nonzero(known) < MIN_KNOWN:
         raise HiNetError(
             f"only {np.count_nonzero(known)} of {len(known)} held-out rows have labels that training rows have too, "
-            f"and a search needs {LEAST_KNOWN}; give more rows of each label, or a taxonomy"
+            f"and a search needs {MIN_KNOWN}; give more rows of each label, or a taxonomy"
         )
     true = truth.take(known).ids()
     predicted = [

@@ -1,4 +1,4 @@
-"""What a search leaves: the best settings, a table of all trials, and a plot."""
+"""Results of a search: the best settings, a table of all trials, and a plot."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETTINGS, TABLE = "settings.json", "trials.csv"
 def write_results(tuning: Tuning, folder: str | Path) -> None:
     """Write the best settings and the table of trials to a folder."""
     best = tuning.best
-    found = {
+    summary = {
         "metric": tuning.metric,
         "score": round(best.score, 5),
         "default_score": round(best.default_score, 5),
@@ -33,20 +33,20 @@ def write_results(tuning: Tuning, folder: str | Path) -> None:
         "trials": len(tuning.trials),
         "seconds": round(tuning.seconds, 1),
     }
-    write_settings(Path(folder) / SETTINGS, tuning.settings, found)
+    write_settings(Path(folder) / SETTINGS, tuning.settings, summary)
     write_text(Path(folder) / TABLE, table_of(tuning))
 
 
 def gains(tuning: Tuning) -> Iterator[tuple[Trial, float | None]]:
-    """Yield trials with how much more they score than the defaults on the same rows, if these were tried there."""
-    usual = {(trial.share, trial.split): trial.score for trial in tuning.trials if not trial.changes}
+    """Yield trials with their gain over the defaults on the same rows; None if these were not tried there."""
+    defaults = {(trial.share, trial.split): trial.score for trial in tuning.trials if not trial.changes}
     for trial in tuning.trials:
-        score = usual.get((trial.share, trial.split))
+        score = defaults.get((trial.share, trial.split))
         yield trial, None if score is None else trial.score - score
 
 
 def table_of(tuning: Tuning) -> str:
-    """Return all trials as CSV: a row a trial, a column a parameter, empty for its default."""
+    """Return all trials as CSV, one row per trial and one column per parameter, empty for its default."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     names = [*tuning.space.values]

@@ -29,16 +29,15 @@ from hinet.metrics import SCORES, SET_SCORES
 from hinet.parameters import NONE, SEED, SHARE, real, validate_parameters
 from hinet.progress import Progress, SilentProgress
 from hinet.taxonomy import Taxonomy
-from hinet.tuning.comparison import Gain, best_of, gain_of
 from hinet.tuning.fits import TrialRunner
 from hinet.tuning.schedule import Schedule, stages_of
 from hinet.tuning.space import Problem, Size, Space, parameters_of, settings_of, text_of
 from hinet.tuning.splits import Splits, TuningRows
-from hinet.tuning.trials import Refusal, Trial, TrialFolder, candidates_of
+from hinet.tuning.trials import Gain, Refusal, Trial, TrialFolder, best_of, candidates_of, gain_of
 
 MINUTES = real(above=0)
-OF_A_RUN = ("columns", "path_sep", "random_state", "keep_examples", "memory_limit", "validation_fraction")
-SET_NAMES = {"micro_f1": "set_f1", "macro_f1": "set_f1_macro"}  # what the parameter `objective` calls them
+RUN_PARAMETERS = ("columns", "path_sep", "random_state", "keep_examples", "memory_limit", "validation_fraction")
+SET_NAMES = {"micro_f1": "set_f1", "macro_f1": "set_f1_macro"}  # names of the parameter `objective` -> scorers
 LABEL_NAMES = {"micro_f1": "label_f1", "macro_f1": "label_f1_macro"}
 
 
@@ -54,7 +53,7 @@ class Tuning:
 
     @cached_property
     def best(self) -> Gain:
-        """What scores best on all rows: the defaults, unless changes beat them by more than chance."""
+        """The best changes on all rows, or the defaults if no changes beat them by more than chance."""
         best = best_of(candidates_of(self.trials, self.refused), self.trials)
         assert best is not None, "the defaults are always tried"
         return best
@@ -67,20 +66,20 @@ class Tuning:
     @property
     def settings(self) -> dict[str, Any]:
         """The best parameters as plain values for a settings file, without those of a run or of its rows."""
-        kept = {name: value for name, value in self.base.items() if name in SETTINGS and name not in OF_A_RUN}
+        kept = {name: value for name, value in self.base.items() if name in SETTINGS and name not in RUN_PARAMETERS}
         kept = {name: value for name, value in kept.items() if name not in ("vectors", "encoder") or _is_path(value)}
         return settings_of(self.best.changes, kept, self.space)
 
     @property
     def ranking(self) -> list[Gain]:
-        """What was tried on all rows, the best first."""
+        """All changes that were tried on all rows, best first."""
         gains = [gain_of(changes, self.trials) for changes in candidates_of(self.trials, self.refused)]
         known = [gain for gain in gains if gain is not None]
         return sorted(known, key=lambda gain: (-gain.splits, -gain.value))
 
     @property
     def seconds(self) -> float:
-        """What the trials took."""
+        """Seconds that the trials took."""
         return sum(trial.seconds for trial in self.trials)
 
 
@@ -100,103 +99,136 @@ def tune(
 ) -> Tuning:
     """Search for parameters of a classifier that score better than its own.
 
-    Parameters that differ from their defaults stay as they are. The search depends on the seed and the finished trials
-    alone; the time decides how many there are.
+    Parameters that differ from their defaults do not change. The search depends only on the seed and the finished
+    trials; the time limits the number of trials.
 
     Parameters
     ----------
     classifier : HiNetClassifier
-        What is tuned; it is not changed.
+        The classifier to tune; it does not change.
     X, y : rows and labels
         The training rows, as for :meth:`HiNetClassifier.fit`.
     folder : str or Path
-        Where finished trials are kept.
+        Folder for finished trials.
     valid : pair of rows and labels, default=None
         Validation rows to score on. None holds parts of ``X`` out in turn.
     valid_share : float, default=None
         The share of ``X`` that the classifier will be trained with as validation rows. None trains without.
     metric : str, default=None
-        A scorer of :mod:`hinet.metrics`. None is ``"accuracy"``, or ``"set_f1"`` (micro-F1) for several labels a row.
+        A scorer of :mod:`hinet.metrics`. None is ``"accuracy"``, or ``"set_f1"`` (micro-F1) for several labels per row.
     minutes : float, default=5
-        The time of all trials, those of earlier runs included.
+        Time for all trials, including those of earlier runs.
     seed : int, default=0
         The random seed of splits, trials and proposals.
     resume : bool, default=False
         Whether to continue the search in ``folder``.
     progress : Progress, default=None
-        Receives a line a trial, and the seconds spent.
+        Receives one line per trial, and the seconds spent.
 
     Raises
     ------
     HiNetError
         If rows, labels or arguments are invalid, or ``folder`` has another search.
     """
-    progress = progress or SilentProgress()
-    validate_parameters(classifier, RULES)
     seconds = 60 * MINUTES.validate("minutes", minutes)
-    seed = SEED.validate("seed", seed)
-    given = _given(classifier)
-    if torch := torch_parameter(classifier.get_params(deep=False)):
-        raise HiNetError(f"a search trains with the fused engine; leave {torch} out")
-    valid_share = (SHARE | NONE).validate("valid_share", valid_share)
-    rows = TuningRows.of(X, y)
-    splits = Splits(rows, None if valid is None else TuningRows.of(*valid), valid_share, seed)
-    several = has_sets(y) if classifier.multilabel == "auto" else bool(classifier.multilabel)
-    metric = validate_metric(metric, several=several)
-    taxonomy = classifier.taxonomy
-    if taxonomy is not None and not isinstance(taxonomy, Taxonomy):
-        taxonomy = Taxonomy.from_file(taxonomy)
-    # errors of labels name rows of y
-    codec, _ = read_labels(checked_labels(y, count_of(rows.rows)), taxonomy, classifier.path_sep)
-    TrialFolder(Path(folder)).check(resume=resume)
-    base = {**given, "taxonomy": taxonomy}
-    if "vectors" in given:
-        base["vectors"] = read_vectors(given["vectors"])  # once for all trials
-    runner = TrialRunner(splits, base, metric, seed)
-    labels = int(codec.layers.ends.sum())
-    usual = runner.default_size(stages_of(splits)[0].share, labels)
-    problem = _problem(rows, splits, classifier.columns, taxonomy, labels, usual, several=several, metric=metric)
-    space = Space.of(problem, given)
-    trials = TrialFolder(Path(folder), _identity(splits, space, given, taxonomy, metric))
-    finished, refused = _run_trials(runner, space, trials, seconds, progress, resume=resume)
-    return Tuning(finished, space, given, metric, refused)
+    search = _Search.of(classifier, TuningRows.of(X, y), valid, valid_share, metric, seed)
+    trials = TrialFolder(Path(folder), search.identity())
+    finished, refused = search.run(trials, seconds, progress or SilentProgress(), resume=resume)
+    return Tuning(finished, search.space, search.given, search.runner.metric, refused)
 
 
-def _run_trials(
-    runner: TrialRunner, space: Space, trials: TrialFolder, seconds: float, progress: Progress, *, resume: bool
-) -> tuple[Sequence[Trial], Sequence[Refusal]]:
-    """Run trials until the schedule has no further one; return all, and which changes could not be trained."""
-    finished, refused = trials.start(resume=resume), trials.refusals()
-    stages = stages_of(runner.splits)
-    progress.started(1, round(seconds))
-    shown = 0
-    try:
-        while True:
-            schedule = Schedule(space, stages, seconds, runner.seed, finished, refused)
-            progress.advanced(round(schedule.spent) - shown)
-            shown = round(schedule.spent)
-            step = schedule.next_step()
-            if step is None:
-                return finished, refused
-            start = time.perf_counter()
-            try:
-                trial = runner.run(step, len(finished) + 1)
-            except HiNetError as error:
-                if not step.changes:
-                    raise
-                refused = [*refused, Refusal(step.changes, str(error), round(time.perf_counter() - start, 3))]
-                trials.refuse(step, refused[-1])
-                progress.message(f"{step}: left out: {error}")
-                continue
-            trials.add(trial)
-            finished = [*finished, trial]
-            progress.message(describe_trial(trial, finished, runner.metric, refused))
-    finally:
-        progress.finished()
+@dataclass(frozen=True)
+class _Search:
+    """A search that is ready to run: what trials share, and the space of changes."""
+
+    runner: TrialRunner
+    space: Space
+    given: Mapping[str, Any]  # parameters that differ from their defaults
+    taxonomy: Taxonomy | None
+
+    @classmethod
+    def of(
+        cls,
+        classifier: HiNetClassifier,
+        rows: TuningRows,
+        valid: tuple[Any, Any] | None,
+        valid_share: float | None,
+        metric: str | None,
+        seed: int,
+    ) -> _Search:
+        """Return the search for a classifier, or raise HiNetError if rows, labels or arguments are invalid."""
+        validate_parameters(classifier, RULES)
+        seed, valid_share = SEED.validate("seed", seed), (SHARE | NONE).validate("valid_share", valid_share)
+        if torch := torch_parameter(classifier.get_params(deep=False)):
+            raise HiNetError(f"a search trains with the fused engine; leave {torch} out")
+        splits = Splits(rows, None if valid is None else TuningRows.of(*valid), valid_share, seed)
+        several = has_sets(rows.labels) if classifier.multilabel == "auto" else bool(classifier.multilabel)
+        metric = validate_metric(metric, several=several)
+        taxonomy = classifier.taxonomy
+        if taxonomy is not None and not isinstance(taxonomy, Taxonomy):
+            taxonomy = Taxonomy.from_file(taxonomy)
+        # errors of labels name rows of y
+        codec, _ = read_labels(checked_labels(rows.labels, count_of(rows.rows)), taxonomy, classifier.path_sep)
+        given = _given_parameters(classifier)
+        shared = {**given, "taxonomy": taxonomy}
+        if "vectors" in given:
+            shared["vectors"] = read_vectors(given["vectors"])  # once for all trials
+        runner = TrialRunner(splits, shared, metric, seed)
+        labels = int(codec.layers.ends.sum())
+        size = runner.default_size(stages_of(splits)[0].share, labels)
+        problem = _problem(runner, classifier.columns, taxonomy, labels, size, several=several)
+        return cls(runner, Space.of(problem, given), given, taxonomy)
+
+    def run(
+        self, trials: TrialFolder, seconds: float, progress: Progress, *, resume: bool
+    ) -> tuple[Sequence[Trial], Sequence[Refusal]]:
+        """Run trials until the schedule has no further one; return all, and the changes that could not be trained."""
+        finished, refused = trials.start(resume=resume), trials.refusals()
+        stages, runner = stages_of(self.runner.splits), self.runner
+        progress.started(1, round(seconds))
+        shown = 0
+        try:
+            while True:
+                schedule = Schedule(self.space, stages, seconds, runner.seed, finished, refused)
+                progress.advanced(round(schedule.spent) - shown)
+                shown = round(schedule.spent)
+                step = schedule.next_step()
+                if step is None:
+                    return finished, refused
+                start = time.perf_counter()
+                try:
+                    trial = runner.run(step, len(finished) + 1)
+                except HiNetError as error:
+                    if not step.changes:
+                        raise
+                    refused = [*refused, Refusal(step.changes, str(error), round(time.perf_counter() - start, 3))]
+                    trials.refuse(step, refused[-1])
+                    progress.message(f"{step}: left out: {error}")
+                    continue
+                trials.add(trial)
+                finished = [*finished, trial]
+                progress.message(describe_trial(trial, finished, runner.metric, refused))
+        finally:
+            progress.finished()
+
+    def identity(self) -> dict[str, Any]:
+        """Return values that are the same for all trials of a search."""
+        splits, taxonomy = self.runner.splits, self.taxonomy
+        left_out = ("taxonomy", "n_jobs", "memory_limit")
+        return {
+            "rows": splits.train.digest(),
+            "validation rows": None if splits.valid is None else splits.valid.digest(),
+            "taxonomy": None if taxonomy is None else _digest(taxonomy),
+            "valid_share": splits.valid_share,
+            "metric": self.runner.metric,
+            "seed": splits.seed,
+            "parameters": {name: _stable_repr(value) for name, value in self.given.items() if name not in left_out},
+            "space": {name: list(values) for name, values in self.space.values.items()},
+        }
 
 
 def validate_metric(metric: str | None, *, several: bool | None = None) -> str:
-    """Return the name of a scorer that fits the labels, or of any if ``several`` is None; or raise HiNetError.
+    """Return the name of a scorer for the labels, any scorer if ``several`` is None; or raise HiNetError.
 
     >>> validate_metric(None, several=False), validate_metric("micro_f1", several=True)
     ('accuracy', 'set_f1')
@@ -207,19 +239,19 @@ def validate_metric(metric: str | None, *, several: bool | None = None) -> str:
     name = (SET_NAMES if several else LABEL_NAMES).get(metric, metric)
     if name in names:
         return name
-    kind = {True: "rows with several labels", False: "one label a row", None: "labels"}[several]
+    kind = {True: "rows with several labels", False: "one label per row", None: "labels"}[several]
     choices = did_you_mean(metric, names) or f"; choose one of {', '.join(names)}"
-    raise HiNetError(f"`metric` is {metric!r}, which is no scorer for {kind}{choices}")
+    raise HiNetError(f"`metric` is {metric!r}, which is not a scorer for {kind}{choices}")
 
 
 def describe_trial(trial: Trial, finished: Sequence[Trial], metric: str, refused: Sequence[Refusal] = ()) -> str:
-    """Return a finished trial, and the best so far, as one line."""
+    """Return one line about a finished trial and the best changes so far."""
     line = f"{trial.number}: {trial.step}: {metric} {100 * trial.score:.2f}"
-    usual = [
+    defaults = [
         other for other in finished if not other.changes and (other.share, other.split) == (trial.share, trial.split)
     ]
-    if trial.changes and usual:
-        line += f" ({100 * (trial.score - usual[0].score):+.2f})"
+    if trial.changes and defaults:
+        line += f" ({100 * (trial.score - defaults[0].score):+.2f})"
     best = best_of(candidates_of(finished, refused), finished)
     if best is None:
         return f"{line}, {trial.seconds:.1f} s"
@@ -231,52 +263,46 @@ def _is_path(value: Any) -> bool:
     return isinstance(value, str | Path)
 
 
-def _given(classifier: HiNetClassifier) -> dict[str, Any]:
-    """Return the parameters that differ from their defaults; those of how a run looks do not matter."""
-    usual = HiNetClassifier().get_params(deep=False)
-    own = classifier.get_params(deep=False)
+def _given_parameters(classifier: HiNetClassifier) -> dict[str, Any]:
+    """Return the parameters that differ from their defaults and that a trial depends on."""
+    defaults = HiNetClassifier().get_params(deep=False)
     left_out = ("verbose", "checkpoint", "checkpoint_every", "warm_start", "validation_fraction")
     return {
         name: value
-        for name, value in own.items()
-        if name not in left_out and not (value is None or value == usual[name])
+        for name, value in classifier.get_params(deep=False).items()
+        if name not in left_out and not (value is None or value == defaults[name])
     }
 
 
 def _problem(
-    rows: TuningRows,
-    splits: Splits,
+    runner: TrialRunner,
     columns: Mapping[str, Any] | None,
     taxonomy: Taxonomy | None,
     labels: int,
-    usual: Size,
+    size: Size,
     *,
     several: bool,
-    metric: str,
 ) -> Problem:
-    kind = "frame" if columns is not None else kind_of(rows.rows)
-    columns = columns or {}
+    rows = runner.splits.train.rows
+    kind = "frame" if columns is not None else kind_of(rows)
     has_text = kind == "text" or (kind == "frame" and (not columns or bool(columns.get("text"))))
-    texts = rows.rows
+    texts = rows
     if kind == "frame" and has_text:
-        kinds = ColumnKinds.of(RULES["columns"].validate("columns", columns)) if columns else None
-        texts = texts_of(rows.rows, kinds or recognise(rows.rows).kinds)
-    titles = taxonomy is not None and any(
-        title != node for title, node in zip(taxonomy.titles, taxonomy.ids, strict=True)
-    )
+        kinds = ColumnKinds.of(RULES["columns"].validate("columns", columns)) if columns else recognise(rows).kinds
+        texts = texts_of(rows, kinds)
     return Problem(
-        rows=splits.rows_of(1.0),
+        rows=runner.splits.rows_of(1.0),
         labels=labels,
-        usual=usual,
+        default_size=size,
         has_text=has_text,
         has_short_texts=has_text and _are_short(texts),
         is_frame=kind == "frame",
         is_dense=kind == "dense" or (kind == "frame" and not has_text),
         several=several,
         is_tree=taxonomy is None or taxonomy.is_tree,
-        has_titles=titles,
-        has_thresholds=splits.trains_with_valid,
-        hierarchical=metric.startswith(("hierarchical", "lca", "neg_tree", "depth")),
+        has_titles=taxonomy is not None and taxonomy.titles != taxonomy.ids,
+        has_thresholds=runner.splits.trains_with_valid,
+        hierarchical=runner.metric.startswith(("hierarchical", "lca", "neg_tree", "depth")),
     )
 
 
@@ -286,31 +312,14 @@ def _are_short(texts: Any) -> bool:
     return settings.char_ngrams is not None
 
 
-def _shown(value: Any) -> str:
-    """Return what equal values of two runs share; the repr of an object may have its address."""
+def _stable_repr(value: Any) -> str:
+    """Return a text that equal values of two runs share; the repr of an object may contain its address."""
     if isinstance(value, list | tuple):
-        return repr([_shown(each) for each in value])
+        return repr([_stable_repr(each) for each in value])
     if isinstance(value, Mapping):
-        return repr({_shown(key): _shown(each) for key, each in value.items()})
+        return repr({_stable_repr(key): _stable_repr(each) for key, each in value.items()})
     plain = value is None or isinstance(value, str | int | float | np.generic | Path | TextSettings)
     return repr(value) if plain else type(value).__name__
-
-
-def _identity(
-    splits: Splits, space: Space, given: Mapping[str, Any], taxonomy: Taxonomy | None, metric: str
-) -> dict[str, Any]:
-    """Return what trials of the same search share."""
-    shown = {name: _shown(value) for name, value in given.items() if name not in ("taxonomy", "n_jobs", "memory_limit")}
-    return {
-        "rows": splits.train.digest(),
-        "validation rows": None if splits.valid is None else splits.valid.digest(),
-        "taxonomy": None if taxonomy is None else _digest(taxonomy),
-        "valid_share": splits.valid_share,
-        "metric": metric,
-        "seed": splits.seed,
-        "parameters": shown,
-        "space": {name: list(values) for name, values in space.values.items()},
-    }
 
 
 def _digest(taxonomy: Taxonomy) -> str:

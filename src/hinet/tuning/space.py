@@ -1,4 +1,4 @@
-"""What is searched: changes of single parameters, in the order in which they are tried, and combinations of them."""
+"""The search space: changes of single parameters, in the order in which they are tried, and combinations."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hinet.data.text import TextSettings
 from hinet.data.text.settings import MAX_TEXTS_FOR_ALL
 from hinet.engine.settings import MAX_FLAT_LABELS, MIN_FLAT_ROWS
 
-TEXT = "text."  # what the names of text settings start with, apart from parameters of the estimator
-MOST_TRIED_FLAT_LABELS = 2 * MAX_FLAT_LABELS
-TRIES = 50  # at a combination that is new
-PARENTS = 6  # of the best changes, which are combined
+TEXT = "text."  # prefix of the names of text settings
+MAX_TRIED_FLAT_LABELS = 2 * MAX_FLAT_LABELS
+ATTEMPTS = 50  # attempts to draw a new combination
+PARENTS = 6  # number of the best changes that are combined
 
-# Tried first, as they gained most where the space was chosen: held-out training rows of NAICS and LSHTC.
+# Tried first, because they gained most on held-out training rows of NAICS and LSHTC.
 FIRST = (
     "members",
     f"{TEXT}min_df",
@@ -35,7 +35,7 @@ Changes = Mapping[str, Any]  # names with plain values; {} are the defaults
 
 
 class Size(NamedTuple):
-    """The members, their width and the epochs of the deep expert."""
+    """Members of the deep expert, their width, and its epochs."""
 
     members: int
     width: int
@@ -44,31 +44,31 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """What decides which parameters are worth a change."""
+    """Properties of the rows that decide which parameters are worth a change."""
 
     rows: int
     labels: int
-    usual: Size  # of the defaults on all rows
+    default_size: Size  # on all rows
     has_text: bool
-    has_short_texts: bool = False  # which have character n-grams by default
+    has_short_texts: bool = False  # short texts have character n-grams by default
     is_frame: bool = False
     is_dense: bool = False
     several: bool = False
     is_tree: bool = True
     has_titles: bool = False
-    has_thresholds: bool = False  # validation rows train along, so that thresholds of sets are learned
-    hierarchical: bool = False  # the metric looks at the hierarchy
+    has_thresholds: bool = False  # whether thresholds of sets are learned on validation rows
+    hierarchical: bool = False  # whether the metric depends on the hierarchy
 
 
 @dataclass(frozen=True)
 class Space:
-    """The values of each parameter beside its default, in the order in which they are tried."""
+    """The values of each parameter other than its default, in the order in which they are tried."""
 
     values: Mapping[str, tuple[Any, ...]]
 
     @classmethod
     def of(cls, problem: Problem, base: Mapping[str, Any]) -> Space:
-        """Return the space for some rows; ``base`` are parameters that are given, which stay, but for vectors."""
+        """Return the space for a problem without the given parameters ``base``; vectors may be left out."""
         values: dict[str, tuple[Any, ...]] = dict.fromkeys(FIRST, ()) | _engine_values(problem)
         if problem.has_text and base.get("text") is None:
             values |= _text_values(problem)
@@ -97,17 +97,17 @@ class Space:
     def combined(
         self, best: Sequence[Changes], is_new: Callable[[Changes], bool], random: np.random.Generator
     ) -> Changes | None:
-        """Return a combination of two of the best changes, or one of them with a further change, that is new."""
+        """Return a new combination of two of the best changes, or of one of them with a random change."""
         singles = self.singles
         parents = [changes for changes in best if changes][:PARENTS]
         if not parents:
             return None
-        for first in range(len(parents)):  # the best two that go together, before chance
+        for first in range(len(parents)):  # the best pair before random combinations
             for second in range(first):
                 joined = {**parents[first], **parents[second]}
                 if is_new(joined):
                     return joined
-        for _ in range(TRIES if singles else 0):
+        for _ in range(ATTEMPTS if singles else 0):
             parent = parents[min(int(random.geometric(0.4)) - 1, len(parents) - 1)]
             changes = {**parent, **singles[int(random.integers(len(singles)))]}
             if is_new(changes):
@@ -116,8 +116,8 @@ class Space:
 
 
 def _engine_values(problem: Problem) -> dict[str, tuple[Any, ...]]:
-    members, width, epochs = problem.usual
-    dense_sets = problem.is_dense and problem.several  # which have more dropout of units by default
+    members, width, epochs = problem.default_size
+    dense_sets = problem.is_dense and problem.several  # they have more dropout of units by default
     values: dict[str, tuple[Any, ...]] = {
         "members": (2 * members,),
         "epochs": (round(1.5 * epochs), 2 * epochs, max(1, round(0.6 * epochs))),
@@ -135,10 +135,10 @@ def _engine_values(problem: Problem) -> dict[str, tuple[Any, ...]]:
 
 
 def _flat_values(problem: Problem) -> tuple[bool, ...]:
-    if not problem.is_tree or problem.labels > MOST_TRIED_FLAT_LABELS:
+    if not problem.is_tree or problem.labels > MAX_TRIED_FLAT_LABELS:
         return ()
-    usual = problem.labels <= MAX_FLAT_LABELS and problem.rows >= MIN_FLAT_ROWS * problem.labels
-    return (not usual,)
+    default = problem.labels <= MAX_FLAT_LABELS and problem.rows >= MIN_FLAT_ROWS * problem.labels
+    return (not default,)
 
 
 def _text_values(problem: Problem) -> dict[str, tuple[Any, ...]]:
@@ -164,22 +164,22 @@ def parameters_of(changes: Changes, base: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def settings_of(changes: Changes, base: Mapping[str, Any], space: Space) -> dict[str, Any]:
-    """Return all parameters that the space has or that are given, as plain values for a settings file."""
+    """Return all parameters of the space and those that are given, as plain values for a settings file."""
     names = dict.fromkeys("text" if name.startswith(TEXT) else name for name in space.values)
-    usual = {name: _USUAL.get(name) for name in names}
-    return plain_settings({**usual, **parameters_of(changes, base)})
+    defaults = {name: _DEFAULTS.get(name) for name in names}
+    return plain_settings({**defaults, **parameters_of(changes, base)})
 
 
-_USUAL = {"wide": True, "decoding": "map", "objective": "micro_f1", "thresholds_by": "all"}
+_DEFAULTS = {"wide": True, "decoding": "map", "objective": "micro_f1", "thresholds_by": "all"}
 
 
 def key_of(changes: Changes) -> tuple[tuple[str, str], ...]:
-    """Return what two equal sets of changes share."""
+    """Return a key that equal changes share."""
     return tuple(sorted((name, repr(value)) for name, value in changes.items()))
 
 
 def text_of(changes: Changes) -> str:
-    """Return changes as a user reads them.
+    """Return changes as text for users.
 
     >>> text_of({"members": 4, "text.char_ngrams": [3, 5]})
     'members=4 char_ngrams=3-5'

@@ -1,4 +1,4 @@
-"""Which rows a trial trains on, and which it is scored on: parts held out in turn, or given validation rows."""
+"""Training rows and scored rows of trials: parts that are held out in turn, or given validation rows."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from hinet.data.text.text_input import as_arrow
 from hinet.errors import HiNetError
 from hinet.ragged import Ints
 
-PARTS = 5  # of the rows, each of which is held out in turn
-MOST_SCORED = 10_000  # rows of a trial
-LEAST_SCORED = 20  # rows of a split, each of which can be left out once for the error of a difference
+PARTS = 5  # parts of the rows, held out in turn
+MAX_SCORED = 10_000  # maximum number of rows that a trial is scored on
+MIN_SCORED = 20  # minimum number, for the jackknife error of a difference
 
 
 @dataclass(frozen=True)
 class TuningRows:
-    """Rows in a container that can be indexed, and their labels."""
+    """Rows in a container that can be indexed, with their labels."""
 
     rows: Any
     labels: Any
 
     @classmethod
     def of(cls, X: Any, y: Any) -> TuningRows:
-        """Return rows of any container; frames become Arrow tables, and lists of numbers an array."""
+        """Return rows of any container; frames become Arrow tables, lists of numbers become arrays."""
         check_container(X)
         if is_frame(X):
             X = as_table(X)
@@ -51,7 +51,7 @@ class TuningRows:
         return TuningRows(_taken(self.rows, rows), _taken(self.labels, rows))
 
     def digest(self) -> str:
-        """Return what the same rows in the same order share."""
+        """Return a digest of the rows and labels in their order."""
         digest = hashlib.blake2b(digest_size=16)
         add_rows(digest.update, self.rows)
         for label in self.labels.to_pylist() if hasattr(self.labels, "to_pylist") else self.labels:
@@ -61,7 +61,7 @@ class TuningRows:
 
 
 def _indexable(values: Any) -> Any:
-    return values.to_numpy() if hasattr(values, "iloc") else values  # a column of pandas
+    return values.to_numpy() if hasattr(values, "iloc") else values  # pandas
 
 
 def _taken(values: Any, rows: Ints) -> Any:
@@ -90,7 +90,7 @@ def add_rows(update: Callable[[Any], None], rows: Any) -> None:
 
 @dataclass(frozen=True)
 class Split:
-    """Rows to train on, rows that weight the experts as validation rows do, if any, and rows to be scored on."""
+    """Rows to train on, validation rows that weight the experts, if any, and rows to score."""
 
     train: TuningRows
     valid: TuningRows | None
@@ -104,11 +104,11 @@ class Split:
 
 @dataclass(frozen=True)
 class Splits:
-    """Splits of the same rows by number; a share of the training rows is the same rows for every trial.
+    """Numbered splits of the rows; a share of the training rows is the same for every trial.
 
-    Given validation rows are scored in two halves, in turn: one weights the experts while the other is scored. Without
-    them, the rows are cut into parts, each of which is scored in turn; ``valid_share`` of the others weights the
-    experts, as it will when the model is trained.
+    Given validation rows are scored in two halves: one weights the experts while the other is scored. Without them, the
+    rows are cut into parts that are scored in turn; ``valid_share`` of the others weights the experts, as it will when
+    the final model is trained.
     """
 
     train: TuningRows
@@ -117,10 +117,10 @@ class Splits:
     seed: int
 
     def __post_init__(self) -> None:
-        scored, least = (self.train if self.valid is None else self.valid), self.count * LEAST_SCORED
-        if len(scored) < least:
+        scored, needed = (self.train if self.valid is None else self.valid), self.count * MIN_SCORED
+        if len(scored) < needed:
             kind = "rows" if self.valid is None else "validation rows"
-            raise HiNetError(f"got {len(scored)} {kind}, and a search needs at least {least}; give more")
+            raise HiNetError(f"got {len(scored)} {kind}, and a search needs at least {needed}; give more")
 
     @property
     def count(self) -> int:
@@ -133,14 +133,14 @@ class Splits:
         return self.valid is not None or self.valid_share is not None
 
     def rows_of(self, share: float) -> int:
-        """Return about how many rows a trial trains on."""
+        """Return the approximate number of training rows of a trial."""
         rows = len(self.train)
         if self.valid is None:
             rows = round(rows * (1 - 1 / PARTS) * (1 - (self.valid_share or 0.0)))
         return max(1, round(share * rows))
 
     def split(self, number: int, share: float = 1.0) -> Split:
-        """Return one of the splits, with a share of its training rows."""
+        """Return a split with a share of its training rows."""
         if self.valid is not None:
             halves = _parts(len(self.valid), 2, self.seed)
             scored, other = halves[number], halves[1 - number]
@@ -148,7 +148,7 @@ class Splits:
             return Split(
                 self.train.take(self._some(train, share, number)),
                 self.valid.take(other),
-                self.valid.take(scored[:MOST_SCORED]),
+                self.valid.take(scored[:MAX_SCORED]),
             )
         parts = _parts(len(self.train), PARTS, self.seed)
         train = np.sort(np.concatenate([part for other, part in enumerate(parts) if other != number]))
@@ -156,11 +156,11 @@ class Splits:
         if self.valid_share is not None:
             mask = holdout_mask(len(train), self.valid_share, self.seed + number)
             valid, train = self.train.take(train[mask]), train[~mask]
-        scored = parts[number][:MOST_SCORED]
+        scored = parts[number][:MAX_SCORED]
         return Split(self.train.take(self._some(train, share, number)), valid, self.train.take(scored))
 
     def _some(self, rows: Ints, share: float, number: int) -> Ints:
-        """Return a share of rows, in their order; a smaller share is part of a larger one."""
+        """Return a share of rows in their order; smaller shares are subsets of larger ones."""
         order = np.random.default_rng([self.seed, number, 1 << 22]).permutation(len(rows))
         return rows[np.sort(order[: max(1, round(share * len(rows)))])]
 

@@ -1,4 +1,4 @@
-"""Finished trials, and the folder that keeps them: a file each, written whole, so that a search can be resumed."""
+"""Finished trials, the folder that keeps them so that a search can be resumed, and their gain over the defaults."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import stdtrit
 
 from hinet.errors import FileError, HiNetError
 from hinet.files import check_plain, check_writable
@@ -17,16 +18,18 @@ from hinet.files.atomic import write_text
 from hinet.files.text import read_text
 from hinet.tuning.space import Changes, key_of, text_of
 
-SEARCH = "search.json"  # what the trials are of
+SEARCH = "search.json"  # identity of the search
 TRIALS = "trials"
 REFUSED = "refused"
 FORMAT = 1
-ANEW, REPEATED = "remove the folder to start anew", "remove it, and the trial is repeated"
+RESTART, REPEATED = "remove the folder to start again", "remove it, and the trial is repeated"
+ERROR = 0.1  # probability that changes are chosen though none is better
+MIN_SPLITS = 3  # minimum number of splits to estimate the spread between splits
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a trial trains: some changes, on a share of the rows of a split."""
+    """Changes to train with, on a share of the rows of a split."""
 
     changes: dict[str, Any]
     share: float
@@ -34,7 +37,7 @@ class Step:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What two equal steps share."""
+        """A key that equal steps share."""
         return key_of(self.changes), self.share, self.split
 
     @property
@@ -55,20 +58,20 @@ class Trial:
     changes: dict[str, Any]
     share: float
     split: int
-    rows: int  # that it was trained on
+    rows: int  # training rows
     score: float
     without: list[float]  # (groups,)
     seconds: float
 
     @property
     def step(self) -> Step:
-        """What was trained."""
+        """The step that was trained."""
         return Step(self.changes, self.share, self.split)
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Changes that rows cannot be trained with, the reason, and the seconds until that was known."""
+    """Changes that could not be trained, the reason, and the seconds until the error."""
 
     changes: dict[str, Any]
     reason: str
@@ -77,26 +80,26 @@ class Refusal:
 
 @dataclass(frozen=True)
 class TrialFolder:
-    """A folder with what is searched, the finished trials, and the changes that were refused."""
+    """A folder with the identity of a search, its finished trials, and the changes that were refused."""
 
     path: Path
-    identity: Mapping[str, Any] = field(default_factory=dict)  # what trials of the same search share
+    identity: Mapping[str, Any] = field(default_factory=dict)  # values that are the same for all trials of a search
 
     @property
     def has_search(self) -> bool:
-        """Whether a search was begun here."""
+        """Whether the folder has a search."""
         return (self.path / SEARCH).exists()
 
     def check(self, *, resume: bool) -> None:
-        """Raise FileError if no trial can be kept here, or there is a search and ``resume`` is False."""
+        """Raise FileError if the folder cannot be written to, or has a search and ``resume`` is False."""
         check_writable(self.path)
         if not self.has_search and self._files(TRIALS):
-            raise FileError(self.path, f"has trials of an unknown search; {ANEW}")
+            raise FileError(self.path, f"has trials of an unknown search; {RESTART}")
         if self.has_search and not resume:
-            raise FileError(self.path, f"has the trials of a search; set `resume` to continue it, or {ANEW}")
+            raise FileError(self.path, f"has the trials of a search; set `resume` to continue it, or {RESTART}")
 
     def start(self, *, resume: bool) -> list[Trial]:
-        """Return the finished trials of this search; nothing is written before the first of them.
+        """Return the finished trials of this search; nothing is written before the first one.
 
         Raises
         ------
@@ -107,7 +110,7 @@ class TrialFolder:
         if not self.has_search:
             return []
         path, content = self.path / SEARCH, self._content
-        before = _read(path, dict[str, Any], ANEW)
+        before = _read(path, dict[str, Any], RESTART)
         differing = [name for name in content if before.get(name) != json.loads(json.dumps(content[name]))]
         if differing:
             raise FileError(
@@ -131,20 +134,20 @@ class TrialFolder:
         return sorted(path for path in (self.path / name).glob("*.json") if not path.name.startswith("."))
 
     def add(self, trial: Trial) -> None:
-        """Keep a finished trial, and before the first of them what is searched."""
+        """Keep a finished trial; the first one also writes the identity of the search."""
         if not self.has_search:
             (self.path / TRIALS).mkdir(parents=True, exist_ok=True)
             write_text(self.path / SEARCH, json.dumps(self._content, indent=2) + "\n")
         write_text(self.path / TRIALS / trial.step.name, json.dumps(asdict(trial)) + "\n")
 
     def refuse(self, step: Step, refusal: Refusal) -> None:
-        """Keep that changes were refused, so that a resumed search leaves them out."""
+        """Keep refused changes, so that a resumed search leaves them out."""
         (self.path / REFUSED).mkdir(parents=True, exist_ok=True)
         write_text(self.path / REFUSED / step.name, json.dumps(asdict(refusal)) + "\n")
 
 
 def _read(path: Path, kind: Any, remedy: str) -> Any:
-    """Return the content of a JSON file, or raise FileError with a remedy if it is not of some kind."""
+    """Return the content of a JSON file, or raise FileError with a remedy if it is not a ``kind``."""
     try:
         content = json.loads(read_text(path))
         check_plain(content, kind, path.stem)
@@ -161,23 +164,76 @@ def _trial_of(path: Path) -> Trial:
         or trial.seconds < 0
         or len(trial.without) < 2
     ):
-        raise FileError(path, f"has numbers that no trial has; {REPEATED}")
+        raise FileError(path, f"has invalid numbers; {REPEATED}")
     if trial.step.name != path.name:
-        raise FileError(path, f"is not the trial that its name says; {REPEATED}")
+        raise FileError(path, f"does not match its name; {REPEATED}")
     return trial
 
 
 def by_step(trials: Sequence[Trial]) -> dict[tuple[Any, ...], Trial]:
-    """Return trials by what they trained."""
+    """Return trials by the key of their step."""
     return {trial.step.key: trial for trial in trials}
 
 
 def is_refused(changes: Changes, refused: Sequence[Refusal]) -> bool:
-    """Return whether changes were refused, or some of them were."""
+    """Return whether changes, or a part of them, were refused."""
     return any({*key_of(refusal.changes)} <= {*key_of(changes)} for refusal in refused)
 
 
 def candidates_of(trials: Sequence[Trial], refused: Sequence[Refusal] = ()) -> list[Changes]:
-    """Return the distinct changes of trials that were not refused at a later one, the earliest first."""
+    """Return the distinct changes of trials that were not refused later, earliest first."""
     distinct = {key_of(trial.changes): trial.changes for trial in trials}
     return [changes for changes in distinct.values() if not is_refused(changes, refused)]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Difference between the score of changes and of the defaults, over the splits that both were trained on."""
+
+    changes: Changes
+    score: float
+    default_score: float
+    error: float  # standard error of the difference
+    splits: int
+    freedom: int  # degrees of freedom of the error
+
+    @property
+    def value(self) -> float:
+        """The difference."""
+        return self.score - self.default_score
+
+    def lower_bound(self, challengers: int) -> float:
+        """Return a lower bound of the difference if it is the largest of ``challengers`` ones (Bonferroni)."""
+        return self.value - float(stdtrit(self.freedom, 1 - ERROR / max(challengers, 1))) * self.error
+
+
+def gain_of(changes: Changes, trials: Sequence[Trial], share: float = 1.0) -> Gain | None:
+    """Return the gain of changes over the defaults at a share of the rows; None if no split has both."""
+    own = {trial.split: trial for trial in trials if trial.share == share and key_of(trial.changes) == key_of(changes)}
+    defaults = {trial.split: trial for trial in trials if trial.share == share and not trial.changes}
+    common = sorted(own.keys() & defaults.keys())
+    if not common:
+        return None
+    scores, default_scores = ([part[split].score for split in common] for part in (own, defaults))
+    variances = [_variance(own[split], defaults[split]) for split in common]
+    error = float(np.sqrt(np.sum(variances)) / len(common))
+    if len(common) >= MIN_SPLITS and changes:  # the start of training differs between splits too
+        differences = np.subtract(scores, default_scores)
+        error = max(error, float(np.std(differences, ddof=1) / np.sqrt(len(common))))
+    freedom = sum(len(own[split].without) - 1 for split in common)
+    return Gain(changes, float(np.mean(scores)), float(np.mean(default_scores)), error, len(common), freedom)
+
+
+def _variance(own: Trial, default: Trial) -> float:
+    """Return the jackknife variance of the difference of two scores, from the scores without each group of rows."""
+    differences = np.subtract(own.without, default.without)
+    groups = len(differences)
+    return float((groups - 1) / groups * np.sum((differences - differences.mean()) ** 2))
+
+
+def best_of(candidates: Sequence[Changes], trials: Sequence[Trial]) -> Gain | None:
+    """Return the gain with the highest lower bound on all rows, that of the defaults if none is above 0."""
+    gains = [gain for changes in candidates if changes and (gain := gain_of(changes, trials)) is not None]
+    defaults = gain_of({}, trials)
+    best = max(gains, key=lambda gain: gain.lower_bound(len(gains)), default=None)
+    return best if best is not None and best.lower_bound(len(gains)) > 0 else defaults
