@@ -148,7 +148,7 @@ def test_edited_manifests_are_refused(edit: Any, message: str, tmp_path: Path) -
     path.write_text(json.dumps(manifest))
     with pytest.raises(FileError, match=f"{message}|was changed after the model was saved"):
         load(tmp_path / "model")
-    path.write_text(json.dumps(sealed(manifest)))  # by one who knows how
+    path.write_text(json.dumps(sealed(manifest)))  # a forged manifest with a valid digest
     with pytest.raises(FileError, match=message):
         load(tmp_path / "model")
 
@@ -240,7 +240,7 @@ def saves_forever(target: Path, first: Path, second: Path) -> None:
             model.save(target)
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of later Pythons, if threads are about
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # newer Pythons warn if there are threads
 def test_a_save_that_is_killed_leaves_a_whole_model_or_none(tmp_path: Path) -> None:
     first, second, target = saved(tmp_path / "first"), tmp_path / "second", tmp_path / "target"
     small(taxonomy=taxonomy(), random_state=5).fit(TEXTS, LABELS).save(second)

@@ -30,8 +30,8 @@ def test_the_bound_is_that_of_clopper_and_pearson(errors: int, more: int, certai
     assert bound > errors / answered
 
 
-def test_a_promise_is_kept_over_random_splits() -> None:
-    """Of 200 draws of held-out rows, the risk on fresh rows exceeds the wish in fewer than one in ten."""
+def test_a_risk_bound_holds_over_random_splits() -> None:
+    """The risk on new rows exceeds the requested risk in at most one in ten of 200 draws of held-out rows."""
     random = np.random.default_rng(0)
     wish, certainty, broken, answers = 0.1, 0.9, 0, []
     confidence = random.beta(4, 1, 200_000)
@@ -45,10 +45,10 @@ def test_a_promise_is_kept_over_random_splits() -> None:
         broken += (~right[answered]).mean() > wish
         answers.append(answered.mean())
     assert broken / 200 <= 1 - certainty
-    assert np.mean(answers) > 0.1  # it does not keep its word by silence
+    assert np.mean(answers) > 0.1  # the bound does not hold just because few rows are answered
 
 
-def test_what_cannot_be_promised_is_said() -> None:
+def test_a_risk_that_cannot_be_bounded_is_refused() -> None:
     answered = np.full(len(THRESHOLDS), 20)
     with pytest.raises(
         HiNetError, match=r"no threshold guarantees a risk of 0.01 .* on 20 held-out rows.*give more rows"
@@ -243,7 +243,7 @@ def foods_mixed_up(rows: int, seed: int) -> tuple[list[str], list[str]]:
     return found, [other[label] if bad else label for label, bad in zip(labels, swapped, strict=True)]
 
 
-def test_a_promise_tells_the_risk_and_what_is_answered_how_deep() -> None:
+def test_a_risk_bound_reports_risk_coverage_and_depth() -> None:
     classifier = small(taxonomy=taxonomy()).fit(*foods_mixed_up(300, 0))
     held, labels = foods_mixed_up(600, 1)
     promise = classifier.calibrate(held, labels, risk=0.15).promise

@@ -176,15 +176,15 @@ def test_numbers_are_ids_by_their_name_too() -> None:
     assert recognise(pa.table({"id": pa.array([1, 2, 3] * 10)})).kinds.number == ("id",)
 
 
-def test_frequent_values_of_several_words_are_categories_beside_a_text() -> None:
+def test_frequent_values_of_several_words_are_categories_if_there_is_a_text() -> None:
     towns = pa.array(["New York", "Los Angeles"] * 30)
     titles = pa.array([f"a title of its own {n}" for n in range(60)])
     assert recognise(pa.table({"town": towns})).kinds == ColumnKinds(text=("town",))
-    beside = recognise(pa.table({"town": towns, "title": titles})).kinds
-    assert beside == ColumnKinds(text=("title",), category=("town",))
+    kinds = recognise(pa.table({"town": towns, "title": titles})).kinds
+    assert kinds == ColumnKinds(text=("title",), category=("town",))
 
 
-def test_repeated_titles_are_text_and_what_is_ignored_is_told(tmp_path: Path) -> None:
+def test_repeated_titles_are_text_and_ignored_columns_are_reported(tmp_path: Path) -> None:
     titles = [f"{one} {two}" for one in ("rye", "white", "toy") for two in ("bread", "milk", "car")]
     frame = pd.DataFrame({"title": titles * 4, "sku": [f"SKU-{n:03}" for n in range(36)]})
     with pytest.warns(UserWarning, match="ignored as ids, with a different code in every row: 'sku'; name the columns"):
@@ -437,9 +437,9 @@ def test_a_model_of_a_frame_is_exported(model: HiNetClassifier, tmp_path: Path) 
     assert "expert" in str(report)
 
 
-def test_words_that_are_unknown_are_warned_of(model: HiNetClassifier) -> None:
+def test_unknown_words_cause_a_warning(model: HiNetClassifier) -> None:
     found = small().fit(FRAME, LABELS)
-    old = "the update made old rows worse"  # as new rows have their labels by other columns alone
+    old = "the update made old rows worse"  # new rows get their labels from other columns
     with pytest.warns(UserWarning, match=f"the model knows 0% of the words|{old}") as warned:
         found.partial_fit(NEW.assign(title="quux quuz"), NEW_LABELS)
     assert "the model knows 0% of the words" in str(warned[0].message)

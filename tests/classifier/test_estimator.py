@@ -54,7 +54,7 @@ def test_sparse_and_dense_rows_give_what_texts_give() -> None:
     sparse = small(taxonomy=taxonomy()).fit(rows, LABELS)
     assert sparse.score(new, TRUE) > 0.9
     dense = small(taxonomy=taxonomy()).fit(rows.toarray(), LABELS)
-    assert (dense.features_of(new.toarray()) != sparse.features_of(new)).nnz == 0  # as each column is mostly zero
+    assert (dense.features_of(new.toarray()) != sparse.features_of(new)).nnz == 0  # mostly zero columns are not scaled
     assert dense.score(new.toarray(), TRUE) > 0.9
 
 
@@ -337,7 +337,7 @@ def test_validation_rows_are_held_out_or_given() -> None:
     alone = small(validation_fraction=0.5).fit(TEXTS[:8], list("abcdefgh"), np.arange(8.0))
     assert len(alone.classes_) == 4  # labels that no training row is left of are not learned
     assert alone.metrics_["validation"]["accuracy"] == 0
-    with pytest.raises(HiNetError, match="row 7: the label is missing"):  # by its number among all rows
+    with pytest.raises(HiNetError, match="row 7: the label is missing"):  # numbered among all rows
         small(validation_fraction=0.5).fit(TEXTS[:8], [*"abcdefg", None])
     with pytest.raises(HiNetError, match="valid: expected rows and their labels, got none"):
         small().fit(TEXTS, LABELS, valid=([], []))

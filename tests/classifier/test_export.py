@@ -42,7 +42,7 @@ def test_texts_are_answered_by_the_graph(slope: float, tmp_path: Path) -> None:
     rows[0] += " and words that are unknown"
     classifier = small(taxonomy=taxonomy(), wide=False, flat=False, text=TextSettings(min_df=2)).fit(rows, labels)
     assert classifier.unknown_share(rows)[0] > 0.3
-    classifier.fitted_ = classifier.fitted_.scaled(1.0, slope)  # as calibration does
+    classifier.fitted_ = classifier.fitted_.scaled(1.0, slope)  # like calibration
     report = classifier.export_onnx(tmp_path / "graph", rows, labels)
     assert report.accuracy == classifier.score(rows, labels)
     session = onnxruntime.InferenceSession(tmp_path / "graph" / "model.onnx")

@@ -1,4 +1,4 @@
-"""What a user wrote comes back: from random sets of paths, in every form and container, whatever is asked."""
+"""Labels come back as the user wrote them: random sets of paths in every form and container."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_paths_come_back_as_they_were_written(y: list[tuple[str, ...]]) -> None:
     texts = paths_as_text([tuple(step.strip() for step in path) for path in y])
     form, _ = read_labels(texts, None, ">")
     assert read_back(form, texts).tolist() == texts
-    assert form.decode(form.label_nodes).tolist() == sorted(set(texts))  # as scikit-learn expects of classes_
+    assert form.decode(form.label_nodes).tolist() == sorted(set(texts))  # scikit-learn expects sorted classes_
 
 
 @settings(max_examples=40)
@@ -106,7 +106,7 @@ def test_paths_that_come_later_leave_earlier_ones_as_they_were(
     assert read_back(form, [*before, *after]).tolist() == [*before, *after]
 
 
-texts_or_numbers = st.one_of(  # of which no two have the same text
+texts_or_numbers = st.one_of(  # values with different texts
     st.integers(),
     st.floats(allow_nan=False, allow_infinity=False),
     st.booleans(),

@@ -37,7 +37,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @contextmanager
 def saving(model: HiNetClassifier, target: Path, times: int) -> Iterator[tuple[BaseProcess, Any]]:
-    """Save again and again from a process of its own, which ends well and in time; an event tells of its start."""
+    """Save repeatedly from another process, which must end in time; yield it with an event set at its start."""
     fork = get_context("fork")
     started = fork.Event()
 
@@ -81,7 +81,7 @@ def test_a_writer_waits_for_the_lock(models: list[Path], tmp_path: Path, monkeyp
     waits = get_context("fork").Event()
     flock = atomic.fcntl.flock
 
-    def told(file: int, operation: int) -> None:
+    def flock_or_wait(file: int, operation: int) -> None:
         try:
             flock(file, operation | atomic.fcntl.LOCK_NB)
         except BlockingIOError:  # somebody has it
@@ -89,7 +89,7 @@ def test_a_writer_waits_for_the_lock(models: list[Path], tmp_path: Path, monkeyp
             flock(file, operation)
 
     with ExitStack() as stack, locked(target):
-        monkeypatch.setattr(atomic.fcntl, "flock", told)
+        monkeypatch.setattr(atomic.fcntl, "flock", flock_or_wait)
         process, started = stack.enter_context(saving(model, target, 1))
         assert started.wait(LONGEST)
         assert waits.wait(LONGEST)
@@ -122,12 +122,12 @@ def test_a_save_that_fails_leaves_the_old_model_and_nothing_else(
     np.testing.assert_array_equal(load(tmp_path / "old").predict_proba(NEW), first.predict_proba(NEW))
 
 
-def test_a_folder_that_cannot_be_written_to_is_told_before_training(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("train", "no_such_rows.csv", "--out", "/proc/hinet_model") == 2  # where not even root can write
+def test_a_folder_that_is_not_writable_is_reported_before_training(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("train", "no_such_rows.csv", "--out", "/proc/hinet_model") == 2  # not even root can write there
     assert "/proc/hinet_model: cannot be written: /proc takes no new files" in capsys.readouterr().err
 
 
-def test_the_present_folder_is_a_folder_like_any_other(
+def test_a_model_can_be_saved_to_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = tmp_path / "rows.csv"

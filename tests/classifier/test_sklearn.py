@@ -1,4 +1,4 @@
-"""What a scikit-learn user does: the library's own checks, cross validation, grid search, clones, pipelines, joblib."""
+"""Use with scikit-learn: the library's own checks, cross validation, grid search, clones, pipelines, joblib."""
 
 from __future__ import annotations
 

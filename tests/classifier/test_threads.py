@@ -124,14 +124,14 @@ def data_of(kind: str) -> tuple[Any, list[str]]:
     return [f"{text} größer" for text in rows], labels
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of later Pythons, if threads are about
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # newer Pythons warn if there are threads
 @pytest.mark.parametrize("kind", ["dense", "texts"])
 def test_forked_processes_answer_and_train(kind: str) -> None:
     rows, labels = data_of(kind)
     engine = "torch" if kind == "dense" else "auto"
     settings: dict[str, Any] = {"n_jobs": 2, "epochs": 1, "width": 256, "engine": engine}
     classifier = HiNetClassifier(**settings).fit(rows, labels)
-    right = classifier.predict_proba(rows)  # in threads of OpenMP, which a fork does not copy
+    right = classifier.predict_proba(rows)  # starts OpenMP threads, which a fork does not copy
     np.testing.assert_allclose(in_fork(lambda: classifier.predict_proba(rows)), right, atol=1e-5)
     assert in_fork(lambda: len(classifier.explain(rows[0]).steps)) > 0
     assert in_fork(lambda: HiNetClassifier(**settings).fit(rows, labels).predict(rows[:2]).tolist()) is not None

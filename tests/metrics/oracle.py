@@ -1,4 +1,4 @@
-"""What metrics are, by Python sets and breadth-first walks over one row after the other."""
+"""Reference metrics with Python sets and breadth-first search, one row at a time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Rows = tuple[Taxonomy, list[list[str]], list[str]]
 
 
 @st.composite
-def judged(draw: st.DrawFn, *, most_labels: int = 3) -> Rows:
+def judged(draw: st.DrawFn, *, max_labels: int = 3) -> Rows:
     """A small tree or DAG, true labels of some rows, and a predicted label for each; the root may be a label."""
     taxonomy = draw(taxonomies())
     labels = st.sampled_from(taxonomy.ids)
-    truth = draw(st.lists(st.lists(labels, min_size=1, max_size=most_labels, unique=True), min_size=1, max_size=6))
+    truth = draw(st.lists(st.lists(labels, min_size=1, max_size=max_labels, unique=True), min_size=1, max_size=6))
     return taxonomy, truth, draw(st.lists(labels, min_size=len(truth), max_size=len(truth)))
 
 

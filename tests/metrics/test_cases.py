@@ -88,10 +88,10 @@ def test_what_cannot_be_judged_is_named(y_true: Any, y_pred: Any, message: str) 
     assert str(raised.value).startswith(message)
 
 
-def test_traces_that_cannot_be_judged_are_named() -> None:
+def test_traces_that_cannot_be_evaluated_are_named() -> None:
     layers = Layers.of(TREE)
     both = Traces.encode(layers, ["a", "b"])
-    assert accuracy(both, Traces.encode_sets(layers, [["a"], []])) == 1  # of the rows with a prediction
+    assert accuracy(both, Traces.encode_sets(layers, [["a"], []])) == 1  # only rows with a prediction count
     with pytest.raises(LabelError, match="row 1: there is no true label"):
         accuracy(Traces.encode_sets(layers, [["a"], []]), both)
     with pytest.raises(LabelError, match="set `taxonomy`"):

@@ -59,8 +59,8 @@ def test_lca_measures_are_what_walks_say(rows: Rows) -> None:
     assert [measure(truth, predicted, taxonomy=taxonomy) for measure in LCA] == pytest.approx(wanted)
 
 
-@given(judged(most_labels=1))
-def test_with_one_label_the_two_ways_share_their_meeting_only(rows: Rows) -> None:
+@given(judged(max_labels=1))
+def test_paths_of_one_label_share_only_the_lowest_common_ancestor(rows: Rows) -> None:
     taxonomy, truth, predicted = rows
     up, over = [], []
     for (true,), guess in zip(truth, predicted, strict=True):
@@ -83,7 +83,7 @@ def test_distance_and_depth_are_what_walks_say(rows: Rows) -> None:
     assert depth_of_agreement(truth, predicted, taxonomy=taxonomy) == pytest.approx(np.mean(depths))
 
 
-@given(judged(most_labels=1))
+@given(judged(max_labels=1))
 def test_truth_and_prediction_may_change_places(rows: Rows) -> None:
     taxonomy, truth, predicted = rows
     labels = [true[0] for true in truth]

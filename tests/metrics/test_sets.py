@@ -69,7 +69,7 @@ def test_sets_are_compared_as_python_compares_them(case: Sets) -> None:
 def test_sets_are_scored_as_scikit_learn_scores_them(case: Sets) -> None:
     taxonomy, truth, predicted = case
     labels = sorted(set().union(*truth, *predicted))
-    if len(labels) < 2:  # one column is no multilabel problem to scikit-learn
+    if len(labels) < 2:  # scikit-learn needs at least two columns
         return
     true, found = (np.array([[label in s for label in labels] for s in sets]) for sets in (truth, predicted))
     for average in ("micro", "macro", "samples"):

@@ -118,7 +118,7 @@ def _usage(manifest: Mapping[str, Any]) -> str:
     if manifest["features"]["kind"] == "text":
         lines.append('classifier.predict(["a text"])')
     else:
-        lines.append("classifier.predict(rows)      # with the columns of the training rows")
+        lines.append("classifier.predict(rows)      # rows need the columns of the training rows")
     return "\n".join([*lines, "```"])
 
 

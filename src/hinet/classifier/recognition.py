@@ -18,7 +18,7 @@ MIN_ROWS_PER_CATEGORY = 3  # minimum mean rows per value of a category column
 MAX_CATEGORY_LENGTH = 40  # characters
 MAX_CATEGORY_WORDS = 1.5  # maximum mean words per distinct value; longer values are text unless frequent
 FREQUENT_CATEGORY_ROWS = 20  # rows per value that make longer values categories if there is another text column
-MIN_ID_ROWS = 10  # in fewer rows, all values may differ by chance
+MIN_ID_ROWS = 10  # fewer rows may all differ by chance
 MIN_ID_SHARE = 0.95  # minimum share of distinct values, and of codes among them, in an id column
 MAX_SAMPLE = 1_000  # maximum distinct values that are examined
 

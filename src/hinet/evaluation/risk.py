@@ -39,7 +39,7 @@ class RiskBound:
     coverage: float  # share of the held-out rows that are answered
     error: float  # share of wrong answers among them
     rows: int
-    risk: float  # as requested
+    risk: float  # the requested risk
     full_depth: float  # share of the held-out rows answered to full depth
 
     def __str__(self) -> str:

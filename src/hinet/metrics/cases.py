@@ -147,7 +147,7 @@ def check_predicted(offsets: Ints) -> None:
     """Raise LabelError if a row has no prediction."""
     empty = np.flatnonzero(np.diff(offsets) == 0)
     if len(empty):
-        raise LabelError(f"y_pred: row {int(empty[0])}: nothing is predicted; give every row a label")
+        raise LabelError(f"y_pred: row {int(empty[0])}: nothing is predicted; give a label for every row")
 
 
 def label_lists(labels: Labels, taxonomy: Taxonomy, side: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -14,7 +14,7 @@ from hinet.metrics.cases import Labels, check_lengths, check_predicted, common_t
 from hinet.ragged import Bools, Ints, gather, offsets_of
 from hinet.taxonomy import Taxonomy
 
-BINS = 15  # as in Guo et al. (2017), On calibration of modern neural networks
+BINS = 15  # the number in Guo et al. (2017), On calibration of modern neural networks
 MIN_PROBABILITY = float(np.finfo(np.float64).eps)  # replaces 0 in the log loss
 _ROUNDING = 1e-6  # sums of float32 probabilities may exceed 1 by this
 

@@ -197,7 +197,7 @@ class Ranking:
     true_nodes: NDArray[np.int64]
     true_offsets: NDArray[np.int64]
     row: NDArray[np.int64]
-    rank: NDArray[np.int64]  # from 0
+    rank: NDArray[np.int64]  # starts at 0
     node: NDArray[np.int64]
     hit: Bools
 
