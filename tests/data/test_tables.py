@@ -39,9 +39,9 @@ from hinet.data.tables import labelled_tables as labelled_module
 from hinet.data.tables import parquet as parquet_module
 from hinet.data.tables import reading as reading_module
 from hinet.data.tables.arrow_values import row_bytes, to_python
-from hinet.data.tables.blocks import Rejects
+from hinet.data.tables.blocks import Rejects, TableFile
 from hinet.data.tables.reading import column_indices
-from hinet.data.tables.writing import CellKind, table_writer
+from hinet.data.tables.writing import CellKind
 from hinet.files.delimited import MAX_CELL
 from hinet.files.streams import peek_stream
 
@@ -89,11 +89,11 @@ CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=
 )
 def test_any_text_round_trips(rows: list[dict[str, str]], ending: Any) -> None:
     stream = io.BytesIO()
-    with table_writer("x", stream, ending, {"text": "text", "label": "text"}) as writer:
+    with new_table("x", ending, {"text": "text", "label": "text"}, stream=stream) as writer:
         writer.write({name: [row[name] for row in rows] for name in ("text", "label")})
     opened = peek_stream(io.BufferedReader(io.BytesIO(stream.getvalue())))
     wanted, options = ColumnSelection(("text", "label")), TableOptions(quotes=True)
-    blocks = reading_module._text_blocks("x", opened, ending, wanted, options, FailFast())
+    blocks = reading_module._text_blocks(TableFile("x", opened, ending, wanted, options, FailFast()))
     found = [dict(zip(b.cells, cells, strict=True)) for b in blocks for cells in zip(*b.cells.values(), strict=True)]
     assert found == rows
 
@@ -118,7 +118,8 @@ def test_quotes_of_a_tab_separated_pipe_are_detected_however_it_is_chunked() -> 
     data = ("id\ttext\n" + "\n".join(rows) + "\n").encode()
     for size in (17, 5000, 64_000):
         opened = peek_stream(io.BufferedReader(Drips(data, size), size))
-        blocks = reading_module._text_blocks("x", opened, "tsv", ColumnSelection(("text",)), TableOptions(), FailFast())
+        file = TableFile("x", opened, "tsv", ColumnSelection(("text",)), TableOptions(), FailFast())
+        blocks = reading_module._text_blocks(file)
         texts = [text for block in blocks for text in block.cells["text"]]
         assert texts == [f'a "quoted" text\nof two lines {n}' for n in range(2000)]
 
@@ -742,7 +743,7 @@ def test_formulas_are_escaped_on_request_and_numbers_are_not(ending: Any, delimi
     written = {}
     for escaped in (False, True):
         stream = io.BytesIO()
-        with table_writer("x", stream, ending, kinds, escape_formulas=escaped) as writer:
+        with new_table("x", ending, kinds, escape_formulas=escaped, stream=stream) as writer:
             writer.write(columns)
         text = io.StringIO(stream.getvalue().decode(), newline="")
         written[escaped] = list(csv.reader(text, delimiter=delimiter))
@@ -763,7 +764,7 @@ def test_formulas_are_not_escaped_in_jsonl_and_parquet(ending: Any) -> None:
     written = []
     for escaped in (False, True):
         stream = io.BytesIO()
-        with table_writer("x", stream, ending, {"text": "text"}, escape_formulas=escaped) as writer:
+        with new_table("x", ending, {"text": "text"}, escape_formulas=escaped, stream=stream) as writer:
             writer.write({"text": [*FORMULAS]})
         written.append(stream.getvalue())
     assert written[0] == written[1]

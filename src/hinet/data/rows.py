@@ -70,9 +70,9 @@ def _hashes(rows: LabelledRows) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
 def holdout_mask(count: int, share: float, seed: int) -> NDArray[np.bool_]:
     """Return a mask of the rows to hold out: a random share of ``count`` rows.
 
-    The choice depends only on the seed, not on labels or texts. So the only row of a label may be held out: held-out
-    rows relate to training rows as new rows of the same source do, and estimates on them hold for new rows. At least
-    one row is held out, and at least one is kept.
+    The choice depends only on the seed, not on labels or texts, so the only row of a label may be held out. Held-out
+    rows relate to training rows like new rows of the same source, so estimates on them are valid for new rows. At
+    least one row is held out, and at least one is kept.
 
     >>> holdout_mask(5, 0.4, seed=0).sum()
     np.int64(2)

@@ -142,8 +142,7 @@ class SpillWriter:
         remove_spill(self.folder)
         with _writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        self._rows, self._value_counts = np.zeros(self.count, np.int64), np.zeros(self.count, np.int64)
-        self._bytes, self._crc = np.zeros(self.count, np.int64), [0] * self.count
+        self._blocks = [BlockInfo(0, 0, 0, 0)] * self.count
 
     def add(self, rows: Any, traces: Traces, weights: NDArray[np.floating[Any]] | None = None) -> None:
         """Add CSR rows, or MixedRows, with their labels; all or none of them have weights."""
@@ -155,15 +154,12 @@ class SpillWriter:
     def finish(self, notes: Mapping[str, Any]) -> Spill:
         """Write the remaining rows and the manifest; return the blocks that have rows."""
         self._distribute()
-        full = np.flatnonzero(self._rows).tolist()
+        full = [number for number, block in enumerate(self._blocks) if block.rows]
         for number, old in enumerate(full):  # blocks of few rows may be empty
             if number != old:
                 with _writing(self.folder):
                     _file(self.folder, old).replace(_file(self.folder, number))
-        blocks = tuple(
-            BlockInfo(int(self._rows[old]), int(self._value_counts[old]), int(self._bytes[old]), self._crc[old])
-            for old in full
-        )
+        blocks = tuple(self._blocks[old] for old in full)
         manifest = {
             "fingerprint": self.fingerprint,
             "columns": self.columns,
@@ -211,10 +207,9 @@ class SpillWriter:
         path = _file(self.folder, number)
         with _writing(path), path.open("ab") as stream:
             stream.write(data)
-        self._crc[number] = zlib.crc32(data, self._crc[number])
-        self._rows[number] += rows.row_count
-        self._value_counts[number] += len(rows.indices)
-        self._bytes[number] += len(data)
+        old = self._blocks[number]
+        counts = old.rows + rows.row_count, old.values + len(rows.indices), old.bytes + len(data)
+        self._blocks[number] = BlockInfo(*counts, zlib.crc32(data, old.crc))
 
 
 def block_count(rows: int, values: float) -> int:

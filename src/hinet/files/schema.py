@@ -145,7 +145,7 @@ def _check_range(name: str, array: NDArray[Any], low: float, high: float) -> Non
 def _check_offsets(name: str, array: NDArray[Any], values: int, filled: bool) -> None:
     if array[0] != 0 or array[-1] != values:
         raise HiNetError(
-            f"the array {name!r} goes from {array[0]} to {array[-1]}, expected offsets from 0 to {values:,}"
+            f"the array {name!r} ranges from {array[0]} to {array[-1]}, expected offsets from 0 to {values:,}"
         )
     _check_order(name, array[1:] > array[:-1] if filled else array[1:] >= array[:-1], array)
 

@@ -25,7 +25,7 @@ from hinet.choices import TableFormat
 from hinet.classifier.answers import PredictionOptions
 from hinet.classifier.prediction_table import PredictionOutput, PredictionTable
 from hinet.data.tables import FailFast, LabelledBlock, RowQuery, TableOptions, labelled_blocks
-from hinet.data.tables.writing import LABEL_SEP, table_writer
+from hinet.data.tables.writing import LABEL_SEP, new_table
 from hinet.errors import FileError, HiNetError
 from hinet.serving.gate import drain, exceeds, slow_body, too_long
 from hinet.serving.models import ServedModel
@@ -256,9 +256,8 @@ class TableJob:
         first = next(blocks)
         output, sink = self._output(first), _Sink()
         stream, label_sep = cast(IO[bytes], sink), self.model.model.columns.label_sep or LABEL_SEP
-        with table_writer(
-            "answer", stream, self.format, output.kinds(), label_sep, escape_formulas=self.escape_formulas
-        ) as writer:
+        kinds, escape = output.kinds(), self.escape_formulas
+        with new_table("answer", self.format, kinds, label_sep, escape_formulas=escape, stream=stream) as writer:
             for part in chain.from_iterable(block.parts(output.rows_at_a_time) for block in chain([first], blocks)):
                 writer.write(output.columns(part))
                 yield sink.pop()

@@ -15,7 +15,7 @@ from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy
 
 ADDED = -1  # old position of an added node
 
-_ROOT, _UNKNOWN = 0, 1  # numbers of parents; old nodes start at 2
+_UNKNOWN = -2  # parent that is not in the old taxonomy
 _EXAMPLES = 3
 
 
@@ -80,34 +80,22 @@ class TaxonomyChange:
     @cached_property
     def has_moved(self) -> Bools:
         """(nodes of new,) Whether a node has other parents than in ``old``."""
-        old, new = self._old_edges, self._new_edges
-        differs = np.zeros(len(self.old), bool)
         size = len(self.old)
-        differs[new[~np.isin(new, old)] % size] = True
-        differs[old[~np.isin(old, new)] % size] = True
+        parent, child = _edges(self.old)
+        old_edges = (parent - _UNKNOWN) * size + child
+        parent, child = _edges(self.new)
         kept = self.old_position != ADDED
+        parent, child = parent[kept[child]], child[kept[child]]
+        old_parent = np.where(kept[parent], self.old_position[parent], _UNKNOWN)
+        old_parent[parent == VIRTUAL_ROOT] = VIRTUAL_ROOT
+        new_edges = (old_parent - _UNKNOWN) * size + self.old_position[child]
+        differs = np.zeros(size, bool)
+        differs[np.setxor1d(old_edges, new_edges) % size] = True
         moved = np.zeros(len(self.new), bool)
         moved[kept] = differs[self.old_position[kept]]
         if self.new.root != VIRTUAL_ROOT:
             moved[self.new.root] = False
         return moved
-
-    @property
-    def _old_edges(self) -> NDArray[np.int64]:
-        """Return every edge of the old taxonomy as one number of parent and child."""
-        parent, child = _edges(self.old)
-        return np.asarray(np.where(parent == VIRTUAL_ROOT, _ROOT, parent + 2) * len(self.old) + child)
-
-    @property
-    def _new_edges(self) -> NDArray[np.int64]:
-        """Return every edge of the new taxonomy to an old node as one number, as in ``_old_edges``."""
-        parent, child = _edges(self.new)
-        stayed = self.old_position[child] != ADDED
-        parent, child = parent[stayed], child[stayed]
-        old_parent = np.where(self.old_position[parent] == ADDED, _UNKNOWN, self.old_position[parent] + 2)
-        return np.asarray(
-            np.where(parent == VIRTUAL_ROOT, _ROOT, old_parent) * len(self.old) + self.old_position[child]
-        )
 
     @cached_property
     def added(self) -> tuple[str, ...]:

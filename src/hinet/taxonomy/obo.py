@@ -25,7 +25,7 @@ _COLUMN = "hinet:"  # before the name of a column other than title, synonyms and
 
 @dataclass(frozen=True)
 class Obo(TaxonomyFormat):
-    """The terms of an ontology with their ``is_a`` and, if wanted, ``part_of``; obsolete terms are left out."""
+    """The terms of an ontology with their ``is_a`` and optionally ``part_of`` links; obsolete terms are left out."""
 
     suffixes = (".obo",)
     memory_per_byte = 16  # most of a file is syntax or repetition
@@ -56,7 +56,7 @@ class Obo(TaxonomyFormat):
                 if parent in known:
                     above.setdefault(parent, line)
                 else:
-                    message = f"the parent {quoted(parent)} of {quoted(term.id)} is obsolete, or no term of the file"
+                    message = f"the parent {quoted(parent)} of {quoted(term.id)} is obsolete, or not a term of the file"
                     problems.append(Problem("warning", "left-out-parent", message, line, (term.id, parent)))
             links += [(term, parent, line) for parent, line in above.items()] or [(term, None, term.line)]
         columns = {
@@ -142,7 +142,7 @@ def _add(path: str | Path, term: _Term, tag: str, value: str, line: int) -> None
         term.title = _unescaped(_without_comment(value))
     elif tag == "def":
         term.definition = _quoted_text(path, value, line)
-    elif tag == "synonym" or tag.endswith("_synonym"):  # such as exact_synonym, of OBO 1.0
+    elif tag == "synonym" or tag.endswith("_synonym"):  # OBO 1.0: exact_synonym and others
         term.synonyms.append(_quoted_text(path, value, line))
     elif tag == "is_a":
         term.parents.append((_plain(value), line))

@@ -17,7 +17,7 @@ from hinet.errors import FileError, did_you_mean, quoted
 from hinet.extras import require
 from hinet.taxonomy.draft import DEFINITION, SYNONYMS, TITLE, Draft, Problem, TaxonomyFormat, join_terms, split_terms
 
-MAX_DEPTH = 500  # nested elements, or nested objects and arrays of JSON-LD: parsers slow down or crash far below
+MAX_DEPTH = 500  # levels of elements, or of objects and arrays in JSON-LD; parsers slow down or crash far deeper
 MAX_ENTITY_LENGTH = 1_000  # characters; usual entities are namespaces
 MAX_EXPANSION = 10  # characters that entities may add per character of the file
 MIN_EXPANSION = 1 << 20  # characters that entities may add to any file
@@ -325,7 +325,7 @@ def _expand_entities(path: str | Path, text: str) -> str:
     replacements = {name: escape(value) for name, value in entities.items()}
 
     def replace(match: re.Match[str]) -> str:
-        return replacements.get(match[1], match[0])  # references that nothing declares stay: the parser reports them
+        return replacements.get(match[1], match[0])  # the parser reports undeclared references
 
     added = sum(len(replacements.get(match[1], "")) for match in _REFERENCE.finditer(body))
     if added > max(MAX_EXPANSION * len(text), MIN_EXPANSION):

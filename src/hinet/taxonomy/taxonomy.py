@@ -190,8 +190,7 @@ class Taxonomy:
     def with_nodes(self, parents: Mapping[str, str | None]) -> Taxonomy:
         """Return the taxonomy with new nodes after its own, by id: the parent of each, or None for the root.
 
-        A parent that is new as well comes before its children. Raises TaxonomyError for an id that is there already and
-        for an unknown parent.
+        A new parent must come before its children. Raises TaxonomyError for an existing id and for an unknown parent.
 
         >>> Taxonomy.from_paths([("Food", "Bread"), ("Toys",)]).with_nodes({"Food > Milk": "Food", "Art": None}).ids
         ('Food', 'Food > Bread', 'Toys', 'Food > Milk', 'Art')

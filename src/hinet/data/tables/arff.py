@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from hinet import memory
 from hinet.data.tables.arrow_values import to_python
-from hinet.data.tables.blocks import MAX_ROWS, ColumnSelection, FailFast, RowBlock, RowErrors
+from hinet.data.tables.blocks import MAX_ROWS, FailFast, RowBlock, RowErrors, TableFile
 from hinet.errors import FileError, quoted
 from hinet.files.delimited import width_message
 from hinet.files.schema import FINITE
-from hinet.files.streams import PeekedStream
 from hinet.files.text import decode_text, read_text, read_to_end
 from hinet.ragged import offsets_of
 from hinet.taxonomy import Taxonomy
@@ -95,15 +94,14 @@ def input_columns(header: ArffHeader) -> dict[str, tuple[str, ...]]:
     return {kind: header.names(kind) for kind in INPUTS if header.names(kind)}
 
 
-def arff_blocks(
-    path: str, peeked: PeekedStream, selection: ColumnSelection, encoding: str, row_errors: RowErrors
-) -> Iterator[RowBlock]:
+def arff_blocks(file: TableFile) -> Iterator[RowBlock]:
     """Yield the rows of an ARFF file, which is read at once."""
-    text = decode_text(path, read_to_end(path, peeked.stream), encoding)
+    path, selection = file.path, file.selection
+    text = decode_text(path, read_to_end(path, file.peeked.stream), file.options.encoding)
     header = parse_header(path, text)
     if problem := selection.missing_column([attribute.name for attribute in header.attributes]):
         raise FileError(path, problem)
-    table, lines = _table_rows(_data_lines(path, text, header), header, row_errors)
+    table, lines = _table_rows(_data_lines(path, text, header), header, file.row_errors)
     names = selection.select(table.column_names)
     stay_arrays = {*header.names("number"), *header.names("category")}
     for start in range(0, table.num_rows, MAX_ROWS):

@@ -13,9 +13,11 @@ from typing import IO, Any, Literal, NamedTuple, Protocol
 
 from hinet.choices import TableFormat
 from hinet.data.tables.arrow_values import row_bytes, take_rows, to_python
+from hinet.data.tables.formats import TableOptions
 from hinet.errors import FileError
 from hinet.files.atomic import new_file
 from hinet.files.delimited import missing_column_message
+from hinet.files.streams import PeekedStream
 
 MAX_ROWS = 8_192  # maximum rows per block
 MAX_CHARACTERS = 4_000_000  # maximum characters per block of more than one row
@@ -184,6 +186,18 @@ class ColumnSelection:
         return list(names) if self.read_all else list(self.required)
 
 
+@dataclass(frozen=True)
+class TableFile:
+    """An open file with everything needed to read it."""
+
+    path: str
+    peeked: PeekedStream
+    format: TableFormat
+    selection: ColumnSelection
+    options: TableOptions
+    row_errors: RowErrors
+
+
 class Row(NamedTuple):
     """A valid row."""
 
@@ -208,7 +222,7 @@ class RowSource(NamedTuple):
     cells_of: Callable[[list[Any]], Cells]
 
 
-def in_blocks(path: str, format: TableFormat, source: RowSource, row_errors: RowErrors) -> Iterator[RowBlock]:
+def in_blocks(file: TableFile, source: RowSource) -> Iterator[RowBlock]:
     """Yield rows in blocks; before an invalid row raises, the rows before it, which may be invalid too."""
     rows: list[Row] = []
     positions: list[int] = []
@@ -216,7 +230,7 @@ def in_blocks(path: str, format: TableFormat, source: RowSource, row_errors: Row
 
     def block() -> RowBlock:
         cells = source.cells_of([row.values for row in rows])
-        return RowBlock(path, format, [row.number for row in rows], cells, positions=positions)
+        return RowBlock(file.path, file.format, [row.number for row in rows], cells, positions=positions)
 
     for position, row in enumerate(source.rows):
         if isinstance(row, Row):
@@ -225,13 +239,13 @@ def in_blocks(path: str, format: TableFormat, source: RowSource, row_errors: Row
             characters += row.characters
             is_full = len(rows) >= MAX_ROWS or characters >= MAX_CHARACTERS
         else:
-            is_full = bool(rows) and (row_errors.fail_fast or row.is_fatal)
+            is_full = bool(rows) and (file.row_errors.fail_fast or row.is_fatal)
         if is_full:
             yield block()
             rows, positions, characters = [], [], 0
         if isinstance(row, BadRow):
             if row.is_fatal:
-                raise FileError(path, row.reason, line=row.number)
-            row_errors.add(path, row.number, row.reason, row.text, unit_of(format))
+                raise FileError(file.path, row.reason, line=row.number)
+            file.row_errors.add(file.path, row.number, row.reason, row.text, unit_of(file.format))
     if rows:
         yield block()

@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from hinet.data.tables import blocks
 from hinet.data.tables.arrow_values import row_bytes, take_rows, to_python
-from hinet.data.tables.blocks import ColumnSelection, RowBlock
+from hinet.data.tables.blocks import ColumnSelection, RowBlock, TableFile
 from hinet.data.tables.formats import PARQUET
 from hinet.errors import FileError
 from hinet.files.delimited import column_names
-from hinet.files.streams import PeekedStream, seekable_file
+from hinet.files.streams import seekable_file
 from hinet.ragged import offsets_of
 
 MAX_BATCH_BYTES = 16 * blocks.MAX_CHARACTERS  # bytes decoded per batch; larger batches are split afterwards
@@ -34,17 +34,17 @@ class _BatchPlan(NamedTuple):
     dictionary_columns: tuple[str, ...]
 
 
-def parquet_blocks(path: str, peeked: PeekedStream, selection: ColumnSelection, encoding: str) -> Iterator[RowBlock]:
-    """Yield the rows of a Parquet file; bytes in text columns are decoded with ``encoding``."""
-    if not peeked.head.startswith(PARQUET):
-        raise FileError(path, "is not a Parquet file; set `format`")
+def parquet_blocks(file: TableFile) -> Iterator[RowBlock]:
+    """Yield the rows of a Parquet file; bytes in text columns are decoded with the encoding of the options."""
+    if not file.peeked.head.startswith(PARQUET):
+        raise FileError(file.path, "is not a Parquet file; set `format`")
     try:
-        with seekable_file(path, peeked.stream, PARQUET) as file:
-            yield from _blocks(path, file, selection, encoding)
+        with seekable_file(file.path, file.peeked.stream, PARQUET) as stream:
+            yield from _blocks(file.path, stream, file.selection, file.options.encoding)
     except pa.ArrowMemoryError:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise FileError(path, f"the Parquet file is damaged or cut short: {error}") from None
+        raise FileError(file.path, f"the Parquet file is damaged or cut short: {error}") from None
 
 
 def _blocks(path: str, file: Any, selection: ColumnSelection, encoding: str) -> Iterator[RowBlock]:

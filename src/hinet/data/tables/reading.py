@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 
 from hinet.choices import TableFormat
 from hinet.data.tables.arff import arff_blocks
-from hinet.data.tables.blocks import BadRow, Cells, ColumnSelection, Row, RowBlock, RowErrors, RowSource, in_blocks
+from hinet.data.tables.blocks import (
+    BadRow,
+    Cells,
+    ColumnSelection,
+    Row,
+    RowBlock,
+    RowErrors,
+    RowSource,
+    TableFile,
+    in_blocks,
+)
 from hinet.data.tables.formats import TEXT_COLUMN, TableOptions, delimiter_of, format_of, has_quotes
 from hinet.data.tables.parquet import parquet_blocks
 from hinet.errors import FileError, quoted
@@ -23,7 +33,7 @@ from hinet.files.delimited import (
     width_message,
 )
 from hinet.files.excel import EXCEL, SheetRow, sheet_rows
-from hinet.files.streams import PeekedStream, open_bytes, peek_stream, seekable_file
+from hinet.files.streams import open_bytes, peek_stream, seekable_file
 from hinet.files.text import ENCODING_REMEDY, check_not_binary, decoding_error, is_utf8
 from hinet.taxonomy import as_id
 
@@ -45,70 +55,53 @@ def read_blocks(
         with open_bytes(path) as raw:
             peeked = peek_stream(raw, on_read=options.on_read)
             format = format_of(path, peeked.head, options, selection.columns, selection.explicit)
-            for block in _blocks(path, peeked, format, selection, options, row_errors):
+            file = TableFile(path, peeked, format, selection, options, row_errors)
+            for block in _READERS.get(format, _text_blocks)(file):
                 rows += len(block)
                 yield block
         if not rows and row_errors.count == errors_before:
             raise FileError(path, "the file has no rows")
 
 
-def _blocks(
-    path: str,
-    peeked: PeekedStream,
-    format: TableFormat,
-    selection: ColumnSelection,
-    options: TableOptions,
-    row_errors: RowErrors,
-) -> Iterator[RowBlock]:
-    if format == "arff":
-        yield from arff_blocks(path, peeked, selection, options.encoding, row_errors)
-    elif format == "xlsx":
-        if not peeked.head.startswith(EXCEL):
-            raise FileError(path, "is not an Excel file (.xlsx); save it as one, or set `format`")
-        with seekable_file(path, peeked.stream, EXCEL) as file:
-            yield from in_blocks(path, "xlsx", _excel_rows(path, file, selection), row_errors)
-    elif format == "parquet":
-        for block in parquet_blocks(path, peeked, selection, options.encoding):
-            yield _reject_undecodable(block, options.encoding, row_errors)
-    else:
-        yield from _text_blocks(path, peeked, format, selection, options, row_errors)
+def _parquet_blocks(file: TableFile) -> Iterator[RowBlock]:
+    for block in parquet_blocks(file):
+        yield _reject_undecodable(block, file)
 
 
-def _text_blocks(
-    path: str,
-    peeked: PeekedStream,
-    format: TableFormat,
-    selection: ColumnSelection,
-    options: TableOptions,
-    row_errors: RowErrors,
-) -> Iterator[RowBlock]:
+def _excel_blocks(file: TableFile) -> Iterator[RowBlock]:
+    if not file.peeked.head.startswith(EXCEL):
+        raise FileError(file.path, "is not an Excel file (.xlsx); save it as one, or set `format`")
+    with seekable_file(file.path, file.peeked.stream, EXCEL) as stream:
+        yield from in_blocks(file, _excel_rows(file.path, stream, file.selection))
+
+
+_READERS: dict[TableFormat, Callable[[TableFile], Iterator[RowBlock]]] = {
+    "arff": arff_blocks,
+    "parquet": _parquet_blocks,
+    "xlsx": _excel_blocks,
+}
+
+
+def _text_blocks(file: TableFile) -> Iterator[RowBlock]:
     """Yield blocks of a text file without rows that cannot be decoded."""
-    if is_utf8(options.encoding):
-        check_not_binary(path, peeked.head)
-    encoding = "utf-8-sig" if is_utf8(options.encoding) else options.encoding
+    path, selection, encoding = file.path, file.selection, file.options.encoding
+    if is_utf8(encoding):
+        check_not_binary(path, file.peeked.head)
+        encoding = "utf-8-sig"
     # Undecodable bytes become lone surrogates, which are found when the block is complete.
-    text = io.TextIOWrapper(peeked.stream, encoding, errors="surrogateescape", newline="")
-    lines = _lines(path, text, row_errors)
+    text = io.TextIOWrapper(file.peeked.stream, encoding, errors="surrogateescape", newline="")
+    lines = _lines(path, text, file.row_errors)
     try:
-        if format == "jsonl":
+        if file.format == "jsonl":
             source = _json_rows(lines, selection)
-        elif format == "text":
+        elif file.format == "text":
             source = _plain_rows(path, lines, selection)
         else:
-            sample = peeked.head.decode(encoding, errors="replace")
-            delimiter = options.delimiter or ("\t" if format == "tsv" else delimiter_of(sample))
-            check_delimiter(path, delimiter)
-            quotes = options.quotes
-            if quotes is None:
-                quotes = has_quotes(sample, delimiter, is_cut=not peeked.is_all)
-            if EXCEL_DELIMITER.match(sample):
-                lines = _blank_first(lines)
-            records = Records(path, lines, delimiter, quotes=quotes, empty_rows=True)
-            source = _delimited_rows(path, records, delimiter, selection, options.encoding)
-        for block in in_blocks(path, format, source, row_errors):
-            yield _reject_undecodable(block, options.encoding, row_errors)
+            source = _delimited_rows(file, lines, file.peeked.head.decode(encoding, errors="replace"))
+        for block in in_blocks(file, source):
+            yield _reject_undecodable(block, file)
     except UnicodeError as error:
-        raise FileError(path, f"is not {options.encoding} text: {error}; {ENCODING_REMEDY}") from None
+        raise FileError(path, f"is not {file.options.encoding} text: {error}; {ENCODING_REMEDY}") from None
     finally:
         text.detach()
 
@@ -133,12 +126,19 @@ def _blank_first(lines: Iterator[str]) -> Iterator[str]:
     yield from lines
 
 
-def _delimited_rows(
-    path: str, records: Records, delimiter: str, selection: ColumnSelection, encoding: str
-) -> RowSource:
+def _delimited_rows(file: TableFile, lines: Iterator[str], sample: str) -> RowSource:
     """Read the header of a table, and return its rows."""
-    names = _header(path, records, selection, encoding)
-    indices = column_indices(selection, names)
+    options = file.options
+    delimiter = options.delimiter or ("\t" if file.format == "tsv" else delimiter_of(sample))
+    check_delimiter(file.path, delimiter)
+    quotes = options.quotes
+    if quotes is None:
+        quotes = has_quotes(sample, delimiter, is_cut=not file.peeked.is_all)
+    if EXCEL_DELIMITER.match(sample):
+        lines = _blank_first(lines)
+    records = Records(file.path, lines, delimiter, quotes=quotes, empty_rows=True)
+    names = _header(file.path, records, file.selection, options.encoding)
+    indices = column_indices(file.selection, names)
 
     def cells_of(rows: list[Any]) -> Cells:
         by_index = list(zip(*rows, strict=True))
@@ -251,19 +251,19 @@ def _excel_row(row: SheetRow, width: int) -> Row | BadRow:
     return Row(number, cells + [None] * (width - len(cells)), sum(len(cell) for cell in cells if isinstance(cell, str)))
 
 
-def _reject_undecodable(block: RowBlock, encoding: str, row_errors: RowErrors) -> RowBlock:
+def _reject_undecodable(block: RowBlock, file: TableFile) -> RowBlock:
     """Return the block without rows that have undecodable bytes or lone surrogates."""
     for name in block.names:
-        if reason := decoding_error(name, encoding):
+        if reason := decoding_error(name, file.options.encoding):
             raise FileError(block.path, f"the column {quoted(name)}: {reason}")
     bad: dict[int, str] = {}
     for column in block.cells.values():
         if not _is_encodable(column):
             for row, cell in enumerate(column):
-                if reason := decoding_error(_text_of(cell), encoding):
+                if reason := decoding_error(_text_of(cell), file.options.encoding):
                     bad.setdefault(row, reason)
     for row, reason in sorted(bad.items()):
-        row_errors.add(block.path, block.numbers[row], reason, block.to_json(row), block.unit)
+        file.row_errors.add(block.path, block.numbers[row], reason, block.to_json(row), block.unit)
     return block if not bad else block.take([row for row in range(len(block)) if row not in bad])
 
 

@@ -7,7 +7,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol
@@ -75,55 +75,38 @@ def new_table(
     schema: Any = None,
     *,
     escape_formulas: bool = False,
+    stream: IO[bytes] | None = None,
 ) -> Iterator[TableWriter]:
     """Yield a writer of a table with these columns; ``-`` is standard output.
 
     A file appears when the block ends, and not if it raises. ``label_sep`` joins several labels in a text cell;
     ``schema`` is that of Parquet, by default inferred from the first block. ``escape_formulas`` changes cells of CSV
-    and TSV that a spreadsheet would compute.
+    and TSV that a spreadsheet would compute. With a ``stream``, the table is written there, and errors name ``out``.
     """
     for name in kinds:
         if decoding_error(name, "utf-8"):
             raise HiNetError(f"{quoted(name)} is not valid text, so it cannot name a column; type it in UTF-8")
-    if out == STANDARD and format == "parquet" and standard_output().isatty():
-        raise FileError(out, "Parquet is a binary format; write it to a file, or choose another format")
-    with (
-        _output_stream(out) as stream,
-        table_writer(out, stream, format, kinds, label_sep, schema, escape_formulas=escape_formulas) as writer,
-    ):
-        yield writer
+    with _output_stream(out, format) if stream is None else nullcontext(stream) as opened:
+        if format == "jsonl":
+            yield _JsonLines(opened, kinds)
+        elif format == "parquet":
+            with _Parquet(out, opened, kinds, schema) as writer:
+                yield writer
+        else:
+            yield _Delimited(out, opened, "\t" if format == "tsv" else ",", kinds, label_sep, escape_formulas)
 
 
 @contextmanager
-def _output_stream(out: str) -> Iterator[IO[bytes]]:
+def _output_stream(out: str, format: TableFormat) -> Iterator[IO[bytes]]:
     if out == STANDARD:
         stream = standard_output()
+        if format == "parquet" and stream.isatty():
+            raise FileError(out, "Parquet is a binary format; write it to a file, or choose another format")
         yield stream
         stream.flush()
         return
     with new_file(out) as stream, compressed_writer(out, stream) as packed:
         yield packed
-
-
-@contextmanager
-def table_writer(
-    path: str,
-    stream: IO[bytes],
-    format: TableFormat,
-    kinds: Mapping[str, CellKind],
-    label_sep: str = LABEL_SEP,
-    schema: Any = None,
-    *,
-    escape_formulas: bool = False,
-) -> Iterator[TableWriter]:
-    """Yield a writer of a table to a stream; errors name ``path``."""
-    if format == "jsonl":
-        yield _JsonLines(stream, kinds)
-    elif format == "parquet":
-        with _Parquet(path, stream, kinds, schema) as writer:
-            yield writer
-    else:
-        yield _Delimited(path, stream, "\t" if format == "tsv" else ",", kinds, label_sep, escape_formulas)
 
 
 def escape_formula(cell: str) -> str:

@@ -80,19 +80,9 @@ def character(text: Bytes, at: int) -> Any:
 
 
 @inlined
-def _hash_words(
-    text: Bytes,
-    start: int,
-    stop: int,
-    classes: Bytes,
-    shortest: int,
-    longest: int,
-    work: Any,
-    hashes: Hashes,
-    places: Ints32,
-) -> int:
+def _hash_words(text: Bytes, row: Any, classes: Bytes, sizes: Any, work: Any, hashes: Hashes, places: Ints32) -> int:
     """Write the hash and start of every word n-gram of a row, and return their number."""
-    words, starts = work
+    (start, stop), (shortest, longest), (words, starts) = row, sizes, work
     count = 0
     inside = False
     state = SEED
@@ -128,19 +118,9 @@ def _hash_words(
 
 
 @inlined
-def _hash_chars(
-    text: Bytes,
-    start: int,
-    stop: int,
-    classes: Bytes,
-    shortest: int,
-    longest: int,
-    work: Any,
-    hashes: Hashes,
-    places: Ints32,
-) -> int:
+def _hash_chars(text: Bytes, row: Any, classes: Bytes, sizes: Any, work: Any, hashes: Hashes, places: Ints32) -> int:
     """Write the hash and start of every character n-gram of a row, and return their number."""
-    codes, starts = work
+    (start, stop), (shortest, longest), (codes, starts) = row, sizes, work
     emitted = 0
     at = start
     while at < stop:
@@ -271,10 +251,11 @@ def hash_rows(text: Bytes, offsets: Ints64, classes: Bytes, chars: bool, shortes
     out_offsets = np.zeros(rows + 1, np.int64)
     cursor = ZERO
     for row in range(rows):
+        bounds = offsets[row], offsets[row + 1]
         if chars:
-            found = _hash_chars(text, offsets[row], offsets[row + 1], classes, shortest, longest, work, hashes, places)
+            found = _hash_chars(text, bounds, classes, (shortest, longest), work, hashes, places)
         else:
-            found = _hash_words(text, offsets[row], offsets[row + 1], classes, shortest, longest, work, hashes, places)
+            found = _hash_words(text, bounds, classes, (shortest, longest), work, hashes, places)
         if cursor + found + 1 > size:
             size = cursor + found + 1 + size // 2
             out_hashes, out_times, out_places = (
