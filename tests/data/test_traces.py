@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hinet import LabelError, Layers, Taxonomy, Traces
-from hinet.data import traces as traces_module
 from hinet.taxonomy import STOP
 from tests.strategies import all_traces, layered_with_ends
 
@@ -99,14 +100,14 @@ def test_decode_requires_one_label_per_row() -> None:
         Traces.encode_sets(animals(), [[]]).decode()
 
 
-def test_a_label_with_too_many_paths_asks_for_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traces_module, "MAX_PATHS_PER_LABEL", 8)
-    edges = [("top", f"0{a}") for a in range(3)]
-    edges += [(f"0{a}", f"1{b}") for a in range(3) for b in range(3)] + [(f"1{b}", "end") for b in range(3)]
+def test_a_label_with_too_many_paths_asks_for_the_path() -> None:
+    levels = [["top"], *([f"{level}{node}" for node in range(3)] for level in range(9)), ["end"]]
+    edges = [(parent, child) for above, below in pairwise(levels) for parent in above for child in below]
     layers = Layers.of(Taxonomy.from_edges(edges))
-    with pytest.raises(LabelError, match="row 0: label 'end' has 9 paths, more than 8; give the path itself"):
+    with pytest.raises(LabelError, match="row 0: label 'end' has 19,683 paths, more than 10,000; give the path itself"):
         Traces.encode(layers, ["end"])
-    assert Traces.encode_paths(layers, [("01", "12", "end")]).decode() == ["end"]
+    path = [*(f"{level}1" for level in range(9)), "end"]
+    assert Traces.encode_paths(layers, [path]).decode() == ["end"]
 
 
 def test_no_rows_are_valid() -> None:
