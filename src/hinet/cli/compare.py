@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # imported when the command runs, so that --help is fast
 
 TEST_HELP = "File of test rows (default: those of --split, else a fifth by hash, or validation.txt of a folder)."
 MODELS_HELP = "Comma-separated: flatten, paper, paper-masked, default, skip-level-squared-masked…"
-PLOT = Path("compare.png")
 
 
 @seed_options
@@ -39,7 +38,7 @@ def compare(
     ] = None,
     width: Annotated[int | None, option("Width of the feature layer (default: that of the network).", min=1)] = None,
     out: Annotated[Path, option("JSON file for the results.")] = Path("compare.json"),
-    plot: Annotated[Path, option("File for the plot: .png, .svg or .pdf.")] = PLOT,
+    plot: Annotated[Path, option("File for the plot: .png, .svg or .pdf.")] = Path("compare.png"),
 ) -> None:
     """Train flat and hierarchical networks with the same features and budget; needs the extra 'torch'.
 

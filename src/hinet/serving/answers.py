@@ -28,8 +28,9 @@ from hinet.engine import Found
 from hinet.engine.model.targets import Targets
 from hinet.engine.search.odds_scaling import odds_shift
 from hinet.ragged import gather, offsets_of
+from hinet.serving.nodes import Nodes
 from hinet.serving.rows import reads_rows
-from hinet.taxonomy import STOP, VIRTUAL_ROOT
+from hinet.taxonomy import STOP
 
 MAX_CACHED_LABELS = 1 << 20  # a DAG may have more paths than memory can hold
 MEANING = " (meaning)"  # suffix of a word in the name of a feature: the contribution of its vector
@@ -60,6 +61,11 @@ class Answerer:
     def fitted(self) -> Fitted:
         """The fitted model."""
         return self.model.fitted
+
+    @cached_property
+    def nodes(self) -> Nodes:
+        """The taxonomy of the model."""
+        return Nodes(self.model.fitted.codec)
 
     def answer(self, inputs: Any, question: Question) -> list[Json]:
         """Return the answer to every text or row; a blank text has an empty answer."""
@@ -107,7 +113,7 @@ class Answerer:
     def _trace(self, path: list[int], step_probability: Sequence[float], probability: float) -> Json:
         """Return a path of nodes below the root as a trace."""
         steps = [
-            {"node": self._ids[node], "title": self._titles[node], "probability": p, "siblings": None}
+            {"node": self.nodes.ids[node], "title": self.nodes.titles[node], "probability": p, "siblings": None}
             for node, p in zip(path, step_probability, strict=True)
         ]
         return {**self._label(path, probability), "steps": steps, "below": None}
@@ -117,8 +123,8 @@ class Answerer:
         end = path[-1] if path else self.fitted.codec.taxonomy.root
         return {
             "label": self._label_text(path),
-            "node": self._ids[end],
-            "title": self._titles[end],
+            "node": self.nodes.ids[end],
+            "title": self.nodes.titles[end],
             "probability": probability,
         }
 
@@ -188,10 +194,10 @@ class Answerer:
             node = int(layers.node[group if neuron == STOP else neuron])
             nodes.append(
                 {
-                    "node": self._ids[node],
-                    "title": self._titles[node],
+                    "node": self.nodes.ids[node],
+                    "title": self.nodes.titles[node],
                     "probability": min(float(probability[option]), 1.0),
-                    "children": self._children[node],
+                    "children": self.nodes.child_counts[node],
                     "stops": neuron == STOP,
                 }
             )
@@ -220,7 +226,7 @@ class Answerer:
 
         def option(name: str) -> Json:
             node = parent if name == STOPS else taxonomy.position(name)
-            return {"node": self._ids[node], "title": self._titles[node], "stops": name == STOPS}
+            return {"node": self.nodes.ids[node], "title": self.nodes.titles[node], "stops": name == STOPS}
 
         return {
             "chosen": option(step.chosen),
@@ -234,25 +240,6 @@ class Answerer:
             "others": step.others,
             "rest": step.rest,
         }
-
-    # Nodes by number, the virtual root last
-
-    @cached_property
-    def _ids(self) -> tuple[str, ...]:
-        taxonomy = self.fitted.codec.taxonomy
-        return (*taxonomy.ids, "") if taxonomy.root == VIRTUAL_ROOT else taxonomy.ids
-
-    @cached_property
-    def _titles(self) -> tuple[str, ...]:
-        """Titles, or ids of nodes without a title."""
-        taxonomy = self.fitted.codec.taxonomy
-        titles = tuple(title or node for title, node in zip(taxonomy.titles, taxonomy.ids, strict=True))
-        return (*titles, "") if taxonomy.root == VIRTUAL_ROOT else titles
-
-    @cached_property
-    def _children(self) -> list[int]:
-        taxonomy = self.fitted.codec.taxonomy
-        return [*np.diff(taxonomy.child_lists[1]).tolist(), len(taxonomy.tops)]
 
     @cached_property
     def _is_tree(self) -> bool:

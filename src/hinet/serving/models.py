@@ -19,7 +19,6 @@ from hinet.classifier.model_folder import MANIFEST, OURS, read_evaluation, read_
 from hinet.compiled import compile_from_now_on
 from hinet.errors import HiNetError, quoted
 from hinet.serving.answers import Answerer, Question
-from hinet.serving.nodes import Nodes
 from hinet.serving.problems import ProblemError
 from hinet.serving.rows import read_rows, reads_rows
 
@@ -62,11 +61,6 @@ class ServedModel:
         """The answers of the model."""
         return Answerer(self.model)
 
-    @cached_property
-    def nodes(self) -> Nodes:
-        """The taxonomy of the model."""
-        return Nodes(self.model.fitted.codec)
-
     def warm_up(self) -> None:
         """Answer every kind of question once, so that no request waits for compilation."""
         if reads_rows(self.model):
@@ -78,7 +72,7 @@ class ServedModel:
         for question in (Question(), Question(3, 0.5, 5, True)):
             self.answerer.answer(inputs, question)
         self.answerer.explain(inputs[:1], None, 5)
-        self.nodes.search("a", 0, 1)
+        self.answerer.nodes.search("a", 0, 1)
 
     @cached_property
     def examples(self) -> list[str]:

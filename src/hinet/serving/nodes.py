@@ -70,9 +70,9 @@ class Nodes:
 
     def _describe(self, node: int) -> Json:
         return {
-            "node": self.taxonomy.ids[node],
-            "title": self.taxonomy.titles[node] or self.taxonomy.ids[node],
-            "children": int(self._child_counts[node]),
+            "node": self.ids[node],
+            "title": self.titles[node],
+            "children": self.child_counts[node],
             "is_label": bool(self._is_label[node]),
         }
 
@@ -100,9 +100,23 @@ class Nodes:
                 matches.setdefault(node, (node, entry.kind, entry.texts[number]))
         return list(matches.values())
 
+    # By position of the node, the virtual root last
+
     @cached_property
-    def _child_counts(self) -> Any:
-        return np.diff(self.taxonomy.child_lists[1])
+    def ids(self) -> tuple[str, ...]:
+        """Ids of all nodes."""
+        return (*self.taxonomy.ids, "") if self.taxonomy.root == VIRTUAL_ROOT else self.taxonomy.ids
+
+    @cached_property
+    def titles(self) -> tuple[str, ...]:
+        """Titles of all nodes, or ids of nodes without a title."""
+        titles = tuple(title or node for title, node in zip(self.taxonomy.titles, self.taxonomy.ids, strict=True))
+        return (*titles, "") if self.taxonomy.root == VIRTUAL_ROOT else titles
+
+    @cached_property
+    def child_counts(self) -> list[int]:
+        """Numbers of children of all nodes."""
+        return [*np.diff(self.taxonomy.child_lists[1]).tolist(), len(self.taxonomy.tops)]
 
     @cached_property
     def _is_label(self) -> Any:

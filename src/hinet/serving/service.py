@@ -263,12 +263,12 @@ class Service:
             node = taxonomy.position(asked.node)
         else:
             raise ProblemError(404, "not-found", "there is no such node in the taxonomy")
-        return _of(model, model.nodes.page(node, asked.offset, asked.limit))
+        return _of(model, model.answerer.nodes.page(node, asked.offset, asked.limit))
 
     async def search(self, asked: schemas.SearchQuery) -> Json:
         """Search the taxonomy."""
         model = self.models.get(asked.model)
-        return _of(model, await self.work(model.nodes.search, asked.q, asked.offset, asked.limit))
+        return _of(model, await self.work(model.answerer.nodes.search, asked.q, asked.offset, asked.limit))
 
     # Feedback
 
