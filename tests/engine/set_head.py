@@ -13,7 +13,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid, so
 from hinet.engine.model.targets import Targets
 from hinet.networks.heads import HeadSettings, SiblingHead
 from hinet.networks.targets import TargetBatch
-from hinet.ragged import offsets_of
+from hinet.ragged import offsets_of, positions
 from hinet.taxonomy import Layers
 
 
@@ -50,7 +50,7 @@ class SetHead(SiblingHead):
         labels = np.bincount(targets.label_row.cpu().numpy(), minlength=targets.rows)
         order = torch.argsort(targets.label_row, stable=True)
         nodes = targets.label_node[order].cpu().numpy()
-        row, option, wanted = Targets.of_sets(self.layers, nodes, offsets_of(labels)).visited_options()
+        row, option, wanted = visited_options(Targets.of_sets(self.layers, nodes, offsets_of(labels)))
         weight_row = torch.zeros(self.graph.options, dtype=torch.int64)
         weight_row[self.free_options.cpu()] = torch.arange(len(self.free_options))
         rows, truth = torch.from_numpy(row).to(logits.device), torch.from_numpy(wanted).to(logits)
@@ -82,3 +82,18 @@ class SetHead(SiblingHead):
         ends = torch.zeros_like(nodes)
         ends[self.graph.stop_neurons] = nodes[self.graph.stop_neurons] * p[self.graph.stop_options]
         return nodes, ends
+
+
+def visited_options(targets: Targets) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return row and number of all options in the groups of sets of labels, and which of them apply."""
+    layers, arrays = targets.layers, targets.arrays
+    sizes = np.where(layers.has_choice, np.diff(layers.option_offsets), 0)
+    row, step = targets.row_steps()
+    group = arrays.step_group[step]
+    starts = offsets_of(sizes[group])
+    choices = np.diff(arrays.choice_offsets)[step]
+    choice = positions(arrays.choice_offsets[step], choices)
+    free = np.repeat(sizes[group] > 0, choices)
+    wanted = np.zeros(starts[-1], bool)
+    wanted[(np.repeat(starts[:-1], choices) + arrays.choice_option[choice])[free]] = True
+    return np.repeat(row, sizes[group]), positions(layers.option_offsets[group], sizes[group]), wanted

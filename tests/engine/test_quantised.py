@@ -18,7 +18,7 @@ from hinet.compiled import interpreting
 from hinet.data.matrices import SparseMatrix
 from hinet.engine import DeepExpert, EngineSettings, FusedModel, Search, ValidationRows, fit
 from hinet.engine.model.fused import with_merged
-from hinet.engine.training.redundancy import merged_columns
+from hinet.engine.training.rows import merged_columns
 from hinet.quantised import LEVELS, float_rows, quantise_rows
 
 LABELS = ["x", "y", "z", "b"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hinet.data.matrices import SparseMatrix
 from hinet.data.text import TextFeatures, TextSettings
 from hinet.engine import EngineSettings
-from hinet.engine.training.redundancy import is_redundant, repeated_share
+from hinet.engine.training.rows import is_redundant, repeated_share
 
 
 @given(st.integers(0, 10_000), st.integers(1, 6), st.integers(1, 12))

@@ -25,7 +25,7 @@ from hinet.engine.training.wide import IN_TRAINING
 from hinet.engine.training.wide_kernels import WideWeights, find_weights
 from hinet.networks import Targets as TorchTargets
 from tests.engine.fused_network import FusedNetwork, wide_matrix
-from tests.engine.set_head import SetHead
+from tests.engine.set_head import SetHead, visited_options
 from tests.engine.test_parity import (
     CLOSE,
     FIRST_ROW,
@@ -126,7 +126,7 @@ def test_a_node_stands_below_its_narrowest_parent() -> None:
 def test_targets_are_the_groups_below_all_nodes_that_a_row_has(case: Case) -> None:
     traces = some_traces(case, 3)
     layers, taxonomy = case.layers, case.layers.taxonomy
-    row, option, wanted = Targets.of(traces).visited_options()
+    row, option, wanted = visited_options(Targets.of(traces))
     for number, labels in enumerate(traces.decode_sets()):
         has = {taxonomy.root}
         for label in labels:

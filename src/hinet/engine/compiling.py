@@ -38,8 +38,8 @@ from hinet.engine.search.search_kernels import best_traces
 from hinet.engine.settings import EngineSettings
 from hinet.engine.training.context import ValidationRows
 from hinet.engine.training.fit import fit
-from hinet.engine.training.redundancy import merged_columns, repeated_share
 from hinet.engine.training.relearning import option_targets, taught
+from hinet.engine.training.rows import merged_columns, repeated_share
 from hinet.engine.training.target_kernels import max_sizes, mixed_cost
 from hinet.parameters import resolve_threads
 from hinet.taxonomy import Layers, Taxonomy

@@ -219,19 +219,6 @@ class Targets:
         mass = np.repeat(arrays.entry_share, np.diff(arrays.step_offsets)[arrays.entry_target])
         return np.bincount(arrays.step_group[self.row_steps()[1]], mass, len(self.layers.node)).astype(np.float64)
 
-    def visited_options(self) -> tuple[Ints, Ints, NDArray[np.bool_]]:
-        """Return row and number of all options in the groups of sets of labels, and which of them apply."""
-        sizes = np.where(self.layers.has_choice, np.diff(self.layers.option_offsets), 0)
-        row, step = self.row_steps()
-        group = self.arrays.step_group[step]
-        starts = offsets_of(sizes[group])
-        choices = np.diff(self.arrays.choice_offsets)[step]
-        choice = positions(self.arrays.choice_offsets[step], choices)
-        free = np.repeat(sizes[group] > 0, choices)
-        wanted = np.zeros(starts[-1], bool)
-        wanted[(np.repeat(starts[:-1], choices) + self.arrays.choice_option[choice])[free]] = True
-        return np.repeat(row, sizes[group]), positions(self.layers.option_offsets[group], sizes[group]), wanted
-
     def row_steps(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the row and the number of every step of targets, one target per row."""
         arrays = self.arrays

@@ -128,36 +128,21 @@ class Job(ABC):
         """Train on rows chunk by chunk and return their share of the mean cost of the epoch.
 
         The rate decays to zero over all epochs. An epoch has ``total`` rows, by default these, and ``before`` of them
-        came earlier.
+        came earlier. Workers that share the rows train on their own ones, with regular exchanges.
         """
         rates = rate * (1 - epoch / self.epochs), rate * (1 - (epoch + 1) / self.epochs)
-        if self.shared is not None:
-            return self._train_shared(self.shared, order, rates, advance, train)
-        total = len(order) if total is None else total
-        cost = 0.0
-        for first in range(0, len(order), CHUNK):
-            chunk = RowChunk(order[first : first + CHUNK], before + first, total, rates)
-            cost += float(train(chunk))
-            advance(len(chunk.order))
-        return cost / max(total, 1)
-
-    def _train_shared(
-        self,
-        shared: SharedRows,
-        order: NDArray[np.int64],
-        rates: tuple[float, float],
-        advance: Callable[[int], None],
-        train: Callable[[RowChunk], float],
-    ) -> float:
-        """Train on this worker's rows with regular exchanges; return the mean cost of the rows of all workers."""
-        shared.start()
-        pieces = shared.own(order)
-        total, done, cost = sum(map(len, pieces)), 0, 0.0
+        shared, pieces = self.shared, [order]
+        if shared is not None:
+            shared.start()
+            pieces = shared.own(order)
+        total = sum(map(len, pieces)) if total is None or shared is not None else total
+        done, cost = before if shared is None else 0, 0.0
         for piece in pieces:
             for first in range(0, len(piece), CHUNK):
                 chunk = RowChunk(piece[first : first + CHUNK], done, total, rates)
                 cost += float(train(chunk))
                 done += len(chunk.order)
                 advance(len(chunk.order))
-            shared.exchange()
-        return shared.mean_cost(cost, total)
+            if shared is not None:
+                shared.exchange()
+        return cost / max(total, 1) if shared is None else shared.mean_cost(cost, total)

@@ -1,11 +1,16 @@
-"""Training rows: all in memory, or streamed from disk in blocks with a sample in memory."""
+"""Training rows: all in memory, or streamed from disk in blocks with a sample in memory.
+
+Features are redundant if many columns equal each other. Character n-grams are: those of a rare word occur in the same
+rows with the same values. Dropping redundant features at random makes an expert rely less on single ones. If every word
+counts, dropping features costs accuracy.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,18 +18,12 @@ from numpy.typing import NDArray
 from hinet.data import Traces
 from hinet.data.matrices import SparseMatrix, check_count, is_for_kernels, validate_weights
 from hinet.data.spill import Spill, StoredBlock
+from hinet.engine.model.column_kernels import MIX, column_digests
 from hinet.engine.model.experts import Floats
 from hinet.engine.model.fused import with_merged
 from hinet.engine.model.targets import Targets
 from hinet.engine.settings import EngineSettings
 from hinet.engine.training.jobs import BlockObjectives, Objective, parts_of
-from hinet.engine.training.redundancy import (
-    MIN_REPEATED,
-    ColumnDigests,
-    is_redundant,
-    may_be_redundant,
-    merged_columns,
-)
 from hinet.engine.training.whitening import whitened
 from hinet.errors import HiNetError
 from hinet.memory import GB, total_memory
@@ -34,8 +33,63 @@ SAMPLE_SHARE = 0.1  # share of memory for streamed rows that the wide expert tra
 VALUE_BYTES = 8  # bytes per value in memory
 MAX_VALUES = 1 << 40  # values of the sample if the memory limit is infinite
 MIN_SAMPLE = 10_000  # rows of the sample that are kept when memory is short
+MIN_REDUNDANT_ROWS = 1_000  # columns of fewer rows are equal by chance
+MIN_REDUNDANT_FEATURES = 32  # minimum mean number of features per row
+MIN_REPEATED = 0.2  # share of all values; at most 1/8 for words and pairs of words, 1/4 for character n-grams
 
 MakeObjective: TypeAlias = Callable[[SparseMatrix, Targets], Objective]
+
+
+class ColumnDigests(NamedTuple):
+    """Digest and number of values of each column; equal columns have equal digests."""
+
+    digests: NDArray[np.uint64]
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: SparseMatrix, features: int) -> ColumnDigests:
+        """Return the digests of the columns of rows."""
+        return cls(*column_digests(rows, features))
+
+    def with_block(self, number: int, more: ColumnDigests) -> ColumnDigests:
+        """Return the digests after one more block of rows with this number."""
+        salt = np.uint64((2 * number + 1) * int(MIX) % (1 << 64))  # odd, and different for each block
+        return ColumnDigests(self.digests + salt * more.digests, self.counts + more.counts)
+
+    def repeated_share(self) -> float:
+        """Return the share of values in columns that equal another column; columns with one value do not count."""
+        digests, counts = self.digests[self.counts > 1], self.counts[self.counts > 1]
+        _, inverse, columns = np.unique(digests, return_inverse=True, return_counts=True)
+        return float(counts[columns[inverse] > 1].sum() / max(int(self.counts.sum()), 1))
+
+    def merged(self, dense: int) -> NDArray[np.int32]:
+        """Return a number for each column, the same for equal columns, then for ``dense`` distinct columns."""
+        _, first, inverse = np.unique(self.digests, return_index=True, return_inverse=True)
+        rank = np.empty(len(first), np.int32)
+        rank[np.argsort(first)] = np.arange(len(first))
+        return np.append(rank[inverse], len(first) + np.arange(dense, dtype=np.int32))
+
+
+def repeated_share(rows: SparseMatrix, features: int) -> float:
+    """Return the share of values in columns that equal another column; columns with one value do not count."""
+    return ColumnDigests.of(rows, features).repeated_share()
+
+
+def merged_columns(rows: SparseMatrix, features: int) -> NDArray[np.int32]:
+    """Return a number for each column, the same for equal columns, in order of first appearance."""
+    dense = rows.dense.shape[1]
+    return ColumnDigests.of(rows, features - dense).merged(dense)
+
+
+def may_be_redundant(rows: int, values: int) -> bool:
+    """Return whether there are enough rows and values for features to be redundant."""
+    return rows >= MIN_REDUNDANT_ROWS and values >= MIN_REDUNDANT_FEATURES * rows
+
+
+def is_redundant(rows: SparseMatrix, features: int) -> bool:
+    """Return whether many rows have many redundant features."""
+    many = may_be_redundant(rows.row_count, len(rows.indices))
+    return many and repeated_share(rows, features) >= MIN_REPEATED
 
 
 @dataclass(frozen=True, eq=False)
