@@ -1,4 +1,4 @@
-"""The experts of the fused model: a new one is a module of this package and one line in each table below.
+"""The experts of the fused model.
 
 - *deep*: hidden units from embeddings of the features, then a linear function for each option
 - *wide*: one weight for each feature and option that were seen together
@@ -7,6 +7,16 @@
 
 The logit of an option is a weighted sum over the experts. If an expert scores labels, its score of an option is the
 log-sum-exp of the labels below it, so that each expert by itself is a proper distribution over labels.
+
+To add an expert:
+
+1. Write a module of this package with a NamedTuple of its arrays, its inlined scoring functions and a subclass of
+   :class:`ExpertRecord`. Its class for training, an ``ExpertTraining``, may be in the same module.
+2. Add it to the tables below: ``EXPERTS``, ``Mix``, ``Experts`` and the indices.
+3. Call its scoring functions in :mod:`hinet.engine.search.scoring_kernels`.
+4. Write its tests.
+
+Saving, loading, explanations, export, transfer, training, checkpoints and compilation follow from the record.
 """
 
 from __future__ import annotations
