@@ -106,15 +106,15 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         columns and text of few short values are categories; a column with another code in every row is an id. See
         ``columns_`` for the result.
     decoding : {"map", "expected_f1", "label"}, default="map"
-        What ``predict`` returns: ``"map"`` the label of the most probable trace, ``"expected_f1"`` the node with the
+        The answer of ``predict``: ``"map"`` the label of the most probable trace, ``"expected_f1"`` the node with the
         best expected hierarchical F1, ``"label"`` the most probable label. The first and the last differ in a DAG
         only.
     multilabel : "auto" or bool, default="auto"
         Whether rows may have several labels, so that each label has a probability of its own and predictions are sets.
         ``"auto"`` is True if a row of ``y`` is a set of several. False shares such a row among its labels.
     objective : {"micro_f1", "macro_f1"} or float, default="micro_f1"
-        What the thresholds of sets are learned for, on validation rows and by :meth:`calibrate`: an F1, or a number,
-        the precision that predicted labels should have. Without validation rows the threshold is 0.5.
+        The objective of the thresholds of sets, which are learned on validation rows and by :meth:`calibrate`: an F1,
+        or a number, the precision that predicted labels should have. Without validation rows the threshold is 0.5.
     thresholds_by : {"all", "level"}, default="all"
         Whether sets have one threshold for all labels, or one for each level.
     class_weight : dict, "balanced" or None, default=None
@@ -125,35 +125,36 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         or the best epoch, and :meth:`calibrate` uses them if it gets no rows. Labels whose rows are all held out are
         not learned, and their rows count as wrong. None holds out nothing.
     effort : {"quick", "default"}, default="default"
-        How much is trained where the parameters below leave it open. ``"quick"`` trains one narrow member for half
+        Amount of training where the parameters below are None. ``"quick"`` trains one narrow member for half
         the epochs, and no wide expert where there is a flat one. For the fused engine only.
     width : int, default=None
         Hidden units of the deep expert, or of the network. None chooses by the number of labels (fused) or 256 (torch).
     members : int, default=None
-        How many deep and flat experts to train from different starts and to average. None is 2, or 3 for an encoder
-        and for rows of several columns, or 1 from 100,000 rows or 10,000,000 values on. With vectors or numbers, the
-        last of several goes by words and categories alone. For the fused engine only.
+        Number of deep and flat experts that start from different random weights and are averaged. None is 2, or 3 for
+        an encoder and for rows of several columns, or 1 from 100,000 rows or 10,000,000 values on. With vectors or
+        numbers, the last of several members ignores dense columns. For the fused engine only.
     epochs : int, default=None
         Passes of the deep expert, or the network, over the rows. None chooses by the number of rows; for an encoder
         that is fine-tuned it is 3.
     dropout : float, default=None
-        Share of hidden units that are left out of each row at random. None is 0.3, or 0 where the engine leaves out
+        Share of hidden units dropped at random for each row. None is 0.3, or 0 where the engine leaves out
         features instead; torch has its own default.
     feature_dropout : float, default=None
-        Share of features that are left out of each row at random. None is 0.4 if there are many rows whose features
+        Share of features dropped at random for each row. None is 0.4 if there are many rows whose features
         repeat each other, as character n-grams do, and ``dropout`` is not given, else 0. For the fused engine only.
     wide : bool, default=True
-        Whether to train the wide expert, a linear model beside the deep one. For the fused engine only.
+        Whether to train the wide expert, a linear model in addition to the deep one. For the fused engine only.
     flat : bool, default=None
         Whether to train the flat expert, one softmax over all labels of a tree. None does so for at most 2,048 labels
         with at least 8 rows each on average. For the fused engine only.
     prior_strength : float, default=None
-        How much rare labels gain in training (logit adjustment); 0 is not at all. None is 0.3 (fused) or 0.6 (torch).
+        Strength of the logit adjustment, which favours rare labels in training; 0 turns it off. None is 0.3 (fused)
+        or 0.6 (torch).
     patience : int, default=None
         Epochs without a better result on validation rows after which training stops and keeps the best epoch. None
         trains all epochs.
     memory_limit : float, default=None
-        Gigabytes that training may take; more is refused before it starts. None is what the machine has.
+        Gigabytes that training may take; more is refused before it starts. None is the memory of the machine.
     keep_examples : bool, default=True
         Whether the model keeps some training and validation rows, as features, in at most 5% of its size or 1 MB.
         :meth:`partial_fit` trains on the training rows again and is checked and calibrated on the validation rows;
@@ -169,7 +170,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         A folder for checkpoints of the fused engine, or of an encoder that is fine-tuned. An interrupted ``fit``
         resumes from them. None keeps none.
     checkpoint_every : float, default=0.0
-        Least seconds between two checkpoints; 0 keeps one after each epoch.
+        Minimum seconds between two checkpoints; 0 keeps one after each epoch.
     random_state : int, RandomState or None, default=0
         The seed; None is 0. The same seed gives the same model; with torch only with the same number of threads.
     n_jobs : int, default=None
@@ -197,14 +198,14 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     columns_ : dict
         The names of the columns of each kind, if rows are those of a frame.
     taxonomy_change_ : TaxonomyChange
-        What the last :meth:`update_taxonomy` added, moved, renamed and removed.
+        Nodes that the last :meth:`update_taxonomy` added, moved, renamed and removed.
     calibration_ : Calibration
         The result of :meth:`calibrate`. More rows or another taxonomy renew it on validation rows that the model
         keeps, or remove it and the two below if it keeps fewer than 100.
     update_check_ : UpdateCheck
         The score of rows that the model keeps, before and after the last update, if it keeps any.
     temperature_ : float
-        What :meth:`calibrate` divided the logits by.
+        The number that :meth:`calibrate` divided the logits by.
     min_confidence_ : float
         The threshold that :meth:`calibrate` found for its ``risk``.
 
@@ -301,10 +302,10 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         X : texts, CSR matrix, 2-D array or frame
             A list, Arrow array, pandas or polars column of texts, or a frame of one such column; or features; or a
-            frame of pandas or polars, or an Arrow table, with columns of text, numbers, categories and vectors.
+            pandas or polars DataFrame, or an Arrow table, with columns of text, numbers, categories and vectors.
         y : labels
-            One a row: a node id, a path from the top (a tuple, a text ``A > B``, or a row of a 2-D array or frame with
-            empty cells at its end), or any label if there is no taxonomy; several as a set.
+            One per row: a node id, a path from the top (a tuple, a text ``A > B``, or a row of a 2-D array or frame
+            with empty cells at its end), or any label if there is no taxonomy; several as a set.
         sample_weight : array of shape (n,), default=None
             The weight of each row; only the ratios count. None weights all rows alike.
         valid : pair of rows and labels, default=None
@@ -354,13 +355,14 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The rows are read twice: once to count labels and n-grams, once to write them to disk as features, in the folder
         of ``checkpoint`` or a temporary one, from where the experts train. Each block on disk is a random part of all
         rows. They are removed at the end. Memory depends on the features and the labels, not on the rows: at most a
-        million features, and fewer where ``memory_limit`` is short. The wide expert trains on a random part of many
-        rows, and some rows are then held out to weight the experts.
+        million features, and fewer if ``memory_limit`` is small. The wide expert trains on a random part of many
+        rows, and some rows are then held out to weight the experts. A stream of at most 20,000 rows with little text
+        trains in memory, with the same result as :meth:`fit`.
 
         Parameters
         ----------
-        source : iterable of pairs of rows and labels, or function that returns one
-            Each pair is as for :meth:`fit`: texts, or a frame, and their labels. ``LabelledTables`` of
+        source : iterable of (X, y) or (X, y, sample_weight), or function that returns one
+            Each chunk is as for :meth:`fit`: texts, or a frame, and their labels. ``LabelledTables`` of
             ``hinet.data.tables`` reads files.
         valid : pair of rows and labels, default=None
             Validation rows, instead of ``validation_fraction``, which holds out 20,000 rows at most.
@@ -503,7 +505,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 raise HiNetError("update_taxonomy got labels y without rows; give both X and y, or X alone")
             y = checked_labels(y, rows.shape[0])
         if self.fitted_.codec.sets is not None and rows is not None and y is None:
-            raise HiNetError("rows without labels cannot teach a model of several labels a row; give y too, or no X")
+            raise HiNetError("rows without labels cannot train a model of several labels per row; give y too, or no X")
         change = TaxonomyChange.between(self.taxonomy_, new, renamed)
         fitted = transfer_fitted(self.fitted_, codec_in_taxonomy(self.fitted_.codec, new, renamed or {}), renamed, rows)
         calibration = getattr(self, "calibration_", None)
@@ -591,7 +593,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X : rows
             As for :meth:`fit`.
         k : int, default=1
-            How many traces a row, all different.
+            Number of different traces per row.
         """
         return PredictedTraces(self.fitted_.predictor.traces(self._rows_to_predict(X), k), self.fitted_.codec)
 
@@ -606,7 +608,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X : rows
             As for :meth:`fit`.
         k : int, default=1
-            How many labels a row, all different.
+            Number of different labels per row.
         """
         labels = self.fitted_.predictor.top_labels(self._rows_to_predict(X), k)
         return PredictedLabels(PredictedTraces(labels.found, self.fitted_.codec), labels.probability)
@@ -661,9 +663,9 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Temperature scaling divides all logits by one number; in a tree of the fused engine a slope then lowers
         probabilities that are too high and raises those that are too low, and texts learn how far to trust answers
         where words are unknown. If that does not improve rows that did not determine the scale, by cross-validation,
-        probabilities stay as they are. For rows with several labels the thresholds of ``predict`` are then learned anew
-        for ``objective``. With ``risk``, one half of the rows, drawn by ``random_state``, determines these two and the
-        other half ``min_confidence_``; fewer than 200 rows determine only ``min_confidence_``.
+        probabilities stay as they are. For rows with several labels the thresholds of ``predict`` are then learned
+        again for ``objective``. With ``risk``, one half of the rows, drawn by ``random_state``, determines these two
+        and the other half ``min_confidence_``; fewer than 200 rows determine only ``min_confidence_``.
 
         Parameters
         ----------
@@ -690,7 +692,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         validate_share("certainty", certainty)
         held = self._held_out(X, y)
         if self.fitted_.codec.sets is not None and risk is not None:
-            raise HiNetError("`risk` is for one label a row; for sets of labels set `objective` to a precision")
+            raise HiNetError("`risk` is for one label per row; for sets of labels set `objective` to a precision")
         temperature = getattr(self, "temperature_", 1.0)
         self.fitted_, calibration = calibrated(self.fitted_, held, risk, certainty, temperature, vars(self))
         self._set_calibration(calibration)
@@ -741,7 +743,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         label : label, default=None
             The label to explain, in the form of the training labels. None explains the prediction.
         most : int, default=10
-            How many features of each step to list.
+            Maximum number of features to list per step.
         """
         most = MAX_REASONS.validate("most", most)
         X = self._readable(one_row(x))

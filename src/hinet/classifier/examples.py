@@ -19,22 +19,22 @@ from hinet.files.schema import FINITE, Schema, check_arrays, floats, indices, of
 from hinet.ragged import gather, offsets_of
 from hinet.taxonomy import Layers, Taxonomy
 
-SHARE_OF_MODEL = 0.05  # bytes of kept rows relative to those of the model
-MIN_BYTES = 1_000_000  # for small models
-HELD_OUT_SHARE = 0.5  # of the bytes of kept rows: at most for validation rows, if there are any
+SHARE_OF_MODEL = 0.05  # size of kept rows relative to the model
+MIN_BYTES = 1_000_000  # room for kept rows in small models
+HELD_OUT_SHARE = 0.5  # maximum share of validation rows in the bytes of kept rows
 MAX_EXAMPLES = 50_000
 MAX_LOSS = 0.002  # maximum loss of the score in an update without a warning
-CHECK_EVERY = 5  # one in so many kept training rows is checked
+CHECK_EVERY = 5  # every fifth kept training row is checked
 EXAMPLES, HELD_OUT = "examples", "held_out"  # names of training rows and validation rows in a file
 
 
 def bytes_to_keep(bytes_of_model: int) -> int:
-    """Return how many bytes the rows that a model keeps may take."""
+    """Return the maximum size of the rows that a model keeps."""
     return int(max(MIN_BYTES, SHARE_OF_MODEL * bytes_of_model))
 
 
 def _schema(name: str, *, is_dense: bool, has_offsets: bool) -> Schema:
-    """Return what the arrays of kept rows must be; without offsets each row has one label."""
+    """Return the schema of the arrays of kept rows; without offsets each row has one label."""
     labels = "labels" if has_offsets else "rows"
     dense = {f"{name}.rows": floats("rows", "features", low=-FINITE, high=FINITE)}
     sparse = {
@@ -54,7 +54,7 @@ class Examples:
     """
 
     rows: Any
-    nodes: NDArray[np.int64]  # those of row i are label_offsets[i]:label_offsets[i + 1]
+    nodes: NDArray[np.int64]  # labels of row i are nodes[label_offsets[i]:label_offsets[i + 1]]
     offsets: NDArray[np.int64] | None = None  # None: each row has one label
 
     @classmethod
@@ -81,7 +81,7 @@ class Examples:
 
     @property
     def label_offsets(self) -> NDArray[np.int64]:
-        """(n + 1,) Where the labels of each row begin."""
+        """(n + 1,) Start of the labels of each row."""
         return np.arange(len(self) + 1) if self.offsets is None else self.offsets
 
     def truth(self, taxonomy: Taxonomy) -> Truth:
@@ -97,7 +97,7 @@ class Examples:
         return self.take(self.choice(room, seed)).as_kept()
 
     def choice(self, room: int, seed: int) -> NDArray[np.int64]:
-        """Return which rows :meth:`chosen` takes, in their order; their values do not matter."""
+        """Return the numbers of the rows that :meth:`chosen` takes, in order; they depend on sizes and labels only."""
         order = np.random.default_rng(seed).permutation(len(self))
         label = self._rarest_labels()
         order = order[np.argsort(label[order], kind="stable")]
@@ -107,7 +107,7 @@ class Examples:
         return self._fitting(order[np.lexsort((tie, rank))], room)
 
     def evenly_chosen(self, room: int, seed: int) -> Examples:
-        """Return a random sample of the rows that fits into ``room`` bytes, whatever their labels."""
+        """Return a random sample of the rows that fits into ``room`` bytes, regardless of labels."""
         order = np.random.default_rng(seed).permutation(len(self))
         return self.take(self._fitting(order, room)).as_kept()
 
@@ -117,13 +117,13 @@ class Examples:
         return np.sort(order[np.cumsum(self._sizes()[order]) <= room])
 
     def _rarest_labels(self) -> NDArray[np.int64]:
-        """(n,) The label of each row that the fewest rows have; -1 for a row without labels."""
+        """(n,) The rarest label of each row; -1 for a row without labels."""
         if self.offsets is None:
             return self.nodes
         owner = np.repeat(np.arange(len(self)), np.diff(self.offsets))
         rows_with = np.bincount(self.nodes)[self.nodes]
         rarest = np.full(len(self), -1)
-        order = np.lexsort((-self.nodes, -rows_with))  # the rarest last, which stays
+        order = np.lexsort((-self.nodes, -rows_with))  # the rarest is assigned last
         rarest[owner[order]] = self.nodes[order]
         return rarest
 
@@ -139,7 +139,7 @@ class Examples:
         return replace(self, rows=_as_one(self.rows)).rounded()
 
     def rounded(self) -> Examples:
-        """Return the rows as they are kept on disk: in half precision, unless a value is too large for that."""
+        """Return the rows in half precision, as on disk, unless a value is too large."""
         values = self.rows.data if is_sparse(self.rows) else self.rows
         with np.errstate(over="ignore"):
             half = values.astype(np.float16)
@@ -158,7 +158,7 @@ class Examples:
         return Examples.of_nodes(rows, np.concatenate([self.nodes, more.nodes]), counts)
 
     def moved(self, new_position: NDArray[np.int64]) -> tuple[Examples, NDArray[np.int64]]:
-        """Return the rows that still have labels in a changed taxonomy, or never had any, and which rows these are."""
+        """Return the rows that still have labels in a changed taxonomy, or never had any, and their numbers."""
         nodes = new_position[self.nodes]
         owner = np.repeat(np.arange(len(self)), np.diff(self.label_offsets))
         counts = np.bincount(owner[nodes >= 0], minlength=len(self))
@@ -176,11 +176,11 @@ class Examples:
         return self if has_held_out else self.take(np.flatnonzero(np.arange(len(self)) % CHECK_EVERY > 0))
 
     def checked(self) -> Examples:
-        """Return the training rows that show what an update forgets, if there are no validation rows."""
+        """Return the training rows that an update is checked on if there are no validation rows."""
         return self.take(np.arange(0, len(self), CHECK_EVERY))
 
     def _sizes(self) -> NDArray[np.int64]:
-        """Return about the bytes that each row takes on disk, in half precision."""
+        """(n,) Return the approximate size of each row on disk, in half precision."""
         if isinstance(self.rows, MixedRows):
             of_value = 2 + np.min_scalar_type(self.rows.shape[1]).itemsize
             values = np.diff(self.rows.sparse.indptr).astype(np.int64) + self.rows.dense.shape[1]
@@ -192,11 +192,11 @@ class Examples:
 
     @property
     def nbytes(self) -> int:
-        """About how many bytes the rows take on disk."""
+        """Approximate size of the rows on disk."""
         return int(self._sizes().sum())
 
     def to_arrays(self, name: str) -> dict[str, NDArray[Any]]:
-        """Return the arrays that are kept on disk under a name, numbers in the fewest bytes that hold them."""
+        """Return the arrays to save under a name, with the smallest data types that hold the numbers."""
         rows = self.rows
         parts = [(rows.indptr, np.int64), (rows.indices, np.int32), (rows.data, np.float32)] if is_sparse(rows) else []
         parts = [*(parts or [(rows, np.float32)]), (self.nodes, np.int64)]
@@ -210,7 +210,7 @@ class Examples:
 
     @classmethod
     def pop_from(cls, arrays: dict[str, NDArray[Any]], name: str, *, features: int, nodes: int) -> Examples | None:
-        """Take the rows that were kept under a name out of the arrays of a model, if it has any.
+        """Remove the rows saved under a name from the arrays of a model and return them, if there are any.
 
         Raises
         ------
@@ -244,7 +244,7 @@ class UpdateCheck:
     Attributes
     ----------
     metric : {"accuracy", "micro_f1"}
-        What the score is: micro-F1 for sets of labels.
+        The metric; micro-F1 for sets of labels.
     before, after : float
         The score.
     rows : int
@@ -281,17 +281,17 @@ class UpdateCheck:
 
     @property
     def warning(self) -> str:
-        """The sentence that warns of a loss."""
+        """The warning about a loss."""
         return f"the update made old rows worse: {self}; train again with all rows to avoid that"
 
 
 def _as_one(rows: Any) -> Any:
-    """Return rows as one matrix: those with dense columns beside as CSR, which models read alike."""
+    """Return rows as one matrix; mixed rows become CSR, which models read in the same way."""
     return rows.tocsr() if isinstance(rows, MixedRows) else rows
 
 
 def _halved(array: NDArray[Any]) -> NDArray[Any]:
-    """Return fractions in half precision where that loses nothing, and other numbers as they are."""
+    """Return floats in half precision if that is exact, and other numbers unchanged."""
     if array.dtype.kind != "f":
         return array
     with np.errstate(over="ignore"):

@@ -56,8 +56,8 @@ class Fitted:
     fingerprint: dict[str, Any] = field(default_factory=dict)  # identifies the training data
     examples: Examples | None = None  # training rows; None if none are kept
     held_out: Examples | None = None  # validation rows
-    file: MappedFile | None = None  # of the weights of a loaded model
-    set_rule: SetRule | None = None  # for rows with several labels
+    file: MappedFile | None = None  # mapped file of the weights of a loaded model
+    set_rule: SetRule | None = None  # thresholds of sets; None for one label per row
 
     def trained_on_titles(self, count: int) -> Fitted:
         """Return the same, with ``count`` titles of labels counted separately from the training rows."""

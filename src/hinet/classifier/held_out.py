@@ -22,7 +22,7 @@ from hinet.data.text.text_input import as_arrow
 from hinet.engine.model.trust import Trust
 
 MAX_FOREIGN_ROWS = 2_000
-MIN_HELD_OUT_ROWS = 200  # with fewer held-out rows, trust is learned from training rows
+MIN_HELD_OUT_ROWS = 200  # fewer do not teach trust; training rows do
 USUAL = Trust(rate=2.5, power=4.0)  # between the values learned on ICD-10-CM and NAICS
 PULL = 1.0  # pull towards the previous trust, or the usual one, with the weight of one row
 RATES, POWERS = (1e-3, 50.0), (1.0, 10.0)

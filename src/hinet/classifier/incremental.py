@@ -37,11 +37,11 @@ from hinet.progress import Progress, SilentProgress
 from hinet.taxonomy import Taxonomy, TaxonomyChange
 
 # Chosen on training rows of NAICS that were held out, see docs/decisions/0047-updates.md.
-MIN_DEEP_RATE, MIN_DEEP_RATE_OF_NEW = 0.002, 0.02  # of the deep expert; for new labels, or without a wide expert
-DEEP_RATE_OF_SHARE = 0.2  # times the share of the new rows among all rows that were ever trained on
+MIN_DEEP_RATE, MIN_DEEP_RATE_OF_NEW = 0.002, 0.02  # the second with new labels or without a wide expert
+DEEP_RATE_OF_SHARE = 0.2  # factor of the share of new rows in all rows ever trained on
 WIDE_RATE_FACTOR = 8.0
-MIN_VISITS, MIN_EPOCHS, MAX_EPOCHS = 12_000, 4, 16  # rows that all epochs see together; few rows are seen more often
-NEW_SHARE, MAX_NEW_WEIGHT = 0.02, 4.0  # weight of the new rows relative to all kept rows, and at most of each
+MIN_VISITS, MIN_EPOCHS, MAX_EPOCHS = 12_000, 4, 16  # rows seen over all epochs; few rows get more epochs
+NEW_SHARE, MAX_NEW_WEIGHT = 0.02, 4.0  # weight of all new rows relative to kept rows; maximum weight per new row
 
 
 def transfer_fitted(
@@ -49,11 +49,11 @@ def transfer_fitted(
 ) -> Fitted:
     """Return the classifier transferred to the layers of another label codec.
 
-    Where nodes moved, those above them learn from the examples that the model keeps, and from further ``rows``.
+    Nodes above moved ones learn from the examples that the model keeps, and from further ``rows``.
     """
     fitted.check_file()
     change = TaxonomyChange.between(fitted.codec.taxonomy, codec.taxonomy, renamed)
-    came_from = np.append(change.old_position, -1)  # of a virtual root
+    came_from = np.append(change.old_position, -1)  # the last is that of a virtual root
     moved = replace(fitted, codec=codec, predictor=fitted.predictor.moved_to(codec.layers, came_from))
     examples, held_out = fitted.examples, fitted.held_out
     if held_out is not None:
@@ -171,7 +171,7 @@ def calibrated(
 def check_update(
     before: Fitted, after: Fitted, decoding: Decoding, renamed: Mapping[str, str] | None = None
 ) -> UpdateCheck | None:
-    """Return the scores of kept rows that still have labels; None if there are none.
+    """Return the scores of kept rows that still have labels; None if there are no such rows.
 
     Training rows are checked only if there are no validation rows.
     """
@@ -194,7 +194,7 @@ def check_update(
 
 
 def _new_labels(before: Fitted, fitted: Fitted, new_rows: EncodedRows) -> NDArray[np.bool_]:
-    """(labels of the rows,) Whether the model was not trained on a label, as far as it is known.
+    """(labels of the rows,) Whether each label is new to the model, as far as it is known.
 
     Raises
     ------
@@ -219,7 +219,7 @@ def _new_labels(before: Fitted, fitted: Fitted, new_rows: EncodedRows) -> NDArra
 def _settings(
     settings: EngineSettings, fitted: Fitted, new_rows: EncodedRows, training: EncodedRows, *, has_new: bool
 ) -> EngineSettings:
-    """Return settings to learn more rows and forget little: few rows train the wide expert above all."""
+    """Return settings that learn new rows and forget little; few rows train mainly the wide expert."""
     trained = [fitted.fingerprint, *fitted.fingerprint.get("before", ())]
     count = len(new_rows.traces)
     share = count / max(count + sum(each.get("rows", 0) for each in trained), 1)
@@ -237,7 +237,7 @@ def _settings(
 
 
 def _with_kept_rows(new_rows: EncodedRows, fitted: Fitted) -> EncodedRows:
-    """Return rows followed by the training rows that the model keeps; if new rows are few, they count more."""
+    """Return new rows followed by the training rows that the model keeps; few new rows get a higher weight."""
     if fitted.examples is None:
         return new_rows
     layers = new_rows.traces.layers
@@ -255,7 +255,7 @@ def _unlabelled(rows: Any) -> Examples:
 
 
 def _taught(before: Predictor, moved: Predictor, change: TaxonomyChange, rows: Any) -> Predictor:
-    """Return ``moved`` with the options above moved nodes taught by what was answered before."""
+    """Return ``moved`` with the options above moved nodes trained on the answers before."""
     old_traces = before.uncorrected().traces(rows, TRACES_PER_ROW).traces
     targets = option_targets(old_traces, moved.layers, change.new_position)
     sources = OutputTransfer.between(before.layers, moved.layers, np.append(change.old_position, -1))

@@ -79,7 +79,7 @@ class LabelledRows:
     valid: tuple[Any, Truth] | None = None
     texts: TrainingTexts | CountedTexts | None = None
     kinds: ColumnKinds | None = None  # columns of a frame; None recognises them
-    column_names: tuple[str, ...] = ()  # of a matrix
+    column_names: tuple[str, ...] = ()  # names of the columns of a matrix
     stream: StreamInfo | None = None  # None if all rows are here
 
     @property

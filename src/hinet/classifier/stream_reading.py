@@ -204,9 +204,9 @@ class StreamSummary:
     labels: dict[Any, list[int]]  # label -> [first row that has it, number of rows that have it]
     has_sets: bool  # whether a row has several labels
     sample: SampledRows
-    counts: Counts | None  # of n-grams; None without texts
-    text: TextSettings | None  # with "auto" of char_ngrams resolved
-    mean_weight: float | None  # of rows with a positive weight; None without weights
+    counts: Counts | None  # rows per n-gram; None without texts
+    text: TextSettings | None  # "auto" of char_ngrams is resolved
+    mean_weight: float | None  # mean of positive weights; None without weights
     digest: str
 
 
@@ -250,7 +250,7 @@ def read_stream(
 
 
 class Watch:
-    """Reports every few seconds how many rows a pass has read."""
+    """Reports the number of rows read, every few seconds."""
 
     def __init__(self, progress: Progress, text: str) -> None:
         self._progress, self._text = progress, text

@@ -231,7 +231,7 @@ class RowFiles:
     validation: ValidationOptions
     hierarchy: Taxonomy | None
     output: str
-    defaults: Columns | None = None  # for columns that no option names
+    defaults: Columns | None = None  # columns that no option names
 
     @classmethod
     def declared(

@@ -107,10 +107,10 @@ class Sink:
     """Destination and format of the answers."""
 
     out: str
-    format: TableFormat | None = None  # by default from the name, or that of the rows
+    format: TableFormat | None = None  # default: from the name, or that of the rows
     is_folder: bool = False  # folder of Parquet files that workers write
     label_sep: str = LABEL_SEP
-    escape_formulas: bool = False  # in CSV and TSV
+    escape_formulas: bool = False  # only for CSV and TSV
 
 
 def predict_rows(

@@ -51,7 +51,7 @@ class RayRunner:
 
     @property
     def fingerprint(self) -> str:
-        """What the result depends on in addition to settings and data."""
+        """Values that the result depends on in addition to settings and data."""
         return "" if self.split == "jobs" else f"-{self.split}-{self.cluster.workers}-{self.exchanges}"
 
     def run(self, data: PlanInput, checkpoints: Checkpoints, progress: Progress, *, watch: bool) -> None:
@@ -240,7 +240,7 @@ class _Reports:
 
         self.queue = Queue(actor_options={"num_cpus": 0})
         self._progress, self._error = progress, ""
-        self._epochs: set[tuple[str, int]] = set()  # of shared jobs, which all workers report
+        self._epochs: set[tuple[str, int]] = set()  # shared jobs are reported by all workers
         self._is_started = False
         self._thread = threading.Thread(target=self._show, daemon=True)
 
