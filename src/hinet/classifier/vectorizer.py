@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from hinet.classifier.inputs import check_container, text_column
+from hinet.classifier.inputs import TextInput, check_container, text_column
 from hinet.data.text import TextFeatures, TextSettings
 from hinet.errors import HiNetError
 from hinet.parameters import THREADS
@@ -98,13 +98,7 @@ class TextVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
         """Return the n-grams of all features, those of characters in brackets; numbers if names are not kept."""
         check_is_fitted(self)
-        features = self.features_
-        names = (
-            features.names(range(features.count))
-            if features.settings.has_names
-            else [f"feature {number}" for number in range(features.count)]
-        )
-        return np.array(names, object)
+        return np.array(TextInput(self.features_).names(np.arange(self.features_.count)), object)
 
     def _settings(self) -> TextSettings:
         return TextSettings(**{field.name: getattr(self, field.name) for field in fields(TextSettings)})
