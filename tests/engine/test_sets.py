@@ -17,6 +17,7 @@ from hinet.data.matrices import SparseMatrix
 from hinet.engine import EngineSettings, FusedModel, Groups, Search, Targets, ValidationRows, fit
 from hinet.engine.model.experts import Mix
 from hinet.engine.search.scoring_kernels import group_logits
+from hinet.engine.search.tracing import block_traces
 from hinet.engine.training import deep_kernels, wide_kernels
 from hinet.engine.training.deep import DeepAccumulators, LabelSets
 from hinet.engine.training.jobs import TrainingSet
@@ -254,12 +255,10 @@ def test_no_predicted_set_misses_an_ancestor(case: Case, mix: str, thresholds: l
 
 @given(set_cases)
 @few
-def test_capacity_and_threads_change_nothing(case: Case) -> None:
-    search = Search(fused_model(case, "fused"), threads=1)
-    k = case.layers.count_traces()
-    block = SparseMatrix.of(case.rows)
-    little, much = (search._best_traces(block, k, -np.inf, room) for room in (2, 500))
-    for one, other in zip(little[:-1], much[:-1], strict=True):
+def test_capacity_changes_nothing(case: Case) -> None:
+    model, k, block = fused_model(case, "fused"), case.layers.count_traces(), SparseMatrix.of(case.rows)
+    small, large = (block_traces(model, block, k, capacity=capacity) for capacity in (2, 500))
+    for one, other in zip(small[:-1], large[:-1], strict=True):
         np.testing.assert_array_equal(one, other)
 
 
