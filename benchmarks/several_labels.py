@@ -1,4 +1,4 @@
-"""Measure several labels per row: AU(PRC) on the Clus-HMC sets, micro-F1 on WordNet, rankings of laws, and time.
+"""Measure several labels per row: AU(PRC) on the Clus-HMC sets, micro-F1 on WordNet, laws, calibration, time.
 
 ``python benchmarks/several_labels.py`` runs all cases, each in a fresh process; arguments select some. ``HINET_DATA``
 is the folder with the data sets; the last two cases are synthetic.
@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import lzma
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from measure import DATA, Case, Stopwatch, run_cases
 from hinet import HiNetClassifier, Layers, Taxonomy, Traces
 from hinet.data import load_arff
 from hinet.engine import EngineSettings, fit
-from hinet.metrics import au_prc, ndcg_at_k, precision_at_k, set_f1
+from hinet.metrics import au_prc, expected_calibration_error, ndcg_at_k, precision_at_k, set_f1
 
 SEEDS = 10
 HMC, WORDNET, EURLEX = DATA / "hmc_arff", DATA / "wordnet_nouns", DATA / "eurlex_sample"
@@ -33,6 +34,7 @@ HMC_SETS = {  # training files and test file
     "Enron": (("Enron_corr_trainvalid",), "Enron_corr_test"),
 }
 TOP_TERMS = ("GO0003674", "GO0005575", "GO0008150")  # left out of published figures, because nearly all rows have them
+MAX_WRONG = 0.05
 ROWS, LABELS, LABELS_OF_ROW, FEATURES, WORDS = 200_000, 20_000, 5, 100_000, 20
 
 
@@ -41,10 +43,9 @@ def au_prc_of(name: str, seeds: int = SEEDS) -> dict[str, Any]:
     files, test_file = HMC_SETS[name]
     parts = [load_arff(HMC / f"{file}.arff.xz") for file in files]
     test = load_arff(HMC / f"{test_file}.arff.xz")
-    labels = [row for part in parts for row in part.labels]
-    labelled = np.flatnonzero([bool(row) for row in labels])
-    rows = pa.concat_tables([part.rows for part in parts]).take(labelled)
-    labels = [labels[row] for row in labelled]
+    rows, labels = _labelled(
+        pa.concat_tables([part.rows for part in parts]), [row for part in parts for row in part.labels]
+    )
     taxonomy = parts[0].taxonomy
     left_out = [node for node in TOP_TERMS if node in taxonomy]
     areas, all_nodes, trained, worked = [], [], 0.0, 0.0
@@ -68,11 +69,7 @@ def wordnet() -> dict[str, Any]:
 
     Also return the precision at 1 of a single-label model, which splits a row among its labels.
     """
-    hierarchy = (WORDNET / "hierarchy.tsv").read_text(encoding="utf-8")
-    edges = []
-    for row in csv.DictReader(hierarchy.splitlines(), delimiter="\t"):
-        edges += [(parent, row["node"]) for parent in row["parents"].split()] or [(None, row["node"])]
-    taxonomy = Taxonomy.from_edges(edges)
+    taxonomy = _nouns()
     (texts, labels), (test_texts, test_labels) = _glosses("train"), _glosses("test")
     truth = [tuple(sorted(row)) for row in test_labels]  # labels are nodes
     measured: dict[str, Any] = {}
@@ -90,6 +87,63 @@ def wordnet() -> dict[str, Any]:
     assert rule is not None
     micro_f1 = round(set_f1(truth, predicted, taxonomy=taxonomy), 4)
     return {"micro_f1": micro_f1, **measured, "threshold": round(rule.thresholds[0], 3)}
+
+
+def calibration(name: str) -> dict[str, Any]:
+    """Return the calibration error of first answers to test rows, and the share answered with at most 5% wrong.
+
+    The model is calibrated on held-out training rows; ``held_out_error`` is theirs, by cross-validation. A model for
+    one label per row, which shares a row among its labels, is measured on the same rows.
+    """
+    taxonomy, (rows, labels), (test_rows, test_labels), options = _set_data(name)
+    measured: dict[str, Any] = {"rows": len(test_labels)}
+    for multilabel, prefix in ((True, ""), (False, "single_label_")):
+        classifier = HiNetClassifier(taxonomy, validation_fraction=0.15, multilabel=multilabel, **options)
+        classifier.fit(rows, labels)
+        if multilabel:
+            measured["error_before"] = round(_first_answers(classifier, test_rows, test_labels)[0], 4)
+        held_out = classifier.calibrate().error_after
+        error, coverage = _first_answers(classifier, test_rows, test_labels)
+        figures = {"held_out_error": held_out, "error": error, "coverage": coverage}
+        measured |= {f"{prefix}{name}": round(value, 4) for name, value in figures.items()}
+    return measured
+
+
+def _first_answers(classifier: HiNetClassifier, rows: Any, labels: Sequence[Collection[str]]) -> tuple[float, float]:
+    """Return the calibration error of the most probable labels, and the share answered with at most 5% wrong."""
+    answers = [row[0] for row in classifier.predict_labels(rows)]
+    confidence = np.minimum([answer.probability for answer in answers], 1)
+    right = np.array([answer.label in truth for answer, truth in zip(answers, labels, strict=True)])
+    order = np.argsort(-confidence, kind="stable")
+    wrong_share = np.cumsum(~right[order]) / np.arange(1, len(right) + 1)
+    allowed = np.flatnonzero(wrong_share <= MAX_WRONG)
+    coverage = (allowed[-1] + 1) / len(right) if len(allowed) else 0.0
+    return expected_calibration_error(confidence, right), float(coverage)
+
+
+def _set_data(name: str) -> tuple[Taxonomy, tuple[Any, Any], tuple[Any, Any], dict[str, Any]]:
+    """Return the taxonomy, the training rows, the test rows with a label, and parameters of the classifier."""
+    if name == "wordnet":
+        return _nouns(), _glosses("train"), _glosses("test"), {}
+    files, test_file = HMC_SETS[name]
+    parts = [load_arff(HMC / f"{file}.arff.xz") for file in files]
+    test = load_arff(HMC / f"{test_file}.arff.xz")
+    joined = _labelled(pa.concat_tables([part.rows for part in parts]), [row for part in parts for row in part.labels])
+    return parts[0].taxonomy, joined, _labelled(test.rows, test.labels), {"columns": parts[0].columns}
+
+
+def _labelled(rows: Any, labels: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """Return the rows that have a label, with their labels."""
+    chosen = np.flatnonzero([bool(row) for row in labels])
+    return rows.take(chosen), [labels[row] for row in chosen]
+
+
+def _nouns() -> Taxonomy:
+    """Return WordNet's DAG of nouns."""
+    edges: list[tuple[str | None, str]] = []
+    for row in csv.DictReader((WORDNET / "hierarchy.tsv").open(encoding="utf-8"), delimiter="\t"):
+        edges += [(parent, row["node"]) for parent in row["parents"].split()] or [(None, row["node"])]
+    return Taxonomy.from_edges(edges)
 
 
 def _glosses(part: str) -> tuple[list[str], list[set[str]]]:
@@ -154,6 +208,7 @@ CASES: dict[str, Case] = {
     "wordnet": wordnet,
     "eurlex": partial(eurlex, hierarchy=True),
     "eurlex_without_hierarchy": partial(eurlex, hierarchy=False),
+    **{f"calibration, {name}": partial(calibration, name) for name in ("wordnet", *HMC_SETS)},
     "synthetic_sets": partial(training_time, several=True),
     "synthetic_single": partial(training_time, several=False),
 }

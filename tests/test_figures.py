@@ -310,6 +310,19 @@ def several_labels() -> Claims:
     yield page, f"for {100 * nouns['single_label_precision_at_1']:.1f}% with `multilabel=False`"
     yield page, f"{sets['rows']:,} synthetic rows with {sets['labels_of_row']} labels each"
     yield page, f"in {sets['processor_seconds'] / single['processor_seconds']:.1f} times the processor time"
+    laws = {name: f"{100 * value:.1f}" for name, value in found["eurlex"].items() if name.endswith(("_1", "_5"))}
+    yield page, f"a precision of {laws['precision_at_1']} at 1 and {laws['precision_at_5']} at 5"
+    yield page, f"an nDCG of {laws['ndcg_at_5']} at 5"
+
+
+@claims
+def unknown_words() -> Claims:
+    for name, title in (("icd", "ICD-10-CM"), ("naics", "NAICS")):
+        phrases = results("unknown_words")[f"{name}, titles"]["phrases"]
+        before, after = phrases["before"], phrases["after"]
+        errors = (before["calibration_error"], after["calibration_error"], after["perfect"])
+        wrong = (f"{100 * row['wrong_share']:.0f}% of {row['answered']:.0f}" for row in (before, after))
+        yield "docs/confidence.md", row_of(title, str(phrases["rows"]), *(f"{error:.3f}" for error in errors), *wrong)
 
 
 @claims
