@@ -90,7 +90,7 @@ def test_untested_versions_of_numba_compile_and_cache_by_its_public_interface(
     if not writable:
         program += "from numba.core import caching\ncaching.CompileResultCacheImpl._locator_classes = []\n"
     program += PROGRAM + "print('hinet.numba_internals' in sys.modules)\n"
-    for hits, misses in ((0, 1), (1, 0)) if writable else ((0, 0), (0, 0)):
+    for hits, misses in ((0, 1), (1, 0)) if writable else ((0, 1), (0, 1)):
         done = processes.run(
             [sys.executable, "-c", program, str(tiny)], env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "numba")}
         )

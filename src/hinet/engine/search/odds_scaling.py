@@ -59,6 +59,7 @@ def scaled_traces(traces: Traces, log_p: Floats, odds_scale: float) -> tuple[Tra
     step = positions(np.zeros(len(lengths), np.int64), lengths)
     aligned = np.repeat(traces.offsets[first], lengths) + np.minimum(step, np.repeat(lengths[first], lengths) - 1)
     on_best_path = traces.neurons[aligned] == traces.neurons if len(aligned) else np.zeros(0, bool)
+    on_best_path &= np.repeat(lengths[first] > 0, lengths)  # a best trace that ends at the root has no neurons
     of_trace = _shifted(traces.log_p, shift, is_best)
     along = _shifted(log_p, np.repeat(shift, lengths), on_best_path)
     return Traces(traces.layers, traces.row_offsets, traces.offsets, traces.neurons, of_trace), along
