@@ -135,7 +135,7 @@ def _set_data(name: str) -> tuple[Taxonomy, tuple[Any, Any], tuple[Any, Any], di
 def _labelled(rows: Any, labels: Sequence[Any]) -> tuple[Any, list[Any]]:
     """Return the rows that have a label, with their labels."""
     chosen = np.flatnonzero([bool(row) for row in labels])
-    return rows.take(chosen), [labels[row] for row in chosen]
+    return rows.take(chosen), [labels[row] for row in chosen.tolist()]
 
 
 def _nouns() -> Taxonomy:
