@@ -189,7 +189,7 @@ def test_bounds_of_rules() -> None:
     for rule, right, wrong in [
         (whole(1, 3), [1, 3], [0, 4, 2.0]),
         (real(0, below=1), [0, 0.99], [-1e-9, 1, INFINITE]),
-        (real(above=0, most=1), [1e-9, 1], [0, 1.01]),
+        (real(high=1, above=0), [1e-9, 1], [0, 1.01]),
         (real(above=0, infinite=True), [INFINITE], [-INFINITE, NAN, 0]),
     ]:
         assert all(rule.validate("name", value) == value for value in right)

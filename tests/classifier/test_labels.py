@@ -443,7 +443,7 @@ def test_how_text_is_taken_can_be_said() -> None:
     several, _ = read_labels([{"Food > Bread", "Toys"}, "Food"], None)
     assert several.truth([{"Food > Bread", "Toys"}]).ids() == [("Food > Bread", "Toys")]
     for wrong in ("", 7):
-        with pytest.raises(HiNetError, match="path_sep: expected 'auto', the text between the steps"):
+        with pytest.raises(HiNetError, match="path_sep: expected 'auto', the separator of the steps"):
             small(path_sep=wrong).fit(TEXTS, y)
 
 

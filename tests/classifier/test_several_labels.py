@@ -77,8 +77,8 @@ def test_a_saved_model_answers_alike(fitted: HiNetClassifier, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: m["labels"].pop("sets"), "thresholds belong to models|another taxonomy"),
-        (lambda m: m.pop("set_rule"), "thresholds belong to models"),
+        (lambda m: m["labels"].pop("sets"), "have thresholds, and other models have none|another taxonomy"),
+        (lambda m: m.pop("set_rule"), "have thresholds, and other models have none"),
         (lambda m: m["set_rule"].update(thresholds=[]), "thresholds should be numbers"),
         (lambda m: m["set_rule"].update(thresholds=[3.5]), "thresholds should be numbers"),
         (lambda m: m["set_rule"].update(objective=7), "a precision should be"),

@@ -116,10 +116,9 @@ def test_a_forged_rule_is_named(
 ) -> None:
     copied = shutil.copytree(folder / "model", tmp_path / "model")
     manifest = json.loads((copied / "manifest.json").read_text())
-    for changed, code in (({"later": 1}, 0), (forged, 2)):  # an entry of a later version does no harm
-        rule = manifest["set_rule"] | changed
-        (copied / "manifest.json").write_text(json.dumps(sealed({**manifest, "set_rule": rule})))
-        assert run("inspect", copied, *options) == code
+    rule = manifest["set_rule"] | forged
+    (copied / "manifest.json").write_text(json.dumps(sealed({**manifest, "set_rule": rule})))
+    assert run("inspect", copied, *options) == 2
     assert f"manifest.json: the manifest is damaged ({message}); save the model again" in capsys.readouterr().err
 
 

@@ -303,7 +303,7 @@ def test_control_c_says_how_to_go_on(shop: Path) -> None:
     assert not (shop / "stopped").exists()
     other = run_hinet("train", "test.csv", *LONG, "--out", "stopped", "--resume", "-q", cwd=shop)
     assert other.returncode == 2
-    assert "of other rows or settings" in other.stderr
+    assert "from other rows or settings" in other.stderr
     done = run_hinet(*command[1:], "--resume", cwd=shop)
     assert done.returncode == 0, done.stderr
     assert "resumes after epoch" in done.stderr

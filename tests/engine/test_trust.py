@@ -69,7 +69,7 @@ def test_traces_and_labels_are_mixed_with_uniform_ones(odds_scale: float, layers
             assert np.exp(found.traces.log_p[trace]) == pytest.approx(scored[path], abs=NEAR)
             np.testing.assert_allclose(np.exp(found.log_p[part]), nodes[layers.node[list(path)]], atol=NEAR)
     labels = search.label_probabilities(rows)
-    np.testing.assert_allclose(labels.sum(1), 1, rtol=1e-5)
+    np.testing.assert_allclose(labels.sum(1), 1, atol=1e-5 * labels.shape[1])  # smaller ones are left out
     best = search.labels(rows)
     np.testing.assert_allclose(best.probability, labels.toarray().max(1), atol=NEAR)
 

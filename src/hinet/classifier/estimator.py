@@ -321,7 +321,7 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         HiNetError
             If rows or labels are invalid; names the row and the remedy.
         """
-        if self.warm_start and self.__sklearn_is_fitted__():
+        if RULES["warm_start"].validate("warm_start", self.warm_start) and self.__sklearn_is_fitted__():
             kind = kind_to_predict(X, self.fitted_.features.kind)
             return self._fit_more(self._source(X, kind, y, sample_weight, valid, reset=False))
         return fit_by(self, training_of(self, X, y, sample_weight, valid=valid))

@@ -97,7 +97,7 @@ class LabelEntry(TypedDict):
 
 
 class EncoderShapeEntry(TypedDict):
-    """An encoder in the files of the model; see :class:`hinet.networks.text_encoder.EncoderShape`."""
+    """An encoder in the files of the model; see :class:`hinet.encoders.text_encoder.EncoderShape`."""
 
     family: str
     config: dict[str, str | int | float | bool | None]
