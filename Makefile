@@ -3,7 +3,7 @@ BIN := .venv/bin
 CORE := .venv/installed-core
 EVERYTHING := .venv/installed-everything
 COMPILED := .venv/compiled
-KERNELS := $(shell find src/hinet/engine src/hinet/data src/hinet/compiled.py src/hinet/machine_code.py -name '*.py')
+KERNELS := $(shell find src/hinet/engine src/hinet/data src/hinet/encoders src/hinet/compiled.py src/hinet/machine_code.py src/hinet/numba_internals.py -name '*.py')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 INSTALL = $(PIP) install $(PIP_OPTIONS) --constraint constraints.txt --editable
 

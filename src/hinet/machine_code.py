@@ -38,7 +38,10 @@ def is_tested(version: str = numba.__version__) -> bool:
 
 
 def dispatcher_of(function: Callable[..., Any]) -> Any:
-    """Return a dispatcher that compiles a kernel, or loads it from the cache if there is a folder for it."""
+    """Return a dispatcher that compiles a kernel, or loads it from the cache if there is a folder for it.
+
+    With an untested numba the cache is numba's own: it does not notice edits to functions of other modules.
+    """
     options: dict[str, Any] = {"nogil": True, "fastmath": set(FAST)}
     inlined_options: dict[str, Any] = {"fastmath": set(FAST), "forceinline": True}
     if is_tested():

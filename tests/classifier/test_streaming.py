@@ -232,7 +232,7 @@ class Changing:
     ("source", "settings", "message"),
     [
         (iter([(["a"], ["b"])]), {}, "give a function that returns a new iterator"),
-        (["rows.csv"], {}, "expected pairs of rows and labels, got str"),
+        (["rows.csv"], {}, "expected chunks .X, y. or .X, y, sample_weight., got str"),
         ([(np.zeros((2, 2)), ["a", "b"])], {}, "give matrices to fit"),
         ([(["rye", "car"], ["bread"])], {}, "2 rows and 1 label"),
         ([], {}, "no rows in the stream"),

@@ -39,7 +39,7 @@ def test_rows_that_a_format_cannot_hold_do_not_stop_an_export(capsys: pytest.Cap
     assert exported("rows.csv") == ["title,category", "dark loaf,rye", "cow,milk"]
     assert capsys.readouterr().err.splitlines() == [
         "2 rows",
-        "1 row was not exported:",
+        "1 row was not exported; correct them at the source, or delete them with 'hinet feedback delete':",
         "  2: has several labels ('rye', 'milk'), which csv cannot hold; write .jsonl",
     ]
     assert [json.loads(line)["category"] for line in exported("rows.jsonl")] == ["rye", ["rye", "milk"], "milk"]

@@ -382,9 +382,11 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         VALID.validate("valid", valid)
         if self.warm_start and self.__sklearn_is_fitted__():
             raise HiNetError("a stream trains a new model; set `warm_start=False`, or continue with partial_fit")
-        self._clear("n_features_in_", "feature_names_in_")
         training = Training(parameters, self._given_taxonomy(), RowStream(source, valid), progress=self._progress())
-        return fit_by(self, training)
+        fit_by(self, training)
+        if not isinstance(self.fitted_.features, FrameInput):
+            self._clear("n_features_in_", "feature_names_in_")
+        return self
 
     def _set_fitted(self, fitted: Fitted) -> None:
         """Set the fitted attributes, and remove those of earlier calibrations and validation rows."""
@@ -546,7 +548,8 @@ class HiNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             As for :meth:`fit`.
         min_confidence : float, "calibrated" or None, default=None
             With a number, return the deepest node with at least this probability. It may be an inner node, or nothing
-            (None, or an empty path) if not even a top node has it. ``"calibrated"`` is ``min_confidence_``.
+            (None, or an empty path) if not even a top node has it; a root that is a label always has it.
+            ``"calibrated"`` is ``min_confidence_``.
         min_probability : float, default=None
             For rows with several labels: return all labels of at least this probability, instead of the thresholds.
 

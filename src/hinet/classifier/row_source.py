@@ -39,6 +39,7 @@ from hinet.parameters import resolve_threads
 from hinet.progress import Progress
 from hinet.taxonomy import Taxonomy
 
+NO_VALID_ROWS = "valid: expected rows and their labels, got none; leave valid out, or give some"
 MAX_ROWS_IN_MEMORY = 20_000  # a stream with at most this many rows, and little text, trains as rows in memory do
 TEXT_SHARE = 1 / 200  # share of memory; the features of less text always fit
 MAX_HELD_OUT = 20_000
@@ -140,7 +141,7 @@ class RowsInMemory:
         if valid is not None:
             valid = valid[0], checked_labels(valid[1], count_of(valid[0]))
             if not len(valid[1]):
-                raise HiNetError("valid: expected rows and their labels, got none; leave valid out, or give some")
+                raise HiNetError(NO_VALID_ROWS)
         elif parameters["validation_fraction"] is not None:
             chosen = holdout_mask(len(traces), parameters["validation_fraction"], seed_of(parameters["random_state"]))
             valid, X = (take_rows(X, chosen), take_rows(y, chosen)), take_rows(X, ~chosen)
@@ -190,6 +191,8 @@ class RowStream:
         """Read the stream once; return all rows with their labels if they are few, else a sample of them."""
         if torch := torch_parameter(parameters):
             raise HiNetError(f"a stream trains with the fused engine; leave {torch} out")
+        if self.valid is not None and not len(self.valid[1]):
+            raise HiNetError(NO_VALID_ROWS)
         if parameters["patience"] is not None and self.valid is None and parameters["validation_fraction"] is None:
             raise HiNetError("`patience` needs validation rows; give `valid` or `validation_fraction`, or leave it out")
         reader = ChunkReader(self.source, parameters["columns"])

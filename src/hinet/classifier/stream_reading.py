@@ -62,8 +62,8 @@ class ChunkReader:
             )
         if isinstance(source, str | bytes) or not (callable(source) or isinstance(source, Iterable)):
             raise InputTypeError(
-                f"expected pairs of rows and labels, or a function that returns them, got {type(source).__name__}; "
-                "LabelledTables of hinet.data.tables reads files"
+                "expected chunks (X, y) or (X, y, sample_weight), or a function that returns them, got "
+                f"{type(source).__name__}; LabelledTables of hinet.data.tables reads files"
             )
         self._source, self._columns = source, columns
         self.kinds: ColumnKinds | None = None  # columns of a frame, recognised in its first chunk
@@ -76,9 +76,7 @@ class ChunkReader:
         for item in self._source() if callable(self._source) else self._source:
             if not isinstance(item, tuple) or len(item) not in (2, 3):
                 given = type(item).__name__
-                raise InputTypeError(
-                    f"expected pairs of rows and labels, got {given}; give (X, y) or (X, y, sample_weight)"
-                )
+                raise InputTypeError(f"expected chunks (X, y) or (X, y, sample_weight), got {given}")
             inputs, (labels, is_table) = self._inputs(item[0], first), rows_of(item[1])
             if is_table:
                 raise LabelError("a stream needs one label per row; give paths as tuples, not as columns")

@@ -23,6 +23,7 @@ from hinet.classifier.fitting import (
     engine_settings,
     fit_tuned,
     is_dense,
+    torch_parameter,
     validation_rows,
     vector_kind,
     with_validation_rows,
@@ -33,7 +34,7 @@ from hinet.classifier.labels import LabelCodec
 from hinet.classifier.parameters import seed_of
 from hinet.classifier.predicted_sets import SetRule, ancestors_given, form_from
 from hinet.classifier.recognition import recognise
-from hinet.classifier.row_source import SIZED_ROWS, LabelledRows, RowSource, StreamInfo
+from hinet.classifier.row_source import SIZED_ROWS, LabelledRows, RowSource, RowStream, StreamInfo
 from hinet.classifier.stream_reading import Watch
 from hinet.classifier.titles import TitleRows, best_titles, choose_titles
 from hinet.data import Traces
@@ -173,12 +174,18 @@ class Training:
 
     def read_labels(self) -> LabelledRows:
         """Return the training rows with their labels, and the validation rows; compile kernels that training needs."""
+        if isinstance(self.source, RowStream) and torch_parameter(self.parameters) is None:
+            self._prepare_engine()  # reading takes long: fail before, and compile meanwhile
         labelled = self.source.read(self.parameters, self.taxonomy, self.progress)
+        self._prepare_engine()
+        return labelled
+
+    def _prepare_engine(self) -> None:
+        """Raise HiNetError if an optional package is missing, and start to compile kernels."""
         if self.parameters["encoder"] is not None:
             require("sentence_transformers", "`encoder`")
         if self.engine == "fused":
             compile_for_training()
-        return labelled
 
     def choose_titles(self, labelled: LabelledRows) -> TitleRows | None:
         """Return the titles of labels to train on, if any."""
@@ -317,7 +324,8 @@ class Training:
         if isinstance(rows, Spill):
             labels = len(labelled.nodes_with_rows)
             fingerprint = {"rows": rows.row_count, "labels": labels, "blake2b": prepared.stream_digest}
-            rows = features_of(prepared.features, self.engine, labelled.rows, self.threads)
+            if self.parameters["keep_examples"]:
+                rows = features_of(prepared.features, self.engine, labelled.rows, self.threads)
         else:
             fingerprint = EncodedRows(rows, traces).fingerprint()
         fitted = Fitted(prepared.features, prepared.codec, predictor, predictor.history, fingerprint)

@@ -54,15 +54,21 @@ def export(
             run.message(counted(len(rows), "row"))
     if problems:
         lines = [f"  {number}: {text}" for number, text in problems.items()]
-        typer.echo("\n".join([f"{counted(len(problems), 'row was/rows were')} not exported:", *lines]), err=True)
+        remedy = "correct them at the source, or delete them with 'hinet feedback delete'"
+        title = f"{counted(len(problems), 'row was/rows were')} not exported; {remedy}:"
+        typer.echo("\n".join([title, *lines]), err=True)
     if not exported:
         raise HiNetError(f"{file}: there is no feedback to export{' since the last export' if since_last else ''}")
 
 
 def _problem(row: TrainingRow, format: TableFormat) -> str:
     """Return why a row cannot be written in a format; an empty string if it can."""
+    if format == "jsonl":
+        return ""
+    if format != "parquet" and any("\0" in cell for cell in row.row.values() if isinstance(cell, str)):
+        return f"has a NUL character, which {format} cannot hold; write .jsonl"
     labels = next((cell for cell in row.row.values() if isinstance(cell, list)), None)
-    if format == "jsonl" or labels is None:
+    if labels is None:
         return ""
     return f"has several labels ({', '.join(map(quoted, labels))}), which {format} cannot hold; write .jsonl"
 

@@ -112,6 +112,8 @@ def fit_on_cluster(
         raise HiNetError("`cluster` trains the fused engine; torch networks train under torchrun, see docs/cluster.md")
     if cluster.threads > 1:
         raise HiNetError("a worker trains in one thread; leave `threads` out, and give more `workers`")
+    if classifier.warm_start and classifier.__sklearn_is_fitted__():
+        raise HiNetError("a cluster trains a new model; set `warm_start=False`, or continue with partial_fit")
     with connected(cluster):
         return fit_by(
             classifier, training_of(classifier, X, y, sample_weight, valid=valid, runner=RayRunner(cluster, split))

@@ -32,8 +32,9 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 MinConfidence = Annotated[
     Annotated[float, Field(gt=0, le=1)] | Literal["calibrated"] | None,
     doc(
-        "Predict the deepest node of at least this probability, or none; for a multilabel model, all labels of at "
-        "least this probability. 'calibrated' is the threshold for the risk that was given in training."
+        "Predict the deepest node of at least this probability, or none; a root that is a label has probability 1. For "
+        "a multilabel model, predict all labels of at least this probability. 'calibrated' is the threshold for the "
+        "risk that was given in training."
     ),
 ]
 NodeId = Annotated[str, Field(max_length=MAX_NAME, examples=["S52.5"])]

@@ -331,7 +331,8 @@ def _prepare(path: Path, connection: sqlite3.Connection, lock_seconds: float) ->
         if application != APPLICATION:
             raise FileError(path, OTHER)
         if format != FORMAT:
-            raise FileError(path, f"has the format {format} of another version of hinet, expected {FORMAT}")
+            remedy = "install that version" if format > FORMAT else "export it with that version, and name a new file"
+            raise FileError(path, f"has the format {format} of another version of hinet, expected {FORMAT}; {remedy}")
     _switch_to_wal(connection, lock_seconds)
     connection.execute("PRAGMA synchronous = FULL")  # a commit is on disk when it returns
 
