@@ -1,9 +1,8 @@
 """Files on disk: decoded text, delimited tables with line numbers, arrays, atomic writes and locks."""
 
-from hinet.files.arrays import MappedFile, map_arrays, narrowest, read_arrays, write_arrays
 from hinet.files.atomic import LOCK, PROBE_PREFIX, check_writable, locked, write_bytes
-from hinet.files.schema import check_plain
-from hinet.files.text import decode_text, read_bounded
+from hinet.files.schema import MappedFile, check_plain, map_arrays, narrowest, read_arrays, write_arrays
+from hinet.files.streams import decode_text, read_bounded
 
 __all__ = [
     "LOCK",
