@@ -13,7 +13,8 @@ import pytest
 from hinet import FileError, HiNetError, Taxonomy, extras, memory
 from hinet.data.tables import Columns, ColumnSelection, FailFast, RowQuery, TableOptions, labelled_blocks, read_blocks
 from hinet.data.tables.writing import output_format
-from hinet.files import excel
+from hinet.files import delimited
+from hinet.files.delimited import EXCEL
 from tests.cli.conftest import run_inside
 
 ROWS: list[list[Any]] = [
@@ -90,7 +91,7 @@ def test_other_archives_and_zip_bombs_raise(tmp_path: Path, monkeypatch: pytest.
     query = RowQuery(Columns(("title",)))
     path = tmp_path / "rows.xlsx"
     for content, message in (
-        (excel.EXCEL + b"no archive", "cannot be read as an Excel file"),
+        (EXCEL + b"no archive", "cannot be read as an Excel file"),
         (b"title,label\n", r"is not an Excel file \(\.xlsx\)"),
     ):
         path.write_bytes(content)
@@ -105,7 +106,7 @@ def test_other_archives_and_zip_bombs_raise(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(FileError, match="unpacks to more than there is memory for"):
         list(labelled_blocks([str(path)], query, TableOptions(), FailFast()))
     monkeypatch.undo()
-    monkeypatch.setattr(excel, "MAX_ROWS", 3)
+    monkeypatch.setattr(delimited, "MAX_ROWS", 3)
     with pytest.raises(FileError, match="the sheet has more than 3 rows"):
         list(labelled_blocks([str(path)], query, TableOptions(), FailFast()))
     path.write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1\0\0")
@@ -121,7 +122,7 @@ def test_the_package_to_install_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "rows.xlsx"
-    path.write_bytes(excel.EXCEL)
+    path.write_bytes(EXCEL)
     monkeypatch.setattr(extras, "find_spec", lambda package: None)
     for command in (["train", path, "--text", "title", "--out", tmp_path / "model"], ["taxonomy", "check", path]):
         assert run_inside(*command) == 2

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hinet import HiNetError, Layers, Traces, load_icd10cm
-from hinet.data import icd10cm
+from hinet.data import datasets
 
 
 def test_rows_and_labels_are_as_documented() -> None:
@@ -60,4 +60,4 @@ def test_all_rows_become_traces_and_back() -> None:
 def test_a_missing_package_raises_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "simple_icd_10_cm", None)
     with pytest.raises(HiNetError, match=r"pip install 'hinet\[demo\]'"):
-        icd10cm.load_icd10cm.__wrapped__()
+        datasets.load_icd10cm.__wrapped__()

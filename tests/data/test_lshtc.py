@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hinet import FileError
-from hinet.data.lshtc import read_libsvm, read_lshtc
+from hinet.data.datasets import read_libsvm, read_lshtc
 
 
 def written(folder: Path, name: str, text: str) -> Path:

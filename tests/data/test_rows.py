@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hinet import HiNetError, LabelError
 from hinet.data import LabelledRows, split_by_hash
-from hinet.data.rows import holdout_mask
+from hinet.data.datasets import holdout_mask
 
 row_lists = st.lists(st.tuples(st.text(max_size=4), st.sampled_from("abc")), unique=True, max_size=40)
 

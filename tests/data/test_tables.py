@@ -32,14 +32,14 @@ from hinet.data.tables import (
     new_table,
     output_format,
     read_blocks,
+    reading,
     taxonomy_check,
 )
 from hinet.data.tables import blocks as blocks_module
 from hinet.data.tables import labelled_tables as labelled_module
-from hinet.data.tables import parquet as parquet_module
 from hinet.data.tables import reading as reading_module
-from hinet.data.tables.arrow_values import row_bytes, to_python
 from hinet.data.tables.blocks import Rejects, TableFile
+from hinet.data.tables.cells import row_bytes, to_python
 from hinet.data.tables.reading import column_indices
 from hinet.data.tables.writing import CellKind
 from hinet.files.delimited import MAX_CELL
@@ -623,7 +623,7 @@ VIEW = pa.string_view()
 def test_repeated_long_string_views_are_read_at_any_depth(
     kind: Any, wrapped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet_module, "MAX_BATCH_BYTES", 100_000)
+    monkeypatch.setattr(reading, "MAX_BATCH_BYTES", 100_000)
     rows = [wrapped("k" * 3_000)] * 300
     pq.write_table(pa.table({"text": ["a"] * 300, "x": pa.array(rows, kind)}), tmp_path / "rows.parquet")
     blocks = read_blocks([str(tmp_path / "rows.parquet")], ColumnSelection(("text", "x")), TableOptions(), FailFast())
@@ -634,7 +634,7 @@ def test_repeated_long_string_views_are_read_at_any_depth(
 def test_highly_compressed_parquet_is_read_in_small_blocks(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet_module, "MAX_BATCH_BYTES", 1_000_000)
+    monkeypatch.setattr(reading, "MAX_BATCH_BYTES", 1_000_000)
     monkeypatch.setattr(blocks_module, "MAX_CHARACTERS", 100_000)
     count = 2_000
     columns = {

@@ -18,7 +18,7 @@ from sklearn.preprocessing import normalize
 
 from hinet import load_icd10cm
 from hinet.data.text import TextFeatures, TextSettings, text_input, vocabulary
-from hinet.data.text.hashing_kernels import BLANK, WORD
+from hinet.data.text.ngram_kernels import BLANK, WORD
 from hinet.data.text.text_input import character_classes
 from hinet.errors import HiNetError
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 from hinet import HiNetError, Taxonomy
 from hinet.metrics import (
-    ancestry,
+    cases,
     depth_of_agreement,
     hierarchical_f1,
     hierarchical_precision,
@@ -102,7 +102,7 @@ def test_cases_looked_at_a_few_at_a_time_are_the_same(rows: Rows) -> None:
     taxonomy, truth, predicted = rows
     whole = label_report(truth, predicted, taxonomy=taxonomy)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ancestry, "CHUNK_ENTRIES", 4)
+        patch.setattr(cases, "CHUNK_ENTRIES", 4)
         assert label_report(truth, predicted, taxonomy=taxonomy) == whole
 
 

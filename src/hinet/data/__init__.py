@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hinet.data.icd10cm import load_icd10cm
-from hinet.data.rows import LabelledRows, split_by_hash
+from hinet.data.datasets import LabelledRows, load_icd10cm, split_by_hash
 from hinet.data.traces import Traces
 from hinet.lazy import lazy_exports
 

@@ -109,6 +109,8 @@ class SparseMatrix(NamedTuple):
     indices: NDArray[np.int32]  # (nnz,)
     data: NDArray[np.float32]  # (nnz,)
     dense: NDArray[np.float32]  # (n, d) columns whose numbers are the last ones
+    near_label: NDArray[np.int32] = np.zeros((0, 0), np.int32)  # (n, k) labels most like each row, ascending
+    near_score: NDArray[np.float32] = np.zeros((0, 0), np.float32)  # (n, k)
 
     @classmethod
     def of(cls, rows: Any) -> SparseMatrix:
@@ -139,7 +141,14 @@ class SparseMatrix(NamedTuple):
     def take(self, rows: NDArray[np.int64]) -> SparseMatrix:
         """Return the chosen rows."""
         entries, lengths = gather(np.arange(len(self.indices)), self.indptr, rows)
-        return SparseMatrix(offsets_of(lengths), self.indices[entries], self.data[entries], self.dense[rows])
+        return SparseMatrix(
+            offsets_of(lengths),
+            self.indices[entries],
+            self.data[entries],
+            self.dense[rows],
+            self.near_label[rows] if len(self.near_label) else self.near_label,
+            self.near_score[rows] if len(self.near_score) else self.near_score,
+        )
 
     def entries(self, columns: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return all features and values of a matrix with one row and this many ``columns``."""
@@ -151,7 +160,12 @@ class SparseMatrix(NamedTuple):
         """Return the rows from ``start`` to ``end``, without a copy."""
         low, high = self.indptr[start], self.indptr[end]
         return SparseMatrix(
-            self.indptr[start : end + 1] - low, self.indices[low:high], self.data[low:high], self.dense[start:end]
+            self.indptr[start : end + 1] - low,
+            self.indices[low:high],
+            self.data[low:high],
+            self.dense[start:end],
+            self.near_label[start:end],
+            self.near_score[start:end],
         )
 
     @property

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING
 from hinet.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from hinet.metrics.hierarchical import depth_of_agreement as depth_of_agreement
-    from hinet.metrics.hierarchical import hierarchical_f1 as hierarchical_f1
-    from hinet.metrics.hierarchical import hierarchical_precision as hierarchical_precision
-    from hinet.metrics.hierarchical import hierarchical_recall as hierarchical_recall
-    from hinet.metrics.hierarchical import lca_f1 as lca_f1
-    from hinet.metrics.hierarchical import lca_precision as lca_precision
-    from hinet.metrics.hierarchical import lca_recall as lca_recall
-    from hinet.metrics.hierarchical import tree_distance as tree_distance
     from hinet.metrics.labels import accuracy as accuracy
     from hinet.metrics.labels import correct as correct
     from hinet.metrics.labels import coverage as coverage
+    from hinet.metrics.labels import depth_of_agreement as depth_of_agreement
+    from hinet.metrics.labels import hierarchical_f1 as hierarchical_f1
+    from hinet.metrics.labels import hierarchical_precision as hierarchical_precision
+    from hinet.metrics.labels import hierarchical_recall as hierarchical_recall
     from hinet.metrics.labels import label_f1 as label_f1
+    from hinet.metrics.labels import lca_f1 as lca_f1
+    from hinet.metrics.labels import lca_precision as lca_precision
+    from hinet.metrics.labels import lca_recall as lca_recall
     from hinet.metrics.labels import level_accuracy as level_accuracy
     from hinet.metrics.labels import top_k_accuracy as top_k_accuracy
+    from hinet.metrics.labels import tree_distance as tree_distance
     from hinet.metrics.probability import CoverageRisk as CoverageRisk
     from hinet.metrics.probability import brier_score as brier_score
     from hinet.metrics.probability import confidence as confidence
@@ -56,9 +56,8 @@ else:
     __getattr__, __dir__, __all__ = lazy_exports(
         __name__,
         {
-            "hierarchical": "depth_of_agreement hierarchical_f1 hierarchical_precision hierarchical_recall "
-            "lca_f1 lca_precision lca_recall tree_distance",
-            "labels": "accuracy correct coverage label_f1 level_accuracy top_k_accuracy",
+            "labels": "accuracy correct coverage depth_of_agreement hierarchical_f1 hierarchical_precision "
+            "hierarchical_recall label_f1 lca_f1 lca_precision lca_recall level_accuracy top_k_accuracy tree_distance",
             "probability": "CoverageRisk brier_score confidence coverage_risk expected_calibration_error "
             "level_calibration_error log_loss",
             "ranking": "PrecisionRecall au_prc label_propensities ndcg_at_k pooled_curve precision_at_k "

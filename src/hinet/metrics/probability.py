@@ -9,8 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hinet.data import Traces
 from hinet.errors import HiNetError
-from hinet.metrics.ancestry import Ancestry
-from hinet.metrics.cases import Labels, check_lengths, check_predicted, common_taxonomy, true_labels
+from hinet.metrics.cases import Ancestry, Labels, check_lengths, check_predicted, common_taxonomy, true_labels
 from hinet.ragged import Bools, Ints, gather, offsets_of
 from hinet.taxonomy import Taxonomy
 

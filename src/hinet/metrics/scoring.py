@@ -11,20 +11,23 @@ from typing import Any
 import numpy as np
 
 from hinet.errors import HiNetError, did_you_mean
-from hinet.metrics.ancestry import Common
-from hinet.metrics.cases import Cases, Labels
-from hinet.metrics.hierarchical import (
+from hinet.metrics.cases import Cases, Common, Labels
+from hinet.metrics.labels import (
+    accuracy,
+    case_accuracy,
+    case_label_f1,
     case_shares,
     depth_of_agreement,
     hierarchical_f1,
     hierarchical_precision,
     hierarchical_recall,
+    label_f1,
     lca_f1,
     lca_precision,
     lca_recall,
+    level_shares,
     tree_distance,
 )
-from hinet.metrics.labels import accuracy, case_accuracy, case_label_f1, label_f1, level_shares
 from hinet.metrics.sets import exact_match, matching_share, set_f1, set_pair, set_precision, set_recall, set_shares
 from hinet.taxonomy import Taxonomy
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hinet.errors import HiNetError, quoted
 from hinet.metrics.cases import Labels, check_lengths, common_taxonomy, label_lists
-from hinet.metrics.hierarchical import Shares, shares_of
+from hinet.metrics.labels import Shares, shares_of
 from hinet.ragged import Bools, Ints, distinct, gather, offsets_of
 from hinet.taxonomy import Taxonomy
 

@@ -3,12 +3,22 @@
 from hinet.taxonomy.arff import Arff
 from hinet.taxonomy.changes import TaxonomyChange
 from hinet.taxonomy.check import Report, check, draw
-from hinet.taxonomy.draft import Problem, TaxonomyFormat
+from hinet.taxonomy.draft import (
+    PATH_MARK,
+    PATH_SEP,
+    Problem,
+    TaxonomyFormat,
+    as_id,
+    has_paths,
+    last_name,
+    path_id,
+    split_path,
+    strip_padding,
+)
 from hinet.taxonomy.formats import FORMATS, read_draft
 from hinet.taxonomy.layers import STOP, Layer, Layers
 from hinet.taxonomy.nested_json import NestedJson
 from hinet.taxonomy.obo import Obo
-from hinet.taxonomy.paths import PATH_MARK, PATH_SEP, as_id, has_paths, last_name, path_id, split_path, strip_padding
 from hinet.taxonomy.skos import Skos
 from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy
 from hinet.taxonomy.text_formats import Edges, IdPaths, LabelPaths, Table

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from hinet.choices import DRAWN_CHILDREN, DRAWN_DEPTH
-from hinet.errors import TaxonomyError, counted, quoted
+from hinet.errors import TaxonomyError, counted, printable, quoted
 from hinet.ragged import Bools, Ints, group_by
-from hinet.taxonomy.draft import MAX_SUGGESTIONS, Draft, Problem, resolve
+from hinet.taxonomy.draft import MAX_SUGGESTIONS, PATH_SEP, Draft, Problem, resolve
 from hinet.taxonomy.layers import Layers
-from hinet.taxonomy.paths import PATH_SEP
 from hinet.taxonomy.taxonomy import VIRTUAL_ROOT, Taxonomy
 
 Line = Callable[[int], int | None]  # returns the line that first names a node
@@ -304,12 +303,8 @@ def draw(
 def _text(taxonomy: Taxonomy, position: int) -> str:
     if position == VIRTUAL_ROOT:
         return "(root)"
-    name, title = _printable(taxonomy.ids[position]), _printable(taxonomy.titles[position])
+    name, title = printable(taxonomy.ids[position]), printable(taxonomy.titles[position])
     return f"{name}  {title}" if title and title != name else name
-
-
-def _printable(text: str) -> str:
-    return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
 def _paths_to(taxonomy: Taxonomy, position: int, limit: int = 5) -> Iterator[str]:

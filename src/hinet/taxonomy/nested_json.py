@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hinet.errors import FileError, quoted
-from hinet.taxonomy.draft import UNWRITABLE, Draft, TaxonomyFormat, is_writable
-from hinet.taxonomy.paths import MAX_PATH_ID, PATH_SEP, path_id
+from hinet.taxonomy.draft import MAX_PATH_ID, PATH_SEP, UNWRITABLE, Draft, TaxonomyFormat, is_writable, path_id
 
 _TOKEN = re.compile(r'[ \t\n\r]*(?:("(?:[^"\\]|\\.)*")|([{}\[\],:])|([^ \t\n\r{}\[\],:"]+))')
 _START = re.compile(r"""\s*(?:\{\s*["}]|\[\s*["{\[\]\d])""")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hinet.errors import FileError, TaxonomyError, quoted
-from hinet.files.text import split_lines
+from hinet.files.streams import split_lines
 from hinet.taxonomy.draft import DEFINITION, SYNONYMS, TITLE, Draft, Problem, TaxonomyFormat, join_terms, split_terms
 
 _START = re.compile(r"(?:\s|![^\n]*\n)*(?:format-version:|\[Term\]\s)")

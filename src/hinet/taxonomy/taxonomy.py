@@ -17,9 +17,21 @@ from hinet.errors import FileError, LabelError, TaxonomyError, counted, did_you_
 from hinet.files.atomic import write_text
 from hinet.files.delimited import format_delimited
 from hinet.ragged import Bools, Ints, first_seen, freeze, frozen, gather, group_by, offsets_of
-from hinet.taxonomy.draft import UNWRITABLE, Draft, Graph, Problem, TaxonomyFormat, is_writable, longest_depth, resolve
+from hinet.taxonomy.draft import (
+    UNWRITABLE,
+    Draft,
+    Graph,
+    Problem,
+    TaxonomyFormat,
+    as_id,
+    id_path_draft,
+    is_writable,
+    longest_depth,
+    named_path_draft,
+    resolve,
+    strip_padding,
+)
 from hinet.taxonomy.formats import FORMATS, read_draft
-from hinet.taxonomy.paths import as_id, id_path_draft, named_path_draft, strip_padding
 
 VIRTUAL_ROOT = -1
 TITLE_ATTRIBUTES = ("title", "name", "label", "description")

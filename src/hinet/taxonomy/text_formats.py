@@ -8,9 +8,8 @@ from pathlib import Path
 
 from hinet.errors import FileError, quoted
 from hinet.files.delimited import DelimitedTable, guess_delimiter, parse_delimited
-from hinet.files.text import split_lines
-from hinet.taxonomy.draft import Draft, Problem, TaxonomyFormat
-from hinet.taxonomy.paths import id_path_draft, named_path_draft
+from hinet.files.streams import split_lines
+from hinet.taxonomy.draft import Draft, Problem, TaxonomyFormat, id_path_draft, named_path_draft
 
 NODE_COLUMNS = ("node", "child", "id", "node_id", "code")
 PARENT_COLUMNS = ("parent", "parents", "parent_id", "parents_id", "parent_ids", "parent_code")

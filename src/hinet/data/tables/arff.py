@@ -16,12 +16,12 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from hinet import memory
-from hinet.data.tables.arrow_values import to_python
 from hinet.data.tables.blocks import MAX_ROWS, FailFast, RowBlock, RowErrors, TableFile
+from hinet.data.tables.cells import to_python
 from hinet.errors import FileError, quoted
 from hinet.files.delimited import width_message
 from hinet.files.schema import FINITE
-from hinet.files.text import decode_text, read_text, read_to_end
+from hinet.files.streams import decode_text, read_text, read_to_end
 from hinet.ragged import offsets_of
 from hinet.taxonomy import Taxonomy
 from hinet.taxonomy.arff import ArffHeader, Attribute, AttributeKind, hierarchy_draft, parse_header, split_values

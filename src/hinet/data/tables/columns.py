@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hinet.data.tables.arff import LABEL_SEP, input_columns
-from hinet.data.tables.formats import TableOptions, format_of
+from hinet.data.tables.blocks import TableOptions, format_of
 from hinet.errors import HiNetError, LabelError, quoted
 from hinet.files import check_plain
-from hinet.files.streams import STANDARD, open_bytes, peek_stream
-from hinet.files.text import decoding_error, read_text
+from hinet.files.streams import STANDARD, decoding_error, open_bytes, peek_stream, read_text
 from hinet.taxonomy import PATH_MARK, Taxonomy, as_id, split_path
 from hinet.taxonomy.arff import hierarchy_draft, parse_header
-from hinet.taxonomy.paths import empty_step_message, path_error
+from hinet.taxonomy.draft import empty_step_message, path_error
 
 NON_TEXT = ("number", "category", "vector")  # kinds of input columns other than text
 CACHE_SIZE = 1 << 20  # distinct labels whose check is cached

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -10,16 +11,16 @@ from typing import Any, cast
 import pyarrow as pa
 
 from hinet.data.frames import is_categories, is_number
-from hinet.data.tables.blocks import ColumnSelection, FailFast, RowBlock, RowErrors, Skipped
+from hinet.data.tables.blocks import ColumnSelection, FailFast, RowBlock, RowErrors, Skipped, TableOptions
 from hinet.data.tables.cells import VectorFile, as_text, category_cells, number_cells, vector_cells, vector_files
 from hinet.data.tables.columns import NON_TEXT, Check, Columns, accept_any, label_error
-from hinet.data.tables.formats import TableOptions
 from hinet.data.tables.reading import read_blocks
 from hinet.data.text.text_input import MAX_TEXT_BYTES, too_long_message
 from hinet.errors import HiNetError
 from hinet.files.streams import STANDARD
 
 Conditions = Mapping[str, tuple[str, ...]]
+_BLANK = re.compile(r"[\s\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]*")
 
 
 @dataclass(frozen=True)
@@ -146,12 +147,12 @@ def input_table(block: RowBlock, columns: Columns, widths: Mapping[str, int]) ->
 
 
 def is_blank(text: str) -> bool:
-    """Return whether a text is empty or only spaces.
+    r"""Return whether a text is empty, or only spaces and invisible characters such as zero-width spaces.
 
-    >>> is_blank(" "), is_blank("rye")
-    (True, False)
+    >>> is_blank(" "), is_blank("\u200b"), is_blank("rye")
+    (True, True, False)
     """
-    return not text or text.isspace()
+    return _BLANK.fullmatch(text) is not None
 
 
 def _parse_block(

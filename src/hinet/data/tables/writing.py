@@ -15,13 +15,12 @@ from typing import IO, Any, Literal, Protocol
 import pyarrow as pa
 
 from hinet.choices import TableFormat
-from hinet.data.tables.arrow_values import to_python
-from hinet.data.tables.formats import format_of_name
+from hinet.data.tables.blocks import format_of_name
+from hinet.data.tables.cells import to_python
 from hinet.errors import FileError, HiNetError, quoted
 from hinet.files.atomic import new_file
 from hinet.files.delimited import format_rows
-from hinet.files.streams import STANDARD, compressed_writer, standard_output, strip_compression
-from hinet.files.text import decoding_error
+from hinet.files.streams import STANDARD, compressed_writer, decoding_error, standard_output, strip_compression
 from hinet.taxonomy.draft import join_terms
 
 # "labels", "titles" and "numbers" are lists, joined in a text cell; "any" is copied from the input.
@@ -93,7 +92,9 @@ def new_table(
             with _Parquet(out, opened, kinds, schema) as writer:
                 yield writer
         else:
-            yield _Delimited(out, opened, "\t" if format == "tsv" else ",", kinds, label_sep, escape_formulas)
+            delimited = _Delimited(out, opened, "\t" if format == "tsv" else ",", kinds, label_sep, escape_formulas)
+            yield delimited
+            delimited.write_header()
 
 
 @contextmanager
@@ -129,7 +130,7 @@ class _Delimited:
 
     def __post_init__(self) -> None:
         self._cell_of = {**_CELL_OF, "labels": self._labels, "numbers": self._numbers}
-        self._write_rows([list(self.kinds)])
+        self._header = [list(self.kinds)]  # written with the first rows, so that a failure before them writes nothing
 
     def _labels(self, labels: Any) -> str:
         for label in labels or ():
@@ -146,7 +147,12 @@ class _Delimited:
 
     def write(self, columns: Mapping[str, Sequence[Any]]) -> None:
         cells = [[self._cell_of[kind](value) for value in _values(columns[name])] for name, kind in self.kinds.items()]
-        self._write_rows(list(zip(*cells, strict=True)))
+        self._write_rows([*self._header, *zip(*cells, strict=True)])
+        self._header = []
+
+    def write_header(self) -> None:
+        """Write the header of a table without rows."""
+        self._write_rows(self._header)
 
     def _write_rows(self, rows: list[Any]) -> None:
         if self.escape_formulas:
@@ -222,12 +228,12 @@ class _Parquet:
         try:
             if self._schema is None:
                 self._schema = parquet_schema(columns, self._kinds)
-            if self._writer is None:
-                self._writer = pq.ParquetWriter(self._stream, self._schema)
             arrays = [_as_array(columns[field.name], field.type) for field in self._schema]
             table = pa.Table.from_arrays(arrays, schema=self._schema)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
             raise FileError(self._path, f"a kept column changes its type ({error}); keep other columns") from None
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._stream, self._schema)
         self._writer.write_table(table)
 
 

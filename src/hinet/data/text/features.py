@@ -1,10 +1,19 @@
-"""Texts as CSR rows of weighted n-grams, computed on all cores."""
+"""Texts as CSR rows of weighted n-grams, computed on all cores, also of streams; known words of a text.
+
+A word is known if it is a feature. If the shortest word n-grams have several words, such an n-gram counts as a word.
+If only characters are features, words are split at spaces, and a word is known if any of its character n-grams is a
+feature. With hashed features, a word may seem known because another one has the same number.
+
+Streamed texts are counted in bounded memory in a first pass, and their n-grams named in a second one.
+"""
 
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,36 +22,40 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from hinet.compiled import compile_from_now_on
-from hinet.data.text.hashing_kernels import Ints32, Ints64
-from hinet.data.text.settings import TextSettings
+from hinet.data.text.ngram_kernels import Floats, Hashes, Ints32, Ints64, locate, weigh_rows
 from hinet.data.text.text_input import TextBlock, as_arrow, in_blocks, normalise
 from hinet.data.text.vocabulary import (
+    MAX_TEXTS_FOR_ALL,
     BoundedCounts,
     Counts,
     HashedBlock,
     Names,
+    RowCounts,
+    TextSettings,
     Vocabulary,
     arrow_chunks,
     bucket_lookup,
+    extract_ngrams,
     fit_lookups,
     hash_and_count,
     name_features,
     parallel_map,
     resolve_auto,
     resolve_min_df,
+    spell_names,
     vocabulary_lookup,
 )
-from hinet.data.text.weighing_kernels import Floats, weigh_rows
 from hinet.errors import HiNetError
 from hinet.files import narrowest
 from hinet.files.schema import ArraySpec, Schema, check_arrays, floats, offsets
 from hinet.parameters import resolve_threads
-from hinet.ragged import Ints, offsets_of
+from hinet.ragged import Bools, Ints, gather, offsets_of
 
 MIN_IDF, MAX_IDF = 1.0, 100.0  # the weight of a feature in all texts; more than any number of texts can give
 
 # Row offsets, feature numbers and weights of a block, and the share of unknown n-grams of each row.
 _Part: TypeAlias = tuple[Ints64, Ints32, Floats, Floats]
+_WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,9 +253,15 @@ class HashedTexts:
         return cls(settings, tuple(blocks), counts)
 
     def followed_by(self, texts: Any, threads: int | None = None) -> HashedTexts:
-        """Return the same texts with others after them; only the others are hashed."""
+        """Return the same texts with others after them; only the others are hashed.
+
+        ``min_df="auto"`` depends on the number of the first texts.
+        """
         blocks, counts = hash_and_count(as_arrow(texts), self.settings, resolve_threads(threads))
-        return replace(self, blocks=(*self.blocks, *blocks), counts=self.counts + counts)
+        settings = self.settings
+        if settings.min_df == "auto" and self.counts.texts <= MAX_TEXTS_FOR_ALL:
+            settings = replace(settings, min_df=1)
+        return replace(self, settings=settings, blocks=(*self.blocks, *blocks), counts=self.counts + counts)
 
     def fit_transform(self, threads: int | None = None) -> tuple[TextFeatures, Any]:
         """Fit the features to the texts and return them with the rows."""
@@ -285,3 +304,197 @@ def _vocabulary_from(arrays: Mapping[str, NDArray[Any]], kind: str, settings: Te
     if not names.are_text():
         raise HiNetError(f"the array '{kind}.names' holds bytes that are not UTF-8")
     return Vocabulary(lookup, names)
+
+
+def known_shares(features: TextFeatures, texts: Any) -> NDArray[np.float64]:
+    """Return the share of known words of each text, (n,); NaN for a text without words.
+
+    >>> from hinet.data.text import TextSettings
+    >>> features = TextFeatures.fit(["rye bread", "white bread"], TextSettings(char_ngrams=None))
+    >>> known_shares(features, ["dark bread", "Bread", ""]).tolist()
+    [0.5, 1.0, nan]
+    """
+    size = _term_size(features)
+    if size is None:
+        return _split_shares(features, as_arrow(texts).to_pylist())
+    shares = [np.zeros(0)]
+    for block in in_blocks(as_arrow(texts), 1):
+        grams = extract_ngrams(normalise(block), False, (size, size))
+        rows = len(grams.offsets) - 1
+        row = np.repeat(np.arange(rows), np.diff(grams.offsets))
+        known_words = np.bincount(row, grams.times * _are_features(features, grams.hashes), rows)
+        with np.errstate(invalid="ignore"):
+            shares.append(known_words / np.bincount(row, grams.times, rows))
+    return np.concatenate(shares)
+
+
+def unknown_words(features: TextFeatures, text: str) -> tuple[str, ...]:
+    """Return the distinct unknown words of a text, in their order.
+
+    >>> from hinet.data.text import TextSettings
+    >>> features = TextFeatures.fit(["rye bread", "white bread"], TextSettings(char_ngrams=None))
+    >>> unknown_words(features, "Dark bread, dark ale")
+    ('dark', 'ale')
+    """
+    size = _term_size(features)
+    block = normalise(as_arrow([text]).chunk(0))
+    plain = block.text.tobytes().decode()
+    if size is None:
+        terms = plain.split()
+    else:
+        words = _WORD.findall(plain)
+        terms = [" ".join(words[start : start + size]) for start in range(len(words) - size + 1)]
+    distinct = list(dict.fromkeys(terms))
+    shares = known_shares(features, distinct).tolist()
+    return tuple(term for term, share in zip(distinct, shares, strict=True) if share == 0)
+
+
+def _term_size(features: TextFeatures) -> int | None:
+    """Return the shortest length of word n-grams, or None if words are not features."""
+    sizes = features.settings.word_ngrams
+    return None if sizes is None or not len(features.words) else sizes[0]
+
+
+def _are_features(features: TextFeatures, hashes: Hashes) -> Bools:
+    """Return which word n-grams are features."""
+    lookup = features.words.lookup
+    if not len(lookup.runs):
+        return np.asarray(lookup.idf[(hashes >> lookup.shift).astype(np.int64)] > 0)
+    index = np.minimum(np.searchsorted(lookup.hashes, hashes), len(lookup.hashes) - 1)
+    return np.asarray(lookup.hashes[index] == hashes)
+
+
+def _split_shares(features: TextFeatures, texts: list[str]) -> NDArray[np.float64]:
+    """Return the share of the space-separated words of each text that have a feature."""
+    words = [text.split() for text in texts]
+    row = np.repeat(np.arange(len(texts)), [len(split) for split in words])
+    has_feature = np.diff(features.transform([word for split in words for word in split]).indptr) > 0
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.bincount(row, has_feature, len(texts)) / np.bincount(row, minlength=len(texts)))
+
+
+def replace_words(texts: Sequence[str], seed: int) -> list[str]:
+    """Return each text with a random number of its words replaced, from none to all, the rarest first.
+
+    This imitates texts of people who do not know the training texts, and use everyday words instead of technical terms.
+    A replacement carries no information about the text. It is, with equal probability, a word of these texts, or a new
+    word: the first half of one word and the second half of another, so that a model knows only fragments of it. Words
+    are drawn with equal probability by their frequency, or uniformly.
+
+    >>> replace_words(["rye bread", "white bread", "red wine"], seed=2)
+    ['ryead bread', 'breead breed', 'red bread']
+    """
+    rng = np.random.default_rng(seed)
+    words = [[word.lower() for word in _WORD.findall(text)] for text in texts]
+    frequency = Counter(word for own in words for word in {*own})
+    pools: list[list[str]] = [[word for own in words for word in own], sorted(frequency)]
+
+    def draw() -> str:
+        pool = pools[int(rng.integers(2))]
+        return pool[int(rng.integers(len(pool)))]
+
+    def replacement() -> str:
+        first = draw()
+        if rng.integers(2):
+            return first
+        second = draw()
+        return first[: (len(first) + 1) // 2] + second[len(second) // 2 :]
+
+    def rewritten(text: str, own: list[str]) -> str:
+        rarest_first = np.lexsort((rng.random(len(own)), np.array([frequency[word] for word in own])))
+        replaced = {*rarest_first[: int(rng.integers(len(own) + 1))].tolist()}
+        numbers = iter(range(len(own)))
+        return _WORD.sub(lambda word: replacement() if next(numbers) in replaced else word[0], text)
+
+    return [rewritten(text, own) for text, own in zip(texts, words, strict=True)]
+
+
+def without(counts: Counts, part: Counts) -> Counts:
+    """Return the counts of texts without those of a part of them."""
+    return Counts(counts.texts - part.texts, _minus(counts.words, part.words), _minus(counts.chars, part.chars))
+
+
+def features_from(counts: Counts, settings: TextSettings, max_features: int) -> TextFeatures:
+    """Return features by their counts as :meth:`TextFeatures.fit` does, without names yet."""
+    settings = resolve_min_df(counts, replace(settings, keep_names=False))
+    if settings.hash_bits is None:
+        assert settings.min_df != "auto"
+        features = sum(int((part.rows >= settings.min_df).sum()) for part in (counts.words, counts.chars))
+        if features > min(max_features, settings.max_features or features):
+            settings = replace(settings, max_features=min(max_features, settings.max_features or max_features))
+    return TextFeatures.from_counts(counts, settings)
+
+
+@dataclass(frozen=True, eq=False)
+class NamingFeatures(TextFeatures):
+    """Features without names that collect them from the texts that they transform."""
+
+    _names: dict[str, list[tuple[NDArray[np.int64], Names]]] = field(default_factory=lambda: {"words": [], "chars": []})
+    _is_named: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, features: TextFeatures) -> NamingFeatures:
+        """Return the same features, to be named."""
+        is_named = {"words": np.zeros(len(features.words), bool), "chars": np.zeros(len(features.chars), bool)}
+        return cls(features.settings, features.texts, features.words, features.chars, _is_named=is_named)
+
+    def transform_with_unknown(self, texts: Any, threads: int | None = None) -> tuple[Any, NDArray[np.float32]]:
+        """Return the rows of texts with their shares of unknown n-grams, and collect names of features."""
+        threads = resolve_threads(threads)
+
+        def work(block: pa.LargeStringArray) -> tuple[Any, HashedBlock]:
+            hashed = HashedBlock.of(normalise(block), self.settings)
+            return self._weigh(hashed), hashed
+
+        done = parallel_map(work, in_blocks(as_arrow(texts), threads), threads)
+        for _, hashed in done:
+            self._collect_names(hashed)
+        return self._concat([part for part, _ in done])
+
+    def _collect_names(self, hashed: HashedBlock) -> None:
+        for kind, vocabulary in self._vocabularies():
+            is_named = self._is_named[kind]
+            if is_named.all():
+                continue
+            starts = np.full(len(vocabulary), -1, np.int64)
+            locate(getattr(hashed, kind), vocabulary.lookup, 0, starts)
+            new = np.flatnonzero((starts >= 0) & ~is_named)
+            if len(new):
+                names = spell_names([hashed.block], starts[new], kind == "chars", vocabulary.lookup.hashes[new])
+                self._names[kind].append((new, names))
+                is_named[new] = True
+
+    def names_found(self) -> dict[str, NDArray[Any]]:
+        """Return the names of all features as arrays; a feature that was in no text has an empty name."""
+        arrays: dict[str, NDArray[Any]] = {}
+        for kind, vocabulary in self._vocabularies():
+            parts = self._names[kind]
+            features = np.concatenate([np.zeros(0, np.int64), *(new for new, _ in parts)])
+            text = np.concatenate([np.zeros(0, np.uint8), *(names.text for _, names in parts)])
+            lengths = np.concatenate([np.zeros(0, np.int64), *(np.diff(names.offsets) for _, names in parts)])
+            index = np.full(len(vocabulary), len(features), np.int64)  # after the last name is an empty one
+            index[features] = np.arange(len(features))
+            flat, sizes = gather(text, np.append(offsets_of(lengths), len(text)), index)
+            arrays[f"{kind}.names"], arrays[f"{kind}.name_offsets"] = flat, offsets_of(sizes)
+        return arrays
+
+
+def named(features: TextFeatures, arrays: Mapping[str, NDArray[Any]]) -> TextFeatures:
+    """Return features with the names that :meth:`NamingFeatures.names_found` returned."""
+    words, chars = (
+        Vocabulary(
+            vocabulary.lookup, Names(np.array(arrays[f"{kind}.names"]), np.array(arrays[f"{kind}.name_offsets"]))
+        )
+        for kind, vocabulary in features._vocabularies()
+    )
+    return TextFeatures(replace(features.settings, keep_names=True), features.texts, words, chars)
+
+
+def _minus(counts: RowCounts, part: RowCounts) -> RowCounts:
+    if not len(counts) or not len(part):
+        return counts
+    index = np.minimum(np.searchsorted(counts.hashes, part.hashes), len(counts) - 1)
+    known = counts.hashes[index] == part.hashes
+    rows = counts.rows.copy()
+    rows[index[known]] -= part.rows[known]
+    return RowCounts(counts.hashes[rows > 0], rows[rows > 0])

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from hinet.data.frames import decoded, is_text
-from hinet.data.text.hashing_kernels import BLANK, WORD, Bytes, Ints64
+from hinet.data.text.ngram_kernels import BLANK, WORD, Bytes, Ints64
 from hinet.errors import HiNetError, quoted
 from hinet.ragged import offsets_of
 
