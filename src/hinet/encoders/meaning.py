@@ -16,15 +16,16 @@ from hinet.encoders.token_vectors import MAX_WIDTH, TokenVectors, read_vectors
 from hinet.errors import HiNetError
 from hinet.extras import require
 from hinet.files.schema import check_arrays, floats
+from hinet.progress import Progress, SilentProgress
 
 if TYPE_CHECKING:
     from hinet.encoders.cache import CachedEncoder, VectorSource
     from hinet.encoders.encoder import Encoder
     from hinet.encoders.text_encoder import TextEncoder
-    from hinet.progress import Progress
 
 EncoderPlace: TypeAlias = Union[str, Path, "Encoder", tuple[str | Path, ...]]
 
+AUTO = "auto"  # static vectors if they are installed
 LENGTH = 2.7  # typical length of a row of vectors, where a row of words has length 1; chosen on NAICS held-out rows
 MIN_LENGTH = 1e-6
 TOKENS_PREFIX = "vectors."  # prefix of the arrays of static vectors
@@ -150,7 +151,7 @@ class Meaning:
     def parameter(self) -> dict[str, Any]:
         """The classifier parameter that selects these vectors."""
         if isinstance(self.source, TokenVectors):
-            return {"vectors": self.source}
+            return {"vectors": self.source.package or self.source}
         return {"encoder": self.source.source if self.source.bundled is None else self.source}
 
     def columns(self, texts: Any, threads: int | None) -> Floats:
@@ -177,22 +178,36 @@ class Meaning:
         return list(zip(words, contributions.tolist(), strict=True)), -self.scale * float(self.mean @ slopes)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays to save; those of an encoder only if it is bundled."""
+        """Return the arrays to save; those of an encoder only if it is bundled, and none of a package's vectors."""
         arrays = {"meaning.mean": self.mean, "meaning.scale": np.array([self.scale], np.float32)}
         if isinstance(self.source, EncoderVectors):
             return arrays | self.source.to_arrays()
+        if self.source.package is not None:
+            return arrays
         return arrays | {TOKENS_PREFIX + name: array for name, array in self.source.to_arrays().items()}
 
     def describe(self) -> dict[str, Any]:
         """Return the entry of a manifest."""
-        return {"encoder": self.source.describe() if isinstance(self.source, EncoderVectors) else None}
+        if isinstance(self.source, EncoderVectors):
+            return {"encoder": self.source.describe()}
+        if self.source.package is None:
+            return {"encoder": None}
+        from hinet.encoders.packaged_vectors import FINGERPRINT
+
+        return {"encoder": None, "vectors": {"package": self.source.package, "fingerprint": FINGERPRINT}}
 
     @classmethod
     def restored(cls, described: Mapping[str, Any], arrays: Arrays) -> Meaning:
         """Return the vectors of a manifest entry and saved arrays, or raise HiNetError."""
-        encoder = described["encoder"]
+        encoder, packaged = described["encoder"], described.get("vectors")
         source: TokenVectors | EncoderVectors
-        if encoder is None:
+        if packaged is not None and encoder is not None:
+            raise HiNetError("has both an encoder and static vectors")
+        if packaged is not None:
+            from hinet.encoders.packaged_vectors import referenced_vectors
+
+            source = referenced_vectors(packaged["package"], packaged["fingerprint"])
+        elif encoder is None:
             source = TokenVectors.from_arrays(_without_prefix(arrays, TOKENS_PREFIX))
         else:
             source = EncoderVectors.restored(encoder, arrays)
@@ -256,9 +271,17 @@ class TunedInput:
 
 
 def vector_source(
-    vectors: str | Path | TokenVectors | None, encoder: str | Path | Encoder | EncoderVectors | None
+    vectors: str | Path | TokenVectors | None,
+    encoder: str | Path | Encoder | EncoderVectors | None,
+    progress: Progress | None = None,
 ) -> TokenVectors | EncoderVectors | None:
-    """Return the source of text vectors that the parameters of a classifier name, if any."""
+    """Return the source of text vectors that the parameters of a classifier name, if any.
+
+    ``vectors="auto"`` stands for the vectors of the extra ``meaning``, if it is installed and there is no encoder.
+    ``progress`` reports which vectors these are.
+    """
+    if is_auto(vectors):
+        vectors = None if encoder is not None else _installed_vectors(progress or SilentProgress())
     if vectors is not None and encoder is not None:
         raise HiNetError("`vectors` and `encoder` both give vectors of texts; leave one of them out")
     if vectors is not None:
@@ -266,6 +289,24 @@ def vector_source(
     if encoder is None or isinstance(encoder, EncoderVectors):
         return encoder
     return EncoderVectors.of(os.fsdecode(encoder) if isinstance(encoder, bytes) else encoder)
+
+
+def is_auto(vectors: Any) -> bool:
+    """Return whether static vectors are used only if they are installed and of use."""
+    return isinstance(vectors, str) and vectors == AUTO
+
+
+def _installed_vectors(progress: Progress) -> TokenVectors | None:
+    """Return the vectors of the extra ``meaning``, or None if they cannot be used, with a message of either."""
+    from hinet.encoders.packaged_vectors import packaged_vectors
+
+    try:
+        vectors = packaged_vectors()
+    except HiNetError as error:
+        progress.message(f"no static vectors: {error}")
+        return None
+    progress.message(f"static vectors of {vectors.package}, {len(vectors):,} tokens")
+    return vectors
 
 
 def _load(encoder: str | Path | Encoder, device: str | None = None) -> tuple[Encoder, str]:

@@ -1,4 +1,4 @@
-"""Static token vectors: read from a model2vec folder, a text file or the hub, and summed over the tokens of texts.
+"""Static token vectors: read from a folder, a file, a package or the hub, and summed over the tokens of texts.
 
 Vectors are quantised to 8 bits and looked up by the hash of their token.
 """
@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hinet.data.text.ngram_kernels import SEED, finished, joined
 from hinet.data.text.text_input import as_arrow, in_blocks, normalise
 from hinet.data.text.vocabulary import parallel_map, vocabulary_lookup
-from hinet.encoders.token_kernels import TokenTable, token_hashes, token_sums
+from hinet.encoders.token_kernels import NEVER, WITHIN, TokenTable, token_hashes, token_sums
 from hinet.errors import FileError, HiNetError
 from hinet.extras import require
 from hinet.files import map_arrays, read_bounded
@@ -31,18 +32,24 @@ MAX_SCALE = 1e6  # largest scale in a file, so that sums stay finite
 MAX_TOKENS = 200_000  # words read from a text file, which lists frequent words first
 SIF = 1e-4  # frequency at which a word counts half
 ZIPF_SHIFT = 2.7  # added to the rank of a word in Zipf's law
-WORD_STARTS = ("▁", "Ġ")  # prefixes of pieces that start a word; other pieces continue one
+BYTE_LEVEL = "Ġ"  # mark of the start of a word in a vocabulary of bytes
+WORD_STARTS = ("▁", BYTE_LEVEL)  # prefixes of pieces that start a word; other pieces continue one
 CONTINUES = "##"  # prefix of pieces that continue a word; other pieces start one
 TEXT_SUFFIXES = (".vec", ".txt")
 MAX_TOKENIZER_BYTES = 1 << 28  # typical tokenizers have a few megabytes
 _TENSORS, _TOKENIZER = "model.safetensors", "tokenizer.json"
-_ACCEPTED = "give a model2vec folder, a .vec or .txt file, or a name on the Hugging Face hub such as owner/model"
+PACKAGED = "wordllama"  # the package of hinet.encoders.packaged_vectors
+_ACCEPTED = (
+    f"give a model2vec folder, a .vec or .txt file, {PACKAGED!r} for the vectors of the extra 'meaning', or a name on "
+    "the Hugging Face hub such as owner/model"
+)
 _WORD = re.compile(r"\w+")
 _SCHEMA: Schema = {
     "hashes": ArraySpec(("tokens",), "u", rising=True),
     "vectors": bytes_of("tokens", "width"),
     "scale": floats("tokens", low=0, high=MAX_SCALE),
     "pairs": ArraySpec((1,), "iu", 0, 1),
+    "merges": ArraySpec(("tokens",), "iu", 0, int(NEVER), optional=True),
 }
 
 
@@ -56,6 +63,7 @@ class TokenVectors:
     """
 
     table: TokenTable
+    package: str | None = None  # installed package that contains them, so that models need not
 
     @classmethod
     def of(cls, tokens: Sequence[str], vectors: NDArray[Any], within: NDArray[np.bool_] | None = None) -> TokenVectors:
@@ -89,11 +97,30 @@ class TokenVectors:
         return cls._of(distinct, levels, scale, bool((np.concatenate(counts)[chosen] == 2).any()))
 
     @classmethod
+    def of_merged_pieces(
+        cls, pieces: Sequence[str], vectors: NDArray[Any], within: NDArray[np.bool_], merges: NDArray[np.int32]
+    ) -> TokenVectors:
+        """Return the vectors of words and pieces of words, in lower case, which byte-pair encoding splits words into.
+
+        ``merges`` is the order in which neighbouring pieces are merged. A piece of the order ``NEVER`` is only used for
+        a word that equals it. Of pieces with the same hash, the first is used.
+        """
+        hashes, chosen = np.unique(_hashes_of_pieces(pieces, within), return_index=True)
+        levels, scale = quantise_rows(vectors[chosen])
+        return cls._of(hashes, levels, scale, False, merges[chosen])
+
+    @classmethod
     def _of(
-        cls, hashes: NDArray[np.uint64], vectors: NDArray[np.int8], scale: NDArray[np.float32], pairs: bool
+        cls,
+        hashes: NDArray[np.uint64],
+        vectors: NDArray[np.int8],
+        scale: NDArray[np.float32],
+        pairs: bool,
+        merges: NDArray[np.int32] | None = None,
     ) -> TokenVectors:
         lookup = vocabulary_lookup(hashes, np.ones(len(hashes), np.float32))
-        return cls(TokenTable(lookup.hashes, lookup.runs, lookup.shift, vectors, scale, pairs))
+        merges = np.zeros(0, np.int32) if merges is None else merges
+        return cls(TokenTable(lookup.hashes, lookup.runs, lookup.shift, vectors, scale, pairs, merges))
 
     def __len__(self) -> int:
         return len(self.table.hashes)
@@ -136,7 +163,8 @@ class TokenVectors:
         """Return the arrays that :meth:`from_arrays` reads."""
         table = self.table
         pairs = np.array([table.has_pairs], np.uint8)
-        return {"hashes": table.hashes, "vectors": table.vectors, "scale": table.scale, "pairs": pairs}
+        arrays = {"hashes": table.hashes, "vectors": table.vectors, "scale": table.scale, "pairs": pairs}
+        return arrays | ({"merges": table.merges} if len(table.merges) else {})
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> TokenVectors:
@@ -146,7 +174,18 @@ class TokenVectors:
             raise HiNetError(f"{sizes['tokens']:,} vectors of {sizes['width']:,} columns, expected 1 to {MAX_WIDTH:,}")
         hashes = np.array(arrays["hashes"], np.uint64)
         vectors, scale = np.array(arrays["vectors"], np.int8), np.array(arrays["scale"], np.float32)
-        return cls._of(hashes, vectors, scale, bool(arrays["pairs"][0]))
+        merges = np.array(arrays["merges"], np.int32) if "merges" in arrays else None
+        return cls._of(hashes, vectors, scale, bool(arrays["pairs"][0]), merges)
+
+
+def _hashes_of_pieces(pieces: Sequence[str], within: NDArray[np.bool_]) -> NDArray[np.uint64]:
+    """Return the hash of each piece as ``token_hashes`` does, without numba, which takes long to load."""
+    codes = np.array(pieces).view(np.uint32).reshape(len(pieces), -1)  # (pieces, longest), padded with 0
+    states = np.where(within, WITHIN, SEED)
+    with np.errstate(over="ignore"):
+        for column in codes.T:
+            states = np.where(column > 0, joined(states, column.astype(np.uint64)), states)
+        return np.array([finished(state) for state in states], np.uint64)
 
 
 def read_vectors(source: str | Path | TokenVectors) -> TokenVectors:
@@ -157,8 +196,8 @@ def read_vectors(source: str | Path | TokenVectors) -> TokenVectors:
     source : str, Path or TokenVectors
         A model2vec folder (``model.safetensors`` and ``tokenizer.json``), such as ``hinet vectors distill`` writes; a
         file of words and numbers as word2vec, GloVe and fastText write it (``.vec`` or ``.txt``, optionally with
-        ``.gz``), of which the first 200,000 words are read; or the name of a model on the Hugging Face hub, which needs
-        a network.
+        ``.gz``), of which the first 200,000 words are read; ``"wordllama"``, the vectors of the extra ``meaning``; or
+        the name of a model on the Hugging Face hub, which needs a network.
 
     Raises
     ------
@@ -167,6 +206,10 @@ def read_vectors(source: str | Path | TokenVectors) -> TokenVectors:
     """
     if isinstance(source, TokenVectors):
         return source
+    if source == PACKAGED:
+        from hinet.encoders.packaged_vectors import packaged_vectors
+
+        return packaged_vectors()
     path = Path(source)
     if path.is_dir():
         return _read_folder(path)
@@ -197,7 +240,7 @@ def _read_folder(folder: Path) -> TokenVectors:
     with _naming(folder / _TENSORS), (folder / _TENSORS).open("rb") as stream:
         vectors = _weighted_vectors(map_arrays(folder / _TENSORS, stream)[0])
     with _naming(folder / _TOKENIZER):
-        tokens, ids, within = _read_tokens(read_bounded(folder / _TOKENIZER, MAX_TOKENIZER_BYTES))
+        tokens, ids, within = read_tokens(read_bounded(folder / _TOKENIZER, MAX_TOKENIZER_BYTES))
     if len(ids) and ids.max() >= len(vectors):
         raise FileError(folder, f"has {len(vectors):,} vectors and a token with the id {ids.max():,}; copy it again")
     with _naming(folder):
@@ -219,7 +262,7 @@ def _weighted_vectors(arrays: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
     return vectors
 
 
-def _read_tokens(content: bytes) -> tuple[list[str], NDArray[np.int64], NDArray[np.bool_]]:
+def read_tokens(content: bytes) -> tuple[list[str], NDArray[np.int64], NDArray[np.bool_]]:
     """Return the tokens of a tokenizer, their ids, and which of them continue a word."""
     description = json.loads(content)
     vocabulary = description["model"]["vocab"]
@@ -228,12 +271,12 @@ def _read_tokens(content: bytes) -> tuple[list[str], NDArray[np.int64], NDArray[
     )
     special = {token["content"] for token in description.get("added_tokens", ()) if token.get("special")}
     pieces = [(str(token), int(number)) for token, number in numbered if token not in special]
-    marks_starts = any(piece.startswith(WORD_STARTS) for piece, _ in pieces)
-    byte_of = _byte_letters() if any(piece.startswith("Ġ") for piece, _ in pieces) else None
+    mark = next((mark for mark in WORD_STARTS if any(piece.startswith(mark) for piece, _ in pieces)), None)
+    byte_of = _byte_letters() if mark == BYTE_LEVEL else None
     tokens, within = [], []
     for piece, _ in pieces:
-        starts = piece.startswith(WORD_STARTS) if marks_starts else not piece.startswith(CONTINUES)
-        text = piece[1:] if marks_starts and starts else piece.removeprefix(CONTINUES)
+        starts = piece.startswith(mark) if mark else not piece.startswith(CONTINUES)
+        text = piece[1:] if mark and starts else piece.removeprefix(CONTINUES)
         if byte_of is not None:
             text = bytes(byte_of.get(letter, 63) for letter in text).decode(errors="ignore")
         tokens.append(text)
